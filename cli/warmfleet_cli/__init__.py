@@ -1,0 +1,1 @@
+"""The `warmfleet` command and the local fleet."""

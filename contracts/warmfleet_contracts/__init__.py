@@ -1,0 +1,1 @@
+"""What two warmfleet processes must agree on: names, hashes, messages. Imports no sibling package."""

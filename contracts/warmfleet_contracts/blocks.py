@@ -1,0 +1,120 @@
+"""Which KV block is which: cache identity, salt, chained block hashes.
+
+Router and worker both import this module, so a prompt has the same hashes on both sides or the
+golden vectors in tests/contracts/block_hashes.json fail on both sides.
+"""
+
+import hashlib
+import hmac
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NewType
+
+BlockHash = NewType("BlockHash", bytes)
+"""16 bytes that stand for one full block *and everything before it*."""
+
+CacheIdentity = NewType("CacheIdentity", bytes)
+"""16 bytes, opaque to the router. Equal identities may share block hashes; see `cache_identity`."""
+
+HASH_BYTES: Final = 16
+NO_SALT: Final = b""
+NO_ADAPTER: Final = b""
+
+_IDENTITY_DOMAIN: Final = b"warmfleet-identity-v1"
+_BLOCK_DOMAIN: Final = b"warmfleet-block-v1"
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityParts:
+    """Everything that changes what a cached block means, apart from its tokens."""
+
+    model_digest: bytes
+    """SHA-256 over the sorted SHA-256 of the served model's files."""
+    tokenizer_digest: bytes
+    chat_template_digest: bytes
+    block_size_tokens: int
+    window_tokens: int
+    """Sliding window of attention in tokens; 0 means full attention."""
+    kv_dtype: str
+
+
+def cache_identity(parts: IdentityParts) -> CacheIdentity:
+    """Digest `parts` into the opaque identity that a worker publishes."""
+    return CacheIdentity(
+        _digest(
+            _IDENTITY_DOMAIN,
+            parts.model_digest,
+            parts.tokenizer_digest,
+            parts.chat_template_digest,
+            parts.block_size_tokens.to_bytes(4, "little"),
+            parts.window_tokens.to_bytes(4, "little"),
+            parts.kv_dtype.encode(),
+        )
+    )
+
+
+def tenant_salt(salt_key: bytes, group: str, request_salt: str = "") -> bytes:
+    """Salt of a tenant or sharing group: HMAC-SHA256 under the fleet's salt key.
+
+    `request_salt` is the body's optional `cache_salt`; the two are length-prefixed, so that no choice
+    of one can imitate another pair.
+    """
+    message = _length_prefixed(group.encode(), request_salt.encode())
+    return hmac.digest(salt_key, message, "sha256")
+
+
+def block_root(identity: CacheIdentity, *, adapter: bytes = NO_ADAPTER, salt: bytes = NO_SALT) -> BlockHash:
+    """Parent of the first block: ties a chain to one identity, adapter and salt."""
+    return BlockHash(_digest(_BLOCK_DOMAIN, identity, adapter, salt))
+
+
+def block_hashes(parent: BlockHash, token_ids: Sequence[int], block_size_tokens: int) -> list[BlockHash]:
+    """Hashes of the full blocks of `token_ids`, in order; a partial last block has none.
+
+    `parent` is `block_root(...)` for position 0, or the hash of the block before the first token: a
+    chain can be continued. `h[i] = blake2b-128(h[i-1] | token ids as little-endian u32)`.
+    """
+    full_blocks = len(token_ids) // block_size_tokens
+    encoded = _as_little_endian_u32(token_ids[: full_blocks * block_size_tokens])
+    step = block_size_tokens * 4
+    hashes: list[BlockHash] = []
+    previous: bytes = parent
+    blake2b = hashlib.blake2b
+    for offset in range(0, len(encoded), step):
+        previous = blake2b(previous + encoded[offset : offset + step], digest_size=HASH_BYTES).digest()
+        hashes.append(BlockHash(previous))
+    return hashes
+
+
+def cacheable_tokens(prompt_tokens: int, block_size_tokens: int) -> int:
+    """Most tokens of a prompt that a cache can serve: full blocks, and never the last token.
+
+    The last token is always computed, because its logits choose the first output token.
+    """
+    return max(prompt_tokens - 1, 0) // block_size_tokens * block_size_tokens
+
+
+def prefix_caching_supported(window_tokens: int) -> bool:
+    """Sliding-window models run without a prefix cache until both sides can match past a dropped head."""
+    return window_tokens == 0
+
+
+def _as_little_endian_u32(token_ids: Sequence[int]) -> bytes:
+    encoded = array("I", token_ids)
+    if encoded.itemsize != 4:  # pragma: no cover - no supported platform has another size
+        return b"".join(token.to_bytes(4, "little") for token in token_ids)
+    if _BIG_ENDIAN:  # pragma: no cover
+        encoded.byteswap()
+    return encoded.tobytes()
+
+
+def _digest(*parts: bytes) -> bytes:
+    return hashlib.blake2b(_length_prefixed(*parts), digest_size=HASH_BYTES).digest()
+
+
+def _length_prefixed(*parts: bytes) -> bytes:
+    return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+
+
+_BIG_ENDIAN: Final = array("H", [1]).tobytes() == b"\x00\x01"

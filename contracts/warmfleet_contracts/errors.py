@@ -1,0 +1,29 @@
+"""The root of the error tree. Everything warmfleet raises on purpose descends from `WarmfleetError`.
+
+WarmfleetError
+├── ContractError          two processes disagree: wrong version, malformed frame, failed proof
+├── PromptError            a prompt cannot be rendered or encoded (a client's mistake)
+├── RequestError           a request is refused; carries the OpenAI error fields and the HTTP status
+├── ManifestError          a ModelDeployment manifest is invalid
+└── ModelError             a model's files are missing, damaged or not supported
+"""
+
+
+class WarmfleetError(Exception):
+    """Base of every error that warmfleet raises on purpose. Its text is fit to be shown to a user."""
+
+
+class ContractError(WarmfleetError):
+    """Two processes disagree about a message; the connection is given up, no guess is made."""
+
+
+class PromptError(WarmfleetError):
+    """A prompt cannot be rendered or encoded."""
+
+
+class ManifestError(WarmfleetError):
+    """A ModelDeployment manifest is invalid; the text names the field."""
+
+
+class ModelError(WarmfleetError):
+    """A model's files are missing, damaged or not supported; the text names the file."""

@@ -1,0 +1,184 @@
+"""The event stream by which a worker tells routers which blocks it holds and how loaded it is.
+
+`GET /internal/kv-events?epoch=&after=` answers with one long-lived response of frames, each a
+little-endian u32 length and that many bytes of msgpack. The first frame is a `Hello`; then either a
+snapshot (frames with `snapshot_left` set, the last one 0) or, when the subscriber's epoch and position
+are still in the worker's replay buffer, directly the live frames after its position.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from warmfleet_contracts.blocks import BlockHash
+from warmfleet_contracts.errors import ContractError
+
+CONTRACT_VERSION: Final = 1
+"""Version of every `/internal/` message. A peer speaks N and N-1."""
+
+SPOKEN_VERSIONS: Final = frozenset({1})
+MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
+SNAPSHOT_CHUNK_HASHES: Final = 16_384
+COALESCE_SECONDS: Final = 0.020
+BUSY_HEARTBEAT_SECONDS: Final = 1.0
+IDLE_HEARTBEAT_SECONDS: Final = 5.0
+BUSY_SILENCE_SECONDS: Final = 3.0
+"""A busy worker that says nothing for this long is suspect."""
+IDLE_SILENCE_SECONDS: Final = 12.0
+
+
+class ResidentDigest(msgspec.Struct, frozen=True, array_like=True):
+    """Size and exclusive-or of a set of block hashes: cheap to keep, and wrong if the set is."""
+
+    count: int = 0
+    xor: bytes = bytes(16)
+
+    def toggled(
+        self, *, stored: Iterable[BlockHash] = (), removed: Iterable[BlockHash] = ()
+    ) -> "ResidentDigest":
+        """The digest after `stored` joined and `removed` left the set."""
+        count = self.count
+        xor = int.from_bytes(self.xor, "little")
+        for block_hash in stored:
+            count += 1
+            xor ^= int.from_bytes(block_hash, "little")
+        for block_hash in removed:
+            count -= 1
+            xor ^= int.from_bytes(block_hash, "little")
+        return ResidentDigest(count=count, xor=xor.to_bytes(16, "little"))
+
+
+class StepTimeFit(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds of one engine step = base + prefill * prefill tokens + decode * sequences + context * tokens."""
+
+    base_seconds: float = 0.0
+    per_prefill_token_seconds: float = 0.0
+    per_decode_sequence_seconds: float = 0.0
+    per_context_token_seconds: float = 0.0
+    samples: int = 0
+    """Steps behind the fit; 0 means no measurement yet, and a router uses its fleet's median."""
+
+
+class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says of its load, in every frame."""
+
+    running_sequences: int = 0
+    waiting_sequences: int = 0
+    max_running_sequences: int = 0
+    queued_uncached_tokens: int = 0
+    """Prompt tokens admitted and not computed yet (waiting, or running and still in prefill)."""
+    context_tokens: int = 0
+    """Tokens of KV that the running sequences attend to."""
+    total_blocks: int = 0
+    pinned_blocks: int = 0
+    """Blocks that live sequences hold."""
+    cached_blocks: int = 0
+    """Committed blocks that no sequence holds: evictable, free capacity."""
+    step_time: StepTimeFit = msgspec.field(default_factory=StepTimeFit)
+    admitted_dispatches: dict[str, int] = msgspec.field(default_factory=dict)
+    """Router id -> highest dispatch counter that this report already includes."""
+    draining: bool = False
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
+    """First frame: who speaks, for which cache, and a proof that it holds this worker's token."""
+
+    v: int = CONTRACT_VERSION
+    uid: str
+    """Pod uid in a cluster; unique per worker process in a local fleet."""
+    identity: bytes
+    block_size_tokens: int
+    window_tokens: int
+    epoch: str
+    served_names: list[str]
+    tokenizer_digest: str
+    max_model_length_tokens: int
+    proof: bytes
+    """`hello_proof` over the nonce that the subscriber sent; empty when no token is configured."""
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True, tag="frame", omit_defaults=True):
+    """One change of the resident set, one part of a snapshot, or load alone."""
+
+    v: int = CONTRACT_VERSION
+    epoch: str
+    seq: int
+    """Rises by one per frame that carries events; load-only frames repeat the last one."""
+    stored: list[bytes] = []
+    removed: list[bytes] = []
+    cleared: bool = False
+    """Everything resident is gone; applied before `stored` and `removed`."""
+    snapshot_left: int | None = None
+    """Snapshot chunks still to come after this one; None outside a snapshot."""
+    load: LoadReport | None = None
+    digest: ResidentDigest = ResidentDigest()
+    """Of the resident set after this frame (for a snapshot chunk: of the whole snapshot)."""
+
+
+Message = Hello | Frame
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+
+def hello_proof(token: bytes, *, nonce: bytes, uid: str, identity: bytes) -> bytes:
+    """HMAC by which a worker shows that it is the one the token was made for."""
+    parts = (nonce, uid.encode(), identity)
+    message = b"warmfleet-hello-v1" + b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+    return hmac.digest(token, message, hashlib.sha256)
+
+
+def encode_message(message: Message) -> bytes:
+    """One message as it goes over the wire, length first.
+
+    Raises:
+        ContractError: the message exceeds `MAX_FRAME_BYTES`.
+    """
+    body = _encoder.encode(message)
+    if len(body) > MAX_FRAME_BYTES:
+        raise ContractError(f"event frame of {len(body)} bytes exceeds the limit of {MAX_FRAME_BYTES}")
+    return len(body).to_bytes(4, "little") + body
+
+
+class MessageReader:
+    """Cuts a byte stream into messages. Unknown fields are tolerated, unknown versions are not."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Messages that `data` completes.
+
+        Raises:
+            ContractError: a frame is too large, malformed, or of a version this process does not speak.
+        """
+        self._buffer += data
+        while len(self._buffer) >= 4:
+            length = int.from_bytes(self._buffer[:4], "little")
+            if length > MAX_FRAME_BYTES:
+                raise ContractError(f"event frame of {length} bytes exceeds the limit of {MAX_FRAME_BYTES}")
+            if len(self._buffer) < 4 + length:
+                return
+            body = bytes(self._buffer[4 : 4 + length])
+            del self._buffer[: 4 + length]
+            yield decode_message(body)
+
+
+def decode_message(body: bytes) -> Message:
+    """The message in one frame's body.
+
+    Raises:
+        ContractError: malformed, or of a version this process does not speak.
+    """
+    try:
+        message = _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise ContractError(f"malformed event frame: {error}") from error
+    if message.v not in SPOKEN_VERSIONS:
+        raise ContractError(
+            f"event frame speaks contract version {message.v}, this process {sorted(SPOKEN_VERSIONS)}"
+        )
+    return message

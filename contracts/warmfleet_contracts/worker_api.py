@@ -1,0 +1,50 @@
+"""Headers and messages between router and worker under `/internal/`, and the headers of a dispatch.
+
+A worker honours `x-warmfleet-*` request headers only from a caller that presented its token (or when it
+has none, as on loopback); the router strips them from what clients send.
+"""
+
+from typing import Final
+
+import msgspec
+
+KV_EVENTS_PATH: Final = "/internal/kv-events"
+TOKENIZER_PATH: Final = "/internal/tokenizer"
+"""`GET /internal/tokenizer/{digest}` answers a `PromptAssets` in msgpack."""
+CACHE_PATH: Final = "/internal/cache"
+"""`GET` describes the cache, `DELETE` drops every block that no live sequence holds."""
+
+ROUTER_HEADER_PREFIX: Final = b"x-warmfleet-"
+
+# Router -> worker.
+SALT_HEADER: Final = "x-warmfleet-salt"
+"""Hex of the salt for this request's block hashes."""
+ROUTER_ID_HEADER: Final = "x-warmfleet-router"
+DISPATCH_HEADER: Final = "x-warmfleet-dispatch"
+"""This router's dispatch counter for this worker; comes back in `LoadReport.admitted_dispatches`."""
+SEED_HEADER: Final = "x-warmfleet-seed"
+"""Seed that the router drew for a request without one, so that a retry repeats the same noise."""
+
+# Worker -> router, before the first byte of the body.
+PROMPT_TOKENS_HEADER: Final = "x-warmfleet-prompt-tokens"
+CACHED_TOKENS_HEADER: Final = "x-warmfleet-cached-tokens"
+LAST_BLOCK_HEADER: Final = "x-warmfleet-last-block"
+"""Hex of the hash of the prompt's last full block; absent for a prompt shorter than one block."""
+POSITION_HEADER: Final = "x-warmfleet-position"
+"""`epoch:seq` of the event stream when the prompt was matched against the cache."""
+
+# Router -> client.
+DECISION_HEADER: Final = "x-warmfleet-decision"
+REQUEST_ID_HEADER: Final = "x-request-id"
+
+
+class PromptAssets(msgspec.Struct, frozen=True, kw_only=True):
+    """What a process without the model's files needs to render and encode its prompts."""
+
+    v: int = 1
+    tokenizer_json: str
+    chat_template: str | None
+    special_tokens: dict[str, str]
+    """Template variables such as `bos_token` and `eos_token`."""
+    add_bos: bool = False
+    """Whether a plain completion prompt starts with the BOS token."""

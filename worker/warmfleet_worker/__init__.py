@@ -1,0 +1,1 @@
+"""The inference engine and its OpenAI-compatible HTTP server."""

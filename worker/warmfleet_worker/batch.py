@@ -1,0 +1,62 @@
+"""What one engine step computes: the boundary between scheduler (no torch) and runner (torch)."""
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from warmfleet_worker.sampling import SamplingParameters
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRequest:
+    """The last token of a chunk is the last known token: its logits choose the next one."""
+
+    parameters: SamplingParameters
+    output_index: int
+    """How many tokens the sequence has generated before this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One sequence's share of a step: consecutive tokens whose KV is computed and written.
+
+    A decode is a chunk of one token.
+    """
+
+    sequence_id: int
+    token_ids: Seq[int]
+    first_position: int
+    """Position of `token_ids[0]` in the sequence."""
+    block_ids: Seq[int]
+    """The sequence's block table from position 0, long enough for this chunk."""
+    sample: SampleRequest | None
+    """None while the prompt is not complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """All chunks of one step, in a fixed order."""
+
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def scheduled_tokens(self) -> int:
+        return sum(len(chunk.token_ids) for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkResult:
+    """What the runner found for one chunk."""
+
+    sequence_id: int
+    finite: bool
+    """Whether every hidden state of the chunk was finite. If not, its blocks are never committed."""
+    next_token_id: int | None
+    """Set exactly when the chunk asked for a sample and was finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Results in the order of the batch's chunks, and how long the step took."""
+
+    chunks: tuple[ChunkResult, ...]
+    seconds: float

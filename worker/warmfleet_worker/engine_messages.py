@@ -1,0 +1,106 @@
+"""Messages between the worker's server and its engine process, over a socketpair.
+
+Every message is a little-endian u32 length and that many bytes of msgpack. The engine sends one
+`StepReport` per step for all sequences together. Both sides validate what they decode.
+"""
+
+from typing import Final
+
+import msgspec
+
+from warmfleet_contracts.kv_events import LoadReport
+from warmfleet_worker.sampling import SamplingParameters
+
+MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+
+# Server -> engine.
+
+
+class AddSequence(msgspec.Struct, frozen=True, kw_only=True, tag="add"):
+    """Admit one sequence. `sequence_id` is chosen by the server and never reused in an engine's life."""
+
+    sequence_id: int
+    prompt_token_ids: list[int]
+    salt: bytes = b""
+    sampling: SamplingParameters
+    use_prefix_cache: bool = True
+    router_id: str = ""
+    dispatch: int = 0
+
+
+class AbortSequence(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
+    """The client left: its blocks are free by the end of the step in flight. Unknown ids are ignored."""
+
+    sequence_id: int
+
+
+class ClearCache(msgspec.Struct, frozen=True, kw_only=True, tag="clear"):
+    """Forget every block that no live sequence holds."""
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
+    """Report `draining` from now on; live sequences go on."""
+
+
+ServerMessage = AddSequence | AbortSequence | ClearCache | Drain
+
+# Engine -> server.
+
+
+class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
+    """The model is loaded and the KV arena allocated. Sent once, first."""
+
+    epoch: str
+    """One life of the block pool: random per engine process."""
+    identity: bytes
+    block_size_tokens: int
+    window_tokens: int
+    total_blocks: int
+    kv_bytes_per_token: int
+    max_model_length_tokens: int
+    max_batched_tokens: int
+    max_running_sequences: int
+    dtype: str
+    device: str
+
+
+class SequenceUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one step did for one sequence.
+
+    The first update of a sequence is its admission: `cached_tokens` is set, and `last_block` is the
+    hash of the prompt's last full block. It may come in a step that produced no token yet.
+    """
+
+    sequence_id: int
+    cached_tokens: int | None = None
+    last_block: bytes = b""
+    token_ids: list[int] = []
+    finish_reason: str = ""
+    """"" while it runs; then "stop", "length", "abort" or "error"."""
+    error: str = ""
+    """Text for the client when `finish_reason` is "error"."""
+
+
+class StepReport(msgspec.Struct, frozen=True, kw_only=True, tag="step", omit_defaults=True):
+    """One step's outcome: token updates, cache news and load. Also sent for load alone when idle."""
+
+    updates: list[SequenceUpdate] = []
+    seq: int = 0
+    """Event position after this report; rises only when stored, removed or cleared say something."""
+    cleared: bool = False
+    stored: list[bytes] = []
+    removed: list[bytes] = []
+    load: LoadReport
+    scheduled_tokens: int = 0
+    step_seconds: float = 0.0
+    preempted_sequences: int = 0
+    evicted_blocks: int = 0
+
+
+class EngineFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """The engine cannot start or go on; it exits after this message."""
+
+    reason: str
+
+
+EngineMessage = EngineReady | StepReport | EngineFailed

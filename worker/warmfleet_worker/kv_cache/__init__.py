@@ -1,0 +1,1 @@
+"""Block pool, prefix cache and block tables. Imports no torch."""

@@ -1,0 +1,1 @@
+"""The worker's HTTP server; it holds no model and imports no torch."""
