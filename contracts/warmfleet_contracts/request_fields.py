@@ -1,0 +1,188 @@
+"""The fields of one JSON request body, taken one by one, and the error that refuses a request.
+
+Every refusal names the field, what was expected and what came, in OpenAI's error shape. Bounds are
+checked before anything large is built.
+"""
+
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import Final, TypeVar
+
+import msgspec
+
+from warmfleet_contracts.errors import WarmfleetError
+
+MAX_JSON_DEPTH: Final = 64
+MAX_JSON_BRACKETS: Final = 1_000_000
+"""Objects and arrays in one body, opening and closing brackets counted."""
+MAX_PREVIEW_BYTES: Final = 64
+
+INVALID_REQUEST: Final = "invalid_request_error"
+
+_T = TypeVar("_T")
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_STRUCTURE: Final = b'[]{}"'
+_NOT_STRUCTURE: Final = bytes(set(range(256)) - set(_STRUCTURE))
+_DEPTH_CHANGE: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+
+
+class RequestError(WarmfleetError):
+    """A request is refused: HTTP status and OpenAI's error fields."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        type: str = INVALID_REQUEST,  # noqa: A002 - OpenAI's name of the field
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_seconds: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.type = type
+        self.param = param
+        self.code = code
+        self.retry_after_seconds = retry_after_seconds
+
+    def body(self) -> bytes:
+        """The error as OpenAI's JSON object."""
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": error})
+
+    def event(self) -> bytes:
+        """The error as a server-sent event, for a stream whose status has been sent already."""
+        return b"data: " + self.body() + b"\n\n"
+
+    def headers(self) -> dict[str, str]:
+        """Response headers that belong to this error."""
+        if self.retry_after_seconds is None:
+            return {}
+        return {"retry-after": str(max(self.retry_after_seconds, 1))}
+
+
+class RequestFields:
+    """The top-level fields of one request body; what nobody takes is unknown."""
+
+    def __init__(self, body: bytes) -> None:
+        """Cut `body` into fields.
+
+        Raises:
+            RequestError: not a JSON object, too deep, or too many brackets.
+        """
+        check_json_depth(body)
+        try:
+            self._fields = _FIELDS.decode(body)
+        except msgspec.ValidationError as error:
+            raise RequestError(f"the body must be a JSON object: {_reason(error)}") from error
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from error
+
+    def take(self, name: str, decoder: msgspec.json.Decoder[_T], default: _T) -> _T:
+        """The value of field `name`, or `default` when it is absent or null.
+
+        Raises:
+            RequestError: the value is not what `decoder` expects.
+        """
+        raw = self._fields.pop(name, None)
+        if raw is None or bytes(raw) == b"null":
+            return default
+        return decode_value(name, raw, decoder)
+
+    def take_items(self, name: str) -> Iterator[tuple[str, msgspec.Raw]]:
+        """The elements of the array `name` with the names that errors give them, `name[0]` and on."""
+        items: list[msgspec.Raw] = self.take(name, _RAW_LIST, [])
+        for position, raw in enumerate(items):
+            yield f"{name}[{position}]", raw
+
+    def refuse_unless(self, name: str, neutral: tuple[object, ...]) -> None:
+        """Take a field that is not served; any value but null and the `neutral` ones would change the answer.
+
+        Raises:
+            RequestError: with code `unsupported_parameter`.
+        """
+        raw = self._fields.pop(name, None)
+        if raw is None:
+            return
+        value = decode_value(name, raw, _ANY)
+        # 0 == False in Python; in JSON they differ only where no client means a difference.
+        if value is None or value in neutral:
+            return
+        raise unsupported(name, raw)
+
+    def drop(self, name: str) -> None:
+        """Take a field that has no effect here."""
+        self._fields.pop(name, None)
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Names of the fields that nobody took."""
+        return tuple(self._fields)
+
+
+def decode_value(name: str, raw: msgspec.Raw, decoder: msgspec.json.Decoder[_T]) -> _T:
+    """`raw` as the decoder's type; `name` is how an error calls the value.
+
+    Raises:
+        RequestError: with `param` set to the field's name.
+    """
+    try:
+        return decoder.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        param = name.partition("[")[0].partition(".")[0]
+        raise RequestError(f"{name}: {_reason(error)}, got {preview(raw)}", param=param) from error
+
+
+def unsupported(name: str, raw: msgspec.Raw) -> RequestError:
+    """The refusal of a field that would change the answer and is not served."""
+    return RequestError(
+        f"{name} is not supported by this server, got {preview(raw)}; leave the field out",
+        param=name,
+        code="unsupported_parameter",
+    )
+
+
+def preview(raw: msgspec.Raw | bytes) -> str:
+    """The beginning of a value as it came, fit for an error message."""
+    value = bytes(raw)
+    cut = value[:MAX_PREVIEW_BYTES].decode("utf-8", "replace")
+    return cut if len(value) <= MAX_PREVIEW_BYTES else f"{cut}... ({len(value)} bytes)"
+
+
+def check_json_depth(body: bytes) -> None:
+    r"""Refuse a body that nests deeper than `MAX_JSON_DEPTH`, before anything is built from it.
+
+    What is neither bracket nor quote is deleted first, so that the scan in Python is short. Escaped
+    quotes go before that: `\\` pairs, then `\"`.
+
+    Raises:
+        RequestError: too deep, or more than `MAX_JSON_BRACKETS`.
+    """
+    opening = body.count(b"[") + body.count(b"{")
+    if opening <= MAX_JSON_DEPTH:
+        return
+    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in body else body
+    structure = unescaped.translate(None, _NOT_STRUCTURE)
+    brackets = b"".join(structure.split(b'"')[::2])
+    if len(brackets) > MAX_JSON_BRACKETS:
+        raise RequestError(
+            f"the body has {len(brackets)} JSON brackets, the limit is {MAX_JSON_BRACKETS}",
+            code="json_too_large",
+        )
+    depth = max(accumulate(map(_DEPTH_CHANGE.__getitem__, brackets)), default=0)
+    if depth > MAX_JSON_DEPTH:
+        raise RequestError(
+            f"the body nests {depth} levels deep, the limit is {MAX_JSON_DEPTH}", code="json_too_deep"
+        )
+
+
+def _reason(error: Exception) -> str:
+    """What msgspec says, as the middle of a sentence, without its type quotes."""
+    text = str(error).replace("`", "").replace(" - at $", " at ")
+    return text[:1].lower() + text[1:]
+
+
+_RAW_LIST: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_ANY: Final = msgspec.json.Decoder(object)
