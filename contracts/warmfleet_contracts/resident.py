@@ -1,0 +1,233 @@
+"""The set of blocks that a worker holds, as its server mirrors it and as every router rebuilds it.
+
+One reducer for both sides: the worker's server applies what its engine reports and produces frames and
+snapshots; a router applies those frames and must arrive at the same set, or learn that it did not.
+Everything here is pure; nothing here knows of sockets or clocks.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, cast
+
+from warmfleet_contracts.blocks import HASH_BYTES, BlockHash
+from warmfleet_contracts.errors import ContractError
+from warmfleet_contracts.kv_events import SNAPSHOT_CHUNK_HASHES, Frame, LoadReport, ResidentDigest
+
+MAX_RESIDENT_BLOCKS: Final = 4_194_304
+"""Most blocks that one worker's set may hold: 64 Mi tokens at 16 per block. A larger claim is refused."""
+
+
+class PositionGapError(ContractError):
+    """A frame is not the one after the set's position: something in between was missed."""
+
+
+class SetMismatchError(ContractError):
+    """A change or digest contradicts the set: one of the two sides is wrong."""
+
+
+class ResidentSet:
+    """The block hashes a worker holds at position (`epoch`, `seq`), with their running digest.
+
+    A change names each hash at most once: `stored` hashes join, `removed` hashes leave, `cleared`
+    empties the set first. A change that contradicts the set is refused whole.
+    """
+
+    __slots__ = ("_hashes", "_xor", "epoch", "seq")
+
+    def __init__(self, epoch: str, seq: int = 0, hashes: Iterable[BlockHash] = ()) -> None:
+        self.epoch = epoch
+        self.seq = seq
+        self._hashes: set[BlockHash] = set()
+        self._xor = 0
+        self._add(_as_hashes(hashes))
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def __contains__(self, block_hash: object) -> bool:
+        return block_hash in self._hashes
+
+    def __iter__(self) -> Iterator[BlockHash]:
+        return iter(self._hashes)
+
+    def hashes(self) -> frozenset[BlockHash]:
+        """A copy of the set."""
+        return frozenset(self._hashes)
+
+    def missing_from(self, other: "ResidentSet") -> set[BlockHash]:
+        """Hashes held here and not in `other`."""
+        return self._hashes.difference(other)
+
+    @property
+    def digest(self) -> ResidentDigest:
+        """Count and exclusive-or of the set; O(1)."""
+        return ResidentDigest(count=len(self._hashes), xor=self._xor.to_bytes(HASH_BYTES, "little"))
+
+    def change(
+        self, seq: int, *, cleared: bool = False, stored: Sequence[bytes] = (), removed: Sequence[bytes] = ()
+    ) -> None:
+        """Apply one change and move to `seq`.
+
+        Raises:
+            SetMismatchError: a stored hash is already held, a removed one is not, one is named twice or is no
+                hash, or the set would outgrow `MAX_RESIDENT_BLOCKS`. The set is as before.
+        """
+        joining = _as_hashes(stored)
+        leaving = _as_hashes(removed)
+        kept = 0 if cleared else len(self._hashes)
+        if kept + len(joining) - len(leaving) > MAX_RESIDENT_BLOCKS:
+            raise SetMismatchError(f"a worker claims more than {MAX_RESIDENT_BLOCKS} resident blocks")
+        if cleared and leaving:
+            raise SetMismatchError("a change clears the set and removes blocks from it")
+        if not cleared and not (self._hashes.isdisjoint(joining) and self._hashes.issuperset(leaving)):
+            raise SetMismatchError("a change stores a block that is held or removes one that is not")
+        if cleared:
+            self._hashes.clear()
+            self._xor = 0
+        self._add(joining)
+        self._hashes -= leaving
+        self._toggle(leaving)
+        self.seq = seq
+
+    def apply(self, frame: Frame) -> bool:
+        """Apply a live frame; True if the set moved on.
+
+        A frame at or before the set's position changes nothing: it is a repetition, or load alone. One
+        at the position must still carry the set's digest.
+
+        Raises:
+            PositionGapError: the frame is of another epoch or skips a position; the set is as before.
+            SetMismatchError: the frame contradicts the set. After a digest mismatch the change *is* applied
+                and the set must no longer be believed.
+        """
+        if frame.epoch != self.epoch:
+            raise PositionGapError(f"frame of epoch {frame.epoch!r} for a set of epoch {self.epoch!r}")
+        if frame.seq < self.seq:
+            return False
+        if frame.seq > self.seq + 1:
+            raise PositionGapError(f"frame {frame.seq} after position {self.seq}")
+        moved = frame.seq == self.seq + 1
+        if moved:
+            self.change(frame.seq, cleared=frame.cleared, stored=frame.stored, removed=frame.removed)
+        if frame.digest != self.digest:
+            raise SetMismatchError(f"digest differs at position {frame.seq}")
+        return moved
+
+    def snapshot(self, load: LoadReport | None = None) -> list[Frame]:
+        """The whole set at this position as frames of at most `SNAPSHOT_CHUNK_HASHES`, at least one.
+
+        The frames hold their own copy: later changes of the set do not reach them. The last one
+        carries `load`.
+        """
+        hashes: list[bytes] = list(self._hashes)
+        chunks = max(1, -(-len(hashes) // SNAPSHOT_CHUNK_HASHES))
+        return [
+            Frame(
+                epoch=self.epoch,
+                seq=self.seq,
+                stored=hashes[number * SNAPSHOT_CHUNK_HASHES : (number + 1) * SNAPSHOT_CHUNK_HASHES],
+                snapshot_left=chunks - 1 - number,
+                load=load if number == chunks - 1 else None,
+                digest=self.digest,
+            )
+            for number in range(chunks)
+        ]
+
+    def _add(self, hashes: frozenset[BlockHash]) -> None:
+        self._hashes |= hashes
+        self._toggle(hashes)
+
+    def _toggle(self, hashes: Iterable[BlockHash]) -> None:
+        xor = self._xor
+        for block_hash in hashes:
+            xor ^= int.from_bytes(block_hash, "little")
+        self._xor = xor
+
+
+class SnapshotAssembly:
+    """Collects the chunks of one snapshot into a `ResidentSet`; incomplete until `add` returns it."""
+
+    def __init__(self, first: Frame) -> None:
+        if first.snapshot_left is None or first.snapshot_left < 0:
+            raise ContractError("a snapshot starts with a frame that is none of its chunks")
+        if first.digest.count > MAX_RESIDENT_BLOCKS:
+            raise SetMismatchError(f"a worker claims more than {MAX_RESIDENT_BLOCKS} resident blocks")
+        self._digest = first.digest
+        self._chunks_left = first.snapshot_left + 1
+        self._set = ResidentSet(first.epoch, first.seq)
+
+    def add(self, frame: Frame) -> ResidentSet | None:
+        """Take the next chunk; the complete set after the last one.
+
+        Raises:
+            ContractError: the chunk is not the next of this snapshot.
+            SetMismatchError: the chunks do not add up to the announced digest, or outgrow it on the way.
+        """
+        chunk_of_this = (
+            frame.epoch == self._set.epoch
+            and frame.seq == self._set.seq
+            and frame.digest == self._digest
+            and frame.snapshot_left == self._chunks_left - 1
+            and not (frame.removed or frame.cleared)
+        )
+        if not chunk_of_this:
+            raise ContractError("a snapshot chunk does not follow the one before it")
+        if len(self._set) + len(frame.stored) > self._digest.count:
+            raise SetMismatchError("a snapshot holds more blocks than it announced")
+        self._set.change(frame.seq, stored=frame.stored)
+        self._chunks_left -= 1
+        if self._chunks_left:
+            return None
+        if self._set.digest != self._digest:
+            raise SetMismatchError("a snapshot's digest differs from the announced one")
+        return self._set
+
+
+class ChangeBuffer:
+    """Nets a run of changes into one: what a frame says after several engine steps were coalesced.
+
+    A block that was stored and removed again is not mentioned, nor one removed and stored again. Calls
+    come in the order in which things happened.
+    """
+
+    def __init__(self) -> None:
+        self.cleared = False
+        self._stored: dict[bytes, None] = {}
+        self._removed: dict[bytes, None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.cleared or self._stored or self._removed)
+
+    def clear(self) -> None:
+        self.cleared = True
+        self._stored.clear()
+        self._removed.clear()
+
+    def store(self, block_hash: bytes) -> None:
+        if block_hash in self._removed:
+            del self._removed[block_hash]
+        else:
+            self._stored[block_hash] = None
+
+    def remove(self, block_hash: bytes) -> None:
+        if block_hash in self._stored:
+            del self._stored[block_hash]
+        else:
+            self._removed[block_hash] = None
+
+    def take(self) -> tuple[bool, list[bytes], list[bytes]]:
+        """`(cleared, stored, removed)` so far, in order of occurrence; the buffer is empty afterwards."""
+        taken = (self.cleared, list(self._stored), list(self._removed))
+        self.cleared = False
+        self._stored.clear()
+        self._removed.clear()
+        return taken
+
+
+def _as_hashes(values: Iterable[bytes]) -> frozenset[BlockHash]:
+    listed = list(values)
+    hashes = frozenset(cast("list[BlockHash]", listed))
+    if len(hashes) != len(listed):
+        raise SetMismatchError("a change names a block twice")
+    if any(len(block_hash) != HASH_BYTES for block_hash in hashes):
+        raise SetMismatchError(f"a block hash has {HASH_BYTES} bytes")
+    return hashes
