@@ -1,0 +1,1 @@
+"""`warmfleet bench`: what the prefix-aware router and the KV cache are worth on this machine."""
