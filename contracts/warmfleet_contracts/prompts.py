@@ -1,0 +1,272 @@
+"""From messages or text to token ids: the one function that router and worker share.
+
+What a user types never becomes a control token. Two encodings keep that promise:
+
+- If the rendered prompt holds the template's own control tokens and no others, it is encoded as one
+  string, exactly as `transformers` does.
+- Otherwise the conversation is rendered again with marks inside what the user typed, so that only the
+  template's control tokens are still whole. These get names that nobody can type, the marks go, and a
+  second tokenizer, which knows the control tokens by those names only, encodes the text as one string.
+  Merges across turns stay as they are; the user's `<|im_end|>` is plain text.
+"""
+
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Any, Final
+
+import tokenizers
+
+from warmfleet_contracts.chat_template import MAX_RENDERED_CHARS, ChatMessage, ChatTemplate
+from warmfleet_contracts.errors import PromptError
+from warmfleet_contracts.worker_api import PromptAssets
+
+__all__ = ["ChatMessage", "PromptEncoder"]
+
+_PRIVATE_USE_START: Final = 0xE000
+_PRIVATE_USE_CHARS: Final = 6400
+_NAME_START: Final = 0xF0000
+_NONCE_CHARS: Final = 12
+"""12 of 6,400 private-use characters: 151 bits that no request can guess."""
+
+_ROLE: Final = re.compile(r"\w{1,64}")
+_NO_LITERAL: Final = re.compile(r"(?!)")
+
+
+class PromptEncoder:
+    """Renders and encodes the prompts of one model. Immutable once built; safe to share between threads."""
+
+    tokenizer: tokenizers.Tokenizer
+    """The model's own tokenizer, for decoding. Encoding goes through `encode_chat` and `encode_text`."""
+    tokenizer_digest: str
+    """SHA-256 in hex over everything in the assets: what `GET /internal/tokenizer/{digest}` names."""
+    chat_template_digest: bytes
+    vocabulary_size: int
+    """Token ids are below this; the model's embedding may be larger."""
+
+    def __init__(self, assets: PromptAssets, *, max_rendered_chars: int = MAX_RENDERED_CHARS) -> None:
+        self._max_chars = max_rendered_chars
+        self._chat_template = (
+            None
+            if assets.chat_template is None
+            else ChatTemplate(
+                assets.chat_template, assets.special_tokens, max_rendered_chars=max_rendered_chars
+            )
+        )
+        self._description = _tokenizer_description(assets.tokenizer_json)
+        self.tokenizer = _build_tokenizer(self._description)
+        self.vocabulary_size = self.tokenizer.get_vocab_size(with_added_tokens=True)
+        self.tokenizer_digest = _assets_digest(assets).hex()
+        self.chat_template_digest = _digest((assets.chat_template or "").encode())
+
+        self._control_ids = _control_tokens(self._description)
+        self._any_literal = _literal_pattern(self._control_ids)
+        # No literal can start or end in text without one of these characters.
+        self._literal_edge = _character_pattern(
+            {edge for literal in self._control_ids for edge in (literal[0], literal[-1])}
+        )
+        unknown_token = self._description["model"].get("unk_token")
+        # A character outside the vocabulary is "unknown" wherever it stands, which injects nothing.
+        self._watched_ids = frozenset(self._control_ids.values()) - {self._control_ids.get(unknown_token)}
+        self._hidden = _HiddenTokenizer(self._description, self._control_ids)
+        self._bos_ids = [_bos_id(self.tokenizer, assets)] if assets.add_bos else []
+
+    @classmethod
+    def from_assets(
+        cls, assets: PromptAssets, *, max_rendered_chars: int = MAX_RENDERED_CHARS
+    ) -> "PromptEncoder":
+        """Build from a worker's assets; raises PromptError for assets that cannot be used."""
+        return cls(assets, max_rendered_chars=max_rendered_chars)
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._chat_template is not None
+
+    def render(self, messages: Sequence[ChatMessage]) -> str:
+        """The conversation as text, generation prompt included; raises PromptError."""
+        if self._chat_template is None:
+            raise PromptError("this model has no chat template; use /v1/completions")
+        for message in messages:
+            # Some templates build control tokens around the role (`<|` role `|>`), so it is a bare word.
+            if _ROLE.fullmatch(message.role) is None:
+                raise PromptError("a message's role must be a word of at most 64 letters")
+        return self._chat_template.render(messages)
+
+    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Token ids of the conversation, generation prompt included.
+
+        The control ids are those of the template, whatever the messages say. Raises PromptError if the
+        template refuses the conversation or the text is too long.
+        """
+        rendered = self.render(messages)
+        typed = "\n".join(message.content for message in messages)
+        hidden = self._hidden_tokenizer(typed)
+        marked = rendered
+        if self._literal_edge.search(typed) is not None:
+            marked = self.render(
+                [ChatMessage(message.role, hidden.mark_text(message.content)) for message in messages]
+            )
+        templates_own = self._watched_literals(marked)
+        if templates_own == self._watched_literals(rendered):
+            token_ids = _encode(self.tokenizer, rendered)
+            # A normalizer can turn look-alikes into a literal that the text does not show.
+            if sum(token_id in self._watched_ids for token_id in token_ids) <= len(templates_own):
+                return token_ids
+        return hidden.encode(marked, self._any_literal)
+
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of a completion prompt: BOS if the model wants one, otherwise never a control token."""
+        if len(text) > self._max_chars:
+            raise PromptError(f"the prompt has {len(text)} characters, the limit is {self._max_chars}")
+        token_ids = _encode(self.tokenizer, text)
+        if not self._watched_ids.isdisjoint(token_ids):
+            token_ids = self._hidden_tokenizer(text).encode_plain(text)
+        return self._bos_ids + token_ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of `token_ids`, control tokens left out."""
+        return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
+
+    def _watched_literals(self, text: str) -> list[int]:
+        ids = (self._control_ids[literal] for literal in self._any_literal.findall(text))
+        return [token_id for token_id in ids if token_id in self._watched_ids]
+
+    def _hidden_tokenizer(self, typed: str) -> "_HiddenTokenizer":
+        hidden = self._hidden
+        while hidden.is_named_in(typed):
+            hidden = _HiddenTokenizer(self._description, self._control_ids)
+        return hidden
+
+
+class _HiddenTokenizer:
+    """The same tokenizer, but its control tokens answer only to names drawn at random."""
+
+    def __init__(self, description: dict[str, Any], control_ids: dict[str, int]) -> None:
+        self._mark = _draw_nonce()
+        self._name_prefix = _draw_nonce()
+        self._names = {
+            literal: self._name_prefix + chr(_NAME_START + position)
+            for position, literal in enumerate(control_ids)
+        }
+        self._tokenizer = _build_tokenizer(_rename_tokens(description, self._names))
+        self._first_chars = _character_pattern({literal[0] for literal in control_ids})
+        self._last_chars = _character_pattern({literal[-1] for literal in control_ids})
+
+    def is_named_in(self, text: str) -> bool:
+        return self._mark in text or self._name_prefix in text
+
+    def mark_text(self, text: str) -> str:
+        """`text` such that no control-token literal starts or ends in it, whatever a template adds."""
+        opened = self._first_chars.sub(lambda found: found.group() + self._mark, text)
+        return self._last_chars.sub(lambda found: self._mark + found.group(), opened)
+
+    def encode(self, marked: str, literals: re.Pattern[str]) -> list[int]:
+        """One encode of `marked` without its marks; only literals that hold no mark are control tokens."""
+        named = literals.sub(lambda found: self._names[found.group()], marked)
+        return _encode(self._tokenizer, named.replace(self._mark, ""))
+
+    def encode_plain(self, text: str) -> list[int]:
+        return _encode(self._tokenizer, text)
+
+
+def _tokenizer_description(tokenizer_json: str) -> dict[str, Any]:
+    try:
+        description = json.loads(tokenizer_json)
+        model = description["model"]
+        model["vocab"]  # a missing vocabulary must fail here, by name
+    except (ValueError, KeyError, TypeError) as error:
+        raise PromptError(f"tokenizer.json is not a tokenizer: {error!r}") from error
+    # Prompts are bounded by their own limits; a tokenizer that cuts or pads silently changes them.
+    return {**description, "truncation": None, "padding": None}
+
+
+def _build_tokenizer(description: dict[str, Any]) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_str(json.dumps(description, ensure_ascii=False))
+    except Exception as error:  # tokenizers raises bare Exception
+        raise PromptError(f"tokenizer.json cannot be loaded: {error}") from error
+
+
+def _encode(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
+    try:
+        token_ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+    except (UnicodeError, TypeError) as error:  # lone surrogates
+        raise PromptError("the prompt is not valid Unicode text") from error
+    return token_ids
+
+
+def _control_tokens(description: dict[str, Any]) -> dict[str, int]:
+    """Literal -> id of every added token that text could be mistaken for.
+
+    Runs of white space and single characters, which some vocabularies add, are ordinary text.
+    """
+    return {
+        token["content"]: token["id"]
+        for token in description.get("added_tokens") or []
+        if len(token["content"].strip()) > 1
+    }
+
+
+def _literal_pattern(literals: dict[str, int]) -> re.Pattern[str]:
+    """Leftmost, longest match of any literal, as tokenizers splits."""
+    if not literals:
+        return _NO_LITERAL
+    return re.compile("|".join(re.escape(literal) for literal in sorted(literals, key=len, reverse=True)))
+
+
+def _character_pattern(characters: set[str]) -> re.Pattern[str]:
+    if not characters:
+        return _NO_LITERAL
+    return re.compile("[" + "".join(re.escape(character) for character in sorted(characters)) + "]")
+
+
+def _rename_tokens(description: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    """`description` with each token of `names` renamed wherever the tokenizer could find it by its text."""
+    model = dict(description["model"])
+    vocabulary = model["vocab"]
+    model["vocab"] = (
+        {names.get(token, token): token_id for token, token_id in vocabulary.items()}
+        if isinstance(vocabulary, dict)
+        else [[names.get(token, token), score] for token, score in vocabulary]
+    )
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    added_tokens = [
+        {**token, "content": names.get(token["content"], token["content"])}
+        for token in description.get("added_tokens") or []
+    ]
+    # The post-processor only adds BOS and the like, by their old names; prompts here never use it.
+    return {**description, "model": model, "added_tokens": added_tokens, "post_processor": None}
+
+
+def _draw_nonce() -> str:
+    # Private-use characters: no filter of a template and no normalizer changes them.
+    return "".join(
+        chr(_PRIVATE_USE_START + secrets.randbelow(_PRIVATE_USE_CHARS)) for _ in range(_NONCE_CHARS)
+    )
+
+
+def _bos_id(tokenizer: tokenizers.Tokenizer, assets: PromptAssets) -> int:
+    token_id: int | None = tokenizer.token_to_id(assets.special_tokens.get("bos_token", ""))
+    if token_id is None:
+        raise PromptError("the model wants a BOS token, but its tokenizer does not name one")
+    return token_id
+
+
+def _assets_digest(assets: PromptAssets) -> bytes:
+    return _digest(
+        assets.tokenizer_json.encode(),
+        b"" if assets.chat_template is None else b"=" + assets.chat_template.encode(),
+        json.dumps(assets.special_tokens, sort_keys=True).encode(),
+        b"\x01" if assets.add_bos else b"\x00",
+    )
+
+
+def _digest(*parts: bytes) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
