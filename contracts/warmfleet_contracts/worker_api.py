@@ -9,6 +9,8 @@ from typing import Final
 import msgspec
 
 KV_EVENTS_PATH: Final = "/internal/kv-events"
+"""`GET` with `?epoch=&after=` and `NONCE_HEADER`. A worker may answer at once and send its `Hello` only
+when its engine knows epoch and identity; it sends no frame before that."""
 TOKENIZER_PATH: Final = "/internal/tokenizer"
 """`GET /internal/tokenizer/{digest}` answers a `PromptAssets` in msgpack."""
 CACHE_PATH: Final = "/internal/cache"
@@ -24,6 +26,9 @@ DISPATCH_HEADER: Final = "x-warmfleet-dispatch"
 """This router's dispatch counter for this worker; comes back in `LoadReport.admitted_dispatches`."""
 SEED_HEADER: Final = "x-warmfleet-seed"
 """Seed that the router drew for a request without one, so that a retry repeats the same noise."""
+
+NONCE_HEADER: Final = "x-warmfleet-nonce"
+"""Hex of the subscriber's fresh nonce, 16 bytes, for `Hello.proof` on the event stream."""
 
 # Worker -> router, before the first byte of the body.
 PROMPT_TOKENS_HEADER: Final = "x-warmfleet-prompt-tokens"
