@@ -66,7 +66,7 @@ class ChatTemplate:
         environment = _environment()
         try:
             syntax = environment.parse(source)
-            if syntax.find(_OTHER_TEMPLATES) is not None:
+            if any(syntax.find(node) is not None for node in _OTHER_TEMPLATES):
                 raise PromptError("the chat template loads another template, which is not supported")
             self._template = environment.from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
