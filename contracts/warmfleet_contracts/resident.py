@@ -36,9 +36,8 @@ class ResidentSet:
     def __init__(self, epoch: str, seq: int = 0, hashes: Iterable[BlockHash] = ()) -> None:
         self.epoch = epoch
         self.seq = seq
-        self._hashes: set[BlockHash] = set()
-        self._xor = 0
-        self._add(_as_hashes(hashes))
+        self._hashes: set[BlockHash] = set(_as_hashes(hashes))
+        self._xor = _xor_of(self._hashes, 0)
 
     def __len__(self) -> int:
         return len(self._hashes)
@@ -60,32 +59,41 @@ class ResidentSet:
     @property
     def digest(self) -> ResidentDigest:
         """Count and exclusive-or of the set; O(1)."""
-        return ResidentDigest(count=len(self._hashes), xor=self._xor.to_bytes(HASH_BYTES, "little"))
+        return _digest_of(len(self._hashes), self._xor)
 
     def change(
-        self, seq: int, *, cleared: bool = False, stored: Sequence[bytes] = (), removed: Sequence[bytes] = ()
+        self,
+        seq: int,
+        *,
+        cleared: bool = False,
+        stored: Sequence[bytes] = (),
+        removed: Sequence[bytes] = (),
+        digest: ResidentDigest | None = None,
     ) -> None:
-        """Apply one change and move to `seq`.
+        """Apply one change and move to `seq`; `digest`, if given, is what the set must have afterwards.
 
         Raises:
-            SetMismatchError: a stored hash is already held, a removed one is not, one is named twice or is no
-                hash, or the set would outgrow `MAX_RESIDENT_BLOCKS`. The set is as before.
+            SetMismatchError: a stored hash is already held, a removed one is not, one is named twice or
+                is no hash, the digest differs, or the set would outgrow `MAX_RESIDENT_BLOCKS`. The set
+                is as before.
         """
         joining = _as_hashes(stored)
         leaving = _as_hashes(removed)
-        kept = 0 if cleared else len(self._hashes)
-        if kept + len(joining) - len(leaving) > MAX_RESIDENT_BLOCKS:
-            raise SetMismatchError(f"a worker claims more than {MAX_RESIDENT_BLOCKS} resident blocks")
         if cleared and leaving:
             raise SetMismatchError("a change clears the set and removes blocks from it")
         if not cleared and not (self._hashes.isdisjoint(joining) and self._hashes.issuperset(leaving)):
             raise SetMismatchError("a change stores a block that is held or removes one that is not")
+        count = (0 if cleared else len(self._hashes)) + len(joining) - len(leaving)
+        if count > MAX_RESIDENT_BLOCKS:
+            raise SetMismatchError(f"a worker claims more than {MAX_RESIDENT_BLOCKS} resident blocks")
+        xor = _xor_of(leaving, _xor_of(joining, 0 if cleared else self._xor))
+        if digest is not None and digest != _digest_of(count, xor):
+            raise SetMismatchError(f"the digest after position {seq} differs")
         if cleared:
             self._hashes.clear()
-            self._xor = 0
-        self._add(joining)
+        self._hashes |= joining
         self._hashes -= leaving
-        self._toggle(leaving)
+        self._xor = xor
         self.seq = seq
 
     def apply(self, frame: Frame) -> bool:
@@ -96,8 +104,7 @@ class ResidentSet:
 
         Raises:
             PositionGapError: the frame is of another epoch or skips a position; the set is as before.
-            SetMismatchError: the frame contradicts the set. After a digest mismatch the change *is* applied
-                and the set must no longer be believed.
+            SetMismatchError: the frame contradicts the set, which is as before.
         """
         if frame.epoch != self.epoch:
             raise PositionGapError(f"frame of epoch {frame.epoch!r} for a set of epoch {self.epoch!r}")
@@ -105,12 +112,18 @@ class ResidentSet:
             return False
         if frame.seq > self.seq + 1:
             raise PositionGapError(f"frame {frame.seq} after position {self.seq}")
-        moved = frame.seq == self.seq + 1
-        if moved:
-            self.change(frame.seq, cleared=frame.cleared, stored=frame.stored, removed=frame.removed)
-        if frame.digest != self.digest:
-            raise SetMismatchError(f"digest differs at position {frame.seq}")
-        return moved
+        if frame.seq == self.seq:
+            if frame.digest != self.digest:
+                raise SetMismatchError(f"the digest at position {frame.seq} differs")
+            return False
+        self.change(
+            frame.seq,
+            cleared=frame.cleared,
+            stored=frame.stored,
+            removed=frame.removed,
+            digest=frame.digest,
+        )
+        return True
 
     def snapshot(self, load: LoadReport | None = None) -> list[Frame]:
         """The whole set at this position as frames of at most `SNAPSHOT_CHUNK_HASHES`, at least one.
@@ -131,16 +144,6 @@ class ResidentSet:
             )
             for number in range(chunks)
         ]
-
-    def _add(self, hashes: frozenset[BlockHash]) -> None:
-        self._hashes |= hashes
-        self._toggle(hashes)
-
-    def _toggle(self, hashes: Iterable[BlockHash]) -> None:
-        xor = self._xor
-        for block_hash in hashes:
-            xor ^= int.from_bytes(block_hash, "little")
-        self._xor = xor
 
 
 class SnapshotAssembly:
@@ -231,3 +234,14 @@ def _as_hashes(values: Iterable[bytes]) -> frozenset[BlockHash]:
     if any(len(block_hash) != HASH_BYTES for block_hash in hashes):
         raise SetMismatchError(f"a block hash has {HASH_BYTES} bytes")
     return hashes
+
+
+def _xor_of(hashes: Iterable[BlockHash], start: int) -> int:
+    xor = start
+    for block_hash in hashes:
+        xor ^= int.from_bytes(block_hash, "little")
+    return xor
+
+
+def _digest_of(count: int, xor: int) -> ResidentDigest:
+    return ResidentDigest(count=count, xor=xor.to_bytes(HASH_BYTES, "little"))

@@ -1,0 +1,25 @@
+"""Errors of the router, below the tree in `warmfleet_contracts.errors`.
+
+WarmfleetError
+├── ContractError
+│   └── HelloRefusedError     the process behind an endpoint is not the worker it should be
+├── DiscoveryError            an endpoint list is unusable; the last good one stays
+└── StreamUnavailableError    the event stream of a worker cannot be opened or broke off
+"""
+
+from warmfleet_contracts.errors import ContractError, WarmfleetError
+
+
+class HelloRefusedError(ContractError):
+    """The process behind an endpoint did not prove to be the endpoint's worker; it gets no prompt."""
+
+
+class DiscoveryError(WarmfleetError):
+    """An endpoint or a list of endpoints is unusable; the text names the field."""
+
+
+class StreamUnavailableError(WarmfleetError):
+    """A worker's event stream cannot be opened or broke off.
+
+    Every `EventSource` raises this for transport faults, whatever its HTTP client calls them.
+    """
