@@ -1,0 +1,142 @@
+"""A streaming completion as a client sees it: when the first token came, and what usage said."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import httpx
+import msgspec
+
+from warmfleet_contracts.worker_api import REQUEST_ID_HEADER
+
+_DATA: Final = "data: "
+_DONE: Final = "[DONE]"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One completion to ask for. The prompt is token ids, so that its length is exact."""
+
+    request_id: str
+    model: str
+    token_ids: Sequence[int]
+    output_tokens: int
+
+    def body(self) -> dict[str, Any]:
+        """Greedy, as long as asked for, with usage at the end."""
+        return {
+            "model": self.model,
+            "prompt": list(self.token_ids),
+            "max_tokens": self.output_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back for one question."""
+
+    request_id: str
+    error: str = ""
+    """Empty for a success: status 200, a stream that ended properly, and every token that was asked for."""
+    first_token_seconds: float = math.nan
+    """From the moment the question was due; a client that falls behind counts against the result."""
+    total_seconds: float = math.nan
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+
+    @property
+    def succeeded(self) -> bool:
+        return not self.error
+
+
+class _PromptDetails(msgspec.Struct):
+    cached_tokens: int = 0
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: _PromptDetails = msgspec.field(default_factory=_PromptDetails)
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[Any] = []
+    usage: _Usage | None = None
+    error: dict[str, Any] | None = None
+
+
+_chunk_decoder = msgspec.json.Decoder(_Chunk)
+
+
+async def ask(
+    client: httpx.AsyncClient, base_url: str, question: Question, *, due: float | None = None
+) -> Answer:
+    """Send `question` and read its stream to the end. Failures are answers with `error` set.
+
+    `due` is the moment on the running loop's clock from which times count; None means now.
+    """
+    clock = asyncio.get_running_loop().time
+    start = clock() if due is None else due
+    first_token = math.nan
+    usage: _Usage | None = None
+    done = False
+    try:
+        async with client.stream(
+            "POST",
+            f"{base_url}/v1/completions",
+            json=question.body(),
+            headers={REQUEST_ID_HEADER: question.request_id},
+        ) as response:
+            if response.status_code != httpx.codes.OK:
+                detail = (await response.aread())[:300].decode(errors="replace")
+                return Answer(question.request_id, error=f"status {response.status_code}: {detail}")
+            async for line in response.aiter_lines():
+                if not line.startswith(_DATA):
+                    continue
+                payload = line[len(_DATA) :]
+                if payload == _DONE:
+                    done = True
+                    break
+                chunk = _chunk_decoder.decode(payload)
+                if chunk.error is not None:
+                    return Answer(question.request_id, error=f"stream: {chunk.error}")
+                if chunk.choices and math.isnan(first_token):
+                    first_token = clock() - start
+                usage = chunk.usage or usage
+    except (httpx.HTTPError, msgspec.MsgspecError) as error:
+        return Answer(question.request_id, error=f"{type(error).__name__}: {error}")
+    if not done or usage is None:
+        return Answer(question.request_id, error="stream ended without usage and [DONE]")
+    return Answer(
+        question.request_id,
+        error=_shortfall(question, usage),
+        first_token_seconds=first_token,
+        total_seconds=clock() - start,
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.prompt_tokens_details.cached_tokens,
+        output_tokens=usage.completion_tokens,
+    )
+
+
+def _shortfall(question: Question, usage: _Usage) -> str:
+    if usage.prompt_tokens != len(question.token_ids):
+        return f"prompt counted as {usage.prompt_tokens} tokens instead of {len(question.token_ids)}"
+    if usage.completion_tokens != question.output_tokens:
+        return f"{usage.completion_tokens} output tokens instead of {question.output_tokens}"
+    return ""
+
+
+def benchmark_client() -> httpx.AsyncClient:
+    """A client without limits that would queue requests on its own side, and without proxies."""
+    return httpx.AsyncClient(
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+        timeout=httpx.Timeout(120.0, connect=5.0),
+        trust_env=False,
+    )
