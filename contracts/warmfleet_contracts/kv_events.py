@@ -52,7 +52,7 @@ class ResidentDigest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepTimeFit(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds of one engine step = base + prefill * prefill tokens + decode * sequences + context * tokens."""
+    """Step seconds = base + a * prefill tokens + b * decoding sequences + c * context tokens."""
 
     base_seconds: float = 0.0
     per_prefill_token_seconds: float = 0.0
