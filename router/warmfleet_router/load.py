@@ -1,0 +1,92 @@
+"""What this router sent to each worker and the worker's reports do not include yet.
+
+A load report is up to a heartbeat old. Every dispatch carries (router id, counter), and a report says up to
+which counter of each router it includes: dispatches above that are added on top of the report, those at
+or below it are in the report already. So nothing is counted twice, and several routers do not herd onto
+the worker that looked idle to all of them.
+
+Two dispatches may overtake each other on the way; the later one's admission then hides the earlier one
+until the next report. That error is one request for a few milliseconds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+MAX_OPEN_DISPATCHES: Final = 65_536
+"""Open dispatches to one worker; more is a leak of leases, and the oldest charges are dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreportedLoad:
+    """Charges on top of a load report."""
+
+    tokens: int = 0
+    """Uncached prompt tokens, until the first byte of the answer."""
+    seats: int = 0
+    """Sequences, until the last byte."""
+    blocks: int = 0
+    """KV blocks that the prompts pin, until the last byte."""
+
+
+@dataclass(slots=True)
+class _Charge:
+    tokens: int
+    seats: int
+    blocks: int
+
+
+class OpenDispatches:
+    """The open dispatches of this router, per worker, with what each is charged.
+
+    `router_id` must differ between lives of a router: counters start at 1 in each, and a worker remembers
+    the highest it admitted per id.
+    """
+
+    def __init__(self, router_id: str) -> None:
+        self.router_id = router_id
+        self._counter = 0
+        self._charges: dict[str, dict[int, _Charge]] = {}
+
+    def open(self, uid: str, *, uncached_tokens: int, seats: int = 1, blocks: int = 0) -> int:
+        """Charge a dispatch to `uid`; its counter, to be sent along. Counters rise, over all workers."""
+        self._counter += 1
+        counter = self._counter
+        charges = self._charges.setdefault(uid, {})
+        if len(charges) >= MAX_OPEN_DISPATCHES:
+            del charges[next(iter(charges))]
+        charges[counter] = _Charge(tokens=uncached_tokens, seats=seats, blocks=blocks)
+        return counter
+
+    def first_byte(self, uid: str, counter: int) -> None:
+        """The prefill is done: its tokens are no longer charged. Unknown dispatches are ignored."""
+        charge = self._charges.get(uid, {}).get(counter)
+        if charge is not None:
+            charge.tokens = 0
+
+    def close(self, uid: str, counter: int) -> None:
+        """The answer ended, failed or was abandoned: nothing is charged any more. Idempotent."""
+        self._charges.get(uid, {}).pop(counter, None)
+
+    def unreported(self, uid: str, admitted_dispatches: Mapping[str, int]) -> UnreportedLoad:
+        """Charges of `uid` that a report with these `admitted_dispatches` does not include."""
+        admitted = admitted_dispatches.get(self.router_id, 0)
+        tokens = seats = blocks = 0
+        charges = self._charges.get(uid, {})
+        # Newest first: the reported ones, usually most, are never looked at.
+        for counter in reversed(charges):
+            if counter <= admitted:
+                break
+            charge = charges[counter]
+            tokens += charge.tokens
+            seats += charge.seats
+            blocks += charge.blocks
+        return UnreportedLoad(tokens=tokens, seats=seats, blocks=blocks)
+
+    def open_count(self, uid: str) -> int:
+        """Dispatches to `uid` that have not ended."""
+        return len(self._charges.get(uid, {}))
+
+    def forget(self, uid: str) -> None:
+        """The worker is gone, and what was on its way there with it."""
+        self._charges.pop(uid, None)
