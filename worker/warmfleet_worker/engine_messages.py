@@ -4,10 +4,12 @@ Every message is a little-endian u32 length and that many bytes of msgpack. The 
 `StepReport` per step for all sequences together. Both sides validate what they decode.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
+from warmfleet_contracts.errors import ContractError
 from warmfleet_contracts.kv_events import LoadReport
 from warmfleet_worker.sampling import SamplingParameters
 
@@ -43,6 +45,7 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
 
 
 ServerMessage = AddSequence | AbortSequence | ClearCache | Drain
+"""What the engine receives."""
 
 # Engine -> server.
 
@@ -62,6 +65,11 @@ class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     max_running_sequences: int
     dtype: str
     device: str
+    end_token_ids: list[int] = []
+    """The model's own end tokens: they end a sequence unless the request ignores them."""
+    vocabulary_size: int = 0
+    """Token ids of a prompt must be below this."""
+    prefix_caching: bool = True
 
 
 class SequenceUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -104,3 +112,73 @@ class EngineFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
 
 
 EngineMessage = EngineReady | StepReport | EngineFailed
+"""What the server receives."""
+
+
+class MessageFramer:
+    """Cuts a byte stream into bodies of messages."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Bodies that `data` completes.
+
+        Raises:
+            ContractError: a message is larger than `MAX_MESSAGE_BYTES`.
+        """
+        self._buffer += data
+        start = 0
+        try:
+            while len(self._buffer) >= start + 4:
+                length = int.from_bytes(self._buffer[start : start + 4], "little")
+                if length > MAX_MESSAGE_BYTES:
+                    raise ContractError(f"message of {length} bytes exceeds {MAX_MESSAGE_BYTES}")
+                if len(self._buffer) < start + 4 + length:
+                    return
+                body = bytes(self._buffer[start + 4 : start + 4 + length])
+                start += 4 + length
+                yield body
+        finally:
+            del self._buffer[:start]
+
+
+def encode_message(message: ServerMessage | EngineMessage) -> bytes:
+    """One message as it goes over the socket, length first.
+
+    Raises:
+        ContractError: larger than `MAX_MESSAGE_BYTES`.
+    """
+    body = _encoder.encode(message)
+    if len(body) > MAX_MESSAGE_BYTES:
+        raise ContractError(f"message of {len(body)} bytes exceeds {MAX_MESSAGE_BYTES}")
+    return len(body).to_bytes(4, "little") + body
+
+
+def decode_server_message(body: bytes) -> ServerMessage:
+    """What the server says.
+
+    Raises:
+        ContractError: malformed.
+    """
+    try:
+        return _server_decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise ContractError(f"malformed message from the server: {error}") from error
+
+
+def decode_engine_message(body: bytes) -> EngineMessage:
+    """What the engine says.
+
+    Raises:
+        ContractError: malformed.
+    """
+    try:
+        return _engine_decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise ContractError(f"malformed message from the engine: {error}") from error
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_server_decoder: Final[msgspec.msgpack.Decoder[ServerMessage]] = msgspec.msgpack.Decoder(ServerMessage)
+_engine_decoder: Final[msgspec.msgpack.Decoder[EngineMessage]] = msgspec.msgpack.Decoder(EngineMessage)

@@ -1,0 +1,64 @@
+"""Every metric name, once. vLLM's names where vLLM has the metric, so that its dashboards work unchanged.
+
+Counters are named without the `_total` that the exposition adds. New names carry no colon and use base
+units; a rename keeps the old name beside the new one for two minor versions.
+"""
+
+from typing import Final
+
+# vLLM's names; labels: model_name, engine.
+NUM_REQUESTS_RUNNING: Final = "vllm:num_requests_running"
+NUM_REQUESTS_WAITING: Final = "vllm:num_requests_waiting"
+KV_CACHE_USAGE: Final = "vllm:kv_cache_usage_perc"
+"""0..1, in spite of its name: blocks pinned by live sequences, of all blocks."""
+CACHE_CONFIG_INFO: Final = "vllm:cache_config_info"
+PREFIX_CACHE_QUERIES: Final = "vllm:prefix_cache_queries"
+PREFIX_CACHE_HITS: Final = "vllm:prefix_cache_hits"
+PROMPT_TOKENS: Final = "vllm:prompt_tokens"
+PROMPT_TOKENS_CACHED: Final = "vllm:prompt_tokens_cached"
+GENERATION_TOKENS: Final = "vllm:generation_tokens"
+NUM_PREEMPTIONS: Final = "vllm:num_preemptions"
+REQUEST_SUCCESS: Final = "vllm:request_success"
+TIME_TO_FIRST_TOKEN: Final = "vllm:time_to_first_token_seconds"
+INTER_TOKEN_LATENCY: Final = "vllm:inter_token_latency_seconds"
+E2E_REQUEST_LATENCY: Final = "vllm:e2e_request_latency_seconds"
+REQUEST_QUEUE_TIME: Final = "vllm:request_queue_time_seconds"
+REQUEST_PROMPT_TOKENS: Final = "vllm:request_prompt_tokens"
+REQUEST_GENERATION_TOKENS: Final = "vllm:request_generation_tokens"
+ITERATION_TOKENS: Final = "vllm:iteration_tokens_total"
+
+# The worker's own.
+WORKER_TOTAL_BLOCKS: Final = "warmfleet_worker_kv_blocks"
+"""Label `state`: pinned (held by live sequences), cached (evictable), free."""
+WORKER_KV_BYTES_PER_TOKEN: Final = "warmfleet_worker_kv_bytes_per_token"
+WORKER_EVICTED_BLOCKS: Final = "warmfleet_worker_evicted_blocks"
+WORKER_TOKEN_BUDGET: Final = "warmfleet_worker_step_token_budget"
+"""Most tokens in one step, as configured; 0 while the engine chooses by itself."""
+WORKER_STEP_SECONDS: Final = "warmfleet_worker_step_seconds"
+WORKER_QUEUED_UNCACHED_TOKENS: Final = "warmfleet_worker_queued_uncached_tokens"
+WORKER_ABORTED_REQUESTS: Final = "warmfleet_worker_aborted_requests"
+WORKER_IGNORED_FIELDS: Final = "warmfleet_worker_ignored_request_fields"
+WORKER_EVENT_SUBSCRIBERS: Final = "warmfleet_worker_event_subscribers"
+WORKER_DROPPED_SUBSCRIBERS: Final = "warmfleet_worker_dropped_event_subscribers"
+"""Event streams that were closed because their router read too slowly."""
+
+# vLLM's buckets; inter-token latency has finer ones below its 10 ms.
+TIME_TO_FIRST_TOKEN_BUCKETS: Final = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5),
+    *(10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+INTER_TOKEN_LATENCY_BUCKETS: Final = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
+)
+REQUEST_LATENCY_BUCKETS: Final = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+TOKEN_COUNT_BUCKETS: Final = (
+    *(1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0),
+    *(1000.0, 2000.0, 5000.0, 10000.0, 20000.0, 50000.0, 100000.0),
+)
+ITERATION_TOKENS_BUCKETS: Final = (
+    *(1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0),
+)

@@ -1,0 +1,84 @@
+"""From token ids back to text, token by token, never sending what may yet change or must be held back.
+
+Two things are held back: bytes of a character that is not complete, and text that may be the beginning
+of a stop string. Whatever the split into tokens, the pieces joined are the text of the whole.
+"""
+
+from collections.abc import Sequence
+
+import tokenizers
+from tokenizers.decoders import DecodeStream
+
+
+class StopMatcher:
+    """Passes text through up to the first stop string, whatever the pieces it comes in."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        self.stopped = False
+
+    def push(self, text: str) -> str:
+        """The part of everything so far that can be sent now."""
+        if not self._stops:
+            return text
+        if self.stopped:
+            return ""
+        pending = self._held + text
+        found = [position for stop in self._stops if (position := pending.find(stop)) >= 0]
+        if found:
+            self.stopped = True
+            self._held = ""
+            return pending[: min(found)]
+        cut = min(_possible_start(pending, stop) for stop in self._stops)
+        self._held = pending[cut:]
+        return pending[:cut]
+
+    def finish(self) -> str:
+        """What was held back and turned out to be ordinary text."""
+        held, self._held = self._held, ""
+        return held
+
+
+class Detokenizer:
+    """Text of one sequence of token ids, control tokens left out."""
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, stops: Sequence[str] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._stream = DecodeStream(skip_special_tokens=True)
+        self._matcher = StopMatcher(stops)
+        self._token_ids: list[int] = []
+        self._decoded_chars = 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has ended the text."""
+        return self._matcher.stopped
+
+    def push(self, token_id: int) -> str:
+        """Text that is certain now that `token_id` has come; often empty."""
+        if self.stopped:
+            return ""
+        self._token_ids.append(token_id)
+        piece = self._stream.step(self._tokenizer, token_id)
+        if not piece:
+            return ""
+        self._decoded_chars += len(piece)
+        return self._matcher.push(piece)
+
+    def finish(self) -> str:
+        """What is left when no more tokens come, an incomplete character as U+FFFD."""
+        if self.stopped:
+            return ""
+        whole = self._tokenizer.decode(self._token_ids, skip_special_tokens=True)
+        return self._matcher.push(whole[self._decoded_chars :]) + self._matcher.finish()
+
+
+def _possible_start(text: str, stop: str) -> int:
+    """Where the longest end of `text` begins that `stop` begins with; len(text) if there is none."""
+    start = text.find(stop[0], max(len(text) - len(stop) + 1, 0))
+    while start >= 0:
+        if stop.startswith(text[start:]):
+            return start
+        start = text.find(stop[0], start + 1)
+    return len(text)

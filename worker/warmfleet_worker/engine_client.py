@@ -1,0 +1,317 @@
+"""The engine as the server sees it: submit a sequence, take its tokens, give it back.
+
+`Engine` is the boundary; `ProcessEngine` speaks to our own engine process, and another engine can stand
+behind the same protocol. No torch here.
+"""
+
+import asyncio
+import itertools
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+import msgspec
+import structlog
+
+from warmfleet_contracts.errors import ContractError, WarmfleetError
+from warmfleet_worker.engine_messages import (
+    AbortSequence,
+    AddSequence,
+    ClearCache,
+    Drain,
+    EngineFailed,
+    EngineReady,
+    MessageFramer,
+    SequenceUpdate,
+    ServerMessage,
+    StepReport,
+    decode_engine_message,
+    encode_message,
+)
+from warmfleet_worker.sampling import SamplingParameters
+from warmfleet_worker.settings import EngineSettings
+
+MAX_BUFFERED_TOKENS: Final = 4096
+"""Tokens that one sequence may be ahead of its reader before the reader loses it."""
+_READ_BYTES: Final = 1024 * 1024
+
+log = structlog.get_logger("warmfleet.worker.engine")
+
+
+class EngineGoneError(WarmfleetError):
+    """The engine cannot take or finish sequences any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceRequest:
+    """One prompt to continue."""
+
+    prompt_token_ids: list[int]
+    sampling: SamplingParameters
+    salt: bytes = b""
+    router_id: str = ""
+    dispatch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What the engine found in its cache when it admitted a sequence."""
+
+    cached_tokens: int
+    last_block: bytes
+    """Hash of the prompt's last full block; empty for a prompt shorter than one block."""
+    position: str
+    """`epoch:seq` of the event stream at that moment."""
+
+
+@dataclass(slots=True)
+class TokenUpdate:
+    """What came since the last look."""
+
+    token_ids: list[int]
+    finish_reason: str = ""
+    """"" while it runs; then "stop", "length", "abort" or "error"."""
+    error: str = ""
+
+
+class Generation:
+    """One sequence in the engine, as its reader holds it; leaving the `with` block gives it back."""
+
+    def __init__(self, sequence_id: int, wake: asyncio.Event, abort: Callable[[int], None]) -> None:
+        self.sequence_id = sequence_id
+        self.admission: Admission | None = None
+        self.finished = False
+        """Whether the engine is done with it; there may still be an update to take."""
+        self._wake = wake
+        self._abort = abort
+        self._update = TokenUpdate(token_ids=[])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    def take(self) -> TokenUpdate:
+        """Everything that came since the last call; does not wait."""
+        update = self._update
+        self._update = TokenUpdate(token_ids=[], finish_reason=update.finish_reason, error=update.error)
+        return update
+
+    def abort(self) -> None:
+        """Stop it, if it still runs; its blocks are free by the end of the step in flight."""
+        if not self.finished:
+            self.finished = True
+            self._abort(self.sequence_id)
+
+    def apply(self, update: SequenceUpdate, position: str) -> None:
+        """Take over what the engine says; called by the engine's reader."""
+        if self.admission is None and update.cached_tokens is not None:
+            self.admission = Admission(update.cached_tokens, update.last_block, position)
+        self._update.token_ids += update.token_ids
+        if update.finish_reason:
+            self._finish(update.finish_reason, update.error)
+        elif len(self._update.token_ids) > MAX_BUFFERED_TOKENS:
+            self.abort()
+            self._finish("error", f"the answer was not read for {MAX_BUFFERED_TOKENS} tokens")
+        self._wake.set()
+
+    def fail(self, reason: str) -> None:
+        """The engine is gone."""
+        self._finish("error", reason)
+        self._wake.set()
+
+    def _finish(self, reason: str, error: str) -> None:
+        self.finished = True
+        self._update.finish_reason = reason
+        self._update.error = error
+
+
+class Engine(Protocol):
+    """What the server needs of an engine."""
+
+    @property
+    def ready(self) -> EngineReady | None:
+        """What it said when it had loaded; None before."""
+        ...
+
+    @property
+    def live_sequences(self) -> int:
+        """Submitted and neither finished nor aborted."""
+        ...
+
+    @property
+    def last_report_seconds(self) -> float:
+        """Event loop time of its last word."""
+        ...
+
+    def submit(self, request: SequenceRequest, wake: asyncio.Event) -> Generation:
+        """Hand over one sequence; `wake` is set whenever its `Generation` has news.
+
+        Raises:
+            EngineGoneError: it is not there.
+        """
+        ...
+
+    def clear_cache(self) -> None:
+        """Forget every block that no live sequence holds."""
+        ...
+
+    def drain(self) -> None:
+        """Report `draining` from now on."""
+        ...
+
+
+class EngineListener(Protocol):
+    """Who wants to know what the engine says, besides the readers of its sequences."""
+
+    @property
+    def position(self) -> str:
+        """`epoch:seq` of the event stream, everything reported so far included."""
+        ...
+
+    def on_ready(self, ready: EngineReady) -> None: ...
+    def on_report(self, report: StepReport) -> None: ...
+
+
+class ProcessEngine:
+    """Our engine in a child process, over a socketpair."""
+
+    def __init__(self, settings: EngineSettings, listener: EngineListener) -> None:
+        self._settings = settings
+        self._listener = listener
+        self._ready: EngineReady | None = None
+        self._generations: dict[int, Generation] = {}
+        self._ids = itertools.count(1)
+        self._writer: asyncio.StreamWriter | None = None
+        self._gone = ""
+        self._last_report_seconds = 0.0
+        self.pid: int | None = None
+
+    @property
+    def ready(self) -> EngineReady | None:
+        return self._ready
+
+    @property
+    def live_sequences(self) -> int:
+        return len(self._generations)
+
+    @property
+    def last_report_seconds(self) -> float:
+        return self._last_report_seconds
+
+    def submit(self, request: SequenceRequest, wake: asyncio.Event) -> Generation:
+        if self._ready is None or self._gone:
+            raise EngineGoneError(self._gone or "the engine is not ready yet")
+        if not self._generations:
+            self._last_report_seconds = asyncio.get_running_loop().time()
+        sequence_id = next(self._ids)
+        self._send(
+            AddSequence(
+                sequence_id=sequence_id,
+                prompt_token_ids=request.prompt_token_ids,
+                salt=request.salt,
+                sampling=request.sampling,
+                use_prefix_cache=self._ready.prefix_caching,
+                router_id=request.router_id,
+                dispatch=request.dispatch,
+            )
+        )
+        generation = Generation(sequence_id, wake, self._abort)
+        self._generations[sequence_id] = generation
+        return generation
+
+    def clear_cache(self) -> None:
+        self._send(ClearCache())
+
+    def drain(self) -> None:
+        self._send(Drain())
+
+    async def run(self) -> str:
+        """Start the process and read what it says until it ends; returns why it ended.
+
+        On cancellation the socket is closed, which ends the process.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "warmfleet_worker.engine_process",
+                "--fd",
+                str(theirs.fileno()),
+                "--settings",
+                msgspec.json.encode(self._settings).decode(),
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=sys.stderr,  # stdout carries the server's own announcement only
+            )
+        self.pid = process.pid
+        reader, self._writer = await asyncio.open_connection(sock=ours)
+        reason = ""
+        try:
+            reason = await self._read(reader)
+        finally:
+            self._writer.close()
+            self._gone = reason or "the engine process ended"
+            if not reason:
+                # The reader of a dead process learns only that the socket closed; its status says why.
+                self._gone = f"the engine process ended with {await _exit_status(process)}"
+            for generation in list(self._generations.values()):
+                generation.fail("the engine is gone")
+            self._generations.clear()
+        return self._gone
+
+    async def _read(self, reader: asyncio.StreamReader) -> str:
+        framer = MessageFramer()
+        while data := await reader.read(_READ_BYTES):
+            try:
+                for body in framer.feed(data):
+                    match decode_engine_message(body):
+                        case EngineReady() as ready:
+                            self._ready = ready
+                            self._listener.on_ready(ready)
+                        case StepReport() as report:
+                            self._on_report(report)
+                        case EngineFailed(reason=reason):
+                            return f"the engine failed: {reason}"
+            except ContractError as error:
+                return str(error)
+        return ""
+
+    def _on_report(self, report: StepReport) -> None:
+        self._last_report_seconds = asyncio.get_running_loop().time()
+        # A prompt is matched before its step stores anything: the position is the one before this report.
+        position = self._listener.position
+        for update in report.updates:
+            generation = self._generations.get(update.sequence_id)
+            if generation is None:
+                continue
+            generation.apply(update, position)
+            if generation.finished:
+                self._generations.pop(update.sequence_id, None)
+        self._listener.on_report(report)
+
+    def _abort(self, sequence_id: int) -> None:
+        if self._generations.pop(sequence_id, None) is not None and not self._gone:
+            self._send(AbortSequence(sequence_id=sequence_id))
+
+    def _send(self, message: ServerMessage) -> None:
+        if self._writer is None or self._gone:
+            return
+        self._writer.write(encode_message(message))
+
+
+async def _exit_status(process: asyncio.subprocess.Process) -> str:
+    try:
+        async with asyncio.timeout(10):
+            code = await process.wait()
+    except TimeoutError:
+        process.kill()
+        code = await process.wait()
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

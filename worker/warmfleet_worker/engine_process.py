@@ -1,0 +1,245 @@
+"""The engine process: owns the model and the KV cache, speaks to its server over one socket.
+
+    python -m warmfleet_worker.engine_process --fd N --settings JSON
+
+One loop: take what the server says, step, send one `StepReport` per step. Without work it sleeps on the
+socket. It ends when the server does: on end of file, and by the kernel's parent-death signal.
+"""
+
+import argparse
+import ctypes
+import os
+import secrets
+import select
+import signal
+import socket
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from warmfleet_contracts.blocks import IdentityParts, cache_identity, prefix_caching_supported
+from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_contracts.kv_events import IDLE_HEARTBEAT_SECONDS
+from warmfleet_worker.engine_messages import (
+    AbortSequence,
+    AddSequence,
+    ClearCache,
+    Drain,
+    EngineFailed,
+    EngineMessage,
+    EngineReady,
+    MessageFramer,
+    ServerMessage,
+    StepReport,
+    decode_server_message,
+    encode_message,
+)
+from warmfleet_worker.settings import EngineSettings
+
+_PR_SET_PDEATHSIG: Final = 1
+_RECEIVE_BYTES: Final = 256 * 1024
+_STALLED_POLL_SECONDS: Final = 0.010
+"""Pause after a step that could schedule nothing, such as one that waits for another sequence's block."""
+
+
+class Core(Protocol):
+    """The engine as the loop drives it; `warmfleet_worker.engine.EngineCore` is the one."""
+
+    @property
+    def has_work(self) -> bool: ...
+    def add(self, message: AddSequence) -> None: ...
+    def abort(self, sequence_id: int) -> None: ...
+    def clear_cache(self) -> None: ...
+    def drain(self) -> None: ...
+    def step(self) -> StepReport: ...
+    def report(self) -> StepReport: ...
+
+
+class ServerGoneError(Exception):
+    """The other end of the socket is closed."""
+
+
+class ServerChannel:
+    """The engine's end of the socket to its server."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._framer = MessageFramer()
+        self._poll = select.poll()
+        self._poll.register(connection, select.POLLIN)
+
+    def send(self, message: EngineMessage) -> None:
+        """Send one message, waiting for a server that is busy.
+
+        Raises:
+            ServerGoneError: nobody will read it.
+        """
+        try:
+            self._connection.sendall(encode_message(message))
+        except OSError as error:
+            raise ServerGoneError from error
+
+    def receive(self, timeout_seconds: float) -> list[ServerMessage]:
+        """What has come; waits for at most `timeout_seconds` if there is nothing.
+
+        Raises:
+            ServerGoneError: the server closed its end.
+            ContractError: it does not speak our language.
+        """
+        messages: list[ServerMessage] = []
+        timeout_ms = int(timeout_seconds * 1000)
+        while self._poll.poll(timeout_ms):
+            try:
+                data = self._connection.recv(_RECEIVE_BYTES)
+            except OSError as error:
+                raise ServerGoneError from error
+            if not data:
+                raise ServerGoneError
+            messages += map(decode_server_message, self._framer.feed(data))
+            timeout_ms = 0
+        return messages
+
+
+def serve(core: Core, channel: ServerChannel) -> None:
+    """Drive `core` until the server is gone."""
+    stalled = False
+    while True:
+        if not core.has_work:
+            messages = channel.receive(IDLE_HEARTBEAT_SECONDS)
+        else:
+            messages = channel.receive(_STALLED_POLL_SECONDS if stalled else 0)
+        apply_messages(core, messages)
+        report = core.step() if core.has_work else core.report()
+        channel.send(report)
+        stalled = report.scheduled_tokens == 0
+
+
+def apply_messages(core: Core, messages: Iterable[ServerMessage]) -> None:
+    for message in messages:
+        match message:
+            case AddSequence():
+                core.add(message)
+            case AbortSequence():
+                core.abort(message.sequence_id)
+            case ClearCache():
+                core.clear_cache()
+            case Drain():
+                core.drain()
+
+
+def build_core(settings: EngineSettings) -> tuple[Core, EngineReady]:
+    """Verify and load the model, allocate the KV arena.
+
+    Raises:
+        ModelError: the files are missing, damaged or not supported.
+    """
+    # Imported here: the server imports this module's neighbours and must never load torch.
+    from warmfleet_worker.engine import EngineCore, SchedulerSettings  # noqa: PLC0415
+    from warmfleet_worker.model.manifest import verify_model_folder  # noqa: PLC0415
+    from warmfleet_worker.runner import RunnerSettings, load_runner  # noqa: PLC0415
+
+    model_path = Path(settings.model_path)
+    manifest = verify_model_folder(model_path)
+    runner = load_runner(
+        model_path,
+        RunnerSettings(
+            dtype=settings.dtype,
+            kv_cache_bytes=settings.kv_cache_bytes,
+            block_size_tokens=settings.block_size_tokens,
+            max_model_length_tokens=settings.max_model_length_tokens,
+            threads=settings.threads or os.cpu_count() or 1,
+        ),
+    )
+    window_tokens = runner.model.window_tokens
+    identity = cache_identity(
+        IdentityParts(
+            model_digest=bytes.fromhex(manifest.model_digest),
+            tokenizer_digest=settings.tokenizer_digest,
+            chat_template_digest=settings.chat_template_digest,
+            block_size_tokens=settings.block_size_tokens,
+            window_tokens=window_tokens,
+            kv_dtype=runner.dtype_name,
+        )
+    )
+    epoch = secrets.token_hex(8)
+    max_model_length = min(settings.max_model_length_tokens, runner.model.max_position)
+    prefix_caching = settings.prefix_caching and prefix_caching_supported(window_tokens)
+    core = EngineCore(
+        runner,
+        identity,
+        epoch,
+        settings.block_size_tokens,
+        window_tokens,
+        SchedulerSettings(
+            max_running_sequences=settings.max_running_sequences,
+            max_batched_tokens=settings.max_batched_tokens,
+            max_model_length_tokens=max_model_length,
+            prefix_caching=prefix_caching,
+        ),
+    )
+    ready = EngineReady(
+        epoch=epoch,
+        identity=identity,
+        block_size_tokens=settings.block_size_tokens,
+        window_tokens=window_tokens,
+        total_blocks=runner.total_blocks,
+        kv_bytes_per_token=runner.kv_bytes_per_token,
+        max_model_length_tokens=max_model_length,
+        max_batched_tokens=settings.max_batched_tokens,
+        max_running_sequences=settings.max_running_sequences,
+        dtype=runner.dtype_name,
+        device="cpu",
+        end_token_ids=sorted(runner.model.end_token_ids),
+        vocabulary_size=runner.model.vocab_size,
+        prefix_caching=prefix_caching,
+    )
+    return core, ready
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until the server is gone; 0 then, 1 when the engine failed."""
+    parser = argparse.ArgumentParser(prog="python -m warmfleet_worker.engine_process")
+    parser.add_argument("--fd", type=int, required=True, help="file descriptor of the socket to the server")
+    parser.add_argument("--settings", required=True, help="EngineSettings as JSON")
+    given = parser.parse_args(arguments)
+    settings = msgspec.json.decode(given.settings, type=EngineSettings)
+    _die_with_parent()
+    # Ctrl-C and SIGTERM reach the whole process group; the server decides when this process ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with socket.socket(fileno=given.fd) as connection:
+        channel = ServerChannel(connection)
+        try:
+            core, ready = build_core(settings)
+            channel.send(ready)
+            serve(core, channel)
+        except ServerGoneError:
+            return 0
+        except Exception as error:
+            _report_failure(channel, error)
+            raise
+    return 0
+
+
+def _report_failure(channel: ServerChannel, error: Exception) -> None:
+    reason = str(error) if isinstance(error, WarmfleetError) else f"{type(error).__name__}: {error}"
+    try:
+        channel.send(EngineFailed(reason=reason))
+    except ServerGoneError:
+        return
+
+
+def _die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies, however it dies (Linux)."""
+    parent = os.getppid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the request
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

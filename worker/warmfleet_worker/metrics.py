@@ -1,0 +1,156 @@
+"""The worker's metrics: what the engine reports and what requests turned out to be."""
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from warmfleet_contracts import metrics as names
+from warmfleet_contracts.kv_events import LoadReport
+from warmfleet_worker.engine_messages import EngineReady, StepReport
+
+_LABELS = ("model_name", "engine")
+
+
+class WorkerMetrics:
+    """One registry per server, so that several can live in one process."""
+
+    def __init__(self, model_name: str) -> None:
+        self.registry = CollectorRegistry()
+        self._model = (model_name, "0")
+        self._running = self._gauge(names.NUM_REQUESTS_RUNNING, "Sequences in the running batch.")
+        self._waiting = self._gauge(names.NUM_REQUESTS_WAITING, "Sequences waiting for a seat.")
+        self._usage = self._gauge(names.KV_CACHE_USAGE, "Share of KV blocks held by live sequences, 0..1.")
+        self._queries = self._counter(names.PREFIX_CACHE_QUERIES, "Prompt tokens looked up in the cache.")
+        self._hits = self._counter(names.PREFIX_CACHE_HITS, "Prompt tokens found in the cache.")
+        self._prompt = self._counter(names.PROMPT_TOKENS, "Prompt tokens admitted.")
+        self._cached = self._counter(names.PROMPT_TOKENS_CACHED, "Prompt tokens served by the cache.")
+        self._generated = self._counter(names.GENERATION_TOKENS, "Tokens generated.")
+        self._preempted = self._counter(names.NUM_PREEMPTIONS, "Sequences preempted.")
+        self._success = Counter(
+            names.REQUEST_SUCCESS,
+            "Sequences finished.",
+            (*_LABELS, "finished_reason"),
+            registry=self.registry,
+        )
+        latency = names.REQUEST_LATENCY_BUCKETS
+        self._first_token = self._histogram(
+            names.TIME_TO_FIRST_TOKEN, "Request to first token.", names.TIME_TO_FIRST_TOKEN_BUCKETS
+        )
+        self._inter_token = self._histogram(
+            names.INTER_TOKEN_LATENCY, "Between tokens of a sequence.", names.INTER_TOKEN_LATENCY_BUCKETS
+        )
+        self._e2e = self._histogram(names.E2E_REQUEST_LATENCY, "Request to last token.", latency)
+        self._queue = self._histogram(names.REQUEST_QUEUE_TIME, "Request to admission.", latency)
+        counts = names.TOKEN_COUNT_BUCKETS
+        self._request_prompt = self._histogram(
+            names.REQUEST_PROMPT_TOKENS, "Prompt tokens of a sequence.", counts
+        )
+        self._request_generated = self._histogram(
+            names.REQUEST_GENERATION_TOKENS, "Generated tokens of a sequence.", counts
+        )
+        self._iteration = self._histogram(
+            names.ITERATION_TOKENS, "Tokens computed per engine step.", names.ITERATION_TOKENS_BUCKETS
+        )
+        self._step = self._histogram(
+            names.WORKER_STEP_SECONDS, "Seconds per engine step.", names.INTER_TOKEN_LATENCY_BUCKETS
+        )
+        self._blocks = Gauge(
+            names.WORKER_TOTAL_BLOCKS, "KV blocks by state.", (*_LABELS, "state"), registry=self.registry
+        )
+        self._evicted = self._counter(names.WORKER_EVICTED_BLOCKS, "Cached blocks evicted.")
+        self._bytes_per_token = self._gauge(names.WORKER_KV_BYTES_PER_TOKEN, "KV bytes per token.")
+        self._budget = self._gauge(names.WORKER_TOKEN_BUDGET, "Most tokens per step; 0: automatic.")
+        self._queued = self._gauge(
+            names.WORKER_QUEUED_UNCACHED_TOKENS, "Prompt tokens admitted and not computed yet."
+        )
+        self._aborted = self._counter(names.WORKER_ABORTED_REQUESTS, "Requests whose client left.")
+        self._ignored = self._counter(names.WORKER_IGNORED_FIELDS, "Unknown request fields ignored.")
+        self._subscribers = self._gauge(names.WORKER_EVENT_SUBSCRIBERS, "Event streams open.")
+        self._dropped = self._counter(
+            names.WORKER_DROPPED_SUBSCRIBERS, "Event streams closed for reading too slowly."
+        )
+
+    def on_ready(self, ready: EngineReady) -> None:
+        config = {
+            "block_size": str(ready.block_size_tokens),
+            "num_gpu_blocks": str(ready.total_blocks),
+            "cache_dtype": ready.dtype,
+            "enable_prefix_caching": str(ready.prefix_caching),
+        }
+        info = Gauge(
+            names.CACHE_CONFIG_INFO,
+            "Configuration of the KV cache; always 1.",
+            (*_LABELS, *config),
+            registry=self.registry,
+        )
+        info.labels(*self._model, *config.values()).set(1)
+        self._bytes_per_token.set(ready.kv_bytes_per_token)
+        self._budget.set(ready.max_batched_tokens)
+
+    def on_report(self, report: StepReport) -> None:
+        self._load(report.load)
+        if report.scheduled_tokens:
+            self._iteration.observe(report.scheduled_tokens)
+            self._step.observe(report.step_seconds)
+        self._preempted.inc(report.preempted_sequences)
+        self._evicted.inc(report.evicted_blocks)
+
+    def on_admission(self, *, prompt_tokens: int, cached_tokens: int, queue_seconds: float) -> None:
+        """A sequence was matched against the cache."""
+        self._prompt.inc(prompt_tokens)
+        self._queries.inc(prompt_tokens)
+        self._hits.inc(cached_tokens)
+        self._cached.inc(cached_tokens)
+        self._queue.observe(queue_seconds)
+        self._request_prompt.observe(prompt_tokens)
+
+    def on_first_tokens(self, tokens: int, seconds: float) -> None:
+        self._generated.inc(tokens)
+        self._first_token.observe(seconds)
+
+    def on_tokens(self, tokens: int, seconds: float) -> None:
+        """`tokens` came together, `seconds` after the ones before them."""
+        self._generated.inc(tokens)
+        self._inter_token.observe(seconds / tokens)
+
+    def on_finish(self, *, reason: str, generated_tokens: int, seconds: float) -> None:
+        self._success.labels(*self._model, reason).inc()
+        self._request_generated.observe(generated_tokens)
+        self._e2e.observe(seconds)
+
+    def on_abort(self) -> None:
+        self._aborted.inc()
+
+    def on_ignored_fields(self, fields: int) -> None:
+        self._ignored.inc(fields)
+
+    def on_subscribers(self, subscribers: int) -> None:
+        self._subscribers.set(subscribers)
+
+    def on_dropped_subscriber(self) -> None:
+        self._dropped.inc()
+
+    def render(self) -> bytes:
+        """Prometheus text exposition."""
+        return generate_latest(self.registry)
+
+    def _load(self, load: LoadReport) -> None:
+        self._running.set(load.running_sequences)
+        self._waiting.set(load.waiting_sequences)
+        self._usage.set(load.pinned_blocks / load.total_blocks if load.total_blocks else 0.0)
+        self._queued.set(load.queued_uncached_tokens)
+        free = load.total_blocks - load.pinned_blocks - load.cached_blocks
+        states = {"pinned": load.pinned_blocks, "cached": load.cached_blocks, "free": free}
+        for state, blocks in states.items():
+            self._blocks.labels(*self._model, state).set(blocks)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, _LABELS, registry=self.registry).labels(*self._model)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, _LABELS, registry=self.registry).labels(*self._model)
+
+    def _histogram(self, name: str, text: str, buckets: Iterable[float]) -> Histogram:
+        return Histogram(name, text, _LABELS, buckets=tuple(buckets), registry=self.registry).labels(
+            *self._model
+        )

@@ -1,0 +1,126 @@
+"""What a worker is told at its start: by flags, and its token by the environment."""
+
+import argparse
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+TOKEN_VARIABLE: Final = "WARMFLEET_WORKER_TOKEN"  # noqa: S105 - the variable's name, not a token
+DTYPES: Final = ("Auto", "Float32", "BFloat16", "Float16", "Float64")
+BLOCK_SIZES: Final = (16, 32, 64, 128)
+
+
+class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server passes on to its engine process."""
+
+    model_path: str
+    dtype: str = "Auto"
+    kv_cache_bytes: int = 256 * 1024 * 1024
+    """Size of the one KV arena, allocated at the start."""
+    block_size_tokens: int = 16
+    """Tokens per block; part of the cache identity."""
+    max_model_length_tokens: int = 4096
+    """Prompt and output together; the model's own limit if that is lower."""
+    max_running_sequences: int = 64
+    max_batched_tokens: int = 0
+    """Most tokens per engine step; 0 lets the engine choose from its measured speed."""
+    threads: int = 0
+    """CPU threads of the engine; 0 means all cores."""
+    prefix_caching: bool = True
+    tokenizer_digest: bytes = b""
+    chat_template_digest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """Everything that one worker process is told."""
+
+    engine: EngineSettings
+    served_names: tuple[str, ...]
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """0 lets the system choose; the line on stdout says which."""
+    uid: str = ""
+    token: bytes = b""
+    """Bearer token that callers must present; empty means none."""
+    max_live_sequences: int = 1024
+    """Sequences waiting or running; the next one is answered 429."""
+    max_subscribers: int = 32
+    """Event streams open at once."""
+    drain_seconds: float = 300.0
+    """How long live answers may go on after SIGTERM."""
+    write_seconds: float = 60.0
+    """How long one write to a client may take before the client is given up."""
+    ping_seconds: float = 10.0
+    """A stream that has nothing to say for this long says `: ping`."""
+    stall_seconds: float = 120.0
+    """An engine that has work and reports no step for this long is not alive."""
+
+    @property
+    def model_path(self) -> Path:
+        return Path(self.engine.model_path)
+
+
+def parse_settings(
+    arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ
+) -> WorkerSettings:
+    """Settings from the command line; exits with a usage error on a wrong flag."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.kv_cache_bytes <= 0:
+        parser.error(f"--kv-cache-bytes: expected more than 0, got {given.kv_cache_bytes}")
+    return WorkerSettings(
+        engine=EngineSettings(
+            model_path=str(given.model.resolve()),
+            dtype=given.dtype,
+            kv_cache_bytes=given.kv_cache_bytes,
+            block_size_tokens=given.block_size_tokens,
+            max_model_length_tokens=given.max_model_length_tokens,
+            max_running_sequences=given.max_running_sequences,
+            max_batched_tokens=given.max_batched_tokens,
+            threads=given.threads,
+            prefix_caching=not given.no_prefix_caching,
+        ),
+        served_names=tuple(given.served_name or [given.model.resolve().name]),
+        host=given.host,
+        port=given.port,
+        uid=given.uid or f"{socket.gethostname()}-{os.getpid()}",
+        token=environment.get(TOKEN_VARIABLE, "").encode(),
+        max_live_sequences=given.max_live_sequences,
+        drain_seconds=given.drain_seconds,
+        write_seconds=given.write_seconds,
+        ping_seconds=given.ping_seconds,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m warmfleet_worker",
+        description="Serve one model over an OpenAI-compatible API.",
+        epilog=f"The bearer token that callers must present comes from ${TOKEN_VARIABLE}.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--model", type=Path, required=True, help="folder with the model in Hugging Face layout")
+    add("--served-name", action="append", help="name clients use (repeatable; default: the folder's)")
+    add("--host", default="127.0.0.1", help="address to listen on")
+    add("--port", type=int, default=8000, help="port to listen on; 0 chooses a free one")
+    add("--uid", default="", help="identity of this process in the fleet")
+    add("--kv-cache-bytes", type=int, default=256 * 1024 * 1024, help="size of the KV cache")
+    add("--block-size-tokens", type=int, choices=BLOCK_SIZES, default=16, help="tokens per KV block")
+    add("--dtype", choices=DTYPES, default="Auto", help="type of weights and KV")
+    add("--max-model-length-tokens", type=int, default=4096, help="prompt and output together")
+    add("--max-running-sequences", type=int, default=64, help="sequences computed in one step")
+    add("--max-batched-tokens", type=int, default=0, help="tokens computed in one step; 0: automatic")
+    add("--threads", type=int, default=0, help="CPU threads of the engine; 0: all cores")
+    add("--no-prefix-caching", action="store_true", help="compute every prompt from its first token")
+    add("--max-live-sequences", type=int, default=1024, help="waiting and running; more are answered 429")
+    add("--drain-seconds", type=float, default=300.0, help="time for live answers after SIGTERM")
+    add("--write-seconds", type=float, default=60.0, help="time for one write to a client")
+    add("--ping-seconds", type=float, default=10.0, help="silence after which a stream says ': ping'")
+    return parser
