@@ -1,0 +1,166 @@
+"""The fleet as the router sees it: discovered endpoints, their streams, and snapshots for the picker."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from warmfleet_contracts.kv_events import Hello, LoadReport
+from warmfleet_router.discovery import Discovery, Endpoint, StaticDiscovery, vetted_endpoints
+from warmfleet_router.errors import DiscoveryError
+from warmfleet_router.event_stream import EventSource, StreamCounts, StreamTiming, WorkerStream, follow
+from warmfleet_router.prefix_index import PrefixIndex
+
+__all__ = ["Discovery", "Endpoint", "EndpointView", "Fleet", "StaticDiscovery"]
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointView:
+    """One endpoint at one moment; the picker decides on these and on the index, on nothing else."""
+
+    endpoint: Endpoint
+    hello: Hello | None
+    """What the worker proved to be; None before its first verified hello."""
+    ready: bool
+    """Whether prompts may be sent; `warmfleet_router.event_stream` defines it."""
+    unready_reason: str
+    """Why not, fit to be shown; empty for a ready endpoint."""
+    precise: bool
+    """Whether the index knows this worker's blocks. A ready endpoint without that is routed by load only."""
+    load: LoadReport
+    """The last report; all zeros before the first of the worker's present epoch."""
+    report_age_seconds: float
+    """Age of `load`; infinite before the first."""
+    resident_blocks: int
+    counts: StreamCounts
+    """Live counters of the stream, for metrics."""
+
+    @property
+    def served_names(self) -> Sequence[str]:
+        """Model names that this endpoint answers to: the discovered ones, else the worker's own."""
+        return served_names(self.endpoint, self.hello)
+
+
+class Fleet:
+    """Keeps one stream per discovered endpoint. A worker that leaves the list is forgotten at once.
+
+    `index` is shared with the picker; `on_gone(uid)` is called for each worker that left, so that other
+    per-worker state can go too.
+    """
+
+    def __init__(
+        self,
+        discovery: Discovery,
+        source: EventSource,
+        *,
+        index: PrefixIndex | None = None,
+        timing: StreamTiming | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        on_gone: Callable[[str], None] = lambda _uid: None,
+    ) -> None:
+        self.index = index if index is not None else PrefixIndex()
+        self._discovery = discovery
+        self._source = source
+        self._timing = timing if timing is not None else StreamTiming()
+        self._clock = clock
+        self._on_gone = on_gone
+        self._streams: dict[str, WorkerStream] = {}
+        self._followers: dict[str, asyncio.Task[None]] = {}
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin to watch discovery and to open streams; returns at once."""
+        self._watcher = asyncio.create_task(self._watch(), name="discovery")
+
+    async def stop(self) -> None:
+        """Close every stream; returns when all are closed."""
+        tasks = [*self._followers.values(), *([self._watcher] if self._watcher else [])]
+        self._followers.clear()
+        self._watcher = None
+        await _cancelled(tasks)
+
+    def views(self, model: str | None = None) -> list[EndpointView]:
+        """Every endpoint, in order of discovery; with `model`, those that serve it."""
+        views = [self._view(stream) for stream in self._streams.values()]
+        return [view for view in views if model is None or model in view.served_names]
+
+    def view(self, uid: str) -> EndpointView | None:
+        """One endpoint; None if it is not (or no longer) discovered."""
+        stream = self._streams.get(uid)
+        return self._view(stream) if stream is not None else None
+
+    def models(self) -> list[str]:
+        """Every served name of the fleet, sorted."""
+        streams = self._streams.values()
+        return sorted({name for stream in streams for name in served_names(stream.endpoint, stream.hello)})
+
+    async def reconcile(self, endpoints: Sequence[Endpoint]) -> None:
+        """Follow exactly `endpoints`. An endpoint whose address or token changed is opened anew.
+
+        Raises:
+            DiscoveryError: the list is unusable; everything stays as it is.
+        """
+        wanted = {endpoint.uid: endpoint for endpoint in vetted_endpoints(endpoints)}
+        gone = [uid for uid, stream in self._streams.items() if wanted.get(uid) != stream.endpoint]
+        for uid in gone:
+            del self._streams[uid]
+        await _cancelled([self._followers.pop(uid) for uid in gone])
+        for uid in gone:
+            self.index.forget(uid)
+            if uid not in wanted:
+                self._on_gone(uid)
+        for uid, endpoint in wanted.items():
+            if uid not in self._streams:
+                stream = WorkerStream(endpoint, self.index, self._timing)
+                self._streams[uid] = stream
+                self._followers[uid] = asyncio.create_task(
+                    follow(stream, self._source, timing=self._timing, clock=self._clock),
+                    name=f"event stream of {endpoint.name}",
+                )
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                async for endpoints in self._discovery.watch():
+                    try:
+                        await self.reconcile(endpoints)
+                    except DiscoveryError as error:
+                        _log.warning("endpoint list refused, the last one stays", reason=str(error))
+            except Exception:  # noqa: BLE001
+                # Whatever breaks in discovery, requests go on to the last good list.
+                _log.exception("discovery failed, the last endpoint list stays")
+            else:
+                return
+            await asyncio.sleep(self._timing.longest_backoff_seconds)
+
+    def _view(self, stream: WorkerStream) -> EndpointView:
+        now = self._clock()
+        uid = stream.endpoint.uid
+        stream.observe(now)
+        reason = stream.unready_reason(now)
+        return EndpointView(
+            endpoint=stream.endpoint,
+            hello=stream.hello,
+            ready=not reason,
+            unready_reason=reason,
+            precise=self.index.is_precise(uid),
+            load=stream.load,
+            report_age_seconds=now - stream.load_at if stream.load_at is not None else float("inf"),
+            resident_blocks=self.index.resident_blocks(uid),
+            counts=stream.counts,
+        )
+
+
+def served_names(endpoint: Endpoint, hello: Hello | None) -> Sequence[str]:
+    """Discovery decides who owns a name; where it says nothing, the worker's own names count."""
+    return endpoint.served_names or (hello.served_names if hello is not None else ())
+
+
+async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,366 @@
+"""One worker's event stream: who speaks, what it says, and whether it can be believed.
+
+`WorkerStream` decides (pure, the time is an argument), `follow` acts: it opens the stream again and again
+through an `EventSource` and hands over what arrives.
+
+A worker is **ready** for prompts when all of these hold:
+- its hello repeated the endpoint's uid and, where a token is configured, proved to hold it,
+- the stream is open, or broke off less than `reopen_grace_seconds` ago and no attempt to reopen it has
+  failed since: a blip costs nothing, a dead process is out at the first refused connection,
+- a load report of its present epoch says `total_blocks > 0`. A worker reports load only once its engine
+  can compute; the stream itself is opened earlier, and the hello may be late,
+- it is not draining.
+
+A ready worker is **precise** while the index has a complete, unsuspected generation of it. Silence (no frame
+for 3 s busy or 12 s idle) makes that suspect and reopens the stream. Three resyncs within 60 s mean that
+events cannot be trusted: the worker is routed by load only until `load_only_seconds` have passed.
+"""
+
+import asyncio
+import contextlib
+import hmac
+import random
+import secrets
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from warmfleet_contracts.blocks import HASH_BYTES
+from warmfleet_contracts.errors import ContractError, WarmfleetError
+from warmfleet_contracts.kv_events import (
+    BUSY_SILENCE_SECONDS,
+    IDLE_SILENCE_SECONDS,
+    Frame,
+    Hello,
+    LoadReport,
+    Message,
+    MessageReader,
+    hello_proof,
+)
+from warmfleet_contracts.resident import PositionGapError, SetMismatchError
+from warmfleet_router.discovery import Endpoint
+from warmfleet_router.errors import HelloRefusedError
+from warmfleet_router.prefix_index import IndexFullError, PrefixIndex, Suspicion
+
+NONCE_BYTES: Final = 16
+MAX_SERVED_NAMES: Final = 64
+NO_LOAD: Final = LoadReport()
+
+_log = structlog.get_logger()
+
+
+class EventSource(Protocol):
+    """Opens event streams; the one seam for I/O."""
+
+    def open(self, endpoint: Endpoint, epoch: str, after: int, nonce: bytes) -> AsyncGenerator[bytes, None]:
+        """Bytes of `GET /internal/kv-events`, cut anywhere. `epoch` "" asks for a snapshot.
+
+        Closing the generator closes the connection. It waits as long as it takes for the next bytes:
+        the caller keeps the deadlines.
+
+        Raises:
+            StreamUnavailableError: the worker cannot be reached, refuses, or the transport broke.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTiming:
+    """Every window of the event streams."""
+
+    hello_seconds: float = 60.0
+    """A worker that is loading its model may take this long before its hello; then the stream is reopened."""
+    busy_silence_seconds: float = BUSY_SILENCE_SECONDS
+    idle_silence_seconds: float = IDLE_SILENCE_SECONDS
+    reopen_grace_seconds: float = 1.0
+    """How long a worker stays ready while its stream is being reopened."""
+    first_backoff_seconds: float = 0.05
+    longest_backoff_seconds: float = 5.0
+    settled_seconds: float = 5.0
+    """A stream that lived this long resets the backoff."""
+    resync_window_seconds: float = 60.0
+    resync_limit: int = 3
+    """This many resyncs within the window turn the worker load-only."""
+    load_only_seconds: float = 60.0
+    forget_after_seconds: float = 60.0
+    """A worker unreachable for this long is dropped from the index; its endpoint is still tried."""
+
+
+@dataclass(slots=True)
+class StreamCounts:
+    """What happened on one worker's stream, for metrics. All of them only rise."""
+
+    opened: int = 0
+    failed: int = 0
+    hellos_refused: int = 0
+    snapshots: int = 0
+    resyncs: int = 0
+    load_only: int = 0
+    """Times the worker was turned load-only."""
+    silences: int = 0
+
+
+class ResyncNeededError(ContractError):
+    """The stream goes on from here only after it was reopened."""
+
+
+class WorkerStream:
+    """What the router believes of one worker, from the messages of its stream. No I/O, no clock."""
+
+    def __init__(self, endpoint: Endpoint, index: PrefixIndex, timing: StreamTiming) -> None:
+        self.endpoint = endpoint
+        self.counts = StreamCounts()
+        self.hello: Hello | None = None
+        """The last verified hello; None before the first and after an impostor's."""
+        self.load: LoadReport = NO_LOAD
+        self.load_at: float | None = None
+        self.trouble = "not connected yet"
+        """Why the stream is not open; empty while it is."""
+        self._index = index
+        self._timing = timing
+        self._nonce = b""
+        self._verified = False  # the hello of the connection that is open now
+        self._heard_at: float | None = None
+        self._lost_at: float | None = None
+        self._reopening = False  # lost, and no attempt to reopen has failed yet
+        self._resyncs: deque[float] = deque(maxlen=timing.resync_limit)
+        self._resyncing = False  # counted already, and not precise again yet
+        self._load_only_until: float | None = None
+
+    # What happens.
+
+    def opening(self, nonce: bytes) -> tuple[str, int]:
+        """The stream is about to be opened with `nonce`; answers `(epoch, after)` to ask for."""
+        self._nonce = nonce
+        self._verified = False
+        self.counts.opened += 1
+        return self._index.position(self.endpoint.uid) or ("", 0)
+
+    def received(self, message: Message, now: float) -> None:
+        """Take one message.
+
+        Raises:
+            HelloRefusedError: this is not the endpoint's worker.
+            ResyncNeededError: the set is lost; reopen the stream.
+            ContractError: the message has no place here; reopen the stream.
+        """
+        if isinstance(message, Hello):
+            self._greet(message, now)
+            return
+        if not self._verified or self.hello is None:
+            raise HelloRefusedError("a frame arrived before the hello")
+        if message.epoch != self.hello.epoch:
+            raise ContractError(f"frame of epoch {message.epoch!r} on a stream of epoch {self.hello.epoch!r}")
+        if self._leave_load_only(now):
+            raise ResyncNeededError("the quiet period is over: trying events again")
+        self._heard_at = now
+        if message.load is not None:
+            self.load = message.load
+            self.load_at = now
+        if self._load_only_until is None:
+            self._index_frame(message, now)
+
+    def lost(self, reason: str, now: float) -> None:
+        """The stream ended, failed, or could not be opened."""
+        self.trouble = reason
+        self._reopening = self._verified
+        if self._verified:
+            self._lost_at = now
+        else:
+            self.counts.failed += 1
+            self._index.doubt(self.endpoint.uid, Suspicion.SILENT)
+        self._verified = False
+        if self._lost_at is None:
+            self._lost_at = now
+        if now - self._lost_at >= self._timing.forget_after_seconds:
+            self._index.forget(self.endpoint.uid)
+
+    def silent(self) -> None:
+        """No frame for `silence_seconds`: the set is suspect until the stream proves otherwise."""
+        self.counts.silences += 1
+        self._index.doubt(self.endpoint.uid, Suspicion.SILENT)
+
+    # What follows from it.
+
+    def is_ready(self, now: float) -> bool:
+        """Whether prompts may be sent; see the module's docstring."""
+        return not self.unready_reason(now)
+
+    def unready_reason(self, now: float) -> str:
+        """Why no prompts may be sent; empty if they may."""
+        if self.hello is None or not (self._verified or self._in_grace(now)):
+            return self.trouble or "waiting for the hello"
+        if self.load.total_blocks <= 0:
+            return "the engine is not ready yet"
+        return "draining" if self.load.draining else ""
+
+    def is_load_only(self, now: float) -> bool:
+        """Whether events are ignored for a while because they kept contradicting themselves."""
+        return self._load_only_until is not None and now < self._load_only_until
+
+    def silence_seconds(self) -> float:
+        """How long the worker may say nothing from now on."""
+        return self._frame_silence_seconds() if self._verified else self._timing.hello_seconds
+
+    def observe(self, now: float) -> None:
+        """Doubt the set once the worker was silent or away for too long, whatever `follow` waits for."""
+        away = not (self._verified or self._in_grace(now))
+        if away or (self._heard_at is not None and now - self._heard_at > self._frame_silence_seconds()):
+            self._index.doubt(self.endpoint.uid, Suspicion.SILENT)
+
+    # Inside.
+
+    def _frame_silence_seconds(self) -> float:
+        busy = self.load.running_sequences + self.load.waiting_sequences > 0
+        return self._timing.busy_silence_seconds if busy else self._timing.idle_silence_seconds
+
+    def _greet(self, hello: Hello, now: float) -> None:
+        if self._verified:
+            raise ContractError("a second hello on one stream")
+        try:
+            verify_hello(hello, self.endpoint, self._nonce)
+        except ContractError:
+            self.counts.hellos_refused += 1
+            self.hello = None
+            self._index.forget(self.endpoint.uid)
+            raise
+        if self.hello is None or self.hello.epoch != hello.epoch:
+            # Another life of the engine: what the last one said of its load is void.
+            self.load = NO_LOAD
+            self.load_at = None
+        self._leave_load_only(now)
+        self.hello = hello
+        self.trouble = ""
+        self._verified = True
+        self._reopening = False
+        self._lost_at = None
+        self._heard_at = now
+        if self._load_only_until is None:
+            self._index.connected(self.endpoint.uid, hello.epoch)
+
+    def _index_frame(self, frame: Frame, now: float) -> None:
+        uid = self.endpoint.uid
+        # A snapshot over a set that was believed: the worker cannot replay as far back as it stood.
+        unable_to_replay = (
+            frame.snapshot_left is not None
+            and not self._resyncing
+            and self._index.suspicion(uid) is Suspicion.REPLAYING
+        )
+        try:
+            self._index.apply(uid, frame)
+        except IndexFullError:
+            self._turn_load_only(now)
+            return
+        except (PositionGapError, SetMismatchError) as error:
+            self._resync(now)
+            if self._load_only_until is None:
+                raise ResyncNeededError(str(error)) from error
+            return
+        if frame.snapshot_left == 0:
+            self.counts.snapshots += 1
+        if unable_to_replay:
+            self._resync(now)
+        elif self._index.is_precise(uid):
+            self._resyncing = False
+
+    def _resync(self, now: float) -> None:
+        self.counts.resyncs += 1
+        self._resyncing = True
+        self._resyncs.append(now)
+        full = len(self._resyncs) == self._timing.resync_limit
+        if full and now - self._resyncs[0] <= self._timing.resync_window_seconds:
+            self._turn_load_only(now)
+
+    def _turn_load_only(self, now: float) -> None:
+        self.counts.load_only += 1
+        self._resyncs.clear()
+        self._resyncing = False
+        self._load_only_until = now + self._timing.load_only_seconds
+        self._index.forget(self.endpoint.uid)
+
+    def _leave_load_only(self, now: float) -> bool:
+        if self._load_only_until is None or now < self._load_only_until:
+            return False
+        self._load_only_until = None
+        return True
+
+    def _in_grace(self, now: float) -> bool:
+        return (
+            self._reopening
+            and self._lost_at is not None
+            and now - self._lost_at < self._timing.reopen_grace_seconds
+        )
+
+
+def verify_hello(hello: Hello, endpoint: Endpoint, nonce: bytes) -> None:
+    """Check that `hello` comes from the endpoint's worker. The proof is compared in constant time.
+
+    Raises:
+        HelloRefusedError: another uid, no proof of the token, or fields that no worker sends.
+    """
+    if hello.uid != endpoint.uid:
+        raise HelloRefusedError(f"the process at endpoint {endpoint.uid!r} is another worker")
+    if endpoint.token:
+        proof = hello_proof(endpoint.token, nonce=nonce, uid=hello.uid, identity=hello.identity)
+        if not hmac.compare_digest(proof, hello.proof):
+            raise HelloRefusedError(f"the process at endpoint {endpoint.uid!r} does not hold its token")
+    sane = (
+        len(hello.identity) == HASH_BYTES
+        and hello.epoch
+        and hello.block_size_tokens > 0
+        and hello.window_tokens >= 0
+        and hello.max_model_length_tokens > 0
+        and len(hello.served_names) <= MAX_SERVED_NAMES
+    )
+    if not sane:
+        raise HelloRefusedError(f"the hello of endpoint {endpoint.uid!r} has impossible fields")
+
+
+async def follow(
+    stream: WorkerStream, source: EventSource, *, timing: StreamTiming, clock: Callable[[], float]
+) -> None:
+    """Keep `stream` fed until cancelled: open, read, and after any fault open again.
+
+    The backoff doubles from `first_backoff_seconds` to `longest_backoff_seconds`, each wait drawn between
+    half of it and all of it, so that routers do not knock in step.
+    """
+    backoff_seconds = timing.first_backoff_seconds
+    while True:
+        opened_at = clock()
+        reason = await _read_once(stream, source, clock)
+        now = clock()
+        if reason != stream.trouble:
+            _log.info("event stream lost", uid=stream.endpoint.uid, name=stream.endpoint.name, reason=reason)
+        stream.lost(reason, now)
+        if now - opened_at >= timing.settled_seconds:
+            backoff_seconds = timing.first_backoff_seconds
+        await asyncio.sleep(backoff_seconds * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
+        backoff_seconds = min(backoff_seconds * 2, timing.longest_backoff_seconds)
+
+
+async def _read_once(stream: WorkerStream, source: EventSource, clock: Callable[[], float]) -> str:
+    """One connection, from opening to its end; why it ended."""
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    epoch, after = stream.opening(nonce)
+    reader = MessageReader()
+    try:
+        async with contextlib.aclosing(source.open(stream.endpoint, epoch, after, nonce)) as chunks:
+            while True:
+                async with asyncio.timeout(stream.silence_seconds()):
+                    data = await anext(chunks, None)
+                if data is None:
+                    return "the worker closed the stream"
+                for message in reader.feed(data):
+                    stream.received(message, clock())
+    except TimeoutError:
+        stream.silent()
+        return "the worker is silent"
+    except (WarmfleetError, OSError) as error:
+        return str(error)
+    except Exception:  # noqa: BLE001
+        # The task must outlive any fault of one connection: without it the worker would be lost for good.
+        _log.exception("event stream failed unexpectedly", uid=stream.endpoint.uid)
+        return "internal error"
