@@ -1,0 +1,248 @@
+"""The fixed set of KV blocks and who may use each of them.
+
+Every block object is made at start; from then on blocks only move between owners and one list:
+
+    free ──allocate──> computing ──commit──> committed ──last release──> evictable ──reuse, clear──> free
+                           └──────release (a failed step, a partial tail)──────────────────────────────┘
+
+A block that nobody holds stands in one intrusive, doubly linked list, least recently used first: leaving
+its middle is O(1) and makes no garbage. Blocks without a hash stand at the front and are used first;
+committed ones keep their hash until they are handed out again, so eviction is no pass of its own.
+(After vLLM V1's block pool; unlike it, a hash has one block, see `BlockPool.commit`.)
+"""
+
+import enum
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from warmfleet_contracts.blocks import BlockHash
+
+
+class BlockState(enum.Enum):
+    """Where a block is in its life; follows from who holds it and whether it has a hash."""
+
+    FREE = "free"
+    COMPUTING = "computing"
+    """Held and writable by exactly one sequence; never matched."""
+    COMMITTED = "committed"
+    """Held by one or more sequences, read-only, matchable."""
+    EVICTABLE = "evictable"
+    """Held by nobody, matchable until it is handed out again."""
+
+
+class Block:
+    """One KV block: its number in the arena, who holds it, and its place in the free list."""
+
+    __slots__ = ("block_hash", "block_id", "following", "previous", "references")
+
+    def __init__(self, block_id: int) -> None:
+        self.block_id = block_id
+        self.references = 0
+        self.block_hash: BlockHash | None = None
+        self.previous = self
+        self.following = self
+
+    @property
+    def state(self) -> BlockState:
+        if self.references:
+            return BlockState.COMPUTING if self.block_hash is None else BlockState.COMMITTED
+        return BlockState.FREE if self.block_hash is None else BlockState.EVICTABLE
+
+    def __repr__(self) -> str:
+        return f"Block({self.block_id}, {self.state.value}, references={self.references})"
+
+
+@dataclass(frozen=True, slots=True)
+class ResidentChanges:
+    """How the set of matchable hashes changed: first `cleared`, then the two disjoint lists."""
+
+    stored: tuple[BlockHash, ...] = ()
+    removed: tuple[BlockHash, ...] = ()
+    cleared: bool = False
+
+    def __bool__(self) -> bool:
+        return self.cleared or bool(self.stored) or bool(self.removed)
+
+
+class BlockPool:
+    """Hands out blocks, counts who holds them, and remembers which hash stands in which block."""
+
+    def __init__(self, total_blocks: int, *, poison: Callable[[Sequence[int]], None] | None = None) -> None:
+        """Make `total_blocks` free blocks.
+
+        `poison` is told the ids of blocks whose content no longer means anything, before they are used
+        again: tests let it fill them with NaN, so that a stale read shows.
+        """
+        if total_blocks < 1:
+            raise ValueError(f"a block pool needs at least one block, not {total_blocks}")
+        self.total_blocks = total_blocks
+        self.evicted_blocks = 0
+        """Committed blocks whose content was given up for a new allocation, since start."""
+        self._poison = poison
+        self._blocks = tuple(Block(block_id) for block_id in range(total_blocks))
+        self._by_hash: dict[BlockHash, Block] = {}
+        self._listed_blocks = 0
+        self._evictable_blocks = 0
+        self._stored: dict[BlockHash, None] = {}
+        self._removed: dict[BlockHash, None] = {}
+        self._cleared = False
+        self._ends = Block(-1)  # stands before the first and after the last listed block
+        for block in self._blocks:
+            self._link(block, before=self._ends)
+
+    @property
+    def available_blocks(self) -> int:
+        """Blocks that an allocation can have: free and evictable."""
+        return self._listed_blocks
+
+    @property
+    def evictable_blocks(self) -> int:
+        return self._evictable_blocks
+
+    @property
+    def free_blocks(self) -> int:
+        return self._listed_blocks - self._evictable_blocks
+
+    @property
+    def pinned_blocks(self) -> int:
+        """Blocks that live sequences hold."""
+        return self.total_blocks - self._listed_blocks
+
+    @property
+    def resident_hashes(self) -> AbstractSet[BlockHash]:
+        """Every hash that can be matched now."""
+        return self._by_hash.keys()
+
+    def find(self, block_hash: BlockHash) -> Block | None:
+        """The committed or evictable block with this content."""
+        return self._by_hash.get(block_hash)
+
+    def allocate(self, count: int) -> list[Block]:
+        """`count` blocks for one writer, least recently used first; evicts what they held.
+
+        The caller asks `available_blocks` before: there is no partial answer.
+        """
+        assert 0 <= count <= self._listed_blocks, (count, self._listed_blocks)
+        blocks: list[Block] = []
+        evicted: list[Block] = []
+        for _ in range(count):
+            block = self._ends.following
+            self._unlink(block)
+            if block.block_hash is not None:
+                evicted.append(block)
+                self._forget(block)
+            block.references = 1
+            blocks.append(block)
+        self.evicted_blocks += len(evicted)
+        self._spoil(evicted)
+        return blocks
+
+    def pin(self, blocks: Iterable[Block]) -> None:
+        """One more holder for blocks that can be read: committed or evictable ones."""
+        for block in blocks:
+            assert block.block_hash is not None, block
+            if not block.references:
+                self._unlink(block)
+            block.references += 1
+
+    def release(self, blocks: Sequence[Block]) -> None:
+        """One holder less for a sequence's blocks, given in the order of its table.
+
+        Tail first: a prefix is useless once its head is gone, so the tail must be evicted first.
+        """
+        spoiled: list[Block] = []
+        for block in reversed(blocks):
+            assert block.references > 0, block
+            block.references -= 1
+            if block.references:
+                continue
+            if block.block_hash is None:
+                self._link(block, before=self._ends.following)
+                spoiled.append(block)
+            else:
+                self._link(block, before=self._ends)
+        self._spoil(spoiled)
+
+    def commit(self, block: Block, block_hash: BlockHash) -> Block:
+        """Make a full, finite block matchable; returns the block that its holder reads from now on.
+
+        When the same content already stands in another block, the holder moves over to that one and
+        `block` is free at once. A prompt that ends at a block edge recomputes its last block on every
+        hit, so without this each repetition would leave one more copy behind. It also means one block
+        per hash: "stored once, removed with the last copy" needs no counting.
+        """
+        assert block.state is BlockState.COMPUTING, block
+        resident = self._by_hash.get(block_hash)
+        if resident is not None:
+            self.pin((resident,))
+            self.release((block,))
+            return resident
+        block.block_hash = block_hash
+        self._by_hash[block_hash] = block
+        if block_hash in self._removed:
+            del self._removed[block_hash]
+        else:
+            self._stored[block_hash] = None
+        return block
+
+    def clear(self) -> int:
+        """Forget the content of every block that nobody holds; returns how many there were."""
+        forgotten = [block for block in self._by_hash.values() if not block.references]
+        for block in forgotten:
+            del self._by_hash[_hash_of(block)]
+            block.block_hash = None
+        self._evictable_blocks = 0
+        # What is still held stays resident: the news is "all gone, then these".
+        self._cleared = True
+        self._removed.clear()
+        self._stored = dict.fromkeys(self._by_hash)
+        self._spoil(forgotten)
+        return len(forgotten)
+
+    def take_changes(self) -> ResidentChanges:
+        """The net change of the resident hashes since the last call."""
+        changes = ResidentChanges(tuple(self._stored), tuple(self._removed), self._cleared)
+        self._stored.clear()
+        self._removed.clear()
+        self._cleared = False
+        return changes
+
+    @property
+    def has_changes(self) -> bool:
+        return self._cleared or bool(self._stored) or bool(self._removed)
+
+    def _forget(self, block: Block) -> None:
+        block_hash = _hash_of(block)
+        del self._by_hash[block_hash]
+        block.block_hash = None
+        if block_hash in self._stored:
+            del self._stored[block_hash]
+        else:
+            self._removed[block_hash] = None
+
+    def _spoil(self, blocks: Sequence[Block]) -> None:
+        if self._poison is not None and blocks:
+            self._poison([block.block_id for block in blocks])
+
+    def _link(self, block: Block, *, before: Block) -> None:
+        block.previous = before.previous
+        block.following = before
+        before.previous.following = block
+        before.previous = block
+        self._listed_blocks += 1
+        if block.block_hash is not None:
+            self._evictable_blocks += 1
+
+    def _unlink(self, block: Block) -> None:
+        block.previous.following = block.following
+        block.following.previous = block.previous
+        block.previous = block.following = block
+        self._listed_blocks -= 1
+        if block.block_hash is not None:
+            self._evictable_blocks -= 1
+
+
+def _hash_of(block: Block) -> BlockHash:
+    assert block.block_hash is not None, block
+    return block.block_hash

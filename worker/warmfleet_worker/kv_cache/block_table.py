@@ -1,0 +1,62 @@
+"""Which blocks hold one sequence's KV, from position 0 on."""
+
+from collections.abc import Iterable, Sequence
+
+from warmfleet_worker.kv_cache.block_pool import Block
+
+
+class BlockTable:
+    """A sequence's blocks in order.
+
+    The first `committed_blocks` are shared and read-only; the sequence alone writes the rest.
+    """
+
+    __slots__ = ("_blocks", "_ids", "committed_blocks")
+
+    def __init__(self) -> None:
+        self._blocks: list[Block] = []
+        self._ids: list[int] = []
+        self.committed_blocks = 0
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        return self._blocks
+
+    def ids(self, count: int) -> tuple[int, ...]:
+        """Ids of the first `count` blocks, as they are now."""
+        return tuple(self._ids[:count])
+
+    def adopt(self, hit: Iterable[Block]) -> None:
+        """Start with blocks that are committed already. Only an empty table can."""
+        assert not self._blocks
+        self.extend(hit)
+        self.committed_blocks = len(self._blocks)
+
+    def extend(self, blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            self._blocks.append(block)
+            self._ids.append(block.block_id)
+
+    @property
+    def next_uncommitted(self) -> Block:
+        return self._blocks[self.committed_blocks]
+
+    def commit_next(self, block: Block) -> None:
+        """The first writable block is read-only from now on; `block` is the one that stays."""
+        self._blocks[self.committed_blocks] = block
+        self._ids[self.committed_blocks] = block.block_id
+        self.committed_blocks += 1
+
+    def take_all(self) -> Sequence[Block]:
+        """Empty the table and return what it held, in order, for `BlockPool.release`."""
+        blocks = self._blocks
+        self._blocks, self._ids, self.committed_blocks = [], [], 0
+        return blocks
+
+
+def blocks_for(tokens: int, block_size_tokens: int) -> int:
+    """Blocks that `tokens` positions occupy."""
+    return -(-tokens // block_size_tokens)

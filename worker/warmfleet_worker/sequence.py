@@ -1,0 +1,74 @@
+"""One request's tokens inside the engine, and how far their KV is."""
+
+import enum
+from dataclasses import dataclass, field
+
+from warmfleet_contracts.blocks import BlockHash
+from warmfleet_worker.kv_cache.block_table import BlockTable
+from warmfleet_worker.sampling import SamplingParameters
+
+
+class SequenceState(enum.Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """A wait for another sequence that computes the block this one needs next."""
+
+    awaited: BlockHash
+    since_seconds: float
+    progress_seconds: float
+    """When the awaited block last moved on: a leader that works keeps its followers."""
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Mutable state of one sequence; only the scheduler changes it."""
+
+    sequence_id: int
+    token_ids: list[int]
+    """Prompt and output so far."""
+    sampling: SamplingParameters
+    limit_tokens: int
+    """Prompt and output never grow past this."""
+    root: BlockHash
+    block_hashes: list[BlockHash]
+    """Of the full blocks of `token_ids`, possibly without the newest ones."""
+    uses_cache: bool
+    """Whether it may read cached blocks and leave its own behind."""
+    arrival: int
+    prompt_tokens: int
+    state: SequenceState = SequenceState.WAITING
+    table: BlockTable = field(default_factory=BlockTable)
+    computed_tokens: int = 0
+    """Tokens whose KV is written and finite."""
+    admitted: bool = False
+    """Whether its first update was sent."""
+    uncached_tokens: int = 0
+    """While it waits: the tokens it would have to compute, as of the last look at the cache."""
+    following: Following | None = None
+
+    @property
+    def output_tokens(self) -> int:
+        return len(self.token_ids) - self.prompt_tokens
+
+    @property
+    def uncomputed_tokens(self) -> int:
+        return len(self.token_ids) - self.computed_tokens
+
+    @property
+    def wants_token(self) -> bool:
+        """Whether the next token is to be sampled once all known tokens are computed."""
+        return self.sampling.max_output_tokens > 0
+
+    def finish_reason(self) -> str:
+        """Why the sequence ends with the tokens it has, or "" while it goes on."""
+        output_tokens = self.output_tokens
+        if output_tokens and self.token_ids[-1] in self.sampling.stop_token_ids:
+            return "stop"
+        if output_tokens >= self.sampling.max_output_tokens or len(self.token_ids) >= self.limit_tokens:
+            return "length"
+        return ""
