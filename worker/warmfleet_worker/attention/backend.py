@@ -1,0 +1,40 @@
+"""The seam between the decoder and the many ways to compute attention over the KV arena."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_worker.batch import Chunk
+
+
+class UnsupportedLayout(WarmfleetError):  # noqa: N818 - named after what is wrong
+    """A backend was given a KV layout whose strides it cannot follow."""
+
+
+class StepAttention(Protocol):
+    """Attention of one step: writes each token's key and value into the arena, then attends.
+
+    Keys and values are read back as stored, the step's own included: whether a token was computed now
+    or came from the cache cannot make a difference.
+    """
+
+    def __call__(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
+        """Attend in `layer`.
+
+        Args:
+            layer: Index of the decoder layer.
+            query: [tokens, heads, head_dim], rotated. The tokens of all chunks, in order.
+            key_value: [tokens, 2 x kv_heads, head_dim]: the rotated keys, then the values.
+
+        Returns:
+            [tokens, heads, head_dim].
+        """
+
+
+class AttentionBackend(Protocol):
+    """Plans a step once; the plan then serves every layer."""
+
+    def plan(self, chunks: Sequence[Chunk]) -> StepAttention:
+        """Turn positions and block tables into what the kernels read. Nothing is written yet."""

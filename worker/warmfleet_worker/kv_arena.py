@@ -1,0 +1,62 @@
+"""The one place where keys and values live: a single buffer, allocated at start and never again."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from warmfleet_worker.kv_cache.layout import KEYS_AND_VALUES, KvLayout
+
+
+class KvArena:
+    """Memory of `total_blocks` blocks, laid out as `layout` says, plus one block of zeros after them.
+
+    The zero block pads block tables of unequal length: it is finite, never written and never handed out.
+    """
+
+    def __init__(
+        self,
+        layout: KvLayout,
+        total_blocks: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        poison: bool = False,
+    ) -> None:
+        assert dtype.itemsize == layout.shape.element_bytes, (dtype, layout)
+        self.layout = layout
+        self.total_blocks = total_blocks
+        self.zero_block = total_blocks
+        stride = layout.block_stride_bytes // dtype.itemsize
+        # Zeros, not empty: the pages are faulted in now and not in the middle of a request.
+        self.storage = torch.zeros((total_blocks + 1) * stride, dtype=dtype, device=device)
+        self._regions = self.storage.view(total_blocks + 1, stride)
+        if poison:
+            self.poison_blocks(range(total_blocks))
+
+    def layer(self, layer: int) -> Tensor:
+        """Keys and values of one layer, a view: [blocks + 1, 2, kv_heads, block size, head_dim]."""
+        layout, shape = self.layout, self.layout.shape
+        strides = (
+            layout.block_stride_bytes,
+            layout.value_stride_bytes,
+            layout.head_stride_bytes,
+            layout.token_stride_bytes,
+            shape.element_bytes,
+        )
+        return self.storage.as_strided(
+            (
+                self.total_blocks + 1,
+                KEYS_AND_VALUES,
+                shape.kv_heads,
+                layout.block_size_tokens,
+                shape.head_dim,
+            ),
+            tuple(stride // shape.element_bytes for stride in strides),
+            layout.layer_offset_bytes(layer) // shape.element_bytes,
+        )
+
+    def poison_blocks(self, block_ids: Sequence[int]) -> None:
+        """Fill blocks with NaN, so that a read of what was never written cannot stay unnoticed."""
+        assert self.zero_block not in block_ids
+        self._regions[list(block_ids)] = float("nan")

@@ -1,0 +1,253 @@
+"""Weights from safetensors, single or sharded, into the fused layout of the decoder. Never pickle.
+
+Every expected tensor must be there with its shape and nothing else may be: a checkpoint that differs
+from its `config.json` is refused by tensor name instead of answering nonsense.
+"""
+
+import re
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from warmfleet_contracts.errors import ModelError
+from warmfleet_worker.model.config import ModelConfig
+from warmfleet_worker.model.layers import Linear, RmsNorm
+from warmfleet_worker.model.rope import RotaryTable
+from warmfleet_worker.model.transformer import Decoder, DecoderLayer
+
+MAX_INDEX_BYTES: Final = 64 * 1024 * 1024
+
+_INDEX_FILE: Final = "model.safetensors.index.json"
+_SINGLE_FILE: Final = "model.safetensors"
+_EMBEDDING: Final = "model.embed_tokens.weight"
+_HEAD: Final = "lm_head.weight"
+_DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
+"""A table that old checkpoints carry along; it follows from the configuration."""
+
+
+def load_decoder(
+    model_path: Path, config: ModelConfig, *, positions: int, dtype: torch.dtype, device: torch.device
+) -> Decoder:
+    """Load the weights of a model folder as `dtype` onto `device`.
+
+    `positions` is the longest sequence that will be run; it sizes the table of rotations.
+
+    Raises:
+        ModelError: A file or tensor is missing, unexpected, damaged or misshapen; named.
+    """
+    with ExitStack() as files:
+        checkpoint = _Checkpoint(model_path, files)
+        expected = expected_shapes(config)
+        _check_names(checkpoint, expected)
+        weights = _Weights(checkpoint, expected, dtype, device)
+        embedding = weights.stack(_EMBEDDING)
+        if config.tied_embeddings and _HEAD in checkpoint.names:
+            _check_tied(checkpoint)
+        return Decoder(
+            config=config,
+            embedding=embedding,
+            layers=tuple(_layer(weights, config, layer) for layer in range(config.layers)),
+            final_norm=RmsNorm(weights.stack("model.norm.weight"), config.norm_epsilon),
+            head=Linear(embedding if config.tied_embeddings else weights.stack(_HEAD)),
+            rotary=RotaryTable(config, positions, dtype, device),
+        )
+
+
+def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Every tensor that a checkpoint of this configuration has, by its Hugging Face name."""
+    hidden, intermediate = config.hidden_size, config.intermediate_size
+    query, key_value = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    shapes: dict[str, tuple[int, ...]] = {
+        _EMBEDDING: (config.vocab_size, hidden),
+        "model.norm.weight": (hidden,),
+    }
+    if not config.tied_embeddings:
+        shapes[_HEAD] = (config.vocab_size, hidden)
+    layer: dict[str, tuple[int, ...]] = {
+        "input_layernorm.weight": (hidden,),
+        "self_attn.q_proj.weight": (query, hidden),
+        "self_attn.k_proj.weight": (key_value, hidden),
+        "self_attn.v_proj.weight": (key_value, hidden),
+        "self_attn.o_proj.weight": (hidden, query),
+        "post_attention_layernorm.weight": (hidden,),
+        "mlp.gate_proj.weight": (intermediate, hidden),
+        "mlp.up_proj.weight": (intermediate, hidden),
+        "mlp.down_proj.weight": (hidden, intermediate),
+    }
+    if config.qkv_bias:
+        layer |= {
+            "self_attn.q_proj.bias": (query,),
+            "self_attn.k_proj.bias": (key_value,),
+            "self_attn.v_proj.bias": (key_value,),
+        }
+    if config.output_bias:
+        layer["self_attn.o_proj.bias"] = (hidden,)
+    if config.query_key_norm:
+        layer |= {
+            "self_attn.q_norm.weight": (config.head_dim,),
+            "self_attn.k_norm.weight": (config.head_dim,),
+        }
+    for index in range(config.layers):
+        shapes |= {f"model.layers.{index}.{name}": shape for name, shape in layer.items()}
+    return shapes
+
+
+def _layer(weights: "_Weights", config: ModelConfig, index: int) -> DecoderLayer:
+    prefix = f"model.layers.{index}"
+    attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+
+    def norm(name: str) -> RmsNorm:
+        return RmsNorm(weights.stack(f"{name}.weight"), config.norm_epsilon)
+
+    return DecoderLayer(
+        input_norm=norm(f"{prefix}.input_layernorm"),
+        qkv=weights.linear(
+            f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj", bias=config.qkv_bias
+        ),
+        query_norm=norm(f"{attention}.q_norm") if config.query_key_norm else None,
+        key_norm=norm(f"{attention}.k_norm") if config.query_key_norm else None,
+        output=weights.linear(f"{attention}.o_proj", bias=config.output_bias),
+        mlp_norm=norm(f"{prefix}.post_attention_layernorm"),
+        gate_up=weights.linear(f"{mlp}.gate_proj", f"{mlp}.up_proj"),
+        down=weights.linear(f"{mlp}.down_proj"),
+    )
+
+
+def _check_names(checkpoint: "_Checkpoint", expected: Mapping[str, tuple[int, ...]]) -> None:
+    missing = sorted(expected.keys() - checkpoint.names)
+    if missing:
+        raise ModelError(f"{checkpoint.description}: tensor {_first_of(missing)} is missing")
+    unexpected = sorted(
+        name for name in checkpoint.names - expected.keys() - {_HEAD} if not _DERIVED.fullmatch(name)
+    )
+    if unexpected:
+        raise ModelError(
+            f"{checkpoint.description}: tensor {_first_of(unexpected)} is not part of this architecture"
+        )
+
+
+def _check_tied(checkpoint: "_Checkpoint") -> None:
+    if not torch.equal(checkpoint.tensor(_HEAD), checkpoint.tensor(_EMBEDDING)):
+        raise ModelError(
+            f"{checkpoint.file_of(_HEAD)}: {_HEAD} differs from {_EMBEDDING}, "
+            "but the configuration says tie_word_embeddings"
+        )
+
+
+def _first_of(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
+
+
+class _Weights:
+    """Reads expected tensors straight into their place in a fused one."""
+
+    def __init__(
+        self,
+        checkpoint: "_Checkpoint",
+        expected: Mapping[str, tuple[int, ...]],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._expected = expected
+        self._dtype = dtype
+        self._device = device
+
+    def stack(self, *names: str) -> Tensor:
+        """The named tensors below each other, as one."""
+        shapes = [self._expected[name] for name in names]
+        rows = sum(shape[0] for shape in shapes)
+        stacked = torch.empty((rows, *shapes[0][1:]), dtype=self._dtype, device=self._device)
+        first = 0
+        for name, shape in zip(names, shapes, strict=True):
+            tensor = self._checkpoint.tensor(name)
+            if tuple(tensor.shape) != shape:
+                raise ModelError(
+                    f"{self._checkpoint.file_of(name)}: tensor {name} has shape {list(tensor.shape)}, "
+                    f"the configuration asks for {list(shape)}"
+                )
+            if not tensor.is_floating_point():
+                raise ModelError(
+                    f"{self._checkpoint.file_of(name)}: tensor {name} holds {tensor.dtype}, not floats"
+                )
+            stacked[first : first + shape[0]].copy_(tensor)
+            first += shape[0]
+        return stacked
+
+    def linear(self, *modules: str, bias: bool = False) -> Linear:
+        """The named projections fused into one."""
+        return Linear(
+            self.stack(*(f"{module}.weight" for module in modules)),
+            self.stack(*(f"{module}.bias" for module in modules)) if bias else None,
+        )
+
+
+class _Checkpoint:
+    """The safetensors files of a model folder as one mapping of names to tensors."""
+
+    def __init__(self, model_path: Path, files: ExitStack) -> None:
+        index_path = model_path / _INDEX_FILE
+        self.description = index_path.name if index_path.is_file() else _SINGLE_FILE
+        self._shards: dict[str, str] = {}
+        self._open: dict[str, Any] = {}
+        indexed = _read_index(index_path) if index_path.is_file() else None
+        for file_name in sorted(set(indexed.values())) if indexed is not None else [_SINGLE_FILE]:
+            shard = _open_shard(model_path / file_name, files)
+            self._open[file_name] = shard
+            for name in shard.keys():  # noqa: SIM118 - not a mapping
+                if name in self._shards:
+                    raise ModelError(f"{file_name}: tensor {name} is in {self._shards[name]} too")
+                self._shards[name] = file_name
+        for name, file_name in (indexed or {}).items():
+            if self._shards.get(name) != file_name:
+                raise ModelError(f"{file_name}: tensor {name} is missing, {_INDEX_FILE} promises it")
+
+    @property
+    def names(self) -> set[str]:
+        return set(self._shards)
+
+    def file_of(self, name: str) -> str:
+        return self._shards[name]
+
+    def tensor(self, name: str) -> Tensor:
+        file_name = self._shards[name]
+        try:
+            tensor: Tensor = self._open[file_name].get_tensor(name)
+        except SafetensorError as error:
+            raise ModelError(f"{file_name}: tensor {name} cannot be read ({error})") from error
+        return tensor
+
+
+def _open_shard(path: Path, files: ExitStack) -> Any:
+    try:
+        return files.enter_context(safe_open(path, framework="pt", device="cpu"))
+    except FileNotFoundError as error:
+        raise ModelError(f"{path.name}: is missing") from error
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{path.name}: is not a readable safetensors file ({error})") from error
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    """Tensor name to file name. File names stay inside the folder."""
+    if path.stat().st_size > MAX_INDEX_BYTES:
+        raise ModelError(f"{path.name}: is larger than {MAX_INDEX_BYTES} bytes")
+    try:
+        weight_map = msgspec.json.decode(path.read_bytes(), type=_IndexFile).weight_map
+    except msgspec.DecodeError as error:
+        raise ModelError(f"{path.name}: {error}") from error
+    if not weight_map:
+        raise ModelError(f"{path.name}: weight_map is empty")
+    for file_name in sorted(set(weight_map.values())):
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*\.safetensors", file_name):
+            raise ModelError(f"{path.name}: {file_name!r} is not the name of a safetensors file")
+    return weight_map
+
+
+class _IndexFile(msgspec.Struct, frozen=True):
+    weight_map: dict[str, str]

@@ -1,0 +1,73 @@
+"""The decoder that all families share: pre-norm attention and SwiGLU, read top to bottom.
+
+Tokens of all sequences of a step lie flat, [tokens, hidden]; only attention knows which sequence a
+token belongs to.
+"""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F  # noqa: N812 - the name every torch reader expects
+from torch import Tensor
+
+from warmfleet_worker.attention.backend import StepAttention
+from warmfleet_worker.model.config import ModelConfig
+from warmfleet_worker.model.layers import Linear, RmsNorm, swiglu
+from warmfleet_worker.model.rope import RotaryTable, Rotation
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """Weights of one layer. Q, K, V and gate, up are fused: one GEMM each."""
+
+    input_norm: RmsNorm
+    qkv: Linear
+    query_norm: RmsNorm | None
+    key_norm: RmsNorm | None
+    output: Linear
+    mlp_norm: RmsNorm
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """A decoder-only transformer."""
+
+    config: ModelConfig
+    embedding: Tensor
+    """[vocabulary, hidden]."""
+    layers: tuple[DecoderLayer, ...]
+    final_norm: RmsNorm
+    head: Linear
+    """Shares the embedding's memory when the embeddings are tied."""
+    rotary: RotaryTable
+
+    def hidden_states(self, token_ids: Tensor, positions: Tensor, attention: StepAttention) -> Tensor:
+        """Residual stream after the last layer, [tokens, hidden], before the final norm.
+
+        `token_ids` and `positions` are [tokens] of int64.
+        """
+        rotation = self.rotary.at(positions)
+        hidden = F.embedding(token_ids, self.embedding)
+        for index, layer in enumerate(self.layers):
+            query, key_value = self._project(layer, layer.input_norm(hidden), rotation)
+            attended = attention(index, query, key_value)
+            hidden = hidden + layer.output(attended.flatten(1))
+            hidden = hidden + layer.down(swiglu(layer.gate_up(layer.mlp_norm(hidden))))
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores over the vocabulary of rows of `hidden_states`."""
+        return self.head(self.final_norm(hidden))
+
+    def _project(self, layer: DecoderLayer, x: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor]:
+        config = self.config
+        projected = layer.qkv(x).view(x.shape[0], config.heads + 2 * config.kv_heads, config.head_dim)
+        # Q and K are normalised (Qwen3) and rotated; V is cached as it is.
+        rotated = projected[:, : config.heads + config.kv_heads]
+        if layer.query_norm is not None and layer.key_norm is not None:
+            query, key = rotated[:, : config.heads], rotated[:, config.heads :]
+            query.copy_(layer.query_norm(query))
+            key.copy_(layer.key_norm(key))
+        rotation.apply_(rotated)
+        return projected[:, : config.heads], projected[:, config.heads :]

@@ -1,0 +1,218 @@
+"""Runs one step of the model: a batch of chunks in, a token and a verdict per chunk out.
+
+The only part of the engine that touches torch. It knows blocks by number and nothing of sequences, so
+whatever the scheduler decides (any chunking, any batch, any block table) is only a different `StepBatch`.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import torch
+from torch import Tensor
+
+from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_worker.attention.backend import AttentionBackend
+from warmfleet_worker.attention.reference import ReferenceAttention
+from warmfleet_worker.batch import Chunk, ChunkResult, StepBatch, StepResult
+from warmfleet_worker.kv_arena import KvArena
+from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
+from warmfleet_worker.model.config import ModelConfig, load_model_config
+from warmfleet_worker.model.loader import load_decoder
+from warmfleet_worker.model.transformer import Decoder
+from warmfleet_worker.sampler import sample
+
+DtypeName = Literal["Auto", "Float32", "BFloat16", "Float16", "Float64"]
+
+DTYPES: Final[dict[str, torch.dtype]] = {
+    "Float32": torch.float32,
+    "BFloat16": torch.bfloat16,
+    "Float16": torch.float16,
+    "Float64": torch.float64,
+}
+
+_CPU_INFO: Final = Path("/proc/cpuinfo")
+_BFLOAT16_UNITS: Final = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
+"""x86 and Arm names of instructions that multiply bfloat16 in hardware."""
+
+
+class KvCacheTooSmall(WarmfleetError):  # noqa: N818 - named after what is wrong
+    """The KV cache has no room for a single block."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerSettings:
+    """What a worker decides about its runner."""
+
+    kv_cache_bytes: int
+    """Memory for keys and values; rounded down to whole blocks."""
+    block_size_tokens: int = 16
+    dtype: DtypeName = "Auto"
+    """Of weights, activations and KV. Auto: bfloat16 where the device multiplies it in hardware."""
+    max_model_length_tokens: int = 0
+    """Longest sequence; 0, or more than the model was made for, means the model's own limit."""
+    threads: int = 0
+    """CPU threads of this process's kernels; 0 leaves torch's default."""
+    poison: bool = False
+    """Fill blocks with NaN before their first use; for tests."""
+
+
+class ModelRunner:
+    """A model, its KV arena and an attention backend, ready to execute steps."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        arena: KvArena,
+        attention: AttentionBackend,
+        *,
+        max_model_length_tokens: int,
+    ) -> None:
+        self.max_model_length_tokens = max_model_length_tokens
+        self._decoder = decoder
+        self._arena = arena
+        self._attention = attention
+        self._device = arena.storage.device
+
+    @property
+    def model(self) -> ModelConfig:
+        """What the model is."""
+        return self._decoder.config
+
+    @property
+    def total_blocks(self) -> int:
+        """Blocks that a pool may hand out: ids 0 to `total_blocks` - 1."""
+        return self._arena.total_blocks
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Exactly 2 x layers x KV heads x head dimension x element size."""
+        return self._arena.layout.shape.bytes_per_token
+
+    @property
+    def dtype_name(self) -> str:
+        """The dtype that runs, by its name in the settings; never "Auto"."""
+        return next(name for name, dtype in DTYPES.items() if dtype == self._arena.storage.dtype)
+
+    @property
+    def device_name(self) -> str:
+        """Where it runs: "cpu" or "cuda"."""
+        return self._device.type
+
+    def poison_blocks(self, block_ids: Sequence[int]) -> None:
+        """Fill blocks with NaN, so that a read of stale memory cannot stay unnoticed."""
+        self._arena.poison_blocks(block_ids)
+
+    @torch.inference_mode()
+    def execute(self, batch: StepBatch) -> StepResult:
+        """Compute and store the KV of every chunk, and sample where a chunk asks for it."""
+        started = time.perf_counter()
+        chunks = batch.chunks
+        results = self._results(chunks) if chunks else ()
+        return StepResult(chunks=results, seconds=time.perf_counter() - started)
+
+    def _results(self, chunks: tuple[Chunk, ...]) -> tuple[ChunkResult, ...]:
+        hidden = self._decoder.hidden_states(
+            self._as_index([token for chunk in chunks for token in chunk.token_ids]),
+            self._as_index([position for chunk in chunks for position in _positions(chunk)]),
+            self._attention.plan(chunks),
+        )
+        finite = _finite_chunks(hidden, chunks)
+        sampled = self._sample(hidden, chunks)
+        return tuple(
+            ChunkResult(
+                sequence_id=chunk.sequence_id,
+                # Finite hidden states may still overflow in the head: no token, no commit.
+                finite=ok and (chunk.sample is None or token is not None),
+                next_token_id=token if ok else None,
+            )
+            for chunk, ok, token in zip(chunks, finite, sampled, strict=True)
+        )
+
+    def _sample(self, hidden: Tensor, chunks: tuple[Chunk, ...]) -> list[int | None]:
+        """Next token of each chunk; the head runs over the last rows of the chunks that want one."""
+        rows: list[int] = []
+        end = 0
+        for chunk in chunks:
+            end += len(chunk.token_ids)
+            if chunk.sample is not None:
+                rows.append(end - 1)
+        if not rows:
+            return [None] * len(chunks)
+        logits = self._decoder.logits(
+            hidden if len(rows) == hidden.shape[0] else hidden[self._as_index(rows)]
+        )
+        if logits.dtype != torch.float64:
+            logits = logits.float()
+        tokens = iter(sample(logits, [chunk.sample for chunk in chunks if chunk.sample is not None]))
+        return [None if chunk.sample is None else next(tokens) for chunk in chunks]
+
+    def _as_index(self, values: list[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._device)
+
+
+def load_runner(model_path: Path, settings: RunnerSettings) -> ModelRunner:
+    """Load a Hugging Face model folder and allocate its KV arena; nothing large is allocated later.
+
+    Raises:
+        ModelError: The folder's configuration or weights are missing, damaged or not supported.
+        KvCacheTooSmall: The cache would hold no block.
+    """
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = choose_dtype(settings.dtype, device)
+    config = load_model_config(model_path)
+    max_length = min(settings.max_model_length_tokens or config.max_position, config.max_position)
+    layout = kv_layout(
+        KvShape(config.layers, config.kv_heads, config.head_dim, dtype.itemsize), settings.block_size_tokens
+    )
+    total_blocks = layout.blocks_in(settings.kv_cache_bytes)
+    if total_blocks == 0:
+        raise KvCacheTooSmall(
+            f"the KV cache of {settings.kv_cache_bytes} bytes is smaller than one block "
+            f"({layout.block_stride_bytes} bytes)"
+        )
+    decoder = load_decoder(model_path, config, positions=max_length, dtype=dtype, device=device)
+    arena = KvArena(layout, total_blocks, dtype, device, poison=settings.poison)
+    attention = ReferenceAttention(
+        arena, heads=config.heads, window_tokens=config.window_tokens, max_context_tokens=max_length
+    )
+    return ModelRunner(decoder, arena, attention, max_model_length_tokens=max_length)
+
+
+def choose_dtype(name: DtypeName, device: torch.device) -> torch.dtype:
+    """Resolve "Auto": bfloat16 on a GPU that has it and on a CPU with units for it, else float32."""
+    if name != "Auto":
+        return DTYPES[name]
+    if device.type == "cuda":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    cpu_info = _CPU_INFO.read_text() if _CPU_INFO.is_file() else ""
+    return torch.bfloat16 if has_bfloat16_units(cpu_info) else torch.float32
+
+
+def has_bfloat16_units(cpu_info: str) -> bool:
+    """Whether a `/proc/cpuinfo` names bfloat16 instructions."""
+    return any(
+        not _BFLOAT16_UNITS.isdisjoint(line.partition(":")[2].split())
+        for line in cpu_info.splitlines()
+        if line.lower().startswith(("flags", "features"))
+    )
+
+
+def _positions(chunk: Chunk) -> range:
+    return range(chunk.first_position, chunk.first_position + len(chunk.token_ids))
+
+
+def _finite_chunks(hidden: Tensor, chunks: tuple[Chunk, ...]) -> list[bool]:
+    """Whether every hidden state of each chunk is finite; a non-finite one stays so through the layers."""
+    finite = hidden.isfinite().all(dim=1).tolist()
+    verdicts = []
+    start = 0
+    for chunk in chunks:
+        end = start + len(chunk.token_ids)
+        verdicts.append(all(finite[start:end]))
+        start = end
+    return verdicts
