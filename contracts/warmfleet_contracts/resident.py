@@ -116,6 +116,8 @@ class ResidentSet:
             if frame.digest != self.digest:
                 raise SetMismatchError(f"the digest at position {frame.seq} differs")
             return False
+        if not (frame.stored or frame.removed or frame.cleared) and frame.digest != self.digest:
+            raise PositionGapError(f"a load frame speaks of position {frame.seq} after {self.seq}")
         self.change(
             frame.seq,
             cleared=frame.cleared,

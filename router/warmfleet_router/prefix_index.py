@@ -180,12 +180,10 @@ class PrefixIndex:
         if frame.snapshot_left is not None:
             self._build(worker, frame)
         elif worker.under_construction is not None:
-            if frame.stored or frame.removed or frame.cleared:
-                self._stop_building(worker)
-                raise ContractError("a live change arrived in the middle of a snapshot")
-        elif worker.live is None:
-            if frame.stored or frame.removed or frame.cleared:
-                raise ContractError("a live change arrived before any snapshot")
+            self._stop_building(worker)
+            raise ContractError("a live frame arrived in the middle of a snapshot")
+        elif worker.live is None or worker.suspicion is Suspicion.MISMATCH:
+            raise ContractError("a live frame arrived where only a snapshot helps")
         else:
             self._advance(worker, worker.live, frame)
 
@@ -224,7 +222,7 @@ class PrefixIndex:
             self._remove_holder(cast("list[BlockHash]", frame.removed), worker.bit)
             self._add_holder(cast("list[BlockHash]", frame.stored), worker.bit)
             self._blocks += len(live) - before
-        if frame.seq == live.seq and worker.suspicion is not Suspicion.MISMATCH:
+        if frame.seq == live.seq:
             # Position and digest agree: whatever raised the doubt, nothing is missing.
             worker.suspicion = None
 

@@ -1,0 +1,349 @@
+"""The index against a model of the fleet: it answers exactly, or it says that it knows nothing."""
+
+import itertools
+import random
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from warmfleet_contracts.errors import ContractError
+from warmfleet_contracts.kv_events import MessageReader, ResidentDigest, encode_message
+from warmfleet_contracts.resident import PositionGapError, SetMismatchError
+from warmfleet_router.discovery import Endpoint
+from warmfleet_router.event_stream import StreamTiming, WorkerStream
+from warmfleet_router.prefix_index import IndexFullError, PrefixIndex, Suspicion
+from warmfleet_testing.modelled_worker import ModelledWorker, hash_of
+
+TIMING = StreamTiming()
+UIDS = ("worker-0", "worker-1", "worker-2")
+NONCE = b"n" * 16
+BLOCKS = 24
+SETTINGS = settings(
+    max_examples=120,
+    stateful_step_count=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+
+
+def longest_run(prompt, held):
+    """Oracle of one match: the definition, spelled out."""
+    run = 0
+    while run < len(prompt) and prompt[run] in held:
+        run += 1
+    return run
+
+
+def filled(worker, index, numbers):
+    """Connect `worker` to `index` and store the blocks `numbers`."""
+    index.connected(worker.uid, worker.epoch)
+    for frame in worker.snapshot():
+        index.apply(worker.uid, frame)
+    index.apply(worker.uid, worker.change(stored=[hash_of(number) for number in numbers]))
+
+
+class Wire:
+    """One connection from a worker to the router; it loses, repeats and damages frames when told to."""
+
+    def __init__(self, worker, stream):
+        self.worker = worker
+        self.stream = stream
+        self.reader = None
+        self.queued: list[bytes] = []
+
+    def connect(self):
+        epoch, after = self.stream.opening(NONCE)
+        self.reader = MessageReader()
+        self.queued = [encode_message(message) for message in self.worker.answer(epoch, after, NONCE)]
+
+    def disconnect(self, reason, now):
+        if self.reader is not None:
+            self.reader = None
+            self.queued = []
+            self.stream.lost(reason, now)
+
+    def send(self, frame):
+        if self.reader is not None:
+            self.queued.append(encode_message(frame))
+
+    def deliver(self, frames, cut, now):
+        """Hand over the first `frames` queued frames in pieces of `cut` bytes; reconnect on a fault."""
+        data = b"".join(self.queued[:frames])
+        del self.queued[:frames]
+        for start in range(0, len(data), cut):
+            try:
+                for message in self.reader.feed(data[start : start + cut]):
+                    self.stream.received(message, now)
+            except ContractError as error:
+                self.disconnect(str(error), now)
+                return
+
+
+steps_taken = itertools.count()
+
+
+class FleetOnALossyWire(RuleBasedStateMachine):
+    @initialize()
+    def start(self):
+        self.now = 1000.0
+        self.index = PrefixIndex()
+        self.workers = [ModelledWorker(uid) for uid in UIDS]
+        self.streams = [
+            WorkerStream(Endpoint(uid=uid, name=uid, url="http://127.0.0.1:1"), self.index, TIMING)
+            for uid in UIDS
+        ]
+        self.wires = [Wire(w, s) for w, s in zip(self.workers, self.streams, strict=True)]
+        for wire in self.wires:
+            wire.connect()
+
+    which = st.integers(0, len(UIDS) - 1)
+
+    @rule(which=which, numbers=st.sets(st.integers(0, BLOCKS - 1), min_size=1, max_size=8))
+    def store(self, which, numbers):
+        worker = self.workers[which]
+        new = [hash_of(number) for number in sorted(numbers) if hash_of(number) not in worker.held]
+        if new:
+            self.wires[which].send(worker.change(stored=new))
+
+    @rule(which=which, seed=st.integers(0, 9), count=st.integers(1, 4))
+    def evict(self, which, seed, count):
+        worker = self.workers[which]
+        leaving = random.Random(seed).sample(sorted(worker.held), min(count, len(worker.held)))
+        if leaving:
+            self.wires[which].send(worker.change(removed=leaving))
+
+    @rule(which=which, number=st.integers(0, BLOCKS - 1))
+    def clear(self, which, number):
+        self.wires[which].send(self.workers[which].change(cleared=True, stored=[hash_of(number)]))
+
+    @rule(which=which)
+    def report_load(self, which):
+        self.wires[which].send(self.workers[which].load_frame())
+
+    @rule(which=which, frames=st.integers(1, 6), cut=st.integers(1, 64))
+    def deliver(self, which, frames, cut):
+        if self.wires[which].reader is not None:
+            self.wires[which].deliver(frames, cut, self.now)
+
+    @rule(which=which, place=st.integers(1, 8))
+    def lose(self, which, place):
+        if place < len(self.wires[which].queued):
+            del self.wires[which].queued[place]
+
+    @rule(which=which, place=st.integers(1, 8))
+    def repeat(self, which, place):
+        queued = self.wires[which].queued
+        if place < len(queued):
+            queued.insert(place, queued[place])
+
+    @rule(which=which, number=st.integers(0, BLOCKS - 1))
+    def damage(self, which, number):
+        # A frame that says something else than what happened, under the digest of what happened.
+        worker = self.workers[which]
+        if hash_of(number) not in worker.held and self.wires[which].reader is not None:
+            frame = worker.change(stored=[hash_of(number)])
+            self.wires[which].send(msgspec.structs.replace(frame, stored=[hash_of(number + BLOCKS)]))
+
+    @rule(which=which)
+    def break_off(self, which):
+        self.wires[which].disconnect("reset", self.now)
+
+    @rule(which=which)
+    def connect(self, which):
+        if self.wires[which].reader is None:
+            self.wires[which].connect()
+
+    @rule(which=which)
+    def restart(self, which):
+        self.workers[which].restart()
+        self.wires[which].disconnect("the worker died", self.now)
+
+    @rule(seconds=st.sampled_from([0.05, 1.0, 5.0, 20.0]))
+    def wait(self, seconds):
+        self.now += seconds
+        for stream in self.streams:
+            stream.observe(self.now)
+
+    @invariant()
+    def answers_are_exact_or_absent(self):
+        step = next(steps_taken)
+        believed = {}
+        for worker, stream in zip(self.workers, self.streams, strict=True):
+            if not self.index.is_precise(worker.uid):
+                continue
+            epoch, seq = self.index.position(worker.uid)
+            assert epoch == stream.hello.epoch
+            believed[worker.uid] = worker.history[epoch, seq]
+        every = [hash_of(number) for number in range(2 * BLOCKS)]
+        for uid in UIDS:
+            held = {block for block in every if self.index.holds(uid, block)}
+            assert held == believed.get(uid, frozenset())
+        prompts = (every[:BLOCKS], every[BLOCKS:], random.Random(step).sample(every, 12))
+        for prompt in prompts:
+            expected = {uid: longest_run(prompt, held) for uid, held in believed.items()}
+            assert self.index.match(prompt, [*UIDS, "stranger"]) == expected
+
+    def teardown(self):
+        if not hasattr(self, "wires"):
+            return
+        # Quiet at last, and any load-only period over: the index must hold what the workers hold.
+        self.now += 1000.0
+        for wire in self.wires:
+            wire.send(wire.worker.load_frame())
+            for _ in range(6):
+                if wire.reader is None:
+                    wire.connect()
+                wire.deliver(len(wire.queued), 1 << 20, self.now)
+        for worker in self.workers:
+            assert self.index.is_precise(worker.uid)
+            assert self.index.position(worker.uid) == (worker.epoch, worker.seq)
+            held = {hash_of(n) for n in range(2 * BLOCKS) if self.index.holds(worker.uid, hash_of(n))}
+            assert held == worker.held
+        assert self.index.blocks == sum(len(worker.held) for worker in self.workers)
+        assert self.index.distinct_blocks == len(set().union(*(worker.held for worker in self.workers)))
+        for uid in UIDS:
+            self.index.forget(uid)
+        assert (self.index.blocks, self.index.distinct_blocks) == (0, 0)
+
+
+def test_the_index_answers_exactly_or_not_at_all_whatever_the_wire_does():
+    run_state_machine_as_test(FleetOnALossyWire, settings=SETTINGS)
+
+    assert next(steps_taken) >= 2000
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    holdings=st.lists(st.sets(st.integers(0, 40)), min_size=1, max_size=12),
+    prompt=st.lists(st.integers(0, 40), max_size=40),
+)
+def test_a_match_is_the_longest_run_from_the_first_block_for_every_worker(holdings, prompt):
+    index = PrefixIndex()
+    workers = [ModelledWorker(f"worker-{number}") for number in range(len(holdings))]
+    for worker, numbers in zip(workers, holdings, strict=True):
+        filled(worker, index, numbers)
+
+    hashes = [hash_of(number) for number in prompt]
+    matched = index.match(hashes, [worker.uid for worker in workers])
+
+    assert matched == {worker.uid: longest_run(hashes, worker.held) for worker in workers}
+
+
+def test_only_the_asked_workers_are_matched():
+    index = PrefixIndex()
+    for uid in UIDS:
+        filled(ModelledWorker(uid), index, range(4))
+
+    matched = index.match([hash_of(0), hash_of(1), hash_of(9)], ["worker-1"])
+
+    assert matched == {"worker-1": 2}
+
+
+def test_a_new_epoch_drops_the_old_generation_before_any_frame_of_the_new_one():
+    index = PrefixIndex()
+    worker = ModelledWorker("worker-0")
+    filled(worker, index, range(8))
+
+    worker.restart()
+    index.connected(worker.uid, worker.epoch)
+
+    assert not index.is_precise(worker.uid)
+    assert index.position(worker.uid) is None
+    assert index.blocks == index.distinct_blocks == 0
+
+
+def test_a_gap_keeps_the_generation_for_a_replay_but_not_for_decisions():
+    index = PrefixIndex()
+    worker = ModelledWorker("worker-0", replay_frames=8)
+    filled(worker, index, range(8))
+
+    missed = worker.change(removed=[hash_of(0)])
+    with pytest.raises(PositionGapError):
+        index.apply(worker.uid, worker.change(stored=[hash_of(9)]))
+
+    assert index.match([hash_of(0)], [worker.uid]) == {}
+    assert index.suspicion(worker.uid) is Suspicion.GAP
+    # The worker replays from the old position: no snapshot needed.
+    assert index.position(worker.uid) == (worker.epoch, missed.seq - 1)
+    index.connected(worker.uid, worker.epoch)
+    for frame in worker.answer(worker.epoch, missed.seq - 1, NONCE)[1:]:
+        index.apply(worker.uid, frame)
+    assert index.match([hash_of(1), hash_of(9)], [worker.uid]) == {worker.uid: 2}
+
+
+def test_a_digest_mismatch_is_cured_by_a_snapshot_only():
+    index = PrefixIndex()
+    worker = ModelledWorker("worker-0")
+    filled(worker, index, range(8))
+
+    with pytest.raises(SetMismatchError):
+        index.apply(worker.uid, msgspec.structs.replace(worker.load_frame(), digest=ResidentDigest(count=3)))
+
+    assert index.position(worker.uid) is None
+    with pytest.raises(ContractError):
+        index.apply(worker.uid, worker.load_frame())
+    for frame in worker.snapshot():
+        assert not index.is_precise(worker.uid)
+        index.apply(worker.uid, frame)
+    assert index.is_precise(worker.uid)
+
+
+def test_silence_is_forgiven_by_the_next_frame_in_sequence():
+    index = PrefixIndex()
+    worker = ModelledWorker("worker-0")
+    filled(worker, index, range(2))
+
+    index.doubt(worker.uid, Suspicion.SILENT)
+    silent = index.is_precise(worker.uid)
+    index.apply(worker.uid, worker.load_frame())
+
+    assert not silent
+    assert index.is_precise(worker.uid)
+
+
+def test_a_torn_snapshot_never_becomes_a_generation():
+    index = PrefixIndex()
+    worker = ModelledWorker("worker-0", chunk_hashes=2)
+    worker.change(stored=[hash_of(number) for number in range(6)])
+    chunks = worker.snapshot()
+    index.connected(worker.uid, worker.epoch)
+
+    index.apply(worker.uid, chunks[0])
+    with pytest.raises(ContractError):
+        index.apply(worker.uid, chunks[2])
+
+    assert not index.is_precise(worker.uid)
+    assert index.blocks == 0
+
+
+def test_the_index_never_holds_more_blocks_than_its_bound():
+    index = PrefixIndex(max_blocks=10)
+    first, second = ModelledWorker("worker-0"), ModelledWorker("worker-1")
+    filled(first, index, range(8))
+    second.change(stored=[hash_of(number) for number in range(8)])
+    index.connected(second.uid, second.epoch)
+
+    with pytest.raises(IndexFullError):
+        index.apply(second.uid, second.snapshot()[0])
+    with pytest.raises(IndexFullError):
+        index.apply(first.uid, first.change(stored=[hash_of(number) for number in range(8, 12)]))
+
+    assert not index.is_precise(second.uid)
+    assert not index.is_precise(first.uid)
+    assert index.blocks <= 10
+
+
+def test_a_hundred_workers_share_one_walk_over_the_prompt():
+    index = PrefixIndex()
+    prompt = [hash_of(number) for number in range(125)]
+    uids = [f"worker-{number}" for number in range(100)]
+    for number, uid in enumerate(uids):
+        filled(ModelledWorker(uid), index, range(number))
+
+    matched = index.match(prompt, uids)
+
+    assert matched == {uid: number for number, uid in enumerate(uids)}
