@@ -1,0 +1,424 @@
+"""`ModelDeployment`, the one custom resource: what a user writes, checked field by field.
+
+The same resource drives `warmfleet up` and the operator. Fields are camelCase in the manifest; whatever is
+not a field is refused, so that a misspelt knob never counts as set. `manifests.py` reads one from YAML.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
+from pydantic.alias_generators import to_camel
+
+from warmfleet_contracts.names import API_VERSION, KIND, MAX_DEPLOYMENT_NAME_LENGTH
+from warmfleet_contracts.quantities import Bytes
+
+LOCAL_CONTEXT: Final = "local"
+"""Validation context flag: set while reading for `warmfleet up`, which alone accepts `localPath`."""
+
+_BOOKKEEPING: Final = frozenset(
+    {
+        "creationTimestamp",
+        "deletionGracePeriodSeconds",
+        "deletionTimestamp",
+        "finalizers",
+        "generateName",
+        "generation",
+        "managedFields",
+        "ownerReferences",
+        "resourceVersion",
+        "selfLink",
+        "uid",
+    }
+)
+
+Switch = Literal["Enabled", "Disabled"]
+ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+ServedName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$", max_length=128)]
+Labels = Annotated[dict[str, str], Field(max_length=64)]
+Opaque = Annotated[dict[str, Any], Field(max_length=64)]
+"""A Kubernetes object that is passed on as it stands; the API server checks it."""
+
+
+class Resource(BaseModel):
+    """A part of the manifest: frozen, camelCase, unknown fields and wrong types refused."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, alias_generator=to_camel, validate_by_name=False
+    )
+
+    def chosen(self, *alternatives: str) -> list[str]:
+        """Which of the fields are set, by their names in the manifest."""
+        return [_manifest_name(type(self), name) for name in alternatives if getattr(self, name) is not None]
+
+    def require_one(self, *alternatives: str) -> None:
+        """Hold a union to its rule.
+
+        Raises:
+            ValueError: none or several of the fields are set.
+        """
+        chosen = self.chosen(*alternatives)
+        if len(chosen) != 1:
+            given = " and ".join(chosen) if chosen else "none"
+            names = ", ".join(_manifest_name(type(self), name) for name in alternatives)
+            raise ValueError(f"give exactly one of {names}; given: {given}")
+
+
+def _manifest_name(resource: type[Resource], field: str) -> str:
+    return resource.model_fields[field].alias or field
+
+
+class SecretKeyReference(Resource):
+    """One key of a Secret in the same namespace."""
+
+    name: ObjectName = Field(description="Name of the Secret.")
+    key: str = Field(min_length=1, max_length=253, description="Key inside the Secret.")
+
+
+class NameReference(Resource):
+    """An object in the same namespace."""
+
+    name: ObjectName = Field(description="Name of the object.")
+
+
+class CatalogSource(Resource):
+    """A model that warmfleet knows how to fetch."""
+
+    name: ObjectName = Field(description="Name in the catalog; `warmfleet model list` shows them.")
+
+
+class HuggingFaceSource(Resource):
+    """A repository on the Hugging Face hub, pinned to one commit."""
+
+    repository: str = Field(
+        pattern=r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$", max_length=192, description="`owner/name`."
+    )
+    revision: str = Field(
+        pattern=r"^[0-9a-f]{40}$",
+        description="Full commit hash; a branch could move under a fleet.",
+    )
+    token_secret_ref: SecretKeyReference | None = Field(
+        default=None, description="Token for a private or gated repository. Default: anonymous."
+    )
+
+
+class ImageSource(Resource):
+    """An OCI image whose root holds the model's files."""
+
+    reference: str = Field(min_length=1, max_length=512, description="Image reference, best with a digest.")
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
+        default="IfNotPresent", description="When the kubelet pulls the image."
+    )
+
+
+class PersistentVolumeClaimSource(Resource):
+    """A claim that already holds the model's files."""
+
+    claim_name: ObjectName = Field(description="Name of the PersistentVolumeClaim.")
+    sub_path: str = Field(default="", max_length=1024, description="Folder inside the volume; empty = root.")
+
+
+class LocalPathSource(Resource):
+    """A folder on this machine; only `warmfleet up` accepts it."""
+
+    path: str = Field(min_length=1, max_length=4096, description="Hugging Face model folder.")
+
+
+class ModelSource(Resource):
+    """Where the model's files come from: exactly one member."""
+
+    catalog: CatalogSource | None = Field(default=None, description="A model of warmfleet's catalog.")
+    hugging_face: HuggingFaceSource | None = Field(default=None, description="A repository on the hub.")
+    image: ImageSource | None = Field(default=None, description="An OCI image.")
+    persistent_volume_claim: PersistentVolumeClaimSource | None = Field(
+        default=None, description="A claim that holds the files."
+    )
+    local_path: LocalPathSource | None = Field(
+        default=None, description="A folder on this machine; only for `warmfleet up`."
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self, validation: ValidationInfo) -> Self:
+        cluster = ("catalog", "hugging_face", "image", "persistent_volume_claim")
+        if (validation.context or {}).get(LOCAL_CONTEXT):
+            self.require_one(*cluster, "local_path")
+        elif self.local_path is not None:
+            raise ValueError("localPath names a folder of one machine; only `warmfleet up` accepts it")
+        else:
+            self.require_one(*cluster)
+        return self
+
+
+class EmptyDirCache(Resource):
+    """Model files on the node's disk, for one pod's life."""
+
+    size_limit: Bytes | None = Field(default=None, ge=1, description="Bytes, as a quantity. Default: none.")
+
+
+class ClaimCache(Resource):
+    """Model files on a claim, filled once by a Job and shared by all replicas."""
+
+    claim_name: ObjectName = Field(description="Name of the PersistentVolumeClaim.")
+
+
+class ModelCache(Resource):
+    """Where fetched files are kept in the cluster: exactly one member."""
+
+    empty_dir: EmptyDirCache | None = Field(default=None, description="One copy per pod.")
+    persistent_volume_claim: ClaimCache | None = Field(default=None, description="One copy for all pods.")
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        self.require_one("empty_dir", "persistent_volume_claim")
+        return self
+
+
+class ModelSpec(Resource):
+    """What is served, and under which names."""
+
+    served_names: tuple[ServedName, ...] = Field(
+        default=(),
+        max_length=8,
+        strict=False,
+        description="Values of `model` that requests may use, up to 8. Default: metadata.name.",
+    )
+    source: ModelSource = Field(description="Where the files come from.")
+    cache: ModelCache | None = Field(default=None, description="Where a cluster keeps them.")
+
+    @model_validator(mode="after")
+    def _distinct_names(self) -> Self:
+        if len(set(self.served_names)) != len(self.served_names):
+            raise ValueError("servedNames holds a name twice")
+        return self
+
+
+class EnvironmentVariable(Resource):
+    """One variable of the engine's environment."""
+
+    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256, description="Its name.")
+    value: str | None = Field(default=None, max_length=32_768, description="Its value. Default: empty.")
+    value_from: Opaque | None = Field(default=None, description="An EnvVarSource instead of a value.")
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if len(self.chosen("value", "value_from")) > 1:
+            raise ValueError("give at most one of value, valueFrom; given: value and valueFrom")
+        if self.name.startswith("WARMFLEET_"):
+            raise ValueError(f"{self.name}: names that begin with WARMFLEET_ are set by warmfleet itself")
+        return self
+
+
+def _known_engine(value: object) -> object:
+    if value == "VLLM":
+        raise ValueError("VLLM workers are not available yet; allowed: Warmfleet")
+    return value
+
+
+class EngineSpec(Resource):
+    """The engine and its limits."""
+
+    type: Annotated[Literal["Warmfleet"], BeforeValidator(_known_engine)] = Field(
+        default="Warmfleet", description="Which engine computes: Warmfleet, the one in this project."
+    )
+    image: str = Field(default="", max_length=512, description="Worker image; empty = the chart's.")
+    dtype: Literal["Auto", "BFloat16", "Float16", "Float32"] = Field(
+        default="Auto",
+        description="--dtype: type of weights and activations. Auto = the device's best.",
+    )
+    weight_quantization: Literal["None", "Int8"] = Field(
+        default="None", description="--quantization: how weights are stored."
+    )
+    max_model_length_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=16_777_216,
+        description="--max-model-len: prompt and answer together, in tokens. Default: the model's context.",
+    )
+    max_running_sequences: int = Field(
+        default=64, ge=1, le=4096, description="--max-num-seqs: sequences in one step."
+    )
+    max_batched_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_048_576,
+        description="--max-num-batched-tokens: tokens in one step. Default: about 100 ms of work.",
+    )
+    env: tuple[EnvironmentVariable, ...] = Field(
+        default=(), max_length=64, strict=False, description="Additional environment, up to 64 variables."
+    )
+
+
+class KvCacheSpec(Resource):
+    """The memory that holds keys and values: exactly one of size, deviceMemoryPercent."""
+
+    size_bytes: Bytes | None = Field(
+        default=None,
+        alias="size",
+        ge=2**20,
+        le=2**50,
+        description="--kv-cache-memory-bytes: bytes per replica, as a quantity from 1Mi to 1Pi.",
+    )
+    device_memory_percent: int | None = Field(
+        default=None,
+        ge=1,
+        le=95,
+        description="--gpu-memory-utilization: percent of device memory, 1..95.",
+    )
+    dtype: Literal["Auto", "Int8", "Int4"] = Field(
+        default="Auto", description="--kv-cache-dtype: type of keys and values. Auto = the engine's dtype."
+    )
+    block_size_tokens: Literal[16, 32, 64, 128] = Field(
+        default=16, description="--block-size: tokens per block. Part of the cache identity."
+    )
+    prefix_caching: Switch = Field(
+        default="Enabled",
+        description="--enable-prefix-caching: reuse the blocks of earlier prompts.",
+    )
+    sharing: Literal["Tenant", "Deployment"] = Field(
+        default="Tenant", description="Who may hit whose blocks: one salt per tenant, or one for all keys."
+    )
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        self.require_one("size_bytes", "device_memory_percent")
+        return self
+
+
+class AutoscalingSpec(Resource):
+    """Replicas that follow KV memory pressure and the reason for cache misses."""
+
+    mode: Literal["Active", "Advisory", "Paused"] = Field(
+        default="Active",
+        description="Active scales, Advisory only says what it would do.",
+    )
+    min_replicas: int = Field(default=1, ge=0, le=1000, description="Fewest replicas; 0 = may sleep.")
+    max_replicas: int = Field(ge=1, le=1000, description="Most replicas.")
+    policy_ref: NameReference | None = Field(
+        default=None, description="An AutoscalingPolicy. Default: built-in rules."
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(
+                f"minReplicas {self.min_replicas} is greater than maxReplicas {self.max_replicas}"
+            )
+        return self
+
+
+class RoutingSpec(Resource):
+    """How the router chooses a worker."""
+
+    policy: Literal["LowestCost", "LeastLoaded", "RoundRobin", "ConsistentHash"] = Field(
+        default="LowestCost",
+        description="LowestCost weighs what a worker holds against its load.",
+    )
+
+
+class RolloutSpec(Resource):
+    """How replicas are replaced, and how long they may take to start and to drain."""
+
+    max_surge: int = Field(default=1, ge=0, le=100, description="Additional replicas during a rollout.")
+    max_unavailable: int = Field(
+        default=0, ge=0, le=100, description="Replicas that may be missing meanwhile"
+    )
+    drain_timeout_seconds: int = Field(
+        default=300, ge=0, le=3600, description="Seconds a stopping worker may finish its streams."
+    )
+    startup_timeout_seconds: int = Field(
+        default=1800, ge=1, le=86_400, description="Seconds a worker may load before it counts as failed."
+    )
+
+    @model_validator(mode="after")
+    def _can_roll(self) -> Self:
+        if self.max_surge == 0 and self.max_unavailable == 0:
+            raise ValueError("maxSurge and maxUnavailable are both 0: no replica could ever be replaced")
+        return self
+
+
+class AcceleratorSpec(Resource):
+    """The device that a worker pod asks for."""
+
+    resource_name: str = Field(
+        default="nvidia.com/gpu", max_length=253, description="Extended resource of the device plugin."
+    )
+    count: int = Field(default=1, ge=1, le=64, description="Devices per replica.")
+    runtime_class_name: ObjectName | None = Field(default=None, description="Default: the node's.")
+    shared_memory_size: Bytes | None = Field(
+        default=None, ge=1, description="Bytes of /dev/shm, as a quantity. Default: the runtime's."
+    )
+
+
+class PodTemplate(Resource):
+    """Overlay over the worker pod; lists merge by key."""
+
+    metadata: Opaque | None = Field(default=None, description="Labels and annotations to add.")
+    spec: Opaque | None = Field(default=None, description="PodSpec fields to add or replace.")
+
+
+class ModelDeploymentSpec(Resource):
+    """What is wanted."""
+
+    model: ModelSpec = Field(description="What is served.")
+    engine: EngineSpec = Field(default_factory=EngineSpec, description="The engine and its limits.")
+    kv_cache: KvCacheSpec = Field(description="The memory that holds keys and values.")
+    replicas: int = Field(
+        default=1, ge=0, le=1000, description="Workers; with autoscaling only the first number of them."
+    )
+    autoscaling: AutoscalingSpec | None = Field(default=None, description="Default: fixed replicas.")
+    routing: RoutingSpec = Field(default_factory=RoutingSpec, description="How the router chooses.")
+    rollout: RolloutSpec = Field(default_factory=RolloutSpec, description="How replicas are replaced.")
+    accelerator: AcceleratorSpec | None = Field(default=None, description="Device per replica.")
+    resources: Opaque | None = Field(default=None, description="ResourceRequirements of the engine.")
+    node_selector: Labels | None = Field(default=None, description="Labels that a node must have.")
+    tolerations: tuple[Opaque, ...] = Field(
+        default=(), max_length=64, strict=False, description="Kubernetes tolerations."
+    )
+    affinity: Opaque | None = Field(default=None, description="Kubernetes affinity.")
+    priority_class_name: ObjectName | None = Field(default=None, description="PriorityClass of the pods.")
+    image_pull_secrets: tuple[NameReference, ...] = Field(
+        default=(), max_length=16, strict=False, description="Secrets for private registries."
+    )
+    pod_template: PodTemplate | None = Field(default=None, description="Overlay over the worker pod.")
+    suspend: bool = Field(default=False, description="true stops every replica and keeps the resource.")
+
+
+class Metadata(Resource):
+    """Name and labels. The API server's own bookkeeping is accepted and dropped."""
+
+    name: str = Field(
+        pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
+        max_length=MAX_DEPLOYMENT_NAME_LENGTH,
+        description="Lower case letters, digits and dashes, from a letter, at most 52.",
+    )
+    namespace: ObjectName | None = Field(default=None, description="Default: the caller's.")
+    labels: Labels | None = Field(default=None, description="Labels, up to 64.")
+    annotations: Labels | None = Field(default=None, description="Annotations, up to 64.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_bookkeeping(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        return {key: item for key, item in value.items() if key not in _BOOKKEEPING}
+
+
+class ModelDeployment(Resource):
+    """A model served by a fleet of workers."""
+
+    api_version: Literal["warmfleet.dev/v1alpha1"] = Field(description=f"Always {API_VERSION}.")
+    kind: Literal["ModelDeployment"] = Field(description=f"Always {KIND}.")
+    metadata: Metadata = Field(description="Name and labels.")
+    spec: ModelDeploymentSpec = Field(description="What is wanted.")
+    status: Annotated[dict[str, Any], Field(max_length=64)] | None = Field(
+        default=None, description="What the operator observed; ignored in a manifest."
+    )
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """Values of `model` that requests may use; never empty."""
+        return self.spec.model.served_names or (self.metadata.name,)
+
+    def to_manifest(self) -> dict[str, Any]:
+        """The manifest again: only what was set, under its names in YAML, quantities in canonical form."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)

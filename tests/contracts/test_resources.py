@@ -1,0 +1,246 @@
+"""The manifest: what it accepts, what it refuses, and whether a refusal says where and why."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from warmfleet_contracts import resources
+from warmfleet_contracts.errors import ManifestError
+from warmfleet_contracts.manifests import MAX_MANIFEST_BYTES, load_manifest
+from warmfleet_contracts.quantities import format_bytes, parse_bytes
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
+
+SMALLEST = """
+apiVersion: warmfleet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: tiny}
+spec:
+  model: {source: {catalog: {name: smollm2-135m-instruct}}}
+  kvCache: {size: 64Mi}
+"""
+
+EVERYTHING = """
+apiVersion: warmfleet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: big, namespace: team-a, labels: {a: b}, annotations: {c: d}, uid: 1, generation: 3}
+spec:
+  model:
+    servedNames: [org/big, big]
+    source: {huggingFace: {repository: org/big, revision: 0123456789012345678901234567890123456789,
+             tokenSecretRef: {name: hub, key: token}}}
+    cache: {persistentVolumeClaim: {claimName: models}}
+  engine: {type: Warmfleet, image: registry/worker@sha256, dtype: BFloat16, weightQuantization: Int8,
+           maxModelLengthTokens: 8192, maxRunningSequences: 128, maxBatchedTokens: 4096,
+           env: [{name: A, value: b}, {name: C, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]}
+  kvCache: {deviceMemoryPercent: 80, dtype: Int8, blockSizeTokens: 64,
+            prefixCaching: Disabled, sharing: Deployment}
+  replicas: 3
+  autoscaling: {mode: Advisory, minReplicas: 0, maxReplicas: 9, policyRef: {name: calm}}
+  routing: {policy: ConsistentHash}
+  rollout: {maxSurge: 0, maxUnavailable: 1, drainTimeoutSeconds: 60, startupTimeoutSeconds: 600}
+  accelerator: {resourceName: nvidia.com/gpu, count: 2, runtimeClassName: nvidia, sharedMemorySize: 8Gi}
+  resources: {limits: {memory: 32Gi}}
+  nodeSelector: {zone: a}
+  tolerations: [{operator: Exists}]
+  affinity: {nodeAffinity: {}}
+  priorityClassName: high
+  imagePullSecrets: [{name: registry}]
+  podTemplate: {metadata: {labels: {x: y}}, spec: {hostNetwork: false}}
+  suspend: true
+status: {readyReplicas: 2}
+"""
+
+
+def test_the_example_is_a_valid_deployment_of_two_workers() -> None:
+    deployment = load_manifest(EXAMPLE)
+
+    assert deployment.served_names == ("smollm2-135m-instruct",)
+    assert deployment.spec.replicas == 2
+    assert deployment.spec.kv_cache.size_bytes == 512 * 2**20
+
+
+def test_the_smallest_manifest_gets_the_documented_defaults() -> None:
+    deployment = load_manifest(SMALLEST)
+
+    assert deployment.served_names == ("tiny",)
+    assert deployment.spec.replicas == 1
+    assert deployment.spec.engine.max_running_sequences == 64
+    assert deployment.spec.engine.max_model_length_tokens is None
+    assert deployment.spec.routing.policy == "LowestCost"
+    assert deployment.spec.kv_cache.block_size_tokens == 16
+
+
+@pytest.mark.parametrize(
+    "text", [SMALLEST, EVERYTHING, EXAMPLE.read_text()], ids=["smallest", "all", "example"]
+)
+def test_a_manifest_survives_the_round_trip(text: str) -> None:
+    deployment = load_manifest(text)
+
+    written = yaml.safe_dump(deployment.to_manifest())
+
+    assert load_manifest(written) == deployment
+    assert load_manifest(written).to_manifest() == deployment.to_manifest()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("size: 64Mi", "size: 64Mb", ["spec.kvCache.size:", "64Mb", "512Mi"]),
+        ("size: 64Mi", "size: 100", ["spec.kvCache.size:", "1048576"]),
+        (
+            "size: 64Mi",
+            "size: 64Mi, deviceMemoryPercent: 50",
+            ["spec.kvCache:", "exactly one", "size and device"],
+        ),
+        ("size: 64Mi", "dtype: Auto", ["spec.kvCache:", "exactly one of size, deviceMemoryPercent", "none"]),
+        ("size: 64Mi", "deviceMemoryPercent: 96", ["spec.kvCache.deviceMemoryPercent:", "95"]),
+        (
+            "size: 64Mi",
+            "size: 64Mi, blockSizeTokens: 17",
+            ["spec.kvCache.blockSizeTokens:", "16, 32, 64, 128"],
+        ),
+        (
+            "size: 64Mi",
+            "size: 64Mi, prefixCacheing: Enabled",
+            ["spec.kvCache.prefixCacheing:", "prefixCaching?"],
+        ),
+        ("catalog: {name: smollm2-135m-instruct}", "", ["spec.model.source:", "exactly one", "none"]),
+        ("catalog: {name: smollm2", "image: {reference: x}, catalog: {name: smollm2", ["catalog and image"]),
+        (
+            "catalog: {name: smollm2-135m-instruct}",
+            "localPath: {path: /m}",
+            ["spec.model.source:", "warmfleet up"],
+        ),
+        ("{catalog: {name: smollm2-135m-instruct}}", "smollm2", ["spec.model.source:", "expected an object"]),
+        ("name: tiny", "name: Tiny", ["metadata.name:", "'Tiny'"]),
+        ("name: tiny", f"name: {'t' * 53}", ["metadata.name:", "52"]),
+        ("name: tiny", "nam: tiny", ["metadata.name: is required", "metadata.nam: unknown field"]),
+        ("spec:", "spec:\n  replicas: '2'", ["spec.replicas:", "'2'", "integer"]),
+        ("spec:", "spec:\n  replicas: 1.5", ["spec.replicas:", "1.5"]),
+        ("spec:", "spec:\n  replicas: -1", ["spec.replicas:", "0"]),
+        ("spec:", "spec:\n  replicas: 1\n  replicas: 2", ["'replicas' stands twice"]),
+        ("spec:", "spec:\n  kv_cache: {size: 1Gi}", ["spec.kv_cache: unknown field", "kvCache?"]),
+        ("spec:", "spec:\n  engine: {type: VLLM}", ["spec.engine.type:", "not available yet"]),
+        (
+            "spec:",
+            "spec:\n  engine: {dtype: FP8}",
+            ["spec.engine.dtype:", "Auto, BFloat16, Float16, Float32"],
+        ),
+        ("spec:", "spec:\n  engine: {env: [{name: 1A}]}", ["spec.engine.env[0].name:"]),
+        ("spec:", "spec:\n  engine: {env: [{name: WARMFLEET_HOME, value: x}]}", ["spec.engine.env[0]:"]),
+        ("spec:", "spec:\n  autoscaling: {minReplicas: 3, maxReplicas: 2}", ["spec.autoscaling:", "3", "2"]),
+        ("spec:", "spec:\n  rollout: {maxSurge: 0}", ["spec.rollout:", "both 0"]),
+        ("model: {", "model: {servedNames: [a, a], ", ["spec.model:", "twice"]),
+        ("model: {", "model: {servedNames: ['a b'], ", ["spec.model.servedNames[0]:", "'a b'"]),
+        ("kind: ModelDeployment", "kind: Deployment", ["kind:", "'Deployment'", "expected ModelDeployment"]),
+        ("v1alpha1", "v2", ["apiVersion:", "expected warmfleet.dev/v1alpha1"]),
+        ("\napiVersion", "\n---\nkind: Namespace\n---\napiVersion", ["2 documents", "exactly one"]),
+        ("\napiVersion", "\n- apiVersion", [":"]),
+        ("{name: tiny}", "!!python/object/apply:os.system [id]", ["not valid YAML"]),
+        ("{name: tiny}", "[" * 5000, ["nested too deeply"]),
+        ("{name: tiny}", "{name: tiny", ["not valid YAML"]),
+    ],
+)
+def test_a_wrong_manifest_is_refused_by_field(
+    tmp_path: Path, before: str, after: str, words: list[str]
+) -> None:
+    assert before in SMALLEST
+    path = tmp_path / "fleet.yaml"
+    path.write_text(SMALLEST.replace(before, after))
+
+    with pytest.raises(ManifestError) as refusal:
+        load_manifest(path)
+
+    assert str(refusal.value).startswith(str(path))
+    for word in words:
+        assert word in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (b"", "no document"),
+        (b"\xff\xfe\xff", "UTF-8"),
+        (b"#" * (MAX_MANIFEST_BYTES + 1), "larger than"),
+        (b"7", "object"),
+    ],
+    ids=["empty", "binary", "too large", "scalar"],
+)
+def test_a_file_that_is_no_manifest_is_refused_by_name(tmp_path: Path, content: bytes, word: str) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_bytes(content)
+
+    with pytest.raises(ManifestError, match=word):
+        load_manifest(path)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match=r"absent\.yaml: no such file"):
+        load_manifest(tmp_path / "absent.yaml")
+
+
+def test_a_local_path_is_for_the_local_fleet_only() -> None:
+    text = SMALLEST.replace("catalog: {name: smollm2-135m-instruct}", "localPath: {path: /models/tiny}")
+
+    deployment = load_manifest(text, local=True)
+
+    assert deployment.spec.model.source.local_path is not None
+    assert deployment.spec.model.source.local_path.path == "/models/tiny"
+    with pytest.raises(ManifestError, match="only `warmfleet up`"):
+        load_manifest(text)
+
+
+def test_every_field_explains_itself() -> None:
+    models = [
+        value
+        for value in vars(resources).values()
+        if isinstance(value, type) and issubclass(value, BaseModel) and value is not BaseModel
+    ]
+
+    silent = [
+        f"{model.__name__}.{name}"
+        for model in models
+        for name, field in model.model_fields.items()
+        if not field.description
+    ]
+
+    assert len(models) > 20
+    assert silent == []
+
+
+@pytest.mark.parametrize(
+    ("quantity", "size_bytes"),
+    [
+        ("512Mi", 512 * 2**20),
+        ("1.5Gi", 3 * 2**29),
+        ("1k", 1000),
+        ("2G", 2 * 10**9),
+        ("1e9", 10**9),
+        ("1E", 10**18),
+        ("1Ei", 2**60),
+        ("0", 0),
+        (4096, 4096),
+        (".5Ki", 512),
+    ],
+)
+def test_quantities_are_read_as_kubernetes_reads_them(quantity: object, size_bytes: int) -> None:
+    assert parse_bytes(quantity) == size_bytes
+
+
+@pytest.mark.parametrize(
+    "quantity",
+    ["", "Mi", "512 Mi", "512mb", "-1Mi", "100m", "0.5", "8Ei", "1e99", "1ki", "9" * 400, True, 1.5, None],
+)
+def test_what_is_no_whole_number_of_bytes_is_refused(quantity: object) -> None:
+    with pytest.raises(ValueError):
+        parse_bytes(quantity)
+
+
+@given(st.integers(min_value=0, max_value=2**63 - 1))
+def test_a_written_quantity_is_the_same_number_of_bytes(size_bytes: int) -> None:
+    assert parse_bytes(format_bytes(size_bytes)) == size_bytes
