@@ -88,6 +88,8 @@ class PromptEncoder:
         """The conversation as text, generation prompt included; raises PromptError."""
         if self._chat_template is None:
             raise PromptError("this model has no chat template; use /v1/completions")
+        if not messages:
+            raise PromptError("a conversation needs at least one message")
         for message in messages:
             # Some templates build control tokens around the role (`<|` role `|>`), so it is a bare word.
             if _ROLE.fullmatch(message.role) is None:
