@@ -6,11 +6,15 @@ wrong block, an unwritten slot, a slot overwritten by another sequence or a comm
 changes the output. `naive_output` knows no blocks at all.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from warmfleet_contracts.blocks import CacheIdentity
 from warmfleet_worker.batch import Chunk, ChunkResult, StepBatch, StepResult
+from warmfleet_worker.engine import EngineCore, SchedulerSettings
+from warmfleet_worker.engine_messages import AddSequence, StepReport
 from warmfleet_worker.sampling import SamplingParameters
 
 VOCABULARY_SIZE = 500
@@ -121,6 +125,162 @@ def naive_output(
         if output[-1] in sampling.stop_token_ids:
             return output, "stop"
     return output, "length"
+
+
+class EngineDriver:
+    """An `EngineCore` over a `FakeRunner`, its reports collected, its invariants checked after every step."""
+
+    def __init__(
+        self,
+        *,
+        total_blocks: int = 64,
+        block_size_tokens: int = 4,
+        window_tokens: int = 0,
+        max_running_sequences: int = 8,
+        max_batched_tokens: int = 64,
+        max_model_length_tokens: int = 256,
+        prefix_caching: bool = True,
+        seconds_per_step: float = 0.0,
+    ) -> None:
+        self.runner = FakeRunner(total_blocks, block_size_tokens)
+        self.now_seconds = 0.0
+        self.seconds_per_step = seconds_per_step
+        self.core = EngineCore(
+            self.runner,
+            CacheIdentity(b"identity-of-test"),
+            "epoch-1",
+            block_size_tokens,
+            window_tokens,
+            SchedulerSettings(
+                max_running_sequences=max_running_sequences,
+                max_batched_tokens=max_batched_tokens,
+                max_model_length_tokens=max_model_length_tokens,
+                prefix_caching=prefix_caching,
+            ),
+            vocabulary_size=1000,
+            poison=True,
+            clock=lambda: self.now_seconds,
+        )
+        self.prompts: dict[int, list[int]] = {}
+        self.sampling: dict[int, SamplingParameters] = {}
+        self.outputs: dict[int, list[int]] = {}
+        self.finish_reasons: dict[int, str] = {}
+        self.errors: dict[int, str] = {}
+        self.cached_tokens: dict[int, int] = {}
+        self.last_blocks: dict[int, bytes] = {}
+        self.resident: set[bytes] = set()
+        """What a router believes that follows the reports."""
+        self.preempted_sequences = 0
+        self.evicted_blocks = 0
+        self._seq = 0
+
+    def add(
+        self,
+        sequence_id: int,
+        prompt: Sequence[int],
+        *,
+        max_output_tokens: int = 8,
+        stop_token_ids: frozenset[int] = frozenset(),
+        salt: bytes = b"",
+        use_prefix_cache: bool = True,
+    ) -> None:
+        sampling = SamplingParameters(
+            temperature=0.0, max_output_tokens=max_output_tokens, stop_token_ids=stop_token_ids
+        )
+        self.prompts[sequence_id] = list(prompt)
+        self.sampling[sequence_id] = sampling
+        self.outputs[sequence_id] = []
+        self.core.add(
+            AddSequence(
+                sequence_id=sequence_id,
+                prompt_token_ids=list(prompt),
+                salt=salt,
+                sampling=sampling,
+                use_prefix_cache=use_prefix_cache,
+            )
+        )
+
+    def step(self) -> StepReport:
+        """One step; its updates are added to what the sequences have said before."""
+        report = self.core.step()
+        self.now_seconds += self.seconds_per_step
+        for update in report.updates:
+            assert update.sequence_id not in self.finish_reasons, "an update after the last one"
+            if update.cached_tokens is not None:
+                assert update.sequence_id not in self.cached_tokens, "admitted twice"
+                self.cached_tokens[update.sequence_id] = update.cached_tokens
+                self.last_blocks[update.sequence_id] = update.last_block
+            self.outputs[update.sequence_id] += update.token_ids
+            if update.finish_reason:
+                self.finish_reasons[update.sequence_id] = update.finish_reason
+                self.errors[update.sequence_id] = update.error
+        self.preempted_sequences += report.preempted_sequences
+        self.evicted_blocks += report.evicted_blocks
+        self._replay(report)
+        self.check()
+        return report
+
+    def run(self, limit_steps: int = 2000) -> None:
+        """Step until nothing is left to do."""
+        for _ in range(limit_steps):
+            if not self.core.has_work:
+                self.check_idle()
+                return
+            self.step()
+        raise AssertionError(f"still at work after {limit_steps} steps")
+
+    def expected(self, sequence_id: int) -> tuple[list[int], str]:
+        """What the sequence must say and why it must end, by the naive computation."""
+        return naive_output(
+            self.prompts[sequence_id], self.sampling[sequence_id], self.core.max_model_length_tokens
+        )
+
+    def assert_exact(self, *sequence_ids: int) -> None:
+        for sequence_id in sequence_ids:
+            got = (self.outputs[sequence_id], self.finish_reasons[sequence_id])
+            assert got == self.expected(sequence_id), f"sequence {sequence_id}"
+
+    def check(self) -> None:
+        """What holds after every step."""
+        pool, scheduler = self.core._pool, self.core._scheduler
+        assert pool.free_blocks + pool.evictable_blocks + pool.pinned_blocks == pool.total_blocks
+        assert self.resident == pool.resident_hashes, "the events do not add up to what is resident"
+        holders: Counter[int] = Counter()
+        writers: Counter[int] = Counter()
+        for sequence in scheduler.running:
+            table = sequence.table
+            assert len(table) * self.core._block_size_tokens >= sequence.computed_tokens
+            for index, block in enumerate(table.blocks):
+                holders[block.block_id] += 1
+                if index < table.committed_blocks:
+                    assert block.block_hash == sequence.block_hashes[index]
+                else:
+                    assert block.block_hash is None
+                    writers[block.block_id] += 1
+        assert pool.pinned_blocks == len(holders)
+        assert all(holders[block_id] == 1 for block_id in writers), "a writable block with two holders"
+        assert all(holders[block.block_id] == block.references for block in pool._blocks)
+        assert not any(len(sequence.table) for sequence in scheduler.waiting)
+
+    def check_idle(self) -> None:
+        """What holds when nothing is left to do: all blocks are back, nobody leads anybody."""
+        pool = self.core._pool
+        assert pool.pinned_blocks == 0
+        assert pool.free_blocks + pool.evictable_blocks == pool.total_blocks
+        assert self.core._cache.led_blocks == 0
+        assert self.finish_reasons.keys() == self.prompts.keys(), "a sequence was forgotten"
+
+    def _replay(self, report: StepReport) -> None:
+        tells = bool(report.cleared or report.stored or report.removed)
+        assert report.seq == self._seq + tells
+        self._seq = report.seq
+        if report.cleared:
+            self.resident.clear()
+        for block_hash in report.stored:
+            assert block_hash not in self.resident, "stored twice"
+            self.resident.add(block_hash)
+        for block_hash in report.removed:
+            self.resident.remove(block_hash)
 
 
 def _extend(before: int, token_id: int) -> int:
