@@ -1,0 +1,180 @@
+"""The event stream's bytes. `kv_events_v1.json` holds what version 1 looks like on the wire, for good."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warmfleet_contracts.errors import ContractError
+from warmfleet_contracts.kv_events import (
+    MAX_FRAME_BYTES,
+    SPOKEN_VERSIONS,
+    Frame,
+    Hello,
+    LoadReport,
+    MessageReader,
+    ResidentDigest,
+    StepTimeFit,
+    decode_message,
+    encode_message,
+    hello_proof,
+)
+
+HERE = Path(__file__).parent
+ONE, TWO = bytes(range(16)), bytes(range(16, 32))
+DIGEST = ResidentDigest().toggled(stored=[ONE, TWO])
+
+VERSION_1 = {
+    "hello": Hello(
+        uid="worker-0",
+        identity=b"cache-identity-1",
+        block_size_tokens=16,
+        window_tokens=0,
+        epoch="epoch-1",
+        served_names=["model-a", "org/model-b"],
+        tokenizer_digest="ab" * 32,
+        max_model_length_tokens=4096,
+        proof=hello_proof(b"token", nonce=b"0123456789abcdef", uid="worker-0", identity=b"cache-identity-1"),
+    ),
+    "live frame": Frame(
+        epoch="epoch-1", seq=7, stored=[ONE, TWO], removed=[b"r" * 16], cleared=False, digest=DIGEST
+    ),
+    "clearing frame": Frame(epoch="epoch-1", seq=8, cleared=True, stored=[ONE, TWO], digest=DIGEST),
+    "snapshot chunk": Frame(epoch="epoch-1", seq=8, stored=[ONE], snapshot_left=1, digest=DIGEST),
+    "last snapshot chunk": Frame(epoch="epoch-1", seq=8, stored=[TWO], snapshot_left=0, digest=DIGEST),
+    "load frame": Frame(
+        epoch="epoch-1",
+        seq=8,
+        digest=DIGEST,
+        load=LoadReport(
+            running_sequences=3,
+            waiting_sequences=1,
+            max_running_sequences=64,
+            queued_uncached_tokens=500,
+            context_tokens=1200,
+            total_blocks=1000,
+            pinned_blocks=80,
+            cached_blocks=2,
+            step_time=StepTimeFit(
+                base_seconds=0.004,
+                per_prefill_token_seconds=0.0005,
+                per_decode_sequence_seconds=0.001,
+                per_context_token_seconds=0.0000005,
+                samples=400,
+            ),
+            admitted_dispatches={"router-a": 17},
+            draining=True,
+        ),
+    ),
+    "empty frame": Frame(epoch="epoch-1", seq=0),
+}
+
+
+def golden(version):
+    recorded = json.loads((HERE / f"kv_events_v{version}.json").read_text())
+    return {name: bytes.fromhex(encoded) for name, encoded in recorded["messages"].items()}
+
+
+def test_every_spoken_version_has_a_golden_file():
+    assert {int(path.stem.removeprefix("kv_events_v")) for path in HERE.glob("kv_events_v*.json")} >= (
+        SPOKEN_VERSIONS
+    )
+
+
+@pytest.mark.parametrize("name", VERSION_1)
+def test_version_1_is_written_and_read_as_recorded(name):
+    recorded = golden(1)[name]
+
+    assert encode_message(VERSION_1[name]) == recorded
+    assert list(MessageReader().feed(recorded)) == [VERSION_1[name]]
+
+
+def test_the_golden_file_names_every_message_and_no_other():
+    assert golden(1).keys() == VERSION_1.keys()
+
+
+@pytest.mark.parametrize("name", VERSION_1)
+def test_unknown_fields_are_tolerated(name):
+    fields = msgspec.msgpack.decode(encode_message(VERSION_1[name])[4:])
+    fields["added_later"] = {"some": ["thing"]}
+    if fields.get("load"):
+        fields["load"]["added_later"] = 1
+
+    assert decode_message(msgspec.msgpack.encode(fields)) == VERSION_1[name]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"v": 2}, {"v": 0}, {"type": "goodbye"}, {"seq": "seven"}, {"stored": "abc"}, {"epoch": None}],
+    ids=str,
+)
+def test_what_this_process_does_not_speak_is_refused(changes):
+    fields = msgspec.msgpack.decode(encode_message(VERSION_1["live frame"])[4:])
+
+    with pytest.raises(ContractError):
+        decode_message(msgspec.msgpack.encode({**fields, **changes}))
+
+
+@settings(max_examples=60, deadline=None)
+@given(cuts=st.lists(st.integers(1, 60), min_size=1))
+def test_messages_survive_any_cutting_of_the_stream(cuts):
+    messages = list(VERSION_1.values())
+    data = b"".join(map(encode_message, messages))
+    reader = MessageReader()
+
+    read = []
+    position = turn = 0
+    while position < len(data):
+        size = cuts[turn % len(cuts)]
+        read += reader.feed(data[position : position + size])
+        position += size
+        turn += 1
+
+    assert read == messages
+
+
+def test_a_frame_beyond_the_limit_is_refused_before_it_is_buffered():
+    with pytest.raises(ContractError, match="exceeds the limit"):
+        list(MessageReader().feed((MAX_FRAME_BYTES + 1).to_bytes(4, "little")))
+    with pytest.raises(ContractError, match="exceeds the limit"):
+        encode_message(Frame(epoch="e", seq=1, stored=[ONE] * (MAX_FRAME_BYTES // 16)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200))
+def test_garbage_is_a_contract_error_and_nothing_else(data):
+    try:
+        list(MessageReader().feed(len(data).to_bytes(4, "little") + data))
+    except ContractError:
+        return
+    raise AssertionError("garbage was understood")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sets(st.binary(min_size=16, max_size=16)), st.randoms(use_true_random=False))
+def test_a_digest_depends_on_the_set_and_not_on_its_history(hashes, shuffler):
+    listed = sorted(hashes)
+    shuffler.shuffle(listed)
+    digest = ResidentDigest()
+    for block_hash in listed:
+        digest = digest.toggled(stored=[block_hash])
+
+    assert digest == ResidentDigest().toggled(stored=sorted(hashes))
+    assert digest.toggled(removed=listed) == ResidentDigest()
+
+
+def test_a_proof_depends_on_every_part():
+    parts = {"nonce": b"n", "uid": "u", "identity": b"i"}
+    proofs = {
+        hello_proof(b"token", **parts),
+        hello_proof(b"other", **parts),
+        hello_proof(b"token", **{**parts, "nonce": b"m"}),
+        hello_proof(b"token", **{**parts, "uid": "v"}),
+        hello_proof(b"token", **{**parts, "identity": b"j"}),
+        hello_proof(b"token", nonce=b"nu", uid="", identity=b"i"),
+    }
+
+    assert len(proofs) == 6
