@@ -20,15 +20,11 @@ from warmfleet_worker.engine_messages import SequenceUpdate
 from warmfleet_worker.kv_cache.block_pool import BlockPool
 from warmfleet_worker.kv_cache.block_table import blocks_for
 from warmfleet_worker.kv_cache.prefix_cache import NO_HIT, PrefixCache, PrefixHit
-from warmfleet_worker.sequence import Following, Sequence, SequenceState
+from warmfleet_worker.sequence import Sequence, SequenceState
 from warmfleet_worker.step_time import MIN_AUTO_BATCHED_TOKENS
 
 WATERMARK_RATIO: Final = 0.01
 """Share of the pool that an admission leaves to the sequences that already run."""
-FOLLOW_STALL_SECONDS: Final = 2.0
-"""A follower waits this long for a leader that commits nothing."""
-FOLLOW_TOTAL_SECONDS: Final = 30.0
-"""A follower waits this long at all; then it computes what is missing itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +99,7 @@ class Scheduler:
         sequence = self._sequences.get(sequence_id)
         return None if sequence is None else self._finish(sequence, "abort")
 
-    def schedule(self, *, now_seconds: float, budget_tokens: int) -> StepPlan:
+    def schedule(self, budget_tokens: int) -> StepPlan:
         """Choose the next step's chunks and give them blocks. Empty only when nothing is to be done."""
         planned, preempted_sequences = self._plan_decodes()
         allowance = self._prefill_allowance(budget_tokens, len(planned))
@@ -112,7 +108,7 @@ class Scheduler:
                 planned[sequence] = min(sequence.uncomputed_tokens, allowance)
                 allowance -= planned[sequence]
         admissions: list[SequenceUpdate] = []
-        if not preempted_sequences:  # a full pool takes nobody in
+        if not preempted_sequences and allowance > 0:  # a full pool takes nobody in
             for sequence in self._admit(now_seconds, budget_tokens):
                 planned[sequence] = min(sequence.uncomputed_tokens, allowance)
                 allowance -= planned[sequence]

@@ -1,0 +1,172 @@
+"""The same greedy tokens, however they were computed.
+
+For each family with seeded tiny weights, in float32 and float64, and for the real model: 500 tokens by full
+recompute, from a cold cache, from a prefix hit, in chunks, in a batch of mates and after preemption. Each
+variant proves by a counter that it happened.
+"""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from warmfleet_testing.catalog_model import pulled_catalog_model
+from warmfleet_testing.engine_runs import EngineRun, full_recompute
+from warmfleet_testing.tiny_models import FAMILIES, tiny_model_folder
+from warmfleet_worker.model.config import load_model_config
+from warmfleet_worker.runner import ModelRunner, RunnerSettings, load_runner
+
+OUTPUT_TOKENS = 500
+BLOCK_TOKENS = 16
+PROMPT_TOKENS = 69
+SHARED_TOKENS = 64
+
+CASES = [(family, dtype) for dtype in ("Float32", "Float64") for family in FAMILIES]
+
+
+class Subject:
+    """One model with its reference answer, and runners with as many blocks as a test wants."""
+
+    def __init__(self, folder: Path, dtype: str, *, threads: int = 1) -> None:
+        self.folder = folder
+        self.dtype = dtype
+        self.threads = threads
+        self.caches_prefixes = load_model_config(folder).window_tokens == 0
+        vocabulary = load_model_config(folder).vocab_size
+        draw = random.Random(7)
+        self.prompt = [draw.randrange(vocabulary) for _ in range(PROMPT_TOKENS)]
+        self.mates = [[draw.randrange(vocabulary) for _ in range(length)] for length in (15, 16, 17, 33, 130)]
+        self.sibling = self.prompt[:SHARED_TOKENS] + [draw.randrange(vocabulary) for _ in range(9)]
+        self._runner = self.new_runner(blocks=160)
+        self.expected = full_recompute(self._runner, self.prompt, OUTPUT_TOKENS)
+
+    def new_runner(self, *, blocks: int) -> ModelRunner:
+        settings = RunnerSettings(
+            kv_cache_bytes=blocks * self._block_bytes(),
+            block_size_tokens=BLOCK_TOKENS,
+            dtype=self.dtype,
+            threads=self.threads,
+            poison=True,
+        )
+        return load_runner(self.folder, settings)
+
+    def engine(self, **settings: int) -> EngineRun:
+        """An engine with an empty cache; the weights are loaded once."""
+        return EngineRun(self._runner, **settings)
+
+    def _block_bytes(self) -> int:
+        config = load_model_config(self.folder)
+        size = {"Float32": 4, "Float64": 8}[self.dtype]
+        return 2 * config.layers * config.kv_heads * config.head_dim * size * BLOCK_TOKENS
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Subject]:
+    made: dict[tuple[str, str], Subject] = {}
+
+    def subject(family: str, dtype: str) -> Subject:
+        if (family, dtype) not in made:
+            folder = tiny_model_folder(family, tmp_path_factory.mktemp(family), max_position_embeddings=1024)
+            made[family, dtype] = Subject(folder, dtype)
+        return made[family, dtype]
+
+    return subject
+
+
+@pytest.mark.parametrize(("family", "dtype"), CASES)
+class TestATinyModelOfEveryFamily:
+    def test_decodes_at_least_a_hundred_distinct_tokens(self, tiny, family, dtype) -> None:
+        subject = tiny(family, dtype)
+        assert len(subject.expected) == OUTPUT_TOKENS
+        assert len(set(subject.expected)) >= 100
+
+    def test_answers_the_same_from_a_cold_cache(self, tiny, family, dtype) -> None:
+        check_cold(tiny(family, dtype))
+
+    def test_answers_the_same_from_a_prefix_hit(self, tiny, family, dtype) -> None:
+        check_prefix_hit(tiny(family, dtype))
+
+    @pytest.mark.parametrize("budget", [1, 15, 16, 17, 64])
+    def test_answers_the_same_in_chunks(self, tiny, family, dtype, budget) -> None:
+        check_chunked(tiny(family, dtype), budget)
+
+    def test_answers_the_same_in_a_batch_of_mates(self, tiny, family, dtype) -> None:
+        check_batched(tiny(family, dtype))
+
+    def test_answers_the_same_after_preemption(self, tiny, family, dtype) -> None:
+        check_preempted(tiny(family, dtype))
+
+
+@pytest.mark.model
+@pytest.mark.timeout(1200)
+def test_the_real_model_answers_the_same_however_it_is_computed() -> None:
+    subject = Subject(pulled_catalog_model(), "Float32", threads=2)
+    assert len(subject.expected) == OUTPUT_TOKENS
+    check_cold(subject)
+    check_prefix_hit(subject)
+    check_chunked(subject, 17)
+    check_batched(subject)
+
+
+def check_cold(subject: Subject) -> None:
+    (outcome,), counters = subject.engine().finish([subject.prompt], OUTPUT_TOKENS)
+
+    assert outcome.token_ids == subject.expected
+    assert outcome.cached_tokens == 0
+    assert counters.computed_tokens == PROMPT_TOKENS + OUTPUT_TOKENS - 1
+    assert counters.chunk_lengths == [PROMPT_TOKENS] + [1] * (OUTPUT_TOKENS - 1)
+
+
+def check_prefix_hit(subject: Subject) -> None:
+    # Given a sibling that has left its prefix in the cache, and mates that have moved blocks about
+    run = subject.engine()
+    run.finish([subject.sibling, *subject.mates[:2]], 20)
+
+    # When the prompt comes, twice: its own answer's blocks are warm the second time
+    (first,), counters = run.finish([subject.prompt], OUTPUT_TOKENS)
+    (second,), _ = run.finish([subject.prompt + subject.expected[:100]], OUTPUT_TOKENS - 100)
+
+    # Then only what the cache lacks was computed, and the tokens are the same
+    cached = SHARED_TOKENS if subject.caches_prefixes else 0
+    warm = (PROMPT_TOKENS + 100 - 1) // BLOCK_TOKENS * BLOCK_TOKENS if subject.caches_prefixes else 0
+    assert first.cached_tokens == cached
+    assert counters.computed_tokens == PROMPT_TOKENS + OUTPUT_TOKENS - 1 - cached
+    assert first.token_ids == subject.expected
+    assert second.cached_tokens == warm
+    assert second.token_ids == subject.expected[100:]
+
+
+def check_chunked(subject: Subject, budget_tokens: int) -> None:
+    run = subject.engine(max_batched_tokens=budget_tokens)
+    (outcome,), counters = run.finish([subject.prompt], OUTPUT_TOKENS)
+
+    whole, rest = divmod(PROMPT_TOKENS, budget_tokens)
+    prefill = [budget_tokens] * whole + ([rest] if rest else [])
+    assert outcome.token_ids == subject.expected
+    assert counters.chunk_lengths == prefill + [1] * (OUTPUT_TOKENS - 1)
+
+
+def check_batched(subject: Subject) -> None:
+    run = subject.engine(max_batched_tokens=24)
+    prompts = [*subject.mates[:2], subject.prompt, *subject.mates[2:]]
+    outcomes, counters = run.finish(prompts, OUTPUT_TOKENS)
+
+    assert outcomes[2].token_ids == subject.expected
+    assert counters.largest_batch == len(prompts)
+    assert counters.mixed_steps > 0
+
+
+def check_preempted(subject: Subject) -> None:
+    # Given a pool that holds any one of three sequences to its end, but not all together
+    runner = subject.new_runner(blocks=60)
+    run = EngineRun(runner)
+
+    # When all three run to the same length
+    prompts = [subject.mates[3], subject.prompt, subject.mates[2]]
+    outcomes, counters = run.finish(prompts, OUTPUT_TOKENS)
+
+    # Then some gave their blocks back on the way, and nobody can tell from the answers
+    assert counters.preempted_sequences > 0
+    assert outcomes[1].token_ids == subject.expected
+    assert all(len(outcome.token_ids) == OUTPUT_TOKENS for outcome in outcomes)
