@@ -5,10 +5,10 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import httpx
 import msgspec
@@ -19,6 +19,9 @@ START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.05
 _LOG_TAIL_BYTES: Final = 2000
+_TERMINATED: Final = 128 + signal.SIGTERM
+
+Result = TypeVar("Result")
 
 
 class BenchError(WarmfleetError):
@@ -72,6 +75,20 @@ async def running(
         yield LocalProcess(name=name, url=url, log_path=log_path)
     finally:
         await _stop(process)
+
+
+def run_to_end(work: Coroutine[Any, Any, Result]) -> Result:
+    """`asyncio.run` that also stops what `work` started when this process is asked to terminate."""
+
+    async def main() -> Result:
+        task = asyncio.ensure_future(work)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await task
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        raise SystemExit(_TERMINATED) from None
 
 
 async def _ready_url(

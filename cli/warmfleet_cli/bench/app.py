@@ -1,0 +1,215 @@
+"""`warmfleet bench prefix` and `warmfleet bench cache`: options in, report and exit code out.
+
+Exit codes: 0 every target reached, 1 a target missed, 2 the benchmark could not be carried out.
+"""
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from warmfleet_cli.bench.cache_results import cache_record, cache_targets, memory_chart, time_chart
+from warmfleet_cli.bench.fleet import WorkerShape
+from warmfleet_cli.bench.prefix import ALL_POLICIES, PrefixSettings, run_prefix_bench
+from warmfleet_cli.bench.prefix_results import prefix_chart, prefix_targets, run_record, summarise
+from warmfleet_cli.bench.processes import run_to_end
+from warmfleet_cli.bench.report import log_folder, reporting
+from warmfleet_cli.bench.tables import cache_lines, generation_table, prefix_table
+from warmfleet_cli.bench.workload import PrefixWorkload, ordinary_tokens
+
+BLOCK_SIZE_TOKENS: Final = 16
+
+bench_app = typer.Typer(
+    no_args_is_help=True, help="Measure what prefix-aware routing and the KV cache are worth on this machine."
+)
+
+
+class OutputForm(StrEnum):
+    """What goes to standard output."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class Dtype(StrEnum):
+    """Of weights and KV."""
+
+    AUTO = "Auto"
+    FLOAT32 = "Float32"
+    BFLOAT16 = "BFloat16"
+    FLOAT16 = "Float16"
+    FLOAT64 = "Float64"
+
+
+ModelName = Annotated[str, typer.Option("--model", help="Catalog model to run; pull it first.")]
+ModelPath = Annotated[
+    Path | None, typer.Option(help="Model folder to run instead of a catalog model.", exists=True)
+]
+OutputDir = Annotated[Path, typer.Option(help="Where JSON, SVG and process logs go.")]
+Output = Annotated[OutputForm, typer.Option(help="What goes to standard output.")]
+Seed = Annotated[int, typer.Option(help="Of prompts and arrivals; another seed is another workload.")]
+
+DEFAULT_MODEL: Final = "smollm2-135m-instruct"
+DEFAULT_FOLDER: Final = Path("bench-results")
+
+
+@bench_app.command("prefix")
+def prefix_command(
+    *,
+    model: ModelName = DEFAULT_MODEL,
+    model_path: ModelPath = None,
+    policies: Annotated[
+        str, typer.Option(help="Comma-separated policies to compare with LowestCost, or: all.")
+    ] = "LowestCost,RoundRobin",
+    workers: Annotated[int, typer.Option(min=1, max=16, help="Worker processes.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, max=100, help="Rounds over all policies.")] = 3,
+    groups: Annotated[int, typer.Option(min=1, help="Groups of prompts with one prefix.")] = 16,
+    prompts_per_group: Annotated[int, typer.Option(min=1, help="Prompts of each group.")] = 5,
+    prefix_tokens: Annotated[int, typer.Option(min=1, help="Tokens that a group shares.")] = 256,
+    question_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt's own.")] = 48,
+    output_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 16,
+    resident_ratio: Annotated[
+        float, typer.Option(min=0.01, help="Everything held once, as a share of the fleet's KV.")
+    ] = 0.73,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Time that the rate is chosen for.")] = 6.0,
+    dtype: Annotated[Dtype, typer.Option(help="Of weights and KV.")] = Dtype.AUTO,
+    seed: Seed = 0,
+    output_dir: OutputDir = DEFAULT_FOLDER,
+    output: Output = OutputForm.TEXT,
+) -> None:
+    """Compare routing policies on prompts that share prefixes.
+
+    Example: warmfleet bench prefix --policies all
+    """
+    start = time.monotonic()
+    from warmfleet_cli.bench.models import load_bench_model  # noqa: PLC0415 - torch takes seconds
+
+    chosen = parse_policies(policies)
+    workload = PrefixWorkload(
+        groups=groups,
+        prompts_per_group=prompts_per_group,
+        prefix_tokens=prefix_tokens,
+        question_tokens=question_tokens,
+        output_tokens=output_tokens,
+        resident_ratio=resident_ratio,
+    )
+    with reporting(output is OutputForm.JSON) as report:
+        machine, remark = report.check_machine()
+        found = load_bench_model(model, model_path, dtype.value)
+        settings = PrefixSettings(
+            shape=WorkerShape(
+                model_path=found.path,
+                served_name=found.served_name,
+                kv_cache_bytes=workload.blocks_per_worker(workers, BLOCK_SIZE_TOKENS)
+                * BLOCK_SIZE_TOKENS
+                * found.kv_shape.bytes_per_token,
+                block_size_tokens=BLOCK_SIZE_TOKENS,
+                dtype=found.dtype,
+                max_model_length_tokens=min(
+                    workload.prompt_tokens + workload.output_tokens, found.max_position
+                ),
+                threads=max(machine.cores // workers, 1),
+            ),
+            vocabulary=ordinary_tokens(found.vocabulary_size),
+            workload=workload,
+            policies=chosen,
+            workers=workers,
+            repeats=repeats,
+            time_limit_seconds=60 * minutes - (time.monotonic() - start),
+            seed=seed,
+        )
+        report.say(machine.line(found.dtype))
+        calibration, runs = report.run(
+            lambda observer: run_to_end(run_prefix_bench(settings, log_folder(output_dir), observer))
+        )
+        summaries = summarise(runs)
+        report.finish(
+            "prefix",
+            output_dir,
+            record={
+                "machine": machine,
+                "idle": remark,
+                "dtype": found.dtype,
+                "workload": workload,
+                "workers": workers,
+                "calibration": calibration,
+                "summaries": summaries,
+                "runs": [run_record(run) for run in runs],
+                "wall_seconds": time.monotonic() - start,
+            },
+            charts={"policies": prefix_chart(summaries)},
+            shown=[prefix_table(summaries)],
+            targets=prefix_targets(runs),
+        )
+
+
+@bench_app.command("cache")
+def cache_command(
+    *,
+    model: ModelName = DEFAULT_MODEL,
+    model_path: ModelPath = None,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens to generate both ways.")] = 500,
+    cached_prompt_tokens: Annotated[
+        int, typer.Option(min=17, help="Cached beginning of the warm prompts.")
+    ] = 1008,
+    repeats: Annotated[int, typer.Option(min=1, help="Cold and warm requests, each.")] = 20,
+    dtype: Annotated[
+        Dtype, typer.Option(help="Of weights and KV. Only Float32 and Float64 promise equal tokens.")
+    ] = Dtype.FLOAT32,
+    seed: Seed = 0,
+    output_dir: OutputDir = DEFAULT_FOLDER,
+    output: Output = OutputForm.TEXT,
+) -> None:
+    """Measure generation with and without a KV cache, and time to first token with a cached prompt.
+
+    Example: warmfleet bench cache --output-dir results
+    """
+    start = time.monotonic()
+    from warmfleet_cli.bench.cache import CacheSettings, run_cache_bench  # noqa: PLC0415 - torch
+    from warmfleet_cli.bench.models import load_bench_model  # noqa: PLC0415 - torch
+
+    with reporting(output is OutputForm.JSON) as report:
+        machine, remark = report.check_machine()
+        found = load_bench_model(model, model_path, dtype.value)
+        settings = CacheSettings(
+            model=found,
+            generated_tokens=tokens,
+            cached_prompt_tokens=cached_prompt_tokens,
+            repeats=repeats,
+            threads=machine.cores,
+            seed=seed,
+        )
+        report.say(machine.line(found.dtype))
+        results = report.run(lambda observer: run_cache_bench(settings, log_folder(output_dir), observer))
+        report.finish(
+            "cache",
+            output_dir,
+            record={
+                "machine": machine,
+                "idle": remark,
+                "dtype": found.dtype,
+                **cache_record(results),
+                "wall_seconds": time.monotonic() - start,
+            },
+            charts={
+                "time": time_chart(results.comparison, results.reference_name),
+                "memory": memory_chart(results),
+            },
+            shown=[generation_table(results), *cache_lines(results)],
+            targets=cache_targets(results, cached_prompt_tokens=cached_prompt_tokens),
+        )
+
+
+def parse_policies(text: str) -> list[str]:
+    """Policies by name, LowestCost always among them and first; "all" is all of them.
+
+    Raises:
+        typer.BadParameter: a name that is no policy.
+    """
+    asked = ALL_POLICIES if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
+    for name in asked:
+        if name not in ALL_POLICIES:
+            raise typer.BadParameter(f"{name!r} is no policy; there are: {', '.join(ALL_POLICIES)}")
+    return list(dict.fromkeys(["LowestCost", *asked]))

@@ -1,0 +1,62 @@
+"""Which model a benchmark runs, and how much KV one of its tokens takes.
+
+Imports torch: loaded only when a benchmark runs.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from warmfleet_cli.bench.processes import BenchError
+from warmfleet_worker.kv_cache.layout import KvShape
+from warmfleet_worker.model.catalog import catalog_model_path, warmfleet_home
+from warmfleet_worker.model.config import load_model_config
+from warmfleet_worker.runner import DTYPES, DtypeName, choose_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class BenchModel:
+    """A model folder, read as far as a benchmark has to know it."""
+
+    path: Path
+    served_name: str
+    dtype: DtypeName
+    """Never "Auto": what that means on this machine."""
+    kv_shape: KvShape
+    vocabulary_size: int
+    max_position: int
+
+
+def load_bench_model(served_name: str, path: Path | None, dtype: DtypeName) -> BenchModel:
+    """The folder at `path`, or the pulled catalog model of that name.
+
+    Raises:
+        BenchError: the catalog model has not been pulled.
+        ModelError: the name is not in the catalog, or the folder's configuration is not supported.
+    """
+    folder = path or catalog_model_path(served_name, warmfleet_home())
+    if folder is None:
+        raise BenchError(
+            f"model {served_name} is not on this machine; fetch it with: warmfleet model pull {served_name}"
+        )
+    config = load_model_config(folder)
+    # The workers run on the same machine, so "Auto" means the same to them.
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    element = choose_dtype(dtype, device)
+    return BenchModel(
+        path=folder,
+        served_name=served_name,
+        dtype=next(name for name, value in _DTYPES.items() if value == element),
+        kv_shape=KvShape(config.layers, config.kv_heads, config.head_dim, element.itemsize),
+        vocabulary_size=config.vocab_size,
+        max_position=config.max_position,
+    )
+
+
+_DTYPES: dict[DtypeName, torch.dtype] = {
+    "Float32": DTYPES["Float32"],
+    "BFloat16": DTYPES["BFloat16"],
+    "Float16": DTYPES["Float16"],
+    "Float64": DTYPES["Float64"],
+}

@@ -1,0 +1,53 @@
+"""How a benchmark tells the person who waits for it what it is doing."""
+
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+
+class Observer(Protocol):
+    """Hears how a benchmark gets on."""
+
+    def stage(self, text: str, total: int) -> None:
+        """A stage of `total` steps begins."""
+
+    def advance(self, steps: int = 1) -> None:
+        """`steps` steps of the present stage are done."""
+
+    def say(self, text: str) -> None:
+        """A figure worth showing before the end."""
+
+
+class ProgressObserver:
+    """Shows a progress bar per stage on `console` while the block lasts."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._task: TaskID | None = None
+
+    def stage(self, text: str, total: int) -> None:
+        self._task = self._progress.add_task(text, total=total)
+
+    def advance(self, steps: int = 1) -> None:
+        assert self._task is not None, "a stage comes first"
+        self._progress.advance(self._task, steps)
+
+    def say(self, text: str) -> None:
+        self._progress.console.print(text, highlight=False)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
