@@ -43,7 +43,7 @@ TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 Temperature = Annotated[float, msgspec.Meta(ge=0, le=2)]
 Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
-Seed = Annotated[int, msgspec.Meta(ge=-(2**63), lt=2**63)]
+Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 NO_EFFECT: Final = frozenset(
     {
