@@ -61,6 +61,7 @@ class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     total_blocks: int
     kv_bytes_per_token: int
     max_model_length_tokens: int
+    """Prompt and output together; never more than the whole KV arena holds."""
     max_batched_tokens: int
     max_running_sequences: int
     dtype: str

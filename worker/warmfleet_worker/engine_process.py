@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from warmfleet_contracts.blocks import IdentityParts, cache_identity, prefix_caching_supported
+from warmfleet_contracts.blocks import IdentityParts, cache_identity
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.kv_events import IDLE_HEARTBEAT_SECONDS
 from warmfleet_worker.engine_messages import (
@@ -150,7 +150,7 @@ def build_core(settings: EngineSettings) -> tuple[Core, EngineReady]:
             kv_cache_bytes=settings.kv_cache_bytes,
             block_size_tokens=settings.block_size_tokens,
             max_model_length_tokens=settings.max_model_length_tokens,
-            threads=settings.threads or os.cpu_count() or 1,
+            threads=settings.threads,
         ),
     )
     window_tokens = runner.model.window_tokens
@@ -165,8 +165,6 @@ def build_core(settings: EngineSettings) -> tuple[Core, EngineReady]:
         )
     )
     epoch = secrets.token_hex(8)
-    max_model_length = min(settings.max_model_length_tokens, runner.model.max_position)
-    prefix_caching = settings.prefix_caching and prefix_caching_supported(window_tokens)
     core = EngineCore(
         runner,
         identity,
@@ -176,9 +174,10 @@ def build_core(settings: EngineSettings) -> tuple[Core, EngineReady]:
         SchedulerSettings(
             max_running_sequences=settings.max_running_sequences,
             max_batched_tokens=settings.max_batched_tokens,
-            max_model_length_tokens=max_model_length,
-            prefix_caching=prefix_caching,
+            max_model_length_tokens=runner.max_model_length_tokens,
+            prefix_caching=settings.prefix_caching,
         ),
+        vocabulary_size=runner.model.vocab_size,
     )
     ready = EngineReady(
         epoch=epoch,
@@ -187,14 +186,14 @@ def build_core(settings: EngineSettings) -> tuple[Core, EngineReady]:
         window_tokens=window_tokens,
         total_blocks=runner.total_blocks,
         kv_bytes_per_token=runner.kv_bytes_per_token,
-        max_model_length_tokens=max_model_length,
+        max_model_length_tokens=core.max_model_length_tokens,
         max_batched_tokens=settings.max_batched_tokens,
         max_running_sequences=settings.max_running_sequences,
         dtype=runner.dtype_name,
-        device="cpu",
+        device=runner.device_name,
         end_token_ids=sorted(runner.model.end_token_ids),
         vocabulary_size=runner.model.vocab_size,
-        prefix_caching=prefix_caching,
+        prefix_caching=core.prefix_caching,
     )
     return core, ready
 

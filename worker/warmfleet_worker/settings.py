@@ -6,12 +6,12 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, get_args
 
 import msgspec
 
 TOKEN_VARIABLE: Final = "WARMFLEET_WORKER_TOKEN"  # noqa: S105 - the variable's name, not a token
-DTYPES: Final = ("Auto", "Float32", "BFloat16", "Float16", "Float64")
+Dtype = Literal["Auto", "Float32", "BFloat16", "Float16", "Float64"]
 BLOCK_SIZES: Final = (16, 32, 64, 128)
 
 
@@ -19,7 +19,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the server passes on to its engine process."""
 
     model_path: str
-    dtype: str = "Auto"
+    dtype: Dtype = "Auto"
     kv_cache_bytes: int = 256 * 1024 * 1024
     """Size of the one KV arena, allocated at the start."""
     block_size_tokens: int = 16
@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--uid", default="", help="identity of this process in the fleet")
     add("--kv-cache-bytes", type=int, default=256 * 1024 * 1024, help="size of the KV cache")
     add("--block-size-tokens", type=int, choices=BLOCK_SIZES, default=16, help="tokens per KV block")
-    add("--dtype", choices=DTYPES, default="Auto", help="type of weights and KV")
+    add("--dtype", choices=get_args(Dtype), default="Auto", help="type of weights and KV")
     add("--max-model-length-tokens", type=int, default=4096, help="prompt and output together")
     add("--max-running-sequences", type=int, default=64, help="sequences computed in one step")
     add("--max-batched-tokens", type=int, default=0, help="tokens computed in one step; 0: automatic")

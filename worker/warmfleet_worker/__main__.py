@@ -1,0 +1,170 @@
+"""`python -m warmfleet_worker`: one model behind an OpenAI-compatible server, its engine in a child process.
+
+Exit codes: 0 after a drain, 1 when the engine failed or died, 2 when the start was refused.
+"""
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+
+import msgspec
+import structlog
+import uvicorn
+
+from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_contracts.prompts import PromptEncoder
+from warmfleet_worker.engine_client import ProcessEngine
+from warmfleet_worker.logs import configure_logs
+from warmfleet_worker.metrics import WorkerMetrics
+from warmfleet_worker.model.assets import load_prompt_assets
+from warmfleet_worker.server.app import build_app
+from warmfleet_worker.server.events import EventHub
+from warmfleet_worker.server.state import EngineNews, WorkerState
+from warmfleet_worker.settings import WorkerSettings, parse_settings
+
+LAST_WORDS_SECONDS = 5
+"""How long open connections may take to end once there is nothing left to say."""
+
+log = structlog.get_logger("warmfleet.worker")
+
+
+class Server(uvicorn.Server):
+    """uvicorn, but SIGTERM is ours: it means drain first."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until told to stop; returns the exit code."""
+    settings = parse_settings(arguments)
+    configure_logs(uid=settings.uid)
+    try:
+        listener = bind(settings.host, settings.port)
+    except OSError as error:
+        log.error(  # noqa: TRY400 - a trace says nothing more
+            "cannot listen", host=settings.host, port=settings.port, flag="--port", reason=str(error)
+        )
+        return 2
+    announce(listener, settings)
+    try:
+        worker, engine = build_worker(settings)
+    except WarmfleetError as error:
+        log.error(  # noqa: TRY400 - a trace says nothing more
+            "cannot serve this model", model=str(settings.model_path), reason=str(error)
+        )
+        return 2
+    config = uvicorn.Config(
+        build_app(worker),
+        access_log=False,
+        lifespan="off",
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=LAST_WORDS_SECONDS,
+        # Longer than a router keeps an idle connection, so that it never writes into a closing one.
+        timeout_keep_alive=75,
+        ws="none",
+    )
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        return runner.run(serve(worker, engine, Server(config), listener))
+
+
+def build_worker(settings: WorkerSettings) -> tuple[WorkerState, ProcessEngine]:
+    """All parts of a worker, nothing started yet.
+
+    Raises:
+        ModelError: tokenizer or template are missing or damaged.
+        PromptError: they cannot be used.
+    """
+    assets = load_prompt_assets(settings.model_path)
+    encoder = PromptEncoder.from_assets(assets)
+    metrics = WorkerMetrics(settings.served_names[0])
+    events = EventHub(on_dropped=metrics.on_dropped_subscriber)
+    engine_settings = msgspec.structs.replace(
+        settings.engine,
+        tokenizer_digest=bytes.fromhex(encoder.tokenizer_digest),
+        chat_template_digest=encoder.chat_template_digest,
+    )
+    engine = ProcessEngine(engine_settings, EngineNews(events, metrics))
+    worker = WorkerState(
+        settings=settings,
+        assets=assets,
+        encoder=encoder,
+        engine=engine,
+        events=events,
+        metrics=metrics,
+        started_seconds=int(time.time()),
+    )
+    return worker, engine
+
+
+async def serve(
+    worker: WorkerState, engine: ProcessEngine, server: uvicorn.Server, listener: socket.socket
+) -> int:
+    """Run engine and server until a signal drained them or one of them ended; returns the exit code."""
+    stop = asyncio.Event()
+
+    def on_signal() -> None:
+        if stop.is_set():  # the second one: do not wait for anybody
+            server.should_exit = server.force_exit = True
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    engine_run = asyncio.create_task(engine.run())
+    server_run = asyncio.create_task(server.serve(sockets=[listener]))
+    drained = asyncio.create_task(_drain_after(stop, worker))
+    await asyncio.wait({engine_run, server_run, drained}, return_when=asyncio.FIRST_COMPLETED)
+    failed = engine_run.done()
+    if failed:
+        worker.ended = True
+        log.error("the engine ended, so does this worker", reason=await engine_run)
+    worker.events.close()
+    server.should_exit = True
+    await server_run
+    for task in (drained, engine_run):
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    log.info("worker ended", exit_code=int(failed))
+    return int(failed)
+
+
+async def _drain_after(stop: asyncio.Event, worker: WorkerState) -> None:
+    """After `stop`: refuse what is new, say so, and let what is live finish within the deadline."""
+    await stop.wait()
+    log.info("draining", deadline_seconds=worker.settings.drain_seconds)
+    worker.draining = True
+    worker.events.drain()
+    worker.engine.drain()
+    try:
+        async with asyncio.timeout(worker.settings.drain_seconds):
+            await worker.open_answers.wait_for_none()
+    except TimeoutError:
+        log.warning("answers were cut off at the drain deadline")
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=2048)
+
+
+def announce(listener: socket.socket, settings: WorkerSettings) -> None:
+    """The one line on stdout: where this worker listens."""
+    host, port = listener.getsockname()[:2]
+    sys.stdout.write(
+        json.dumps({"event": "listening", "host": host, "port": port, "uid": settings.uid}) + "\n"
+    )
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

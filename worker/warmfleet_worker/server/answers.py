@@ -1,0 +1,114 @@
+"""OpenAI's answer objects, chat and text completion, whole and in chunks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from warmfleet_worker.server.choices import Delta, Usage
+
+DONE_EVENT: Final = b"data: [DONE]\n\n"
+PING: Final = b": ping\n\n"
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerHead:
+    """What every object of one answer repeats."""
+
+    request_id: str
+    created: int
+    """Unix time in seconds."""
+    model: str
+
+
+class Dialect(Protocol):
+    """How one endpoint writes its answers."""
+
+    def opening(self, head: AnswerHead, choices: int) -> list[bytes]:
+        """Events before any text."""
+        ...
+
+    def event(self, head: AnswerHead, delta: Delta) -> bytes:
+        """One delta as a server-sent event."""
+        ...
+
+    def usage_event(self, head: AnswerHead, usage: Usage) -> bytes:
+        """The chunk with usage and without choices."""
+        ...
+
+    def whole(self, head: AnswerHead, texts: Sequence[str], reasons: Sequence[str], usage: Usage) -> bytes:
+        """The plain answer."""
+        ...
+
+
+class ChatDialect:
+    """`/v1/chat/completions`."""
+
+    def opening(self, head: AnswerHead, choices: int) -> list[bytes]:
+        role = {"role": "assistant", "content": ""}
+        return [self._chunk(head, [_choice(index, None, delta=role)]) for index in range(choices)]
+
+    def event(self, head: AnswerHead, delta: Delta) -> bytes:
+        content = {"content": delta.text} if delta.text else {}
+        return self._chunk(head, [_choice(delta.index, delta.finish_reason, delta=content)])
+
+    def usage_event(self, head: AnswerHead, usage: Usage) -> bytes:
+        return self._chunk(head, [], usage=usage.as_json())
+
+    def whole(self, head: AnswerHead, texts: Sequence[str], reasons: Sequence[str], usage: Usage) -> bytes:
+        choices = [
+            _choice(index, reason, message={"role": "assistant", "content": text, "refusal": None})
+            for index, (text, reason) in enumerate(zip(texts, reasons, strict=True))
+        ]
+        return _encode(
+            {**_head(head, "chatcmpl", "chat.completion"), "choices": choices, "usage": usage.as_json()}
+        )
+
+    def _chunk(self, head: AnswerHead, choices: list[dict[str, Any]], **more: object) -> bytes:
+        return _sse({**_head(head, "chatcmpl", "chat.completion.chunk"), "choices": choices, **more})
+
+
+class CompletionDialect:
+    """`/v1/completions`."""
+
+    def opening(self, head: AnswerHead, choices: int) -> list[bytes]:
+        del head, choices
+        return []
+
+    def event(self, head: AnswerHead, delta: Delta) -> bytes:
+        return self._chunk(head, [_choice(delta.index, delta.finish_reason, text=delta.text)])
+
+    def usage_event(self, head: AnswerHead, usage: Usage) -> bytes:
+        return self._chunk(head, [], usage=usage.as_json())
+
+    def whole(self, head: AnswerHead, texts: Sequence[str], reasons: Sequence[str], usage: Usage) -> bytes:
+        choices = [
+            _choice(index, reason, text=text)
+            for index, (text, reason) in enumerate(zip(texts, reasons, strict=True))
+        ]
+        return _encode(
+            {**_head(head, "cmpl", "text_completion"), "choices": choices, "usage": usage.as_json()}
+        )
+
+    def _chunk(self, head: AnswerHead, choices: list[dict[str, Any]], **more: object) -> bytes:
+        return _sse({**_head(head, "cmpl", "text_completion"), "choices": choices, **more})
+
+
+def _head(head: AnswerHead, prefix: str, kind: str) -> dict[str, Any]:
+    return {
+        "id": f"{prefix}-{head.request_id}",
+        "object": kind,
+        "created": head.created,
+        "model": head.model,
+    }
+
+
+def _choice(index: int, finish_reason: str | None, **content: object) -> dict[str, Any]:
+    return {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
+
+
+def _sse(value: dict[str, Any]) -> bytes:
+    return b"data: " + _encode(value) + b"\n\n"

@@ -1,0 +1,182 @@
+"""The answer as text: tokens of one or more sequences become deltas, in whatever order they come."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+import msgspec
+
+from warmfleet_contracts.openai import RequestError
+from warmfleet_worker.detokenizer import Detokenizer
+from warmfleet_worker.engine_client import Generation
+from warmfleet_worker.metrics import WorkerMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of one choice's text; the last one says why it ended."""
+
+    index: int
+    text: str
+    finish_reason: str | None = None
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens of all choices of one answer."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+    def as_json(self) -> dict[str, object]:
+        """OpenAI's shape, with cached_tokens even when it is zero."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+class Choice:
+    """One sequence on its way to text, with its times for the metrics."""
+
+    def __init__(  # noqa: PLR0917 - one per part that a choice ties together
+        self,
+        index: int,
+        generation: Generation,
+        detokenizer: Detokenizer,
+        prompt_tokens: int,
+        hidden_ids: frozenset[int],
+        metrics: WorkerMetrics,
+        *,
+        leading_text: str = "",
+    ) -> None:
+        """`hidden_ids` end the sequence and are no part of the text; `leading_text` comes before it."""
+        self.index = index
+        self.generation = generation
+        self.prompt_tokens = prompt_tokens
+        self.completion_tokens = 0
+        self.finish_reason = ""
+        self.first_token_seconds: float | None = None
+        self._detokenizer = detokenizer
+        self._hidden_ids = hidden_ids
+        self._metrics = metrics
+        self._leading_text = leading_text
+        self._started = monotonic()
+        self._last_tokens = self._started
+        self._admitted = False
+
+    @property
+    def cached_tokens(self) -> int:
+        admission = self.generation.admission
+        return admission.cached_tokens if admission else 0
+
+    def note_admission(self) -> None:
+        """Count the admission once it is known."""
+        if self._admitted or self.generation.admission is None:
+            return
+        self._admitted = True
+        self._metrics.on_admission(
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            queue_seconds=monotonic() - self._started,
+        )
+
+    def take(self) -> Delta | None:
+        """What the engine produced since the last call, as text; None if that is nothing to send.
+
+        Raises:
+            RequestError: the engine gave the sequence up.
+        """
+        if self.finish_reason:
+            return None
+        self.note_admission()
+        update = self.generation.take()
+        text = self._text_of(update.token_ids)
+        if self._detokenizer.stopped:
+            self.generation.abort()
+            self.finish_reason = "stop"
+        elif update.finish_reason == "error":
+            raise self._engine_error(update.error)
+        elif update.finish_reason:
+            self.finish_reason = "length" if update.finish_reason == "length" else "stop"
+            text += self._detokenizer.finish()
+        if self.finish_reason:
+            self._metrics.on_finish(
+                reason=self.finish_reason,
+                generated_tokens=self.completion_tokens,
+                seconds=monotonic() - self._started,
+            )
+        elif not text:
+            return None
+        leading, self._leading_text = self._leading_text, ""
+        return Delta(self.index, leading + text, self.finish_reason or None)
+
+    def _text_of(self, token_ids: Sequence[int]) -> str:
+        pieces = []
+        counted = 0
+        for token_id in token_ids:
+            counted += 1
+            if token_id in self._hidden_ids:
+                continue
+            pieces.append(self._detokenizer.push(token_id))
+            if self._detokenizer.stopped:
+                break
+        self.completion_tokens += counted
+        if counted:
+            self._note_tokens(counted)
+        return "".join(pieces)
+
+    def _note_tokens(self, tokens: int) -> None:
+        now = monotonic()
+        if self.first_token_seconds is None:
+            self.first_token_seconds = now - self._started
+            self._metrics.on_first_tokens(tokens, self.first_token_seconds)
+        else:
+            self._metrics.on_tokens(tokens, now - self._last_tokens)
+        self._last_tokens = now
+
+    def _engine_error(self, reason: str) -> RequestError:
+        # Before admission nothing was computed: another replica may still answer.
+        status = 503 if self.generation.admission is None else 500
+        return RequestError(
+            reason, status=status, type="server_error", code="engine_error", retry_after_seconds=1
+        )
+
+
+async def deltas(
+    choices: Sequence[Choice], wake: asyncio.Event, ping_seconds: float
+) -> AsyncIterator[Delta | None]:
+    """Deltas of all choices until each has finished; None for every `ping_seconds` without one.
+
+    Raises:
+        RequestError: the engine gave one of them up.
+    """
+    loop = asyncio.get_running_loop()
+    ping_at = loop.time() + ping_seconds
+    while True:
+        wake.clear()
+        for choice in choices:
+            delta = choice.take()
+            if delta is not None:
+                yield delta
+                ping_at = loop.time() + ping_seconds
+        if all(choice.finish_reason for choice in choices):
+            return
+        try:
+            async with asyncio.timeout_at(ping_at):
+                await wake.wait()
+        except TimeoutError:
+            yield None
+            ping_at = loop.time() + ping_seconds
+
+
+def total_usage(choices: Sequence[Choice]) -> Usage:
+    """Sum over all choices."""
+    return Usage(
+        prompt_tokens=sum(choice.prompt_tokens for choice in choices),
+        completion_tokens=sum(choice.completion_tokens for choice in choices),
+        cached_tokens=sum(choice.cached_tokens for choice in choices),
+    )

@@ -1,0 +1,250 @@
+"""News of the cache for every router: one mirror of the resident set, many subscribers.
+
+The engine's reports are netted for up to 20 ms into one frame. Snapshots come from the mirror, so the
+engine never waits for a router; a subscriber that reads too slowly loses its stream, nobody else does.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+import structlog
+
+from warmfleet_contracts.kv_events import (
+    BUSY_HEARTBEAT_SECONDS,
+    COALESCE_SECONDS,
+    IDLE_HEARTBEAT_SECONDS,
+    Frame,
+    LoadReport,
+    encode_message,
+)
+from warmfleet_contracts.resident import ChangeBuffer, ResidentSet
+from warmfleet_worker.engine_messages import EngineReady, StepReport
+
+MAX_REPLAY_FRAMES: Final = 4096
+MAX_REPLAY_BYTES: Final = 16 * 1024 * 1024
+MAX_SUBSCRIBER_BYTES: Final = 8 * 1024 * 1024
+
+log = structlog.get_logger("warmfleet.worker.events")
+
+
+@dataclass(eq=False)
+class Subscriber:
+    """One open event stream: frames that are not yet sent, bounded in bytes."""
+
+    frames: deque[bytes] = field(default_factory=deque)
+    queued_bytes: int = 0
+    lost: bool = False
+    """It read too slowly, or the hub closed."""
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def put(self, frame: bytes) -> bool:
+        """Queue a frame; False if that was one too many and the stream is lost."""
+        self.queued_bytes += len(frame)
+        if self.queued_bytes > MAX_SUBSCRIBER_BYTES:
+            self.lose()
+            return False
+        self.frames.append(frame)
+        self.wake.set()
+        return True
+
+    def lose(self) -> None:
+        self.lost = True
+        self.frames.clear()
+        self.wake.set()
+
+    async def take(self) -> bytes | None:
+        """Everything queued, waiting for the first of it; None once the stream is lost."""
+        while not self.frames:
+            if self.lost:
+                return None
+            self.wake.clear()
+            await self.wake.wait()
+        data = b"".join(self.frames)
+        self.frames.clear()
+        self.queued_bytes = 0
+        return data
+
+
+class ReplayBuffer:
+    """The last event frames, without gaps, bounded in number and bytes."""
+
+    def __init__(self) -> None:
+        self._frames: deque[tuple[int, bytes]] = deque()
+        self._bytes = 0
+
+    def append(self, seq: int, frame: bytes) -> None:
+        self._frames.append((seq, frame))
+        self._bytes += len(frame)
+        while len(self._frames) > MAX_REPLAY_FRAMES or self._bytes > MAX_REPLAY_BYTES:
+            self._bytes -= len(self._frames.popleft()[1])
+
+    def after(self, seq: int, newest: int) -> list[bytes] | None:
+        """Frames `seq + 1` to `newest`; None if some of them are gone or `seq` lies in the future."""
+        missed = newest - seq
+        if missed < 0 or missed > len(self._frames):
+            return None
+        return [frame for number, frame in self._frames if number > seq]
+
+
+class EventHub:
+    """Turns engine reports into frames and hands them to subscribers. Used from one event loop only."""
+
+    def __init__(self, on_dropped: Callable[[], None] = lambda: None) -> None:
+        self._on_dropped = on_dropped
+        self._mirror = ResidentSet("")
+        self._changes = ChangeBuffer()
+        self._load = LoadReport()
+        self._replay = ReplayBuffer()
+        self._subscribers: set[Subscriber] = set()
+        self._flush_handle: asyncio.TimerHandle | None = None
+        self._draining = False
+        self._closed = False
+        self._started = asyncio.Event()
+
+    @property
+    def position(self) -> str:
+        """`epoch:seq` that covers everything reported so far, what is not sent yet included."""
+        return f"{self._mirror.epoch}:{self._mirror.seq + bool(self._changes)}"
+
+    @property
+    def load(self) -> LoadReport:
+        """The latest load report."""
+        return self._load
+
+    @property
+    def mirror(self) -> ResidentSet:
+        """The resident set as of the last frame."""
+        return self._mirror
+
+    @property
+    def subscribers(self) -> int:
+        return len(self._subscribers)
+
+    def start(self, ready: EngineReady) -> None:
+        """The engine is there: from now on there is something to say."""
+        self._mirror = ResidentSet(ready.epoch)
+        self._load = self._with_draining(
+            LoadReport(max_running_sequences=ready.max_running_sequences, total_blocks=ready.total_blocks)
+        )
+        self._started.set()
+        self._schedule_heartbeat()
+
+    def apply(self, report: StepReport) -> None:
+        """Take in one engine report; what it changed goes out within `COALESCE_SECONDS`."""
+        if report.cleared:
+            self._changes.clear()
+        # The order in which things happened inside one step: a block is evicted before another is stored.
+        for block_hash in report.removed:
+            self._changes.remove(block_hash)
+        for block_hash in report.stored:
+            self._changes.store(block_hash)
+        load = self._with_draining(report.load)
+        news = bool(self._changes) or _differs(load, self._load)
+        self._load = load
+        if news:
+            self._flush_within(COALESCE_SECONDS)
+
+    def drain(self) -> None:
+        """Say at once that this worker is draining."""
+        self._draining = True
+        self._load = self._with_draining(self._load)
+        if self._started.is_set():
+            self._flush()
+
+    def close(self) -> None:
+        """End every stream."""
+        self._closed = True
+        self._started.set()
+        if self._flush_handle is not None:
+            self._flush_handle.cancel()
+        for subscriber in self._subscribers:
+            subscriber.lose()
+
+    async def subscribe(self, epoch: str, after: int | None) -> AsyncIterator[bytes]:
+        """Frames for one router: what it missed or a snapshot, then live frames, until it is lost."""
+        await self._started.wait()
+        if self._closed:
+            return
+        subscriber = Subscriber()
+        self._subscribers.add(subscriber)
+        try:
+            # Taken together with joining: live frames continue exactly where these end.
+            for data in self._catch_up(epoch, after):
+                yield data
+            while (queued := await subscriber.take()) is not None:
+                yield queued
+        finally:
+            self._subscribers.discard(subscriber)
+
+    def _catch_up(self, epoch: str, after: int | None) -> list[bytes]:
+        if epoch == self._mirror.epoch and after is not None:
+            missed = self._replay.after(after, self._mirror.seq)
+            if missed is not None:
+                return [*missed, self._load_frame()]
+        return [encode_message(frame) for frame in self._mirror.snapshot(self._load)]
+
+    def _load_frame(self) -> bytes:
+        mirror = self._mirror
+        return encode_message(
+            Frame(epoch=mirror.epoch, seq=mirror.seq, load=self._load, digest=mirror.digest)
+        )
+
+    def _flush_within(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._flush_handle is not None:
+            if self._flush_handle.when() <= loop.time() + seconds:
+                return
+            self._flush_handle.cancel()
+        self._flush_handle = loop.call_later(seconds, self._flush)
+
+    def _schedule_heartbeat(self) -> None:
+        busy = self._load.running_sequences or self._load.waiting_sequences
+        self._flush_within(BUSY_HEARTBEAT_SECONDS if busy else IDLE_HEARTBEAT_SECONDS)
+
+    def _flush(self) -> None:
+        """Send one frame: the netted changes, or load alone."""
+        if self._flush_handle is not None:
+            self._flush_handle.cancel()
+            self._flush_handle = None
+        if self._closed:
+            return
+        if self._changes:
+            cleared, stored, removed = self._changes.take()
+            seq = self._mirror.seq + 1
+            self._mirror.change(seq, cleared=cleared, stored=stored, removed=removed)
+            data = encode_message(
+                Frame(
+                    epoch=self._mirror.epoch,
+                    seq=seq,
+                    stored=stored,
+                    removed=removed,
+                    cleared=cleared,
+                    load=self._load,
+                    digest=self._mirror.digest,
+                )
+            )
+            self._replay.append(seq, data)
+        else:
+            data = self._load_frame()
+        for subscriber in self._subscribers:
+            if not subscriber.lost and not subscriber.put(data):
+                log.warning("event stream closed: its router reads too slowly")
+                self._on_dropped()
+        self._schedule_heartbeat()
+
+    def _with_draining(self, load: LoadReport) -> LoadReport:
+        return msgspec.structs.replace(load, draining=True) if self._draining else load
+
+
+def _differs(load: LoadReport, previous: LoadReport) -> bool:
+    """Whether a router should hear of this load before the next heartbeat."""
+    return (
+        load.running_sequences != previous.running_sequences
+        or load.waiting_sequences != previous.waiting_sequences
+        or load.admitted_dispatches != previous.admitted_dispatches
+        or load.draining != previous.draining
+    )

@@ -1,0 +1,137 @@
+"""`/internal/`: what routers and operators ask of a worker."""
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from warmfleet_contracts.kv_events import Hello, encode_message, hello_proof
+from warmfleet_contracts.openai import RequestError
+from warmfleet_contracts.worker_api import NONCE_HEADER
+from warmfleet_worker.server.state import WorkerState
+from warmfleet_worker.server.streaming import run_unless_disconnected
+
+MAX_NONCE_BYTES: Final = 64
+MAX_EPOCH_CHARS: Final = 64
+
+
+class InternalEndpoints:
+    """Event stream, prompt assets and cache of one worker."""
+
+    def __init__(self, worker: WorkerState) -> None:
+        self._worker = worker
+
+    async def kv_events(self, request: Request) -> Response:
+        """The event stream; opens before the engine is ready, and says hello once it is."""
+        query = request.query_params
+        nonce = _hex(NONCE_HEADER, request.headers.get(NONCE_HEADER, query.get("nonce", "")))
+        after = query.get("after", "")
+        if after and not (after.isascii() and after.isdecimal() and len(after) <= 20):
+            raise RequestError(f"after: expected a position, got {after[:64]!r}", param="after")
+        limit = self._worker.settings.max_subscribers
+        if self._worker.events.subscribers >= limit:
+            raise RequestError(
+                f"{limit} event streams are open, which is the limit",
+                status=429,
+                code="overloaded",
+                retry_after_seconds=1,
+            )
+        epoch = query.get("epoch", "")[:MAX_EPOCH_CHARS]
+        return EventStream(self._messages(nonce, epoch, int(after) if after else None))
+
+    async def tokenizer(self, request: Request) -> Response:
+        """The assets that a router needs to encode prompts, by their digest."""
+        digest = request.path_params["digest"]
+        if digest != self._worker.encoder.tokenizer_digest:
+            raise RequestError("no tokenizer with this digest is here", status=404, code="not_found")
+        body = msgspec.msgpack.encode(self._worker.assets)
+        return Response(body, media_type="application/msgpack")
+
+    async def cache(self, request: Request) -> Response:
+        """What the cache holds, in numbers."""
+        del request
+        ready = self._worker.ready_engine()
+        mirror, load = self._worker.events.mirror, self._worker.events.load
+        return JSONResponse(
+            {
+                "epoch": ready.epoch,
+                "seq": mirror.seq,
+                "identity": ready.identity.hex(),
+                "block_size_tokens": ready.block_size_tokens,
+                "kv_bytes_per_token": ready.kv_bytes_per_token,
+                "total_blocks": load.total_blocks,
+                "pinned_blocks": load.pinned_blocks,
+                "cached_blocks": load.cached_blocks,
+                "resident_blocks": len(mirror),
+                "resident_xor": mirror.digest.xor.hex(),
+            }
+        )
+
+    async def clear_cache(self, request: Request) -> Response:
+        """Forget every block that no live sequence holds."""
+        del request
+        self._worker.ready_engine()
+        self._worker.engine.clear_cache()
+        return Response(status_code=202)
+
+    async def _messages(self, nonce: bytes, epoch: str, after: int | None) -> AsyncIterator[bytes]:
+        stream = self._worker.events.subscribe(epoch, after)
+        first = True
+        async for data in stream:
+            if first:
+                first = False
+                yield encode_message(self._hello(nonce))
+            yield data
+
+    def _hello(self, nonce: bytes) -> Hello:
+        worker = self._worker
+        ready = worker.engine.ready
+        assert ready is not None, "the hub starts when the engine is ready"
+        token, uid = worker.settings.token, worker.settings.uid
+        return Hello(
+            uid=uid,
+            identity=ready.identity,
+            block_size_tokens=ready.block_size_tokens,
+            window_tokens=ready.window_tokens,
+            epoch=ready.epoch,
+            served_names=list(worker.settings.served_names),
+            tokenizer_digest=worker.encoder.tokenizer_digest,
+            max_model_length_tokens=ready.max_model_length_tokens,
+            proof=hello_proof(token, nonce=nonce, uid=uid, identity=ready.identity) if token else b"",
+        )
+
+
+class EventStream(Response):
+    """Writes frames until the hub ends the stream or the router leaves."""
+
+    def __init__(self, messages: AsyncIterator[bytes]) -> None:
+        super().__init__()
+        self._messages = messages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope
+        await run_unless_disconnected(receive, self._write(send))
+
+    async def _write(self, send: Send) -> None:
+        headers = [(b"content-type", b"application/octet-stream"), (b"x-accel-buffering", b"no")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async for data in self._messages:
+            await send(_body(data, more=True))
+        await send(_body(b"", more=False))
+
+
+def _body(data: bytes, *, more: bool) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": data, "more_body": more}
+
+
+def _hex(name: str, value: str) -> bytes:
+    try:
+        data = bytes.fromhex(value)
+    except ValueError as error:
+        raise RequestError(f"{name}: expected hexadecimal digits", param=name) from error
+    if len(data) > MAX_NONCE_BYTES:
+        raise RequestError(f"{name}: expected at most {MAX_NONCE_BYTES} bytes, got {len(data)}", param=name)
+    return data

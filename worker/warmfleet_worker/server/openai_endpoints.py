@@ -1,0 +1,115 @@
+"""The OpenAI endpoints: completions, models, tokens."""
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from warmfleet_contracts.openai import (
+    GenerationRequest,
+    RequestError,
+    decode_chat_request,
+    decode_completion_request,
+    decode_detokenize_request,
+    decode_tokenize_request,
+)
+from warmfleet_worker.server.answers import ChatDialect, CompletionDialect
+from warmfleet_worker.server.requests import (
+    PromptReader,
+    encode_messages,
+    encode_text,
+    read_body,
+    read_dispatch,
+)
+from warmfleet_worker.server.state import WorkerState
+from warmfleet_worker.server.streaming import Answer, AnswerPlan
+
+
+class OpenAIEndpoints:
+    """What OpenAI's clients call."""
+
+    def __init__(self, worker: WorkerState) -> None:
+        self._worker = worker
+
+    async def chat(self, request: Request) -> Response:
+        dispatch = read_dispatch(request.headers)
+        decoded = decode_chat_request(await read_body(request))
+        reader = self._admit(decoded)
+        sequences = await reader.chat(decoded, dispatch)
+        plan = AnswerPlan(
+            request=decoded, dialect=ChatDialect(), sequences=sequences, leading_texts=[""] * len(sequences)
+        )
+        return self._answer(request, plan)
+
+    async def completion(self, request: Request) -> Response:
+        dispatch = read_dispatch(request.headers)
+        decoded = decode_completion_request(await read_body(request))
+        reader = self._admit(decoded)
+        sequences = await reader.completion(decoded, dispatch)
+        texts = [
+            (prompt if isinstance(prompt, str) else self._worker.encoder.decode(prompt))
+            if decoded.echo
+            else ""
+            for prompt in decoded.prompts
+        ]
+        plan = AnswerPlan(
+            request=decoded, dialect=CompletionDialect(), sequences=sequences, leading_texts=texts
+        )
+        return self._answer(request, plan)
+
+    async def models(self, request: Request) -> Response:
+        del request
+        names = self._worker.settings.served_names
+        return JSONResponse({"object": "list", "data": [self._model(name) for name in names]})
+
+    async def model(self, request: Request) -> Response:
+        name = request.path_params["id"]
+        self._check_model(name)
+        return JSONResponse(self._model(name))
+
+    async def tokenize(self, request: Request) -> Response:
+        decoded = decode_tokenize_request(await read_body(request))
+        self._check_model(decoded.model)
+        encoder = self._worker.encoder
+        if decoded.messages is not None:
+            token_ids = await encode_messages(encoder, decoded.messages)
+        else:
+            token_ids = await encode_text(encoder, decoded.prompt or "")
+        limit = self._worker.ready_engine().max_model_length_tokens
+        return JSONResponse({"count": len(token_ids), "max_model_len": limit, "tokens": token_ids})
+
+    async def detokenize(self, request: Request) -> Response:
+        decoded = decode_detokenize_request(await read_body(request))
+        self._check_model(decoded.model)
+        return JSONResponse({"prompt": self._worker.encoder.decode(decoded.token_ids)})
+
+    def _admit(self, decoded: GenerationRequest) -> PromptReader:
+        self._check_model(decoded.model)
+        ready = self._worker.ready_engine()
+        self._worker.metrics.on_ignored_fields(len(decoded.ignored_fields))
+        return PromptReader(self._worker.encoder, ready)
+
+    def _answer(self, request: Request, plan: AnswerPlan) -> Response:
+        facts = request.state.facts
+        facts.update(model=plan.request.model, stream=plan.request.stream)
+        if plan.request.ignored_fields:
+            facts["ignored_fields"] = len(plan.request.ignored_fields)
+        return Answer(self._worker, plan, request.state.request_id, facts)
+
+    def _check_model(self, name: str | None) -> None:
+        names = self._worker.settings.served_names
+        if name is not None and name not in names:
+            raise RequestError(
+                f"model: {name[:64]!r} is not served here; served: {', '.join(names)}",
+                status=404,
+                param="model",
+                code="model_not_found",
+            )
+
+    def _model(self, name: str) -> dict[str, object]:
+        ready = self._worker.engine.ready
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._worker.started_seconds,
+            "owned_by": "warmfleet",
+            "max_model_len": None if ready is None else ready.max_model_length_tokens,
+        }

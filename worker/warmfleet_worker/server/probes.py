@@ -1,0 +1,48 @@
+"""Endpoints for probes, scrapers and curious people."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from warmfleet_contracts.openai import RequestError
+from warmfleet_worker.server.state import WorkerState
+
+
+class Probes:
+    """Liveness speaks only for the step watchdog; readiness for whether a request would be answered."""
+
+    def __init__(self, worker: WorkerState) -> None:
+        self._worker = worker
+
+    async def livez(self, request: Request) -> Response:
+        del request
+        if self._worker.alive:
+            return JSONResponse({"status": "alive"})
+        return JSONResponse({"status": "the engine has work and reports no step"}, 503)
+
+    async def readyz(self, request: Request) -> Response:
+        del request
+        try:
+            self._worker.ready_engine()
+        except RequestError as error:
+            return JSONResponse({"status": error.message}, 503, error.headers())
+        return JSONResponse({"status": "ready"})
+
+    async def metrics(self, request: Request) -> Response:
+        del request
+        self._worker.metrics.on_subscribers(self._worker.events.subscribers)
+        return Response(self._worker.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+    async def version(self, request: Request) -> Response:
+        del request
+        return JSONResponse({"version": package_version()})
+
+
+def package_version() -> str:
+    """The installed distribution's version."""
+    try:
+        return version("warmfleet")
+    except PackageNotFoundError:  # run from a source tree
+        return "0+unknown"

@@ -1,0 +1,211 @@
+"""From an HTTP request to what the engine is asked: body, dispatch headers, prompts, limits."""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.requests import Request
+
+from warmfleet_contracts.blocks import tenant_salt
+from warmfleet_contracts.errors import PromptError
+from warmfleet_contracts.openai import (
+    MAX_BODY_BYTES,
+    ChatRequest,
+    CompletionRequest,
+    GenerationRequest,
+    RequestError,
+)
+from warmfleet_contracts.prompts import ChatMessage, PromptEncoder
+from warmfleet_contracts.worker_api import DISPATCH_HEADER, ROUTER_ID_HEADER, SALT_HEADER, SEED_HEADER
+from warmfleet_worker.engine_client import SequenceRequest
+from warmfleet_worker.engine_messages import EngineReady
+from warmfleet_worker.sampling import SamplingParameters
+
+BODY_SECONDS: Final = 60.0
+"""How long a client may take to send its body."""
+MAX_SALT_BYTES: Final = 64
+MAX_ROUTER_ID_CHARS: Final = 64
+INLINE_PROMPT_CHARS: Final = 4096
+"""Longer prompts are encoded in a thread, so that live streams do not wait for them."""
+_LOCAL_SALT_KEY: Final = b"warmfleet-local"
+"""Without a router in front there is one tenant; `cache_salt` still separates whoever uses it."""
+
+
+async def read_body(request: Request) -> bytes:
+    """The body, bounded while it is read.
+
+    Raises:
+        RequestError: too large (413) or too slow (408).
+    """
+    too_large = RequestError(f"the body exceeds the limit of {MAX_BODY_BYTES} bytes", status=413)
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                if len(body) + len(chunk) > MAX_BODY_BYTES:
+                    raise too_large
+                body += chunk
+    except TimeoutError as error:
+        raise RequestError(
+            f"the body did not arrive within {BODY_SECONDS:.0f} seconds", status=408
+        ) from error
+    return bytes(body)
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchHeaders:
+    """What a router says of its dispatch. The caller has presented the token, or none is configured."""
+
+    salt: bytes | None = None
+    router_id: str = ""
+    dispatch: int = 0
+    seed: int | None = None
+
+
+def read_dispatch(headers: Headers) -> DispatchHeaders:
+    """The `x-warmfleet-*` request headers.
+
+    Raises:
+        RequestError: one of them is malformed.
+    """
+    salt = headers.get(SALT_HEADER)
+    return DispatchHeaders(
+        salt=None if salt is None else _salt(salt),
+        router_id=headers.get(ROUTER_ID_HEADER, "")[:MAX_ROUTER_ID_CHARS],
+        dispatch=_number(headers, DISPATCH_HEADER) or 0,
+        seed=_number(headers, SEED_HEADER),
+    )
+
+
+def _salt(value: str) -> bytes:
+    try:
+        salt = bytes.fromhex(value)
+    except ValueError as error:
+        raise RequestError(f"{SALT_HEADER}: expected hexadecimal digits") from error
+    if len(salt) > MAX_SALT_BYTES:
+        raise RequestError(f"{SALT_HEADER}: expected at most {MAX_SALT_BYTES} bytes, got {len(salt)}")
+    return salt
+
+
+def _number(headers: Headers, name: str) -> int | None:
+    value = headers.get(name)
+    if value is None:
+        return None
+    if not (value.isascii() and value.isdecimal() and len(value) <= 20 and int(value) < 2**64):
+        raise RequestError(f"{name}: expected an unsigned 64-bit number, got {value[:64]!r}")
+    return int(value)
+
+
+class PromptReader:
+    """Encodes prompts and checks them against the model's limits."""
+
+    def __init__(self, encoder: PromptEncoder, ready: EngineReady) -> None:
+        self._encoder = encoder
+        self._ready = ready
+
+    async def chat(self, request: ChatRequest, dispatch: DispatchHeaders) -> list[SequenceRequest]:
+        """The one sequence of a chat request; raises RequestError."""
+        token_ids = await encode_messages(self._encoder, request.messages)
+        return self._sequences(request, [token_ids], dispatch, param="messages")
+
+    async def completion(
+        self, request: CompletionRequest, dispatch: DispatchHeaders
+    ) -> list[SequenceRequest]:
+        """One sequence per prompt; raises RequestError."""
+        token_ids = [
+            await encode_text(self._encoder, prompt) if isinstance(prompt, str) else prompt
+            for prompt in request.prompts
+        ]
+        return self._sequences(request, token_ids, dispatch, param="prompt")
+
+    def _sequences(
+        self,
+        request: GenerationRequest,
+        prompts: Sequence[list[int]],
+        dispatch: DispatchHeaders,
+        *,
+        param: str,
+    ) -> list[SequenceRequest]:
+        for token_ids in prompts:
+            self._check(token_ids, param)
+        return [
+            SequenceRequest(
+                prompt_token_ids=token_ids,
+                sampling=self._sampling(request, len(token_ids), dispatch.seed),
+                salt=_request_salt(request, dispatch),
+                # One dispatch is one unit of load at the router, whatever it holds.
+                router_id=dispatch.router_id,
+                dispatch=dispatch.dispatch,
+            )
+            for token_ids in prompts
+        ]
+
+    def _check(self, token_ids: list[int], param: str) -> None:
+        if not token_ids:
+            raise RequestError(f"{param}: expected at least one token, got none", param=param)
+        highest = max(token_ids)
+        if highest >= self._ready.vocabulary_size:
+            raise RequestError(
+                f"{param}: expected token ids below {self._ready.vocabulary_size}, got {highest}",
+                param=param,
+            )
+        # One token must be left for the answer.
+        limit = self._ready.max_model_length_tokens
+        if len(token_ids) >= limit:
+            raise RequestError(
+                f"This model's maximum context length is {limit} tokens. However, the prompt has "
+                f"{len(token_ids)} tokens, and the answer needs at least one more.",
+                param=param,
+                code="context_length_exceeded",
+            )
+
+    def _sampling(
+        self, request: GenerationRequest, prompt_tokens: int, drawn_seed: int | None
+    ) -> SamplingParameters:
+        left = self._ready.max_model_length_tokens - prompt_tokens
+        seed = request.seed if request.seed is not None else drawn_seed
+        end_token_ids = () if request.ignore_eos else self._ready.end_token_ids
+        return SamplingParameters(
+            temperature=request.temperature,
+            top_p=request.top_p,
+            top_k=request.top_k,
+            min_p=request.min_p,
+            seed=secrets.randbits(64) if seed is None else seed,
+            max_output_tokens=min(request.max_output_tokens or left, left),
+            stop_token_ids=frozenset((*request.stop_token_ids, *end_token_ids)),
+        )
+
+
+async def encode_messages(encoder: PromptEncoder, messages: Sequence[ChatMessage]) -> list[int]:
+    """Token ids of a conversation; a prompt error becomes a 400."""
+    try:
+        if sum(len(message.content) for message in messages) > INLINE_PROMPT_CHARS:
+            return await run_in_threadpool(encoder.encode_chat, messages)
+        return encoder.encode_chat(messages)
+    except PromptError as error:
+        raise RequestError(str(error), param="messages") from error
+
+
+async def encode_text(encoder: PromptEncoder, text: str) -> list[int]:
+    """Token ids of a completion prompt; a prompt error becomes a 400."""
+    try:
+        if len(text) > INLINE_PROMPT_CHARS:
+            return await run_in_threadpool(encoder.encode_text, text)
+        return encoder.encode_text(text)
+    except PromptError as error:
+        raise RequestError(str(error), param="prompt") from error
+
+
+def _request_salt(request: GenerationRequest, dispatch: DispatchHeaders) -> bytes:
+    if dispatch.salt is not None:
+        return dispatch.salt
+    if request.cache_salt:
+        return tenant_salt(_LOCAL_SALT_KEY, "", request.cache_salt)
+    return b""

@@ -1,0 +1,113 @@
+"""What the endpoints of one worker share, and how far its life is."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from warmfleet_contracts.openai import RequestError
+from warmfleet_contracts.prompts import PromptEncoder
+from warmfleet_contracts.worker_api import PromptAssets
+from warmfleet_worker.engine_client import Engine
+from warmfleet_worker.engine_messages import EngineReady, StepReport
+from warmfleet_worker.metrics import WorkerMetrics
+from warmfleet_worker.server.events import EventHub
+from warmfleet_worker.settings import WorkerSettings
+
+
+class OpenAnswers:
+    """Counts the answers that are being written, so that a drain can wait for the last."""
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._none = asyncio.Event()
+        self._none.set()
+
+    def __enter__(self) -> None:
+        self._open += 1
+        self._none.clear()
+
+    def __exit__(self, *exception: object) -> None:
+        self._open -= 1
+        if not self._open:
+            self._none.set()
+
+    async def wait_for_none(self) -> None:
+        await self._none.wait()
+
+
+@dataclass(slots=True)
+class WorkerState:
+    """One worker's parts; `__main__` builds it."""
+
+    settings: WorkerSettings
+    assets: PromptAssets
+    encoder: PromptEncoder
+    engine: Engine
+    events: EventHub
+    metrics: WorkerMetrics
+    started_seconds: int
+    """Unix time."""
+    draining: bool = False
+    open_answers: OpenAnswers = field(default_factory=OpenAnswers)
+    ended: bool = False
+    """Whether the engine is gone: this process is about to end too."""
+
+    def ready_engine(self) -> EngineReady:
+        """What the engine said when it had loaded.
+
+        Raises:
+            RequestError: it has not yet, or no new request is taken (503).
+        """
+        if self.draining:
+            raise self.not_ready_error("this worker is draining")
+        if self.ended or self.engine.ready is None:
+            raise self.not_ready_error("the engine is not ready")
+        return self.engine.ready
+
+    def check_room(self, sequences: int) -> None:
+        """Refuse what would exceed the bound on live sequences.
+
+        Raises:
+            RequestError: 429, before any work is admitted.
+        """
+        limit = self.settings.max_live_sequences
+        if self.engine.live_sequences + sequences > limit:
+            raise RequestError(
+                f"this worker has {self.engine.live_sequences} live sequences, the limit is {limit}",
+                status=429,
+                type="rate_limit_error",
+                code="overloaded",
+                retry_after_seconds=1,
+            )
+
+    def not_ready_error(self, reason: str) -> RequestError:
+        return RequestError(reason, status=503, type="server_error", code="not_ready", retry_after_seconds=1)
+
+    @property
+    def alive(self) -> bool:
+        """False when the engine has work and has said nothing for too long."""
+        if self.ended:
+            return False
+        if not self.engine.live_sequences:
+            return True
+        silent_seconds = asyncio.get_running_loop().time() - self.engine.last_report_seconds
+        return silent_seconds < self.settings.stall_seconds
+
+
+class EngineNews:
+    """Hands what the engine says to the event hub and the metrics."""
+
+    def __init__(self, events: EventHub, metrics: WorkerMetrics) -> None:
+        self._events = events
+        self._metrics = metrics
+
+    @property
+    def position(self) -> str:
+        return self._events.position
+
+    def on_ready(self, ready: EngineReady) -> None:
+        self._metrics.on_ready(ready)
+        self._events.start(ready)
+
+    def on_report(self, report: StepReport) -> None:
+        self._metrics.on_report(report)
+        self._events.apply(report)

@@ -1,0 +1,210 @@
+"""From a decoded request to bytes: a plain answer or an event stream, given up when the client leaves."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Coroutine, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from warmfleet_contracts.openai import GenerationRequest, RequestError
+from warmfleet_contracts.worker_api import (
+    CACHED_TOKENS_HEADER,
+    LAST_BLOCK_HEADER,
+    POSITION_HEADER,
+    PROMPT_TOKENS_HEADER,
+)
+from warmfleet_worker.detokenizer import Detokenizer
+from warmfleet_worker.engine_client import EngineGoneError, SequenceRequest
+from warmfleet_worker.server.answers import DONE_EVENT, PING, AnswerHead, Dialect
+from warmfleet_worker.server.choices import Choice, deltas, total_usage
+from warmfleet_worker.server.state import WorkerState
+
+STREAM_HEADERS: Final = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",
+}
+
+
+class SlowClientError(Exception):
+    """The client did not take a write in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerPlan:
+    """One decoded request and the sequences that answer it."""
+
+    request: GenerationRequest
+    dialect: Dialect
+    sequences: Sequence[SequenceRequest]
+    leading_texts: Sequence[str]
+    """Text before each choice: the prompt itself for `echo`."""
+
+
+class Answer(Response):
+    """Runs the sequences of one request and writes the answer."""
+
+    def __init__(self, worker: WorkerState, plan: AnswerPlan, request_id: str, facts: dict[str, Any]) -> None:
+        """`facts` collects what the request's log line says."""
+        super().__init__()
+        self._worker = worker
+        self._plan = plan
+        self._facts = facts
+        self._head = AnswerHead(request_id=request_id, created=int(time.time()), model=plan.request.model)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope
+        completed = False
+        with ExitStack() as stack:
+            stack.enter_context(self._worker.open_answers)
+            wake = asyncio.Event()
+            choices = self._submit(stack, wake)
+            try:
+                completed = await run_unless_disconnected(receive, self._answer(choices, wake, send))
+            finally:
+                if not completed:
+                    self._worker.metrics.on_abort()
+                usage = total_usage(choices)
+                self._facts.update(
+                    prompt_tokens=usage.prompt_tokens,
+                    cached_tokens=usage.cached_tokens,
+                    completion_tokens=usage.completion_tokens,
+                    first_token_seconds=choices[0].first_token_seconds,
+                    finish_reasons=[choice.finish_reason or "abort" for choice in choices],
+                )
+
+    def _submit(self, stack: ExitStack, wake: asyncio.Event) -> list[Choice]:
+        worker, plan = self._worker, self._plan
+        worker.check_room(len(plan.sequences))
+        choices = []
+        for index, sequence in enumerate(plan.sequences):
+            try:
+                generation = stack.enter_context(worker.engine.submit(sequence, wake))
+            except EngineGoneError as error:
+                raise worker.not_ready_error(str(error)) from error
+            choices.append(
+                Choice(
+                    index,
+                    generation,
+                    Detokenizer(worker.encoder.tokenizer, plan.request.stop),
+                    len(sequence.prompt_token_ids),
+                    sequence.sampling.stop_token_ids,
+                    worker.metrics,
+                    leading_text=plan.leading_texts[index],
+                )
+            )
+        return choices
+
+    async def _answer(self, choices: list[Choice], wake: asyncio.Event, send: Send) -> None:
+        # After `ping_seconds` a stream starts without knowing what the cache held.
+        await wait_for_admission(choices[0], wake, self._worker.settings.ping_seconds)
+        if self._plan.request.stream:
+            await self._stream(choices, wake, send)
+        else:
+            await self._whole(choices, wake, send)
+
+    async def _whole(self, choices: list[Choice], wake: asyncio.Event, send: Send) -> None:
+        pieces: list[list[str]] = [[] for _ in choices]
+        async for delta in deltas(choices, wake, self._worker.settings.ping_seconds):
+            if delta is not None:
+                pieces[delta.index].append(delta.text)
+        body = self._plan.dialect.whole(
+            self._head,
+            ["".join(texts) for texts in pieces],
+            [choice.finish_reason for choice in choices],
+            total_usage(choices),
+        )
+        headers = {"content-type": "application/json", "content-length": str(len(body))}
+        await send(_start({**headers, **admission_headers(choices[0])}))
+        await self._write(send, body, more=False)
+
+    async def _stream(self, choices: list[Choice], wake: asyncio.Event, send: Send) -> None:
+        dialect, head = self._plan.dialect, self._head
+        if choices[0].generation.finished and choices[0].generation.admission is None:
+            choices[0].take()  # a refusal is still an HTTP status here
+        await send(_start({**STREAM_HEADERS, **admission_headers(choices[0])}))
+        # With the first text, not before: the first event is what clients take for the first token.
+        opening = dialect.opening(head, len(choices))
+        try:
+            async for delta in deltas(choices, wake, self._worker.settings.ping_seconds):
+                if delta is None:
+                    await self._write(send, PING)
+                    continue
+                for event in opening:
+                    await self._write(send, event)
+                opening = []
+                await self._write(send, dialect.event(head, delta))
+            if self._plan.request.include_usage:
+                await self._write(send, dialect.usage_event(head, total_usage(choices)))
+            await self._write(send, DONE_EVENT)
+        except RequestError as error:
+            self._facts["error"] = error.message
+            await self._write(send, error.event())
+        await self._write(send, b"", more=False)
+
+    async def _write(self, send: Send, body: bytes, *, more: bool = True) -> None:
+        try:
+            async with asyncio.timeout(self._worker.settings.write_seconds):
+                await send({"type": "http.response.body", "body": body, "more_body": more})
+        except TimeoutError as error:
+            raise SlowClientError from error
+
+
+async def wait_for_admission(choice: Choice, wake: asyncio.Event, timeout_seconds: float) -> None:
+    """Wait until the engine has matched the sequence against its cache, or ended it, or time is up."""
+    generation = choice.generation
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_seconds):
+            while generation.admission is None and not generation.finished:
+                wake.clear()
+                await wake.wait()
+    choice.note_admission()
+
+
+def admission_headers(choice: Choice) -> dict[str, str]:
+    """What the cache held of the first sequence; without admission only the prompt's length is known."""
+    headers = {PROMPT_TOKENS_HEADER: str(choice.prompt_tokens)}
+    admission = choice.generation.admission
+    if admission is not None:
+        headers[CACHED_TOKENS_HEADER] = str(admission.cached_tokens)
+        headers[POSITION_HEADER] = admission.position
+        if admission.last_block:
+            headers[LAST_BLOCK_HEADER] = admission.last_block.hex()
+    return headers
+
+
+async def run_unless_disconnected(receive: Receive, work: Coroutine[Any, Any, None]) -> bool:
+    """Run `work` to its end, or cancel it as soon as the client is gone; True if it completed.
+
+    A client that does not take what is written counts as gone.
+    """
+    watcher = asyncio.ensure_future(_disconnected(receive))
+    worker = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({watcher, worker}, return_when=asyncio.FIRST_COMPLETED)
+        if not worker.done():
+            return False
+        try:
+            worker.result()
+        except SlowClientError:
+            return False
+        return True
+    finally:
+        for task in (watcher, worker):
+            task.cancel()
+        await asyncio.gather(watcher, worker, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _start(headers: dict[str, str]) -> dict[str, Any]:
+    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    return {"type": "http.response.start", "status": 200, "headers": raw}
