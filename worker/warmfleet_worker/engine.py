@@ -4,9 +4,7 @@ One thread owns it. No request and no failing step ends it: what goes wrong is t
 it concerns.
 """
 
-import time
 from collections import OrderedDict
-from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import Final, Protocol
 
@@ -56,12 +54,11 @@ class EngineCore:
         *,
         vocabulary_size: int = _LARGEST_TOKEN_ID + 1,
         poison: bool = False,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Take over the runner's whole arena.
 
         `vocabulary_size` refuses token ids that the model has no embedding for. `poison` overwrites the
-        content of freed blocks (tests). `clock` gives seconds; only waits for other sequences use it.
+        content of freed blocks (tests).
         """
         self.epoch = epoch
         self.prefix_caching = settings.prefix_caching and prefix_caching_supported(window_tokens)
@@ -69,7 +66,6 @@ class EngineCore:
         self._runner = runner
         self._settings = settings
         self._vocabulary_size = vocabulary_size
-        self._clock = clock
         self._block_size_tokens = block_size_tokens
         self._pool = BlockPool(runner.total_blocks, poison=runner.poison_blocks if poison else None)
         self._cache = PrefixCache(self._pool, identity, block_size_tokens)
@@ -146,7 +142,7 @@ class EngineCore:
 
     def step(self) -> StepReport:
         """Compute one step for whatever fits, and report all news since the last step."""
-        plan = self._scheduler.schedule(now_seconds=self._clock(), budget_tokens=self.max_batched_tokens)
+        plan = self._scheduler.schedule(self.max_batched_tokens)
         step_seconds = 0.0
         outcomes: list[SequenceUpdate] = []
         if plan.sequences:

@@ -1,7 +1,7 @@
 """Which tokens of which sequence are computed next, and what a finished step means for each of them.
 
 `schedule` turns the present state into a `StepPlan`; the engine has the runner compute it; `apply` (or
-`fail`) takes the outcome. Nothing here waits, measures time or touches a tensor.
+`fail`) takes the outcome. Nothing here waits, asks for the time or touches a tensor.
 
 The order of a step: every decode first, so that streams keep flowing; then running prefills; then waiting
 sequences, in order of arrival, while seats, token budget and blocks last. When a decode finds the pool
@@ -11,7 +11,6 @@ mostly from its own blocks in the cache. The oldest sequence is therefore never 
 
 import bisect
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -107,16 +106,8 @@ class Scheduler:
             if sequence not in planned and allowance > 0:
                 planned[sequence] = min(sequence.uncomputed_tokens, allowance)
                 allowance -= planned[sequence]
-        admissions: list[SequenceUpdate] = []
-        if not preempted_sequences and allowance > 0:  # a full pool takes nobody in
-            for sequence in self._admit(now_seconds, budget_tokens):
-                planned[sequence] = min(sequence.uncomputed_tokens, allowance)
-                allowance -= planned[sequence]
-                if not sequence.admitted:
-                    sequence.admitted = True
-                    admissions.append(self._admission(sequence))
-                if allowance <= 0:
-                    break
+        # A step that preempted takes nobody in.
+        admissions = [] if preempted_sequences else self._admit(planned, allowance, budget_tokens)
         chunks = tuple(self._chunk(sequence, tokens) for sequence, tokens in planned.items())
         return StepPlan(StepBatch(chunks), tuple(planned), preempted_sequences, tuple(admissions))
 
@@ -163,67 +154,64 @@ class Scheduler:
         seats = self._settings.max_running_sequences
         return min(seats, budget_tokens) if self._settings.max_batched_tokens else seats
 
-    def _admit(self, now_seconds: float, budget_tokens: int) -> Iterator[Sequence]:
-        """Start waiting sequences one after the other, as long as the caller asks for more."""
+    def _admit(
+        self, planned: dict[Sequence, int], allowance: int, budget_tokens: int
+    ) -> list[SequenceUpdate]:
+        """Start waiting sequences and plan their first chunks; returns the first updates of new ones."""
         seats = self._seats(budget_tokens)
+        admissions: list[SequenceUpdate] = []
         place = 0
-        while place < len(self._waiting) and len(self._running) < seats:
+        while allowance > 0 and place < len(self._waiting) and len(self._running) < seats:
             sequence = self._waiting[place]
-            if self._still_awaits(sequence, now_seconds):
-                place += 1
-                continue
             hit = self._match(sequence)
             sequence.uncached_tokens = len(sequence.token_ids) - hit.cached_tokens
-            if self._starts_to_follow(sequence, hit, now_seconds):
+            if self._leader(sequence, hit) in planned:
                 place += 1
                 continue
-            # All blocks of the known tokens at once: a prefill that has begun is never stuck half-way.
-            missing = self._blocks(len(sequence.token_ids)) - len(hit.blocks)
-            watermark_blocks = self._watermark_blocks if self._running else 0
-            if missing + hit.evictable_blocks + watermark_blocks > self._pool.available_blocks:
-                return
-            self._pool.pin(hit.blocks)
-            sequence.table.adopt(hit.blocks)
-            sequence.table.extend(self._pool.allocate(missing))
-            sequence.computed_tokens = hit.cached_tokens
-            sequence.following = None
-            sequence.state = SequenceState.RUNNING
-            if sequence.uses_cache:
-                self._cache.lead(sequence.sequence_id, sequence.block_hashes[len(hit.blocks) :])
-            del self._waiting[place]
-            self._running.append(sequence)
-            yield sequence
+            if not self._start(sequence, hit):
+                break  # nobody overtakes a sequence that waits for blocks
+            planned[sequence] = min(sequence.uncomputed_tokens, allowance)
+            allowance -= planned[sequence]
+            if not sequence.admitted:
+                sequence.admitted = True
+                admissions.append(self._admission(sequence))
+        return admissions
+
+    def _leader(self, sequence: Sequence, hit: PrefixHit) -> Sequence | None:
+        """Who computes the next block that `sequence` could reuse.
+
+        A follower is passed over only while its leader is part of the very step being planned: each step
+        of the wait brings the awaited block nearer, the wait ends with the leader's prefill at the latest,
+        and a leader that left, failed or was preempted is followed no longer.
+        """
+        usable_tokens = hit.cached_tokens + self._block_size_tokens
+        if not sequence.uses_cache or usable_tokens >= len(sequence.token_ids):
+            return None  # the last token is computed anyway, and the block it stands in with it
+        leader = self._cache.leader_of(sequence.block_hashes[len(hit.blocks)])
+        return None if leader is None else self._sequences[leader]
+
+    def _start(self, sequence: Sequence, hit: PrefixHit) -> bool:
+        """Give a waiting sequence its blocks and a seat, if there are enough blocks."""
+        # All blocks of the known tokens at once: a prefill that has begun is never stuck half-way.
+        missing = self._blocks(len(sequence.token_ids)) - len(hit.blocks)
+        watermark_blocks = self._watermark_blocks if self._running else 0
+        if missing + hit.evictable_blocks + watermark_blocks > self._pool.available_blocks:
+            return False
+        self._pool.pin(hit.blocks)
+        sequence.table.adopt(hit.blocks)
+        sequence.table.extend(self._pool.allocate(missing))
+        sequence.computed_tokens = hit.cached_tokens
+        sequence.state = SequenceState.RUNNING
+        if sequence.uses_cache:
+            self._cache.lead(sequence.sequence_id, sequence.block_hashes[len(hit.blocks) :])
+        self._waiting.remove(sequence)
+        self._running.append(sequence)
+        return True
 
     def _match(self, sequence: Sequence) -> PrefixHit:
         if not sequence.uses_cache:
             return NO_HIT
         return self._cache.match(sequence.block_hashes, len(sequence.token_ids))
-
-    def _still_awaits(self, sequence: Sequence, now_seconds: float) -> bool:
-        following = sequence.following
-        return (
-            following is not None
-            and self._cache.leader_of(following.awaited) is not None
-            and now_seconds - following.progress_seconds < FOLLOW_STALL_SECONDS
-            and now_seconds - following.since_seconds < FOLLOW_TOTAL_SECONDS
-        )
-
-    def _starts_to_follow(self, sequence: Sequence, hit: PrefixHit, now_seconds: float) -> bool:
-        """Whether the next block this sequence could reuse is being computed, and worth waiting for."""
-        usable_tokens = hit.cached_tokens + self._block_size_tokens
-        if not sequence.uses_cache or usable_tokens >= len(sequence.token_ids):
-            return False  # the last token is computed anyway, and the block it stands in with it
-        awaited = sequence.block_hashes[len(hit.blocks)]
-        if self._cache.leader_of(awaited) is None:
-            return False
-        earlier = sequence.following
-        if earlier is not None and earlier.awaited == awaited:
-            return False  # it waited long enough
-        since_seconds = now_seconds if earlier is None else earlier.since_seconds
-        if now_seconds - since_seconds >= FOLLOW_TOTAL_SECONDS:
-            return False
-        sequence.following = Following(awaited, since_seconds, now_seconds)
-        return True
 
     def _admission(self, sequence: Sequence) -> SequenceUpdate:
         full_blocks = sequence.prompt_tokens // self._block_size_tokens

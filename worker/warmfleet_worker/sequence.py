@@ -14,16 +14,6 @@ class SequenceState(enum.Enum):
     FINISHED = "finished"
 
 
-@dataclass(frozen=True, slots=True)
-class Following:
-    """A wait for another sequence that computes the block this one needs next."""
-
-    awaited: BlockHash
-    since_seconds: float
-    progress_seconds: float
-    """When the awaited block last moved on: a leader that works keeps its followers."""
-
-
 @dataclass(slots=True, eq=False)
 class Sequence:
     """Mutable state of one sequence; only the scheduler changes it."""
@@ -49,7 +39,6 @@ class Sequence:
     """Whether its first update was sent."""
     uncached_tokens: int = 0
     """While it waits: the tokens it would have to compute, as of the last look at the cache."""
-    following: Following | None = None
 
     @property
     def output_tokens(self) -> int:

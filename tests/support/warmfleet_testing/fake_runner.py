@@ -102,6 +102,7 @@ class FakeRunner:
         """No slot is written twice in a step, and none that another chunk of the step reads."""
         written: dict[int, int] = {}
         for chunk in batch.chunks:
+            assert chunk.token_ids, "a chunk without tokens"
             for position in range(chunk.first_position, chunk.first_position + len(chunk.token_ids)):
                 slot = self._slot(chunk, position)
                 assert slot not in written, f"slot {slot} has two writers"
@@ -140,11 +141,8 @@ class EngineDriver:
         max_batched_tokens: int = 64,
         max_model_length_tokens: int = 256,
         prefix_caching: bool = True,
-        seconds_per_step: float = 0.0,
     ) -> None:
         self.runner = FakeRunner(total_blocks, block_size_tokens)
-        self.now_seconds = 0.0
-        self.seconds_per_step = seconds_per_step
         self.core = EngineCore(
             self.runner,
             CacheIdentity(b"identity-of-test"),
@@ -159,7 +157,6 @@ class EngineDriver:
             ),
             vocabulary_size=1000,
             poison=True,
-            clock=lambda: self.now_seconds,
         )
         self.prompts: dict[int, list[int]] = {}
         self.sampling: dict[int, SamplingParameters] = {}
@@ -203,7 +200,6 @@ class EngineDriver:
     def step(self) -> StepReport:
         """One step; its updates are added to what the sequences have said before."""
         report = self.core.step()
-        self.now_seconds += self.seconds_per_step
         for update in report.updates:
             assert update.sequence_id not in self.finish_reasons, "an update after the last one"
             if update.cached_tokens is not None:

@@ -1,0 +1,366 @@
+"""What the scheduler puts into a step, seen through an engine whose runner has no model."""
+
+import pytest
+
+from warmfleet_testing.fake_runner import NOT_FINITE_TOKEN_ID, EngineDriver, FakeRunnerError
+from warmfleet_worker.scheduler import SchedulerSettings
+
+
+def prompt_of(tokens, first=0):
+    return [(first + index) % 500 for index in range(tokens)]
+
+
+def chunk_lengths(driver):
+    return {chunk.sequence_id: len(chunk.token_ids) for chunk in driver.runner.batches[-1].chunks}
+
+
+# Budget and seats.
+
+
+def test_a_step_mixes_decodes_with_a_chunk_of_prefill_under_the_budget():
+    driver = EngineDriver(max_batched_tokens=10)
+    driver.add(1, prompt_of(4), max_output_tokens=20)
+    driver.step()
+    driver.add(2, prompt_of(30, first=100), max_output_tokens=20)
+
+    driver.step()
+    assert chunk_lengths(driver) == {1: 1, 2: 9}
+    driver.step()
+    assert chunk_lengths(driver) == {1: 1, 2: 9}
+
+    driver.run()
+    driver.assert_exact(1, 2)
+    assert driver.runner.counters.partial_prefills == 3
+
+
+def test_sequences_join_and_leave_in_any_step():
+    driver = EngineDriver()
+    driver.add(1, prompt_of(5), max_output_tokens=2)
+    driver.step()
+    driver.add(2, prompt_of(6, first=50), max_output_tokens=5)
+    driver.step()
+    assert driver.finish_reasons == {1: "length"}
+    driver.add(3, prompt_of(7, first=90), max_output_tokens=5)
+    driver.step()
+
+    assert chunk_lengths(driver) == {2: 1, 3: 7}
+
+
+def test_no_more_sequences_run_than_there_are_seats():
+    driver = EngineDriver(max_running_sequences=3)
+    for sequence_id in range(7):
+        driver.add(sequence_id, prompt_of(5, first=40 * sequence_id))
+
+    report = driver.step()
+
+    assert report.load.running_sequences == 3
+    assert report.load.waiting_sequences == 4
+    driver.run()
+    assert driver.runner.counters.largest_batch == 3
+    driver.assert_exact(*range(7))
+
+
+@pytest.mark.parametrize("budget", [1, 2, 5, 16])
+def test_a_fixed_budget_is_never_exceeded(budget):
+    driver = EngineDriver(max_batched_tokens=budget, max_running_sequences=8)
+    for sequence_id in range(6):
+        driver.add(sequence_id, prompt_of(9, first=40 * sequence_id))
+
+    while driver.core.has_work:
+        assert driver.step().scheduled_tokens <= budget
+
+    driver.assert_exact(*range(6))
+
+
+def test_the_auto_budget_follows_the_measured_rate():
+    driver = EngineDriver(total_blocks=1000, max_batched_tokens=0, max_model_length_tokens=2000)
+    assert driver.core.max_batched_tokens == 128
+    for sequence_id in range(8):
+        driver.add(sequence_id, prompt_of(400, first=sequence_id))
+    driver.run()
+
+    # The fake runner computes a token in 1 ms.
+    assert driver.core.max_batched_tokens == pytest.approx(100, rel=0.05)
+
+
+def test_the_auto_budget_cuts_no_decode_and_leaves_prefill_a_share():
+    driver = EngineDriver(
+        total_blocks=1000, max_batched_tokens=0, max_running_sequences=60, max_model_length_tokens=2000
+    )
+    driver.runner._seconds_per_token = 0.5  # so slow that the budget stands at its minimum
+    for sequence_id in range(50):
+        driver.add(sequence_id, prompt_of(3, first=9 * sequence_id), max_output_tokens=100)
+    for _ in range(10):
+        driver.step()
+    assert driver.core.max_batched_tokens == 32
+    driver.add(50, prompt_of(70))
+
+    driver.step()
+
+    assert chunk_lengths(driver) == {**dict.fromkeys(range(50), 1), 50: 32}
+
+
+def test_a_sequence_that_does_not_fit_yet_is_not_overtaken():
+    driver = EngineDriver(total_blocks=10)
+    driver.add(1, prompt_of(24), max_output_tokens=4)
+    driver.step()
+    driver.add(2, prompt_of(24, first=100), max_output_tokens=4)
+    driver.add(3, prompt_of(4, first=200), max_output_tokens=4)
+
+    report = driver.step()
+
+    assert report.load.running_sequences == 1
+    driver.run()
+    driver.assert_exact(1, 2, 3)
+
+
+def test_an_admission_leaves_a_reserve_to_those_who_run():
+    driver = EngineDriver(total_blocks=10)
+    driver.add(1, prompt_of(8), max_output_tokens=8)
+    driver.step()
+    driver.add(2, prompt_of(32, first=100), max_output_tokens=2)  # needs the 8 blocks that are left
+
+    assert driver.step().load.running_sequences == 1
+    driver.run()
+    assert driver.preempted_sequences == 0
+    driver.assert_exact(1, 2)
+
+
+# Preemption.
+
+
+def test_the_youngest_is_preempted_when_a_decode_finds_the_pool_full():
+    driver = EngineDriver(total_blocks=8)
+    for sequence_id in (1, 2, 3):
+        driver.add(sequence_id, prompt_of(6, first=50 * sequence_id), max_output_tokens=14)
+
+    while not driver.preempted_sequences:
+        driver.step()
+
+    assert [sequence.sequence_id for sequence in driver.core._scheduler.running] == [1, 2]
+    assert [sequence.sequence_id for sequence in driver.core._scheduler.waiting] == [3]
+    driver.run()
+    driver.assert_exact(1, 2, 3)
+
+
+def test_a_preempted_sequence_resumes_from_its_own_blocks():
+    driver = EngineDriver(total_blocks=10)
+    driver.add(1, prompt_of(16), max_output_tokens=12)
+    driver.add(2, prompt_of(16, first=100), max_output_tokens=12)
+    driver.run()
+
+    assert driver.preempted_sequences > 0
+    driver.assert_exact(1, 2)
+    once = 2 * (16 + 12 - 1)
+    again = driver.runner.counters.computed_tokens - once
+    assert 0 < again < 16 * driver.preempted_sequences, "a resume found nothing of its own in the cache"
+
+
+def test_nobody_new_is_admitted_in_a_step_that_preempted():
+    driver = EngineDriver(total_blocks=8)
+    for sequence_id in (1, 2, 3):
+        driver.add(sequence_id, prompt_of(6, first=50 * sequence_id), max_output_tokens=14)
+    driver.step()
+    driver.add(4, prompt_of(2), max_output_tokens=2)
+
+    while not driver.preempted_sequences:
+        report = driver.step()
+
+    assert report.load.waiting_sequences >= 1
+    assert 3 not in chunk_lengths(driver)
+    driver.run()
+    driver.assert_exact(1, 2, 3, 4)
+
+
+# Leaders and followers.
+
+
+def test_a_follower_waits_for_its_leader_and_computes_only_the_rest():
+    driver = EngineDriver(max_batched_tokens=8)
+    prefix = prompt_of(32)
+    driver.add(1, [*prefix, 400], max_output_tokens=2)
+    driver.add(2, [*prefix, 401], max_output_tokens=2)
+    driver.add(3, [*prefix, 402], max_output_tokens=2)
+
+    driver.run()
+
+    driver.assert_exact(1, 2, 3)
+    assert driver.cached_tokens == {1: 0, 2: 32, 3: 32}
+    assert driver.runner.counters.computed_tokens == 33 + 1 + 1 + 3 * 1
+
+
+def test_a_follower_does_not_hold_up_others_behind_it():
+    driver = EngineDriver(max_batched_tokens=16)
+    driver.add(1, prompt_of(15), max_output_tokens=1)
+    driver.add(2, prompt_of(15), max_output_tokens=1)
+    driver.add(3, prompt_of(1, first=300), max_output_tokens=1)
+
+    driver.step()
+
+    assert chunk_lengths(driver) == {1: 15, 3: 1}
+    driver.run()
+    assert driver.cached_tokens[2] == 12
+
+
+def test_a_follower_takes_over_when_its_leader_is_aborted():
+    driver = EngineDriver(max_batched_tokens=8)
+    driver.add(1, prompt_of(40), max_output_tokens=2)
+    driver.add(2, prompt_of(40), max_output_tokens=2)
+    driver.step()
+    assert chunk_lengths(driver) == {1: 8}
+
+    driver.core.abort(1)
+    driver.step()
+
+    assert chunk_lengths(driver) == {2: 8}
+    assert driver.cached_tokens[2] == 8, "what the leader had finished is not lost"
+    driver.run()
+    driver.assert_exact(2)
+
+
+def test_a_follower_takes_over_when_its_leader_fails():
+    driver = EngineDriver(max_batched_tokens=8)
+    shared = prompt_of(16)
+    driver.add(1, [*shared, NOT_FINITE_TOKEN_ID, *prompt_of(20)], max_output_tokens=2)
+    driver.add(2, [*shared, *prompt_of(20)], max_output_tokens=2)
+
+    driver.run()
+
+    assert driver.finish_reasons[1] == "error"
+    assert driver.cached_tokens[2] == 16
+    driver.assert_exact(2)
+
+
+def test_a_follower_waits_no_longer_than_its_leader_computes():
+    driver = EngineDriver(max_batched_tokens=8)
+    driver.add(1, prompt_of(60), max_output_tokens=30)
+    driver.add(2, prompt_of(60), max_output_tokens=30)
+
+    steps = 0
+    while 2 not in driver.cached_tokens:
+        driver.step()
+        steps += 1
+
+    assert steps == 8, "admitted as soon as the last block it can reuse is there"
+    assert driver.cached_tokens[2] == 56
+    driver.run()
+    driver.assert_exact(1, 2)
+
+
+def test_a_leader_that_is_not_part_of_the_step_is_not_waited_for():
+    driver = EngineDriver(max_batched_tokens=8)
+    driver.add(1, prompt_of(20), max_output_tokens=1)
+    driver.step()
+    driver.add(2, prompt_of(20), max_output_tokens=1)
+    scheduler = driver.core._scheduler
+    (leader,) = scheduler.running
+
+    assert scheduler._admit({leader: 8}, allowance=8, budget_tokens=8) == []
+    (admission,) = scheduler._admit({}, allowance=8, budget_tokens=8)
+
+    assert admission.sequence_id == 2
+
+
+def test_a_sequence_that_reads_no_cache_follows_nobody_and_leads_nobody():
+    driver = EngineDriver(max_batched_tokens=64)
+    driver.add(1, prompt_of(20), use_prefix_cache=False, max_output_tokens=2)
+    driver.add(2, prompt_of(20), max_output_tokens=2)
+
+    driver.step()
+
+    assert chunk_lengths(driver) == {1: 20, 2: 20}
+    assert driver.cached_tokens == {1: 0, 2: 0}
+    driver.run()
+    assert len(driver.resident) == 5
+
+
+# What a step's outcome means.
+
+
+def test_only_the_sequence_with_a_value_that_is_not_finite_ends():
+    driver = EngineDriver()
+    driver.add(1, [*prompt_of(10), NOT_FINITE_TOKEN_ID, 5])
+    driver.add(2, prompt_of(10, first=100))
+
+    driver.run()
+
+    assert driver.finish_reasons[1] == "error"
+    assert "not finite" in driver.errors[1]
+    driver.assert_exact(2)
+
+
+def test_blocks_of_a_failed_chunk_are_never_matched_and_earlier_ones_are():
+    driver = EngineDriver(max_batched_tokens=8)
+    bad = [*prompt_of(10), NOT_FINITE_TOKEN_ID, *prompt_of(8)]
+    driver.add(1, bad)
+    driver.run()
+
+    assert len(driver.resident) == 2  # the first chunk of eight tokens was finite
+    driver.add(2, [*bad[:8], *prompt_of(9, first=200)])
+    driver.run()
+
+    assert driver.cached_tokens[2] == 8
+    driver.assert_exact(2)
+
+
+def test_a_failing_step_ends_its_sequences_and_no_other():
+    driver = EngineDriver(max_running_sequences=2)
+    for sequence_id in (1, 2, 3):
+        driver.add(sequence_id, prompt_of(9, first=50 * sequence_id))
+    driver.runner.fail_next_step = True
+
+    driver.run()
+
+    assert driver.finish_reasons == {1: "error", 2: "error", 3: "length"}
+    assert FakeRunnerError.__name__ not in driver.errors[1], "no inner detail for the client"
+    driver.assert_exact(3)
+    assert len(driver.resident) == 4, "only what the third sequence computed"
+
+
+def test_a_prompt_alone_can_be_computed_without_an_answer():
+    driver = EngineDriver()
+    driver.add(1, prompt_of(12), max_output_tokens=0)
+    driver.run()
+
+    assert driver.outputs[1] == []
+    assert driver.finish_reasons[1] == "length"
+    driver.add(2, prompt_of(13), max_output_tokens=1)
+    driver.run()
+    assert driver.cached_tokens[2] == 12
+
+
+def test_a_stop_token_ends_a_sequence_and_is_its_last_token():
+    driver = EngineDriver()
+    driver.add(1, prompt_of(5), max_output_tokens=20)
+    driver.run()
+    stop = driver.outputs[1][4]
+    assert stop not in driver.outputs[1][:4]
+
+    driver.add(2, prompt_of(5), max_output_tokens=20, stop_token_ids=frozenset({stop}))
+    driver.run()
+
+    assert driver.finish_reasons[2] == "stop"
+    assert driver.outputs[2] == driver.outputs[1][:5]
+
+
+def test_a_context_that_is_full_ends_a_sequence():
+    driver = EngineDriver(max_model_length_tokens=20)
+    driver.add(1, prompt_of(15), max_output_tokens=100)
+    driver.run()
+
+    assert len(driver.outputs[1]) == 5
+    driver.assert_exact(1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_running_sequences": 0},
+        {"max_waiting_sequences": 0},
+        {"max_batched_tokens": -1},
+        {"max_model_length_tokens": 1},
+    ],
+)
+def test_settings_that_could_never_run_anything_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"at least|or more"):
+        SchedulerSettings(**wrong)
