@@ -55,8 +55,6 @@ class ChatTemplate:
         self,
         source: str,
         special_tokens: Mapping[str, str],
-        *,
-        max_rendered_chars: int = MAX_RENDERED_CHARS,
     ) -> None:
         """Vet and compile; raises PromptError for a template that cannot be served."""
         if len(source) > MAX_TEMPLATE_CHARS:
@@ -72,9 +70,8 @@ class ChatTemplate:
         except (jinja2.TemplateError, RecursionError) as error:
             raise PromptError(f"the chat template does not compile: {error}") from error
         self._special_tokens = dict(special_tokens)
-        self._max_rendered_chars = max_rendered_chars
 
-    def render(self, messages: Sequence[ChatMessage]) -> str:
+    def render(self, messages: Sequence[ChatMessage], *, max_chars: int = MAX_RENDERED_CHARS) -> str:
         """Text of the conversation up to where the assistant's answer starts; raises PromptError."""
         pieces: list[str] = []
         chars = 0
@@ -87,10 +84,9 @@ class ChatTemplate:
                 **self._special_tokens,
             ):
                 chars += len(piece)
-                if chars > self._max_rendered_chars:
+                if chars > max_chars:
                     raise PromptError(
-                        "the conversation renders to more than the limit of "
-                        f"{self._max_rendered_chars} characters"
+                        f"the conversation renders to more than the limit of {max_chars} characters"
                     )
                 pieces.append(piece)
         except _RENDER_ERRORS as error:

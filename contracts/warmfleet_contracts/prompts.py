@@ -4,10 +4,11 @@ What a user types never becomes a control token. Two encodings keep that promise
 
 - If the rendered prompt holds the template's own control tokens and no others, it is encoded as one
   string, exactly as `transformers` does.
-- Otherwise the conversation is rendered again with marks inside what the user typed, so that only the
-  template's control tokens are still whole. These get names that nobody can type, the marks go, and a
-  second tokenizer, which knows the control tokens by those names only, encodes the text as one string.
-  Merges across turns stay as they are; the user's `<|im_end|>` is plain text.
+- Otherwise the conversation is rendered again with marks (a private-use character that it does not hold)
+  inside what the user typed, so that only the template's control tokens are still whole. These get names
+  that nobody can type, the marks go, and a second tokenizer, which knows the control tokens by those names
+  only, encodes the text as one string. Merges across turns stay as they are; the user's `<|im_end|>` is
+  plain text.
 """
 
 import hashlib
@@ -25,11 +26,13 @@ from warmfleet_contracts.worker_api import PromptAssets
 
 __all__ = ["ChatMessage", "PromptEncoder"]
 
-_PRIVATE_USE_START: Final = 0xE000
-_PRIVATE_USE_CHARS: Final = 6400
+_PRIVATE_USE: Final = (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))
+"""No filter of a template and no normalizer changes these characters."""
+_MARKED_CHARS_PER_CHAR: Final = 3
+"""A typed character gets at most a mark before and one after it."""
 _NAME_START: Final = 0xF0000
 _NONCE_CHARS: Final = 12
-"""12 of 6,400 private-use characters: 151 bits that no request can guess."""
+"""12 private-use characters: 204 bits that no request can guess."""
 
 _ROLE: Final = re.compile(r"\w{1,64}")
 _NO_LITERAL: Final = re.compile(r"(?!)")
@@ -51,9 +54,7 @@ class PromptEncoder:
         self._chat_template = (
             None
             if assets.chat_template is None
-            else ChatTemplate(
-                assets.chat_template, assets.special_tokens, max_rendered_chars=max_rendered_chars
-            )
+            else ChatTemplate(assets.chat_template, assets.special_tokens)
         )
         self._description = _tokenizer_description(assets.tokenizer_json)
         self.tokenizer = _build_tokenizer(self._description)
@@ -86,15 +87,7 @@ class PromptEncoder:
 
     def render(self, messages: Sequence[ChatMessage]) -> str:
         """The conversation as text, generation prompt included; raises PromptError."""
-        if self._chat_template is None:
-            raise PromptError("this model has no chat template; use /v1/completions")
-        if not messages:
-            raise PromptError("a conversation needs at least one message")
-        for message in messages:
-            # Some templates build control tokens around the role (`<|` role `|>`), so it is a bare word.
-            if _ROLE.fullmatch(message.role) is None:
-                raise PromptError("a message's role must be a word of at most 64 letters")
-        return self._chat_template.render(messages)
+        return self._render(messages, self._max_chars)
 
     def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Token ids of the conversation, generation prompt included.
@@ -102,13 +95,15 @@ class PromptEncoder:
         The control ids are those of the template, whatever the messages say. Raises PromptError if the
         template refuses the conversation or the text is too long.
         """
-        rendered = self.render(messages)
+        rendered = self._render(messages, self._max_chars)
         typed = "\n".join(message.content for message in messages)
         hidden = self._hidden_tokenizer(typed)
-        marked = rendered
+        mark, marked = "", rendered
         if self._literal_edge.search(typed) is not None:
-            marked = self.render(
-                [ChatMessage(message.role, hidden.mark_text(message.content)) for message in messages]
+            mark = _unused_mark(rendered)
+            marked = self._render(
+                [ChatMessage(message.role, hidden.mark_text(message.content, mark)) for message in messages],
+                self._max_chars * _MARKED_CHARS_PER_CHAR,
             )
         templates_own = self._watched_literals(marked)
         if templates_own == self._watched_literals(rendered):
@@ -116,7 +111,7 @@ class PromptEncoder:
             # A normalizer can turn look-alikes into a literal that the text does not show.
             if sum(token_id in self._watched_ids for token_id in token_ids) <= len(templates_own):
                 return token_ids
-        return hidden.encode(marked, self._any_literal)
+        return hidden.encode(marked, mark)
 
     def encode_text(self, text: str) -> list[int]:
         """Token ids of a completion prompt: BOS if the model wants one, otherwise never a control token."""
@@ -130,6 +125,17 @@ class PromptEncoder:
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of `token_ids`, control tokens left out."""
         return self.tokenizer.decode(list(token_ids), skip_special_tokens=True)
+
+    def _render(self, messages: Sequence[ChatMessage], max_chars: int) -> str:
+        if self._chat_template is None:
+            raise PromptError("this model has no chat template; use /v1/completions")
+        if not messages:
+            raise PromptError("a conversation needs at least one message")
+        for message in messages:
+            # Some templates build control tokens around the role (`<|` role `|>`), so it is a bare word.
+            if _ROLE.fullmatch(message.role) is None:
+                raise PromptError("a message's role must be a word of at most 64 letters")
+        return self._chat_template.render(messages, max_chars=max_chars)
 
     def _watched_literals(self, text: str) -> list[int]:
         ids = (self._control_ids[literal] for literal in self._any_literal.findall(text))
@@ -146,28 +152,33 @@ class _HiddenTokenizer:
     """The same tokenizer, but its control tokens answer only to names drawn at random."""
 
     def __init__(self, description: dict[str, Any], control_ids: dict[str, int]) -> None:
-        self._mark = _draw_nonce()
-        self._name_prefix = _draw_nonce()
+        self._name_prefix = "".join(chr(secrets.choice(_PRIVATE_USE)) for _ in range(_NONCE_CHARS))
         self._names = {
             literal: self._name_prefix + chr(_NAME_START + position)
             for position, literal in enumerate(control_ids)
         }
         self._tokenizer = _build_tokenizer(_rename_tokens(description, self._names))
+        self._literals = _literal_pattern(control_ids)
         self._first_chars = _character_pattern({literal[0] for literal in control_ids})
         self._last_chars = _character_pattern({literal[-1] for literal in control_ids})
 
     def is_named_in(self, text: str) -> bool:
-        return self._mark in text or self._name_prefix in text
+        return self._name_prefix in text
 
-    def mark_text(self, text: str) -> str:
+    def mark_text(self, text: str, mark: str) -> str:
         """`text` such that no control-token literal starts or ends in it, whatever a template adds."""
-        opened = self._first_chars.sub(lambda found: found.group() + self._mark, text)
-        return self._last_chars.sub(lambda found: self._mark + found.group(), opened)
+        opened = self._first_chars.sub(lambda found: found.group() + mark, text)
+        return self._last_chars.sub(lambda found: mark + found.group(), opened)
 
-    def encode(self, marked: str, literals: re.Pattern[str]) -> list[int]:
+    def encode(self, marked: str, mark: str) -> list[int]:
         """One encode of `marked` without its marks; only literals that hold no mark are control tokens."""
-        named = literals.sub(lambda found: self._names[found.group()], marked)
-        return _encode(self._tokenizer, named.replace(self._mark, ""))
+        text: list[str] = []
+        end = 0
+        for found in self._literals.finditer(marked):
+            text += (marked[end : found.start()].replace(mark, ""), self._names[found.group()])
+            end = found.end()
+        text.append(marked[end:].replace(mark, ""))
+        return _encode(self._tokenizer, "".join(text))
 
     def encode_plain(self, text: str) -> list[int]:
         return _encode(self._tokenizer, text)
@@ -243,11 +254,12 @@ def _rename_tokens(description: dict[str, Any], names: dict[str, str]) -> dict[s
     return {**description, "model": model, "added_tokens": added_tokens, "post_processor": None}
 
 
-def _draw_nonce() -> str:
-    # Private-use characters: no filter of a template and no normalizer changes them.
-    return "".join(
-        chr(_PRIVATE_USE_START + secrets.randbelow(_PRIVATE_USE_CHARS)) for _ in range(_NONCE_CHARS)
-    )
+def _unused_mark(text: str) -> str:
+    used = set(text)  # once: a search per character would let a long prompt buy minutes
+    mark = next((mark for mark in map(chr, _PRIVATE_USE) if mark not in used), None)
+    if mark is None:
+        raise PromptError(f"the prompt uses all {len(_PRIVATE_USE)} private-use characters; one must be free")
+    return mark
 
 
 def _bos_id(tokenizer: tokenizers.Tokenizer, assets: PromptAssets) -> int:
