@@ -11,7 +11,10 @@ from tokenizers.decoders import DecodeStream
 
 
 class StopMatcher:
-    """Passes text through up to the first stop string, whatever the pieces it comes in."""
+    """Passes text through up to the stop string that is complete first, whatever the pieces it comes in.
+
+    Of two that are complete at the same character the longer one counts.
+    """
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
@@ -25,11 +28,11 @@ class StopMatcher:
         if self.stopped:
             return ""
         pending = self._held + text
-        found = [position for stop in self._stops if (position := pending.find(stop)) >= 0]
+        found = [(start + len(stop), start) for stop in self._stops if (start := pending.find(stop)) >= 0]
         if found:
             self.stopped = True
             self._held = ""
-            return pending[: min(found)]
+            return pending[: min(found)[1]]
         cut = min(_possible_start(pending, stop) for stop in self._stops)
         self._held = pending[cut:]
         return pending[:cut]
