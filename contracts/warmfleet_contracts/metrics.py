@@ -64,3 +64,31 @@ TOKEN_COUNT_BUCKETS: Final = (
 ITERATION_TOKENS_BUCKETS: Final = (
     *(1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0),
 )
+
+# The router's own.
+ROUTER_REQUESTS: Final = "warmfleet_router_requests"
+"""Labels `model_name`, `outcome`: completed, client left, refused, failed, broken."""
+ROUTER_REFUSED: Final = "warmfleet_router_refused_requests"
+ROUTER_DECISIONS: Final = "warmfleet_router_decisions"
+"""Label `mode`: precise, or load-only where index or tokenizer were not known."""
+ROUTER_DECISION_SECONDS: Final = "warmfleet_router_decision_seconds"
+ROUTER_FAILED_ATTEMPTS: Final = "warmfleet_router_failed_attempts"
+ROUTER_BROKEN_STREAMS: Final = "warmfleet_router_broken_streams"
+ROUTER_PROMPT_TOKENS: Final = "warmfleet_router_prompt_tokens"
+ROUTER_PREDICTED_CACHED_TOKENS: Final = "warmfleet_router_predicted_cached_tokens"
+ROUTER_CACHED_TOKENS: Final = "warmfleet_router_cached_tokens"
+ROUTER_PREDICTIONS: Final = "warmfleet_router_predictions"
+"""Label `difference`: none, evicted, not_yet_computed, preempted, stored_since, unknown."""
+ROUTER_HASH_MISMATCHES: Final = "warmfleet_router_hash_mismatches"
+"""Prompts that router and worker hashed differently. Anything but zero is a bug."""
+ROUTER_IGNORED_FIELDS: Final = "warmfleet_router_ignored_request_fields"
+ROUTER_FIRST_BYTE_SECONDS: Final = "warmfleet_router_first_byte_seconds"
+ROUTER_IN_FLIGHT: Final = "warmfleet_router_requests_in_flight"
+ROUTER_ENDPOINTS: Final = "warmfleet_router_endpoints"
+"""Label `state`: ready, unready, and precise, which is a part of ready."""
+ROUTER_INDEX_BLOCKS: Final = "warmfleet_router_index_blocks"
+ROUTER_PENDING_BLOCKS: Final = "warmfleet_router_pending_blocks"
+ROUTER_TOKENIZERS: Final = "warmfleet_router_tokenizers"
+ROUTER_STREAM_EVENTS: Final = "warmfleet_router_event_stream_events"
+"""Labels `endpoint`, `event`: opened, failed, hellos_refused, snapshots, resyncs, load_only, silences."""
+ROUTER_DECISION_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5)

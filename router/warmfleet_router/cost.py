@@ -1,0 +1,188 @@
+"""What a request costs on a worker, in milliseconds: to itself and to those it joins.
+
+    ttft_ms        = wait for seat and blocks + (queued uncached + mine) / prefill rate + base
+    externality_ms = extra step time x running sequences
+
+Rates come from the worker's own online fit of its step time,
+`step = base + a * prefill tokens + b * decoding sequences + c * context tokens`; a worker without samples
+is judged by the median of its peers of the same cache identity, and without any peer by `PRIOR`.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from warmfleet_contracts.kv_events import LoadReport, StepTimeFit
+
+MIN_SAMPLES: Final = 8
+"""Steps behind a fit before it is believed: it has four unknowns."""
+
+MIN_PREFILL_TOKEN_SECONDS: Final = 1e-7
+"""No prefill is faster than ten million tokens per second; a noisy fit of an idle worker may say so."""
+
+PRIOR_SEAT_SECONDS: Final = 4.0
+"""How long a sequence keeps its seat while nobody has finished one: 64 tokens at 16 tokens per second."""
+
+
+class RatesSource(StrEnum):
+    """Where a worker's rates come from, best first."""
+
+    MEASURED = "measured"
+    PEERS = "peers"
+    PRIOR = "prior"
+
+
+@dataclass(frozen=True, slots=True)
+class StepRates:
+    """Coefficients of one worker's step time."""
+
+    base_seconds: float
+    per_prefill_token_seconds: float
+    per_decode_sequence_seconds: float
+    per_context_token_seconds: float
+    source: RatesSource
+
+
+PRIOR: Final = StepRates(
+    base_seconds=0.010,
+    per_prefill_token_seconds=0.0005,
+    per_decode_sequence_seconds=0.002,
+    per_context_token_seconds=0.0,
+    source=RatesSource.PRIOR,
+)
+"""For a fleet in which nobody has run a step yet: 2,000 prompt tokens per second. Between equal workers
+only the order matters, and the first answers replace it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLoad:
+    """A worker's report plus what this router sent since: all that the cost depends on."""
+
+    running_sequences: int = 0
+    waiting_sequences: int = 0
+    max_running_sequences: int = 0
+    """0 means unknown: no wait for a seat is predicted."""
+    queued_uncached_tokens: int = 0
+    context_tokens: int = 0
+    total_blocks: int = 0
+    """0 means unknown: no wait for blocks is predicted."""
+    pinned_blocks: int = 0
+
+    @property
+    def sequences(self) -> int:
+        return self.running_sequences + self.waiting_sequences
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one request would ask of one worker."""
+
+    uncached_tokens: int
+    """Prompt tokens that the worker would have to compute."""
+    needed_blocks: int
+    """Blocks that the prompt would pin."""
+    sequences: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CostTerms:
+    """One candidate's cost, term by term, in milliseconds."""
+
+    wait_ms: float
+    prefill_ms: float
+    base_ms: float
+    externality_ms: float
+
+    @property
+    def ttft_ms(self) -> float:
+        return self.wait_ms + self.prefill_ms + self.base_ms
+
+    @property
+    def total_ms(self) -> float:
+        return self.ttft_ms + self.externality_ms
+
+
+def request_cost(work: Work, load: WorkerLoad, rates: StepRates, *, seat_seconds: float) -> CostTerms:
+    """The cost of `work` on a worker under `load`.
+
+    `queued_uncached_tokens` holds the remaining prefill of a leader whose prefix `work` would share, so
+    following one is charged the wait for it. `seat_seconds` is how long a sequence keeps its seat.
+    """
+    per_token = max(rates.per_prefill_token_seconds, MIN_PREFILL_TOKEN_SECONDS)
+    mine_seconds = work.uncached_tokens * per_token
+    base_seconds = (
+        rates.base_seconds
+        + rates.per_decode_sequence_seconds * load.running_sequences
+        + rates.per_context_token_seconds * load.context_tokens
+    )
+    # What every sequence that already runs waits longer: my prefill, and my row in a decode step.
+    extra_step_seconds = mine_seconds + rates.per_decode_sequence_seconds * work.sequences
+    return CostTerms(
+        wait_ms=_wait_seconds(work, load, seat_seconds) * 1e3,
+        prefill_ms=(load.queued_uncached_tokens * per_token + mine_seconds) * 1e3,
+        base_ms=base_seconds * 1e3,
+        externality_ms=extra_step_seconds * load.running_sequences * 1e3,
+    )
+
+
+def measured_rates(fit: StepTimeFit) -> StepRates | None:
+    """The worker's own rates, or None while too few steps, or no prefill, stand behind them."""
+    if fit.samples < MIN_SAMPLES or fit.per_prefill_token_seconds <= 0:
+        return None
+    return StepRates(
+        base_seconds=max(fit.base_seconds, 0.0),
+        per_prefill_token_seconds=fit.per_prefill_token_seconds,
+        per_decode_sequence_seconds=max(fit.per_decode_sequence_seconds, 0.0),
+        per_context_token_seconds=max(fit.per_context_token_seconds, 0.0),
+        source=RatesSource.MEASURED,
+    )
+
+
+def median_rates(fits: Iterable[StepTimeFit]) -> StepRates:
+    """What to believe of a worker without measurements: the median of its peers', or `PRIOR`."""
+    measured = [rates for fit in fits if (rates := measured_rates(fit)) is not None]
+    if not measured:
+        return PRIOR
+    return StepRates(
+        base_seconds=statistics.median(rates.base_seconds for rates in measured),
+        per_prefill_token_seconds=statistics.median(rates.per_prefill_token_seconds for rates in measured),
+        per_decode_sequence_seconds=statistics.median(
+            rates.per_decode_sequence_seconds for rates in measured
+        ),
+        per_context_token_seconds=statistics.median(rates.per_context_token_seconds for rates in measured),
+        source=RatesSource.PEERS,
+    )
+
+
+def worker_load(
+    report: LoadReport, *, unreported_tokens: int, unreported_seats: int, unreported_blocks: int
+) -> WorkerLoad:
+    """A report plus the dispatches of this router that it does not include yet."""
+    free_seats = max(report.max_running_sequences - report.running_sequences - report.waiting_sequences, 0)
+    seated = unreported_seats if report.max_running_sequences == 0 else min(unreported_seats, free_seats)
+    return WorkerLoad(
+        running_sequences=report.running_sequences + seated,
+        waiting_sequences=report.waiting_sequences + unreported_seats - seated,
+        max_running_sequences=report.max_running_sequences,
+        queued_uncached_tokens=report.queued_uncached_tokens + unreported_tokens,
+        context_tokens=report.context_tokens,
+        total_blocks=report.total_blocks,
+        pinned_blocks=report.pinned_blocks + unreported_blocks,
+    )
+
+
+def _wait_seconds(work: Work, load: WorkerLoad, seat_seconds: float) -> float:
+    """Time until enough running sequences have ended; their ends are spread evenly over a seat's time."""
+    running = max(load.running_sequences, 1)
+    ends = 0.0
+    if load.max_running_sequences:
+        ends = max(load.sequences + work.sequences - load.max_running_sequences, 0)
+    if load.total_blocks:
+        short_blocks = load.pinned_blocks + work.needed_blocks - load.total_blocks
+        if short_blocks > 0:
+            blocks_per_sequence = max(load.pinned_blocks / running, 1.0)
+            ends = max(ends, math.ceil(short_blocks / blocks_per_sequence))
+    return ends * seat_seconds / running

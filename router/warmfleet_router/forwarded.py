@@ -1,0 +1,71 @@
+"""What of a client's request reaches a worker, and what of a worker's answer reaches a client."""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from warmfleet_contracts.worker_api import REQUEST_ID_HEADER, ROUTER_HEADER_PREFIX
+
+HOP_BY_HOP: Final = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+"""RFC 9110, section 7.6.1, and what older proxies still send."""
+
+ENDS_HERE: Final = frozenset(
+    {
+        b"authorization",  # the client's key ends at the router
+        b"cookie",
+        b"host",
+        b"content-length",  # the client library sets it for the body that is really sent
+        b"content-encoding",
+        b"accept-encoding",  # the router reads events, so workers must not compress
+        b"expect",
+        REQUEST_ID_HEADER.encode(),
+    }
+)
+
+PASSED_BACK: Final = ("content-type", "cache-control", "x-accel-buffering", "retry-after")
+"""A list of what passes, because everything else a worker says is nobody's business."""
+
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def request_headers(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]:
+    """A client's headers without those that end at the router, and without any that only it may set."""
+    listed = [(name.lower(), value) for name, value in raw]
+    named_by_connection = {
+        token.strip().lower()
+        for name, value in listed
+        if name == b"connection"
+        for token in value.split(b",")
+    }
+    return [
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, value in listed
+        if name not in HOP_BY_HOP
+        and name not in ENDS_HERE
+        and name not in named_by_connection
+        and not name.startswith(ROUTER_HEADER_PREFIX)
+    ]
+
+
+def without_cache_salt(body: bytes) -> bytes:
+    """The body without its `cache_salt`: the router has mixed that into the salt header.
+
+    Every other field keeps its bytes. `body` is a JSON object that has been decoded before.
+    """
+    fields = _FIELDS.decode(body)
+    if fields.pop("cache_salt", None) is None:
+        return body
+    return msgspec.json.encode(fields)

@@ -1,0 +1,113 @@
+"""Leases: what one dispatch holds of a worker, given back however the dispatch ends.
+
+A lease charges two gauges, prefill tokens until the first byte and seats (with their blocks) until the
+last, and makes the prompt's blocks pending for the worker. See `load` and `pending` for what they mean.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from warmfleet_contracts.blocks import BlockHash
+from warmfleet_router.cost import PRIOR_SEAT_SECONDS
+from warmfleet_router.load import OpenDispatches
+from warmfleet_router.pending import PendingPrefixes
+
+SEAT_TIME_WEIGHT: Final = 0.1
+"""Weight of the newest answer in the moving average of how long a seat is kept."""
+
+
+class SeatTimes:
+    """How long a sequence keeps its seat on each worker, learned from answers that ended well."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    def observe(self, uid: str, seconds: float) -> None:
+        before = self._seconds.get(uid, seconds)
+        self._seconds[uid] = before + SEAT_TIME_WEIGHT * (seconds - before)
+
+    def seconds(self, uid: str) -> float:
+        return self._seconds.get(uid, PRIOR_SEAT_SECONDS)
+
+    def forget(self, uid: str) -> None:
+        self._seconds.pop(uid, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What one dispatch asks of its worker."""
+
+    uid: str
+    uncached_tokens: int
+    blocks: int
+    sequences: int = 1
+    new_hashes: Sequence[BlockHash] = ()
+    """Blocks that the dispatch will compute there, in prompt order."""
+
+
+class Leases:
+    """Opens leases; holds what they charge. One per router; not shared between threads."""
+
+    def __init__(self, router_id: str, now: Callable[[], float] = time.monotonic) -> None:
+        self.now = now
+        self.dispatches = OpenDispatches(router_id)
+        self.pending = PendingPrefixes(now)
+        self.seat_times = SeatTimes()
+
+    def lease(self, charge: Charge) -> "Lease":
+        """A lease that counts from `async with` until that block ends, however it ends."""
+        return Lease(self, charge)
+
+    def forget(self, uid: str) -> None:
+        """The worker is gone. Live leases on it end by themselves."""
+        self.dispatches.forget(uid)
+        self.pending.forget(uid)
+        self.seat_times.forget(uid)
+
+
+class Lease(AbstractAsyncContextManager["Lease"]):
+    """One dispatch's hold on one worker. Released on success, error and cancellation alike."""
+
+    def __init__(self, leases: Leases, charge: Charge) -> None:
+        self._leases = leases
+        self.charge = charge
+        self.dispatch = 0
+        """This router's counter, from 1; goes along in a header."""
+        self._ticket = 0
+        self._seated_at: float | None = None
+        self._first_byte = False
+
+    def seated(self) -> None:
+        """The worker admitted the request: its response headers are here."""
+        self._seated_at = self._leases.now()
+
+    def first_byte(self) -> None:
+        """The first byte of the body: the prefill is done. Idempotent."""
+        if not self._first_byte:
+            self._first_byte = True
+            self._leases.dispatches.first_byte(self.charge.uid, self.dispatch)
+            self._leases.pending.settle(self._ticket)
+
+    async def __aenter__(self) -> Self:
+        charge = self.charge
+        self.dispatch = self._leases.dispatches.open(
+            charge.uid,
+            uncached_tokens=charge.uncached_tokens,
+            seats=charge.sequences,
+            blocks=charge.blocks,
+        )
+        self._ticket = self._leases.pending.insert(charge.uid, charge.new_hashes)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._leases.dispatches.close(self.charge.uid, self.dispatch)
+        if not self._first_byte:
+            self._leases.pending.drop(self._ticket)
+        elif error is None and self._seated_at is not None:
+            self._leases.seat_times.observe(self.charge.uid, self._leases.now() - self._seated_at)

@@ -1,0 +1,144 @@
+"""The router's metrics: what it decided, what came of it, and what it knows of the fleet."""
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from warmfleet_contracts import metrics as names
+from warmfleet_router.decisions import Attempt
+from warmfleet_router.endpoints import EndpointView
+
+
+class RouterMetrics:
+    """One registry per router, so that several can live in one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = self._counter(
+            names.ROUTER_REQUESTS, "Requests by how they ended.", ("model_name", "outcome")
+        )
+        self._refused = self._counter(
+            names.ROUTER_REFUSED, "Requests answered with an error by the router itself.", ("status",)
+        )
+        self._decisions = self._counter(
+            names.ROUTER_DECISIONS,
+            "First choices, by whether the prefix index and the tokenizer were known.",
+            ("model_name", "mode"),
+        )
+        self._failed_attempts = self._counter(
+            names.ROUTER_FAILED_ATTEMPTS, "Dispatches that brought no answer.", ("model_name", "reason")
+        )
+        self._broken_streams = self._counter(
+            names.ROUTER_BROKEN_STREAMS, "Streams that a worker's death cut off.", ("model_name",)
+        )
+        self._prompt_tokens = self._counter(
+            names.ROUTER_PROMPT_TOKENS, "Prompt tokens that workers reported.", ("model_name",)
+        )
+        self._predicted = self._counter(
+            names.ROUTER_PREDICTED_CACHED_TOKENS, "Prompt tokens predicted to be cached.", ("model_name",)
+        )
+        self._actual = self._counter(
+            names.ROUTER_CACHED_TOKENS, "Prompt tokens that workers found cached.", ("model_name",)
+        )
+        self._differences = self._counter(
+            names.ROUTER_PREDICTIONS, "Predictions by how they differed.", ("model_name", "difference")
+        )
+        self._parity = self._counter(
+            names.ROUTER_HASH_MISMATCHES, "Prompts that worker and router hashed differently: a bug.", ()
+        )
+        self._ignored = self._counter(names.ROUTER_IGNORED_FIELDS, "Unknown request fields.", ())
+        self._decision_seconds = Histogram(
+            names.ROUTER_DECISION_SECONDS,
+            "From the complete body to the choice.",
+            registry=self.registry,
+            buckets=names.ROUTER_DECISION_BUCKETS,
+        )
+        self._first_byte_seconds = Histogram(
+            names.ROUTER_FIRST_BYTE_SECONDS,
+            "From the complete body to the worker's first byte.",
+            ("model_name",),
+            registry=self.registry,
+            buckets=names.TIME_TO_FIRST_TOKEN_BUCKETS,
+        )
+        self._in_flight = self._gauge(names.ROUTER_IN_FLIGHT, "Requests that have not ended.", ())
+        self._endpoints = self._gauge(names.ROUTER_ENDPOINTS, "Workers by state.", ("state",))
+        self._index_blocks = self._gauge(names.ROUTER_INDEX_BLOCKS, "Blocks in the prefix index.", ())
+        self._pending_blocks = self._gauge(names.ROUTER_PENDING_BLOCKS, "Blocks on their way.", ())
+        self._tokenizers = self._gauge(names.ROUTER_TOKENIZERS, "Tokenizers in memory.", ())
+        self._stream_events = self._gauge(
+            names.ROUTER_STREAM_EVENTS, "What happened on event streams.", ("endpoint", "event")
+        )
+
+    def on_ignored_fields(self, count: int) -> None:
+        if count:
+            self._ignored.inc(count)
+
+    def on_decision(self, model: str, mode: str, seconds: float) -> None:
+        self._decisions.labels(model, mode).inc()
+        self._decision_seconds.observe(seconds)
+
+    def on_failed_attempt(self, model: str, status: int | None) -> None:
+        self._failed_attempts.labels(model, "connection" if status is None else str(status)).inc()
+
+    def on_broken_stream(self, model: str) -> None:
+        self._broken_streams.labels(model).inc()
+
+    def on_first_byte(self, model: str, seconds: float) -> None:
+        self._first_byte_seconds.labels(model).observe(seconds)
+
+    def on_answer(self, model: str, attempt: Attempt) -> None:
+        """The worker said what it found in its cache."""
+        self._prompt_tokens.labels(model).inc(attempt.actual_prompt_tokens or 0)
+        self._predicted.labels(model).inc(attempt.predicted_cached_tokens)
+        self._actual.labels(model).inc(attempt.actual_cached_tokens or 0)
+        self._differences.labels(model, attempt.difference).inc()
+        if attempt.last_block_matches is False:
+            self._parity.inc()
+
+    def on_start(self) -> None:
+        self._in_flight.inc()
+
+    def on_end(self, model: str, outcome: str) -> None:
+        self._in_flight.dec()
+        self._requests.labels(model, outcome).inc()
+
+    def on_refused(self, status: int) -> None:
+        self._refused.labels(str(status)).inc()
+
+    def render(
+        self,
+        views: Iterable[EndpointView],
+        *,
+        index_blocks: int,
+        pending_blocks: int,
+        tokenizers: int,
+    ) -> bytes:
+        """The exposition, with the gauges of the moment."""
+        states = dict.fromkeys(("ready", "precise", "unready"), 0)
+        self._stream_events.clear()
+        for view in views:
+            states["ready" if view.ready else "unready"] += 1
+            states["precise"] += view.ready and view.precise
+            counts = view.counts
+            for event in (
+                "opened",
+                "failed",
+                "hellos_refused",
+                "snapshots",
+                "resyncs",
+                "load_only",
+                "silences",
+            ):
+                self._stream_events.labels(view.endpoint.name, event).set(getattr(counts, event))
+        for state, count in states.items():
+            self._endpoints.labels(state).set(count)
+        self._index_blocks.set(index_blocks)
+        self._pending_blocks.set(pending_blocks)
+        self._tokenizers.set(tokenizers)
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, labels: tuple[str, ...]) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)

@@ -1,0 +1,109 @@
+"""One request's prompts as the picker needs them: token counts and block hashes per cache identity.
+
+Two revisions of a model live side by side during a rollout, so a prompt is hashed once per distinct identity
+among the candidates, and not again on a retry.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from warmfleet_contracts.blocks import (
+    BlockHash,
+    CacheIdentity,
+    block_hashes,
+    block_root,
+    cacheable_tokens,
+    prefix_caching_supported,
+)
+from warmfleet_contracts.kv_events import Hello
+
+HEAD_TOKENS: Final = 64
+"""What ConsistentHash calls the head of a prompt: within a system prompt, past the template's own words."""
+HEAD_BYTES: Final = 256
+"""The same while no tokenizer is known."""
+BYTES_PER_TOKEN: Final = 4
+"""Estimate while no tokenizer is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class HashedPrompt:
+    """One prompt under one identity."""
+
+    tokens: int
+    block_size_tokens: int
+    hashes: tuple[BlockHash, ...]
+    """Of the full blocks. Empty for a model whose cache cannot be matched yet (sliding window)."""
+
+    @property
+    def cacheable_tokens(self) -> int:
+        return cacheable_tokens(self.tokens, self.block_size_tokens)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that the prompt occupies, a partial last one included."""
+        return -(-self.tokens // self.block_size_tokens)
+
+
+class RequestPrompts:
+    """The prompts of one request: one for chat, up to 64 for text completions."""
+
+    def __init__(
+        self,
+        *,
+        encoded: Mapping[str, Sequence[Sequence[int]]],
+        salt: bytes,
+        body_bytes: int,
+        head: bytes,
+        count: int = 1,
+    ) -> None:
+        """Keep `encoded`, token ids per prompt by tokenizer digest; nothing is hashed yet.
+
+        `head` stands for the request while no tokenizer is known: the beginning of its text.
+        """
+        self._encoded = encoded
+        self._salt = salt
+        self._hashed: dict[tuple[bytes, int, str], tuple[HashedPrompt, ...]] = {}
+        self.count = count
+        self.estimated_tokens = max(body_bytes // BYTES_PER_TOKEN, 1)
+        first = next((encoded[digest][0] for digest in sorted(encoded)), None)
+        self.head_key = _digest(head[:HEAD_BYTES] if first is None else _as_bytes(first[:HEAD_TOKENS]))
+        self.whole_key = _digest(head if first is None else _as_bytes(first))
+
+    def hashed(self, hello: Hello) -> tuple[HashedPrompt, ...] | None:
+        """The prompts under a worker's identity; None without its tokenizer."""
+        key = (hello.identity, hello.block_size_tokens, hello.tokenizer_digest)
+        known = self._hashed.get(key)
+        if known is None:
+            encoded = self._encoded.get(hello.tokenizer_digest)
+            if encoded is None:
+                return None
+            known = tuple(self._hash(token_ids, hello) for token_ids in encoded)
+            self._hashed[key] = known
+        return known
+
+    @property
+    def token_count(self) -> int | None:
+        """Prompt tokens by the first known tokenizer, over all prompts; None without any."""
+        for digest in sorted(self._encoded):
+            return sum(len(token_ids) for token_ids in self._encoded[digest])
+        return None
+
+    def _hash(self, token_ids: Sequence[int], hello: Hello) -> HashedPrompt:
+        hashes: list[BlockHash] = []
+        if prefix_caching_supported(hello.window_tokens):
+            root = block_root(CacheIdentity(hello.identity), salt=self._salt)
+            hashes = block_hashes(root, token_ids, hello.block_size_tokens)
+        return HashedPrompt(
+            tokens=len(token_ids), block_size_tokens=hello.block_size_tokens, hashes=tuple(hashes)
+        )
+
+
+def _as_bytes(token_ids: Sequence[int]) -> bytes:
+    return array("I", token_ids).tobytes()
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()

@@ -1,0 +1,144 @@
+"""The routing policies: functions in a table, each from candidates to one ranking.
+
+A policy is pure: the same candidates, request and turn give the same ranking in every router. Scores are
+costs, lower is better, in the policy's own unit.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from warmfleet_router.cost import CostTerms, StepRates, WorkerLoad
+
+EQUAL_MS: Final = 5.0
+EQUAL_RATIO: Final = 0.05
+"""Candidates within max(5 ms, 5 %) of the best cost are equal: the estimate is no better than that."""
+
+BOUNDED_LOAD_RATIO: Final = 1.25
+"""ConsistentHash skips a worker that would hold more than this multiple of the fleet's mean load
+(Mirrokni, Thorup, Zadimoghaddam: Consistent Hashing with Bounded Loads, 2016)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One ready worker as this request sees it."""
+
+    uid: str
+    endpoint: str
+    """The endpoint's name, fit to be shown."""
+    precise: bool
+    """Whether the cached tokens come from a complete index; otherwise they are 0."""
+    cached_tokens: int
+    """min(longest run of resident or pending blocks, cacheable tokens), over all prompts."""
+    pending_tokens: int
+    """The part of `cached_tokens` that a request on its way there is still computing."""
+    uncached_tokens: int
+    load: WorkerLoad
+    rates: StepRates
+    cost: CostTerms
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedRequest:
+    """What a policy may know of the request."""
+
+    head_key: bytes
+    """Stands for the prompt's head: requests that share a system prompt share it."""
+    tie_key: bytes
+    """The first block that no candidate holds; decides among equals, alike in every router."""
+    turn: int
+    """Rises by one per request of this router."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Candidates from best to worst, and why the first is first."""
+
+    candidates: tuple[Candidate, ...]
+    scores: tuple[float, ...]
+    """Of `candidates`, in the policy's own unit: milliseconds, sequences, or places."""
+    reason: str
+
+
+Policy = Callable[[Sequence[Candidate], RoutedRequest], Ranking]
+
+
+def lowest_cost(candidates: Sequence[Candidate], request: RoutedRequest) -> Ranking:
+    """Least time to first token plus delay to others; among equals, rendezvous hashing."""
+    best_ms = min(candidate.cost.total_ms for candidate in candidates)
+    limit_ms = best_ms + max(EQUAL_MS, best_ms * EQUAL_RATIO)
+
+    def rank(candidate: Candidate) -> tuple[bool, float, int]:
+        total_ms = candidate.cost.total_ms
+        weight = -rendezvous_weight(candidate.uid, request.tie_key)
+        return (False, 0.0, weight) if total_ms <= limit_ms else (True, total_ms, weight)
+
+    equals = sum(candidate.cost.total_ms <= limit_ms for candidate in candidates)
+    reason = "lowest cost" if equals == 1 else f"first of {equals} equals by rendezvous hash"
+    return _ranked(candidates, rank, lambda candidate: candidate.cost.total_ms, reason)
+
+
+def least_loaded(candidates: Sequence[Candidate], request: RoutedRequest) -> Ranking:
+    """Fewest running and waiting sequences, then fewest queued tokens."""
+
+    def rank(candidate: Candidate) -> tuple[int, int, int]:
+        load = candidate.load
+        weight = -rendezvous_weight(candidate.uid, request.tie_key)
+        return load.sequences, load.queued_uncached_tokens, weight
+
+    return _ranked(candidates, rank, lambda candidate: candidate.load.sequences, "fewest sequences")
+
+
+def round_robin(candidates: Sequence[Candidate], request: RoutedRequest) -> Ranking:
+    """Each in turn, in the order of their uids."""
+    in_order = sorted(candidates, key=lambda candidate: candidate.uid)
+    start = request.turn % len(in_order)
+    place = {candidate.uid: (position - start) % len(in_order) for position, candidate in enumerate(in_order)}
+    return _ranked(candidates, lambda c: place[c.uid], lambda c: place[c.uid], "its turn")
+
+
+def consistent_hash(candidates: Sequence[Candidate], request: RoutedRequest) -> Ranking:
+    """Rendezvous hash of the prompt's head, skipping workers above 1.25 times the mean load."""
+    total = sum(candidate.load.sequences for candidate in candidates)
+    limit = math.ceil(BOUNDED_LOAD_RATIO * (total + 1) / len(candidates))
+
+    def rank(candidate: Candidate) -> tuple[bool, int]:
+        full = candidate.load.sequences + 1 > limit
+        return full, -rendezvous_weight(candidate.uid, request.head_key)
+
+    ranking = _ranked(candidates, rank, lambda c: c.load.sequences, "owner of the prompt's head")
+    owner = max(candidates, key=lambda c: rendezvous_weight(c.uid, request.head_key))
+    if ranking.candidates[0] is not owner:
+        return Ranking(ranking.candidates, ranking.scores, f"next after the head's owner, which has {limit}+")
+    return ranking
+
+
+POLICIES: Final[dict[str, Policy]] = {
+    "LowestCost": lowest_cost,
+    "LeastLoaded": least_loaded,
+    "RoundRobin": round_robin,
+    "ConsistentHash": consistent_hash,
+}
+
+
+def rendezvous_weight(uid: str, key: bytes) -> int:
+    """Highest random weight (Thaler and Ravishankar, 1996): the same in every process."""
+    digest = hashlib.blake2b(uid.encode(), key=key[:64], digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def _ranked(
+    candidates: Sequence[Candidate],
+    rank: Callable[[Candidate], object],
+    score: Callable[[Candidate], float],
+    reason: str,
+) -> Ranking:
+    # The uid decides last, so that the order in which workers were discovered never does.
+    ordered = sorted(candidates, key=lambda candidate: (rank(candidate), candidate.uid))
+    return Ranking(
+        candidates=tuple(ordered),
+        scores=tuple(float(score(candidate)) for candidate in ordered),
+        reason=reason,
+    )

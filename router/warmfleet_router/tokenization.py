@@ -1,0 +1,205 @@
+"""Encoders of the models in the fleet, fetched from workers by digest and kept on disk.
+
+The router has no model volume. Until it has a model's tokenizer it routes that model by load only, and says
+so in the decision and in a metric.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import tempfile
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+
+from warmfleet_contracts.errors import ContractError, PromptError, WarmfleetError
+from warmfleet_contracts.openai import ChatRequest, CompletionRequest, RequestError
+from warmfleet_contracts.prompts import PromptEncoder
+from warmfleet_contracts.worker_api import TOKENIZER_PATH, PromptAssets
+from warmfleet_router.endpoints import EndpointView
+from warmfleet_router.upstream import Upstream, UpstreamError
+
+MAX_ENCODERS: Final = 8
+"""Encoders in memory; the least recently used goes. One of a 150k vocabulary takes some 100 MB."""
+MAX_FILES: Final = 32
+MAX_ASSET_BYTES: Final = 128 * 1024 * 1024
+FETCH_SECONDS: Final = 30.0
+RETRY_SECONDS: Final = 2.0
+INLINE_CHARS: Final = 4096
+"""Longer prompts are encoded in a thread, so that live streams do not wait for them."""
+ENCODING_THREADS: Final = 2
+
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_log = structlog.get_logger("warmfleet.router.tokenization")
+
+
+class Encoders:
+    """Prompt encoders by tokenizer digest. Lives in one event loop; encodes in threads of its own."""
+
+    def __init__(
+        self,
+        folder: Path,
+        upstream: Upstream,
+        views: Callable[[], Sequence[EndpointView]],
+    ) -> None:
+        self._folder = folder
+        self._upstream = upstream
+        self._views = views
+        self._encoders: OrderedDict[str, PromptEncoder] = OrderedDict()
+        self._refused: dict[str, str] = {}
+        self._threads = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._keeper = asyncio.create_task(self._keep(), name="tokenizers")
+
+    async def stop(self) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def known(self, digest: str) -> PromptEncoder | None:
+        """The encoder for a digest, if the router has it."""
+        encoder = self._encoders.get(digest)
+        if encoder is not None:
+            self._encoders.move_to_end(digest)
+        return encoder
+
+    def is_settled(self, digest: str) -> bool:
+        """Whether there is nothing to wait for: the encoder is here, or was refused."""
+        return digest in self._encoders or digest in self._refused
+
+    @property
+    def count(self) -> int:
+        return len(self._encoders)
+
+    async def encode(
+        self, request: ChatRequest | CompletionRequest, digests: Sequence[str]
+    ) -> dict[str, list[list[int]]]:
+        """Token ids of every prompt of `request`, by each of the `digests` that is known.
+
+        Raises:
+            RequestError: the prompt cannot be rendered or encoded.
+        """
+        encoded: dict[str, list[list[int]]] = {}
+        for digest in digests:
+            encoder = self.known(digest)
+            if encoder is not None:
+                encoded[digest] = await self._encode(encoder, request)
+        return encoded
+
+    async def _encode(
+        self, encoder: PromptEncoder, request: ChatRequest | CompletionRequest
+    ) -> list[list[int]]:
+        param = "messages" if isinstance(request, ChatRequest) else "prompt"
+        try:
+            if prompt_chars(request) <= INLINE_CHARS:
+                return _encode_prompts(encoder, request)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, _encode_prompts, encoder, request)
+        except PromptError as error:
+            raise RequestError(str(error), param=param) from error
+
+    async def _keep(self) -> None:
+        """Fetch what workers announce and the router does not have, for as long as it runs."""
+        while True:
+            for view in self._views():
+                if view.hello is not None and not self.is_settled(view.hello.tokenizer_digest):
+                    await self._fetch(view, view.hello.tokenizer_digest)
+            await asyncio.sleep(self._pause_seconds())
+
+    def _pause_seconds(self) -> float:
+        hellos = [view.hello for view in self._views() if view.hello is not None]
+        missing = [hello for hello in hellos if not self.is_settled(hello.tokenizer_digest)]
+        return RETRY_SECONDS if missing else 0.1
+
+    async def _fetch(self, view: EndpointView, digest: str) -> None:
+        if _DIGEST.fullmatch(digest) is None:
+            self._refuse(digest, "the announced tokenizer digest is not one")
+            return
+        path = self._folder / f"{digest}.msgpack"
+        try:
+            encoder = await asyncio.to_thread(_load, path, digest)
+            if encoder is None:
+                async with (
+                    asyncio.timeout(FETCH_SECONDS),
+                    self._upstream.request(
+                        view.endpoint, "GET", f"{TOKENIZER_PATH}/{digest}", wait_seconds=FETCH_SECONDS
+                    ) as response,
+                ):
+                    if response.status != 200:
+                        _log.warning("tokenizer not served", uid=view.endpoint.uid, status=response.status)
+                        return
+                    body = await response.body(MAX_ASSET_BYTES)
+                encoder = await asyncio.to_thread(_build, body, digest)
+                await asyncio.to_thread(_store, path, body)
+        except (UpstreamError, TimeoutError, OSError) as error:
+            _log.warning("tokenizer not fetched", uid=view.endpoint.uid, reason=str(error))
+        except WarmfleetError as error:
+            self._refuse(digest, str(error))
+        else:
+            self._encoders[digest] = encoder
+            while len(self._encoders) > MAX_ENCODERS:
+                self._encoders.popitem(last=False)
+            _log.info("tokenizer ready", digest=digest, vocabulary_size=encoder.vocabulary_size)
+
+    def _refuse(self, digest: str, reason: str) -> None:
+        """Not asked for again: the same digest would bring the same assets."""
+        if len(self._refused) >= MAX_FILES:
+            self._refused.pop(next(iter(self._refused)))
+        self._refused[digest] = reason
+        _log.error("tokenizer refused; its model is routed by load only", digest=digest[:80], reason=reason)
+
+
+def prompt_chars(request: ChatRequest | CompletionRequest) -> int:
+    """Size of the request's text, for deciding where to encode it; token ids count one each."""
+    if isinstance(request, ChatRequest):
+        return sum(len(message.content) for message in request.messages)
+    return sum(len(prompt) for prompt in request.prompts)
+
+
+def _encode_prompts(encoder: PromptEncoder, request: ChatRequest | CompletionRequest) -> list[list[int]]:
+    if isinstance(request, ChatRequest):
+        return [encoder.encode_chat(request.messages)]
+    return [encoder.encode_text(prompt) if isinstance(prompt, str) else prompt for prompt in request.prompts]
+
+
+def _build(body: bytes, digest: str) -> PromptEncoder:
+    try:
+        assets = msgspec.msgpack.decode(body, type=PromptAssets)
+    except msgspec.MsgspecError as error:
+        raise ContractError(f"malformed prompt assets: {error}") from error
+    encoder = PromptEncoder.from_assets(assets)
+    if encoder.tokenizer_digest != digest:
+        raise ContractError("the prompt assets do not have the announced digest")
+    return encoder
+
+
+def _load(path: Path, digest: str) -> PromptEncoder | None:
+    """The encoder on disk; None if there is none, or it was damaged."""
+    try:
+        if path.stat().st_size > MAX_ASSET_BYTES:
+            return None
+        return _build(path.read_bytes(), digest)
+    except (OSError, WarmfleetError):
+        return None
+
+
+def _store(path: Path, body: bytes) -> None:
+    """Keep the assets for the next start; a full or read-only disk only costs that start a fetch."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".fetch-")
+        with os.fdopen(handle, "wb") as file:
+            file.write(body)
+        Path(temporary).replace(path)
+        oldest_first = sorted(path.parent.glob("*.msgpack"), key=lambda entry: entry.stat().st_mtime)
+        for surplus in oldest_first[:-MAX_FILES]:
+            surplus.unlink()

@@ -1,0 +1,210 @@
+"""The one HTTP client towards workers. Why aiohttp: docs/decisions/0005-upstream-http-client.md.
+
+No other module of the router knows the client; faults come out as `UpstreamError`s that say what they
+mean for a retry, or as the errors that an `EventSource` promises.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+
+from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_contracts.worker_api import KV_EVENTS_PATH, NONCE_HEADER
+from warmfleet_router.discovery import Endpoint
+from warmfleet_router.errors import StreamUnavailableError
+
+Headers = Sequence[tuple[str, str]]
+
+CONNECT_SECONDS: Final = 3.0
+SILENCE_SECONDS: Final = 60.0
+"""A worker pings its streams every 10 s; one that says nothing in the middle of an answer for this long is
+taken for dead."""
+READ_BYTES: Final = 256 * 1024
+
+
+class UpstreamError(WarmfleetError):
+    """A worker did not answer as it should. The text holds no address."""
+
+
+class UpstreamUnreachableError(UpstreamError):
+    """No connection, or it broke before the response headers."""
+
+
+class UpstreamBrokenError(UpstreamError):
+    """The connection broke, or fell silent, in the middle of the answer."""
+
+
+class UpstreamTooLargeError(UpstreamError):
+    """An answer exceeds the bound its reader set."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamResponse:
+    """Status and headers of a worker's answer; the body is read as it comes."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Case-insensitive."""
+    _response: aiohttp.ClientResponse
+    _silence_seconds: float | None
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it arrives, cut anywhere.
+
+        Raises:
+            UpstreamBrokenError: the worker died or fell silent.
+        """
+        content = self._response.content
+        try:
+            while True:
+                # A timeout of its own: until the headers the request may wait, from here on silence counts.
+                async with asyncio.timeout(self._silence_seconds):
+                    chunk = await content.readany()
+                if not chunk:
+                    return
+                yield chunk
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise UpstreamBrokenError(_reason(error)) from error
+
+    async def body(self, limit_bytes: int) -> bytes:
+        """The whole body.
+
+        Raises:
+            UpstreamTooLargeError: it exceeds `limit_bytes`.
+            UpstreamBrokenError: the worker died or fell silent.
+        """
+        content = bytearray()
+        async for chunk in self.chunks():
+            content += chunk
+            if len(content) > limit_bytes:
+                raise UpstreamTooLargeError(f"the answer exceeds {limit_bytes} bytes")
+        return bytes(content)
+
+
+class Upstream:
+    """Connections to all workers. Open with `start`, close with `stop`, inside one event loop."""
+
+    def __init__(
+        self, *, connect_seconds: float = CONNECT_SECONDS, silence_seconds: float = SILENCE_SECONDS
+    ) -> None:
+        self._connect_seconds = connect_seconds
+        self._silence_seconds = silence_seconds
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        # Leases bound the work, so the pool does not; a DNS name is looked up again after a while.
+        connector = aiohttp.TCPConnector(limit=0, ttl_dns_cache=10, keepalive_timeout=30)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            read_bufsize=READ_BYTES,
+            skip_auto_headers=("User-Agent", "Accept-Encoding", "Accept", "Content-Type"),
+        )
+
+    async def stop(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    @asynccontextmanager
+    async def request(
+        self,
+        endpoint: Endpoint,
+        method: str,
+        path: str,
+        *,
+        headers: Headers = (),
+        body: bytes = b"",
+        wait_seconds: float | None = None,
+        unbounded_silence: bool = False,
+    ) -> AsyncGenerator[UpstreamResponse, None]:
+        """Send a request with the worker's token; leaving the block early closes the connection.
+
+        `wait_seconds` bounds the wait for the response headers; None waits as long as the client does,
+        because a worker answers only when it has admitted the request.
+
+        Raises:
+            UpstreamUnreachableError: before the response headers.
+        """
+        response = await self._open(
+            endpoint,
+            method,
+            path,
+            headers=headers,
+            body=body,
+            wait_seconds=wait_seconds,
+        )
+        silence_seconds = None if unbounded_silence else self._silence_seconds
+        try:
+            yield UpstreamResponse(response.status, response.headers, response, silence_seconds)
+        finally:
+            # Returns a finished connection to the pool and closes any other: that cancels the request.
+            if response.content.at_eof():
+                response.release()
+            else:
+                response.close()
+
+    async def open(
+        self, endpoint: Endpoint, epoch: str, after: int, nonce: bytes
+    ) -> AsyncGenerator[bytes, None]:
+        """Bytes of a worker's event stream (the `EventSource` of `event_stream`); the caller keeps deadlines.
+
+        Raises:
+            StreamUnavailableError: the worker cannot be reached, refuses, or the transport broke.
+        """
+        path = f"{KV_EVENTS_PATH}?epoch={epoch}&after={after}" if epoch else KV_EVENTS_PATH
+        headers = [(NONCE_HEADER, nonce.hex())]
+        try:
+            async with self.request(
+                endpoint, "GET", path, headers=headers, unbounded_silence=True
+            ) as response:
+                if response.status != 200:
+                    raise StreamUnavailableError(f"the event stream was refused with {response.status}")
+                async for chunk in response.chunks():
+                    yield chunk
+        except UpstreamError as error:
+            raise StreamUnavailableError(str(error)) from error
+
+    async def _open(
+        self,
+        endpoint: Endpoint,
+        method: str,
+        path: str,
+        *,
+        headers: Headers,
+        body: bytes,
+        wait_seconds: float | None,
+    ) -> aiohttp.ClientResponse:
+        if self._session is None:
+            raise UpstreamUnreachableError("the router is shutting down")
+        sent = list(headers)
+        if endpoint.token:
+            sent.append(("Authorization", f"Bearer {endpoint.token.decode('latin-1')}"))
+        opening = self._session.request(
+            method,
+            endpoint.url.rstrip("/") + path,
+            headers=sent,
+            data=body or None,
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_seconds),
+            allow_redirects=False,
+        )
+        try:
+            async with asyncio.timeout(wait_seconds):
+                response = await opening
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise UpstreamUnreachableError(_reason(error)) from error
+        return response
+
+
+def _reason(error: BaseException) -> str:
+    """Why, without the address that aiohttp's own texts carry."""
+    if isinstance(error, TimeoutError):
+        return "the worker did not answer in time"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return "the worker refused the connection"
+    return "the worker closed the connection"
