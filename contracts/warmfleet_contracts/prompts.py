@@ -247,7 +247,10 @@ def _rename_tokens(description: dict[str, Any], names: dict[str, str]) -> dict[s
     if model.get("unk_token") in names:
         model["unk_token"] = names[model["unk_token"]]
     added_tokens = [
-        {**token, "content": names.get(token["content"], token["content"])}
+        # A name is found as it is written: a normalizer that prepends to it would hide it.
+        {**token, "content": names[token["content"]], "normalized": False}
+        if token["content"] in names
+        else token
         for token in description.get("added_tokens") or []
     ]
     # The post-processor only adds BOS and the like, by their old names; prompts here never use it.

@@ -256,6 +256,51 @@ def test_look_alikes_that_a_normalizer_turns_into_a_literal_stay_text():
     assert IM_END not in encoder.encode_text(look_alike)
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {
+            "pre_tokenizer": {
+                "type": "Metaspace",
+                "replacement": "▁",
+                "prepend_scheme": "first",
+                "split": False,
+            }
+        },
+        {
+            "pre_tokenizer": {
+                "type": "Metaspace",
+                "replacement": "▁",
+                "prepend_scheme": "always",
+                "split": True,
+            }
+        },
+        {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True}},
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}]}},
+    ],
+    ids=["Metaspace first", "Metaspace always", "ByteLevel with a space", "Prepend"],
+)
+@pytest.mark.parametrize("flags", [{}, {"rstrip": True}, {"lstrip": True}], ids=str)
+def test_the_rest_of_a_prompt_with_typed_control_tokens_stays_one_encode(parts, flags):
+    # given: the oracle is a tokenizer to which only the typed token is unknown
+    tokenizer = tiny_tokenizer(**parts)
+    tokenizer["model"]["vocab"]["▁"] = len(tokenizer["model"]["vocab"])
+    for token in tokenizer["added_tokens"]:
+        token.update(flags)
+    encoder = tiny_encoder(tokenizer=tokenizer)
+    known = [token for token in tokenizer["added_tokens"] if token["content"] != "<tool>"]
+    model = tokenizer["model"]
+    vocab = {("unreachable" if token == "<tool>" else token): id_ for token, id_ in model["vocab"].items()}
+    renamed = tokenizer | {"added_tokens": known, "model": model | {"vocab": vocab}}
+    oracle = tokenizers.Tokenizer.from_str(json.dumps(renamed))
+
+    # when
+    messages = user("hello <tool> there", "<tool>", " end ")
+
+    # then
+    assert encoder.encode_chat(messages) == oracle.encode(encoder.render(messages)).ids
+
+
 def test_white_space_and_letters_among_the_added_tokens_are_ordinary_text():
     encoder = tiny_encoder(tokenizer=tiny_tokenizer((*TINY_CONTROL_TOKENS, "    ", "中")))
 

