@@ -51,9 +51,9 @@ class Subject:
         )
         return load_runner(self.folder, settings)
 
-    def engine(self, **settings: int) -> EngineRun:
+    def engine(self, *, max_batched_tokens: int = 2048) -> EngineRun:
         """An engine with an empty cache; the weights are loaded once."""
-        return EngineRun(self._runner, **settings)
+        return EngineRun(self._runner, max_batched_tokens=max_batched_tokens)
 
     def _block_bytes(self) -> int:
         config = load_model_config(self.folder)

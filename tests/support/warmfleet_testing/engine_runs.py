@@ -64,7 +64,9 @@ class Outcome:
 class EngineRun:
     """An engine with a cold cache over `runner`; keeps its cache from one `finish` to the next."""
 
-    def __init__(self, runner: ModelRunner, *, block_size_tokens: int = 16, **settings: int) -> None:
+    def __init__(
+        self, runner: ModelRunner, *, block_size_tokens: int = 16, max_batched_tokens: int = 2048
+    ) -> None:
         self._runner = CountingRunner(runner)
         self._ids = count()
         self.engine = EngineCore(
@@ -73,7 +75,7 @@ class EngineRun:
             "epoch",
             block_size_tokens,
             runner.model.window_tokens,
-            SchedulerSettings(**{"max_batched_tokens": 2048, "max_model_length_tokens": 1024} | settings),
+            SchedulerSettings(max_batched_tokens=max_batched_tokens, max_model_length_tokens=1024),
             poison=True,
         )
 
