@@ -1,0 +1,191 @@
+"""Builds a router from its settings: all parts, all routes, and the OpenAI shape of what goes wrong."""
+
+import contextlib
+import secrets
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from warmfleet_contracts.openai import RequestError
+from warmfleet_router.decisions import DecisionRing
+from warmfleet_router.discovery import Discovery, StaticDiscovery
+from warmfleet_router.edge import Edge, error_response
+from warmfleet_router.endpoints import Fleet
+from warmfleet_router.generation import DECODERS, Generation
+from warmfleet_router.inspection import Inspection
+from warmfleet_router.leases import Leases
+from warmfleet_router.metrics import RouterMetrics
+from warmfleet_router.picker import Picker
+from warmfleet_router.prefix_index import PrefixIndex
+from warmfleet_router.proxy import Proxy
+from warmfleet_router.scorers import POLICIES
+from warmfleet_router.settings import RouterSettings
+from warmfleet_router.token_endpoints import TokenEndpoints
+from warmfleet_router.tokenization import Encoders
+from warmfleet_router.upstream import Upstream
+
+SERVED_PATHS: Final = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/models",
+    "/v1/models/{id}",
+    "/tokenize",
+    "/detokenize",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """All parts of one router. `running` starts what lives between requests."""
+
+    settings: RouterSettings
+    upstream: Upstream
+    fleet: Fleet
+    leases: Leases
+    picker: Picker
+    encoders: Encoders
+    decisions: DecisionRing
+    metrics: RouterMetrics
+    app: ASGIApp
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncGenerator[None, None]:
+        """Follow the fleet while the block lasts."""
+        async with contextlib.AsyncExitStack() as stack:
+            for part in (self.upstream, self.fleet, self.encoders):
+                await part.start()
+                stack.push_async_callback(part.stop)
+            yield
+
+
+def build_router(settings: RouterSettings, discovery: Discovery | None = None) -> Router:
+    """A router that has not been started; `discovery` replaces the settings' list of endpoints."""
+    # Counters start at 1 in each life, and workers remember the highest per id: an id lives once.
+    life_id = f"{settings.router_id}-{secrets.token_hex(4)}"
+    upstream = Upstream()
+    leases = Leases(life_id)
+    index = PrefixIndex()
+    fleet = Fleet(
+        discovery or StaticDiscovery(settings.endpoints), upstream, index=index, on_gone=leases.forget
+    )
+    picker = Picker(index, leases, POLICIES[settings.policy])
+    metrics = RouterMetrics()
+    encoders = Encoders(settings.tokenizers_path, upstream, fleet.views)
+    decisions = DecisionRing(settings.ring_size)
+    proxy = Proxy(
+        fleet=fleet,
+        picker=picker,
+        leases=leases,
+        upstream=upstream,
+        metrics=metrics,
+        router_id=life_id,
+        write_seconds=settings.write_seconds,
+    )
+    inspection = Inspection(
+        fleet=fleet,
+        leases=leases,
+        encoders=encoders,
+        decisions=decisions,
+        metrics=metrics,
+        router_id=settings.router_id,
+        policy=settings.policy,
+    )
+    tokens = TokenEndpoints(fleet, upstream)
+    generation = [
+        Route(
+            path,
+            Generation(
+                decode,
+                settings=settings,
+                fleet=fleet,
+                leases=leases,
+                encoders=encoders,
+                proxy=proxy,
+                decisions=decisions,
+                metrics=metrics,
+            ),
+            methods=["POST"],
+        )
+        for path, decode in DECODERS.items()
+    ]
+    routes = [
+        *generation,
+        Route("/v1/models", inspection.models, methods=["GET"]),
+        Route("/v1/models/{id:path}", inspection.model, methods=["GET"]),
+        Route("/tokenize", tokens.tokenize, methods=["POST"]),
+        Route("/detokenize", tokens.detokenize, methods=["POST"]),
+        Route("/version", inspection.version, methods=["GET"]),
+        Route("/health", inspection.readyz, methods=["GET"]),
+        Route("/livez", inspection.livez, methods=["GET"]),
+        Route("/readyz", inspection.readyz, methods=["GET"]),
+        Route("/metrics", inspection.metrics, methods=["GET"]),
+        Route("/internal/fleet", inspection.fleet, methods=["GET"]),
+        Route("/internal/decisions", inspection.decisions, methods=["GET"]),
+        Route("/debug/decisions/{id}", inspection.decision, methods=["GET"]),
+    ]
+    return Router(
+        settings=settings,
+        upstream=upstream,
+        fleet=fleet,
+        leases=leases,
+        picker=picker,
+        encoders=encoders,
+        decisions=decisions,
+        metrics=metrics,
+        app=_app(routes, metrics),
+    )
+
+
+def _app(routes: list[Route], metrics: RouterMetrics) -> ASGIApp:
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestError)
+        request.state.facts["error"] = error.code or error.type
+        metrics.on_refused(error.status)
+        return error_response(error)
+
+    app = Starlette(
+        routes=routes,
+        exception_handlers={
+            RequestError: refused,
+            HTTPException: _not_routed,
+            ClientDisconnect: _client_left,
+            Exception: _failed,
+        },
+    )
+    # A redirect would carry no request id and confuse clients that post.
+    app.router.redirect_slashes = False
+    return Edge(app)
+
+
+async def _not_routed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.url.path[:128]
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        refusal = RequestError(f"{request.method} is not allowed on {path}; allowed: {allowed}", status=405)
+        response = error_response(refusal)
+        response.headers["allow"] = allowed
+        return response
+    served = ", ".join(SERVED_PATHS)
+    return error_response(
+        RequestError(f"{path} is not served here; served: {served}", status=404, code="not_found")
+    )
+
+
+async def _client_left(request: Request, error: Exception) -> Response:
+    del request, error
+    return Response(status_code=499)  # nobody reads it; the log line says what happened
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    del request, error  # the server logs the trace; a client learns nothing of our insides
+    return error_response(
+        RequestError("the router failed while it handled this request", status=500, type="server_error")
+    )

@@ -1,0 +1,207 @@
+"""`/v1/chat/completions` and `/v1/completions`: from a body to a decision to the proxy."""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from warmfleet_contracts.blocks import tenant_salt
+from warmfleet_contracts.openai import (
+    MAX_BODY_BYTES,
+    ChatRequest,
+    CompletionRequest,
+    RequestError,
+    decode_chat_request,
+    decode_completion_request,
+)
+from warmfleet_router.decisions import Decision, DecisionRing, now_seconds
+from warmfleet_router.endpoints import EndpointView, Fleet
+from warmfleet_router.forwarded import request_headers, without_cache_salt
+from warmfleet_router.leases import Leases
+from warmfleet_router.metrics import RouterMetrics
+from warmfleet_router.proxy import Call, Proxy, describe, no_worker_error
+from warmfleet_router.request_prompts import HEAD_BYTES, RequestPrompts
+from warmfleet_router.settings import RouterSettings
+from warmfleet_router.tokenization import Encoders
+
+BODY_SECONDS: Final = 60.0
+"""How long a client may take to send its body."""
+ANONYMOUS: Final = "anonymous"
+"""The tenant of every client, as long as there are no keys."""
+
+Decoded = ChatRequest | CompletionRequest
+
+
+class Generation:
+    """ASGI endpoint for one path; reads the body, decides, and hands over to the proxy."""
+
+    def __init__(
+        self,
+        decode: Callable[[bytes], Decoded],
+        *,
+        settings: RouterSettings,
+        fleet: Fleet,
+        leases: Leases,
+        encoders: Encoders,
+        proxy: Proxy,
+        decisions: DecisionRing,
+        metrics: RouterMetrics,
+    ) -> None:
+        self._decode = decode
+        self._settings = settings
+        self._fleet = fleet
+        self._leases = leases
+        self._encoders = encoders
+        self._proxy = proxy
+        self._decisions = decisions
+        self._metrics = metrics
+        self._in_flight = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        if self._in_flight >= self._settings.max_in_flight:
+            raise RequestError(
+                f"{self._settings.max_in_flight} requests are in flight, which is the limit",
+                status=429,
+                type="rate_limit_error",
+                code="overloaded",
+                retry_after_seconds=1,
+            )
+        self._in_flight += 1
+        try:
+            await self._handle(request, send)
+        finally:
+            self._in_flight -= 1
+
+    async def _handle(self, request: Request, send: Send) -> None:
+        body = await read_body(request)
+        started = self._leases.now()
+        decoded = self._decode(body)
+        self._metrics.on_ignored_fields(len(decoded.ignored_fields))
+        views = self._fleet.views(decoded.model)
+        if not views:
+            raise model_not_found(decoded.model, self._fleet)
+        call = await self._call(request, decoded, body, views, started)
+        decision = self._decision(request, decoded, call)
+        choice = self._proxy.choose(call, decision)
+        decision.mode = "precise" if choice is not None and choice.candidate.precise else "load-only"
+        decision.decision_ms = round((self._leases.now() - started) * 1e3, 3)
+        # Stored before anything is dispatched: what it predicts cannot know what came of it.
+        self._decisions.add(decision)
+        self._metrics.on_decision(decoded.model, decision.mode, decision.decision_ms / 1e3)
+        self._metrics.on_start()
+        try:
+            if choice is None:
+                decision.outcome = "failed"
+                raise no_worker_error(decoded.model)
+            await self._proxy.serve(call, decision, choice, request.receive, send)
+        finally:
+            if decision.outcome == "in flight":  # cancelled, by the server's own end
+                decision.outcome = "failed"
+            decision.total_ms = round((self._leases.now() - started) * 1e3, 3)
+            self._metrics.on_end(decoded.model, decision.outcome)
+            request.state.facts.update(
+                model=decoded.model,
+                stream=decoded.stream,
+                outcome=decision.outcome,
+                mode=decision.mode,
+                **describe(decision.attempts),
+            )
+
+    async def _call(
+        self, request: Request, decoded: Decoded, body: bytes, views: list[EndpointView], started: float
+    ) -> Call:
+        is_chat = isinstance(decoded, ChatRequest)
+        digests = sorted({view.hello.tokenizer_digest for view in views if view.hello is not None})
+        salt = tenant_salt(self._settings.salt_key, ANONYMOUS, decoded.cache_salt)
+        encoded = await self._encoders.encode(decoded, digests)
+        return Call(
+            path=request.url.path,
+            model=decoded.model,
+            stream=decoded.stream,
+            body=without_cache_salt(body) if decoded.cache_salt else body,
+            headers=request_headers(request.headers.raw),
+            prompts=RequestPrompts(
+                encoded=encoded,
+                salt=salt,
+                body_bytes=len(body),
+                head=_head(decoded),
+                count=1 if isinstance(decoded, ChatRequest) else len(decoded.prompts),
+            ),
+            salt=salt,
+            seed=secrets.randbits(63) if decoded.seed is None else None,
+            started=started,
+            silent_events=1 if is_chat else 0,
+        )
+
+    def _decision(self, request: Request, decoded: Decoded, call: Call) -> Decision:
+        return Decision(
+            id=request.state.decision_id,
+            request_id=request.state.request_id,
+            path=call.path,
+            model=decoded.model,
+            policy=self._settings.policy,
+            mode="load-only",
+            prompt_tokens=call.prompts.token_count or call.prompts.estimated_tokens,
+            prompts=call.prompts.count,
+            decided_at=now_seconds(),
+            decision_ms=0.0,
+            attempts=[],
+        )
+
+
+DECODERS: Final[dict[str, Callable[[bytes], Decoded]]] = {
+    "/v1/chat/completions": decode_chat_request,
+    "/v1/completions": decode_completion_request,
+}
+
+
+async def read_body(request: Request) -> bytes:
+    """The body, bounded while it is read.
+
+    Raises:
+        RequestError: too large (413) or too slow (408).
+    """
+    too_large = RequestError(f"the body exceeds the limit of {MAX_BODY_BYTES} bytes", status=413)
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                if len(body) + len(chunk) > MAX_BODY_BYTES:
+                    raise too_large
+                body += chunk
+    except TimeoutError as error:
+        raise RequestError(
+            f"the body did not arrive within {BODY_SECONDS:.0f} seconds", status=408
+        ) from error
+    return bytes(body)
+
+
+def model_not_found(model: str, fleet: Fleet) -> RequestError:
+    """404, or 503 while it is not known yet what the fleet serves."""
+    served = fleet.models()
+    if not served:
+        return no_worker_error(model[:256])
+    return RequestError(
+        f"model: {model[:64]!r} is not served here; served: {', '.join(served[:16])}",
+        status=404,
+        param="model",
+        code="model_not_found",
+    )
+
+
+def _head(decoded: Decoded) -> bytes:
+    """The beginning of the prompt's text, for routing while no tokenizer is known."""
+    if isinstance(decoded, ChatRequest):
+        return "\n".join(message.content[:HEAD_BYTES] for message in decoded.messages[:4]).encode(
+            "utf-8", "replace"
+        )
+    first = decoded.prompts[0]
+    text = first if isinstance(first, str) else repr(first[:HEAD_BYTES])
+    return text.encode("utf-8", "replace")

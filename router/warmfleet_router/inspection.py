@@ -1,0 +1,191 @@
+"""What the router says of itself and the fleet: probes, metrics, models, decisions."""
+
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from warmfleet_contracts.openai import RequestError
+from warmfleet_router.decisions import DecisionRing
+from warmfleet_router.endpoints import EndpointView, Fleet
+from warmfleet_router.generation import model_not_found
+from warmfleet_router.leases import Leases
+from warmfleet_router.metrics import RouterMetrics
+from warmfleet_router.tokenization import Encoders
+
+DEFAULT_DECISIONS: Final = 100
+MAX_DECISIONS: Final = 4096
+
+
+class Inspection:
+    """Read-only endpoints."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        leases: Leases,
+        encoders: Encoders,
+        decisions: DecisionRing,
+        metrics: RouterMetrics,
+        router_id: str,
+        policy: str,
+    ) -> None:
+        self._fleet = fleet
+        self._leases = leases
+        self._encoders = encoders
+        self._decisions = decisions
+        self._metrics = metrics
+        self._router_id = router_id
+        self._policy = policy
+        self._started_seconds = int(time.time())
+        self._warmed_up = False
+
+    async def livez(self, request: Request) -> Response:
+        del request
+        return JSONResponse({"status": "alive"})
+
+    async def readyz(self, request: Request) -> Response:
+        """200 while a worker is ready; the first time only once the ready ones' caches are known, too.
+
+        Later a worker whose cache is in doubt costs hits, which is no reason to refuse traffic.
+        """
+        del request
+        reason = self._unready_reason()
+        if reason:
+            return JSONResponse({"status": reason}, 503, {"retry-after": "1"})
+        return JSONResponse({"status": "ready"})
+
+    async def metrics(self, request: Request) -> Response:
+        del request
+        content = self._metrics.render(
+            self._fleet.views(),
+            index_blocks=self._fleet.index.blocks,
+            pending_blocks=self._leases.pending.blocks,
+            tokenizers=self._encoders.count,
+        )
+        return Response(content, media_type=CONTENT_TYPE_LATEST)
+
+    async def version(self, request: Request) -> Response:
+        del request
+        return JSONResponse({"version": package_version()})
+
+    async def models(self, request: Request) -> Response:
+        del request
+        return JSONResponse({"object": "list", "data": [self._model(name) for name in self._fleet.models()]})
+
+    async def model(self, request: Request) -> Response:
+        name = request.path_params["id"]
+        if name not in self._fleet.models():
+            raise model_not_found(name, self._fleet)
+        return JSONResponse(self._model(name))
+
+    async def fleet(self, request: Request) -> Response:
+        """Every endpoint with its load, and the sums over those that are ready."""
+        del request
+        views = self._fleet.views()
+        ready = [view for view in views if view.ready]
+        fields = ("running_sequences", "waiting_sequences", "queued_uncached_tokens", "total_blocks")
+        sums = {
+            field: sum(getattr(view.load, field) for view in ready)
+            for field in (*fields, "pinned_blocks", "cached_blocks", "max_running_sequences")
+        }
+        return _json(
+            {
+                "router_id": self._router_id,
+                "policy": self._policy,
+                "models": self._fleet.models(),
+                "ready_endpoints": len(ready),
+                "totals": sums,
+                "endpoints": [self._endpoint(view) for view in views],
+            }
+        )
+
+    async def decisions(self, request: Request) -> Response:
+        """The newest decisions first; `?limit=` says how many."""
+        value = request.query_params.get("limit", str(DEFAULT_DECISIONS))
+        if not (value.isascii() and value.isdecimal() and 0 < int(value[:9]) <= MAX_DECISIONS):
+            raise RequestError(
+                f"limit: expected 1 to {MAX_DECISIONS}, got {value[:32]!r}",
+                param="limit",
+            )
+        newest = self._decisions.newest(int(value))
+        return _json({"decisions": [decision.as_json() for decision in newest]})
+
+    async def decision(self, request: Request) -> Response:
+        """One decision, by its own id or by the request's."""
+        decision = self._decisions.find(request.path_params["id"])
+        if decision is None:
+            raise RequestError(
+                "no decision with this id is kept; only the newest are", status=404, code="not_found"
+            )
+        return _json(decision.as_json())
+
+    def _unready_reason(self) -> str:
+        ready = [view for view in self._fleet.views() if view.ready]
+        if not ready:
+            return "no worker is ready"
+        if not self._warmed_up and not all(self._is_known(view) for view in ready):
+            return "what the workers' caches hold is not known yet"
+        self._warmed_up = True
+        return ""
+
+    def _is_known(self, view: EndpointView) -> bool:
+        tokenizer_known = view.hello is None or self._encoders.is_settled(view.hello.tokenizer_digest)
+        # A worker that was turned load-only will not become precise by waiting.
+        return tokenizer_known and (view.precise or view.counts.load_only > 0)
+
+    def _endpoint(self, view: EndpointView) -> dict[str, object]:
+        uid, hello = view.endpoint.uid, view.hello
+        unreported = self._leases.dispatches.unreported(uid, view.load.admitted_dispatches)
+        return {
+            "uid": uid,
+            "name": view.endpoint.name,
+            "url": view.endpoint.url,
+            "ready": view.ready,
+            "unready_reason": view.unready_reason,
+            "precise": view.precise,
+            "served_names": list(view.served_names),
+            "epoch": hello.epoch if hello is not None else None,
+            "identity": hello.identity.hex() if hello is not None else None,
+            "tokenizer_known": hello is not None and self._encoders.known(hello.tokenizer_digest) is not None,
+            "block_size_tokens": hello.block_size_tokens if hello is not None else None,
+            "max_model_length_tokens": hello.max_model_length_tokens if hello is not None else None,
+            "resident_blocks": view.resident_blocks,
+            "report_age_seconds": (
+                round(view.report_age_seconds, 3) if view.report_age_seconds != float("inf") else None
+            ),
+            "open_dispatches": self._leases.dispatches.open_count(uid),
+            "unreported_tokens": unreported.tokens,
+            "unreported_seats": unreported.seats,
+            "load": msgspec.to_builtins(view.load),
+        }
+
+    def _model(self, name: str) -> dict[str, object]:
+        lengths = [
+            view.hello.max_model_length_tokens for view in self._fleet.views(name) if view.hello is not None
+        ]
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._started_seconds,
+            "owned_by": "warmfleet",
+            # The least of all replicas: what is within it fits wherever the request goes.
+            "max_model_len": min(lengths, default=None),
+        }
+
+
+def package_version() -> str:
+    """The installed distribution's version."""
+    try:
+        return version("warmfleet")
+    except PackageNotFoundError:  # run from a source tree
+        return "0+unknown"
+
+
+def _json(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")

@@ -1,0 +1,184 @@
+"""What a router is told at its start: by flags, its salt key by the environment, worker tokens by a file."""
+
+import argparse
+import ipaddress
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_router.discovery import Endpoint, vetted_endpoints
+from warmfleet_router.scorers import POLICIES
+
+SALT_KEY_VARIABLE: Final = "WARMFLEET_SALT_KEY"
+HOME_VARIABLE: Final = "WARMFLEET_HOME"
+MIN_SALT_KEY_BYTES: Final = 16
+MAX_ENDPOINTS_FILE_BYTES: Final = 4 * 1024 * 1024
+_ROUTER_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,48}")
+
+
+class SettingsError(WarmfleetError):
+    """A flag, a variable or the endpoints file is wrong; the text names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSettings:
+    """Everything that one router process is told."""
+
+    endpoints: tuple[Endpoint, ...]
+    salt_key: bytes = field(repr=False)
+    salt_key_is_own: bool = False
+    """Drawn at this start: another router, or the next start, does not share this one's cache names."""
+    host: str = "127.0.0.1"
+    port: int = 8080
+    """0 lets the system choose; the line on stdout says which."""
+    policy: str = "LowestCost"
+    router_id: str = "router"
+    home: Path = Path()
+    allow_anonymous: bool = False
+    drain_seconds: float = 300.0
+    """How long live answers may go on after SIGTERM."""
+    write_seconds: float = 60.0
+    """How long one write to a client may take before the client is given up."""
+    ring_size: int = 4096
+    """Decisions kept for `/internal/decisions` and `/debug/decisions`."""
+    max_in_flight: int = 4096
+    """Requests at once; the next one is answered 429."""
+
+    @property
+    def tokenizers_path(self) -> Path:
+        return self.home / "router" / "tokenizers"
+
+
+class _FileEndpoint(msgspec.Struct):
+    uid: str
+    url: str
+    name: str = ""
+    token: str = ""
+    served_names: tuple[str, ...] = ()
+
+
+def parse_settings(
+    arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ
+) -> RouterSettings:
+    """Settings from the command line; exits with a usage error on a wrong flag."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    try:
+        return _settings(given, environment)
+    except WarmfleetError as error:
+        parser.error(str(error))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read_endpoints(path: Path) -> list[Endpoint]:
+    """The endpoints in a JSON file: a list of {"uid", "name", "url", "token", "served_names"}.
+
+    Raises:
+        SettingsError: the file cannot be read, or is not such a list.
+        DiscoveryError: an entry is unusable.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_ENDPOINTS_FILE_BYTES + 1)
+    except OSError as error:
+        raise SettingsError(f"--endpoints-file: cannot be read: {error.strerror}") from error
+    if len(content) > MAX_ENDPOINTS_FILE_BYTES:
+        raise SettingsError(f"--endpoints-file: larger than {MAX_ENDPOINTS_FILE_BYTES} bytes")
+    try:
+        entries = msgspec.json.decode(content, type=list[_FileEndpoint])
+    except msgspec.MsgspecError as error:
+        raise SettingsError(f"--endpoints-file: {error}") from error
+    return [
+        Endpoint(
+            uid=entry.uid,
+            name=entry.name or entry.uid,
+            url=entry.url,
+            served_names=entry.served_names,
+            token=entry.token.encode(),
+        )
+        for entry in entries
+    ]
+
+
+def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> RouterSettings:
+    if not (is_loopback(given.host) or given.allow_anonymous):
+        raise SettingsError(
+            f"--host {given.host}: clients without a key are served on loopback only; "
+            "--allow-anonymous serves them anywhere"
+        )
+    if _ROUTER_ID.fullmatch(given.router_id) is None:
+        raise SettingsError(f"--router-id: expected 1 to 48 of A-Z a-z 0-9 . _ -, got {given.router_id!r}")
+    endpoints = [_endpoint(text) for text in given.endpoint]
+    if given.endpoints_file is not None:
+        endpoints += read_endpoints(given.endpoints_file)
+    salt_key, is_own = _salt_key(environment)
+    home = environment.get(HOME_VARIABLE) or Path.home() / ".cache" / "warmfleet"
+    return RouterSettings(
+        endpoints=vetted_endpoints(endpoints),
+        salt_key=salt_key,
+        salt_key_is_own=is_own,
+        host=given.host,
+        port=given.port,
+        policy=given.policy,
+        router_id=given.router_id,
+        home=Path(home),
+        allow_anonymous=given.allow_anonymous,
+        drain_seconds=given.drain_seconds,
+        max_in_flight=given.max_in_flight,
+    )
+
+
+def _endpoint(text: str) -> Endpoint:
+    uid, separator, url = text.partition("=")
+    if not separator:
+        raise SettingsError(f"--endpoint: expected uid=URL, got {text!r}")
+    return Endpoint(uid=uid, name=uid, url=url)
+
+
+def _salt_key(environment: Mapping[str, str]) -> tuple[bytes, bool]:
+    value = environment.get(SALT_KEY_VARIABLE, "")
+    if not value:
+        return secrets.token_bytes(32), True
+    try:
+        key = bytes.fromhex(value)
+    except ValueError as error:
+        raise SettingsError(f"${SALT_KEY_VARIABLE}: expected hexadecimal digits") from error
+    if len(key) < MIN_SALT_KEY_BYTES:
+        raise SettingsError(
+            f"${SALT_KEY_VARIABLE}: expected at least {MIN_SALT_KEY_BYTES} bytes, got {len(key)}"
+        )
+    return key, False
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m warmfleet_router",
+        description="Send OpenAI-compatible requests to the worker where they cost least.",
+        epilog=f"The key that separates tenants' caches comes from ${SALT_KEY_VARIABLE} (hex, 32 bytes).",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", help="address to listen on")
+    add("--port", type=int, default=8080, help="port to listen on; 0 chooses a free one")
+    add("--endpoint", action="append", default=[], metavar="UID=URL", help="a worker (repeatable)")
+    add("--endpoints-file", type=Path, help="JSON list of workers with uid, name, url and token")
+    add("--policy", choices=sorted(POLICIES), default="LowestCost", help="how a worker is chosen")
+    add("--router-id", default="router", help="this router's name among others")
+    add("--allow-anonymous", action="store_true", help="serve clients without a key beyond loopback")
+    add("--drain-seconds", type=float, default=300.0, help="time for live answers after SIGTERM")
+    add("--max-in-flight", type=int, default=4096, help="requests at once; more are answered 429")
+    return parser
