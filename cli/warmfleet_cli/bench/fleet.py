@@ -79,8 +79,8 @@ class _Fleet(msgspec.Struct):
 
 class _Decision(msgspec.Struct):
     request_id: str
-    predicted_tokens: int | None = None
-    actual_tokens: int | None = None
+    predicted_cached_tokens: int = 0
+    actual_cached_tokens: int | None = None
 
 
 class _Decisions(msgspec.Struct):
@@ -129,11 +129,11 @@ class BenchFleet:
         for url in self.router_urls(variant):
             response = await self.client.get(f"{url}{_DECISIONS_PATH}", params={"limit": 1000})
             response.raise_for_status()
-            for decision in msgspec.json.decode(response.content, type=_Decisions).decisions:
-                if decision.request_id not in wanted:
-                    continue
-                if decision.predicted_tokens is not None and decision.actual_tokens is not None:
-                    found.append(Prediction(decision.predicted_tokens, decision.actual_tokens))
+            found.extend(
+                Prediction(decision.predicted_cached_tokens, decision.actual_cached_tokens)
+                for decision in msgspec.json.decode(response.content, type=_Decisions).decisions
+                if decision.request_id in wanted and decision.actual_cached_tokens is not None
+            )
         return found
 
     async def _is_empty(self, router_url: str) -> bool:
