@@ -51,6 +51,7 @@ class FakeRunner:
         self.counters = RunnerCounters()
         self.batches: list[StepBatch] = []
         self.fail_next_step = False
+        self.failed_sequence_ids: set[int] = set()
         self._seconds_per_token = seconds_per_token
         self._arena = [_POISON] * (total_blocks * block_size_tokens)
 
@@ -65,6 +66,7 @@ class FakeRunner:
         self._check_writes(batch)
         if self.fail_next_step or any(EXPLODING_TOKEN_ID in chunk.token_ids for chunk in batch.chunks):
             self.fail_next_step = False
+            self.failed_sequence_ids.update(chunk.sequence_id for chunk in batch.chunks)
             for chunk in batch.chunks:  # the device died after it had written some of it
                 for position in range(chunk.first_position, chunk.first_position + len(chunk.token_ids)):
                     self._arena[self._slot(chunk, position)] = _POISON
@@ -141,6 +143,7 @@ class EngineDriver:
         max_batched_tokens: int = 64,
         max_model_length_tokens: int = 256,
         prefix_caching: bool = True,
+        max_waiting_sequences: int = 4096,
     ) -> None:
         self.runner = FakeRunner(total_blocks, block_size_tokens)
         self.core = EngineCore(
@@ -154,6 +157,7 @@ class EngineDriver:
                 max_batched_tokens=max_batched_tokens,
                 max_model_length_tokens=max_model_length_tokens,
                 prefix_caching=prefix_caching,
+                max_waiting_sequences=max_waiting_sequences,
             ),
             vocabulary_size=1000,
             poison=True,
