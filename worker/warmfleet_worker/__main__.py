@@ -123,16 +123,17 @@ async def serve(
     drained = asyncio.create_task(_drain_after(stop, worker))
     await asyncio.wait({engine_run, server_run, drained}, return_when=asyncio.FIRST_COMPLETED)
     failed = engine_run.done()
+    worker.ended = True
     if failed:
-        worker.ended = True
         log.error("the engine ended, so does this worker", reason=await engine_run)
-    worker.events.close()
-    server.should_exit = True
-    await server_run
+    # Streams that are still open end with an error object, because their engine is gone.
     for task in (drained, engine_run):
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+    worker.events.close()
+    server.should_exit = True
+    await server_run
     log.info("worker ended", exit_code=int(failed))
     return int(failed)
 

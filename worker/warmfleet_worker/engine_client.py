@@ -259,12 +259,12 @@ class ProcessEngine:
         finally:
             self._writer.close()
             self._gone = reason or "the engine process ended"
-            if not reason:
-                # The reader of a dead process learns only that the socket closed; its status says why.
-                self._gone = f"the engine process ended with {await _exit_status(process)}"
             for generation in list(self._generations.values()):
                 generation.fail("the engine is gone")
             self._generations.clear()
+            # The reader of a dead process learns only that the socket closed; its status says why.
+            status = await _exit_status(process)
+            self._gone = reason or f"the engine process ended with {status}"
         return self._gone
 
     async def _read(self, reader: asyncio.StreamReader) -> str:

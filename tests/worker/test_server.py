@@ -1,0 +1,377 @@
+"""A worker over loopback HTTP: answers, headers, refusals, probes."""
+
+import contextlib
+import json
+import secrets
+
+import httpx
+import msgspec
+import openai
+import pytest
+
+from warmfleet_contracts.blocks import BlockHash, block_hashes, block_root
+from warmfleet_contracts.prompts import PromptEncoder
+from warmfleet_contracts.worker_api import PromptAssets
+from warmfleet_testing.worker_process import TINY_NAME, running_worker
+from warmfleet_worker.model.assets import load_prompt_assets
+
+CHAT = "/v1/chat/completions"
+
+
+def fresh_text(chars: int = 64) -> str:
+    """Text that no test has sent before."""
+    return secrets.token_hex(chars // 2)
+
+
+def chat_body(text: str | None = None, **fields: object) -> dict[str, object]:
+    return {
+        "model": TINY_NAME,
+        "messages": [{"role": "user", "content": text or fresh_text()}],
+        "max_tokens": 8,
+        "temperature": 0,
+        **fields,
+    }
+
+
+def error_of(response: httpx.Response) -> dict[str, object]:
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error
+
+
+def test_a_chat_request_is_answered_in_openais_shape(client):
+    response = client.post(CHAT, json=chat_body(ignore_eos=True), headers={"x-request-id": "my-id_1"})
+
+    answer = response.json()
+    assert response.status_code == 200
+    assert response.headers["x-request-id"] == "my-id_1"
+    assert answer["id"] == "chatcmpl-my-id_1"
+    assert answer["object"] == "chat.completion"
+    assert answer["model"] == TINY_NAME
+    assert answer["choices"][0]["message"]["role"] == "assistant"
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == 8
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+
+
+def test_the_second_request_with_a_prefix_finds_it_cached(client):
+    body = chat_body(fresh_text(200))
+
+    first, second = (client.post(CHAT, json=body) for _ in range(2))
+
+    prompt_tokens = first.json()["usage"]["prompt_tokens"]
+    cached_tokens = second.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert first.json()["choices"] == second.json()["choices"]
+    assert cached_tokens == (prompt_tokens - 1) // 16 * 16 > 0
+    assert second.headers["x-warmfleet-cached-tokens"] == str(cached_tokens)
+
+
+def test_the_headers_say_what_the_router_would_have_computed(client, shared_worker):
+    text, salt = fresh_text(), b"salt of a tenant"
+    cache = shared_worker.cache()
+    tokenized = client.post("/tokenize", json={"messages": [{"role": "user", "content": text}]}).json()
+
+    response = client.post(CHAT, json=chat_body(text), headers={"x-warmfleet-salt": salt.hex()})
+
+    token_ids = tokenized["tokens"]
+    root = block_root(bytes.fromhex(cache["identity"]), salt=salt)
+    assert response.headers["x-warmfleet-prompt-tokens"] == str(len(token_ids))
+    assert (
+        response.headers["x-warmfleet-last-block"] == block_hashes(BlockHash(root), token_ids, 16)[-1].hex()
+    )
+    assert response.headers["x-warmfleet-position"].startswith(cache["epoch"] + ":")
+
+
+def test_different_salts_share_nothing(client):
+    body = chat_body(fresh_text(200))
+
+    client.post(CHAT, json=body)
+    by_header = client.post(CHAT, json=body, headers={"x-warmfleet-salt": "aa"})
+    by_body = client.post(CHAT, json={**body, "cache_salt": "mine"})
+    again = client.post(CHAT, json={**body, "cache_salt": "mine"})
+
+    assert by_header.headers["x-warmfleet-cached-tokens"] == "0"
+    assert by_body.headers["x-warmfleet-cached-tokens"] == "0"
+    assert again.headers["x-warmfleet-cached-tokens"] != "0"
+
+
+def test_a_prompt_shorter_than_a_block_has_no_last_block(client):
+    response = client.post("/v1/completions", json={"model": TINY_NAME, "prompt": "hi"})
+
+    assert response.headers["x-warmfleet-prompt-tokens"] == "2"
+    assert "x-warmfleet-last-block" not in response.headers
+
+
+def test_the_same_seed_gives_the_same_answer_and_the_bodys_seed_wins(client):
+    body = chat_body(temperature=1.5, max_tokens=24, ignore_eos=True)
+
+    def answer(seed: int | None, header: str) -> str:
+        fields = {**body, "seed": seed}
+        response = client.post(CHAT, json=fields, headers={"x-warmfleet-seed": header})
+        return response.json()["choices"][0]["message"]["content"]
+
+    assert answer(None, "5") == answer(None, "5") == answer(5, "6")
+    assert answer(5, "6") != answer(6, "6")
+
+
+def test_several_prompts_are_several_choices(client):
+    body = {"model": TINY_NAME, "max_tokens": 6, "temperature": 0, "ignore_eos": True}
+    prompts = [fresh_text(), fresh_text(), "short"]
+
+    together = client.post("/v1/completions", json={**body, "prompt": prompts}).json()
+    alone = [client.post("/v1/completions", json={**body, "prompt": prompt}).json() for prompt in prompts]
+
+    assert [choice["index"] for choice in together["choices"]] == [0, 1, 2]
+    assert [choice["text"] for choice in together["choices"]] == [
+        answer["choices"][0]["text"] for answer in alone
+    ]
+    assert together["usage"]["prompt_tokens"] == sum(answer["usage"]["prompt_tokens"] for answer in alone)
+    assert together["usage"]["completion_tokens"] == 18
+
+
+def test_text_and_its_token_ids_are_the_same_prompt(client):
+    text = fresh_text()
+    tokens = client.post("/tokenize", json={"model": TINY_NAME, "prompt": text}).json()["tokens"]
+
+    answers = [
+        client.post("/v1/completions", json={"model": TINY_NAME, "prompt": prompt, "temperature": 0}).json()
+        for prompt in (text, tokens, [text], [tokens])
+    ]
+
+    assert len({json.dumps(answer["choices"]) for answer in answers}) == 1
+    assert client.post("/detokenize", json={"tokens": tokens}).json() == {"prompt": text}
+
+
+def test_echo_puts_the_prompt_before_the_text(client):
+    body = {"model": TINY_NAME, "prompt": "hello", "temperature": 0}
+
+    plain, echoed = (
+        client.post("/v1/completions", json={**body, "echo": echo}).json()["choices"][0]["text"]
+        for echo in (False, True)
+    )
+
+    assert echoed == "hello" + plain
+
+
+def test_an_output_limit_beyond_the_context_is_clamped(client):
+    prompt = [5] * 1000
+
+    answer = client.post(
+        "/v1/completions",
+        json={"model": TINY_NAME, "prompt": prompt, "max_tokens": 65_535, "ignore_eos": True},
+    ).json()
+
+    assert answer["usage"]["total_tokens"] == 1024
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_prompt_that_does_not_fit_is_refused_in_the_words_clients_match(client):
+    response = client.post("/v1/completions", json={"model": TINY_NAME, "prompt": [5] * 1024})
+
+    error = error_of(response)
+    assert (response.status_code, error["code"]) == (400, "context_length_exceeded")
+    assert "maximum context length is 1024 tokens" in str(error["message"])
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        (b"{", 400, None),
+        (b"[]", 400, None),
+        (b'{"model": "other", "messages": [{"role": "user", "content": "x"}]}', 404, "model"),
+        (b'{"model": "tiny", "messages": []}', 400, "messages"),
+        (b'{"model": "tiny", "messages": [{"role": "root", "content": "x"}]}', 400, "messages"),
+        (b'{"model": "tiny", "messages": [{"role": "user", "content": "x"}], "n": 3}', 400, "n"),
+    ],
+)
+def test_a_wrong_chat_request_is_refused_in_openais_shape(client, body, status, param):
+    response = client.post(CHAT, content=body)
+
+    assert response.status_code == status
+    assert error_of(response)["param"] == param
+    assert response.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("prompt", ["", [267], [[]]])
+def test_a_prompt_without_known_tokens_is_refused(client, prompt):
+    response = client.post("/v1/completions", json={"model": TINY_NAME, "prompt": prompt})
+
+    assert response.status_code == 400
+    assert error_of(response)["param"] == "prompt"
+
+
+def test_typed_control_tokens_stay_text(client):
+    inside = client.post("/tokenize", json={"messages": [{"role": "user", "content": "a<|im_end|>b"}]})
+    ordinary = client.post("/tokenize", json={"messages": [{"role": "user", "content": "ab"}]})
+
+    assert inside.json()["tokens"].count(2) == ordinary.json()["tokens"].count(2) == 1
+
+
+def test_unknown_routes_and_methods_are_refused_in_openais_shape(client):
+    missing, wrong, slash = client.get("/v1/embeddings"), client.get(CHAT), client.get("/v1/models/")
+
+    assert missing.status_code == 404
+    assert "/v1/chat/completions" in str(error_of(missing)["message"])
+    assert wrong.status_code == 405
+    assert wrong.headers["allow"] == "POST"
+    assert error_of(wrong)
+    assert slash.status_code == 404
+    assert all(response.headers["x-request-id"] for response in (missing, wrong, slash))
+
+
+def test_models_are_listed_and_found_by_name(client):
+    listed = client.get("/v1/models").json()["data"]
+    found = client.get(f"/v1/models/{TINY_NAME}").json()
+    missing = client.get("/v1/models/some/other")
+
+    assert [model["id"] for model in listed] == [TINY_NAME]
+    assert found == listed[0]
+    assert found["max_model_len"] == 1024
+    assert error_of(missing)["code"] == "model_not_found"
+
+
+def test_a_malformed_request_id_is_replaced(client):
+    response = client.get("/v1/models", headers={"x-request-id": "not an id"})
+
+    assert response.headers["x-request-id"].isalnum()
+
+
+def test_a_body_beyond_the_limit_is_refused_while_it_is_read(client):
+    def endless():
+        for _ in range(64):
+            yield b" " * 1024 * 1024
+
+    declared = client.post(CHAT, content=b" " * (32 * 1024 * 1024 + 1))
+    assert declared.status_code == 413
+
+    # Without a declared length the bytes are counted; the server may close before all are sent.
+    with contextlib.suppress(httpx.WriteError, httpx.ReadError, httpx.RemoteProtocolError):
+        assert client.post(CHAT, content=endless()).status_code == 413
+
+
+def test_headers_beyond_the_limit_are_refused(client):
+    response = client.get("/v1/models", headers={"x-padding": "x" * 70_000})
+
+    assert response.status_code in {400, 431}
+
+
+@pytest.mark.parametrize("header", ["x-warmfleet-salt", "x-warmfleet-seed", "x-warmfleet-dispatch"])
+def test_a_malformed_dispatch_header_is_refused(client, header):
+    assert client.post(CHAT, json=chat_body(), headers={header: "-1g"}).status_code == 400
+
+
+def test_a_router_gets_the_prompt_assets_by_their_digest(client, tiny_served_path):
+    expected = load_prompt_assets(tiny_served_path)
+    digest = PromptEncoder.from_assets(expected).tokenizer_digest
+
+    found = client.get(f"/internal/tokenizer/{digest}")
+    missing = client.get("/internal/tokenizer/" + "0" * 64)
+
+    assert msgspec.msgpack.decode(found.content, type=PromptAssets) == expected
+    assert missing.status_code == 404
+
+
+def test_clearing_the_cache_forgets_every_block(client, shared_worker):
+    body = chat_body(fresh_text(200))
+    client.post(CHAT, json=body)
+
+    assert client.delete("/internal/cache").status_code == 202
+    response = client.post(CHAT, json=body)
+
+    assert response.headers["x-warmfleet-cached-tokens"] == "0"
+    assert shared_worker.wait_until_idle()["cached_blocks"] > 0
+
+
+def test_metrics_have_vllms_names_and_count_tokens(client):
+    client.post(CHAT, json=chat_body())
+
+    lines = client.get("/metrics").text.splitlines()
+
+    values = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if line[:1] != "#"}
+    labels = '{engine="0",model_name="tiny"}'
+    for name in (
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:kv_cache_usage_perc",
+        "vllm:prefix_cache_queries_total",
+        "vllm:prefix_cache_hits_total",
+        "vllm:prompt_tokens_total",
+        "vllm:prompt_tokens_cached_total",
+        "vllm:generation_tokens_total",
+        "vllm:num_preemptions_total",
+        "vllm:time_to_first_token_seconds_count",
+        "vllm:inter_token_latency_seconds_count",
+        "vllm:e2e_request_latency_seconds_count",
+        "vllm:request_queue_time_seconds_count",
+        "vllm:request_prompt_tokens_count",
+        "vllm:request_generation_tokens_count",
+        "vllm:iteration_tokens_total_count",
+    ):
+        assert name + labels in values, name
+    assert values["vllm:prompt_tokens_total" + labels] > 0
+    assert values["vllm:generation_tokens_total" + labels] > 0
+    assert any(line.startswith("vllm:cache_config_info{") and 'block_size="16"' in line for line in lines)
+    assert any(line.startswith("vllm:request_success_total{") for line in lines)
+
+
+def test_the_log_line_of_a_request_has_its_figures_and_not_its_text(client, shared_worker):
+    text = fresh_text()
+
+    client.post(CHAT, json=chat_body(text), headers={"x-request-id": "logged-1"})
+
+    line = shared_worker.wait_for_log("request finished", request_id="logged-1")
+    assert (line["status"], line["model"], line["cached_tokens"]) == (200, TINY_NAME, 0)
+    assert line["prompt_tokens"] > 0
+    assert text not in json.dumps(shared_worker.log_lines())
+
+
+def test_the_real_client_answers_and_streams(shared_worker):
+    with openai.OpenAI(base_url=f"{shared_worker.url}/v1", api_key="none", max_retries=0) as sdk:
+        body = chat_body(ignore_eos=True)
+        messages, rest = body.pop("messages"), {"model": TINY_NAME, "max_tokens": 8, "temperature": 0}
+
+        answer = sdk.chat.completions.create(messages=messages, extra_body={"ignore_eos": True}, **rest)
+        chunks = list(
+            sdk.chat.completions.create(
+                messages=messages,
+                stream=True,
+                stream_options={"include_usage": True},
+                extra_body={"ignore_eos": True},
+                **rest,
+            )
+        )
+
+    text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+    assert text == answer.choices[0].message.content
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.prompt_tokens == answer.usage.prompt_tokens
+    assert chunks[-1].usage.prompt_tokens_details.cached_tokens > 0
+
+
+async def test_the_real_async_client_sees_typed_errors(shared_worker):
+    async with openai.AsyncOpenAI(base_url=f"{shared_worker.url}/v1", api_key="none", max_retries=0) as sdk:
+        with pytest.raises(openai.NotFoundError):
+            await sdk.chat.completions.create(model="other", messages=[{"role": "user", "content": "x"}])
+        with pytest.raises(openai.BadRequestError) as caught:
+            await sdk.completions.create(model=TINY_NAME, prompt=[5] * 2000)
+        models = [model.id async for model in sdk.models.list()]
+
+    assert caught.value.code == "context_length_exceeded"
+    assert models == [TINY_NAME]
+
+
+def test_with_a_token_only_its_holders_get_in(tiny_served_path):
+    with running_worker(tiny_served_path, "--kv-cache-bytes", "1000000", token="right") as worker:
+        open_paths = ["/livez", "/readyz", "/health", "/metrics"]
+        closed_paths = ["/v1/models", "/version", "/internal/cache", "/internal/kv-events", "/nothing"]
+
+        assert all(httpx.get(worker.url + path).status_code == 200 for path in open_paths)
+        for authorization in (None, "Bearer wrong", "Bearer", "Basic right", "Bearer right2", "Bearer \xff"):
+            headers = {} if authorization is None else {"authorization": authorization.encode("latin-1")}
+            for path in closed_paths:
+                response = httpx.get(worker.url + path, headers=headers)
+                assert response.status_code == 401
+                assert error_of(response)["code"] == "invalid_api_key"
+        with worker.client() as client:
+            assert client.get("/v1/models").status_code == 200
+            assert client.post(CHAT, json=chat_body()).status_code == 200

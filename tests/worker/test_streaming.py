@@ -1,0 +1,225 @@
+"""Streams: the same text as the plain answer, in OpenAI's order, and given up when the client leaves."""
+
+import itertools
+import json
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from warmfleet_testing.worker_process import TINY_NAME, WorkerProcess, running_worker
+
+CHAT = "/v1/chat/completions"
+
+
+def chat_body(**fields: object) -> dict[str, object]:
+    return {
+        "model": TINY_NAME,
+        "messages": [{"role": "user", "content": secrets.token_hex(16)}],
+        "max_tokens": 32,
+        "temperature": 0,
+        "ignore_eos": True,
+        **fields,
+    }
+
+
+def long_body(**fields: object) -> dict[str, object]:
+    return chat_body(max_tokens=900, **fields)
+
+
+def raw_request(worker: WorkerProcess, body: dict[str, object]) -> socket.socket:
+    """A connection that has sent a chat request and read nothing."""
+    content = json.dumps(body).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-request-id: {secrets.token_hex(4)}\r\n"
+    connection = socket.create_connection(("127.0.0.1", worker.port))
+    connection.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
+    return connection
+
+
+def events_of(response: httpx.Response) -> list[str]:
+    events = response.text.split("\n\n")
+    assert events.pop() == ""
+    assert all(event.startswith("data: ") for event in events)
+    return [event.removeprefix("data: ") for event in events]
+
+
+def test_a_stream_has_role_text_reason_usage_and_done_in_this_order(client):
+    response = client.post(CHAT, json=chat_body(stream=True, stream_options={"include_usage": True}))
+
+    *chunks, done = events_of(response)
+    first, *middle, last, usage = map(json.loads, chunks)
+    assert done == "[DONE]"
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["x-accel-buffering"] == "no"
+    assert int(response.headers["x-warmfleet-cached-tokens"]) == 0
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert all("role" not in chunk["choices"][0]["delta"] for chunk in [*middle, last])
+    assert all(chunk["choices"][0]["finish_reason"] is None for chunk in [first, *middle])
+    assert last["choices"][0]["finish_reason"] == "length"
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == 32
+    assert usage["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+    assert len({chunk["id"] for chunk in [first, *middle, last, usage]}) == 1
+
+
+def test_without_include_usage_there_is_no_usage_chunk(client):
+    *chunks, done = events_of(client.post(CHAT, json=chat_body(stream=True)))
+
+    assert done == "[DONE]"
+    assert all(json.loads(chunk)["choices"] for chunk in chunks)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_streamed_and_plain_text_are_the_same(client, seed):
+    body = chat_body(temperature=1.2, seed=seed, max_tokens=60, ignore_eos=False)
+
+    plain = client.post(CHAT, json=body).json()["choices"][0]
+    chunks = [json.loads(event) for event in events_of(client.post(CHAT, json={**body, "stream": True}))[:-1]]
+
+    deltas = [chunk["choices"][0]["delta"].get("content", "") for chunk in chunks]
+    assert "".join(deltas) == plain["message"]["content"]
+    assert chunks[-1]["choices"][0]["finish_reason"] == plain["finish_reason"]
+
+
+def test_a_stop_string_ends_the_text_before_it(client):
+    body = {"model": TINY_NAME, "prompt": secrets.token_hex(16), "max_tokens": 60, "temperature": 0}
+    body["ignore_eos"] = True
+    whole = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
+    ascii_runs = ["".join(run) for plain, run in itertools.groupby(whole, str.isascii) if plain]
+    stop = max(ascii_runs, key=len)[:3]
+
+    plain = client.post("/v1/completions", json={**body, "stop": [stop, "never said"]}).json()
+    events = events_of(client.post("/v1/completions", json={**body, "stop": stop, "stream": True}))
+
+    expected = whole[: whole.index(stop)]
+    assert plain["choices"][0]["text"] == expected
+    assert plain["choices"][0]["finish_reason"] == "stop"
+    assert plain["usage"]["completion_tokens"] < 60
+    assert "".join(json.loads(event)["choices"][0]["text"] for event in events[:-1]) == expected
+
+
+def test_a_stop_token_ends_the_text_and_is_no_part_of_it(client):
+    prompt = secrets.token_hex(16)
+    body = {"model": TINY_NAME, "prompt": prompt, "max_tokens": 40, "temperature": 0, "ignore_eos": True}
+    whole = client.post("/v1/completions", json=body).json()["choices"][0]["text"]
+    letter = next(character for character in whole if "!" <= character <= "~")
+    token_id = client.post("/tokenize", json={"prompt": letter}).json()["tokens"][0]
+
+    answer = client.post("/v1/completions", json={**body, "stop_token_ids": [token_id]}).json()
+
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["choices"][0]["text"] == whole[: whole.index(letter)]
+
+
+def test_streams_of_several_prompts_interleave_and_agree_with_the_plain_answer(client):
+    body = {"model": TINY_NAME, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    body["prompt"] = [secrets.token_hex(8) for _ in range(3)]
+    plain = client.post("/v1/completions", json=body).json()
+
+    events = events_of(client.post("/v1/completions", json={**body, "stream": True}))
+
+    texts = dict.fromkeys(range(3), "")
+    for event in events[:-1]:
+        choice = json.loads(event)["choices"][0]
+        texts[choice["index"]] += choice["text"]
+    assert list(texts.values()) == [choice["text"] for choice in plain["choices"]]
+
+
+def test_every_event_arrives_by_itself_while_the_model_works(shared_worker):
+    with (
+        shared_worker.client() as client,
+        client.stream("POST", CHAT, json=long_body(stream=True)) as response,
+    ):
+        arrivals = [time.monotonic() for line in response.iter_lines() if line]
+
+    assert len(arrivals) > 100
+    assert arrivals[len(arrivals) // 2] - arrivals[0] > 0.1 * (arrivals[-1] - arrivals[0])
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_frees_its_blocks(shared_worker, stream):
+    started_tokens = generated_tokens(shared_worker)
+    connection = raw_request(shared_worker, long_body(stream=stream))
+    while generated_tokens(shared_worker) == started_tokens:
+        time.sleep(0.01)
+
+    connection.close()
+
+    cache = shared_worker.wait_until_idle(5)
+    assert cache["pinned_blocks"] == 0
+    assert generated_tokens(shared_worker) - started_tokens < 900
+
+
+def test_a_client_that_leaves_before_its_first_token_frees_its_blocks(shared_worker):
+    for _ in range(20):
+        raw_request(shared_worker, long_body(stream=True)).close()
+
+    assert shared_worker.wait_until_idle(5)["pinned_blocks"] == 0
+
+
+def test_a_stream_that_waits_says_ping(tiny_served_path):
+    flags = ("--max-running-sequences", "1", "--ping-seconds", "0.05", "--kv-cache-bytes", "4000000")
+    with running_worker(tiny_served_path, *flags) as worker:
+        holder = raw_request(worker, long_body(stream=True))
+        assert holder.recv(1)
+
+        with worker.client() as client:
+            text = client.post(CHAT, json=chat_body(stream=True)).text
+        holder.close()
+
+    pings, _, rest = text.partition("data: ")
+    assert pings.startswith(": ping\n\n")
+    assert set(pings.split("\n\n")) == {": ping", ""}
+    assert rest.endswith("data: [DONE]\n\n")
+
+
+def test_a_reader_that_stands_still_loses_only_its_own_request(tiny_served_path):
+    flags = ("--write-seconds", "0.3", "--kv-cache-bytes", "30000000")
+    with running_worker(tiny_served_path, *flags) as worker:
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+        connection.connect(("127.0.0.1", worker.port))
+        prompts = [secrets.token_hex(8) for _ in range(40)]
+        body = {"model": TINY_NAME, "prompt": prompts, "max_tokens": 900, "stream": True, "ignore_eos": True}
+        content = json.dumps(body).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(content)}\r\n\r\n"
+        connection.sendall(head.encode() + content)
+
+        with worker.client() as client:
+            answers = [client.post(CHAT, json=chat_body()) for _ in range(3)]
+        line = worker.wait_for_log("request finished", 60, path="/v1/completions")
+        connection.close()
+
+        assert {answer.status_code for answer in answers} == {200}
+        assert "abort" in line["finish_reasons"]
+        assert worker.wait_until_idle()["pinned_blocks"] == 0
+
+
+def test_what_exceeds_the_bound_on_live_sequences_is_answered_429(tiny_served_path):
+    flags = ("--max-live-sequences", "2", "--kv-cache-bytes", "4000000")
+    with running_worker(tiny_served_path, *flags) as worker, worker.client() as client:
+        held = [raw_request(worker, long_body(stream=True)) for _ in range(2)]
+        for connection in held:
+            connection.recv(1)
+
+        refused = client.post(CHAT, json=chat_body())
+        for connection in held:
+            connection.close()
+        worker.wait_until_idle()
+
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json()["error"]["code"] == "overloaded"
+        assert client.post(CHAT, json=chat_body()).status_code == 200
+
+
+def generated_tokens(worker: WorkerProcess) -> float:
+    lines = metric_lines(worker)
+    return next(float(line.split()[-1]) for line in lines if line.startswith("vllm:generation_tokens_total{"))
+
+
+def metric_lines(worker: WorkerProcess) -> Iterator[str]:
+    return iter(httpx.get(f"{worker.url}/metrics").text.splitlines())
