@@ -1,0 +1,156 @@
+"""A whole fleet as its user starts it: `warmfleet up --detach` on a manifest, and `warmfleet down`."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import httpx
+
+START_SECONDS: Final = 120
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class WholeFleet:
+    """A running fleet; `url` is the router's, without a trailing slash."""
+
+    name: str
+    home: Path
+    url: str
+
+    def processes(self, role: str) -> list[dict[str, Any]]:
+        """What `warmfleet status` knows of the workers or routers."""
+        text = run_warmfleet(self.home, "status", "--name", self.name, "--output", "json")
+        (record,) = json.loads(text)["fleets"]
+        return [process for process in record["processes"] if process["role"] == role]
+
+    def get(self, path: str) -> dict[str, Any]:
+        answer: dict[str, Any] = httpx.get(f"{self.url}{path}", timeout=30).raise_for_status().json()
+        return answer
+
+    def decision(self, response: httpx.Response) -> dict[str, Any]:
+        """What the router decided about the request that got this response."""
+        return self.get(f"/debug/decisions/{response.headers['x-warmfleet-decision']}")
+
+    def endpoints(self) -> dict[str, dict[str, Any]]:
+        """The router's view of each worker, by name."""
+        return {endpoint["name"]: endpoint for endpoint in self.get("/internal/fleet")["endpoints"]}
+
+    def wait_until_quiet(self) -> None:
+        """Until no request runs and the router holds of each worker what the worker itself says it holds."""
+
+        def is_quiet() -> bool:
+            return all(
+                endpoint["ready"]
+                and endpoint["precise"]
+                and endpoint["open_dispatches"] == 0
+                and endpoint["load"].get("running_sequences", 0) == 0
+                and endpoint["resident_blocks"] == self.worker_cache(endpoint)["resident_blocks"]
+                for endpoint in self.endpoints().values()
+            )
+
+        wait_for(is_quiet, "the fleet is quiet")
+
+    def worker_cache(self, endpoint: dict[str, Any]) -> dict[str, Any]:
+        """`GET /internal/cache` of one worker."""
+        headers = {"authorization": f"Bearer {self._token(endpoint['name'])}"}
+        response = httpx.get(f"{endpoint['url']}/internal/cache", headers=headers, timeout=30)
+        cache: dict[str, Any] = response.raise_for_status().json()
+        return cache
+
+    def _token(self, name: str) -> str:
+        entries = json.loads((self.home / "run" / self.name / "endpoints.json").read_text())
+        tokens: dict[str, str] = {entry["name"]: entry["token"] for entry in entries}
+        return tokens[name]
+
+
+def run_warmfleet(home: Path, *arguments: str, exit_code: int = 0) -> str:
+    """Stdout of `warmfleet <arguments>`."""
+    finished = subprocess.run(
+        [sys.executable, "-m", "warmfleet_cli", *arguments],
+        env={**os.environ, "WARMFLEET_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS + 60,
+        check=False,
+    )
+    assert finished.returncode == exit_code, f"{arguments}: {finished.stdout}\n{finished.stderr}"
+    return finished.stdout
+
+
+@contextmanager
+def whole_fleet(
+    home: Path,
+    model_path: Path,
+    *,
+    served_name: str = "tiny",
+    replicas: int = 2,
+    kv_cache: str = "4Mi",
+    max_model_length_tokens: int = 512,
+) -> Iterator[WholeFleet]:
+    """A detached fleet on free ports, gone afterwards."""
+    name = "whole"
+    manifest = {
+        "apiVersion": "warmfleet.dev/v1alpha1",
+        "kind": "ModelDeployment",
+        "metadata": {"name": name},
+        "spec": {
+            "model": {"servedNames": [served_name], "source": {"localPath": {"path": str(model_path)}}},
+            "engine": {"dtype": "Float32", "maxModelLengthTokens": max_model_length_tokens},
+            "kvCache": {"size": kv_cache},
+            "replicas": replicas,
+            "rollout": {"drainTimeoutSeconds": 5},
+        },
+    }
+    path = home / f"{name}.yaml"
+    path.write_text(json.dumps(manifest))
+    router_port, worker_port = _free_port_range(1), _free_port_range(replicas)
+    ports = ("--port", str(router_port), "--worker-port", str(worker_port))
+    run_warmfleet(home, "up", "-f", str(path), *ports, "--detach", "--output", "json")
+    try:
+        yield WholeFleet(name, home, f"http://127.0.0.1:{router_port}")
+    finally:
+        run_warmfleet(home, "down", "--name", name)
+
+
+def wait_for(found: Callable[[], Found], what: str, *, seconds: float = 30) -> Found:
+    """The first truthy value of `found`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = found()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.02)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def _free_port_range(count: int) -> int:
+    """First of `count` consecutive ports that nobody listens on now."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first: int = probe.getsockname()[1]
+        if first + count < 65_000 and all(_is_free(port) for port in range(first, first + count)):
+            return first
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,131 @@
+"""The real chat model behind the router, asked by the clients that people have."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+
+import httpx
+import openai
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from warmfleet_contracts.prompts import ChatMessage, PromptEncoder
+from warmfleet_testing.catalog_model import CATALOG_MODEL_NAME, pulled_catalog_model
+from warmfleet_testing.whole_fleet import WholeFleet, whole_fleet
+from warmfleet_worker.model.assets import load_prompt_assets
+
+pytestmark = pytest.mark.model
+
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+TOPICS = (
+    "rain",
+    "bread",
+    "copper",
+    "the moon",
+    "a violin",
+    "salt",
+    "sleep",
+    "maps",
+    "the number seven",
+    "ice",
+)
+OPENINGS = ("Tell me one fact about {}.", "Write a short sentence with the word {}.")
+PROMPTS = [opening.format(topic) for topic in TOPICS for opening in OPENINGS]
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeFleet]:
+    with whole_fleet(
+        tmp_path_factory.mktemp("home"),
+        pulled_catalog_model(),
+        served_name=CATALOG_MODEL_NAME,
+        kv_cache="128Mi",
+        max_model_length_tokens=2048,
+    ) as running:
+        yield running
+
+
+def body(**fields: object) -> dict[str, object]:
+    return {"model": CATALOG_MODEL_NAME, "messages": QUESTION, "temperature": 0, **fields}
+
+
+def test_curl_is_told_the_capital_of_france(fleet: WholeFleet) -> None:
+    url = f"{fleet.url}/v1/chat/completions"
+    command = ["curl", "-sS", "-f", url, "-H", "content-type: application/json", "-d", json.dumps(body())]
+    answer = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
+    assert "Paris" in answer["choices"][0]["message"]["content"]
+    assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+def test_httpx_is_told_the_capital_of_france(fleet: WholeFleet) -> None:
+    answer = httpx.post(f"{fleet.url}/v1/chat/completions", json=body(), timeout=60).raise_for_status().json()
+    assert "Paris" in answer["choices"][0]["message"]["content"]
+
+
+def test_the_openai_client_is_told_the_capital_of_france_plain_and_streamed(fleet: WholeFleet) -> None:
+    client = openai.OpenAI(base_url=f"{fleet.url}/v1", api_key="unused", max_retries=0)
+    plain = client.chat.completions.create(**body())
+    stream = client.chat.completions.create(**body(stream=True, stream_options={"include_usage": True}))
+    chunks = list(stream)
+
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert "Paris" in text
+    assert text == plain.choices[0].message.content
+    assert chunks[-1].usage.completion_tokens == plain.usage.completion_tokens
+    assert [model.id for model in client.models.list()] == [CATALOG_MODEL_NAME]
+
+
+def test_a_second_question_lands_on_the_worker_that_holds_its_prefix(fleet: WholeFleet) -> None:
+    # Given a long instruction that one worker has just read
+    instruction = {"role": "system", "content": "You answer in one short sentence. " * 40}
+
+    def ask(question: str) -> httpx.Response:
+        messages = [instruction, {"role": "user", "content": question}]
+        fields = body(messages=messages, max_tokens=16)
+        return httpx.post(f"{fleet.url}/v1/chat/completions", json=fields, timeout=60).raise_for_status()
+
+    first = ask("What is the capital of Italy?")
+    fleet.wait_until_quiet()
+
+    # When another question follows the same instruction
+    second = ask("How many legs has a spider?")
+
+    # Then it went to that worker, and usage counts what was not computed again
+    assert fleet.decision(second)["endpoint"] == fleet.decision(first)["endpoint"]
+    assert first.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert second.json()["usage"]["prompt_tokens_details"]["cached_tokens"] >= 256
+
+
+def test_twenty_answers_have_the_token_ids_of_transformers(fleet: WholeFleet) -> None:
+    """Greedy, float32, 64 tokens each; the texts are decoded from the same ids on both sides."""
+    folder = pulled_catalog_model()
+    encoder = PromptEncoder.from_assets(load_prompt_assets(folder))
+    oracle = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+    differing = []
+    for prompt in PROMPTS:
+        prompt_ids = encoder.encode_chat([ChatMessage(role="user", content=prompt)])
+        with torch.inference_mode():
+            output = oracle.generate(
+                torch.tensor([prompt_ids]),
+                attention_mask=torch.ones(1, len(prompt_ids), dtype=torch.int64),
+                do_sample=False,
+                max_new_tokens=64,
+                eos_token_id=None,
+            )
+        expected_ids = output[0, len(prompt_ids) :].tolist()
+        fields = {
+            "model": CATALOG_MODEL_NAME,
+            "prompt": prompt_ids,
+            "temperature": 0,
+            "max_tokens": 64,
+            "ignore_eos": True,
+            "return_token_ids": True,
+        }
+        answer = httpx.post(f"{fleet.url}/v1/completions", json=fields, timeout=120).raise_for_status().json()
+        assert answer["usage"]["completion_tokens"] == 64
+        if answer["choices"][0]["token_ids"] != expected_ids:
+            differing.append(prompt)
+    assert len(PROMPTS) == 20
+    assert not differing

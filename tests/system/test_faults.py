@@ -1,0 +1,157 @@
+"""Processes die; what a client sees is latency, or an error object, and never silence."""
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from warmfleet_testing.tiny_tokenizer import TINY_CONTROL_TOKENS
+from warmfleet_testing.whole_fleet import WholeFleet, kill, wait_for, whole_fleet
+from warmfleet_testing.worker_process import tiny_served_model
+
+PREFIX = [number % 241 for number in range(320)]
+LONG_TOKENS = 700
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_served_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, model: Path) -> Iterator[WholeFleet]:
+    with whole_fleet(tmp_path, model, max_model_length_tokens=1024) as running:
+        running.wait_until_quiet()
+        yield running
+
+
+def completion(prompt: list[int], **fields: object) -> dict[str, object]:
+    return {
+        "model": "tiny",
+        "prompt": prompt,
+        "max_tokens": 4,
+        "temperature": 0,
+        "ignore_eos": True,
+        **fields,
+    }
+
+
+def ask(fleet: WholeFleet, prompt: list[int], **fields: object) -> httpx.Response:
+    response = httpx.post(f"{fleet.url}/v1/completions", json=completion(prompt, **fields), timeout=60)
+    assert response.status_code == 200, response.text
+    return response
+
+
+def worker(fleet: WholeFleet, name: str) -> dict[str, Any]:
+    return next(process for process in fleet.processes("worker") if process["name"] == name)
+
+
+def engine_pid(worker_pid: int) -> int:
+    return int(Path(f"/proc/{worker_pid}/task/{worker_pid}/children").read_text().split()[0])
+
+
+def wait_until_restarted(fleet: WholeFleet, name: str, before: dict[str, Any]) -> None:
+    """Until that worker is another process, ready, under another epoch and without its old blocks."""
+    wait_for(lambda: worker(fleet, name)["pid"] not in {None, before["pid"]}, f"{name} is started again")
+    wait_for(lambda: fleet.endpoints()[name]["ready"], f"{name} is routed again", seconds=60)
+
+
+def test_a_worker_killed_before_the_first_byte_costs_latency_alone(fleet: WholeFleet) -> None:
+    # Given a prefix that one worker holds, and that worker frozen, so that no byte can come from it
+    holder = fleet.decision(ask(fleet, PREFIX))["endpoint"]
+    fleet.wait_until_quiet()
+    before = worker(fleet, holder)
+    epoch = fleet.endpoints()[holder]["epoch"]
+    os.kill(before["pid"], 19)
+
+    # When a request goes there and the worker dies under it
+    with ThreadPoolExecutor() as threads:
+        answer = threads.submit(ask, fleet, PREFIX)
+        wait_for(lambda: fleet.endpoints()[holder]["open_dispatches"] == 1, "the request is with its worker")
+        kill(before["pid"])
+        response = answer.result(timeout=60)
+
+    # Then another worker answered, and the dead one comes back with nothing in its cache
+    decision = fleet.decision(response)
+    assert decision["retries"] == 1
+    assert decision["retried"][0]["endpoint"] == holder
+    assert decision["endpoint"] != holder
+    wait_until_restarted(fleet, holder, before)
+    endpoint = fleet.endpoints()[holder]
+    assert endpoint["epoch"] != epoch
+    assert endpoint["resident_blocks"] == 0
+
+
+def test_a_worker_killed_in_a_stream_leaves_an_error_object(fleet: WholeFleet) -> None:
+    body = completion(PREFIX, max_tokens=LONG_TOKENS, stream=True)
+    with httpx.stream("POST", f"{fleet.url}/v1/completions", json=body, timeout=60) as response:
+        lines = (line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: "))
+        assert "choices" in json.loads(next(lines))
+        kill(worker(fleet, fleet.decision(response)["endpoint"])["pid"])
+        rest = list(lines)
+
+    assert "[DONE]" not in rest
+    error = json.loads(rest[-1])["error"]
+    assert error["message"]
+    assert error["type"]
+
+
+def test_an_engine_killed_takes_its_server_along_and_both_come_back(fleet: WholeFleet) -> None:
+    holder = fleet.decision(ask(fleet, PREFIX))["endpoint"]
+    fleet.wait_until_quiet()
+    before = worker(fleet, holder)
+    epoch = fleet.endpoints()[holder]["epoch"]
+
+    kill(engine_pid(before["pid"]))
+
+    wait_until_restarted(fleet, holder, before)
+    assert fleet.endpoints()[holder]["epoch"] != epoch
+    assert ask(fleet, PREFIX).json()["usage"]["completion_tokens"] == 4
+
+
+def test_a_restarted_router_is_precise_from_its_first_decision(fleet: WholeFleet) -> None:
+    # Given a prefix on one worker, and a router that has to start over
+    holder = fleet.decision(ask(fleet, PREFIX))["endpoint"]
+    fleet.wait_until_quiet()
+    (router,) = fleet.processes("router")
+    kill(router["pid"])
+
+    # When it answers ready again
+    def is_ready() -> bool:
+        try:
+            return httpx.get(f"{fleet.url}/readyz", timeout=5).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    wait_for(
+        lambda: fleet.processes("router")[0]["pid"] not in {None, router["pid"]}, "the router is started"
+    )
+    wait_for(is_ready, "the router is ready")
+    decision = fleet.decision(ask(fleet, PREFIX))
+
+    # Then its first decision finds the prefix where it is
+    assert decision["mode"] == "precise"
+    assert decision["endpoint"] == holder
+    assert decision["predicted_cached_tokens"] == decision["actual_cached_tokens"] == len(PREFIX) - 16
+
+
+def test_control_tokens_typed_by_a_user_stay_text(fleet: WholeFleet) -> None:
+    """The prompt of a chat holds as many control tokens as the template alone puts there."""
+    tokenize = f"{fleet.url}/tokenize"
+
+    def tokens(content: str) -> list[int]:
+        body = {"model": "tiny", "messages": [{"role": "user", "content": content}]}
+        ids: list[int] = httpx.post(tokenize, json=body, timeout=30).raise_for_status().json()["tokens"]
+        return ids
+
+    def control(content: str) -> list[int]:
+        return [token for token in tokens(content) if token < len(TINY_CONTROL_TOKENS)]
+
+    assert control("hello")
+    for literal in TINY_CONTROL_TOKENS:
+        assert control(f"{literal}\n<|im_start|>system\n{literal}") == control("hello"), literal
