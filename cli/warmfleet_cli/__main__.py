@@ -1,0 +1,82 @@
+"""`warmfleet ...`: the commands, and nothing but their registration."""
+
+from collections.abc import Callable
+from importlib.metadata import version as distribution_version
+from platform import python_version
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from warmfleet_cli.bench.app import bench_app
+from warmfleet_cli.chat import chat
+from warmfleet_cli.down import down
+from warmfleet_cli.errors import EXIT_CODES_HELP, ExitCode, exit_code_of
+from warmfleet_cli.model import model_app
+from warmfleet_cli.output import OutputFormat, OutputOption, print_error, print_json
+from warmfleet_cli.status import status
+from warmfleet_cli.up import up
+from warmfleet_cli.why import why
+from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_contracts.kv_events import CONTRACT_VERSION
+from warmfleet_contracts.names import API_VERSION
+
+_EXAMPLES: Final[dict[Callable[..., None], str]] = {
+    up: "warmfleet up -f examples/smollm2.yaml --replicas 3 --detach",
+    status: "warmfleet status --output json",
+    down: "warmfleet down --name smollm2",
+    chat: 'warmfleet chat --once "What is the capital of France?"',
+    why: "warmfleet why ID, with the id from the x-warmfleet-decision header or from `warmfleet chat`",
+}
+
+
+class FleetCommands(TyperGroup):
+    """Turns every expected error of every command into one line and its exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except WarmfleetError as error:
+            print_error(error)
+            raise typer.Exit(exit_code_of(error)) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=FleetCommands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Serve language models as a fleet that knows what is in its KV caches.",
+    epilog=EXIT_CODES_HELP,
+)
+for command, example in _EXAMPLES.items():
+    app.command(epilog=f"Example: {example}\n\n{EXIT_CODES_HELP}")(command)
+# Further nouns join here, each with an app of its own.
+app.add_typer(model_app, name="model", epilog=EXIT_CODES_HELP)
+app.add_typer(bench_app, name="bench")
+
+
+@app.command(epilog="Example: warmfleet version --output json")
+def version(*, output: OutputOption = OutputFormat.TEXT) -> None:
+    """Print the versions that matter in a bug report."""
+    versions = {
+        "warmfleet": distribution_version("warmfleet"),
+        "python": python_version(),
+        "resource": API_VERSION,
+        "contract": CONTRACT_VERSION,
+    }
+    if output is OutputFormat.JSON:
+        print_json(versions)
+    else:
+        typer.echo("  ".join(f"{name} {value}" for name, value in versions.items()))
+
+
+def main() -> None:
+    """Entry point of the `warmfleet` command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

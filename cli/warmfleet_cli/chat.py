@@ -1,0 +1,239 @@
+"""`warmfleet chat`: talk to a fleet and see what its cache did for each answer."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Final
+
+import httpx
+import msgspec
+import typer
+
+from warmfleet_cli.errors import CliError, ExitCode
+from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_error, print_json
+from warmfleet_cli.router_client import (
+    ApiKey,
+    Url,
+    error_text,
+    get_json,
+    refusal,
+    router_client,
+    router_url,
+    unreachable,
+)
+from warmfleet_contracts.worker_api import DECISION_HEADER
+
+MAX_INPUT_CHARS: Final = 1024 * 1024
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer and what it took."""
+
+    text: str
+    finish_reason: str | None
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    first_token_seconds: float | None
+    """From sending to the first text; None for an empty answer."""
+    total_seconds: float
+    decision: str
+    """Id for `warmfleet why`; empty if the server names none."""
+
+
+def chat(
+    *,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Model name. Default: the first one served.")
+    ] = None,
+    once: Annotated[str | None, typer.Option("--once", help="Ask this and return.")] = None,
+    system: Annotated[str | None, typer.Option("--system", help="System message.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens per answer.")] = None,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, max=2.0, help="0 always takes the likeliest token.")
+    ] = 0.0,
+    url: Url = None,
+    api_key: ApiKey = "",
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Talk to a model; after each answer see how much of the prompt was cached and how fast it began."""
+    base_url = router_url(url)
+    with router_client(base_url, api_key) as client:
+        conversation = _Conversation(
+            client,
+            model or _first_model(client),
+            system=system,
+            max_tokens=max_tokens,
+            temperature=temperature,
+        )
+        if once is not None:
+            _answer_once(conversation, once, output)
+        elif output is OutputFormat.JSON:
+            for line in _lines(""):
+                print_json(conversation.ask(line, lambda _: None))
+        else:
+            _talk(conversation)
+
+
+class _Conversation:
+    def __init__(
+        self,
+        client: httpx.Client,
+        model: str,
+        *,
+        system: str | None,
+        max_tokens: int | None,
+        temperature: float,
+    ) -> None:
+        self.model = model
+        self._client = client
+        self._messages = [{"role": "system", "content": system}] if system else []
+        self._options: dict[str, Any] = {"temperature": temperature}
+        if max_tokens is not None:
+            self._options["max_tokens"] = max_tokens
+
+    def ask(self, text: str, on_text: Callable[[str], None]) -> Answer:
+        """Send one turn; `on_text` gets the answer piece by piece. A failed turn leaves no trace.
+
+        Raises:
+            CliError: no router there, or it refuses or breaks off.
+        """
+        messages = [*self._messages, {"role": "user", "content": text}]
+        answer = self._stream(messages, on_text)
+        self._messages = [*messages, {"role": "assistant", "content": answer.text}]
+        return answer
+
+    def _stream(self, messages: list[dict[str, str]], on_text: Callable[[str], None]) -> Answer:
+        body = {
+            "model": self.model,
+            "messages": messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **self._options,
+        }
+        started = time.monotonic()
+        first_token_seconds: float | None = None
+        pieces: list[str] = []
+        finish_reason: str | None = None
+        usage: dict[str, Any] = {}
+        try:
+            with self._client.stream("POST", "/v1/chat/completions", json=body) as response:
+                if response.status_code != 200:
+                    raise refusal(response.status_code, response.read())
+                decision = response.headers.get(DECISION_HEADER, "")
+                for chunk in _chunks(response.iter_lines()):
+                    usage = chunk.get("usage") or usage
+                    for choice in chunk.get("choices", ()):
+                        finish_reason = choice.get("finish_reason") or finish_reason
+                        if piece := choice.get("delta", {}).get("content"):
+                            if first_token_seconds is None:
+                                first_token_seconds = time.monotonic() - started
+                            pieces.append(piece)
+                            on_text(piece)
+        except httpx.HTTPError as error:
+            raise unreachable(str(self._client.base_url), error) from error
+        return Answer(
+            text="".join(pieces),
+            finish_reason=finish_reason,
+            prompt_tokens=usage.get("prompt_tokens", 0),
+            cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0),
+            completion_tokens=usage.get("completion_tokens", 0),
+            first_token_seconds=first_token_seconds,
+            total_seconds=time.monotonic() - started,
+            decision=decision,
+        )
+
+
+def _chunks(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a completion stream, up to `[DONE]`.
+
+    Raises:
+        CliError: the stream carries an error, something else, or ends early.
+    """
+    for line in lines:
+        if not line.startswith("data:"):
+            continue
+        text = line.removeprefix("data:").strip()
+        if text == "[DONE]":
+            return
+        try:
+            chunk = msgspec.json.decode(text, type=dict[str, Any])
+        except msgspec.DecodeError:
+            raise CliError("the answer is no completion stream", exit_code=ExitCode.REFUSED) from None
+        if "error" in chunk:
+            raise CliError(
+                error_text(text.encode()) or "the answer broke off with an error", exit_code=ExitCode.REFUSED
+            )
+        yield chunk
+    raise CliError("the answer broke off without an end", exit_code=ExitCode.REFUSED)
+
+
+def _first_model(client: httpx.Client) -> str:
+    models = get_json(client, "/v1/models").get("data", [])
+    if not models:
+        raise CliError(
+            "no model is served yet",
+            advice="`warmfleet status` shows the workers",
+            exit_code=ExitCode.NOT_RUNNING,
+        )
+    return str(models[0]["id"])
+
+
+def _answer_once(conversation: _Conversation, text: str, output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json(conversation.ask(text, lambda _: None))
+        return
+    answer = conversation.ask(text, _write)
+    _write("\n")
+    # stdout holds the answer alone, so that it can be piped.
+    make_console(stderr=True).print(summary(answer), style="dim")
+
+
+def _talk(conversation: _Conversation) -> None:
+    console = make_console()
+    console.print(f"{conversation.model}. An empty line or Ctrl-D ends the conversation.", style="dim")
+    for line in _lines("> "):
+        try:
+            answer = conversation.ask(line, _write)
+        except KeyboardInterrupt:
+            _write("\n")
+            console.print("(broken off; this turn is forgotten)", style="dim")
+        except CliError as error:
+            _write("\n")
+            if not sys.stdin.isatty():
+                raise
+            print_error(error)
+        else:
+            _write("\n")
+            console.print(summary(answer), style="dim")
+
+
+def _lines(prompt: str) -> Iterator[str]:
+    """What the user types, until an empty line or the end."""
+    is_terminal = sys.stdin.isatty()
+    while True:
+        try:
+            line = input(prompt if is_terminal else "")
+        except EOFError:
+            return
+        if not line.strip():
+            return
+        yield line[:MAX_INPUT_CHARS]
+
+
+def summary(answer: Answer) -> str:
+    """`48 of 61 prompt tokens cached, first token after 0.21 s, 17 tokens at 14.2/s`, and the decision."""
+    parts = [f"{answer.cached_tokens} of {answer.prompt_tokens} prompt tokens cached"]
+    if answer.first_token_seconds is not None:
+        parts.append(f"first token after {answer.first_token_seconds:.2f} s")
+        decoding = answer.total_seconds - answer.first_token_seconds
+        rate = f" at {(answer.completion_tokens - 1) / decoding:.1f}/s" if decoding > 0.0 else ""
+        parts.append(f"{answer.completion_tokens} tokens{rate if answer.completion_tokens > 1 else ''}")
+    if answer.decision:
+        parts.append(f"warmfleet why {answer.decision}")
+    return f"[{', '.join(parts)}]"
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

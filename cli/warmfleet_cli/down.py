@@ -1,0 +1,68 @@
+"""`warmfleet down`: stop a local fleet, and nothing else."""
+
+import signal
+import time
+from typing import Annotated, Final
+
+import typer
+
+from warmfleet_cli.errors import CliError
+from warmfleet_cli.local.identity import is_alive, send_signal
+from warmfleet_cli.local.state import FleetState, RunFolder, choose_fleet
+from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json
+from warmfleet_cli.status import FleetName
+from warmfleet_worker.model.catalog import warmfleet_home
+
+_POLL_SECONDS: Final = 0.1
+_MARGIN_SECONDS: Final = 60.0
+"""Two drains at most (routers, then workers), and this much for what surrounds them."""
+_AT_ONCE_SECONDS: Final = 20.0
+
+
+def down(
+    *,
+    name: FleetName = None,
+    now: Annotated[bool, typer.Option("--now", help="Break off live answers instead of draining.")] = False,
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Stop a local fleet: live answers may finish, then every one of its processes ends."""
+    home = warmfleet_home()
+    fleet = choose_fleet(home, name)
+    if fleet is not None:
+        _stop(fleet, RunFolder(home, fleet.name), at_once=now)
+    if output is OutputFormat.JSON:
+        print_json({"stopped": fleet.name if fleet else None})
+    else:
+        text = (
+            f"{fleet.name} has stopped"
+            if fleet
+            else f"nothing to stop: {name or 'no local fleet'} is not running"
+        )
+        make_console().print(text)
+
+
+def _stop(fleet: FleetState, folder: RunFolder, *, at_once: bool) -> None:
+    if send_signal(fleet.supervisor, signal.SIGTERM):
+        if at_once:
+            send_signal(fleet.supervisor, signal.SIGTERM)
+        limit = _AT_ONCE_SECONDS if at_once else 2 * fleet.drain_timeout_seconds + _MARGIN_SECONDS
+        _await_end(fleet, limit)
+        return
+    # The supervisor died without tidying up. Its children die with it; make sure of it by identity, so that
+    # a process which merely inherited a pid is left alone.
+    for process in fleet.processes:
+        if process.identity is not None:
+            send_signal(process.identity, signal.SIGKILL)
+    with folder.locked():
+        folder.clear()
+
+
+def _await_end(fleet: FleetState, limit_seconds: float) -> None:
+    deadline = time.monotonic() + limit_seconds
+    while is_alive(fleet.supervisor):
+        if time.monotonic() > deadline:
+            raise CliError(
+                f"{fleet.name} has not stopped after {limit_seconds:.0f} s",
+                advice=f"`warmfleet down --now --name {fleet.name}` breaks off live answers",
+            )
+        time.sleep(_POLL_SECONDS)

@@ -1,0 +1,55 @@
+"""What a command says when it cannot do as asked, and the exit code it says it with."""
+
+from enum import IntEnum
+
+from warmfleet_contracts.errors import ManifestError, ModelError, WarmfleetError
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every command; scripts rely on them."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    MANIFEST = 3
+    PORT_BUSY = 4
+    ALREADY_RUNNING = 5
+    NOT_RUNNING = 6
+    MODEL = 7
+    START_FAILED = 8
+    REFUSED = 9
+    INTERRUPTED = 130
+
+
+EXIT_CODES_HELP = (
+    "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 manifest refused, 4 port busy, 5 already running, "
+    "6 not running or not reachable, 7 model missing or damaged, 8 start failed, 9 request refused, "
+    "130 interrupted."
+)
+
+
+class CliError(WarmfleetError):
+    """A command cannot do as asked. `advice` says what to do about it."""
+
+    def __init__(self, text: str, *, advice: str = "", exit_code: ExitCode = ExitCode.FAILED) -> None:
+        super().__init__(text)
+        self.advice = advice
+        self.exit_code = exit_code
+
+
+def exit_code_of(error: WarmfleetError) -> ExitCode:
+    """The documented exit code for an error of any part."""
+    match error:
+        case CliError():
+            return error.exit_code
+        case ManifestError():
+            return ExitCode.MANIFEST
+        case ModelError():
+            return ExitCode.MODEL
+        case _:
+            return ExitCode.FAILED
+
+
+def advice_of(error: WarmfleetError) -> str:
+    """What to do about an error; empty where its text says it all."""
+    return error.advice if isinstance(error, CliError) else ""

@@ -1,0 +1,91 @@
+"""One child process: in its own process group, bound to die with us, its output in a log file."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from warmfleet_cli.local.identity import ProcessIdentity, identify
+from warmfleet_cli.local.log_file import LogFile
+
+_LAUNCHER: Final = str(Path(__file__).with_name("launcher.py"))
+_READ_BYTES: Final = 65536
+
+
+class Child:
+    """A running process. Start and wait on the thread of the event loop, which must be the main thread.
+
+    Its own process group keeps the terminal's Ctrl-C from it: the supervisor alone decides who stops when.
+    """
+
+    def __init__(self, argv: Sequence[str], *, environment: Mapping[str, str], log: LogFile) -> None:
+        self._log = log
+        self._output, write_end = os.pipe()
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own command, no shell
+                [sys.executable, "-I", _LAUNCHER, str(os.getpid()), *argv],
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=write_end,
+                stderr=write_end,
+                process_group=0,
+            )
+        except OSError:
+            os.close(self._output)
+            raise
+        finally:
+            os.close(write_end)
+        os.set_blocking(self._output, False)
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._output, self._drain_output)
+        # Not reaped before wait(), so the pid is still this process's, alive or not.
+        self.identity = identify(self._process.pid) or ProcessIdentity(self._process.pid, "")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def wait(self) -> int:
+        """The exit code, negative for a signal. Whatever the process left in its group is killed with it."""
+        descriptor = os.pidfd_open(self._process.pid)
+        exited = asyncio.Event()
+        self._loop.add_reader(descriptor, exited.set)
+        try:
+            await exited.wait()
+        finally:
+            self._loop.remove_reader(descriptor)
+            os.close(descriptor)
+        self.kill()
+        self._close_output()
+        return self._process.wait()
+
+    def terminate(self) -> None:
+        """Ask the process, not its children, to finish: it drains and takes them along."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the process and everything in its group."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _drain_output(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self._output, _READ_BYTES)
+            if data:
+                self._log.write(data)
+            else:
+                self._loop.remove_reader(self._output)
+
+    def _close_output(self) -> None:
+        """Take what is left in the pipe, without waiting for a grandchild that still holds it."""
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self._output, _READ_BYTES):
+                self._log.write(data)
+        self._loop.remove_reader(self._output)
+        os.close(self._output)

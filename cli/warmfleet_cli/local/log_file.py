@@ -1,0 +1,52 @@
+"""What a child prints, kept in a file that cannot grow without end."""
+
+from pathlib import Path
+from typing import Final
+
+MAX_LOG_BYTES: Final = 16 * 1024 * 1024
+_TAIL_BYTES: Final = 8192
+
+
+class LogFile:
+    """`<path>`, and `<path>.1` with what came before it; together at most twice `max_bytes`.
+
+    A new one sets aside what an earlier fleet left, so that nobody reads an old error as today's.
+    """
+
+    def __init__(self, path: Path, *, max_bytes: int = MAX_LOG_BYTES) -> None:
+        self.path = path
+        self._previous_path = path.with_name(path.name + ".1")
+        self._max_bytes = max_bytes
+        self._has_rotated = False
+        if path.exists():
+            path.replace(self._previous_path)
+        self._file = path.open("ab", buffering=0)
+        self._size = 0
+
+    def write(self, data: bytes) -> None:
+        """Append; starts a new file first when this one is full."""
+        if self._size and self._size + len(data) > self._max_bytes:
+            self._file.close()
+            self.path.replace(self._previous_path)
+            self._file = self.path.open("ab", buffering=0)
+            self._size = 0
+            self._has_rotated = True
+        self._file.write(data)
+        self._size += len(data)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def tail(self, lines: int) -> list[str]:
+        """The last lines of this life, oldest first; empty ones left out."""
+        end = _read_end(self.path)
+        if self._has_rotated:
+            end = _read_end(self._previous_path) + end
+        text = end.decode(errors="replace")
+        return [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
+
+
+def _read_end(path: Path) -> bytes:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        return file.read(_TAIL_BYTES)

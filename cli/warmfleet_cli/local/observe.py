@@ -1,0 +1,96 @@
+"""What the processes of a running fleet say of themselves, beside what their supervisor wrote down."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import httpx
+import msgspec
+
+from warmfleet_cli.local.state import FleetState, ProcessState, RunFolder
+from warmfleet_contracts.worker_api import CACHE_PATH
+
+_TIMEOUT_SECONDS: Final = 3.0
+_MAX_ENDPOINTS_BYTES: Final = 1024 * 1024
+
+
+class CacheReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's cache in numbers."""
+
+    block_size_tokens: int
+    kv_bytes_per_token: int
+    total_blocks: int
+    pinned_blocks: int
+    cached_blocks: int
+
+    @property
+    def capacity_tokens(self) -> int:
+        return self.total_blocks * self.block_size_tokens
+
+    @property
+    def cached_tokens(self) -> int:
+        return self.cached_blocks * self.block_size_tokens
+
+    @property
+    def pinned_tokens(self) -> int:
+        return self.pinned_blocks * self.block_size_tokens
+
+
+class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One process as seen now."""
+
+    state: ProcessState
+    is_answering: bool
+    is_ready: bool
+    cache: CacheReport | None = None
+
+    @property
+    def phase(self) -> str:
+        """One word for a table."""
+        if self.state.phase == "Ready" and not self.is_ready:
+            return "NotReady" if self.is_answering else "NotAnswering"
+        return self.state.phase
+
+
+class _Endpoint(msgspec.Struct, frozen=True):
+    name: str
+    token: str
+
+
+def observe(fleet: FleetState, folder: RunFolder) -> list[ProcessReport]:
+    """Ask every process whether it is ready, and every worker about its cache. Takes at most seconds."""
+    tokens = _tokens(folder)
+    with (
+        httpx.Client(trust_env=False, timeout=_TIMEOUT_SECONDS) as client,
+        ThreadPoolExecutor(max_workers=8) as threads,
+    ):
+        return list(
+            threads.map(lambda process: _ask(client, process, tokens.get(process.name, "")), fleet.processes)
+        )
+
+
+def _ask(client: httpx.Client, process: ProcessState, token: str) -> ProcessReport:
+    if process.identity is None:
+        return ProcessReport(state=process, is_answering=False, is_ready=False)
+    try:
+        is_ready = client.get(f"{process.url}/readyz").status_code == 200
+    except httpx.HTTPError:
+        return ProcessReport(state=process, is_answering=False, is_ready=False)
+    cache = _cache(client, process, token) if is_ready and process.role == "worker" else None
+    return ProcessReport(state=process, is_answering=True, is_ready=is_ready, cache=cache)
+
+
+def _cache(client: httpx.Client, process: ProcessState, token: str) -> CacheReport | None:
+    try:
+        answer = client.get(f"{process.url}{CACHE_PATH}", headers={"authorization": f"Bearer {token}"})
+        return msgspec.json.decode(answer.raise_for_status().content, type=CacheReport)
+    except (httpx.HTTPError, msgspec.DecodeError):
+        return None
+
+
+def _tokens(folder: RunFolder) -> dict[str, str]:
+    try:
+        with folder.endpoints_path.open("rb") as file:
+            endpoints = msgspec.json.decode(file.read(_MAX_ENDPOINTS_BYTES), type=list[_Endpoint])
+    except (OSError, msgspec.DecodeError):
+        return {}
+    return {endpoint.name: endpoint.token for endpoint in endpoints}

@@ -1,0 +1,256 @@
+"""From a manifest to the processes of a local fleet: what would be started, decided before anything is."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from warmfleet_cli.errors import CliError, ExitCode
+from warmfleet_contracts.errors import ManifestError
+from warmfleet_contracts.names import LOCAL_HOST
+from warmfleet_contracts.resources import ModelDeployment, Resource
+
+MAX_LOCAL_WORKERS: Final = 64
+MAX_LOCAL_ROUTERS: Final = 8
+_WHOLE_CONTEXT_TOKENS: Final = 16_777_216
+"""The worker serves the model's own context where that is shorter."""
+
+_CLUSTER_ONLY: Final = (
+    "model.cache",
+    "engine.image",
+    "rollout.maxSurge",
+    "rollout.maxUnavailable",
+    "accelerator",
+    "resources",
+    "nodeSelector",
+    "tolerations",
+    "affinity",
+    "priorityClassName",
+    "imagePullSecrets",
+    "podTemplate",
+)
+
+
+class ProcessPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One process: what to run, and where it will answer. Holds no secret."""
+
+    name: str
+    role: Literal["worker", "router"]
+    argv: tuple[str, ...]
+    port: int
+    uid: str = ""
+    """Identity that a worker must prove to routers; stays the same over restarts, its epoch does not."""
+    environment: dict[str, str] = {}
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOCAL_HOST}:{self.port}"
+
+
+class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A local fleet before it is started."""
+
+    name: str
+    served_names: tuple[str, ...]
+    workers: tuple[ProcessPlan, ...]
+    routers: tuple[ProcessPlan, ...]
+    startup_timeout_seconds: float
+    drain_timeout_seconds: float
+
+    @property
+    def processes(self) -> tuple[ProcessPlan, ...]:
+        return self.workers + self.routers
+
+    @property
+    def urls(self) -> list[str]:
+        return [router.url for router in self.routers]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOptions:
+    """What the command line says beyond the manifest."""
+
+    replicas: int | None = None
+    routers: int = 1
+    router_port: int = 8080
+    worker_port: int = 8100
+
+
+def worker_count(deployment: ModelDeployment, options: LocalOptions) -> int:
+    """Workers to start: the command line's number, or the manifest's.
+
+    Raises:
+        ManifestError: none, or more than one machine is meant for.
+    """
+    count = deployment.spec.replicas if options.replicas is None else options.replicas
+    field = "spec.replicas" if options.replicas is None else "--replicas"
+    if not 1 <= count <= MAX_LOCAL_WORKERS:
+        raise ManifestError(f"{field}: is {count}; a local fleet has 1 to {MAX_LOCAL_WORKERS} workers")
+    return count
+
+
+def require_local_support(deployment: ModelDeployment, *, origin: str) -> list[str]:
+    """Notices about fields that only a cluster acts on.
+
+    Raises:
+        ManifestError: a field that would change answers or memory cannot be honoured on this machine yet.
+    """
+    spec = deployment.spec
+    source = spec.model.source
+    refused = {
+        "spec.suspend: true asks for no workers; remove it to start the fleet": spec.suspend,
+        "spec.model.source.huggingFace: `warmfleet up` cannot fetch from the hub yet; "
+        "use catalog, or localPath with a downloaded folder": source.hugging_face is not None,
+        "spec.model.source.image: images need a cluster; use catalog or localPath": source.image is not None,
+        "spec.model.source.persistentVolumeClaim: claims need a cluster; "
+        "use catalog or localPath": source.persistent_volume_claim is not None,
+        "spec.engine.weightQuantization: Int8 is not available yet; allowed: None": (
+            spec.engine.weight_quantization != "None"
+        ),
+        f"spec.kvCache.dtype: {spec.kv_cache.dtype} is not available yet; allowed: Auto": (
+            spec.kv_cache.dtype != "Auto"
+        ),
+        "spec.kvCache.deviceMemoryPercent: local workers share this machine's memory; use size": (
+            spec.kv_cache.device_memory_percent is not None
+        ),
+    }
+    for text, applies in refused.items():
+        if applies:
+            raise ManifestError(f"{origin}: {text}")
+    for variable in spec.engine.env:
+        if variable.value_from is not None:
+            raise ManifestError(
+                f"{origin}: spec.engine.env: {variable.name}: valueFrom needs a cluster; use value"
+            )
+    return list(_notices(deployment))
+
+
+def _notices(deployment: ModelDeployment) -> Iterable[str]:
+    spec = deployment.spec
+    ignored = [field for field in _CLUSTER_ONLY if _is_given(spec, field.split("."))]
+    if ignored:
+        yield f"only a cluster acts on {', '.join(f'spec.{field}' for field in ignored)}"
+    if spec.autoscaling is not None:
+        yield "spec.autoscaling needs the operator; the number of local workers stays fixed"
+    if spec.kv_cache.sharing == "Tenant" and "sharing" in spec.kv_cache.model_fields_set:
+        yield "spec.kvCache.sharing: a local fleet has no API keys, so all its callers are one tenant"
+    if deployment.metadata.namespace is not None:
+        yield "metadata.namespace means nothing to a local fleet"
+
+
+def _is_given(resource: Resource, path: Sequence[str]) -> bool:
+    for name, info in type(resource).model_fields.items():
+        if info.alias == path[0] and name in resource.model_fields_set:
+            value = getattr(resource, name)
+            return len(path) == 1 or (isinstance(value, Resource) and _is_given(value, path[1:]))
+    return False
+
+
+def plan_fleet(
+    deployment: ModelDeployment,
+    options: LocalOptions,
+    *,
+    model_path: Path,
+    endpoints_path: Path,
+    cores: int,
+    fleet_uid: str,
+) -> FleetPlan:
+    """The processes of this deployment on one machine.
+
+    Args:
+        deployment: vetted by `require_local_support`.
+        options: what the command line says beyond it.
+        model_path: the model's folder.
+        endpoints_path: where routers will find the list of workers.
+        cores: CPU cores to share among the workers.
+        fleet_uid: makes worker uids different from those of any other start.
+
+    Raises:
+        ManifestError: more or fewer workers than one machine is meant for.
+        CliError: two processes would listen on one port.
+    """
+    count = worker_count(deployment, options)
+    name = deployment.metadata.name
+    threads = max(1, cores // count)
+    workers = tuple(
+        _plan_worker(
+            deployment,
+            name=f"{name}-{i}",
+            port=options.worker_port + i,
+            uid=f"{name}-{i}-{fleet_uid}",
+            model_path=model_path,
+            threads=threads,
+        )
+        for i in range(count)
+    )
+    routers = tuple(
+        _plan_router(deployment, f"{name}-router-{i}", options.router_port + i, endpoints_path)
+        for i in range(options.routers)
+    )
+    taken: dict[int, str] = {}
+    for process in workers + routers:
+        if process.port in taken:
+            raise CliError(
+                f"port {process.port} would serve both {taken[process.port]} and {process.name}",
+                advice="move one range with --port or --worker-port",
+                exit_code=ExitCode.PORT_BUSY,
+            )
+        taken[process.port] = process.name
+    return FleetPlan(
+        name=name,
+        served_names=deployment.served_names,
+        workers=workers,
+        routers=routers,
+        startup_timeout_seconds=float(deployment.spec.rollout.startup_timeout_seconds),
+        drain_timeout_seconds=float(deployment.spec.rollout.drain_timeout_seconds),
+    )
+
+
+def _plan_worker(
+    deployment: ModelDeployment, *, name: str, port: int, uid: str, model_path: Path, threads: int
+) -> ProcessPlan:
+    spec = deployment.spec
+    flags: dict[str, object] = {
+        "--model": model_path,
+        "--host": LOCAL_HOST,
+        "--port": port,
+        "--uid": uid,
+        "--dtype": spec.engine.dtype,
+        "--kv-cache-bytes": spec.kv_cache.size_bytes,
+        "--block-size-tokens": spec.kv_cache.block_size_tokens,
+        "--max-model-length-tokens": spec.engine.max_model_length_tokens or _WHOLE_CONTEXT_TOKENS,
+        "--max-running-sequences": spec.engine.max_running_sequences,
+        "--max-batched-tokens": spec.engine.max_batched_tokens or 0,
+        "--threads": threads,
+        "--drain-seconds": spec.rollout.drain_timeout_seconds,
+    }
+    argv = [sys.executable, "-m", "warmfleet_worker"]
+    for flag, value in flags.items():
+        argv += [flag, str(value)]
+    for served_name in deployment.served_names:
+        argv += ["--served-name", served_name]
+    if spec.kv_cache.prefix_caching == "Disabled":
+        argv.append("--no-prefix-caching")
+    return ProcessPlan(
+        name=name,
+        role="worker",
+        argv=tuple(argv),
+        port=port,
+        uid=uid,
+        environment={variable.name: variable.value or "" for variable in spec.engine.env},
+    )
+
+
+def _plan_router(deployment: ModelDeployment, name: str, port: int, endpoints_path: Path) -> ProcessPlan:
+    flags = {
+        "--host": LOCAL_HOST,
+        "--port": str(port),
+        "--endpoints-file": str(endpoints_path),
+        "--policy": deployment.spec.routing.policy,
+        "--router-id": name,
+    }
+    argv = [sys.executable, "-m", "warmfleet_router", *(part for flag in flags.items() for part in flag)]
+    return ProcessPlan(name=name, role="router", argv=tuple(argv), port=port)

@@ -1,0 +1,40 @@
+"""Whether the ports of a fleet are free, asked before anything is started."""
+
+import socket
+
+from warmfleet_cli.errors import CliError, ExitCode
+from warmfleet_cli.local.plan import FleetPlan
+from warmfleet_contracts.names import LOCAL_HOST
+
+
+def free_ports(count: int) -> list[int]:
+    """Distinct ports that are free now, in ascending order."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for listener in sockets:
+            listener.bind((LOCAL_HOST, 0))
+        return sorted(listener.getsockname()[1] for listener in sockets)
+    finally:
+        for listener in sockets:
+            listener.close()
+
+
+def require_free_ports(plan: FleetPlan) -> None:
+    """Refuse a fleet that could not listen.
+
+    Raises:
+        CliError: a port is taken; names it, and the flag that moves it.
+    """
+    for process in plan.processes:
+        with socket.socket() as listener:
+            # As the servers do: a port whose last connections are in TIME_WAIT is free.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((LOCAL_HOST, process.port))
+            except OSError as error:
+                flag = "--port" if process.role == "router" else "--worker-port"
+                raise CliError(
+                    f"port {process.port} for {process.name} is busy ({(error.strerror or '').lower()})",
+                    advice=f"choose another with {flag}, or stop what listens there",
+                    exit_code=ExitCode.PORT_BUSY,
+                ) from None

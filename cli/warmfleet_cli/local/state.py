@@ -1,0 +1,149 @@
+"""The run folder of a local fleet: `$WARMFLEET_HOME/run/<name>/` with its lock, state and logs."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from warmfleet_cli.errors import CliError, ExitCode
+from warmfleet_cli.local.identity import ProcessIdentity, is_alive
+
+STATE_VERSION: Final = 1
+_MAX_STATE_BYTES: Final = 1024 * 1024
+
+FleetPhase = Literal["Starting", "Ready", "Stopping"]
+ProcessPhase = Literal["Starting", "Ready", "Restarting", "Stopped"]
+
+
+class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
+    """What the supervisor knows of one of its processes."""
+
+    name: str
+    role: Literal["worker", "router"]
+    url: str
+    port: int
+    log_path: str
+    phase: ProcessPhase = "Starting"
+    identity: ProcessIdentity | None = None
+    """None while no process runs."""
+    restarts: int = 0
+    started_unix_seconds: float = 0.0
+
+
+class FleetState(msgspec.Struct, frozen=True, kw_only=True):
+    """A local fleet, as its supervisor last wrote it."""
+
+    v: int = STATE_VERSION
+    name: str
+    phase: FleetPhase
+    supervisor: ProcessIdentity
+    detached: bool
+    urls: list[str]
+    """Base URLs of the routers."""
+    served_names: list[str]
+    drain_timeout_seconds: float
+    processes: list[ProcessState]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the supervisor that wrote this still lives."""
+        return is_alive(self.supervisor)
+
+
+class RunFolder:
+    """Files of one fleet. Readable by the owner only: they hold worker tokens."""
+
+    def __init__(self, home: Path, name: str) -> None:
+        self.name = name
+        self.path = home / "run" / name
+        self._state_path = self.path / "state.json"
+        self.endpoints_path = self.path / "endpoints.json"
+        self.supervisor_log_path = self.path / "supervisor.log"
+
+    def create(self) -> None:
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def log_path(self, process: str) -> Path:
+        return self.path / f"{process}.log"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the fleet's name for as long as this process lives; the lock dies with it, however it dies.
+
+        Raises:
+            CliError: another process holds it.
+        """
+        self.create()
+        with (self.path / "lock").open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise already_running(self.name) from None
+            yield
+
+    def read(self) -> FleetState | None:
+        """The last state written, None if there is none or it is of another version."""
+        try:
+            with self._state_path.open("rb") as file:
+                return msgspec.json.decode(file.read(_MAX_STATE_BYTES), type=FleetState)
+        except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+            return None
+
+    def write(self, state: FleetState) -> None:
+        self._replace(self._state_path, msgspec.json.encode(state))
+
+    def write_endpoints(self, endpoints: list[dict[str, str]]) -> None:
+        """The list that routers read; holds tokens, so its file is ours alone."""
+        self._replace(self.endpoints_path, msgspec.json.encode(endpoints))
+
+    def clear(self) -> None:
+        """Forget the fleet; its logs stay."""
+        self._state_path.unlink(missing_ok=True)
+        self.endpoints_path.unlink(missing_ok=True)
+
+    @staticmethod
+    def _replace(path: Path, data: bytes) -> None:
+        temporary = path.with_name(path.name + ".new")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        temporary.replace(path)
+
+
+def already_running(name: str) -> CliError:
+    """The refusal of a second fleet of one name."""
+    return CliError(
+        f"fleet {name!r} is already running",
+        advice=f"`warmfleet status` shows it, `warmfleet down --name {name}` stops it",
+        exit_code=ExitCode.ALREADY_RUNNING,
+    )
+
+
+def known_fleets(home: Path) -> list[FleetState]:
+    """Every fleet with a state, running or left behind, by name."""
+    try:
+        names = sorted(path.name for path in (home / "run").iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    states = (RunFolder(home, name).read() for name in names)
+    return [state for state in states if state is not None]
+
+
+def choose_fleet(home: Path, name: str | None) -> FleetState | None:
+    """The fleet a command means: by name, or the only running one, or the only one left behind.
+
+    Raises:
+        CliError: no name is given and several fleets run.
+    """
+    fleets = known_fleets(home)
+    if name is not None:
+        return next((fleet for fleet in fleets if fleet.name == name), None)
+    candidates = [fleet for fleet in fleets if fleet.is_running] or fleets
+    if len(candidates) > 1:
+        names = ", ".join(fleet.name for fleet in candidates)
+        raise CliError(f"several fleets are there: {names}", advice="choose one with --name")
+    return candidates[0] if candidates else None

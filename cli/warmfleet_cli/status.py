@@ -1,0 +1,127 @@
+"""`warmfleet status`: the processes of local fleets, as they are now."""
+
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from warmfleet_cli.errors import CliError, ExitCode
+from warmfleet_cli.local.observe import ProcessReport, observe
+from warmfleet_cli.local.state import FleetState, RunFolder, known_fleets
+from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json, print_table
+from warmfleet_worker.model.catalog import warmfleet_home
+
+FleetName = Annotated[
+    str | None, typer.Option("--name", help="Fleet, by metadata.name. Default: the one that runs.")
+]
+
+
+def status(*, name: FleetName = None, output: OutputOption = OutputFormat.TEXT) -> None:
+    """Show local fleets: each process with its port, pid, cache and state."""
+    home = warmfleet_home()
+    fleets = [fleet for fleet in known_fleets(home) if name in {None, fleet.name}]
+    if name is not None and not fleets:
+        raise not_running(name)
+    reports = [(fleet, observe(fleet, RunFolder(home, fleet.name))) for fleet in fleets]
+    if output is OutputFormat.JSON:
+        print_json({"fleets": [fleet_record(fleet, processes) for fleet, processes in reports]})
+        return
+    console = make_console()
+    if not reports:
+        console.print("no local fleet is running; `warmfleet up` starts one")
+    for index, (fleet, processes) in enumerate(reports):
+        if index:
+            console.print()
+        console.print(
+            f"{fleet.name}: {fleet_phase(fleet)}, {fleet.urls[0]}/v1, models {', '.join(fleet.served_names)}"
+        )
+        if fleet.is_running:
+            print_processes(console, processes)
+        else:
+            console.print(f"its supervisor is gone; `warmfleet down --name {fleet.name}` tidies up")
+
+
+def print_processes(console: Console, processes: Sequence[ProcessReport]) -> None:
+    """One line per process."""
+    columns = ["NAME", "ADDRESS", ">PID", ">KV TOKENS", ">CACHED", ">IN USE", ">RESTARTS", ">UP", "STATE"]
+    print_table(console, columns, [_row(process) for process in processes])
+
+
+def fleet_phase(fleet: FleetState) -> str:
+    """Starting, Ready, Stopping; Lost when the supervisor died without a word."""
+    return fleet.phase if fleet.is_running else "Lost"
+
+
+def fleet_record(fleet: FleetState, processes: Sequence[ProcessReport]) -> dict[str, Any]:
+    """The JSON form of a fleet, for `up` and `status`."""
+    return {
+        "name": fleet.name,
+        "phase": fleet_phase(fleet),
+        "detached": fleet.detached,
+        "urls": [f"{url}/v1" for url in fleet.urls],
+        "models": fleet.served_names,
+        "supervisor_pid": fleet.supervisor.pid,
+        "processes": [_process_record(process) for process in processes],
+    }
+
+
+def not_running(name: str | None) -> CliError:
+    """The refusal of a command that needs a running fleet."""
+    return CliError(
+        f"fleet {name!r} is not running" if name else "no local fleet is running",
+        advice="`warmfleet up` starts one",
+        exit_code=ExitCode.NOT_RUNNING,
+    )
+
+
+def _process_record(process: ProcessReport) -> dict[str, Any]:
+    state, cache = process.state, process.cache
+    record: dict[str, Any] = {
+        "name": state.name,
+        "role": state.role,
+        "url": state.url,
+        "port": state.port,
+        "pid": state.identity.pid if state.identity else None,
+        "state": process.phase,
+        "restarts": state.restarts,
+        "up_seconds": round(_up_seconds(process), 1),
+        "log": state.log_path,
+    }
+    if cache is not None:
+        record["kv_cache"] = {
+            "capacity_tokens": cache.capacity_tokens,
+            "cached_tokens": cache.cached_tokens,
+            "in_use_tokens": cache.pinned_tokens,
+            "block_size_tokens": cache.block_size_tokens,
+            "bytes_per_token": cache.kv_bytes_per_token,
+        }
+    return record
+
+
+def _row(process: ProcessReport) -> list[str]:
+    state, cache = process.state, process.cache
+    return [
+        state.name,
+        state.url,
+        str(state.identity.pid) if state.identity else "-",
+        f"{cache.capacity_tokens:,}" if cache else "-",
+        f"{cache.cached_tokens:,}" if cache else "-",
+        f"{cache.pinned_tokens:,}" if cache else "-",
+        str(state.restarts),
+        _age(_up_seconds(process)) if state.identity else "-",
+        process.phase,
+    ]
+
+
+def _up_seconds(process: ProcessReport) -> float:
+    return max(0.0, time.time() - process.state.started_unix_seconds) if process.state.identity else 0.0
+
+
+def _age(seconds: float) -> str:
+    """As kubectl writes it: 42s, 5m, 3h, 2d."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds:.0f}s"

@@ -1,0 +1,215 @@
+"""`warmfleet up`: from a manifest to a fleet that answers."""
+
+import os
+import secrets
+import shlex
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any, Final, Self
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from warmfleet_cli.errors import CliError, ExitCode
+from warmfleet_cli.local.detached import log_line, start_detached
+from warmfleet_cli.local.observe import observe
+from warmfleet_cli.local.plan import (
+    MAX_LOCAL_ROUTERS,
+    MAX_LOCAL_WORKERS,
+    FleetPlan,
+    LocalOptions,
+    plan_fleet,
+    require_local_support,
+    worker_count,
+)
+from warmfleet_cli.local.ports import require_free_ports
+from warmfleet_cli.local.state import RunFolder, already_running
+from warmfleet_cli.local.supervisor import FleetEvent, supervise
+from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json
+from warmfleet_cli.status import fleet_record, print_processes
+from warmfleet_contracts.manifests import load_manifest
+from warmfleet_contracts.names import LOCAL_WORKER_PORT, ROUTER_PORT
+from warmfleet_contracts.resources import ModelDeployment
+from warmfleet_worker.model.catalog import PullProgress, catalog_model_path, pull_model, warmfleet_home
+
+_DEFAULT_ORIGIN: Final = "built-in manifest"
+_EXAMPLE_QUESTION: Final = "What is the capital of France?"
+
+File = Annotated[
+    Path | None,
+    typer.Option(
+        "--file", "-f", help="ModelDeployment manifest. Default: smollm2-135m-instruct, two workers."
+    ),
+]
+Replicas = Annotated[
+    int | None, typer.Option(min=1, max=MAX_LOCAL_WORKERS, help="Workers. Default: spec.replicas.")
+]
+RouterPort = Annotated[
+    int, typer.Option("--port", min=1, max=65535, help="Port of the router; further routers follow.")
+]
+WorkerPort = Annotated[
+    int, typer.Option(min=1, max=65535, help="Port of the first worker; the others follow.")
+]
+Routers = Annotated[int, typer.Option(min=1, max=MAX_LOCAL_ROUTERS, help="Routers.")]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return when ready; `warmfleet down` stops it.")]
+
+
+def up(
+    file: File = None,
+    *,
+    replicas: Replicas = None,
+    port: RouterPort = ROUTER_PORT,
+    worker_port: WorkerPort = LOCAL_WORKER_PORT,
+    routers: Routers = 1,
+    detach: Detach = False,
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Serve a ModelDeployment on this machine: workers and a router, kept running until Ctrl-C."""
+    home = warmfleet_home()
+    # With JSON on stdout, what a person reads meanwhile goes to stderr.
+    console = make_console(stderr=output is OutputFormat.JSON)
+    origin = str(file) if file else _DEFAULT_ORIGIN
+    deployment = load_manifest(file, local=True) if file else load_manifest(default_manifest(), local=True)
+    for notice in require_local_support(deployment, origin=origin):
+        console.print(f"note: {notice}")
+    folder = RunFolder(home, deployment.metadata.name)
+    running = folder.read()
+    if running is not None and running.is_running:
+        raise already_running(folder.name)
+    options = LocalOptions(replicas=replicas, routers=routers, router_port=port, worker_port=worker_port)
+    worker_count(deployment, options)
+    plan_with = partial(
+        plan_fleet,
+        deployment,
+        options,
+        endpoints_path=folder.endpoints_path,
+        cores=len(os.sched_getaffinity(0)),
+        fleet_uid=secrets.token_hex(4),
+    )
+    # Whatever can be refused is refused before a download begins.
+    require_free_ports(plan_with(model_path=Path()))
+    plan = plan_with(model_path=ensure_model(deployment, home, console))
+    console.print(f"starting {_counted(len(plan.workers), 'worker')} and {_counted(routers, 'router')} ...")
+    if detach:
+        start_detached(plan, home, partial(_report, console, folder, plan, detached=True, output=output))
+    else:
+        supervise(plan, folder, partial(_report, console, folder, plan, detached=False, output=output))
+
+
+def default_manifest() -> str:
+    """The manifest used without `-f`; the same as examples/smollm2.yaml."""
+    return resources.files("warmfleet_cli").joinpath("default_fleet.yaml").read_text()
+
+
+def ensure_model(deployment: ModelDeployment, home: Path, console: Console) -> Path:
+    """The folder of the deployment's model, fetched first if the catalog's is not there.
+
+    Raises:
+        CliError: a local path that is no folder.
+        ModelError: the catalog does not know the name, or fetching failed.
+    """
+    source = deployment.spec.model.source
+    if source.local_path is not None:
+        path = Path(source.local_path.path).expanduser().resolve()
+        if not (path / "config.json").is_file():
+            raise CliError(
+                f"spec.model.source.localPath: {path} holds no config.json",
+                advice="give a model folder in Hugging Face layout",
+                exit_code=ExitCode.MODEL,
+            )
+        return path
+    assert source.catalog is not None, "require_local_support refuses the other sources"
+    present = catalog_model_path(source.catalog.name, home)
+    if present is not None:
+        return present
+    with PullDisplay(console, source.catalog.name) as display:
+        return pull_model(source.catalog.name, home, display)
+
+
+class PullDisplay(AbstractContextManager["PullDisplay"]):
+    """A progress bar on a terminal, one line per stage elsewhere."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        self._console = console
+        self._name = name
+        self._stage = ""
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task = self._progress.add_task(f"model {name}", total=None)
+        self._bar: AbstractContextManager[Any] = self._progress if console.is_terminal else nullcontext()
+
+    def __enter__(self) -> Self:
+        self._bar.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.__exit__(kind, error, trace)
+
+    def __call__(self, progress: PullProgress) -> None:
+        if progress.stage != self._stage and (progress.stage == "Done" or not self._console.is_terminal):
+            self._console.print(f"model {self._name}: {progress.stage.lower()}")
+        self._stage = progress.stage
+        self._progress.update(
+            self._task,
+            description=f"{self._name}: {progress.stage.lower()}",
+            completed=progress.done_bytes,
+            total=progress.total_bytes or None,
+        )
+
+
+def _report(
+    console: Console,
+    folder: RunFolder,
+    plan: FleetPlan,
+    event: FleetEvent,
+    *,
+    detached: bool,
+    output: OutputFormat,
+) -> None:
+    """Say what happened; when the fleet is ready, say all that a user needs to use it."""
+    if event.kind != "FleetReady":
+        if event.kind != "Started":
+            console.print(log_line(event))
+        return
+    fleet = folder.read()
+    if fleet is None:  # already stopped again
+        return
+    processes = observe(fleet, folder)
+    if output is OutputFormat.JSON:
+        print_json(fleet_record(fleet, processes))
+        return
+    console.print(event.text)
+    console.print()
+    print_processes(console, processes)
+    console.print()
+    console.print(f"URL   {plan.urls[0]}/v1")
+    console.print(f"Try   {curl_line(plan.urls[0], plan.served_names[0])}")
+    console.print(f"Logs  {folder.path}")
+    if detached:
+        console.print(f"`warmfleet status` shows the fleet, `warmfleet down --name {plan.name}` stops it.")
+    else:
+        console.print("Ctrl-C stops the fleet.")
+
+
+def curl_line(url: str, model: str) -> str:
+    """A request to paste into a shell."""
+    body = {"model": model, "temperature": 0, "messages": [{"role": "user", "content": _EXAMPLE_QUESTION}]}
+    quoted = shlex.quote(msgspec.json.encode(body).decode())
+    return f"curl {url}/v1/chat/completions -H 'content-type: application/json' -d {quoted}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

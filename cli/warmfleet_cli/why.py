@@ -1,0 +1,167 @@
+"""`warmfleet why`: what the router knew when it sent a request where it did."""
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import msgspec
+import typer
+from rich.console import Console
+
+from warmfleet_cli.errors import CliError, ExitCode
+from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json, print_table
+from warmfleet_cli.router_client import ApiKey, Url, get_json, router_client, router_url
+
+
+class CandidateView(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker that was considered."""
+
+    endpoint: str
+    score: float
+    precise: bool
+    cached_tokens: int
+    pending_tokens: int
+    uncached_tokens: int
+    wait_ms: float
+    prefill_ms: float
+    base_ms: float
+    externality_ms: float
+    total_ms: float
+    running_sequences: int
+    waiting_sequences: int
+
+
+class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
+    """One dispatch of the request."""
+
+    endpoint: str
+    reason: str
+    runner_up: str | None
+    candidates: list[CandidateView]
+    candidate_count: int
+    predicted_prompt_tokens: int
+    predicted_cached_tokens: int
+    actual_prompt_tokens: int | None
+    actual_cached_tokens: int | None
+    difference: str
+    first_byte_after_ms: float | None
+    status: int | None
+    error: str | None
+
+
+class DecisionView(AttemptView, frozen=True, kw_only=True):
+    """The last dispatch, with what holds for the whole request."""
+
+    id: str
+    request_id: str
+    path: str
+    model: str
+    policy: str
+    mode: str
+    decision_ms: float
+    outcome: str
+    total_ms: float | None
+    retried: list[AttemptView]
+
+
+def why(
+    identifier: Annotated[
+        str,
+        typer.Argument(metavar="ID", help="Decision id (x-warmfleet-decision) or request id (x-request-id)."),
+    ],
+    *,
+    url: Url = None,
+    api_key: ApiKey = "",
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Explain a routing decision: candidates, what each held, what each would have cost, what came of it."""
+    with router_client(router_url(url), api_key) as client:
+        document = get_json(client, f"/debug/decisions/{quote(identifier, safe='')}")
+    if output is OutputFormat.JSON:
+        print_json(document)
+        return
+    try:
+        decision = msgspec.convert(document, DecisionView)
+    except msgspec.ValidationError as error:
+        raise CliError(
+            f"the router describes its decision in a way this command does not know: {error}",
+            advice="--output json prints it as it stands",
+            exit_code=ExitCode.REFUSED,
+        ) from None
+    print_decision(make_console(), decision)
+
+
+def print_decision(console: Console, decision: DecisionView) -> None:
+    """The decision for people: the choice, the table behind it, prediction and truth."""
+    console.print(f"{decision.id}  {decision.path}  model {decision.model}  request {decision.request_id}")
+    for attempt in decision.retried:
+        failed = attempt.error or f"status {attempt.status}"
+        console.print(f"tried {attempt.endpoint} first: {failed}")
+    console.print(
+        f"{decision.policy} chose {decision.endpoint} ({decision.reason})"
+        f" among {decision.candidate_count} in {decision.decision_ms:.1f} ms; {decision.mode}"
+    )
+    console.print()
+    columns = [
+        "",
+        "WORKER",
+        ">CACHED",
+        ">PENDING",
+        ">TO COMPUTE",
+        ">WAIT",
+        ">PREFILL",
+        ">BASE",
+        ">OTHERS",
+        ">COST",
+    ]
+    print_table(
+        console,
+        [*columns, ">RUNNING", ">WAITING"],
+        [_row(decision, candidate) for candidate in decision.candidates],
+    )
+    hidden = decision.candidate_count - len(decision.candidates)
+    if hidden > 0:
+        console.print(f"   and {hidden} more")
+    console.print("   tokens; milliseconds. * chosen, + runner-up, ~ cache not known block by block")
+    console.print()
+    console.print(
+        f"predicted  {decision.predicted_cached_tokens} of {decision.predicted_prompt_tokens} tokens cached"
+    )
+    console.print(f"actual     {_truth(decision)}")
+    console.print(f"outcome    {_outcome(decision)}")
+
+
+def _row(decision: DecisionView, candidate: CandidateView) -> list[str]:
+    mark = {decision.endpoint: "*", decision.runner_up: "+"}.get(candidate.endpoint, "")
+    times = (
+        candidate.wait_ms,
+        candidate.prefill_ms,
+        candidate.base_ms,
+        candidate.externality_ms,
+        candidate.total_ms,
+    )
+    return [
+        mark + ("" if candidate.precise else "~"),
+        candidate.endpoint,
+        str(candidate.cached_tokens),
+        str(candidate.pending_tokens),
+        str(candidate.uncached_tokens),
+        *(f"{milliseconds:.1f}" for milliseconds in times),
+        str(candidate.running_sequences),
+        str(candidate.waiting_sequences),
+    ]
+
+
+def _truth(decision: DecisionView) -> str:
+    if decision.actual_cached_tokens is None:
+        return "not known (yet)"
+    difference = {"none": "as predicted"}.get(decision.difference, decision.difference.replace("_", " "))
+    return f"{decision.actual_cached_tokens} of {decision.actual_prompt_tokens} tokens cached: {difference}"
+
+
+def _outcome(decision: DecisionView) -> str:
+    parts: list[Any] = [decision.outcome]
+    if decision.first_byte_after_ms is not None:
+        parts.append(f"first byte after {decision.first_byte_after_ms:.0f} ms")
+    if decision.total_ms is not None:
+        parts.append(f"{decision.total_ms:.0f} ms in all")
+    return ", ".join(parts)
