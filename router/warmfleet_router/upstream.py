@@ -5,6 +5,7 @@ mean for a retry, or as the errors that an `EventSource` promises.
 """
 
 import asyncio
+import io
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ CONNECT_SECONDS: Final = 3.0
 SILENCE_SECONDS: Final = 60.0
 """A worker pings its streams every 10 s; one that says nothing in the middle of an answer for this long is
 taken for dead."""
+INLINE_BODY_BYTES: Final = 512 * 1024
 READ_BYTES: Final = 256 * 1024
 
 
@@ -189,7 +191,8 @@ class Upstream:
             method,
             endpoint.url.rstrip("/") + path,
             headers=sent,
-            data=body or None,
+            # aiohttp sends a stream in pieces, so that one long prompt does not hold up every live answer.
+            data=io.BytesIO(body) if len(body) > INLINE_BODY_BYTES else body or None,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_seconds),
             allow_redirects=False,
         )

@@ -1,0 +1,120 @@
+"""Cost in milliseconds against the formula worked out by hand, and its monotony."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmfleet_contracts.kv_events import LoadReport, StepTimeFit
+from warmfleet_router.cost import (
+    PRIOR,
+    RatesSource,
+    StepRates,
+    Work,
+    WorkerLoad,
+    measured_rates,
+    median_rates,
+    request_cost,
+    worker_load,
+)
+
+RATES = StepRates(
+    base_seconds=0.010,
+    per_prefill_token_seconds=0.001,
+    per_decode_sequence_seconds=0.002,
+    per_context_token_seconds=0.00001,
+    source=RatesSource.MEASURED,
+)
+
+
+def fit(per_token: float, samples: int = 100) -> StepTimeFit:
+    return StepTimeFit(base_seconds=0.01, per_prefill_token_seconds=per_token, samples=samples)
+
+
+def test_an_idle_worker_costs_the_own_prefill_and_one_step() -> None:
+    cost = request_cost(Work(100, 7), WorkerLoad(), RATES, seat_seconds=4)
+
+    assert cost.prefill_ms == pytest.approx(100)
+    assert cost.base_ms == pytest.approx(10)
+    assert (cost.wait_ms, cost.externality_ms) == (0, 0)
+    assert cost.total_ms == cost.ttft_ms == pytest.approx(110)
+
+
+def test_queued_tokens_come_first_and_running_sequences_pay_for_the_prefill() -> None:
+    load = WorkerLoad(running_sequences=3, queued_uncached_tokens=50, context_tokens=1000)
+
+    cost = request_cost(Work(100, 7), load, RATES, seat_seconds=4)
+
+    assert cost.prefill_ms == pytest.approx(150)
+    assert cost.base_ms == pytest.approx(10 + 3 * 2 + 10)
+    assert cost.externality_ms == pytest.approx((100 + 2) * 3)
+    assert cost.ttft_ms == pytest.approx(150 + 26)
+
+
+@pytest.mark.parametrize(
+    ("running", "waiting", "expected_ms"),
+    [(3, 0, 0), (4, 0, 1000), (4, 1, 2000), (4, 4, 5000)],
+    ids=["a free seat", "full", "one ahead", "four ahead"],
+)
+def test_the_wait_for_a_seat_grows_with_who_stands_ahead(
+    running: int, waiting: int, expected_ms: float
+) -> None:
+    load = WorkerLoad(running_sequences=running, waiting_sequences=waiting, max_running_sequences=4)
+
+    assert request_cost(Work(1, 1), load, RATES, seat_seconds=4).wait_ms == pytest.approx(expected_ms)
+
+
+def test_pinned_blocks_are_waited_for_and_evictable_ones_are_not() -> None:
+    full = WorkerLoad(running_sequences=2, total_blocks=100, pinned_blocks=95)
+    cached = WorkerLoad(running_sequences=2, total_blocks=100, pinned_blocks=10)
+
+    assert request_cost(Work(1, 10), full, RATES, seat_seconds=4).wait_ms == pytest.approx(2000)
+    assert request_cost(Work(1, 10), cached, RATES, seat_seconds=4).wait_ms == 0
+
+
+def test_a_worker_without_samples_is_judged_by_the_median_of_its_peers() -> None:
+    fits = [fit(0.001), fit(0.002), fit(0.009), fit(5.0, samples=0)]
+
+    assert measured_rates(fits[-1]) is None
+    assert median_rates(fits).per_prefill_token_seconds == 0.002
+    assert median_rates(fits).source is RatesSource.PEERS
+    assert median_rates([fit(1.0, samples=0)]) is PRIOR
+
+
+def test_dispatches_beyond_the_report_take_free_seats_first() -> None:
+    report = LoadReport(running_sequences=2, max_running_sequences=4, queued_uncached_tokens=10)
+
+    load = worker_load(report, unreported_tokens=90, unreported_seats=3, unreported_blocks=5)
+
+    assert (load.running_sequences, load.waiting_sequences) == (4, 1)
+    assert load.queued_uncached_tokens == 100
+    assert load.pinned_blocks == 5
+
+
+@given(
+    uncached=st.integers(0, 100_000),
+    more=st.integers(0, 1000),
+    running=st.integers(0, 64),
+    queued=st.integers(0, 100_000),
+    pinned=st.integers(0, 1000),
+)
+def test_more_work_or_more_load_never_costs_less(
+    uncached: int, more: int, running: int, queued: int, pinned: int
+) -> None:
+    load = WorkerLoad(
+        running_sequences=running,
+        max_running_sequences=64,
+        queued_uncached_tokens=queued,
+        total_blocks=1000,
+        pinned_blocks=pinned,
+    )
+    cost = request_cost(Work(uncached, 10), load, RATES, seat_seconds=4).total_ms
+
+    busier = WorkerLoad(
+        running_sequences=running,
+        max_running_sequences=64,
+        queued_uncached_tokens=queued + more,
+        total_blocks=1000,
+        pinned_blocks=pinned,
+    )
+    assert request_cost(Work(uncached + more, 10), load, RATES, seat_seconds=4).total_ms >= cost >= 0
+    assert request_cost(Work(uncached, 10), busier, RATES, seat_seconds=4).total_ms >= cost

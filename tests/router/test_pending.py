@@ -1,0 +1,169 @@
+"""Pending prefixes and leases: what is on its way, and that nothing is left behind."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warmfleet_contracts.blocks import BlockHash
+from warmfleet_router.leases import Charge, Leases
+from warmfleet_router.load import UnreportedLoad
+from warmfleet_router.pending import SETTLE_SECONDS, PendingPrefixes, Run
+
+HASHES = tuple(BlockHash(bytes([number]) * 16) for number in range(8))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Residents:
+    """What one worker holds, as the index would say."""
+
+    def __init__(self, *held: BlockHash) -> None:
+        self.held = set(held)
+
+    def holds(self, uid: str, block_hash: BlockHash) -> bool:
+        return uid == "a" and block_hash in self.held
+
+
+NOBODY = Residents()
+
+
+def test_a_dispatched_prefix_counts_until_its_lease_fails() -> None:
+    pending = PendingPrefixes(Clock())
+
+    ticket = pending.insert("a", HASHES[:4])
+
+    assert pending.run("a", HASHES, 0, NOBODY) == Run(blocks=4, pending_blocks=4)
+    assert pending.run("b", HASHES, 0, NOBODY) == Run(0, 0)
+    pending.drop(ticket)
+    assert pending.run("a", HASHES, 0, NOBODY) == Run(0, 0)
+
+
+def test_pending_blocks_continue_a_resident_run() -> None:
+    pending = PendingPrefixes(Clock())
+    pending.insert("a", HASHES[2:4])
+
+    assert pending.run("a", HASHES, 2, Residents(*HASHES[:2])) == Run(blocks=4, pending_blocks=2)
+
+
+def test_what_is_not_stored_two_seconds_after_the_first_byte_is_dropped() -> None:
+    clock = Clock()
+    pending = PendingPrefixes(clock)
+    ticket = pending.insert("a", HASHES)
+    clock.now += 60  # a long prefill is no reason
+    assert pending.run("a", HASHES, 0, NOBODY).blocks == 8
+
+    pending.settle(ticket)
+    clock.now += SETTLE_SECONDS - 0.1
+    assert pending.run("a", HASHES, 0, NOBODY).blocks == 8
+    clock.now += 0.2
+
+    assert pending.run("a", HASHES, 0, NOBODY).blocks == 0
+    assert pending.blocks == 0
+
+
+def test_a_confirmed_block_is_believed_evicted_when_the_index_says_so() -> None:
+    pending = PendingPrefixes(Clock())
+    pending.insert("a", HASHES[:4])
+    assert pending.run("a", HASHES, 4, Residents(*HASHES[:4])) == Run(4, 0)
+
+    evicted = pending.run("a", HASHES, 0, NOBODY)
+
+    assert evicted == Run(0, 0)
+
+
+def test_a_prefix_stays_pending_while_another_request_still_computes_it() -> None:
+    pending = PendingPrefixes(Clock())
+    leader = pending.insert("a", HASHES[:4])
+    pending.insert("a", HASHES[:6])
+
+    pending.drop(leader)
+
+    assert pending.run("a", HASHES, 0, NOBODY).blocks == 6
+
+
+def test_the_number_of_pending_blocks_is_bounded() -> None:
+    pending = PendingPrefixes(Clock(), max_blocks=8)
+    pending.insert("a", HASHES[:6])
+
+    pending.insert("b", HASHES[:6])
+
+    assert pending.blocks == 6
+    assert pending.run("b", HASHES, 0, NOBODY).blocks == 0
+
+
+async def test_a_lease_charges_tokens_to_the_first_byte_and_a_seat_to_the_last() -> None:
+    leases = Leases("r", Clock())
+
+    async with leases.lease(Charge("a", uncached_tokens=100, blocks=7, new_hashes=HASHES)) as lease:
+        before = leases.dispatches.unreported("a", {})
+        lease.seated()
+        lease.first_byte()
+        during = leases.dispatches.unreported("a", {})
+    after = leases.dispatches.unreported("a", {})
+
+    assert before == UnreportedLoad(tokens=100, seats=1, blocks=7)
+    assert during == UnreportedLoad(tokens=0, seats=1, blocks=7)
+    assert after == UnreportedLoad()
+
+
+async def test_a_lease_that_fails_before_its_first_byte_takes_its_pending_blocks_along() -> None:
+    leases = Leases("r", Clock())
+
+    with pytest.raises(OSError):
+        async with leases.lease(Charge("a", uncached_tokens=1, blocks=1, new_hashes=HASHES)):
+            raise OSError
+
+    assert leases.pending.blocks == 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    plans=st.lists(
+        st.tuples(
+            st.sampled_from("ab"),
+            st.integers(0, 1000),
+            st.integers(0, 8),
+            st.sampled_from(["success", "error", "cancelled", "cancelled after the first byte"]),
+        ),
+        max_size=20,
+    )
+)
+def test_however_leases_end_the_gauges_return_to_zero(plans: list[tuple[str, int, int, str]]) -> None:
+    clock = Clock()
+    leases = Leases("r", clock)
+
+    async def one(uid: str, tokens: int, blocks: int, ending: str) -> None:
+        async with leases.lease(Charge(uid, tokens, blocks, new_hashes=HASHES[:blocks])) as lease:
+            await asyncio.sleep(0)
+            if ending == "error":
+                raise OSError
+            if ending != "cancelled":
+                lease.seated()
+                lease.first_byte()
+            if ending != "success":
+                await asyncio.Event().wait()
+
+    async def everything() -> None:
+        tasks = [asyncio.create_task(one(*plan)) for plan in plans]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(everything())
+    clock.now += SETTLE_SECONDS + 1
+    leases.pending.expire()
+
+    for uid in "ab":
+        assert leases.dispatches.unreported(uid, {}) == UnreportedLoad()
+        assert leases.dispatches.open_count(uid) == 0
+    assert leases.pending.blocks == 0

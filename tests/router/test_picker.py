@@ -1,0 +1,241 @@
+"""The picker over real parts (index, pending blocks, open dispatches), without sockets."""
+
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+import pytest
+
+from warmfleet_contracts.blocks import BlockHash, CacheIdentity, block_hashes, block_root
+from warmfleet_contracts.kv_events import Frame, Hello, LoadReport, ResidentDigest, StepTimeFit
+from warmfleet_router.discovery import Endpoint
+from warmfleet_router.endpoints import EndpointView
+from warmfleet_router.event_stream import StreamCounts
+from warmfleet_router.leases import Leases
+from warmfleet_router.picker import Choice, Picker
+from warmfleet_router.prefix_index import PrefixIndex
+from warmfleet_router.request_prompts import RequestPrompts
+from warmfleet_router.scorers import POLICIES
+
+IDENTITY = b"identity-of-16by"
+OTHER_IDENTITY = b"another-identity"
+BLOCK = 16
+
+
+def chain(tokens: Sequence[int], identity: bytes = IDENTITY) -> list[BlockHash]:
+    return block_hashes(block_root(CacheIdentity(identity), salt=b"salt"), tokens, BLOCK)
+
+
+def prompts(*token_lists: Sequence[int], digest: str = "t") -> RequestPrompts:
+    return RequestPrompts(
+        encoded={digest: [list(tokens) for tokens in token_lists]},
+        salt=b"salt",
+        body_bytes=1000,
+        head=b"head",
+        count=len(token_lists),
+    )
+
+
+class PickerFleet:
+    """Views, index and leases of one router, changed by hand."""
+
+    def __init__(self, *uids: str, policy: str = "LowestCost", per_token_seconds: float = 0.001) -> None:
+        self.index = PrefixIndex()
+        self.leases = Leases("router")
+        self.picker = Picker(self.index, self.leases, POLICIES[policy])
+        self.identity = dict.fromkeys(uids, IDENTITY)
+        self.load = {uid: self.report(per_token_seconds) for uid in uids}
+        self.unready: set[str] = set()
+        self.held: dict[str, list[BlockHash]] = {uid: [] for uid in uids}
+        for uid in uids:
+            self.index.connected(uid, "e")
+            self.index.apply(uid, Frame(epoch="e", seq=0, snapshot_left=0))
+
+    @staticmethod
+    def report(per_token_seconds: float, **fields: int) -> LoadReport:
+        step_time = StepTimeFit(per_prefill_token_seconds=per_token_seconds, samples=100)
+        return LoadReport(step_time=step_time, max_running_sequences=64, total_blocks=10_000, **fields)  # type: ignore[arg-type]  # integer fields only
+
+    def store(self, uid: str, hashes: Sequence[BlockHash]) -> None:
+        self.held[uid] += hashes
+        position = self.index.position(uid)
+        assert position is not None
+        digest = ResidentDigest().toggled(stored=self.held[uid])
+        self.index.apply(uid, Frame(epoch="e", seq=position[1] + 1, stored=list(hashes), digest=digest))
+
+    @property
+    def views(self) -> list[EndpointView]:
+        return [
+            EndpointView(
+                endpoint=Endpoint(uid=uid, name=f"pod-{uid}", url="http://127.0.0.1:1"),
+                hello=Hello(
+                    uid=uid,
+                    identity=self.identity[uid],
+                    block_size_tokens=BLOCK,
+                    window_tokens=0,
+                    epoch="e",
+                    served_names=["m"],
+                    tokenizer_digest="t",
+                    max_model_length_tokens=100_000,
+                    proof=b"",
+                ),
+                ready=uid not in self.unready,
+                unready_reason="",
+                precise=self.index.is_precise(uid),
+                load=self.load[uid],
+                report_age_seconds=0.0,
+                resident_blocks=0,
+                counts=StreamCounts(),
+            )
+            for uid in self.load
+        ]
+
+    def pick(self, asked: RequestPrompts, *, excluded: Sequence[str] = ()) -> Choice:
+        choice = self.picker.pick(self.views, asked, excluded=excluded)
+        assert choice is not None
+        return choice
+
+
+def test_a_prompt_goes_where_its_prefix_is() -> None:
+    tokens = list(range(330))
+    fleet = PickerFleet("a", "b", "c")
+    fleet.store("b", chain(tokens)[:10])
+
+    choice = fleet.pick(prompts(tokens))
+
+    assert choice.candidate.uid == "b"
+    assert choice.prediction.cached_tokens == 160
+    assert choice.charge.uncached_tokens == 170
+    assert choice.candidate.precise
+
+
+def test_a_cached_prefix_does_not_outweigh_a_long_queue() -> None:
+    tokens = list(range(330))
+    fleet = PickerFleet("a", "b")
+    fleet.store("b", chain(tokens)[:10])
+
+    fleet.load["b"] = fleet.report(0.001, queued_uncached_tokens=100)
+    assert fleet.pick(prompts(tokens)).candidate.uid == "b"
+    fleet.load["b"] = fleet.report(0.001, queued_uncached_tokens=200)
+
+    assert fleet.pick(prompts(tokens)).candidate.uid == "a"
+
+
+@pytest.mark.parametrize("tokens", [32, 33, 47, 48, 49])
+def test_the_last_token_is_never_predicted_as_cached(tokens: int) -> None:
+    prompt = list(range(tokens))
+    fleet = PickerFleet("a")
+    fleet.store("a", chain(prompt))
+
+    assert fleet.pick(prompts(prompt)).prediction.cached_tokens == (tokens - 1) // BLOCK * BLOCK
+
+
+async def test_sixteen_siblings_of_a_new_prefix_follow_their_leader() -> None:
+    # given: a cold fleet and a prefix that costs 3.2 s to compute
+    prefix = list(range(3200))
+    fleet = PickerFleet("a", "b", "c")
+    choices: list[Choice] = []
+
+    # when: sixteen arrive before the leader has computed anything, each with two tokens of its own
+    async with AsyncExitStack() as stack:
+        for sibling in range(16):
+            choice = fleet.pick(prompts([*prefix, sibling, sibling]))
+            await stack.enter_async_context(fleet.leases.lease(choice.charge))
+            choices.append(choice)
+
+    # then: waiting for the leader costs no more than computing the prefix once more elsewhere
+    assert len({choice.candidate.uid for choice in choices}) == 1
+    assert [choice.prediction.cached_tokens for choice in choices] == [0] + [3200] * 15
+    assert choices[-1].prediction.pending_tokens == 3200
+    assert choices[-1].candidate.load.queued_uncached_tokens == 3202 + 14 * 2
+
+
+async def test_a_sibling_leaves_its_leader_when_the_queue_there_costs_more_than_the_prefix() -> None:
+    prefix = list(range(160))
+    fleet = PickerFleet("a", "b")
+    leader = fleet.pick(prompts([*prefix, *range(5000, 5400)]))
+    async with fleet.leases.lease(leader.charge):
+        follower = fleet.pick(prompts([*prefix, *range(9000, 9016)]))
+
+    # 560 queued + 16 there, 176 elsewhere
+    assert follower.candidate.uid != leader.candidate.uid
+
+
+async def test_a_dispatch_that_the_report_includes_is_not_counted_twice() -> None:
+    tokens = list(range(100))
+    fleet = PickerFleet("a")
+    async with fleet.leases.lease(fleet.pick(prompts(tokens)).charge) as lease:
+        before = fleet.pick(prompts(tokens)).candidate.load.queued_uncached_tokens
+        fleet.load["a"] = LoadReport(
+            queued_uncached_tokens=100, admitted_dispatches={"router": lease.dispatch}
+        )
+        after = fleet.pick(prompts(tokens)).candidate.load.queued_uncached_tokens
+
+    assert before == after == 100
+
+
+def test_unready_and_excluded_workers_are_no_candidates() -> None:
+    fleet = PickerFleet("a", "b", "c")
+    fleet.unready = {"a"}
+
+    assert fleet.pick(prompts([1] * 40), excluded=["b"]).candidate.uid == "c"
+    fleet.unready = {"a", "c"}
+    assert fleet.picker.pick(fleet.views, prompts([1] * 40), excluded=["b"]) is None
+
+
+def test_two_revisions_are_each_matched_under_their_own_identity() -> None:
+    tokens = list(range(330))
+    fleet = PickerFleet("old", "new")
+    fleet.identity["new"] = OTHER_IDENTITY
+    fleet.store("new", chain(tokens, OTHER_IDENTITY)[:10])
+    fleet.store("old", chain(tokens, OTHER_IDENTITY)[:20])  # another model's blocks mean nothing here
+
+    choice = fleet.pick(prompts(tokens))
+
+    assert choice.candidate.uid == "new"
+    assert choice.prediction.cached_tokens == 160
+    assert choice.ranking.candidates[1].cached_tokens == 0
+
+
+def test_two_routers_send_siblings_of_a_new_prefix_to_the_same_worker() -> None:
+    first, second = PickerFleet("a", "b", "c"), PickerFleet("a", "b", "c")
+    for group in range(30):
+        prefix = [group] * 64
+        mine = first.pick(prompts([*prefix, *[1000] * 16])).candidate.uid
+        theirs = second.pick(prompts([*prefix, *[2000] * 16])).candidate.uid
+        assert mine == theirs
+
+
+def test_without_a_tokenizer_the_choice_is_by_load_and_says_so() -> None:
+    fleet = PickerFleet("a", "b")
+    fleet.load["a"] = fleet.report(0.001, queued_uncached_tokens=500)
+
+    choice = fleet.pick(prompts([1] * 40, digest="unknown"))
+
+    assert choice.candidate.uid == "b"
+    assert not choice.candidate.precise
+    assert choice.prediction.cached_tokens == 0
+
+
+def test_prompts_of_one_request_share_what_the_first_one_computes() -> None:
+    prefix = list(range(64))
+    fleet = PickerFleet("a")
+
+    choice = fleet.pick(prompts([*prefix, 1, 2], [*prefix, 3, 4]))
+
+    assert choice.prediction.first.cached_tokens == 0
+    assert choice.prediction.cached_tokens == 64
+    assert choice.charge.sequences == 2
+
+
+def test_a_decision_about_a_long_prompt_takes_about_a_millisecond() -> None:
+    tokens = list(range(2000))
+    fleet = PickerFleet("a", "b", "c")
+    fleet.store("b", chain(tokens)[:100])
+
+    started = time.perf_counter()
+    for _ in range(20):
+        fleet.pick(prompts(tokens))
+    seconds = (time.perf_counter() - started) / 20
+
+    assert seconds < 0.020  # generous: the machine may be busy

@@ -1,0 +1,113 @@
+"""A router in this process's event loop, behind real HTTP on loopback, in front of stub workers."""
+
+# ruff: noqa: ASYNC110 - what is waited for happens in other threads and processes
+
+import asyncio
+import io
+import json
+import socket
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import uvicorn
+
+from warmfleet_router.__main__ import Server
+from warmfleet_router.app import Router, build_router
+from warmfleet_router.discovery import Endpoint
+from warmfleet_router.settings import RouterSettings
+from warmfleet_testing.stub_worker import StubWorker
+
+SALT_KEY = b"salt-key-of-tests-0123456789abcd"
+
+
+@dataclass
+class RunningRouter:
+    router: Router
+    url: str
+    http: aiohttp.ClientSession
+
+    async def ask(
+        self,
+        prompt: str | list[int],
+        *,
+        stream: bool = False,
+        headers: dict[str, str] | None = None,
+        **fields: object,
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers and body of one completion; a cut-off body raises."""
+        sent = {"content-type": "application/json", **(headers or {})}
+        body = {"model": "stub", "prompt": prompt, "stream": stream, **fields}
+        data = io.BytesIO(json.dumps(body).encode())
+        async with self.http.post(f"{self.url}/v1/completions", data=data, headers=sent) as response:
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            return response.status, headers, await response.read()
+
+    async def get(self, path: str) -> tuple[int, dict[str, object]]:
+        async with self.http.get(self.url + path) as response:
+            return response.status, await response.json()
+
+    async def is_quiet(self) -> None:
+        """Wait until no lease is open."""
+        async with asyncio.timeout(5):
+            while any(
+                self.router.leases.dispatches.open_count(view.endpoint.uid)
+                for view in self.router.fleet.views()
+            ):
+                await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def running_router(
+    stubs: Sequence[StubWorker],
+    home: Path,
+    *,
+    policy: str = "LowestCost",
+    wait_ready: bool = True,
+) -> AsyncGenerator[RunningRouter, None]:
+    """A started router; with `wait_ready`, every stub is ready, precise and its tokenizer known."""
+    endpoints = [
+        Endpoint(uid=stub.uid, name=stub.uid, url=stub.url, token=stub.token.encode()) for stub in stubs
+    ]
+    router = build_router(
+        RouterSettings(endpoints=tuple(endpoints), salt_key=SALT_KEY, policy=policy, home=home)
+    )
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = Server(
+        uvicorn.Config(
+            router.app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            ws="none",
+            timeout_graceful_shutdown=1,
+        )
+    )
+    async with router.running(), aiohttp.ClientSession() as http:
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        running = RunningRouter(router, f"http://127.0.0.1:{listener.getsockname()[1]}", http)
+        try:
+            while not server.started:
+                await asyncio.sleep(0.005)
+            if wait_ready:
+                async with asyncio.timeout(10):
+                    while not _all_known(router, len(stubs)):
+                        await asyncio.sleep(0.005)
+            yield running
+        finally:
+            server.should_exit = True
+            await serving
+
+
+def _all_known(router: Router, expected: int) -> bool:
+    known = [
+        view
+        for view in router.fleet.views()
+        if view.ready
+        and view.precise
+        and view.hello is not None
+        and router.encoders.known(view.hello.tokenizer_digest) is not None
+    ]
+    return len(known) >= expected
