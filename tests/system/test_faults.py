@@ -19,15 +19,17 @@ LONG_TOKENS = 700
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_served_model(tmp_path_factory.mktemp("model"))
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeFleet]:
+    home = tmp_path_factory.mktemp("home")
+    with whole_fleet(home, tiny_served_model(home / "model"), max_model_length_tokens=1024) as running:
+        yield running
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, model: Path) -> Iterator[WholeFleet]:
-    with whole_fleet(tmp_path, model, max_model_length_tokens=1024) as running:
-        running.wait_until_quiet()
-        yield running
+def fleet(whole: WholeFleet) -> WholeFleet:
+    """The one fleet, recovered from what the test before did to it."""
+    whole.wait_until_quiet()
+    return whole
 
 
 def completion(prompt: list[int], **fields: object) -> dict[str, object]:
@@ -88,11 +90,12 @@ def test_a_worker_killed_before_the_first_byte_costs_latency_alone(fleet: WholeF
 
 
 def test_a_worker_killed_in_a_stream_leaves_an_error_object(fleet: WholeFleet) -> None:
+    pids = {process["name"]: process["pid"] for process in fleet.processes("worker")}
     body = completion(PREFIX, max_tokens=LONG_TOKENS, stream=True)
     with httpx.stream("POST", f"{fleet.url}/v1/completions", json=body, timeout=60) as response:
         lines = (line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: "))
         assert "choices" in json.loads(next(lines))
-        kill(worker(fleet, fleet.decision(response)["endpoint"])["pid"])
+        kill(pids[fleet.decision(response)["endpoint"]])
         rest = list(lines)
 
     assert "[DONE]" not in rest

@@ -110,7 +110,10 @@ def test_a_prediction_is_kept_before_anything_is_dispatched(fleet: WholeFleet) -
         httpx.Client(base_url=fleet.url, timeout=60) as client,
         client.stream("POST", "/v1/completions", json=body) as response,
     ):
-        next(response.iter_raw())
+        chunks = (
+            response.iter_raw()
+        )  # closed when dropped, which the router would take for a client that left
+        next(chunks)
         decision = fleet.decision(response)
         assert decision["outcome"] == "in flight"
         assert decision["predicted_cached_tokens"] is not None
