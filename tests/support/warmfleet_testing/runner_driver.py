@@ -1,0 +1,145 @@
+"""Drives a `ModelRunner` without a scheduler: shuffled block tables, hand-made chunks, and counters."""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from warmfleet_worker.batch import Chunk, SampleRequest, StepBatch
+from warmfleet_worker.runner import ModelRunner
+from warmfleet_worker.sampling import SamplingParameters
+
+GREEDY = SamplingParameters(temperature=0.0)
+
+
+@dataclass
+class DrivenSequence:
+    """Known tokens, and how many of them have their KV in the arena."""
+
+    sequence_id: int
+    token_ids: list[int]
+    prompt_tokens: int
+    sampling: SamplingParameters = GREEDY
+    computed_tokens: int = 0
+    block_ids: list[int] = field(default_factory=list)
+
+    @property
+    def output_ids(self) -> list[int]:
+        return self.token_ids[self.prompt_tokens :]
+
+
+class RunnerDriver:
+    """Hands out shuffled blocks and counts what was really executed."""
+
+    def __init__(self, runner: ModelRunner, *, block_size_tokens: int = 16, seed: int = 0) -> None:
+        self.runner = runner
+        self.block_size_tokens = block_size_tokens
+        self.free_blocks = list(range(runner.total_blocks))
+        random.Random(seed).shuffle(self.free_blocks)
+        self.executed_steps = 0
+        self.executed_chunks = 0
+        self.computed_tokens = 0
+        self.largest_batch_chunks = 0
+        self.mixed_steps = 0
+        self._next_id = 0
+
+    def sequence(self, prompt: Sequence[int], sampling: SamplingParameters = GREEDY) -> DrivenSequence:
+        self._next_id += 1
+        return DrivenSequence(self._next_id, list(prompt), len(prompt), sampling)
+
+    def step(self, work: Iterable[tuple[DrivenSequence, int]]) -> None:
+        """One step: each sequence computes so many tokens; whoever reaches its last token samples."""
+        chunks = []
+        sequences = []
+        for sequence, tokens in work:
+            end = sequence.computed_tokens + tokens
+            assert tokens > 0
+            assert end <= len(sequence.token_ids)
+            while len(sequence.block_ids) * self.block_size_tokens < end:
+                sequence.block_ids.append(self.free_blocks.pop())
+            complete = end == len(sequence.token_ids)
+            sample = SampleRequest(sequence.sampling, end - sequence.prompt_tokens) if complete else None
+            chunks.append(
+                Chunk(
+                    sequence_id=sequence.sequence_id,
+                    token_ids=sequence.token_ids[sequence.computed_tokens : end],
+                    first_position=sequence.computed_tokens,
+                    block_ids=tuple(sequence.block_ids),
+                    sample=sample,
+                )
+            )
+            sequences.append(sequence)
+        batch = StepBatch(tuple(chunks))
+        result = self.runner.execute(batch)
+        self._count(batch)
+        for sequence, chunk, outcome in zip(sequences, chunks, result.chunks, strict=True):
+            assert outcome.sequence_id == sequence.sequence_id
+            assert outcome.finite
+            assert (outcome.next_token_id is None) == (chunk.sample is None)
+            sequence.computed_tokens += len(chunk.token_ids)
+            if outcome.next_token_id is not None:
+                sequence.token_ids.append(outcome.next_token_id)
+
+    def release(self, sequence: DrivenSequence) -> None:
+        """Give the blocks back, poisoned, and forget the KV."""
+        self.runner.poison_blocks(sequence.block_ids)
+        # To the far end: the next sequence gets other blocks.
+        self.free_blocks[:0] = sequence.block_ids
+        sequence.block_ids.clear()
+        sequence.computed_tokens = 0
+
+    def generate(
+        self, prompt: Sequence[int], tokens: int, *, prompt_chunks_tokens: Sequence[int] = ()
+    ) -> list[int]:
+        """Prefill in the given chunks (default: at once), then decode one by one."""
+        sequence = self.sequence(prompt)
+        for chunk_tokens in prompt_chunks_tokens or (len(prompt),):
+            self.step([(sequence, chunk_tokens)])
+        while len(sequence.output_ids) < tokens:
+            self.step([(sequence, 1)])
+        self.release(sequence)
+        return sequence.output_ids
+
+    def _count(self, batch: StepBatch) -> None:
+        lengths = [len(chunk.token_ids) for chunk in batch.chunks]
+        self.executed_steps += 1
+        self.executed_chunks += len(lengths)
+        self.computed_tokens += sum(lengths)
+        self.largest_batch_chunks = max(self.largest_batch_chunks, len(lengths))
+        self.mixed_steps += min(lengths) == 1 and max(lengths) > 1
+
+
+class LargestAllocation(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves it untyped
+    """Records the largest tensor memory that any operation inside the `with` allocated, in bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # torch leaves it untyped
+        self.largest_bytes = 0
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        before = {_memory(tensor) for tensor in _tensors((args, kwargs))}
+        result = func(*args, **(kwargs or {}))
+        for tensor in _tensors(result):
+            if _memory(tensor) not in before:
+                self.largest_bytes = max(self.largest_bytes, tensor.untyped_storage().nbytes())
+        return result
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _tensors(value: object) -> Iterable[Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _tensors(item)

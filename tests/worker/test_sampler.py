@@ -1,0 +1,213 @@
+"""The sampler against naive code: Philox word by word, filters by sorting, the draw by its definition."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warmfleet_worker.batch import SampleRequest
+from warmfleet_worker.philox import philox_4x32
+from warmfleet_worker.sampler import gumbel_noise, sample
+from warmfleet_worker.sampling import SamplingParameters
+
+torch.set_num_threads(1)
+
+WORDS = st.integers(0, 2**32 - 1)
+
+
+def _request(output_index=0, **parameters):
+    return SampleRequest(SamplingParameters(**{"temperature": 1.0, **parameters}), output_index)
+
+
+def _requests():
+    return st.builds(
+        _request,
+        output_index=st.integers(0, 5000),
+        temperature=st.sampled_from([0.0, 0.3, 1.0, 1.7]),
+        top_k=st.sampled_from([0, 1, 2, 7, 1000]),
+        # Not the sum of a few equal shares: there rounding, not the rule, would decide.
+        top_p=st.sampled_from([1.0, 0.9137, 0.4823, 0.0519]),
+        min_p=st.sampled_from([0.0, 0.0731, 0.6177]),
+        seed=st.integers(0, 2**64 - 1),
+    )
+
+
+# The published vectors of Random123 (kat_vectors, philox 4x32 10).
+@pytest.mark.parametrize(
+    ("counter", "key", "expected"),
+    [
+        ("00000000 00000000 00000000 00000000", "00000000 00000000", "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
+        ("ffffffff ffffffff ffffffff ffffffff", "ffffffff ffffffff", "408f276d 41c83b0e a20bc7c6 6d5451fd"),
+        ("243f6a88 85a308d3 13198a2e 03707344", "a4093822 299f31d0", "d16cfe09 94fdcceb 5001e420 24126ea1"),
+    ],
+)
+def test_philox_gives_the_published_words(counter, key, expected):
+    assert _torch_philox(_words(counter), _words(key)) == _words(expected)
+    assert _naive_philox(_words(counter), _words(key)) == _words(expected)
+
+
+@given(counter=st.tuples(WORDS, WORDS, WORDS, WORDS), key=st.tuples(WORDS, WORDS))
+def test_philox_equals_its_definition_everywhere(counter, key):
+    assert _torch_philox(list(counter), list(key)) == _naive_philox(list(counter), list(key))
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**64 - 1), index=st.integers(0, 2**31), vocab_size=st.integers(1, 23))
+def test_noise_is_a_function_of_seed_output_index_and_token(seed, index, vocab_size):
+    noise = gumbel_noise([1, seed], [0, index], vocab_size)[1]
+
+    np.testing.assert_allclose(noise.numpy(), _naive_noise(seed, index, vocab_size), rtol=2e-6, atol=2e-6)
+
+
+def test_noise_has_the_moments_of_a_gumbel_distribution():
+    noise = gumbel_noise([3], [4], 1_000_000).double()
+
+    assert float(noise.mean()) == pytest.approx(0.5772156649, abs=0.01)
+    assert float(noise.var()) == pytest.approx(math.pi**2 / 6, abs=0.02)
+    assert torch.isfinite(noise).all()
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_a_draw_equals_the_naive_sampler(data):
+    # given logits with ties, and any mix of filters
+    vocab_size = data.draw(st.integers(1, 40), label="vocabulary")
+    quarter = st.integers(-20, 20).map(lambda quarters: quarters / 4)
+    rows = data.draw(
+        st.lists(st.tuples(_logit_rows(vocab_size, quarter), _requests()), min_size=1, max_size=4)
+    )
+    logits = torch.tensor([row for row, _ in rows], dtype=torch.float32)
+    requests = [request for _, request in rows]
+
+    # when
+    tokens = sample(logits, requests)
+
+    # then
+    expected = [_naive_sample(row.numpy(), request) for row, request in zip(logits, requests, strict=True)]
+    assert tokens == expected
+
+
+@settings(max_examples=25, deadline=None)
+@given(requests=st.lists(_requests(), min_size=2, max_size=5), seed=st.integers(0, 99))
+def test_a_draw_does_not_depend_on_its_batch_mates(requests, seed):
+    logits = 3 * torch.randn(len(requests), 300, generator=torch.Generator().manual_seed(seed))
+
+    together = sample(logits, requests)
+
+    assert together == [sample(logits[i : i + 1], [requests[i]])[0] for i in range(len(requests))]
+
+
+def test_greedy_takes_the_lowest_of_equal_ids():
+    logits = torch.zeros(2, 1000)
+    logits[0, [900, 500, 501]] = 2.0
+
+    assert sample(logits, [_request(temperature=0.0)] * 2) == [500, 0]
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-4])
+def test_a_tiny_temperature_is_greedy_and_does_not_overflow(temperature):
+    logits = torch.tensor([[50.0, 90.0, -1000.0, 89.0]])
+
+    assert sample(logits, [_request(temperature=temperature, top_p=0.9, top_k=2)]) == [1]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_that_is_not_finite_gives_no_token_and_spares_the_others(bad, temperature):
+    logits = torch.zeros(3, 8)
+    logits[1, 5] = bad
+    logits[:, 2] = 40.0
+
+    assert sample(logits, [_request(temperature=temperature)] * 3) == [2, None, 2]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "kept"),
+    [
+        ({}, {0, 1, 2, 3}),
+        ({"top_k": 2}, {0, 1}),
+        ({"top_p": 0.5}, {0, 1}),
+        ({"top_p": 0.4}, {0}),
+        ({"min_p": 0.6}, {0, 1}),
+        ({"top_k": 3, "top_p": 0.75}, {0, 1}),
+        ({"top_k": 1, "top_p": 0.99, "min_p": 0.01}, {0}),
+    ],
+)
+def test_draws_follow_the_filtered_distribution(parameters, kept):
+    # given a known distribution
+    probabilities = np.array([0.4, 0.3, 0.2, 0.1])
+    logits = torch.tensor(np.log(probabilities), dtype=torch.float32).repeat(4000, 1)
+
+    # when 4,000 output indices of one seed are drawn
+    requests = [_request(seed=9, output_index=index, **parameters) for index in range(4000)]
+    counts = np.bincount(sample(logits, requests), minlength=4)
+
+    # then only kept tokens come, in the right proportions (5 standard deviations)
+    expected = np.array([p if token in kept else 0 for token, p in enumerate(probabilities)])
+    expected = 4000 * expected / expected.sum()
+    assert set(np.flatnonzero(counts)) == kept
+    assert (abs(counts - expected) <= 5 * np.sqrt(expected) + 1e-9).all()
+
+
+def test_a_wide_nucleus_is_found_past_the_first_candidates():
+    # given a flat distribution over more tokens than the fast path looks at
+    logits = -torch.arange(2000, dtype=torch.float32)[None] * 1e-4
+    request = _request(top_p=0.9, output_index=3)
+
+    assert sample(logits, [request]) == [_naive_sample(logits[0].numpy(), request)]
+
+
+def _logit_rows(vocab_size, element):
+    return st.lists(element, min_size=vocab_size, max_size=vocab_size)
+
+
+def _naive_sample(logits, request):
+    p = request.parameters
+    if p.temperature == 0:
+        return int(np.argmax(logits))
+    scaled = (logits.astype(np.float32) - logits.max()) / np.float32(p.temperature)
+    order = sorted(range(len(scaled)), key=lambda token: -scaled[token])
+    kept = [t for t in order if not 0 < p.top_k < len(order) or scaled[t] >= scaled[order[p.top_k - 1]]]
+    weights = np.exp(scaled.astype(np.float64))
+    total = sum(weights[t] for t in kept)
+    if p.top_p < 1:
+        masses = list(itertools.accumulate(weights[t] for t in kept))
+        edge = next(t for t, mass in zip(kept, masses, strict=True) if mass >= p.top_p * total)
+        kept = [t for t in kept if scaled[t] >= scaled[edge]]
+    if p.min_p > 0:
+        kept = [t for t in kept if weights[t] >= p.min_p]
+    noise = _naive_noise(p.seed, request.output_index, len(scaled))
+    return min(kept, key=lambda t: (-(scaled[t] + noise[t]), t))
+
+
+def _naive_noise(seed, index, vocab_size):
+    words = []
+    for counter in range(-(-vocab_size // 4)):
+        words += _naive_philox([counter, index, 0, 0], [seed & 0xFFFFFFFF, seed >> 32])
+    uniform = np.minimum((np.array(words[:vocab_size]) + 0.5) / 2**32, 1 - 2**-24)
+    return (-np.log(-np.log1p(-uniform))).astype(np.float32)
+
+
+def _naive_philox(counter, key):
+    (c0, c1, c2, c3), (k0, k1) = counter, key
+    for _ in range(10):
+        first, second = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1 = (second >> 32) ^ c1 ^ k0, second & 0xFFFFFFFF
+        c2, c3 = (first >> 32) ^ c3 ^ k1, first & 0xFFFFFFFF
+        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
+    return [c0, c1, c2, c3]
+
+
+def _torch_philox(counter, key):
+    words = philox_4x32(
+        tuple(torch.tensor(word) for word in counter), tuple(torch.tensor(word) for word in key)
+    )
+    return [int(word) for word in words]
+
+
+def _words(text):
+    return [int(word, 16) for word in text.split()]
