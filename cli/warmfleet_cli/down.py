@@ -32,13 +32,10 @@ def down(
         _stop(fleet, RunFolder(home, fleet.name), at_once=now)
     if output is OutputFormat.JSON:
         print_json({"stopped": fleet.name if fleet else None})
+    elif fleet is not None:
+        make_console().print(f"{fleet.name} has stopped")
     else:
-        text = (
-            f"{fleet.name} has stopped"
-            if fleet
-            else f"nothing to stop: {name or 'no local fleet'} is not running"
-        )
-        make_console().print(text)
+        make_console().print(f"nothing to stop: no {f'fleet {name!r}' if name else 'local fleet'} is running")
 
 
 def _stop(fleet: FleetState, folder: RunFolder, *, at_once: bool) -> None:

@@ -1,7 +1,7 @@
 """`warmfleet model`: fetch models, list them, and say what they cost in memory."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -65,12 +65,14 @@ def size(
     model: Annotated[str, typer.Argument(help="Catalog name of a pulled model, or a model folder.")],
     *,
     kv_size: Annotated[str, typer.Option(help="KV cache to fill, as a quantity.")] = "512Mi",
-    dtype: Annotated[str, typer.Option(help="Type of the KV cache: Float32, BFloat16, Float16.")] = "Float32",
+    dtype: Annotated[
+        str | None, typer.Option(help="Type of the KV cache: Float32, BFloat16, Float16. Default: all.")
+    ] = None,
     block_size_tokens: Annotated[int, typer.Option(min=1, max=128, help="Tokens per block.")] = 16,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
     """Say what a model's weights and KV cache cost, and how many tokens a KV cache holds."""
-    if dtype not in _ELEMENT_BYTES:
+    if dtype is not None and dtype not in _ELEMENT_BYTES:
         raise typer.BadParameter(f"{dtype!r} is not one of {', '.join(_ELEMENT_BYTES)}", param_hint="--dtype")
     try:
         kv_bytes = parse_bytes(kv_size)
@@ -78,35 +80,50 @@ def size(
         raise typer.BadParameter(str(error), param_hint="--kv-size") from None
     path = _model_folder(model)
     config = load_model_config(path)
-    shape = KvShape(
-        layers=config.layers,
-        kv_heads=config.kv_heads,
-        head_dim=config.head_dim,
-        element_bytes=_ELEMENT_BYTES[dtype],
-    )
-    blocks = kv_bytes // (shape.bytes_per_token * block_size_tokens)
-    record: dict[str, Any] = {
-        "model": model,
-        "architecture": config.architecture,
-        "max_position_tokens": config.max_position,
-        "weights_bytes": sum(file.stat().st_size for file in path.glob("*.safetensors")),
-        "kv_dtype": dtype,
-        "kv_bytes_per_token": shape.bytes_per_token,
-        "kv_cache_bytes": kv_bytes,
-        "kv_cache_tokens": blocks * block_size_tokens,
+    shapes = {
+        name: KvShape(
+            layers=config.layers,
+            kv_heads=config.kv_heads,
+            head_dim=config.head_dim,
+            element_bytes=element_bytes,
+        )
+        for name, element_bytes in _ELEMENT_BYTES.items()
+        if dtype in {None, name}
     }
+    blocks = {name: kv_bytes // (shape.bytes_per_token * block_size_tokens) for name, shape in shapes.items()}
+    weights_bytes = sum(file.stat().st_size for file in path.glob("*.safetensors"))
     if output is OutputFormat.JSON:
-        print_json(record)
+        print_json(
+            {
+                "model": model,
+                "architecture": config.architecture,
+                "max_position_tokens": config.max_position,
+                "weights_bytes": weights_bytes,
+                "kv_cache_bytes": kv_bytes,
+                "kv_cache": [
+                    {
+                        "dtype": name,
+                        "bytes_per_token": shape.bytes_per_token,
+                        "blocks": blocks[name],
+                        "tokens": blocks[name] * block_size_tokens,
+                    }
+                    for name, shape in shapes.items()
+                ],
+            }
+        )
         return
     console = make_console()
     console.print(f"{model}: {config.architecture}, context {config.max_position:,} tokens")
-    console.print(f"weights on disk   {_readable(record['weights_bytes'])}")
-    formula = (
-        f"2 x {config.layers} layers x {config.kv_heads} KV heads x {config.head_dim} x {shape.element_bytes}"
-    )
-    console.print(f"KV per token      {shape.bytes_per_token:,} bytes = {formula} bytes ({dtype})")
-    held = f"{record['kv_cache_tokens']:,} tokens in {blocks:,} blocks of {block_size_tokens}"
-    console.print(f"KV cache {format_bytes(kv_bytes):<8} {held}")
+    console.print(f"weights on disk: {_readable(weights_bytes)}")
+    sizes = f"{config.layers} layers x {config.kv_heads} KV heads x {config.head_dim}"
+    console.print(f"KV bytes per token: 2 x {sizes} x bytes of the type")
+    console.print()
+    rows = [
+        [name, f"{shape.bytes_per_token:,}", f"{blocks[name] * block_size_tokens:,}", f"{blocks[name]:,}"]
+        for name, shape in shapes.items()
+    ]
+    held = f">TOKENS IN {format_bytes(kv_bytes)}"
+    print_table(console, ["KV TYPE", ">BYTES/TOKEN", held, f">BLOCKS OF {block_size_tokens}"], rows)
 
 
 def _model_folder(model: str) -> Path:

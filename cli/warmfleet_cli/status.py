@@ -45,8 +45,8 @@ def status(*, name: FleetName = None, output: OutputOption = OutputFormat.TEXT) 
 
 def print_processes(console: Console, processes: Sequence[ProcessReport]) -> None:
     """One line per process."""
-    columns = ["NAME", "ADDRESS", ">PID", ">KV TOKENS", ">CACHED", ">IN USE", ">RESTARTS", ">UP", "STATE"]
-    print_table(console, columns, [_row(process) for process in processes])
+    columns = ["NAME", "ADDRESS", ">PID", ">KV TOKENS", ">CACHED", ">IN USE", ">RUNNING", ">WAITING"]
+    print_table(console, [*columns, ">RESTARTS", ">UP", "STATE"], [_row(process) for process in processes])
 
 
 def fleet_phase(fleet: FleetState) -> str:
@@ -97,11 +97,13 @@ def _process_record(process: ProcessReport) -> dict[str, Any]:
             "block_size_tokens": cache.block_size_tokens,
             "bytes_per_token": cache.kv_bytes_per_token,
         }
+    if process.load is not None:
+        record["load"] = process.load
     return record
 
 
 def _row(process: ProcessReport) -> list[str]:
-    state, cache = process.state, process.cache
+    state, cache, load = process.state, process.cache, process.load
     return [
         state.name,
         state.url,
@@ -109,6 +111,8 @@ def _row(process: ProcessReport) -> list[str]:
         f"{cache.capacity_tokens:,}" if cache else "-",
         f"{cache.cached_tokens:,}" if cache else "-",
         f"{cache.pinned_tokens:,}" if cache else "-",
+        str(load.running_sequences) if load else "-",
+        str(load.waiting_sequences) if load else "-",
         str(state.restarts),
         _age(_up_seconds(process)) if state.identity else "-",
         process.phase,

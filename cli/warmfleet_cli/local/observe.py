@@ -1,5 +1,7 @@
 """What the processes of a running fleet say of themselves, beside what their supervisor wrote down."""
 
+import contextlib
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -35,6 +37,13 @@ class CacheReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.pinned_blocks * self.block_size_tokens
 
 
+class LoadView(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's load, as a router last heard it."""
+
+    running_sequences: int
+    waiting_sequences: int
+
+
 class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     """One process as seen now."""
 
@@ -42,6 +51,8 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     is_answering: bool
     is_ready: bool
     cache: CacheReport | None = None
+    load: LoadView | None = None
+    """Of a worker that a router reaches."""
 
     @property
     def phase(self) -> str:
@@ -49,6 +60,15 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
         if self.state.phase == "Ready" and not self.is_ready:
             return "NotReady" if self.is_answering else "NotAnswering"
         return self.state.phase
+
+
+class _RoutedEndpoint(msgspec.Struct, frozen=True):
+    name: str
+    load: LoadView | None = None
+
+
+class _RoutedFleet(msgspec.Struct, frozen=True):
+    endpoints: list[_RoutedEndpoint]
 
 
 class _Endpoint(msgspec.Struct, frozen=True):
@@ -63,9 +83,22 @@ def observe(fleet: FleetState, folder: RunFolder) -> list[ProcessReport]:
         httpx.Client(trust_env=False, timeout=_TIMEOUT_SECONDS) as client,
         ThreadPoolExecutor(max_workers=8) as threads,
     ):
-        return list(
+        reports = list(
             threads.map(lambda process: _ask(client, process, tokens.get(process.name, "")), fleet.processes)
         )
+        loads = _loads(client, reports)
+    return [msgspec.structs.replace(report, load=loads.get(report.state.name)) for report in reports]
+
+
+def _loads(client: httpx.Client, reports: Iterable[ProcessReport]) -> dict[str, LoadView | None]:
+    """Loads by worker name, from the first router that answers."""
+    for report in reports:
+        if report.state.role == "router" and report.is_answering:
+            with contextlib.suppress(httpx.HTTPError, msgspec.DecodeError):
+                answer = client.get(f"{report.state.url}/internal/fleet").raise_for_status()
+                routed = msgspec.json.decode(answer.content, type=_RoutedFleet)
+                return {endpoint.name: endpoint.load for endpoint in routed.endpoints}
+    return {}
 
 
 def _ask(client: httpx.Client, process: ProcessState, token: str) -> ProcessReport:

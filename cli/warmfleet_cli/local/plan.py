@@ -251,6 +251,7 @@ def _plan_router(deployment: ModelDeployment, name: str, port: int, endpoints_pa
         "--endpoints-file": str(endpoints_path),
         "--policy": deployment.spec.routing.policy,
         "--router-id": name,
+        "--drain-seconds": str(deployment.spec.rollout.drain_timeout_seconds),
     }
     argv = [sys.executable, "-m", "warmfleet_router", *(part for flag in flags.items() for part in flag)]
     return ProcessPlan(name=name, role="router", argv=tuple(argv), port=port)
