@@ -188,7 +188,9 @@ def _naive_noise(seed, index, vocab_size):
     words = []
     for counter in range(-(-vocab_size // 4)):
         words += _naive_philox([counter, index, 0, 0], [seed & 0xFFFFFFFF, seed >> 32])
-    uniform = np.minimum((np.array(words[:vocab_size]) + 0.5) / 2**32, 1 - 2**-24)
+    # The uniform numbers are float32 by definition; only the logarithms may differ by rounding.
+    uniform = (np.array(words[:vocab_size], dtype=np.float32) + np.float32(0.5)) * np.float32(2**-32)
+    uniform = np.minimum(uniform, np.float32(1 - 2**-24)).astype(np.float64)
     return (-np.log(-np.log1p(-uniform))).astype(np.float32)
 
 

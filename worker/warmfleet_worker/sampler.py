@@ -46,7 +46,8 @@ def gumbel_noise(seeds: Sequence[int], output_indices: Sequence[int], vocab_size
     """Gumbel noise in float32, [rows, vocabulary].
 
     Token v of a row reads word v % 4 of Philox4x32-10 with counter (v // 4, output index, 0, 0) and the
-    64-bit seed as key. From word w: u = (w + 0.5) / 2^32, kept below 1, and -log(-log(1 - u)).
+    64-bit seed as key. From word w, in float32: u = (w + 0.5) / 2^32, kept below 1, and
+    -log(-log(1 - u)).
     """
     counters = torch.arange(-(-vocab_size // 4), dtype=torch.int64)[None, :]
     indices = torch.tensor(output_indices, dtype=torch.int64)[:, None]
