@@ -1,6 +1,6 @@
 """`warmfleet bench prefix` and `warmfleet bench cache`: options in, report and exit code out.
 
-Exit codes: 0 every target reached, 1 a target missed, 2 the benchmark could not be carried out.
+Exit code 0 means that every target was reached, 1 that one was missed; the others are every command's.
 """
 
 import time
@@ -15,22 +15,16 @@ from warmfleet_cli.bench.fleet import WorkerShape
 from warmfleet_cli.bench.prefix import ALL_POLICIES, PrefixSettings, run_prefix_bench
 from warmfleet_cli.bench.prefix_results import prefix_chart, prefix_targets, run_record, summarise
 from warmfleet_cli.bench.processes import run_to_end
-from warmfleet_cli.bench.report import log_folder, reporting
+from warmfleet_cli.bench.report import Report, log_folder
 from warmfleet_cli.bench.tables import cache_lines, generation_table, prefix_table
 from warmfleet_cli.bench.workload import PrefixWorkload, ordinary_tokens
+from warmfleet_cli.output import OutputFormat, OutputOption
 
 BLOCK_SIZE_TOKENS: Final = 16
 
 bench_app = typer.Typer(
     no_args_is_help=True, help="Measure what prefix-aware routing and the KV cache are worth on this machine."
 )
-
-
-class OutputForm(StrEnum):
-    """What goes to standard output."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 class Dtype(StrEnum):
@@ -48,7 +42,6 @@ ModelPath = Annotated[
     Path | None, typer.Option(help="Model folder to run instead of a catalog model.", exists=True)
 ]
 OutputDir = Annotated[Path, typer.Option(help="Where JSON, SVG and process logs go.")]
-Output = Annotated[OutputForm, typer.Option(help="What goes to standard output.")]
 Seed = Annotated[int, typer.Option(help="Of prompts and arrivals; another seed is another workload.")]
 
 DEFAULT_MODEL: Final = "smollm2-135m-instruct"
@@ -77,7 +70,7 @@ def prefix_command(
     dtype: Annotated[Dtype, typer.Option(help="Of weights and KV.")] = Dtype.AUTO,
     seed: Seed = 0,
     output_dir: OutputDir = DEFAULT_FOLDER,
-    output: Output = OutputForm.TEXT,
+    output: OutputOption = OutputFormat.TEXT,
 ) -> None:
     """Compare routing policies on prompts that share prefixes.
 
@@ -95,54 +88,52 @@ def prefix_command(
         output_tokens=output_tokens,
         resident_ratio=resident_ratio,
     )
-    with reporting(output is OutputForm.JSON) as report:
-        machine, remark = report.check_machine()
-        found = load_bench_model(model, model_path, dtype.value)
-        settings = PrefixSettings(
-            shape=WorkerShape(
-                model_path=found.path,
-                served_name=found.served_name,
-                kv_cache_bytes=workload.blocks_per_worker(workers, BLOCK_SIZE_TOKENS)
-                * BLOCK_SIZE_TOKENS
-                * found.kv_shape.bytes_per_token,
-                block_size_tokens=BLOCK_SIZE_TOKENS,
-                dtype=found.dtype,
-                max_model_length_tokens=min(
-                    workload.prompt_tokens + workload.output_tokens, found.max_position
-                ),
-                threads=max(machine.cores // workers, 1),
-            ),
-            vocabulary=ordinary_tokens(found.vocabulary_size),
-            workload=workload,
-            policies=chosen,
-            workers=workers,
-            repeats=repeats,
-            time_limit_seconds=60 * minutes - (time.monotonic() - start),
-            seed=seed,
-        )
-        report.say(machine.line(found.dtype))
-        calibration, runs = report.run(
-            lambda observer: run_to_end(run_prefix_bench(settings, log_folder(output_dir), observer))
-        )
-        summaries = summarise(runs)
-        report.finish(
-            "prefix",
-            output_dir,
-            record={
-                "machine": machine,
-                "idle": remark,
-                "dtype": found.dtype,
-                "workload": workload,
-                "workers": workers,
-                "calibration": calibration,
-                "summaries": summaries,
-                "runs": [run_record(run) for run in runs],
-                "wall_seconds": time.monotonic() - start,
-            },
-            charts={"policies": prefix_chart(summaries)},
-            shown=[prefix_table(summaries)],
-            targets=prefix_targets(runs),
-        )
+    report = Report(output)
+    machine, remark = report.check_machine()
+    found = load_bench_model(model, model_path, dtype.value)
+    settings = PrefixSettings(
+        shape=WorkerShape(
+            model_path=found.path,
+            served_name=found.served_name,
+            kv_cache_bytes=workload.blocks_per_worker(workers, BLOCK_SIZE_TOKENS)
+            * BLOCK_SIZE_TOKENS
+            * found.kv_shape.bytes_per_token,
+            block_size_tokens=BLOCK_SIZE_TOKENS,
+            dtype=found.dtype,
+            max_model_length_tokens=min(workload.prompt_tokens + workload.output_tokens, found.max_position),
+            threads=max(machine.cores // workers, 1),
+        ),
+        vocabulary=ordinary_tokens(found.vocabulary_size),
+        workload=workload,
+        policies=chosen,
+        workers=workers,
+        repeats=repeats,
+        time_limit_seconds=60 * minutes - (time.monotonic() - start),
+        seed=seed,
+    )
+    report.say(machine.line(found.dtype))
+    calibration, runs = report.run(
+        lambda observer: run_to_end(run_prefix_bench(settings, log_folder(output_dir), observer))
+    )
+    summaries = summarise(runs)
+    report.finish(
+        "prefix",
+        output_dir,
+        record={
+            "machine": machine,
+            "idle": remark,
+            "dtype": found.dtype,
+            "workload": workload,
+            "workers": workers,
+            "calibration": calibration,
+            "summaries": summaries,
+            "runs": [run_record(run) for run in runs],
+            "wall_seconds": time.monotonic() - start,
+        },
+        charts={"policies": prefix_chart(summaries)},
+        table=prefix_table(summaries),
+        targets=prefix_targets(runs),
+    )
 
 
 @bench_app.command("cache")
@@ -160,7 +151,7 @@ def cache_command(
     ] = Dtype.FLOAT32,
     seed: Seed = 0,
     output_dir: OutputDir = DEFAULT_FOLDER,
-    output: Output = OutputForm.TEXT,
+    output: OutputOption = OutputFormat.TEXT,
 ) -> None:
     """Measure generation with and without a KV cache, and time to first token with a cached prompt.
 
@@ -170,36 +161,37 @@ def cache_command(
     from warmfleet_cli.bench.cache import CacheSettings, run_cache_bench  # noqa: PLC0415 - torch
     from warmfleet_cli.bench.models import load_bench_model  # noqa: PLC0415 - torch
 
-    with reporting(output is OutputForm.JSON) as report:
-        machine, remark = report.check_machine()
-        found = load_bench_model(model, model_path, dtype.value)
-        settings = CacheSettings(
-            model=found,
-            generated_tokens=tokens,
-            cached_prompt_tokens=cached_prompt_tokens,
-            repeats=repeats,
-            threads=machine.cores,
-            seed=seed,
-        )
-        report.say(machine.line(found.dtype))
-        results = report.run(lambda observer: run_cache_bench(settings, log_folder(output_dir), observer))
-        report.finish(
-            "cache",
-            output_dir,
-            record={
-                "machine": machine,
-                "idle": remark,
-                "dtype": found.dtype,
-                **cache_record(results),
-                "wall_seconds": time.monotonic() - start,
-            },
-            charts={
-                "time": time_chart(results.comparison, results.reference_name),
-                "memory": memory_chart(results),
-            },
-            shown=[generation_table(results), *cache_lines(results)],
-            targets=cache_targets(results, cached_prompt_tokens=cached_prompt_tokens),
-        )
+    report = Report(output)
+    machine, remark = report.check_machine()
+    found = load_bench_model(model, model_path, dtype.value)
+    settings = CacheSettings(
+        model=found,
+        generated_tokens=tokens,
+        cached_prompt_tokens=cached_prompt_tokens,
+        repeats=repeats,
+        threads=machine.cores,
+        seed=seed,
+    )
+    report.say(machine.line(found.dtype))
+    results = report.run(lambda observer: run_cache_bench(settings, log_folder(output_dir), observer))
+    report.finish(
+        "cache",
+        output_dir,
+        record={
+            "machine": machine,
+            "idle": remark,
+            "dtype": found.dtype,
+            **cache_record(results),
+            "wall_seconds": time.monotonic() - start,
+        },
+        charts={
+            "time": time_chart(results.comparison, results.reference_name),
+            "memory": memory_chart(results),
+        },
+        table=generation_table(results),
+        lines=cache_lines(results),
+        targets=cache_targets(results, cached_prompt_tokens=cached_prompt_tokens),
+    )
 
 
 def parse_policies(text: str) -> list[str]:

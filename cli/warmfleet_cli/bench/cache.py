@@ -125,7 +125,7 @@ async def _first_tokens(settings: CacheSettings, log_folder: Path, observer: Obs
         observer.stage("Time to first token, cold and cached", 2 * (settings.repeats + 1))
         return await measure_first_tokens(
             client,
-            fleet.router_urls(variant)[0],
+            fleet.router_urls[variant][0],
             model=shape.served_name,
             cached_prompt_tokens=settings.cached_prompt_tokens,
             repeats=settings.repeats,

@@ -16,7 +16,7 @@ import httpx
 import msgspec
 
 from warmfleet_cli.bench.prefix_results import Prediction, Variant
-from warmfleet_cli.bench.processes import BenchError, LocalProcess, running
+from warmfleet_cli.bench.processes import BenchError, LocalProcess, spawned
 from warmfleet_contracts.worker_api import CACHE_PATH
 
 SETTLE_SECONDS: Final = 30.0
@@ -92,11 +92,8 @@ class BenchFleet:
     """Workers that are ready, and the routers of each variant."""
 
     client: httpx.AsyncClient
-    workers: Sequence[LocalProcess]
-    routers: Mapping[Variant, Sequence[LocalProcess]]
-
-    def router_urls(self, variant: Variant) -> list[str]:
-        return [router.url for router in self.routers[variant]]
+    worker_urls: Sequence[str]
+    router_urls: Mapping[Variant, Sequence[str]]
 
     async def clear_caches(self) -> None:
         """Drop every cached block, and wait until every router knows.
@@ -104,11 +101,11 @@ class BenchFleet:
         Raises:
             BenchError: a worker refuses, or a router's index is not empty after `SETTLE_SECONDS`.
         """
-        for worker in self.workers:
-            response = await self.client.delete(f"{worker.url}{CACHE_PATH}")
+        for url in self.worker_urls:
+            response = await self.client.delete(f"{url}{CACHE_PATH}")
             if not response.is_success:
-                raise BenchError(f"{worker.name} does not clear its cache: status {response.status_code}")
-        urls = {router.url for routers in self.routers.values() for router in routers}
+                raise BenchError(f"a worker does not clear its cache: status {response.status_code}")
+        urls = {url for urls in self.router_urls.values() for url in urls}
         deadline = asyncio.get_running_loop().time() + SETTLE_SECONDS
         while not all([await self._is_empty(url) for url in urls]):
             if asyncio.get_running_loop().time() > deadline:
@@ -119,14 +116,14 @@ class BenchFleet:
 
     async def total_blocks(self) -> int:
         """KV blocks of all workers together, as they report them."""
-        router = next(iter(self.routers.values()))[0]
-        return sum(endpoint.load.total_blocks for endpoint in await self._endpoints(router.url))
+        url = next(iter(self.router_urls.values()))[0]
+        return sum(endpoint.load.total_blocks for endpoint in await self._endpoints(url))
 
     async def predictions(self, variant: Variant, request_ids: Sequence[str]) -> list[Prediction]:
         """What the variant's routers predicted for these requests, where the worker's answer is known."""
         wanted = set(request_ids)
         found: list[Prediction] = []
-        for url in self.router_urls(variant):
+        for url in self.router_urls[variant]:
             response = await self.client.get(f"{url}{_DECISIONS_PATH}", params={"limit": 1000})
             response.raise_for_status()
             found.extend(
@@ -138,7 +135,7 @@ class BenchFleet:
 
     async def _is_empty(self, router_url: str) -> bool:
         endpoints = await self._endpoints(router_url)
-        return len(endpoints) == len(self.workers) and all(endpoint.empty for endpoint in endpoints)
+        return len(endpoints) == len(self.worker_urls) and all(endpoint.empty for endpoint in endpoints)
 
     async def _endpoints(self, router_url: str) -> list[_Endpoint]:
         response = await self.client.get(f"{router_url}{_FLEET_PATH}")
@@ -163,62 +160,71 @@ async def bench_fleet(
     Raises:
         BenchError: a process does not start, or a router does not see every worker.
     """
-    environment = {_SALT_KEY_VARIABLE: secrets.token_hex(32)}
     async with contextlib.AsyncExitStack() as stack:
-        started = await _started(
+        worker_processes = await _spawned(
             stack,
             {f"worker-{number}": shape.arguments(f"bench-{number}") for number in range(workers)},
-            client=client,
             log_folder=log_folder,
             environment={},
         )
+        # The socket is bound long before the model is loaded, so routers start beside the workers.
+        worker_urls = [await process.listening() for process in worker_processes]
         endpoints = [
             argument
-            for number, worker in enumerate(started)
-            for argument in ("--endpoint", f"bench-{number}={worker.url}")
+            for number, url in enumerate(worker_urls)
+            for argument in ("--endpoint", f"bench-{number}={url}")
         ]
-        routers: dict[str, list[LocalProcess]] = {}
-        for policy in dict.fromkeys(variant.policy for variant in variants):
-            count = max(variant.routers for variant in variants if variant.policy == policy)
-            names = [f"router-{policy}-{number}" for number in range(count)]
-            routers[policy] = await _started(
-                stack,
-                {name: _router_arguments(name, policy, endpoints) for name in names},
-                client=client,
-                log_folder=log_folder,
-                environment=environment,
-            )
+        policies = {
+            policy: max(variant.routers for variant in variants if variant.policy == policy)
+            for policy in dict.fromkeys(variant.policy for variant in variants)
+        }
+        router_processes = await _spawned(
+            stack,
+            {
+                f"router-{policy}-{number}": _router_arguments(policy, number, endpoints)
+                for policy, count in policies.items()
+                for number in range(count)
+            },
+            log_folder=log_folder,
+            environment={_SALT_KEY_VARIABLE: secrets.token_hex(32)},
+        )
+        await _ready(worker_processes, client)
+        urls = iter(await _ready(router_processes, client))
+        router_urls = {policy: [next(urls) for _ in range(count)] for policy, count in policies.items()}
         fleet = BenchFleet(
             client=client,
-            workers=started,
-            routers={variant: routers[variant.policy][: variant.routers] for variant in variants},
+            worker_urls=worker_urls,
+            router_urls={variant: router_urls[variant.policy][: variant.routers] for variant in variants},
         )
         await fleet.clear_caches()
         yield fleet
 
 
-def _router_arguments(name: str, policy: str, endpoints: Sequence[str]) -> list[str]:
+def _router_arguments(policy: str, number: int, endpoints: Sequence[str]) -> list[str]:
     return [
         "warmfleet_router",
         *("--host", "127.0.0.1"),
         *("--port", "0"),
-        *("--router-id", name),
+        *("--router-id", f"bench-{policy}-{number}"),
         *("--policy", policy),
         *endpoints,
     ]
 
 
-async def _started(
+async def _spawned(
     stack: contextlib.AsyncExitStack,
     commands: Mapping[str, Sequence[str]],
     *,
-    client: httpx.AsyncClient,
     log_folder: Path,
     environment: Mapping[str, str],
 ) -> list[LocalProcess]:
     return [
         await stack.enter_async_context(
-            running(name, arguments, client=client, log_folder=log_folder, environment=environment)
+            spawned(name, arguments, log_folder=log_folder, environment=environment)
         )
         for name, arguments in commands.items()
     ]
+
+
+async def _ready(processes: Sequence[LocalProcess], client: httpx.AsyncClient) -> list[str]:
+    return list(await asyncio.gather(*(process.ready(client) for process in processes)))

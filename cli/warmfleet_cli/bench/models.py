@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from warmfleet_cli.bench.processes import BenchError
+from warmfleet_cli.errors import ExitCode
 from warmfleet_worker.kv_cache.layout import KvShape
 from warmfleet_worker.model.catalog import catalog_model_path, warmfleet_home
 from warmfleet_worker.model.config import load_model_config
@@ -38,7 +39,9 @@ def load_bench_model(served_name: str, path: Path | None, dtype: DtypeName) -> B
     folder = path or catalog_model_path(served_name, warmfleet_home())
     if folder is None:
         raise BenchError(
-            f"model {served_name} is not on this machine; fetch it with: warmfleet model pull {served_name}"
+            f"model {served_name} is not on this machine",
+            advice=f"fetch it: warmfleet model pull {served_name}",
+            exit_code=ExitCode.MODEL,
         )
     config = load_model_config(folder)
     # The workers run on the same machine, so "Auto" means the same to them.

@@ -14,15 +14,17 @@ from warmfleet_cli.bench.open_loop import Sender, choose_rate, send_at_saturatio
 from warmfleet_cli.bench.prefix_results import RunResult, Variant
 from warmfleet_cli.bench.processes import BenchError
 from warmfleet_cli.bench.reusable import reusable_tokens
-from warmfleet_cli.bench.workload import PrefixWorkload, plan_run
+from warmfleet_cli.bench.workload import PrefixWorkload, distinct_prompts, plan_run
 
 ALL_POLICIES: Final = ("LowestCost", "LeastLoaded", "RoundRobin", "ConsistentHash")
 DEFAULT_POLICIES: Final = ("LowestCost", "RoundRobin")
 CALIBRATION_POLICY: Final = "RoundRobin"
 """The policy that reuses least by design: a rate below its saturation is below everybody's."""
 
-_CALIBRATION_GROUPS_RATIO: Final = 0.25
-_IN_FLIGHT_PER_WORKER: Final = 2
+TWO_ROUTERS: Final = Variant("LowestCost", routers=2)
+
+_CALIBRATION_GROUPS_RATIO: Final = 0.4
+_IN_FLIGHT_PER_WORKER: Final = 4
 _RUN_OVERHEAD_SECONDS: Final = 3.0
 """Per run: clearing caches, and the last answers after the last arrival."""
 
@@ -43,8 +45,7 @@ class PrefixSettings:
     @property
     def variants(self) -> list[Variant]:
         """Every policy behind one router, and LowestCost behind two."""
-        one_router = [Variant(policy) for policy in self.policies]
-        return [*one_router, Variant("LowestCost", routers=2)]
+        return [*(Variant(policy) for policy in self.policies), TWO_ROUTERS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +74,7 @@ async def run_prefix_bench(
     async with _fleet(settings, log_folder) as fleet:
         observer.advance()
         saturation = await _measure_saturation(fleet, settings, observer)
-        runs_to_do = settings.repeats * len(settings.variants)
-        left = settings.time_limit_seconds - (clock() - start) - runs_to_do * _RUN_OVERHEAD_SECONDS
-        rate = choose_rate(saturation, requests=runs_to_do * settings.workload.requests, seconds=left)
+        rounds, rate = plan_rounds(settings, saturation, settings.time_limit_seconds - (clock() - start))
         total_blocks = await fleet.total_blocks()
         fleet_tokens = total_blocks * settings.shape.block_size_tokens
         calibration = Calibration(
@@ -89,7 +88,27 @@ async def run_prefix_bench(
             f" {rate:.2f}/s ({rate / saturation:.0%}). Resident set {calibration.resident_ratio:.3f} of"
             f" {total_blocks} KV blocks."
         )
-        return calibration, await _runs(fleet, settings, rate, observer)
+        return calibration, await _runs(fleet, settings, rounds, rate, observer)
+
+
+def plan_rounds(
+    settings: PrefixSettings, saturation_per_second: float, seconds: float
+) -> tuple[list[list[Variant]], float]:
+    """The variants of each round in order, and the rate of requests per second that fits `seconds`.
+
+    LowestCost behind two routers runs in every round if that fits, else in the first only: the comparison of
+    the policies comes first.
+    """
+    every_round = [settings.variants for _ in range(settings.repeats)]
+    first_round = [settings.variants, *[settings.variants[:-1]] * (settings.repeats - 1)]
+    for rounds in (every_round, first_round):
+        runs = sum(map(len, rounds))
+        requests, left = runs * settings.workload.requests, seconds - runs * _RUN_OVERHEAD_SECONDS
+        rate = choose_rate(saturation_per_second, requests=requests, seconds=left)
+        if requests <= rate * left:
+            break
+    # Every other round goes backwards, so that a drift of the machine favours nobody.
+    return [each[::-1] if number % 2 else each for number, each in enumerate(rounds)], rate
 
 
 @contextlib.asynccontextmanager
@@ -112,21 +131,25 @@ async def _fleet(settings: PrefixSettings, log_folder: Path) -> AsyncIterator[Be
 
 async def _measure_saturation(fleet: BenchFleet, settings: PrefixSettings, observer: Observer) -> float:
     """Requests per second that the fleet completes when it is never without work."""
-    workload = settings.workload
-    groups = max(round(workload.groups * _CALIBRATION_GROUPS_RATIO), 1)
+    in_flight = _IN_FLIGHT_PER_WORKER * settings.workers
+    groups = max(round(settings.workload.groups * _CALIBRATION_GROUPS_RATIO), 1)
     plan = plan_run(
-        replace(workload, groups=groups),
+        replace(settings.workload, groups=groups),
         rate_per_second=1.0,
         vocabulary=settings.vocabulary,
         schedule_seed=settings.seed + 900_001,
         prompt_seed=settings.seed + 900_002,
     )
-    observer.stage("Measuring saturation", len(plan))
-    sender = _sender(fleet, settings, Variant(CALIBRATION_POLICY), observer.advance)
-    prompts = [request.token_ids for request in plan]
-    answers, per_second = await send_at_saturation(
-        sender, "calibration", prompts, in_flight=_IN_FLIGHT_PER_WORKER * settings.workers
+    # Not counted: the first steps of a worker are short, until it knows its own speed.
+    warm_up = distinct_prompts(
+        in_flight, settings.workload.prompt_tokens, settings.vocabulary, settings.seed + 900_003
     )
+    observer.stage("Measuring saturation", len(warm_up) + len(plan))
+    sender = _sender(fleet, settings, Variant(CALIBRATION_POLICY), observer.advance)
+    first_answers, _ = await send_at_saturation(sender, "warm-up", warm_up, in_flight)
+    prompts = [request.token_ids for request in plan]
+    answers, per_second = await send_at_saturation(sender, "calibration", prompts, in_flight)
+    answers += first_answers
     errors = [answer.error for answer in answers if answer.error]
     if errors:
         raise BenchError(f"{len(errors)} of {len(answers)} calibration requests failed: {errors[0]}")
@@ -134,12 +157,15 @@ async def _measure_saturation(fleet: BenchFleet, settings: PrefixSettings, obser
 
 
 async def _runs(
-    fleet: BenchFleet, settings: PrefixSettings, rate_per_second: float, observer: Observer
+    fleet: BenchFleet,
+    settings: PrefixSettings,
+    rounds: Sequence[Sequence[Variant]],
+    rate_per_second: float,
+    observer: Observer,
 ) -> list[RunResult]:
     runs: list[RunResult] = []
-    for repeat in range(settings.repeats):
-        # Every other round goes backwards, so that a drift of the machine favours nobody.
-        for variant in settings.variants[:: -1 if repeat % 2 else 1]:
+    for repeat, variants in enumerate(rounds):
+        for variant in variants:
             observer.stage(f"Round {repeat + 1}: {variant.label}", settings.workload.requests)
             runs.append(
                 await _run(
@@ -196,7 +222,7 @@ def _sender(
 ) -> Sender:
     return Sender(
         client=fleet.client,
-        router_urls=fleet.router_urls(variant),
+        router_urls=fleet.router_urls[variant],
         model=settings.shape.served_name,
         output_tokens=settings.workload.output_tokens,
         on_answer=on_answer,

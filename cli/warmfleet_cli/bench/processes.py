@@ -13,18 +13,20 @@ from typing import Any, Final, TypeVar
 import httpx
 import msgspec
 
-from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_cli.errors import CliError, ExitCode
+from warmfleet_cli.local.child import Child
+from warmfleet_cli.local.log_file import LogFile
 
 START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.05
-_LOG_TAIL_BYTES: Final = 2000
+_LOG_LINES: Final = 20
 _TERMINATED: Final = 128 + signal.SIGTERM
 
 Result = TypeVar("Result")
 
 
-class BenchError(WarmfleetError):
+class BenchError(CliError):
     """A benchmark cannot be carried out; the text says what is in the way."""
 
 
@@ -36,45 +38,68 @@ class _Listening(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class LocalProcess:
-    """A server of ours on the loopback interface."""
+    """A server of ours that was started; `listening` and `ready` wait for it."""
 
     name: str
-    url: str
-    log_path: Path
+    log: LogFile
+    exited: "asyncio.Task[int]"
+
+    async def listening(self) -> str:
+        """Its address, as soon as its socket is bound.
+
+        Raises:
+            BenchError: it exits, or says nothing for `START_SECONDS`; the text ends with its log.
+        """
+        deadline = asyncio.get_running_loop().time() + START_SECONDS
+        while not (url := listening_url(_read(self.log.path))):
+            await self._pause(deadline)
+        return url
+
+    async def ready(self, client: httpx.AsyncClient) -> str:
+        """Its address, as soon as its /readyz answers 200.
+
+        Raises:
+            BenchError: as `listening`.
+        """
+        url = await self.listening()
+        deadline = asyncio.get_running_loop().time() + START_SECONDS
+        while not await _answers_ready(client, url):
+            await self._pause(deadline)
+        return url
+
+    async def _pause(self, deadline: float) -> None:
+        """Let time pass, unless there is nothing to wait for any more."""
+        if self.exited.done():
+            raise self._failed(f"exited with {self.exited.result()}")
+        if asyncio.get_running_loop().time() > deadline:
+            raise self._failed(f"is not ready after {START_SECONDS:g} s")
+        await asyncio.sleep(_POLL_SECONDS)
+
+    def _failed(self, state: str) -> BenchError:
+        tail = "\n".join(self.log.tail(_LOG_LINES))
+        return BenchError(f"{self.name} {state}; its log ends with:\n{tail}", exit_code=ExitCode.START_FAILED)
 
 
 @contextlib.asynccontextmanager
-async def running(
-    name: str,
-    arguments: Sequence[str],
-    *,
-    client: httpx.AsyncClient,
-    log_folder: Path,
-    environment: Mapping[str, str] | None = None,
+async def spawned(
+    name: str, arguments: Sequence[str], *, log_folder: Path, environment: Mapping[str, str]
 ) -> AsyncIterator[LocalProcess]:
-    """Run `python -m <arguments>` until the block ends; entered once its /readyz answers 200.
+    """Run `python -m <arguments>` until the block ends, or this process does; entered at once.
 
-    Output goes to `<log_folder>/<name>.log`.
-
-    Raises:
-        BenchError: the process exits or stays unready for `START_SECONDS`; the text ends with its log.
+    `environment` adds to this process's. Output goes to `<log_folder>/<name>.log`.
     """
     log_path = log_folder / f"{name}.log"
-    with log_path.open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, **(environment or {})},
-        )
+    log_path.unlink(missing_ok=True)
+    log = LogFile(log_path)
     try:
-        url = await _ready_url(name, process, client, log_path)
-        yield LocalProcess(name=name, url=url, log_path=log_path)
+        child = Child([sys.executable, "-m", *arguments], environment={**os.environ, **environment}, log=log)
+        exited = asyncio.create_task(child.wait(), name=f"exit of {name}")
+        try:
+            yield LocalProcess(name, log, exited)
+        finally:
+            await _stop(child, exited)
     finally:
-        await _stop(process)
+        log.close()
 
 
 def run_to_end(work: Coroutine[Any, Any, Result]) -> Result:
@@ -89,22 +114,6 @@ def run_to_end(work: Coroutine[Any, Any, Result]) -> Result:
         return asyncio.run(main())
     except asyncio.CancelledError:
         raise SystemExit(_TERMINATED) from None
-
-
-async def _ready_url(
-    name: str, process: asyncio.subprocess.Process, client: httpx.AsyncClient, log_path: Path
-) -> str:
-    url = ""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(START_SECONDS):
-            while process.returncode is None:
-                url = url or listening_url(_read(log_path))
-                if url and await _answers_ready(client, url):
-                    return url
-                await asyncio.sleep(_POLL_SECONDS)
-    state = "is not ready" if process.returncode is None else f"exited with {process.returncode}"
-    tail = _read(log_path)[-_LOG_TAIL_BYTES:].decode(errors="replace")
-    raise BenchError(f"{name} {state}; its log ends with:\n{tail}")
 
 
 def listening_url(log: bytes) -> str:
@@ -124,19 +133,17 @@ async def _answers_ready(client: httpx.AsyncClient, url: str) -> bool:
         return False
 
 
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is not None:
+async def _stop(child: Child, exited: "asyncio.Task[int]") -> None:
+    if exited.done():
         return
     try:
-        process.send_signal(signal.SIGTERM)
-        await asyncio.wait_for(process.wait(), STOP_SECONDS)
-    except (ProcessLookupError, TimeoutError):
-        pass
+        child.terminate()
+        await asyncio.wait({exited}, timeout=STOP_SECONDS)
     finally:
-        # Also on a second Ctrl-C while the server still finishes its streams.
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        # Also on a second Ctrl-C, while the server still finishes its streams.
+        if not exited.done():
+            child.kill()
+            await exited
 
 
 def _read(path: Path) -> bytes:

@@ -1,32 +1,29 @@
 """From the first remark to the exit code: what a benchmark says, writes and is judged by."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import typer
-from rich.console import Console, RenderableType
+from rich.text import Text
 
 from warmfleet_cli.bench.figures import Target
 from warmfleet_cli.bench.machine import Machine, idle_remark, measure_busy_ratio, this_machine
 from warmfleet_cli.bench.observer import Observer, ProgressObserver
-from warmfleet_contracts.errors import WarmfleetError
-
-MISSED: Final = 1
-IMPOSSIBLE: Final = 2
+from warmfleet_cli.bench.tables import TextTable
+from warmfleet_cli.errors import ExitCode
+from warmfleet_cli.output import OutputFormat, make_console, print_json, print_table
 
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
 class Report:
-    """Speaks to the person who waits. With `json_output`, standard output carries the record alone."""
+    """Speaks to the person who waits. With JSON, standard output carries the record and nothing else."""
 
-    console: Console
-    json_output: bool
+    def __init__(self, output: OutputFormat) -> None:
+        self._json = output is OutputFormat.JSON
+        self._console = make_console(stderr=self._json)
 
     def check_machine(self) -> tuple[Machine, str]:
         """What the figures are measured on, and a sentence on whether it is idle; takes two seconds."""
@@ -36,11 +33,11 @@ class Report:
 
     def say(self, text: str) -> None:
         """One line."""
-        self.console.print(text, highlight=False, markup=False)
+        self._console.print(text)
 
     def run(self, benchmark: Callable[[Observer], Result]) -> Result:
         """The result of `benchmark`, with a progress bar while it takes."""
-        with ProgressObserver(self.console) as observer:
+        with ProgressObserver(self._console) as observer:
             return benchmark(observer)
 
     def finish(
@@ -50,37 +47,28 @@ class Report:
         *,
         record: Mapping[str, Any],
         charts: Mapping[str, str],
-        shown: Sequence[RenderableType],
+        table: TextTable,
+        lines: Sequence[str] = (),
         targets: Sequence[Target],
     ) -> None:
-        """Write the files, show the tables, judge the targets.
+        """Write the files, show the figures, judge the targets.
 
         Raises:
-            typer.Exit: with code `MISSED`, if a target is missed.
+            typer.Exit: with code 1, if a target is missed.
         """
         record = {**record, "targets": target_records(targets)}
         paths = write_report(folder, name, record, charts)
-        for each in shown:
-            self.console.print(each, highlight=False)
+        self.say("")
+        print_table(self._console, table.columns, table.rows)
+        for line in ("", *lines):
+            self.say(line)
         for target in targets:
-            style = "green" if target.reached else "bold red"
-            self.console.print(target.verdict(), style=style, highlight=False, markup=False)
+            self._console.print(Text(target.verdict(), style="green" if target.reached else "bold red"))
         self.say(f"Written: {', '.join(str(path) for path in paths)}")
-        if self.json_output:
-            typer.echo(paths[0].read_text(encoding="utf-8"), nl=False)
+        if self._json:
+            print_json(record)
         if not all(target.reached for target in targets):
-            raise typer.Exit(MISSED)
-
-
-@contextlib.contextmanager
-def reporting(json_output: bool) -> Iterator[Report]:
-    """A report whose errors of ours end in one line and exit code `IMPOSSIBLE`."""
-    report = Report(Console(stderr=json_output), json_output)
-    try:
-        yield report
-    except WarmfleetError as error:
-        report.say(f"error: {error}")
-        raise typer.Exit(IMPOSSIBLE) from error
+            raise typer.Exit(ExitCode.FAILED)
 
 
 def log_folder(output_folder: Path) -> Path:

@@ -2,61 +2,67 @@
 
 import itertools
 from collections.abc import Sequence
-
-from rich.table import Table
+from dataclasses import dataclass
 
 from warmfleet_cli.bench.cache_results import CacheResults
 from warmfleet_cli.bench.figures import Spread, median
 from warmfleet_cli.bench.prefix_results import VariantSummary
 
 
-def prefix_table(summaries: Sequence[VariantSummary]) -> Table:
-    """One row per policy and number of routers; success first, because the rest means nothing without."""
-    table = Table(title="bench prefix: mean over runs (lowest to highest run)")
-    table.add_column("policy")
-    for heading in (
-        "routers", "success", "reused / reusable tokens", "share reused", "TTFT mean ms", "TTFT p90 ms",
-        "predicted = actual",
-    ):  # fmt: skip
-        table.add_column(heading, justify="right")
-    for summary in summaries:
-        table.add_row(
-            summary.variant.policy,
-            str(summary.variant.routers),
-            f"{summary.success_ratio:.2%}",
-            f"{summary.reused_tokens:,} / {summary.reusable_tokens:,}",
-            _spread(summary.reuse_ratio, 100, ".1f", " %"),
-            _spread(summary.first_token_mean_seconds, 1000, ",.0f"),
-            _spread(summary.first_token_p90_seconds, 1000, ",.0f"),
-            f"{summary.predictions_equal} of {summary.predictions}",
-        )
-    return table
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """Cells as text; a column whose name begins with ">" is aligned to the right."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
-def generation_table(results: CacheResults) -> Table:
-    """Time per token and KV memory at every fifth of the generation."""
+def prefix_table(summaries: Sequence[VariantSummary]) -> TextTable:
+    """One row per policy and number of routers; success first, because the rest means nothing without.
+
+    With several runs a figure is their mean, and the lowest and highest run stand behind it.
+    """
+    columns = (
+        "policy", ">routers", ">success", ">reused/reusable tokens", ">share reused", ">TTFT mean ms",
+        ">TTFT p90 ms", ">predicted = actual",
+    )  # fmt: skip
+    return TextTable(
+        columns,
+        [
+            (
+                summary.variant.policy,
+                str(summary.variant.routers),
+                f"{summary.success_ratio:.1%}",
+                f"{summary.reused_tokens:,}/{summary.reusable_tokens:,}",
+                _spread(summary.reuse_ratio, 100, ".1f", summary.runs, "%"),
+                _spread(summary.first_token_mean_seconds, 1000, ",.0f", summary.runs),
+                _spread(summary.first_token_p90_seconds, 1000, ",.0f", summary.runs),
+                f"{summary.predictions_equal}/{summary.predictions}",
+            )
+            for summary in summaries
+        ],
+    )
+
+
+def generation_table(results: CacheResults) -> TextTable:
+    """Medians of the time per token, and the KV memory, for each fifth of the generation; then the sums."""
     comparison, size = results.comparison, results.kv_size
     steps = len(comparison.cached.token_ids)
     block_bytes = size.arena_bytes_per_token * results.block_size_tokens
-    table = Table(title=f"bench cache: {steps} tokens after a prompt of {comparison.prompt_tokens}")
-    for heading in ("generated tokens", "with cache ms/token", "without ms/token", "KV held MiB"):
-        table.add_column(heading, justify="right")
     edges = sorted({round(part * steps / 5) for part in range(6)})
-    for first, last in itertools.pairwise(edges):
-        table.add_row(
+    rows = [
+        (
             f"{first + 1} to {last}",
             f"{1e3 * median(comparison.cached.step_seconds[first:last]):.1f}",
             f"{1e3 * median(comparison.uncached.step_seconds[first:last]):.1f}",
             f"{comparison.cached.held_blocks[last - 1] * block_bytes / 2**20:.2f}",
         )
-    table.add_row(
-        "all, seconds",
-        f"{comparison.cached.seconds:.1f}",
-        f"{comparison.uncached.seconds:.1f}",
-        "",
-        end_section=True,
+        for first, last in itertools.pairwise(edges)
+    ]
+    rows.append(
+        ("in all, seconds", f"{comparison.cached.seconds:.1f}", f"{comparison.uncached.seconds:.1f}", "")
     )
-    return table
+    return TextTable(("generated tokens", ">with cache ms/token", ">without ms/token", ">KV held MiB"), rows)
 
 
 def cache_lines(results: CacheResults) -> list[str]:
@@ -86,6 +92,6 @@ def cache_lines(results: CacheResults) -> list[str]:
     ]
 
 
-def _spread(spread: Spread, factor: float, form: str, unit: str = "") -> str:
+def _spread(spread: Spread, factor: float, form: str, runs: int, unit: str = "") -> str:
     mean, low, high = (format(factor * value, form) for value in (spread.mean, spread.low, spread.high))
-    return f"{mean}{unit} ({low} to {high})"
+    return f"{mean}{unit}" if runs == 1 else f"{mean}{unit} ({low}..{high})"

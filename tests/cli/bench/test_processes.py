@@ -3,7 +3,7 @@ import os
 import pytest
 
 from warmfleet_cli.bench.client import benchmark_client
-from warmfleet_cli.bench.processes import BenchError, listening_url, running
+from warmfleet_cli.bench.processes import BenchError, listening_url, spawned
 
 SERVER = """
 import http.server, json, os
@@ -37,13 +37,22 @@ async def test_a_server_is_ready_inside_the_block_and_gone_after_it(module, tmp_
 
     async with (
         benchmark_client() as client,
-        running("w", arguments, client=client, log_folder=tmp_path) as server,
+        spawned("w", arguments, log_folder=tmp_path, environment={}) as server,
     ):
-        assert (await client.get(f"{server.url}/anything")).status_code == 200
-        pid = int(server.log_path.read_text().split()[1])
+        url = await server.ready(client)
+        assert (await client.get(f"{url}/anything")).status_code == 200
+        pid = int((tmp_path / "w.log").read_text().split()[1])
 
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+async def test_a_log_of_an_earlier_run_does_not_tell_where_this_one_listens(module, tmp_path):
+    (tmp_path / "w.log").write_text('{"event":"listening","host":"127.0.0.1","port":1}\n')
+    arguments = [module("bench_example_server", SERVER)]
+
+    async with spawned("w", arguments, log_folder=tmp_path, environment={}) as server:
+        assert await server.listening() != "http://127.0.0.1:1"
 
 
 async def test_a_server_that_dies_at_the_start_is_reported_with_the_end_of_its_log(module, tmp_path):
@@ -51,8 +60,8 @@ async def test_a_server_that_dies_at_the_start_is_reported_with_the_end_of_its_l
 
     async with benchmark_client() as client:
         with pytest.raises(BenchError, match=r"w0 exited with 1(.|\n)*model file is damaged"):
-            async with running("w0", arguments, client=client, log_folder=tmp_path):
-                pass
+            async with spawned("w0", arguments, log_folder=tmp_path, environment={}) as server:
+                await server.ready(client)
 
 
 def test_only_the_listening_line_tells_the_address():
