@@ -6,6 +6,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -160,20 +161,45 @@ def test_a_client_that_leaves_before_its_first_token_frees_its_blocks(shared_wor
     assert shared_worker.wait_until_idle(5)["pinned_blocks"] == 0
 
 
-def test_a_stream_that_waits_says_ping(tiny_served_path):
-    flags = ("--max-running-sequences", "1", "--ping-seconds", "0.05", "--kv-cache-bytes", "4000000")
-    with running_worker(tiny_served_path, *flags) as worker:
-        holder = raw_request(worker, long_body(stream=True))
-        assert holder.recv(1)
+@pytest.fixture(scope="module")
+def narrow_worker(tiny_served_path: Path) -> Iterator[WorkerProcess]:
+    """One seat to run, two sequences at once, and little patience."""
+    flags = ("--max-running-sequences", "1", "--max-live-sequences", "2", "--ping-seconds", "0.05")
+    with running_worker(tiny_served_path, *flags, "--kv-cache-bytes", "4000000") as worker:
+        yield worker
 
-        with worker.client() as client:
-            text = client.post(CHAT, json=chat_body(stream=True)).text
-        holder.close()
+
+def test_a_stream_that_waits_says_ping(narrow_worker):
+    holder = raw_request(narrow_worker, long_body(stream=True))
+    assert holder.recv(1)
+
+    with narrow_worker.client() as client:
+        text = client.post(CHAT, json=chat_body(stream=True)).text
+    holder.close()
+    narrow_worker.wait_until_idle()
 
     pings, _, rest = text.partition("data: ")
     assert pings.startswith(": ping\n\n")
     assert set(pings.split("\n\n")) == {": ping", ""}
     assert rest.endswith("data: [DONE]\n\n")
+
+
+def test_what_exceeds_the_bound_on_live_sequences_is_answered_429(narrow_worker):
+    held = [raw_request(narrow_worker, long_body(stream=True)) for _ in range(2)]
+    for connection in held:
+        assert connection.recv(1)
+
+    with narrow_worker.client() as client:
+        refused = client.post(CHAT, json=chat_body())
+        for connection in held:
+            connection.close()
+        narrow_worker.wait_until_idle()
+        later = client.post(CHAT, json=chat_body())
+
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) >= 1
+    assert refused.json()["error"]["code"] == "overloaded"
+    assert later.status_code == 200
 
 
 def test_a_reader_that_stands_still_loses_only_its_own_request(tiny_served_path):
@@ -196,24 +222,6 @@ def test_a_reader_that_stands_still_loses_only_its_own_request(tiny_served_path)
         assert {answer.status_code for answer in answers} == {200}
         assert "abort" in line["finish_reasons"]
         assert worker.wait_until_idle()["pinned_blocks"] == 0
-
-
-def test_what_exceeds_the_bound_on_live_sequences_is_answered_429(tiny_served_path):
-    flags = ("--max-live-sequences", "2", "--kv-cache-bytes", "4000000")
-    with running_worker(tiny_served_path, *flags) as worker, worker.client() as client:
-        held = [raw_request(worker, long_body(stream=True)) for _ in range(2)]
-        for connection in held:
-            connection.recv(1)
-
-        refused = client.post(CHAT, json=chat_body())
-        for connection in held:
-            connection.close()
-        worker.wait_until_idle()
-
-        assert refused.status_code == 429
-        assert int(refused.headers["retry-after"]) >= 1
-        assert refused.json()["error"]["code"] == "overloaded"
-        assert client.post(CHAT, json=chat_body()).status_code == 200
 
 
 def generated_tokens(worker: WorkerProcess) -> float:

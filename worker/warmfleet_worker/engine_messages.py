@@ -102,6 +102,8 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True, tag="step", omit_def
     load: LoadReport
     scheduled_tokens: int = 0
     step_seconds: float = 0.0
+    max_batched_tokens: int = 0
+    """Token budget of the next step, also when the engine chooses it."""
     preempted_sequences: int = 0
     evicted_blocks: int = 0
 

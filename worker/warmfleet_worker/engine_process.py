@@ -15,10 +15,12 @@ import signal
 import socket
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
+import structlog
 
 from warmfleet_contracts.blocks import IdentityParts, cache_identity
 from warmfleet_contracts.errors import WarmfleetError
@@ -37,6 +39,7 @@ from warmfleet_worker.engine_messages import (
     decode_server_message,
     encode_message,
 )
+from warmfleet_worker.logs import configure_logs
 from warmfleet_worker.settings import EngineSettings
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -45,11 +48,16 @@ _STALLED_POLL_SECONDS: Final = 0.010
 """Pause after a step that could schedule nothing, such as one that waits for another sequence's block."""
 
 
+log = structlog.get_logger("warmfleet.worker.engine")
+
+
 class Core(Protocol):
     """The engine as the loop drives it; `warmfleet_worker.engine.EngineCore` is the one."""
 
     @property
     def has_work(self) -> bool: ...
+    @property
+    def max_batched_tokens(self) -> int: ...
     def add(self, message: AddSequence) -> None: ...
     def abort(self, sequence_id: int) -> None: ...
     def clear_cache(self) -> None: ...
@@ -113,7 +121,7 @@ def serve(core: Core, channel: ServerChannel) -> None:
             messages = channel.receive(_STALLED_POLL_SECONDS if stalled else 0)
         apply_messages(core, messages)
         report = core.step() if core.has_work else core.report()
-        channel.send(report)
+        channel.send(msgspec.structs.replace(report, max_batched_tokens=core.max_batched_tokens))
         stalled = report.scheduled_tokens == 0
 
 
@@ -205,6 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--settings", required=True, help="EngineSettings as JSON")
     given = parser.parse_args(arguments)
     settings = msgspec.json.decode(given.settings, type=EngineSettings)
+    configure_logs(process="engine")
     _die_with_parent()
     # Ctrl-C and SIGTERM reach the whole process group; the server decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -217,18 +226,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             serve(core, channel)
         except ServerGoneError:
             return 0
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it was, the server must learn the reason
             _report_failure(channel, error)
-            raise
+            return 1
     return 0
 
 
 def _report_failure(channel: ServerChannel, error: Exception) -> None:
-    reason = str(error) if isinstance(error, WarmfleetError) else f"{type(error).__name__}: {error}"
-    try:
+    if isinstance(error, WarmfleetError):
+        reason = str(error)
+    else:
+        reason = f"{type(error).__name__}: {error}"
+        log.error("the engine failed", exc_info=error)
+    with suppress(ServerGoneError):
         channel.send(EngineFailed(reason=reason))
-    except ServerGoneError:
-        return
 
 
 def _die_with_parent() -> None:

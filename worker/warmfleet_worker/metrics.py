@@ -59,7 +59,7 @@ class WorkerMetrics:
         )
         self._evicted = self._counter(names.WORKER_EVICTED_BLOCKS, "Cached blocks evicted.")
         self._bytes_per_token = self._gauge(names.WORKER_KV_BYTES_PER_TOKEN, "KV bytes per token.")
-        self._budget = self._gauge(names.WORKER_TOKEN_BUDGET, "Most tokens per step; 0: automatic.")
+        self._budget = self._gauge(names.WORKER_TOKEN_BUDGET, "Most tokens in the next step.")
         self._queued = self._gauge(
             names.WORKER_QUEUED_UNCACHED_TOKENS, "Prompt tokens admitted and not computed yet."
         )
@@ -85,10 +85,10 @@ class WorkerMetrics:
         )
         info.labels(*self._model, *config.values()).set(1)
         self._bytes_per_token.set(ready.kv_bytes_per_token)
-        self._budget.set(ready.max_batched_tokens)
 
     def on_report(self, report: StepReport) -> None:
         self._load(report.load)
+        self._budget.set(report.max_batched_tokens)
         if report.scheduled_tokens:
             self._iteration.observe(report.scheduled_tokens)
             self._step.observe(report.step_seconds)

@@ -92,6 +92,7 @@ def parse_settings(
         uid=given.uid or f"{socket.gethostname()}-{os.getpid()}",
         token=environment.get(TOKEN_VARIABLE, "").encode(),
         max_live_sequences=given.max_live_sequences,
+        max_subscribers=given.max_subscribers,
         drain_seconds=given.drain_seconds,
         write_seconds=given.write_seconds,
         ping_seconds=given.ping_seconds,
@@ -120,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=int, default=0, help="CPU threads of the engine; 0: all cores")
     add("--no-prefix-caching", action="store_true", help="compute every prompt from its first token")
     add("--max-live-sequences", type=int, default=1024, help="waiting and running; more are answered 429")
+    add("--max-subscribers", type=int, default=32, help="event streams open at once")
     add("--drain-seconds", type=float, default=300.0, help="time for live answers after SIGTERM")
     add("--write-seconds", type=float, default=60.0, help="time for one write to a client")
     add("--ping-seconds", type=float, default=10.0, help="silence after which a stream says ': ping'")

@@ -6,7 +6,7 @@ engine never waits for a router; a subscriber that reads too slowly loses its st
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -37,29 +37,29 @@ class Subscriber:
 
     frames: deque[bytes] = field(default_factory=deque)
     queued_bytes: int = 0
-    lost: bool = False
-    """It read too slowly, or the hub closed."""
+    ended: bool = False
+    """It read too slowly, or the hub closed: nothing more is queued."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def put(self, frame: bytes) -> bool:
-        """Queue a frame; False if that was one too many and the stream is lost."""
+        """Queue a frame; False if that was one too many and the stream ends."""
         self.queued_bytes += len(frame)
         if self.queued_bytes > MAX_SUBSCRIBER_BYTES:
-            self.lose()
+            self.frames.clear()
+            self.end()
             return False
         self.frames.append(frame)
         self.wake.set()
         return True
 
-    def lose(self) -> None:
-        self.lost = True
-        self.frames.clear()
+    def end(self) -> None:
+        self.ended = True
         self.wake.set()
 
     async def take(self) -> bytes | None:
-        """Everything queued, waiting for the first of it; None once the stream is lost."""
+        """Everything queued, waiting for the first of it; None once the stream has ended."""
         while not self.frames:
-            if self.lost:
+            if self.ended:
                 return None
             self.wake.clear()
             await self.wake.wait()
@@ -162,10 +162,10 @@ class EventHub:
         if self._flush_handle is not None:
             self._flush_handle.cancel()
         for subscriber in self._subscribers:
-            subscriber.lose()
+            subscriber.end()
 
-    async def subscribe(self, epoch: str, after: int | None) -> AsyncIterator[bytes]:
-        """Frames for one router: what it missed or a snapshot, then live frames, until it is lost."""
+    async def subscribe(self, epoch: str, after: int | None) -> AsyncGenerator[bytes, None]:
+        """Frames for one router: what it missed or a snapshot, then live frames, until it ends."""
         await self._started.wait()
         if self._closed:
             return
@@ -231,7 +231,7 @@ class EventHub:
         else:
             data = self._load_frame()
         for subscriber in self._subscribers:
-            if not subscriber.lost and not subscriber.put(data):
+            if not subscriber.ended and not subscriber.put(data):
                 log.warning("event stream closed: its router reads too slowly")
                 self._on_dropped()
         self._schedule_heartbeat()

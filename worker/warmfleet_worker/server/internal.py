@@ -1,6 +1,7 @@
 """`/internal/`: what routers and operators ask of a worker."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +24,7 @@ class InternalEndpoints:
 
     def __init__(self, worker: WorkerState) -> None:
         self._worker = worker
+        self._open_streams = 0
 
     async def kv_events(self, request: Request) -> Response:
         """The event stream; opens before the engine is ready, and says hello once it is."""
@@ -31,16 +33,8 @@ class InternalEndpoints:
         after = query.get("after", "")
         if after and not (after.isascii() and after.isdecimal() and len(after) <= 20):
             raise RequestError(f"after: expected a position, got {after[:64]!r}", param="after")
-        limit = self._worker.settings.max_subscribers
-        if self._worker.events.subscribers >= limit:
-            raise RequestError(
-                f"{limit} event streams are open, which is the limit",
-                status=429,
-                code="overloaded",
-                retry_after_seconds=1,
-            )
         epoch = query.get("epoch", "")[:MAX_EPOCH_CHARS]
-        return EventStream(self._messages(nonce, epoch, int(after) if after else None))
+        return EventStream(self._messages(nonce, epoch, int(after) if after else None), self._slot())
 
     async def tokenizer(self, request: Request) -> Response:
         """The assets that a router needs to encode prompts, by their digest."""
@@ -77,14 +71,31 @@ class InternalEndpoints:
         self._worker.engine.clear_cache()
         return Response(status_code=202)
 
-    async def _messages(self, nonce: bytes, epoch: str, after: int | None) -> AsyncIterator[bytes]:
-        stream = self._worker.events.subscribe(epoch, after)
-        first = True
-        async for data in stream:
-            if first:
-                first = False
-                yield encode_message(self._hello(nonce))
-            yield data
+    @contextmanager
+    def _slot(self) -> Iterator[None]:
+        """One of the streams that may be open at once, those that wait for the engine included."""
+        limit = self._worker.settings.max_subscribers
+        if self._open_streams >= limit:
+            raise RequestError(
+                f"{limit} event streams are open, which is the limit",
+                status=429,
+                code="overloaded",
+                retry_after_seconds=1,
+            )
+        self._open_streams += 1
+        try:
+            yield
+        finally:
+            self._open_streams -= 1
+
+    async def _messages(self, nonce: bytes, epoch: str, after: int | None) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self._worker.events.subscribe(epoch, after)) as stream:
+            first = True
+            async for data in stream:
+                if first:
+                    first = False
+                    yield encode_message(self._hello(nonce))
+                yield data
 
     def _hello(self, nonce: bytes) -> Hello:
         worker = self._worker
@@ -107,13 +118,16 @@ class InternalEndpoints:
 class EventStream(Response):
     """Writes frames until the hub ends the stream or the router leaves."""
 
-    def __init__(self, messages: AsyncIterator[bytes]) -> None:
+    def __init__(self, messages: AsyncGenerator[bytes, None], slot: AbstractContextManager[None]) -> None:
         super().__init__()
         self._messages = messages
+        self._slot = slot
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
-        await run_unless_disconnected(receive, self._write(send))
+        async with aclosing(self._messages):
+            with self._slot:
+                await run_unless_disconnected(receive, self._write(send))
 
     async def _write(self, send: Send) -> None:
         headers = [(b"content-type", b"application/octet-stream"), (b"x-accel-buffering", b"no")]

@@ -59,23 +59,23 @@ class Answer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         del scope
-        completed = False
         with ExitStack() as stack:
             stack.enter_context(self._worker.open_answers)
             wake = asyncio.Event()
             choices = self._submit(stack, wake)
+            unfinished = "error"
             try:
-                completed = await run_unless_disconnected(receive, self._answer(choices, wake, send))
-            finally:
-                if not completed:
+                if not await run_unless_disconnected(receive, self._answer(choices, wake, send)):
+                    unfinished = "abort"
                     self._worker.metrics.on_abort()
+            finally:
                 usage = total_usage(choices)
                 self._facts.update(
                     prompt_tokens=usage.prompt_tokens,
                     cached_tokens=usage.cached_tokens,
                     completion_tokens=usage.completion_tokens,
                     first_token_seconds=choices[0].first_token_seconds,
-                    finish_reasons=[choice.finish_reason or "abort" for choice in choices],
+                    finish_reasons=[choice.finish_reason or unfinished for choice in choices],
                 )
 
     def _submit(self, stack: ExitStack, wake: asyncio.Event) -> list[Choice]:
