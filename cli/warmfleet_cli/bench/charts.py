@@ -1,6 +1,7 @@
 """Small SVG charts: lines over a numeric axis, and panels of bars. Readable on light and dark pages."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -15,6 +16,7 @@ _COLOURS: Final = 4
 _STYLE: Final = """
 text{font:13px system-ui,sans-serif;fill:#24292f}
 .title{font-size:16px;font-weight:600}
+.small{font-size:12px}
 .grid{stroke:#d0d7de;stroke-width:1}
 .axis{stroke:#57606a;stroke-width:1}
 .whisker{stroke:#24292f;stroke-width:1.5}
@@ -145,8 +147,8 @@ def _panel(panel: BarPanel, *, left: float, width: float) -> list[str]:
         )
         parts.append(_rule(middle, y_of(bar.low), middle, y_of(bar.high), "whisker"))
         parts.append(_text(middle, y_of(bar.high) - 8, f"{_number(bar.value)}{panel.unit}", anchor="middle"))
-        for row, word in enumerate(bar.name.split(", ")):
-            parts.append(_text(middle, base + 18 + 16 * row, word, anchor="middle"))
+        for row, words in enumerate(_label_rows(bar.name)):
+            parts.append(_text(middle, base + 16 + 15 * row, words, anchor="middle", css="small"))
     return parts
 
 
@@ -159,6 +161,11 @@ def ticks(low: float, high: float) -> list[float]:
     first = math.floor(low / step)
     last = max(math.ceil(high / step - 1e-9), first + 1)
     return [index * step for index in range(first, last + 1)]
+
+
+def _label_rows(name: str) -> list[str]:
+    """A policy's name over several rows: five of them must stand side by side under a panel."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "\n", name.replace(", ", "\n")).split("\n")
 
 
 def _number(value: float) -> str:
