@@ -143,6 +143,15 @@ def test_an_eviction_and_a_new_commit_of_the_same_content_are_no_news():
     assert not pool.take_changes()
 
 
+def test_a_commit_that_is_evicted_before_anybody_heard_of_it_is_no_news():
+    pool = BlockPool(1)
+    pool.release(committed(pool, 1))
+
+    pool.allocate(1)
+
+    assert not pool.take_changes()
+
+
 def test_clearing_forgets_all_but_what_is_held():
     pool = BlockPool(4)
     held = committed(pool, 1)

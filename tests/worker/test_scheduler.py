@@ -118,7 +118,7 @@ def test_an_admission_leaves_a_reserve_to_those_who_run():
     driver = EngineDriver(total_blocks=10)
     driver.add(1, prompt_of(8), max_output_tokens=8)
     driver.step()
-    driver.add(2, prompt_of(32, first=100), max_output_tokens=2)  # needs the 8 blocks that are left
+    driver.add(2, prompt_of(28, first=100), max_output_tokens=2)  # needs the 7 blocks that are left
 
     assert driver.step().load.running_sequences == 1
     driver.run()
@@ -161,15 +161,33 @@ def test_nobody_new_is_admitted_in_a_step_that_preempted():
     for sequence_id in (1, 2, 3):
         driver.add(sequence_id, prompt_of(6, first=50 * sequence_id), max_output_tokens=14)
     driver.step()
-    driver.add(4, prompt_of(2), max_output_tokens=2)
+    driver.add(4, prompt_of(20, first=300), max_output_tokens=2)
 
     while not driver.preempted_sequences:
         report = driver.step()
 
-    assert report.load.waiting_sequences >= 1
-    assert 3 not in chunk_lengths(driver)
+    assert report.load.waiting_sequences == 2
+    assert chunk_lengths(driver) == {1: 1, 2: 1}
+    assert [sequence.sequence_id for sequence in driver.core._scheduler.waiting] == [3, 4]
     driver.run()
     driver.assert_exact(1, 2, 3, 4)
+
+
+def test_a_victim_that_was_planned_already_leaves_the_step():
+    driver = EngineDriver(total_blocks=14, max_batched_tokens=24)
+    driver.add(1, prompt_of(16), max_output_tokens=30)
+    driver.add(2, prompt_of(17), max_output_tokens=30)  # follows the first, so the third starts before it
+    driver.add(3, prompt_of(8, first=100), max_output_tokens=30)
+    driver.step()
+    driver.step()
+    assert [sequence.sequence_id for sequence in driver.core._scheduler.running] == [1, 3, 2]
+
+    while not driver.preempted_sequences:
+        driver.step()
+
+    assert 3 not in chunk_lengths(driver)
+    driver.run()
+    driver.assert_exact(1, 2, 3)
 
 
 # Leaders and followers.

@@ -106,8 +106,8 @@ class Scheduler:
             if sequence not in planned and allowance > 0:
                 planned[sequence] = min(sequence.uncomputed_tokens, allowance)
                 allowance -= planned[sequence]
-        # A step that preempted takes nobody in.
-        admissions = [] if preempted_sequences else self._admit(planned, allowance, budget_tokens)
+        # After a preemption the victim stands first and needs more than it just gave: nobody comes in.
+        admissions = self._admit(planned, allowance, budget_tokens)
         chunks = tuple(self._chunk(sequence, tokens) for sequence, tokens in planned.items())
         return StepPlan(StepBatch(chunks), tuple(planned), preempted_sequences, tuple(admissions))
 

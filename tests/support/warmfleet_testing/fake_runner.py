@@ -53,6 +53,7 @@ class FakeRunner:
         self.fail_next_step = False
         self.failed_sequence_ids: set[int] = set()
         self._seconds_per_token = seconds_per_token
+        self._output_tokens: Counter[int] = Counter()
         self._arena = [_POISON] * (total_blocks * block_size_tokens)
 
     def execute(self, batch: StepBatch) -> StepResult:
@@ -92,6 +93,8 @@ class FakeRunner:
         if chunk.sample is None:
             self.counters.partial_prefills += 1
             return ChunkResult(chunk.sequence_id, finite=True, next_token_id=None)
+        assert chunk.sample.output_index == self._output_tokens[chunk.sequence_id], "noise of another token"
+        self._output_tokens[chunk.sequence_id] += 1
         end = chunk.first_position + len(chunk.token_ids)
         read = [self._arena[self._slot(chunk, position)] for position in range(end)]
         return ChunkResult(chunk.sequence_id, finite=True, next_token_id=_choose(read))
