@@ -9,6 +9,7 @@ import typer
 from warmfleet_cli.errors import CliError
 from warmfleet_cli.local.identity import is_alive, send_signal
 from warmfleet_cli.local.state import FleetState, RunFolder, choose_fleet
+from warmfleet_cli.local.supervisor import STOP_AT_ONCE_SIGNAL
 from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json
 from warmfleet_cli.status import FleetName
 from warmfleet_worker.model.catalog import warmfleet_home
@@ -39,9 +40,7 @@ def down(
 
 
 def _stop(fleet: FleetState, folder: RunFolder, *, at_once: bool) -> None:
-    if send_signal(fleet.supervisor, signal.SIGTERM):
-        if at_once:
-            send_signal(fleet.supervisor, signal.SIGTERM)
+    if send_signal(fleet.supervisor, STOP_AT_ONCE_SIGNAL if at_once else signal.SIGTERM):
         limit = _AT_ONCE_SECONDS if at_once else 2 * fleet.drain_timeout_seconds + _MARGIN_SECONDS
         _await_end(fleet, limit)
         return

@@ -27,6 +27,9 @@ _KILL_GRACE_SECONDS: Final = 15.0
 _QUOTED_LOG_LINES: Final = 8
 
 
+STOP_AT_ONCE_SIGNAL: Final = signal.SIGQUIT
+"""A signal of its own: two SIGTERM in a row may arrive as one."""
+
 EventKind = Literal["Started", "ProcessReady", "FleetReady", "Restarting", "Stopping", "Stopped"]
 
 
@@ -108,6 +111,11 @@ class Supervisor:
         """Drain and stop; asked a second time, stop at once."""
         if self._stop.is_set():
             self._kill.set()
+        self._stop.set()
+
+    def request_stop_at_once(self) -> None:
+        """Stop without draining."""
+        self._kill.set()
         self._stop.set()
 
     async def run(self) -> None:
@@ -289,7 +297,9 @@ def supervise(
     detached: bool = False,
     restarts: RestartPolicy | None = None,
 ) -> None:
-    """Run a fleet in this process until SIGINT, SIGTERM or SIGHUP. Call on the main thread.
+    """Run a fleet in this process until SIGINT, SIGTERM or SIGHUP drain it, or SIGQUIT ends it at once.
+
+    Call on the main thread.
 
     Raises:
         CliError: the name is taken, or the fleet did not start.
@@ -300,6 +310,7 @@ def supervise(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, supervisor.request_stop)
+        loop.add_signal_handler(STOP_AT_ONCE_SIGNAL, supervisor.request_stop_at_once)
         await supervisor.run()
 
     with folder.locked():
