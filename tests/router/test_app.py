@@ -211,6 +211,9 @@ async def test_a_body_over_the_limit_is_refused_before_it_is_read(router: Runnin
 
 
 async def test_a_prompt_of_megabytes_passes(router: RunningRouter, stubs: list[StubWorker]) -> None:
+    for stub in stubs:
+        stub.prefill_tokens_per_second = 1e9
+
     status, headers, _ = await router.ask([7] * 700_000)
     _, decision = await router.get(f"/debug/decisions/{headers['x-request-id']}")
 

@@ -5,7 +5,6 @@
 import asyncio
 import io
 import json
-import socket
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import uvicorn
 
-from warmfleet_router.__main__ import Server
+from warmfleet_router.__main__ import Server, bind
 from warmfleet_router.app import Router, build_router
 from warmfleet_router.discovery import Endpoint
 from warmfleet_router.settings import RouterSettings
@@ -74,7 +73,7 @@ async def running_router(
     router = build_router(
         RouterSettings(endpoints=tuple(endpoints), salt_key=SALT_KEY, policy=policy, home=home)
     )
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = bind("127.0.0.1", 0)
     server = Server(
         uvicorn.Config(
             router.app,
