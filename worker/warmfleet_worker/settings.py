@@ -96,6 +96,7 @@ def parse_settings(
         drain_seconds=given.drain_seconds,
         write_seconds=given.write_seconds,
         ping_seconds=given.ping_seconds,
+        stall_seconds=given.stall_seconds,
     )
 
 
@@ -124,5 +125,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-subscribers", type=int, default=32, help="event streams open at once")
     add("--drain-seconds", type=float, default=300.0, help="time for live answers after SIGTERM")
     add("--write-seconds", type=float, default=60.0, help="time for one write to a client")
+    add("--stall-seconds", type=float, default=120.0, help="silence of a busy engine that /livez tolerates")
     add("--ping-seconds", type=float, default=10.0, help="silence after which a stream says ': ping'")
     return parser
