@@ -31,6 +31,9 @@ MAX_FILES: Final = 32
 MAX_ASSET_BYTES: Final = 128 * 1024 * 1024
 FETCH_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 2.0
+"""Pause after a fetch that failed."""
+LOOK_SECONDS: Final = 0.2
+"""How often the fleet is looked at for a tokenizer that is not known yet."""
 INLINE_CHARS: Final = 4096
 """Longer prompts are encoded in a thread, so that live streams do not wait for them."""
 ENCODING_THREADS: Final = 2
@@ -110,15 +113,12 @@ class Encoders:
     async def _keep(self) -> None:
         """Fetch what workers announce and the router does not have, for as long as it runs."""
         while True:
+            missing = False
             for view in self._views():
                 if view.hello is not None and not self.is_settled(view.hello.tokenizer_digest):
                     await self._fetch(view, view.hello.tokenizer_digest)
-            await asyncio.sleep(self._pause_seconds())
-
-    def _pause_seconds(self) -> float:
-        hellos = [view.hello for view in self._views() if view.hello is not None]
-        missing = [hello for hello in hellos if not self.is_settled(hello.tokenizer_digest)]
-        return RETRY_SECONDS if missing else 0.1
+                    missing |= not self.is_settled(view.hello.tokenizer_digest)
+            await asyncio.sleep(RETRY_SECONDS if missing else LOOK_SECONDS)
 
     async def _fetch(self, view: EndpointView, digest: str) -> None:
         if _DIGEST.fullmatch(digest) is None:
