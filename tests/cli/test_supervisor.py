@@ -12,7 +12,7 @@ import pytest
 from warmfleet_cli.errors import ExitCode
 from warmfleet_cli.local.backoff import RestartPolicy
 from warmfleet_cli.local.identity import identify, is_alive, send_signal
-from warmfleet_cli.local.log_file import LogFile
+from warmfleet_cli.local.log_file import LogFile, worth_quoting
 from warmfleet_cli.local.state import RunFolder
 from warmfleet_testing.local_fleet import NAME, pids, running, start, stub_plan, wait_for_fleet, wait_until
 
@@ -168,3 +168,15 @@ def test_a_new_life_of_a_log_does_not_quote_the_old_one(tmp_path: Path) -> None:
 
     assert log.tail(5) == ["today"]
     assert (tmp_path / "worker.log.1").read_text() == "yesterday's error\n"
+
+
+def test_errors_are_quoted_in_words_and_normal_work_is_left_out() -> None:
+    lines = [
+        '{"event": "listening", "port": 8100}',
+        '{"event": "the engine ended", "reason": "model.safetensors is damaged", "level": "error"}',
+        '{"event": "worker ended", "level": "info"}',
+        "Segmentation fault",
+    ]
+
+    assert worth_quoting(lines) == ["the engine ended: model.safetensors is damaged", "Segmentation fault"]
+    assert worth_quoting(lines[:1]) == lines[:1]

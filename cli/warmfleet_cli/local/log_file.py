@@ -1,7 +1,10 @@
 """What a child prints, kept in a file that cannot grow without end."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import msgspec
 
 MAX_LOG_BYTES: Final = 16 * 1024 * 1024
 _TAIL_BYTES: Final = 8192
@@ -44,6 +47,26 @@ class LogFile:
             end = _read_end(self._previous_path) + end
         text = end.decode(errors="replace")
         return [line.rstrip() for line in text.splitlines() if line.strip()][-lines:]
+
+
+def worth_quoting(lines: Sequence[str]) -> list[str]:
+    """What a person should read of a log's end: warnings and errors in plain words, and unstructured text.
+
+    Structured lines about normal work are left out; if there is nothing else, all stay as they are.
+    """
+    readable = [text for line in lines if (text := _in_words(line))]
+    return readable or list(lines)
+
+
+def _in_words(line: str) -> str:
+    try:
+        fields = msgspec.json.decode(line, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return line
+    if fields.get("level") not in {"warning", "error", "critical"}:
+        return ""
+    parts = (fields.get("event"), fields.get("reason") or fields.get("error"), fields.get("exception"))
+    return ": ".join(str(part) for part in parts if part)
 
 
 def _read_end(path: Path) -> bytes:

@@ -15,7 +15,7 @@ from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.local.backoff import RestartPolicy
 from warmfleet_cli.local.child import Child
 from warmfleet_cli.local.identity import ProcessIdentity, identify
-from warmfleet_cli.local.log_file import LogFile
+from warmfleet_cli.local.log_file import LogFile, worth_quoting
 from warmfleet_cli.local.plan import FleetPlan, ProcessPlan
 from warmfleet_cli.local.state import FleetPhase, FleetState, ProcessPhase, ProcessState, RunFolder
 from warmfleet_contracts.names import SALT_KEY_VARIABLE, WORKER_TOKEN_VARIABLE
@@ -220,8 +220,8 @@ class Supervisor:
             while not await _answers_ready(client, member.plan.url):  # noqa: ASYNC110 - another process's state
                 await asyncio.sleep(_READY_POLL_SECONDS)
         self._set_phase(member, "Ready")
-        if self._all_ready.is_set() and not self._stop.is_set():
-            self._emit("ProcessReady", member.plan.name, f"{member.plan.name} is ready again")
+        again = " again" if member.restarts else ""
+        self._emit("ProcessReady", member.plan.name, f"{member.plan.name} is ready{again}")
         if all(other.phase == "Ready" for other in self._members):
             self._all_ready.set()
 
@@ -260,7 +260,7 @@ class Supervisor:
             return
 
     def _failed_start(self, member: _Member, code: int) -> CliError:
-        quoted = "".join(f"\n  | {line}" for line in member.log.tail(_QUOTED_LOG_LINES))
+        quoted = "".join(f"\n  | {line}" for line in worth_quoting(member.log.tail(_QUOTED_LOG_LINES)))
         return CliError(
             f"{member.plan.name} {describe_exit(code)} before it was ready{':' if quoted else ''}{quoted}",
             advice=f"the whole log is {member.log.path}",
