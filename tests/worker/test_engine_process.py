@@ -31,6 +31,7 @@ from warmfleet_worker.engine_messages import (
     encode_message,
 )
 from warmfleet_worker.sampling import SamplingParameters
+from warmfleet_worker.settings import parse_settings
 
 LONG = {
     "model": TINY_NAME,
@@ -200,6 +201,25 @@ def test_a_busy_port_is_an_error_that_names_port_and_flag(tiny_served_path):
     line = json.loads(ended.stderr.splitlines()[-1])
     assert (ended.returncode, ended.stdout) == (2, "")
     assert (line["port"], line["flag"]) == (port, "--port")
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--kv-cache-bytes", "0"),
+        ("--max-running-sequences", "0"),
+        ("--block-size-tokens", "17"),
+        ("--port", "x"),
+    ],
+)
+def test_a_wrong_flag_is_refused_with_flag_and_value(capsys, flag, value):
+    with pytest.raises(SystemExit) as caught:
+        parse_settings(["--model", "/anywhere", flag, value], {})
+
+    said = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert flag in said
+    assert value in said
 
 
 def test_sigterm_lets_live_streams_finish_and_refuses_new_requests(tiny_served_path):

@@ -275,6 +275,14 @@ class ProcessEngine:
                     match decode_engine_message(body):
                         case EngineReady() as ready:
                             self._ready = ready
+                            log.info(
+                                "engine ready",
+                                pid=self.pid,
+                                dtype=ready.dtype,
+                                total_blocks=ready.total_blocks,
+                                max_model_length_tokens=ready.max_model_length_tokens,
+                                prefix_caching=ready.prefix_caching,
+                            )
                             self._listener.on_ready(ready)
                         case StepReport() as report:
                             self._on_report(report)

@@ -3,7 +3,7 @@
 import argparse
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -70,10 +70,7 @@ def parse_settings(
     arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ
 ) -> WorkerSettings:
     """Settings from the command line; exits with a usage error on a wrong flag."""
-    parser = _parser()
-    given = parser.parse_args(arguments)
-    if given.kv_cache_bytes <= 0:
-        parser.error(f"--kv-cache-bytes: expected more than 0, got {given.kv_cache_bytes}")
+    given = _parser().parse_args(arguments)
     return WorkerSettings(
         engine=EngineSettings(
             model_path=str(given.model.resolve()),
@@ -111,20 +108,37 @@ def _parser() -> argparse.ArgumentParser:
     add("--model", type=Path, required=True, help="folder with the model in Hugging Face layout")
     add("--served-name", action="append", help="name clients use (repeatable; default: the folder's)")
     add("--host", default="127.0.0.1", help="address to listen on")
-    add("--port", type=int, default=8000, help="port to listen on; 0 chooses a free one")
+    add("--port", type=_at_least(0), default=8000, help="port to listen on; 0 chooses a free one")
     add("--uid", default="", help="identity of this process in the fleet")
-    add("--kv-cache-bytes", type=int, default=256 * 1024 * 1024, help="size of the KV cache")
+    add("--kv-cache-bytes", type=_at_least(1), default=256 * 1024 * 1024, help="size of the KV cache")
     add("--block-size-tokens", type=int, choices=BLOCK_SIZES, default=16, help="tokens per KV block")
     add("--dtype", choices=get_args(Dtype), default="Auto", help="type of weights and KV")
-    add("--max-model-length-tokens", type=int, default=4096, help="prompt and output together")
-    add("--max-running-sequences", type=int, default=64, help="sequences computed in one step")
-    add("--max-batched-tokens", type=int, default=0, help="tokens computed in one step; 0: automatic")
-    add("--threads", type=int, default=0, help="CPU threads of the engine; 0: all cores")
+    add("--max-model-length-tokens", type=_at_least(2), default=4096, help="prompt and output together")
+    add("--max-running-sequences", type=_at_least(1), default=64, help="sequences computed in one step")
+    add(
+        "--max-batched-tokens", type=_at_least(0), default=0, help="tokens computed in one step; 0: automatic"
+    )
+    add("--threads", type=_at_least(0), default=0, help="CPU threads of the engine; 0: all cores")
     add("--no-prefix-caching", action="store_true", help="compute every prompt from its first token")
-    add("--max-live-sequences", type=int, default=1024, help="waiting and running; more are answered 429")
-    add("--max-subscribers", type=int, default=32, help="event streams open at once")
+    add(
+        "--max-live-sequences",
+        type=_at_least(1),
+        default=1024,
+        help="waiting and running; more are answered 429",
+    )
+    add("--max-subscribers", type=_at_least(1), default=32, help="event streams open at once")
     add("--drain-seconds", type=float, default=300.0, help="time for live answers after SIGTERM")
     add("--write-seconds", type=float, default=60.0, help="time for one write to a client")
     add("--stall-seconds", type=float, default=120.0, help="silence of a busy engine that /livez tolerates")
     add("--ping-seconds", type=float, default=10.0, help="silence after which a stream says ': ping'")
     return parser
+
+
+def _at_least(minimum: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"expected at least {minimum}, got {value}")
+        return value
+
+    return number
