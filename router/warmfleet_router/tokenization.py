@@ -32,7 +32,7 @@ MAX_ASSET_BYTES: Final = 128 * 1024 * 1024
 FETCH_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 2.0
 """Pause after a fetch that failed."""
-LOOK_SECONDS: Final = 0.2
+LOOK_SECONDS: Final = 0.1
 """How often the fleet is looked at for a tokenizer that is not known yet."""
 INLINE_CHARS: Final = 4096
 """Longer prompts are encoded in a thread, so that live streams do not wait for them."""
