@@ -126,6 +126,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     n: int = 1
+    return_token_ids: bool = False
+    """Each choice also carries the ids it consists of, as vLLM's field of that name asks."""
     ignored_fields: tuple[str, ...] = ()
     """Names of unknown fields, at most `MAX_IGNORED_FIELDS` of them."""
 
@@ -245,6 +247,7 @@ def _take_common(fields: RequestFields, *, max_output_tokens: int | None) -> Gen
         stop=_take_stop(fields),
         stop_token_ids=tuple(stop_token_ids),
         ignore_eos=fields.take("ignore_eos", _BOOL, False),
+        return_token_ids=fields.take("return_token_ids", _BOOL, False),
     )
     return msgspec.structs.replace(request, ignored_fields=fields.left[:MAX_IGNORED_FIELDS])
 

@@ -142,6 +142,33 @@ def test_text_and_its_token_ids_are_the_same_prompt(client):
     assert client.post("/detokenize", json={"tokens": tokens}).json() == {"prompt": text}
 
 
+def test_the_ids_behind_an_answer_are_given_on_request_plain_and_streamed(client):
+    body = {
+        "model": TINY_NAME,
+        "prompt": fresh_text(),
+        "temperature": 0,
+        "max_tokens": 12,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }
+
+    plain = client.post("/v1/completions", json=body).json()["choices"][0]
+    events = client.post("/v1/completions", json={**body, "stream": True}).text.split("\n\n")
+    streamed = [
+        token_id
+        for event in events
+        if event.startswith("data: {")
+        for token_id in json.loads(event[6:])["choices"][0]["token_ids"]
+    ]
+
+    assert len(plain["token_ids"]) == 12
+    assert streamed == plain["token_ids"]
+    ids = {"model": "tiny", "tokens": plain["token_ids"]}
+    assert client.post("/detokenize", json=ids).json()["prompt"] == plain["text"]
+    without = client.post("/v1/completions", json={**body, "return_token_ids": False}).json()
+    assert "token_ids" not in without["choices"][0]
+
+
 def test_echo_puts_the_prompt_before_the_text(client):
     body = {"model": TINY_NAME, "prompt": "hello", "temperature": 0}
 

@@ -39,8 +39,8 @@ class Dialect(Protocol):
         """The chunk with usage and without choices."""
         ...
 
-    def whole(self, head: AnswerHead, texts: Sequence[str], reasons: Sequence[str], usage: Usage) -> bytes:
-        """The plain answer."""
+    def whole(self, head: AnswerHead, answers: Sequence[Delta], usage: Usage) -> bytes:
+        """The plain answer, from one joined delta per choice."""
         ...
 
 
@@ -49,19 +49,19 @@ class ChatDialect:
 
     def opening(self, head: AnswerHead, choices: int) -> list[bytes]:
         role = {"role": "assistant", "content": ""}
-        return [self._chunk(head, [_choice(index, None, delta=role)]) for index in range(choices)]
+        return [self._chunk(head, [_choice(Delta(index, ""), delta=role)]) for index in range(choices)]
 
     def event(self, head: AnswerHead, delta: Delta) -> bytes:
         content = {"content": delta.text} if delta.text else {}
-        return self._chunk(head, [_choice(delta.index, delta.finish_reason, delta=content)])
+        return self._chunk(head, [_choice(delta, delta=content)])
 
     def usage_event(self, head: AnswerHead, usage: Usage) -> bytes:
         return self._chunk(head, [], usage=usage.as_json())
 
-    def whole(self, head: AnswerHead, texts: Sequence[str], reasons: Sequence[str], usage: Usage) -> bytes:
+    def whole(self, head: AnswerHead, answers: Sequence[Delta], usage: Usage) -> bytes:
         choices = [
-            _choice(index, reason, message={"role": "assistant", "content": text, "refusal": None})
-            for index, (text, reason) in enumerate(zip(texts, reasons, strict=True))
+            _choice(answer, message={"role": "assistant", "content": answer.text, "refusal": None})
+            for answer in answers
         ]
         return _encode(
             {**_head(head, "chatcmpl", "chat.completion"), "choices": choices, "usage": usage.as_json()}
@@ -79,16 +79,13 @@ class CompletionDialect:
         return []
 
     def event(self, head: AnswerHead, delta: Delta) -> bytes:
-        return self._chunk(head, [_choice(delta.index, delta.finish_reason, text=delta.text)])
+        return self._chunk(head, [_choice(delta, text=delta.text)])
 
     def usage_event(self, head: AnswerHead, usage: Usage) -> bytes:
         return self._chunk(head, [], usage=usage.as_json())
 
-    def whole(self, head: AnswerHead, texts: Sequence[str], reasons: Sequence[str], usage: Usage) -> bytes:
-        choices = [
-            _choice(index, reason, text=text)
-            for index, (text, reason) in enumerate(zip(texts, reasons, strict=True))
-        ]
+    def whole(self, head: AnswerHead, answers: Sequence[Delta], usage: Usage) -> bytes:
+        choices = [_choice(answer, text=answer.text) for answer in answers]
         return _encode(
             {**_head(head, "cmpl", "text_completion"), "choices": choices, "usage": usage.as_json()}
         )
@@ -106,8 +103,9 @@ def _head(head: AnswerHead, prefix: str, kind: str) -> dict[str, Any]:
     }
 
 
-def _choice(index: int, finish_reason: str | None, **content: object) -> dict[str, Any]:
-    return {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
+def _choice(answer: Delta, /, **content: object) -> dict[str, Any]:
+    choice = {"index": answer.index, **content, "logprobs": None, "finish_reason": answer.finish_reason}
+    return choice if answer.token_ids is None else {**choice, "token_ids": answer.token_ids}
 
 
 def _sse(value: dict[str, Any]) -> bytes:

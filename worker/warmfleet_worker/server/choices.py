@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from time import monotonic
 
 import msgspec
@@ -20,6 +21,8 @@ class Delta:
     index: int
     text: str
     finish_reason: str | None = None
+    token_ids: tuple[int, ...] | None = None
+    """The tokens behind the text, if the request asks for them; text may lag behind its tokens."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +55,7 @@ class Choice:
         metrics: WorkerMetrics,
         *,
         leading_text: str = "",
+        return_token_ids: bool = False,
     ) -> None:
         """`hidden_ids` end the sequence and are no part of the text; `leading_text` comes before it."""
         self.index = index
@@ -64,6 +68,7 @@ class Choice:
         self._hidden_ids = hidden_ids
         self._metrics = metrics
         self._leading_text = leading_text
+        self._token_ids: list[int] | None = [] if return_token_ids else None
         self._started = monotonic()
         self._last_tokens = self._started
         self._admitted = False
@@ -112,7 +117,14 @@ class Choice:
         elif not text:
             return None
         leading, self._leading_text = self._leading_text, ""
-        return Delta(self.index, leading + text, self.finish_reason or None)
+        return Delta(self.index, leading + text, self.finish_reason or None, self._take_token_ids())
+
+    def _take_token_ids(self) -> tuple[int, ...] | None:
+        if self._token_ids is None:
+            return None
+        taken = tuple(self._token_ids)
+        self._token_ids.clear()
+        return taken
 
     def _text_of(self, token_ids: Sequence[int]) -> str:
         pieces = []
@@ -125,6 +137,8 @@ class Choice:
             if self._detokenizer.stopped:
                 break
         self.completion_tokens += counted
+        if self._token_ids is not None:
+            self._token_ids += token_ids[:counted]
         if counted:
             self._note_tokens(counted)
         return "".join(pieces)
@@ -144,6 +158,17 @@ class Choice:
         return RequestError(
             reason, status=status, type="server_error", code="engine_error", retry_after_seconds=1
         )
+
+
+def joined(index: int, pieces: Sequence[Delta]) -> Delta:
+    """All deltas of one choice as one."""
+    ids = [piece.token_ids for piece in pieces if piece.token_ids is not None]
+    return Delta(
+        index,
+        "".join(piece.text for piece in pieces),
+        pieces[-1].finish_reason,
+        tuple(chain.from_iterable(ids)) if ids else None,
+    )
 
 
 async def deltas(

@@ -21,7 +21,7 @@ from warmfleet_contracts.worker_api import (
 from warmfleet_worker.detokenizer import Detokenizer
 from warmfleet_worker.engine_client import EngineGoneError, SequenceRequest
 from warmfleet_worker.server.answers import DONE_EVENT, PING, AnswerHead, Dialect
-from warmfleet_worker.server.choices import Choice, deltas, total_usage
+from warmfleet_worker.server.choices import Choice, Delta, deltas, joined, total_usage
 from warmfleet_worker.server.state import WorkerState
 
 STREAM_HEADERS: Final = {
@@ -96,6 +96,7 @@ class Answer(Response):
                     sequence.sampling.stop_token_ids,
                     worker.metrics,
                     leading_text=plan.leading_texts[index],
+                    return_token_ids=plan.request.return_token_ids,
                 )
             )
         return choices
@@ -109,14 +110,13 @@ class Answer(Response):
             await self._whole(choices, wake, send)
 
     async def _whole(self, choices: list[Choice], wake: asyncio.Event, send: Send) -> None:
-        pieces: list[list[str]] = [[] for _ in choices]
+        pieces: list[list[Delta]] = [[] for _ in choices]
         async for delta in deltas(choices, wake, self._worker.settings.ping_seconds):
             if delta is not None:
-                pieces[delta.index].append(delta.text)
+                pieces[delta.index].append(delta)
         body = self._plan.dialect.whole(
             self._head,
-            ["".join(texts) for texts in pieces],
-            [choice.finish_reason for choice in choices],
+            [joined(index, taken) for index, taken in enumerate(pieces)],
             total_usage(choices),
         )
         headers = {"content-type": "application/json", "content-length": str(len(body))}
