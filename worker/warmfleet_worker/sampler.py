@@ -26,7 +26,7 @@ def sample(logits: Tensor, requests: Sequence[SampleRequest]) -> list[int | None
     kept too. Greedy rows, and ties of noisy scores, give the lowest id.
     """
     assert logits.shape[0] == len(requests)
-    best = logits.max(dim=-1, keepdim=True).values
+    best = logits.amax(dim=-1, keepdim=True)
     noisy = [row for row, request in enumerate(requests) if request.parameters.temperature > 0]
     scores = logits
     if noisy:
@@ -37,7 +37,8 @@ def sample(logits: Tensor, requests: Sequence[SampleRequest]) -> list[int | None
             (logits[rows] - best[rows]).to(torch.float32),
             [requests[row] for row in noisy],
         ).to(scores.dtype)
-    chosen = scores.argmax(dim=-1).tolist()
+    # Documented to give the first of equals, and several times faster than argmax on a CPU.
+    chosen = scores.max(dim=-1).indices.tolist()
     finite = best.isfinite().flatten().tolist()
     return [token if ok else None for token, ok in zip(chosen, finite, strict=True)]
 
