@@ -60,9 +60,14 @@ class Target:
         """One line: what was asked, what was measured, and by how much it was missed."""
         word = "at least" if self.at_least else "at most"
         line = (
-            f"{self.name}: {self.measured:.2f}{self.unit} ({word} {self.required:g}{self.unit}"
+            f"{self.name}: {_short(self.measured)}{self.unit} ({word} {_short(self.required)}{self.unit}"
             f" asked): {'reached' if self.reached else 'missed'}"
         )
         if self.reached:
             return line
-        return f"{line} by {abs(self.measured - self.required):.2f}{self.unit}"
+        return f"{line} by {_short(abs(self.measured - self.required))}{self.unit}"
+
+
+def _short(value: float) -> str:
+    """Two decimals at most; a count has none."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -34,7 +34,7 @@ def test_a_missed_target_says_by_how_much():
     target = Target("LowestCost reuses", measured=92.5, required=95.0, unit=" %")
 
     assert not target.reached
-    assert target.verdict() == "LowestCost reuses: 92.50 % (at least 95 % asked): missed by 2.50 %"
+    assert target.verdict() == "LowestCost reuses: 92.5 % (at least 95 % asked): missed by 2.5 %"
 
 
 @pytest.mark.parametrize(
