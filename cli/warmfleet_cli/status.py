@@ -11,7 +11,7 @@ from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.local.observe import ProcessReport, observe
 from warmfleet_cli.local.state import FleetState, RunFolder, known_fleets
 from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json, print_table
-from warmfleet_worker.model.catalog import warmfleet_home
+from warmfleet_contracts.home import warmfleet_home
 
 FleetName = Annotated[
     str | None, typer.Option("--name", help="Fleet, by metadata.name. Default: the one that runs.")

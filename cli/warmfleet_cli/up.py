@@ -32,10 +32,11 @@ from warmfleet_cli.local.state import RunFolder, already_running
 from warmfleet_cli.local.supervisor import FleetEvent, supervise
 from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json
 from warmfleet_cli.status import fleet_record, print_processes
+from warmfleet_contracts.home import warmfleet_home
 from warmfleet_contracts.manifests import load_manifest
 from warmfleet_contracts.names import LOCAL_WORKER_PORT, ROUTER_PORT
 from warmfleet_contracts.resources import ModelDeployment
-from warmfleet_worker.model.catalog import PullProgress, catalog_model_path, pull_model, warmfleet_home
+from warmfleet_worker.model.catalog import PullProgress, catalog_model_path, pull_model
 
 _DEFAULT_ORIGIN: Final = "built-in manifest"
 _EXAMPLE_QUESTION: Final = "What is the capital of France?"

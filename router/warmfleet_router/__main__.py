@@ -14,9 +14,10 @@ from contextlib import contextmanager
 import structlog
 import uvicorn
 
+from warmfleet_contracts.names import SALT_KEY_VARIABLE
 from warmfleet_router.app import Router, build_router
 from warmfleet_router.logs import configure_logs
-from warmfleet_router.settings import SALT_KEY_VARIABLE, parse_settings
+from warmfleet_router.settings import parse_settings
 
 log = structlog.get_logger("warmfleet.router")
 

@@ -13,11 +13,11 @@ from typing import Final
 import msgspec
 
 from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_contracts.home import warmfleet_home
+from warmfleet_contracts.names import SALT_KEY_VARIABLE
 from warmfleet_router.discovery import Endpoint, vetted_endpoints
 from warmfleet_router.scorers import POLICIES
 
-SALT_KEY_VARIABLE: Final = "WARMFLEET_SALT_KEY"
-HOME_VARIABLE: Final = "WARMFLEET_HOME"
 MIN_SALT_KEY_BYTES: Final = 16
 MAX_ENDPOINTS_FILE_BYTES: Final = 4 * 1024 * 1024
 _ROUTER_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,48}")
@@ -126,7 +126,6 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Rout
     if given.endpoints_file is not None:
         endpoints += read_endpoints(given.endpoints_file)
     salt_key, is_own = _salt_key(environment)
-    home = environment.get(HOME_VARIABLE) or Path.home() / ".cache" / "warmfleet"
     return RouterSettings(
         endpoints=vetted_endpoints(endpoints),
         salt_key=salt_key,
@@ -135,7 +134,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Rout
         port=given.port,
         policy=given.policy,
         router_id=given.router_id,
-        home=Path(home),
+        home=warmfleet_home(environment),
         allow_anonymous=given.allow_anonymous,
         drain_seconds=given.drain_seconds,
         max_in_flight=given.max_in_flight,

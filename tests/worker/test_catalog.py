@@ -18,11 +18,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from warmfleet_contracts.errors import ModelError
+from warmfleet_contracts.home import warmfleet_home
 from warmfleet_contracts.prompts import ChatMessage, PromptEncoder
 from warmfleet_testing.catalog_model import CATALOG_MODEL_NAME, pulled_catalog_model
 from warmfleet_testing.tiny_gguf import build_model_wheel, tiny_llama, write_tiny_gguf
 from warmfleet_worker.model.assets import load_prompt_assets
-from warmfleet_worker.model.catalog import catalog_model_path, pull_model, warmfleet_home
+from warmfleet_worker.model.catalog import catalog_model_path, pull_model
 from warmfleet_worker.model.manifest import verify_model_folder
 from warmfleet_worker.model.wheel import ModelWheel
 

