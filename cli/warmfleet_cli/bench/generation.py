@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from warmfleet_cli.bench.figures import median
 from warmfleet_cli.bench.processes import BenchError
 from warmfleet_worker.batch import Chunk, SampleRequest, StepBatch, StepResult
 from warmfleet_worker.sampling import SamplingParameters
@@ -52,6 +53,12 @@ class ReferenceLog:
     reference_seconds: list[float] = field(default_factory=list)
     equal_tokens: int = 0
     """Comparisons in which both chose the same next token."""
+
+    @property
+    def own_percent(self) -> float:
+        """Our time as a percentage of theirs: the median over all comparisons, so that no hiccup decides."""
+        pairs = zip(self.own_seconds, self.reference_seconds, strict=True)
+        return 100 * median([own / reference for own, reference in pairs])
 
 
 @dataclass(slots=True)

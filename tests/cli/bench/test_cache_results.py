@@ -77,6 +77,13 @@ def test_a_cold_prompt_that_hit_or_a_warm_one_that_missed_invalidates_the_compar
     }
 
 
+def test_one_hiccup_does_not_decide_against_our_uncached_step():
+    found = results()
+    found.comparison.reference = ReferenceLog([10, 20, 30], [0.05, 9.0, 0.05], [0.06, 0.06, 0.06], 3)
+
+    assert missed(found) == set()
+
+
 def test_without_transformers_there_is_no_target_for_it_and_the_chart_says_nothing_of_it():
     found = results(reference_name="")
     found.comparison.reference = ReferenceLog()
