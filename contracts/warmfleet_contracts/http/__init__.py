@@ -1,0 +1,1 @@
+"""The HTTP edge that router and worker share. The only part of the contracts that needs a web server."""

@@ -1,0 +1,102 @@
+"""The outermost layer: request id, header bound, one log line per request."""
+
+import re
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from warmfleet_contracts.http.errors import error_response
+from warmfleet_contracts.openai import RequestError
+from warmfleet_contracts.worker_api import REQUEST_ID_HEADER
+
+MAX_HEADER_BYTES: Final = 64 * 1024
+PROBE_PATHS: Final = frozenset({"/livez", "/readyz", "/health", "/metrics"})
+"""What probes and scrapers ask for: no token wanted, no log line written."""
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+Refusal = Callable[[str, Headers], RequestError | None]
+"""From a path and the request's headers to why it is refused, None if it is not."""
+
+_log = structlog.get_logger("warmfleet.http")
+
+
+def _admit_all(path: str, headers: Headers) -> None:
+    del path, headers
+
+
+class Edge:
+    """ASGI middleware around everything, the error pages included.
+
+    Leaves in `scope["state"]` the `request_id`, and `facts`, a dict whose entries end up in the log line.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        refusal: Refusal = _admit_all,
+        drawn_ids: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`drawn_ids`: names of further ids that every request gets, and the response header of each."""
+        self._app = app
+        self._refusal = refusal
+        self._drawn_ids = dict(drawn_ids)
+        self._id_headers = {"request_id": REQUEST_ID_HEADER, **drawn_ids}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        ids = {"request_id": request_id_of(headers), **{name: uuid.uuid4().hex for name in self._drawn_ids}}
+        facts: dict[str, Any] = {}
+        scope.setdefault("state", {})
+        scope["state"].update(ids, facts=facts)
+        started_seconds = time.perf_counter()
+        status = 0
+
+        async def send_with_ids(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                answered = MutableHeaders(scope=message)
+                for name, header in self._id_headers.items():
+                    answered[header] = ids[name]
+            await send(message)
+
+        try:
+            refusal = _too_large(headers) or self._refusal(scope["path"], headers)
+            if refusal is None:
+                await self._app(scope, receive, send_with_ids)
+            else:
+                await error_response(refusal)(scope, receive, send_with_ids)
+        finally:
+            if scope["path"] not in PROBE_PATHS:
+                _log.info(
+                    "request finished",
+                    **ids,
+                    method=scope["method"],
+                    path=scope["path"][:256],
+                    status=status,
+                    seconds=round(time.perf_counter() - started_seconds, 6),
+                    **facts,
+                )
+
+
+def request_id_of(headers: Headers) -> str:
+    """The caller's request id if it is well formed, otherwise a new one."""
+    given = headers.get(REQUEST_ID_HEADER, "")
+    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def _too_large(headers: Headers) -> RequestError | None:
+    size = sum(len(name) + len(value) for name, value in headers.raw)
+    if size <= MAX_HEADER_BYTES:
+        return None
+    return RequestError(f"the request headers have {size} bytes, the limit is {MAX_HEADER_BYTES}", status=431)

@@ -1,0 +1,15 @@
+"""A refusal as a response."""
+
+from starlette.responses import Response
+
+from warmfleet_contracts.openai import RequestError
+
+
+def error_response(error: RequestError) -> Response:
+    """A refusal as OpenAI's JSON error."""
+    headers = error.headers()
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    if error.status in {408, 413}:
+        headers["connection"] = "close"  # the rest of the body is not worth reading
+    return Response(error.body(), error.status, headers, media_type="application/json")

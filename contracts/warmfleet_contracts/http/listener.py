@@ -1,0 +1,37 @@
+"""The socket that a server listens on, and the line that says where."""
+
+import json
+import socket
+import sys
+
+import structlog
+
+_log = structlog.get_logger("warmfleet.http")
+
+
+def listen(host: str, port: int, uid: str) -> socket.socket | None:
+    """A listening socket, announced on stdout; None when the address cannot be had, which is logged."""
+    try:
+        listener = bind(host, port)
+    except OSError as error:
+        _log.error("cannot listen", host=host, port=port, flag="--port", reason=str(error))
+        return None
+    announce(listener, uid)
+    return listener
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, port), family=family, backlog=2048)
+    # Accepted sockets inherit it. Without it every answer after its first write waits for a delayed
+    # acknowledgement, 40 ms; asyncio sets it only on sockets that name their protocol.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def announce(listener: socket.socket, uid: str) -> None:
+    """The one line on stdout: where process `uid` listens."""
+    host, port = listener.getsockname()[:2]
+    sys.stdout.write(json.dumps({"event": "listening", "host": host, "port": port, "uid": uid}) + "\n")
+    sys.stdout.flush()

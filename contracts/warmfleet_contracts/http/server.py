@@ -1,0 +1,39 @@
+"""uvicorn as router and worker run it."""
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+KEEP_ALIVE_SECONDS: Final = 75
+"""Longer than a client keeps an idle connection, so that it never writes into a closing one."""
+
+
+class Server(uvicorn.Server):
+    """uvicorn without its own signals, logs and headers: a signal means drain first, in our words."""
+
+    def __init__(self, app: ASGIApp, *, shutdown_seconds: int, date_header: bool = True) -> None:
+        """`shutdown_seconds`: how long open connections may take to end once the server should exit."""
+        config = uvicorn.Config(
+            app,
+            access_log=False,
+            lifespan="off",
+            log_config=None,
+            server_header=False,
+            date_header=date_header,
+            timeout_graceful_shutdown=shutdown_seconds,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            ws="none",
+        )
+        super().__init__(config)
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    def runner(self) -> asyncio.Runner:
+        """A runner with the fastest event loop that is installed."""
+        return asyncio.Runner(loop_factory=self.config.get_loop_factory())

@@ -1,0 +1,146 @@
+"""The edge that every server has, over loopback HTTP around an application of a few lines."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncGenerator
+
+import httpx
+import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from warmfleet_contracts.http.app import SERVED_PATHS, openai_app
+from warmfleet_contracts.http.edge import Edge
+from warmfleet_contracts.http.listener import bind
+from warmfleet_contracts.http.server import Server
+from warmfleet_contracts.openai import RequestError
+
+
+async def state(request: Request) -> Response:
+    return JSONResponse({name: getattr(request.state, name) for name in ("request_id", "drawn_id")})
+
+
+async def posted(request: Request) -> Response:
+    return Response()
+
+
+async def crash(request: Request) -> Response:
+    raise ZeroDivisionError("a secret of ours")
+
+
+async def refuse(request: Request) -> Response:
+    raise RequestError("not today", status=429, code="overloaded", retry_after_seconds=3)
+
+
+@pytest.fixture
+async def refused() -> list[RequestError]:
+    return []
+
+
+@pytest.fixture
+async def client(refused: list[RequestError]) -> AsyncGenerator[httpx.AsyncClient, None]:
+    routes = [
+        Route("/state", state, methods=["GET"]),
+        Route("/posted", posted, methods=["POST"]),
+        Route("/crash", crash, methods=["GET"]),
+        Route("/refuse", refuse, methods=["GET"]),
+    ]
+    app = openai_app(routes, on_refused=refused.append)
+    async with serving(Edge(app, refusal=closed, drawn_ids={"drawn_id": "x-drawn"})) as client:
+        yield client
+
+
+def closed(path: str, headers: httpx.Headers) -> RequestError | None:
+    return RequestError("closed", status=401) if path == "/closed" else None
+
+
+@contextlib.asynccontextmanager
+async def serving(app: Edge) -> AsyncGenerator[httpx.AsyncClient, None]:
+    listener = bind("127.0.0.1", 0)
+    server = Server(app, shutdown_seconds=1)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
+        yield client
+    server.should_exit = True
+    await task
+
+
+def error_of(response: httpx.Response) -> dict[str, object]:
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error
+
+
+async def test_a_well_formed_request_id_is_kept_and_seen_by_the_application(client):
+    response = await client.get("/state", headers={"x-request-id": "mine_1-a"})
+
+    assert response.headers["x-request-id"] == response.json()["request_id"] == "mine_1-a"
+
+
+@pytest.mark.parametrize("given", ["", "not an id", "x" * 65, "a;b", "a\tb"])
+async def test_a_malformed_request_id_is_replaced(client, given):
+    response = await client.get("/state", headers={"x-request-id": given})
+
+    assert re.fullmatch("[0-9a-f]{32}", response.headers["x-request-id"])
+
+
+async def test_every_request_gets_its_own_drawn_id(client):
+    first, second = await client.get("/state"), await client.get("/state")
+
+    assert first.headers["x-drawn"] == first.json()["drawn_id"]
+    assert first.headers["x-drawn"] != second.headers["x-drawn"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/nothing", 404), ("/posted", 405), ("/crash", 500), ("/refuse", 429), ("/closed", 401)],
+)
+async def test_whatever_goes_wrong_has_openais_shape_and_both_ids(client, path, status):
+    response = await client.get(path)
+
+    assert response.status_code == status
+    assert error_of(response)
+    assert response.headers["x-request-id"]
+    assert response.headers["x-drawn"]
+
+
+async def test_an_unknown_path_is_told_what_is_served_and_not_redirected(client):
+    missing, slash = await client.get("/v1/embeddings"), await client.get("/state/")
+
+    assert all(path in error_of(missing)["message"] for path in SERVED_PATHS)
+    assert slash.status_code == 404
+
+
+async def test_a_wrong_method_is_told_the_right_one(client):
+    response = await client.get("/posted")
+
+    assert response.headers["allow"] == "POST"
+
+
+async def test_a_crash_tells_nothing_of_our_insides(client):
+    response = await client.get("/crash")
+
+    assert "secret" not in response.text
+    assert error_of(response)["type"] == "server_error"
+
+
+async def test_a_refusal_is_counted_and_says_when_to_come_back(client, refused):
+    response = await client.get("/refuse")
+
+    assert response.headers["retry-after"] == "3"
+    assert [error.code for error in refused] == ["overloaded"]
+
+
+async def test_who_is_not_let_in_is_told_how(client):
+    response = await client.get("/closed")
+
+    assert response.headers["www-authenticate"] == "Bearer"
+
+
+async def test_headers_beyond_the_limit_are_refused(client):
+    many = [(f"x-padding-{number}", "x" * 6_000) for number in range(12)]
+    response = await client.get("/state", headers=many)
+
+    assert response.status_code in {400, 431}  # the HTTP parser has a bound of its own
