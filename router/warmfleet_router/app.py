@@ -1,22 +1,18 @@
-"""Builds a router from its settings: all parts, all routes, and the OpenAI shape of what goes wrong."""
+"""Builds a router from its settings: all parts, all routes."""
 
 import contextlib
 import secrets
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Final
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from warmfleet_contracts.openai import RequestError
+from warmfleet_contracts.http.app import openai_app
+from warmfleet_contracts.http.edge import Edge
+from warmfleet_contracts.worker_api import DECISION_HEADER
 from warmfleet_router.decisions import DecisionRing
 from warmfleet_router.discovery import Discovery, StaticDiscovery
-from warmfleet_router.edge import Edge, error_response
 from warmfleet_router.endpoints import Fleet
 from warmfleet_router.generation import DECODERS, Generation
 from warmfleet_router.inspection import Inspection
@@ -30,15 +26,6 @@ from warmfleet_router.settings import RouterSettings
 from warmfleet_router.token_endpoints import TokenEndpoints
 from warmfleet_router.tokenization import Encoders
 from warmfleet_router.upstream import Upstream
-
-SERVED_PATHS: Final = (
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/models",
-    "/v1/models/{id}",
-    "/tokenize",
-    "/detokenize",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +117,7 @@ def build_router(settings: RouterSettings, discovery: Discovery | None = None) -
         Route("/internal/decisions", inspection.decisions, methods=["GET"]),
         Route("/debug/decisions/{id}", inspection.decision, methods=["GET"]),
     ]
+    app = openai_app(routes, on_refused=lambda error: metrics.on_refused(error.status))
     return Router(
         settings=settings,
         upstream=upstream,
@@ -139,53 +127,5 @@ def build_router(settings: RouterSettings, discovery: Discovery | None = None) -
         encoders=encoders,
         decisions=decisions,
         metrics=metrics,
-        app=_app(routes, metrics),
-    )
-
-
-def _app(routes: list[Route], metrics: RouterMetrics) -> ASGIApp:
-    async def refused(request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestError)
-        request.state.facts["error"] = error.code or error.type
-        metrics.on_refused(error.status)
-        return error_response(error)
-
-    app = Starlette(
-        routes=routes,
-        exception_handlers={
-            RequestError: refused,
-            HTTPException: _not_routed,
-            ClientDisconnect: _client_left,
-            Exception: _failed,
-        },
-    )
-    # A redirect would carry no request id and confuse clients that post.
-    app.router.redirect_slashes = False
-    return Edge(app)
-
-
-async def _not_routed(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    path = request.url.path[:128]
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        refusal = RequestError(f"{request.method} is not allowed on {path}; allowed: {allowed}", status=405)
-        response = error_response(refusal)
-        response.headers["allow"] = allowed
-        return response
-    served = ", ".join(SERVED_PATHS)
-    return error_response(
-        RequestError(f"{path} is not served here; served: {served}", status=404, code="not_found")
-    )
-
-
-async def _client_left(request: Request, error: Exception) -> Response:
-    del request, error
-    return Response(status_code=499)  # nobody reads it; the log line says what happened
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    del request, error  # the server logs the trace; a client learns nothing of our insides
-    return error_response(
-        RequestError("the router failed while it handled this request", status=500, type="server_error")
+        app=Edge(app, drawn_ids={"decision_id": DECISION_HEADER}),
     )

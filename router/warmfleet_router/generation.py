@@ -1,6 +1,5 @@
 """`/v1/chat/completions` and `/v1/completions`: from a body to a decision to the proxy."""
 
-import asyncio
 import secrets
 from collections.abc import Callable
 from typing import Final
@@ -9,8 +8,8 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from warmfleet_contracts.blocks import tenant_salt
+from warmfleet_contracts.http.body import read_body
 from warmfleet_contracts.openai import (
-    MAX_BODY_BYTES,
     ChatRequest,
     CompletionRequest,
     RequestError,
@@ -27,8 +26,6 @@ from warmfleet_router.request_prompts import HEAD_BYTES, RequestPrompts
 from warmfleet_router.settings import RouterSettings
 from warmfleet_router.tokenization import Encoders
 
-BODY_SECONDS: Final = 60.0
-"""How long a client may take to send its body."""
 ANONYMOUS: Final = "anonymous"
 """The tenant of every client, as long as there are no keys."""
 
@@ -157,30 +154,6 @@ DECODERS: Final[dict[str, Callable[[bytes], Decoded]]] = {
     "/v1/chat/completions": decode_chat_request,
     "/v1/completions": decode_completion_request,
 }
-
-
-async def read_body(request: Request) -> bytes:
-    """The body, bounded while it is read.
-
-    Raises:
-        RequestError: too large (413) or too slow (408).
-    """
-    too_large = RequestError(f"the body exceeds the limit of {MAX_BODY_BYTES} bytes", status=413)
-    declared = request.headers.get("content-length", "0")
-    if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
-        raise too_large
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for chunk in request.stream():
-                if len(body) + len(chunk) > MAX_BODY_BYTES:
-                    raise too_large
-                body += chunk
-    except TimeoutError as error:
-        raise RequestError(
-            f"the body did not arrive within {BODY_SECONDS:.0f} seconds", status=408
-        ) from error
-    return bytes(body)
 
 
 def model_not_found(model: str, fleet: Fleet) -> RequestError:

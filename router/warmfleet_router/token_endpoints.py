@@ -6,6 +6,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from warmfleet_contracts.http.body import read_body
 from warmfleet_contracts.openai import (
     DetokenizeRequest,
     TokenizeRequest,
@@ -15,7 +16,7 @@ from warmfleet_contracts.openai import (
 from warmfleet_contracts.worker_api import REQUEST_ID_HEADER
 from warmfleet_router.endpoints import Fleet
 from warmfleet_router.forwarded import PASSED_BACK, request_headers
-from warmfleet_router.generation import model_not_found, read_body
+from warmfleet_router.generation import model_not_found
 from warmfleet_router.proxy import MAX_PLAIN_BODY_BYTES, MAX_TRIES, RETRIED_STATUSES, no_worker_error
 from warmfleet_router.upstream import Upstream, UpstreamError
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
-import uvicorn
 
-from warmfleet_router.__main__ import Server, bind
+from warmfleet_contracts.http.listener import bind
+from warmfleet_contracts.http.server import Server
 from warmfleet_router.app import Router, build_router
 from warmfleet_router.discovery import Endpoint
 from warmfleet_router.settings import RouterSettings
@@ -74,16 +74,7 @@ async def running_router(
         RouterSettings(endpoints=tuple(endpoints), salt_key=SALT_KEY, policy=policy, home=home)
     )
     listener = bind("127.0.0.1", 0)
-    server = Server(
-        uvicorn.Config(
-            router.app,
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            ws="none",
-            timeout_graceful_shutdown=1,
-        )
-    )
+    server = Server(router.app, shutdown_seconds=1)
     async with router.running(), aiohttp.ClientSession() as http:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         running = RunningRouter(router, f"http://127.0.0.1:{listener.getsockname()[1]}", http)
