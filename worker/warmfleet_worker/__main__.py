@@ -4,22 +4,22 @@ Exit codes: 0 after a drain, 1 when the engine failed or died, 2 when the start 
 """
 
 import asyncio
-import json
 import signal
 import socket
 import sys
 import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 import structlog
-import uvicorn
 
 from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_contracts.http.listener import listen
+from warmfleet_contracts.http.logs import configure_logs
+from warmfleet_contracts.http.server import Server
 from warmfleet_contracts.prompts import PromptEncoder
 from warmfleet_worker.engine_client import ProcessEngine
-from warmfleet_worker.logs import configure_logs
 from warmfleet_worker.metrics import WorkerMetrics
 from warmfleet_worker.model.assets import load_prompt_assets
 from warmfleet_worker.server.app import build_app
@@ -33,26 +33,13 @@ LAST_WORDS_SECONDS = 5
 log = structlog.get_logger("warmfleet.worker")
 
 
-class Server(uvicorn.Server):
-    """uvicorn, but SIGTERM is ours: it means drain first."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until told to stop; returns the exit code."""
     settings = parse_settings(arguments)
     configure_logs(uid=settings.uid)
-    try:
-        listener = bind(settings.host, settings.port)
-    except OSError as error:
-        log.error(  # noqa: TRY400 - a trace says nothing more
-            "cannot listen", host=settings.host, port=settings.port, flag="--port", reason=str(error)
-        )
+    listener = listen(settings.host, settings.port, settings.uid)
+    if listener is None:
         return 2
-    announce(listener, settings)
     try:
         worker, engine = build_worker(settings)
     except WarmfleetError as error:
@@ -60,19 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "cannot serve this model", model=str(settings.model_path), reason=str(error)
         )
         return 2
-    config = uvicorn.Config(
-        build_app(worker),
-        access_log=False,
-        lifespan="off",
-        log_config=None,
-        server_header=False,
-        timeout_graceful_shutdown=LAST_WORDS_SECONDS,
-        # Longer than a router keeps an idle connection, so that it never writes into a closing one.
-        timeout_keep_alive=75,
-        ws="none",
-    )
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        return runner.run(serve(worker, engine, Server(config), listener))
+    server = Server(build_app(worker), shutdown_seconds=LAST_WORDS_SECONDS)
+    with server.runner() as runner:
+        return runner.run(serve(worker, engine, server, listener))
 
 
 def build_worker(settings: WorkerSettings) -> tuple[WorkerState, ProcessEngine]:
@@ -104,9 +81,7 @@ def build_worker(settings: WorkerSettings) -> tuple[WorkerState, ProcessEngine]:
     return worker, engine
 
 
-async def serve(
-    worker: WorkerState, engine: ProcessEngine, server: uvicorn.Server, listener: socket.socket
-) -> int:
+async def serve(worker: WorkerState, engine: ProcessEngine, server: Server, listener: socket.socket) -> int:
     """Run engine and server until a signal drained them or one of them ended; returns the exit code."""
     stop = asyncio.Event()
 
@@ -150,21 +125,6 @@ async def _drain_after(stop: asyncio.Event, worker: WorkerState) -> None:
             await worker.open_answers.wait_for_none()
     except TimeoutError:
         log.warning("answers were cut off at the drain deadline")
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; raises OSError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=2048)
-
-
-def announce(listener: socket.socket, settings: WorkerSettings) -> None:
-    """The one line on stdout: where this worker listens."""
-    host, port = listener.getsockname()[:2]
-    sys.stdout.write(
-        json.dumps({"event": "listening", "host": host, "port": port, "uid": settings.uid}) + "\n"
-    )
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import structlog
 
 from warmfleet_contracts.blocks import IdentityParts, cache_identity
 from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_contracts.http.logs import configure_logs
 from warmfleet_contracts.kv_events import IDLE_HEARTBEAT_SECONDS
 from warmfleet_worker.engine_messages import (
     AbortSequence,
@@ -39,7 +40,6 @@ from warmfleet_worker.engine_messages import (
     decode_server_message,
     encode_message,
 )
-from warmfleet_worker.logs import configure_logs
 from warmfleet_worker.settings import EngineSettings
 
 _PR_SET_PDEATHSIG: Final = 1

@@ -3,6 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from warmfleet_contracts.http.body import read_body
 from warmfleet_contracts.openai import (
     GenerationRequest,
     RequestError,
@@ -16,7 +17,6 @@ from warmfleet_worker.server.requests import (
     PromptReader,
     encode_messages,
     encode_text,
-    read_body,
     read_dispatch,
 )
 from warmfleet_worker.server.state import WorkerState

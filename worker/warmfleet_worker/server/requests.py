@@ -1,6 +1,5 @@
-"""From an HTTP request to what the engine is asked: body, dispatch headers, prompts, limits."""
+"""From an HTTP request to what the engine is asked: dispatch headers, prompts, limits."""
 
-import asyncio
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,12 +7,10 @@ from typing import Final
 
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
-from starlette.requests import Request
 
 from warmfleet_contracts.blocks import tenant_salt
 from warmfleet_contracts.errors import PromptError
 from warmfleet_contracts.openai import (
-    MAX_BODY_BYTES,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
@@ -25,38 +22,12 @@ from warmfleet_worker.engine_client import SequenceRequest
 from warmfleet_worker.engine_messages import EngineReady
 from warmfleet_worker.sampling import SamplingParameters
 
-BODY_SECONDS: Final = 60.0
-"""How long a client may take to send its body."""
 MAX_SALT_BYTES: Final = 64
 MAX_ROUTER_ID_CHARS: Final = 64
 INLINE_PROMPT_CHARS: Final = 4096
 """Longer prompts are encoded in a thread, so that live streams do not wait for them."""
 _LOCAL_SALT_KEY: Final = b"warmfleet-local"
 """Without a router in front there is one tenant; `cache_salt` still separates whoever uses it."""
-
-
-async def read_body(request: Request) -> bytes:
-    """The body, bounded while it is read.
-
-    Raises:
-        RequestError: too large (413) or too slow (408).
-    """
-    too_large = RequestError(f"the body exceeds the limit of {MAX_BODY_BYTES} bytes", status=413)
-    declared = request.headers.get("content-length", "0")
-    if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
-        raise too_large
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for chunk in request.stream():
-                if len(body) + len(chunk) > MAX_BODY_BYTES:
-                    raise too_large
-                body += chunk
-    except TimeoutError as error:
-        raise RequestError(
-            f"the body did not arrive within {BODY_SECONDS:.0f} seconds", status=408
-        ) from error
-    return bytes(body)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,25 @@
+"""The token that opens a worker to its routers."""
+
+import hmac
+
+from starlette.datastructures import Headers
+
+from warmfleet_contracts.http.edge import PROBE_PATHS
+from warmfleet_contracts.openai import RequestError
+
+
+class BearerToken:
+    """Refuses who does not present `token`; with an empty one nobody is refused."""
+
+    def __init__(self, token: bytes) -> None:
+        self._token = token
+
+    def refusal(self, path: str, headers: Headers) -> RequestError | None:
+        """Why a request for `path` is refused; probes never are."""
+        if not self._token or path in PROBE_PATHS:
+            return None
+        scheme, _, presented = headers.get("authorization", "").partition(" ")
+        given = presented.strip().encode("latin-1", "replace") if scheme.lower() == "bearer" else b""
+        if hmac.compare_digest(given, self._token):
+            return None
+        return RequestError("the request carries no valid bearer token", status=401, code="invalid_api_key")
