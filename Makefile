@@ -4,6 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
+
+# What a bare Debian lacks: installed when make runs as root, otherwise asked for by name.
+define install_system
+{ if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	echo "installing $(1) with apt-get"; \
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(1) >/dev/null; \
+else echo "error: $(1) is missing; on Debian: sudo apt-get install $(1)"; exit 1; fi; }
+endef
+
 .PHONY: help up setup model fmt lint types imports test check constraints clean
 
 help: ## List the targets
@@ -18,8 +27,8 @@ setup: $(READY) ## Make .venv and install pinned, hash-checked dependencies
 $(READY): pyproject.toml constraints.txt constraints-uv.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "error: Python 3.11 or newer is needed; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@$(PYTHON) -m venv $(VENV) \
-		|| { echo "error: python3 cannot make a virtual environment; on Debian: apt-get install python3-venv"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || $(call install_system,python3-venv)
+	@$(PYTHON) -m venv $(VENV)
 	@echo "installing pinned dependencies into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints-uv.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r constraints.txt
@@ -42,6 +51,7 @@ imports: setup ## Directions between packages
 	@$(BIN)/lint-imports
 
 test: model ## All tests but those that need a GPU
+	@command -v curl >/dev/null || $(call install_system,curl)
 	@$(BIN)/pytest -m "not gpu"
 
 # pytest stays last: CI reads its summary.

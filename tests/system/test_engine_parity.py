@@ -10,17 +10,35 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
 
+from warmfleet_contracts.prompts import PromptEncoder
 from warmfleet_testing.catalog_model import pulled_catalog_model
 from warmfleet_testing.engine_runs import EngineRun, full_recompute
-from warmfleet_testing.tiny_models import FAMILIES, tiny_model_folder
+from warmfleet_testing.tiny_models import (
+    DECISIVE_MARGIN,
+    DECISIVE_SEEDS,
+    FAMILIES,
+    decisive_prompt,
+    tiny_model_folder,
+)
+from warmfleet_worker.model.assets import load_prompt_assets
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.runner import ModelRunner, RunnerSettings, load_runner
+
+transformers.utils.logging.disable_progress_bar()
 
 OUTPUT_TOKENS = 500
 BLOCK_TOKENS = 16
 PROMPT_TOKENS = 69
 SHARED_TOKENS = 64
+
+LETTER = """\
+Dear Maria, I am writing to you from the train between the mountains and the sea. The journey has been long, \
+but the view from the window is worth every hour of it. This morning we passed a lake so still that the \
+clouds lay in it, and a man in a red boat who waved at us. Tomorrow we will arrive and"""
 
 CASES = [(family, dtype) for dtype in ("Float32", "Float64") for family in FAMILIES]
 
@@ -28,14 +46,14 @@ CASES = [(family, dtype) for dtype in ("Float32", "Float64") for family in FAMIL
 class Subject:
     """One model with its reference answer, and runners with as many blocks as a test wants."""
 
-    def __init__(self, folder: Path, dtype: str, *, threads: int = 1) -> None:
+    def __init__(self, folder: Path, dtype: str, prompt: list[int], *, threads: int = 1) -> None:
         self.folder = folder
         self.dtype = dtype
         self.threads = threads
         self.caches_prefixes = load_model_config(folder).window_tokens == 0
         vocabulary = load_model_config(folder).vocab_size
-        draw = random.Random(7)
-        self.prompt = [draw.randrange(vocabulary) for _ in range(PROMPT_TOKENS)]
+        draw = random.Random(8)
+        self.prompt = prompt
         self.mates = [[draw.randrange(vocabulary) for _ in range(length)] for length in (15, 16, 17, 33, 130)]
         self.sibling = self.prompt[:SHARED_TOKENS] + [draw.randrange(vocabulary) for _ in range(9)]
         self._runner = self.new_runner(blocks=160)
@@ -67,8 +85,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Subje
 
     def subject(family: str, dtype: str) -> Subject:
         if (family, dtype) not in made:
-            folder = tiny_model_folder(family, tmp_path_factory.mktemp(family), max_position_embeddings=1024)
-            made[family, dtype] = Subject(folder, dtype)
+            folder = tiny_model_folder(family, tmp_path_factory.mktemp(family), seed=DECISIVE_SEEDS[family])
+            made[family, dtype] = Subject(folder, dtype, decisive_prompt())
         return made[family, dtype]
 
     return subject
@@ -80,6 +98,12 @@ class TestATinyModelOfEveryFamily:
         subject = tiny(family, dtype)
         assert len(subject.expected) == OUTPUT_TOKENS
         assert len(set(subject.expected)) >= 100
+
+    def test_answers_as_transformers_would_and_never_by_a_near_tie(self, tiny, family, dtype) -> None:
+        subject = tiny(family, dtype)
+        choices, margin = transformers_choices(subject, torch.float64)
+        assert choices == subject.expected
+        assert margin > DECISIVE_MARGIN
 
     def test_answers_the_same_from_a_cold_cache(self, tiny, family, dtype) -> None:
         check_cold(tiny(family, dtype))
@@ -101,12 +125,27 @@ class TestATinyModelOfEveryFamily:
 @pytest.mark.model
 @pytest.mark.timeout(1200)
 def test_the_real_model_answers_the_same_however_it_is_computed() -> None:
-    subject = Subject(pulled_catalog_model(), "Float32", threads=2)
+    folder = pulled_catalog_model()
+    encoder = PromptEncoder.from_assets(load_prompt_assets(folder))
+    subject = Subject(folder, "Float32", encoder.encode_text(LETTER)[:PROMPT_TOKENS], threads=2)
+    choices, margin = transformers_choices(subject, torch.float32)
     assert len(subject.expected) == OUTPUT_TOKENS
+    assert choices == subject.expected
+    assert margin > DECISIVE_MARGIN
     check_cold(subject)
     check_prefix_hit(subject)
     check_chunked(subject, 17)
     check_batched(subject)
+
+
+def transformers_choices(subject: Subject, dtype: torch.dtype) -> tuple[list[int], float]:
+    """What transformers would choose after every prefix of our answer, and its smallest lead."""
+    oracle = AutoModelForCausalLM.from_pretrained(subject.folder, dtype=dtype)
+    with torch.inference_mode():
+        logits = oracle(torch.tensor([subject.prompt + subject.expected])).logits[0]
+    choices = logits[PROMPT_TOKENS - 1 : -1].topk(2)
+    margins = choices.values[:, 0] - choices.values[:, 1]
+    return choices.indices[:, 0].tolist(), margins.min().item()
 
 
 def check_cold(subject: Subject) -> None:
