@@ -34,6 +34,7 @@ MAX_PROMPTS: Final = 64
 MAX_STOP_STRINGS: Final = 16
 MAX_STOP_BYTES: Final = 256
 MAX_STOP_TOKEN_IDS: Final = 128
+MAX_LOGIT_BIASES: Final = 1024
 MAX_IGNORED_FIELDS: Final = 32
 DEFAULT_COMPLETION_TOKENS: Final = 16
 
@@ -42,6 +43,10 @@ Prompt = str | list[int]
 TokenId = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 Temperature = Annotated[float, msgspec.Meta(ge=0, le=2)]
 Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
+RepetitionPenalty = Annotated[float, msgspec.Meta(ge=0.01, le=100)]
+"""Wide enough for every use, and no logit leaves the range of numbers."""
+Bias = Annotated[float, msgspec.Meta(ge=-100, le=100)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -65,15 +70,10 @@ NO_EFFECT: Final = frozenset(
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "n": (1,),
     "best_of": (1,),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "logit_bias": ({},),
     "logprobs": (False,),
     "top_logprobs": (0,),
     "prompt_logprobs": (),
-    "min_tokens": (0,),
     "use_beam_search": (False,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -122,6 +122,13 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     top_k: int = 0
     """0 means no limit."""
     min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    """By token id; whether the model has the ids is for the worker to say."""
+    min_tokens: int = 0
+    """Neither end tokens nor stop tokens or strings end the answer before."""
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
@@ -244,12 +251,26 @@ def _take_common(fields: RequestFields, *, max_output_tokens: int | None) -> Gen
         # Nothing but the most likely token fits into a nucleus of probability 0.
         top_k=1 if top_p == 0 else max(top_k, 0),
         min_p=fields.take("min_p", _PROBABILITY, 0.0),
+        presence_penalty=fields.take("presence_penalty", _PENALTY, 0.0),
+        frequency_penalty=fields.take("frequency_penalty", _PENALTY, 0.0),
+        repetition_penalty=fields.take("repetition_penalty", _REPETITION_PENALTY, 1.0),
+        logit_bias=fields.take("logit_bias", _LOGIT_BIAS, {}),
+        min_tokens=_take_min_tokens(fields, max_output_tokens),
         stop=_take_stop(fields),
         stop_token_ids=tuple(stop_token_ids),
         ignore_eos=fields.take("ignore_eos", _BOOL, False),
         return_token_ids=fields.take("return_token_ids", _BOOL, False),
     )
     return msgspec.structs.replace(request, ignored_fields=fields.left[:MAX_IGNORED_FIELDS])
+
+
+def _take_min_tokens(fields: RequestFields, max_output_tokens: int | None) -> int:
+    least = fields.take("min_tokens", _COUNT, 0)
+    if max_output_tokens is not None and least > max_output_tokens:
+        raise RequestError(
+            f"min_tokens: expected at most max_tokens, {max_output_tokens}, got {least}", param="min_tokens"
+        )
+    return least
 
 
 def _take_messages(fields: RequestFields) -> list[ChatMessage]:
@@ -336,6 +357,12 @@ class _StreamOptions(msgspec.Struct):
 _BOOL: Final = msgspec.json.Decoder(bool)
 _POSITIVE: Final[msgspec.json.Decoder[int | None]] = msgspec.json.Decoder(
     Annotated[int, msgspec.Meta(ge=1)] | None
+)
+_COUNT: Final[msgspec.json.Decoder[int]] = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=0, lt=2**31)])
+_PENALTY: Final[msgspec.json.Decoder[float]] = msgspec.json.Decoder(Penalty)
+_REPETITION_PENALTY: Final[msgspec.json.Decoder[float]] = msgspec.json.Decoder(RepetitionPenalty)
+_LOGIT_BIAS: Final[msgspec.json.Decoder[dict[int, float]]] = msgspec.json.Decoder(
+    Annotated[dict[TokenId, Bias], msgspec.Meta(max_length=MAX_LOGIT_BIASES)]
 )
 _SEED: Final[msgspec.json.Decoder[int | None]] = msgspec.json.Decoder(Seed | None)
 _TOP_K: Final[msgspec.json.Decoder[int]] = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=-1, lt=2**31)])

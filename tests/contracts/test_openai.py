@@ -45,6 +45,7 @@ def test_a_minimal_chat_request_gets_the_documented_defaults():
 def test_null_means_absent_for_every_field():
     names = ["stream", "stream_options", "seed", "cache_salt", "max_tokens", "max_completion_tokens"]
     names += ["temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids", "ignore_eos", *UNSUPPORTED]
+    names += ["presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_tokens"]
 
     assert chat(**dict.fromkeys(names)) == chat()
 
@@ -91,9 +92,6 @@ def test_neutral_values_change_nothing(field, value):
         ("response_format", {"type": "json_schema"}),
         ("audio", {"voice": "x"}),
         ("logprobs", True),
-        ("logit_bias", {"1": 5}),
-        ("presence_penalty", 0.5),
-        ("min_tokens", 3),
         ("chat_template", "{{ x }}"),
     ],
 )
@@ -113,6 +111,14 @@ def test_a_field_that_would_change_the_answer_is_refused_by_name(field, value):
         ("top_p", 1.5, ["top_p", "1.5"]),
         ("min_p", -1, ["min_p", "-1"]),
         ("top_k", -2, ["top_k", "-2"]),
+        ("presence_penalty", 2.1, ["presence_penalty", "2", "2.1"]),
+        ("frequency_penalty", -3, ["frequency_penalty", "-2", "-3"]),
+        ("repetition_penalty", 0, ["repetition_penalty", "0.01", "0"]),
+        ("logit_bias", {"7": 101}, ["logit_bias", "100", "101"]),
+        ("logit_bias", {"word": 1}, ["logit_bias", "int", "word"]),
+        ("logit_bias", {"-1": 1}, ["logit_bias", "0", "-1"]),
+        ("logit_bias", dict.fromkeys(map(str, range(1025)), 1), ["logit_bias", "1024"]),
+        ("min_tokens", -1, ["min_tokens", "0", "-1"]),
         ("max_tokens", 0, ["max_tokens", "1", "0"]),
         ("max_completion_tokens", "many", ["max_completion_tokens", "int"]),
         ("seed", 2**63, ["seed"]),
@@ -188,6 +194,21 @@ def test_a_developer_speaks_as_the_system():
 def test_the_newer_name_of_the_output_limit_wins():
     assert chat(max_tokens=5, max_completion_tokens=7).max_output_tokens == 7
     assert chat(max_tokens=65_535).max_output_tokens == 65_535
+
+
+def test_bias_and_penalties_are_read_as_numbers():
+    request = chat(logit_bias={"50256": -100, "3": 1.5}, presence_penalty=1, repetition_penalty=1.2)
+
+    assert request.logit_bias == {50256: -100.0, 3: 1.5}
+    assert (request.presence_penalty, request.repetition_penalty) == (1.0, 1.2)
+
+
+def test_the_least_length_is_not_beyond_the_greatest():
+    assert chat(min_tokens=5, max_tokens=5).min_tokens == 5
+    assert chat(min_tokens=5000).min_tokens == 5000
+    error = refusal_of(min_tokens=6, max_tokens=5)
+    assert error.param == "min_tokens"
+    assert "5, got 6" in error.message
 
 
 def test_a_negative_seed_is_the_same_64_bits():

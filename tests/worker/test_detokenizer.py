@@ -34,6 +34,17 @@ def test_pieces_joined_are_the_text_of_the_whole(ids):
     assert text == TOKENIZER.decode(ids, skip_special_tokens=True)
 
 
+def test_a_stop_string_counts_only_past_the_least_length():
+    ids = TOKENIZER.encode("abcabcabc", add_special_tokens=False).ids
+    assert len(ids) == 9
+    detokenizer = Detokenizer(TOKENIZER, ["bc"], min_tokens=2)
+
+    text = "".join(detokenizer.push(token_id) for token_id in ids)
+
+    assert text == "abca"  # the first "bc" begins before the third token
+    assert detokenizer.stopped
+
+
 @given(st.text(max_size=30), stops)
 def test_text_of_any_language_survives_its_split_into_bytes(text, stop_strings):
     detokenizer = Detokenizer(TOKENIZER, stop_strings)

@@ -19,8 +19,10 @@ torch.set_num_threads(1)
 WORDS = st.integers(0, 2**32 - 1)
 
 
-def _request(output_index=0, **parameters):
-    return SampleRequest(SamplingParameters(**{"temperature": 1.0, **parameters}), output_index)
+def _request(output_index=0, known_token_ids=(), **parameters):
+    return SampleRequest(
+        SamplingParameters(**{"temperature": 1.0, **parameters}), output_index, known_token_ids
+    )
 
 
 def _requests():
@@ -89,6 +91,51 @@ def test_a_draw_equals_the_naive_sampler(data):
     # then
     expected = [_naive_sample(row.numpy(), request) for row, request in zip(logits, requests, strict=True)]
     assert tokens == expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_bias_penalties_and_the_minimum_length_change_a_draw_as_the_naive_sampler_says(data):
+    # given rows that ask for any mix of them, and one that asks for nothing
+    vocab_size = data.draw(st.integers(3, 30), label="vocabulary")
+    quarter = st.integers(-20, 20).map(lambda quarters: quarters / 4)
+    requests = [data.draw(_changing_requests(vocab_size)), _request(temperature=0.0)]
+    logits = torch.tensor(
+        [data.draw(_logit_rows(vocab_size, quarter)) for _ in requests], dtype=torch.float32
+    )
+    before = logits.clone()
+
+    # when
+    tokens = sample(logits, requests)
+
+    # then
+    expected = [_naive_sample(row.numpy(), request) for row, request in zip(logits, requests, strict=True)]
+    assert tokens == expected
+    assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "chosen"),
+    [
+        # prompt 0 0, output 1 1 2; logits 3.0 2.9 2.6 2.0 -1.0
+        ({}, 0),
+        ({"presence_penalty": 2.0}, 0),
+        ({"presence_penalty": -0.5}, 1),
+        ({"frequency_penalty": -0.3}, 1),
+        ({"frequency_penalty": -0.45, "presence_penalty": 0.9}, 0),
+        ({"repetition_penalty": 2.0}, 3),
+        ({"repetition_penalty": 1.3, "logit_bias": {3: -1.0}}, 0),
+        ({"logit_bias": {4: 100.0}}, 4),
+        ({"logit_bias": {0: -100.0}}, 1),
+        ({"stop_token_ids": frozenset({0, 99}), "min_output_tokens": 4}, 1),
+        ({"stop_token_ids": frozenset({0, 99}), "min_output_tokens": 3}, 0),
+    ],
+)
+def test_each_change_of_the_logits_has_the_meaning_of_its_name(parameters, chosen):
+    logits = torch.tensor([[3.0, 2.9, 2.6, 2.0, -1.0]])
+    request = _request(3, (0, 0, 1, 1, 2), temperature=0.0, **parameters)
+
+    assert sample(logits, [request]) == [chosen]
 
 
 @settings(max_examples=25, deadline=None)
@@ -165,8 +212,46 @@ def _logit_rows(vocab_size, element):
     return st.lists(element, min_size=vocab_size, max_size=vocab_size)
 
 
+@st.composite
+def _changing_requests(draw, vocab_size):
+    tokens = st.integers(0, vocab_size - 1)
+    known = draw(st.lists(tokens, min_size=1, max_size=20))
+    return _request(
+        output_index=draw(st.integers(0, len(known) - 1)),
+        known_token_ids=tuple(known),
+        temperature=draw(st.sampled_from([0.0, 1.0])),
+        seed=draw(st.integers(0, 2**64 - 1)),
+        presence_penalty=draw(st.sampled_from([0.0, 0.7, -1.9])),
+        frequency_penalty=draw(st.sampled_from([0.0, 0.3, -0.9])),
+        repetition_penalty=draw(st.sampled_from([1.0, 1.3, 0.4])),
+        logit_bias=draw(st.dictionaries(tokens, st.sampled_from([-100.0, 0.55, 3.3]), max_size=4)),
+        min_output_tokens=draw(st.integers(0, 20)),
+        stop_token_ids=draw(st.frozensets(tokens | st.just(vocab_size + 7), max_size=2)),
+    )
+
+
+def _naive_adjusted(logits, request):
+    """Token by token, in the order in which vLLM changes a logit."""
+    p = request.parameters
+    known = list(request.known_token_ids)
+    output = known[len(known) - request.output_index :]
+    changed = logits.copy()
+    for token in range(len(logits)):
+        changed[token] += np.float32(p.logit_bias.get(token, 0.0))
+        if token in known and changed[token] > 0:
+            changed[token] /= np.float32(p.repetition_penalty)
+        elif token in known:
+            changed[token] *= np.float32(p.repetition_penalty)
+        changed[token] -= np.float32(p.frequency_penalty) * np.float32(output.count(token))
+        changed[token] -= np.float32(p.presence_penalty) * np.float32(token in output)
+        if token in p.stop_token_ids and request.output_index < p.min_output_tokens:
+            changed[token] = -np.inf
+    return changed
+
+
 def _naive_sample(logits, request):
     p = request.parameters
+    logits = _naive_adjusted(logits, request)
     if p.temperature == 0:
         return int(np.argmax(logits))
     scaled = (logits.astype(np.float32) - logits.max()) / np.float32(p.temperature)

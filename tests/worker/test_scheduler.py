@@ -382,3 +382,34 @@ def test_a_context_that_is_full_ends_a_sequence():
 def test_settings_that_could_never_run_anything_are_refused(wrong):
     with pytest.raises(ValueError, match=r"at least|or more"):
         SchedulerSettings(**wrong)
+
+
+# What the sampler is told.
+
+
+def test_the_known_tokens_are_handed_over_exactly_when_a_penalty_reads_them():
+    # given one sequence with a penalty and one without
+    driver = EngineDriver()
+    driver.add(1, prompt_of(5), max_output_tokens=4, frequency_penalty=0.5)
+    driver.add(2, prompt_of(6, first=50), max_output_tokens=4)
+
+    for step in range(4):
+        known = [*driver.prompts[1], *driver.outputs[1]]
+        driver.step()
+        samples = {chunk.sequence_id: chunk.sample for chunk in driver.runner.batches[-1].chunks}
+
+        # then it is prompt and output so far, the output last
+        assert list(samples[1].known_token_ids) == known
+        assert samples[1].output_index == step
+        assert samples[2].known_token_ids == ()
+
+
+def test_a_bias_outside_the_vocabulary_ends_only_its_own_sequence():
+    driver = EngineDriver()
+    driver.add(1, prompt_of(5), logit_bias={1000: 1.0})
+    driver.add(2, prompt_of(6))
+
+    driver.run()
+
+    assert driver.finish_reasons == {1: "error", 2: "length"}
+    assert "bias token id" in driver.errors[1]

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import secrets
+from collections import Counter
 
 import httpx
 import msgspec
@@ -112,6 +113,67 @@ def test_the_same_seed_gives_the_same_answer_and_the_bodys_seed_wins(client):
 
     assert answer(None, "5") == answer(None, "5") == answer(5, "6")
     assert answer(5, "6") != answer(6, "6")
+
+
+def completion_ids(client: httpx.Client, **fields: object) -> list[int]:
+    body = {"model": TINY_NAME, "prompt": [97, 98], "temperature": 0, "max_tokens": 40}
+    response = client.post(
+        "/v1/completions", json={**body, "return_token_ids": True, "ignore_eos": True, **fields}
+    )
+    assert response.status_code == 200, response.text
+    return response.json()["choices"][0]["token_ids"]
+
+
+def test_a_bias_makes_and_forbids_tokens(client):
+    plain = completion_ids(client)
+
+    made = completion_ids(client, logit_bias={"70": 100})
+    forbidden = completion_ids(client, logit_bias=dict.fromkeys(map(str, plain), -100))
+
+    assert made == [70] * 40
+    assert not set(forbidden) & set(plain)
+
+
+def test_penalties_spread_over_the_tokens_that_a_bias_allows(client):
+    # given four tokens that are about equally likely, and nothing beside them
+    biases = {"70": 100, "71": 99.9, "72": 99.8, "97": 99.7}
+
+    # when / then the same token cannot win again and again
+    for penalty in ({"frequency_penalty": 2}, {"frequency_penalty": 2, "presence_penalty": 2}):
+        counts = Counter(completion_ids(client, logit_bias=biases, **penalty))
+        assert set(counts) == {70, 71, 72, 97}
+        assert max(counts.values()) - min(counts.values()) <= 4
+    # the prompt's own token is avoided by the repetition penalty alone
+    assert 97 not in completion_ids(client, logit_bias={"97": 100, "70": 95}, repetition_penalty=1.5)[:1]
+    assert completion_ids(client, logit_bias={"97": 100, "70": 95}, presence_penalty=2)[0] == 97
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_nothing_ends_an_answer_before_its_least_length(client, stream):
+    # given a token that always comes, and ends the answer
+    fields = {"logit_bias": {"70": 100}, "stop_token_ids": [70], "stream": stream}
+    body = {"model": TINY_NAME, "prompt": "abc", "temperature": 0, "return_token_ids": True, **fields}
+
+    def answer(**more: object) -> tuple[list[int], str]:
+        text = client.post("/v1/completions", json={**body, **more}).text
+        events = text.split("\n\n") if stream else ["data: " + text]
+        choices = [json.loads(event[6:])["choices"][0] for event in events if event[:7] == "data: {"]
+        return [i for choice in choices for i in choice["token_ids"]], choices[-1]["finish_reason"]
+
+    # when / then
+    assert answer() == ([70], "stop")
+    ids, reason = answer(min_tokens=6)
+    assert (len(ids), ids[-1], reason) == (7, 70, "stop")
+    assert 70 not in ids[:6]
+    assert answer(min_tokens=6, max_tokens=6)[1] == "length"
+
+
+def test_a_bias_of_a_token_that_the_model_does_not_have_is_refused(client):
+    response = client.post(CHAT, json=chat_body(logit_bias={"99999": 1}))
+
+    assert response.status_code == 400
+    assert error_of(response)["param"] == "logit_bias"
+    assert "99999" in str(error_of(response)["message"])
 
 
 def test_several_prompts_are_several_choices(client):

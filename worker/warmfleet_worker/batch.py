@@ -13,6 +13,8 @@ class SampleRequest:
     parameters: SamplingParameters
     output_index: int
     """How many tokens the sequence has generated before this one."""
+    known_token_ids: Seq[int] = ()
+    """Prompt and output so far, only if a penalty reads them. The last `output_index` are the output."""
 
 
 @dataclass(frozen=True, slots=True)

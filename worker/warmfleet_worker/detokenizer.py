@@ -46,10 +46,14 @@ class StopMatcher:
 class Detokenizer:
     """Text of one sequence of token ids, control tokens left out."""
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, stops: Sequence[str] = ()) -> None:
+    def __init__(
+        self, tokenizer: tokenizers.Tokenizer, stops: Sequence[str] = (), *, min_tokens: int = 0
+    ) -> None:
+        """Stop strings count from the text of the token after the first `min_tokens` on."""
         self._tokenizer = tokenizer
         self._stream = DecodeStream(skip_special_tokens=True)
         self._matcher = StopMatcher(stops)
+        self._min_tokens = min_tokens
         self._token_ids: list[int] = []
         self._decoded_chars = 0
 
@@ -67,14 +71,17 @@ class Detokenizer:
         if not piece:
             return ""
         self._decoded_chars += len(piece)
-        return self._matcher.push(piece)
+        return self._match(piece)
 
     def finish(self) -> str:
         """What is left when no more tokens come, an incomplete character as U+FFFD."""
         if self.stopped:
             return ""
         whole = self._tokenizer.decode(self._token_ids, skip_special_tokens=True)
-        return self._matcher.push(whole[self._decoded_chars :]) + self._matcher.finish()
+        return self._match(whole[self._decoded_chars :]) + self._matcher.finish()
+
+    def _match(self, text: str) -> str:
+        return text if len(self._token_ids) <= self._min_tokens else self._matcher.push(text)
 
 
 def _possible_start(text: str, stop: str) -> int:

@@ -185,8 +185,9 @@ class EngineCore:
         prompt_tokens = len(message.prompt_token_ids)
         if not prompt_tokens:
             return "the prompt has no tokens"
-        if min(message.prompt_token_ids) < 0 or max(message.prompt_token_ids) >= self._vocabulary_size:
-            return f"a prompt token id lies outside the vocabulary of {self._vocabulary_size}"
+        for what, token_ids in (("prompt", message.prompt_token_ids), ("bias", message.sampling.logit_bias)):
+            if token_ids and (min(token_ids) < 0 or max(token_ids) >= self._vocabulary_size):
+                return f"a {what} token id lies outside the vocabulary of {self._vocabulary_size}"
         needed_tokens = prompt_tokens + min(message.sampling.max_output_tokens, 1)
         context_tokens = self._settings.max_model_length_tokens
         if needed_tokens > context_tokens:

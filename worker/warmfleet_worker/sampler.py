@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from warmfleet_worker.batch import SampleRequest
+from warmfleet_worker.penalties import adjusted
 from warmfleet_worker.philox import philox_4x32
 
 NUCLEUS_CANDIDATES: Final = 512
@@ -22,10 +23,11 @@ NUCLEUS_CANDIDATES: Final = 512
 def sample(logits: Tensor, requests: Sequence[SampleRequest]) -> list[int | None]:
     """Choose one token id per row of `logits`, [rows, vocabulary]; None for a row that is not finite.
 
-    Order of the filters: temperature, top-k, top-p, min-p. Tokens that tie with the last one kept are
-    kept too. Greedy rows, and ties of noisy scores, give the lowest id.
+    Bias and penalties come first; then the filters: temperature, top-k, top-p, min-p. Tokens that tie
+    with the last one kept are kept too. Greedy rows, and ties of noisy scores, give the lowest id.
     """
     assert logits.shape[0] == len(requests)
+    logits = adjusted(logits, requests)
     best = logits.amax(dim=-1, keepdim=True)
     noisy = [row for row, request in enumerate(requests) if request.parameters.temperature > 0]
     scores = logits

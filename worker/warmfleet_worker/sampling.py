@@ -15,6 +15,22 @@ class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     """64 bits. Noise is Philox(seed, output index, vocabulary id): equal on every device, in every batch."""
     max_output_tokens: int = 16
+    min_output_tokens: int = 0
+    """Until so many are generated, no token of `stop_token_ids` can be chosen."""
+    logit_bias: dict[int, float] = {}
+    """Added to the logits of these token ids."""
+    presence_penalty: float = 0.0
+    """Taken once from the logit of every token that has been generated."""
+    frequency_penalty: float = 0.0
+    """Taken from the logit of a token as often as it has been generated."""
+    repetition_penalty: float = 1.0
+    """Divides a positive logit, multiplies another one, of every token in the prompt or generated
+    (Keskar et al. 2019, arXiv:1909.05858)."""
     stop_token_ids: frozenset[int] = frozenset()
     """Ends the sequence; the id itself is not part of the text. Includes the model's own end tokens
     unless the request ignores them."""
+
+    @property
+    def has_penalty(self) -> bool:
+        """Whether the choice of a token depends on the tokens before it, beyond the model."""
+        return bool(self.presence_penalty or self.frequency_penalty) or self.repetition_penalty != 1

@@ -226,7 +226,8 @@ class Scheduler:
         end = first + tokens
         sample = None
         if end == len(sequence.token_ids) and sequence.wants_token:
-            sample = SampleRequest(sequence.sampling, sequence.output_tokens)
+            known = tuple(sequence.token_ids) if sequence.sampling.has_penalty else ()
+            sample = SampleRequest(sequence.sampling, sequence.output_tokens, known)
         return Chunk(
             sequence_id=sequence.sequence_id,
             token_ids=tuple(sequence.token_ids[first:end]),

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import Any
 
 from warmfleet_contracts.blocks import CacheIdentity
 from warmfleet_worker.batch import Chunk, ChunkResult, StepBatch, StepResult
@@ -187,9 +188,11 @@ class EngineDriver:
         stop_token_ids: frozenset[int] = frozenset(),
         salt: bytes = b"",
         use_prefix_cache: bool = True,
+        **parameters: Any,
     ) -> None:
+        """`parameters` are more of `SamplingParameters`; the runner is told of them and ignores them."""
         sampling = SamplingParameters(
-            temperature=0.0, max_output_tokens=max_output_tokens, stop_token_ids=stop_token_ids
+            temperature=0.0, max_output_tokens=max_output_tokens, stop_token_ids=stop_token_ids, **parameters
         )
         self.prompts[sequence_id] = list(prompt)
         self.sampling[sequence_id] = sampling

@@ -104,6 +104,7 @@ class PromptReader:
         *,
         param: str,
     ) -> list[SequenceRequest]:
+        self._check_bias(request.logit_bias)
         for token_ids in prompts:
             self._check(token_ids, param)
         return [
@@ -137,6 +138,14 @@ class PromptReader:
                 code="context_length_exceeded",
             )
 
+    def _check_bias(self, logit_bias: dict[int, float]) -> None:
+        highest = max(logit_bias, default=0)
+        if highest >= self._ready.vocabulary_size:
+            raise RequestError(
+                f"logit_bias: expected token ids below {self._ready.vocabulary_size}, got {highest}",
+                param="logit_bias",
+            )
+
     def _sampling(
         self, request: GenerationRequest, prompt_tokens: int, drawn_seed: int | None
     ) -> SamplingParameters:
@@ -150,6 +159,11 @@ class PromptReader:
             min_p=request.min_p,
             seed=secrets.randbits(64) if seed is None else seed,
             max_output_tokens=min(request.max_output_tokens or left, left),
+            min_output_tokens=request.min_tokens,
+            logit_bias=request.logit_bias,
+            presence_penalty=request.presence_penalty,
+            frequency_penalty=request.frequency_penalty,
+            repetition_penalty=request.repetition_penalty,
             stop_token_ids=frozenset((*request.stop_token_ids, *end_token_ids)),
         )
 

@@ -91,7 +91,9 @@ class Answer(Response):
                 Choice(
                     index,
                     generation,
-                    Detokenizer(worker.encoder.tokenizer, plan.request.stop),
+                    Detokenizer(
+                        worker.encoder.tokenizer, plan.request.stop, min_tokens=plan.request.min_tokens
+                    ),
                     len(sequence.prompt_token_ids),
                     sequence.sampling.stop_token_ids,
                     worker.metrics,

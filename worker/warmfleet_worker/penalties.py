@@ -1,0 +1,60 @@
+"""What a request changes in the logits before a token is chosen: bias, penalties, the minimum length.
+
+The order is vLLM's: bias, repetition, frequency and presence penalty. Only the few tokens concerned are
+touched, and rows without any of it cost nothing.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from warmfleet_worker.batch import SampleRequest
+
+
+def adjusted(logits: Tensor, requests: Sequence[SampleRequest]) -> Tensor:
+    """`logits`, [rows, vocabulary], as the requests of the rows change them; the argument stays as it is."""
+    rows = [(row, request) for row, request in enumerate(requests) if _changes_logits(request)]
+    if not rows:
+        return logits
+    logits = logits.clone()
+    for row, request in rows:
+        _adjust(logits[row], request)
+    return logits
+
+
+def _changes_logits(request: SampleRequest) -> bool:
+    parameters = request.parameters
+    return bool(parameters.logit_bias) or parameters.has_penalty or _must_go_on(request)
+
+
+def _must_go_on(request: SampleRequest) -> bool:
+    return request.output_index < request.parameters.min_output_tokens
+
+
+def _adjust(row: Tensor, request: SampleRequest) -> None:
+    """Change one row of logits, [vocabulary], in place."""
+    parameters = request.parameters
+    if parameters.logit_bias:
+        biases = torch.tensor(list(parameters.logit_bias.values()), dtype=row.dtype, device=row.device)
+        row[_ids(list(parameters.logit_bias), row)] += biases
+    known = request.known_token_ids
+    if parameters.repetition_penalty != 1:
+        seen = _ids(list(set(known)), row)
+        values, penalty = row[seen], parameters.repetition_penalty
+        row[seen] = torch.where(values > 0, values / penalty, values * penalty)
+    if parameters.frequency_penalty or parameters.presence_penalty:
+        counts = Counter(known[len(known) - request.output_index :])
+        generated = _ids(list(counts), row)
+        times = torch.tensor(list(counts.values()), dtype=row.dtype, device=row.device)
+        row[generated] -= parameters.frequency_penalty * times
+        row[generated] -= parameters.presence_penalty
+    if _must_go_on(request):
+        # A client may name stop tokens that the model does not have.
+        row[_ids([stop for stop in parameters.stop_token_ids if stop < row.shape[0]], row)] = -math.inf
+
+
+def _ids(token_ids: Sequence[int], row: Tensor) -> Tensor:
+    return torch.tensor(token_ids, dtype=torch.int64, device=row.device)
