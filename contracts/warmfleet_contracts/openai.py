@@ -31,6 +31,8 @@ __all__ = [
 
 MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 MAX_PROMPTS: Final = 64
+MAX_CHOICES: Final = 8
+"""Of one prompt."""
 MAX_STOP_STRINGS: Final = 16
 MAX_STOP_BYTES: Final = 256
 MAX_STOP_TOKEN_IDS: Final = 128
@@ -68,8 +70,6 @@ NO_EFFECT: Final = frozenset(
 """Fields that are accepted and change nothing."""
 
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
-    "n": (1,),
-    "best_of": (1,),
     "length_penalty": (1,),
     "logprobs": (False,),
     "top_logprobs": (0,),
@@ -133,6 +133,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     n: int = 1
+    """Choices per prompt; choice i draws its noise from seed + i."""
     return_token_ids: bool = False
     """Each choice also carries the ids it consists of, as vLLM's field of that name asks."""
     ignored_fields: tuple[str, ...] = ()
@@ -259,9 +260,22 @@ def _take_common(fields: RequestFields, *, max_output_tokens: int | None) -> Gen
         stop=_take_stop(fields),
         stop_token_ids=tuple(stop_token_ids),
         ignore_eos=fields.take("ignore_eos", _BOOL, False),
+        n=_take_choices(fields),
         return_token_ids=fields.take("return_token_ids", _BOOL, False),
     )
     return msgspec.structs.replace(request, ignored_fields=fields.left[:MAX_IGNORED_FIELDS])
+
+
+def _take_choices(fields: RequestFields) -> int:
+    choices = fields.take("n", _CHOICES, 1)
+    best_of = fields.take("best_of", _CHOICES, choices)
+    if best_of != choices:
+        raise RequestError(
+            f"best_of: expected the same as n, {choices}, as no choice is thrown away, got {best_of}",
+            param="best_of",
+            code="unsupported_parameter",
+        )
+    return choices
 
 
 def _take_min_tokens(fields: RequestFields, max_output_tokens: int | None) -> int:
@@ -357,6 +371,9 @@ class _StreamOptions(msgspec.Struct):
 _BOOL: Final = msgspec.json.Decoder(bool)
 _POSITIVE: Final[msgspec.json.Decoder[int | None]] = msgspec.json.Decoder(
     Annotated[int, msgspec.Meta(ge=1)] | None
+)
+_CHOICES: Final[msgspec.json.Decoder[int]] = msgspec.json.Decoder(
+    Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)]
 )
 _COUNT: Final[msgspec.json.Decoder[int]] = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=0, lt=2**31)])
 _PENALTY: Final[msgspec.json.Decoder[float]] = msgspec.json.Decoder(Penalty)

@@ -127,11 +127,12 @@ class Generation:
                 body_bytes=len(body),
                 head=_head(decoded),
                 count=1 if isinstance(decoded, ChatRequest) else len(decoded.prompts),
+                choices=decoded.n,
             ),
             salt=salt,
             seed=secrets.randbits(63) if decoded.seed is None else None,
             started=started,
-            silent_events=1 if is_chat else 0,
+            silent_events=decoded.n if is_chat else 0,
         )
 
     def _decision(self, request: Request, decoded: Decoded, call: Call) -> Decision:

@@ -95,7 +95,7 @@ class Picker:
                 uid=best.uid,
                 uncached_tokens=best.uncached_tokens,
                 blocks=prediction.needed_blocks,
-                sequences=prompts.count,
+                sequences=prompts.sequences,
                 new_hashes=prediction.new_hashes,
             ),
         )
@@ -197,7 +197,11 @@ class Picker:
         )
         rates = measured_rates(view.load.step_time) or peers[_identity(view)]
         uncached = prediction.prompt_tokens - prediction.cached_tokens
-        work = Work(uncached_tokens=uncached, needed_blocks=prediction.needed_blocks, sequences=prompts.count)
+        work = Work(
+            uncached_tokens=uncached,
+            needed_blocks=prediction.needed_blocks,
+            sequences=prompts.sequences,
+        )
         return Candidate(
             uid=uid,
             endpoint=view.endpoint.name,

@@ -58,6 +58,7 @@ class RequestPrompts:
         body_bytes: int,
         head: bytes,
         count: int = 1,
+        choices: int = 1,
     ) -> None:
         """Keep `encoded`, token ids per prompt by tokenizer digest; nothing is hashed yet.
 
@@ -67,6 +68,8 @@ class RequestPrompts:
         self._salt = salt
         self._hashed: dict[tuple[bytes, int, str], tuple[HashedPrompt, ...]] = {}
         self.count = count
+        self.sequences = count * choices
+        """What a worker runs for it; the choices of one prompt share its blocks."""
         self.estimated_tokens = max(body_bytes // BYTES_PER_TOKEN, 1)
         first = next((encoded[digest][0] for digest in sorted(encoded)), None)
         self.head_key = _digest(head[:HEAD_BYTES] if first is None else _as_bytes(first[:HEAD_TOKENS]))

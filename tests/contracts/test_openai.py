@@ -45,7 +45,8 @@ def test_a_minimal_chat_request_gets_the_documented_defaults():
 def test_null_means_absent_for_every_field():
     names = ["stream", "stream_options", "seed", "cache_salt", "max_tokens", "max_completion_tokens"]
     names += ["temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids", "ignore_eos", *UNSUPPORTED]
-    names += ["presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_tokens"]
+    names += ["presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_tokens", "n"]
+    names += ["best_of"]
 
     assert chat(**dict.fromkeys(names)) == chat()
 
@@ -86,7 +87,6 @@ def test_neutral_values_change_nothing(field, value):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 2),
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
         ("response_format", {"type": "json_schema"}),
@@ -118,6 +118,9 @@ def test_a_field_that_would_change_the_answer_is_refused_by_name(field, value):
         ("logit_bias", {"word": 1}, ["logit_bias", "int", "word"]),
         ("logit_bias", {"-1": 1}, ["logit_bias", "0", "-1"]),
         ("logit_bias", dict.fromkeys(map(str, range(1025)), 1), ["logit_bias", "1024"]),
+        ("n", 0, ["n", "1", "0"]),
+        ("n", 9, ["n", "8", "9"]),
+        ("best_of", 3, ["best_of", "1", "3"]),
         ("min_tokens", -1, ["min_tokens", "0", "-1"]),
         ("max_tokens", 0, ["max_tokens", "1", "0"]),
         ("max_completion_tokens", "many", ["max_completion_tokens", "int"]),
@@ -209,6 +212,11 @@ def test_the_least_length_is_not_beyond_the_greatest():
     error = refusal_of(min_tokens=6, max_tokens=5)
     assert error.param == "min_tokens"
     assert "5, got 6" in error.message
+
+
+def test_best_of_n_is_n():
+    assert chat(n=3, best_of=3).n == chat(n=3).n == 3
+    assert refusal_of(n=2, best_of=4).code == "unsupported_parameter"
 
 
 def test_a_negative_seed_is_the_same_64_bits():

@@ -26,13 +26,14 @@ def chain(tokens: Sequence[int], identity: bytes = IDENTITY) -> list[BlockHash]:
     return block_hashes(block_root(CacheIdentity(identity), salt=b"salt"), tokens, BLOCK)
 
 
-def prompts(*token_lists: Sequence[int], digest: str = "t") -> RequestPrompts:
+def prompts(*token_lists: Sequence[int], digest: str = "t", choices: int = 1) -> RequestPrompts:
     return RequestPrompts(
         encoded={digest: [list(tokens) for tokens in token_lists]},
         salt=b"salt",
         body_bytes=1000,
         head=b"head",
         count=len(token_lists),
+        choices=choices,
     )
 
 
@@ -226,6 +227,15 @@ def test_prompts_of_one_request_share_what_the_first_one_computes() -> None:
     assert choice.prediction.first.cached_tokens == 0
     assert choice.prediction.cached_tokens == 64
     assert choice.charge.sequences == 2
+
+
+def test_the_choices_of_a_prompt_take_a_seat_each_and_its_prefill_once() -> None:
+    fleet = PickerFleet("a")
+
+    one, four = (fleet.pick(prompts(list(range(64)), choices=choices)).charge for choices in (1, 4))
+
+    assert (one.sequences, four.sequences) == (1, 4)
+    assert (four.uncached_tokens, four.blocks) == (one.uncached_tokens, one.blocks)
 
 
 def test_a_decision_about_a_long_prompt_takes_about_a_millisecond() -> None:

@@ -176,6 +176,57 @@ def test_a_bias_of_a_token_that_the_model_does_not_have_is_refused(client):
     assert "99999" in str(error_of(response)["message"])
 
 
+def test_each_of_n_choices_is_the_answer_to_the_next_seed_and_the_prompt_counts_once(client):
+    # given a prompt of several blocks that nobody has sent
+    body = chat_body(fresh_text(200), temperature=1.5, ignore_eos=True)
+
+    # when
+    several = client.post(CHAT, json={**body, "n": 4, "seed": -2}).json()
+    alone = [client.post(CHAT, json={**body, "seed": seed}).json() for seed in (-2, -1, 0, 1)]
+
+    # then
+    texts = [choice["message"]["content"] for choice in several["choices"]]
+    assert [choice["index"] for choice in several["choices"]] == [0, 1, 2, 3]
+    assert texts == [answer["choices"][0]["message"]["content"] for answer in alone]
+    assert len(set(texts)) == 4
+    assert several["usage"]["prompt_tokens"] == alone[0]["usage"]["prompt_tokens"]
+    assert several["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+    assert several["usage"]["completion_tokens"] == 32
+
+
+def test_the_choices_of_a_prompt_share_its_blocks(client, shared_worker):
+    def hit_tokens() -> float:
+        lines = client.get("/metrics").text.splitlines()
+        return next(float(x.split()[-1]) for x in lines if x.startswith("vllm:prefix_cache_hits_total{"))
+
+    body = chat_body(fresh_text(200), n=5)
+    before = hit_tokens()
+
+    answer = client.post(CHAT, json=body).json()
+
+    # Four followers find every full block of the leader.
+    assert hit_tokens() - before == 4 * ((answer["usage"]["prompt_tokens"] - 1) // 16 * 16) > 0
+    assert shared_worker.wait_until_idle()["pinned_blocks"] == 0
+
+
+def test_the_choices_of_several_prompts_stand_prompt_by_prompt(client):
+    body = {"model": TINY_NAME, "max_tokens": 6, "seed": 7, "ignore_eos": True, "echo": True}
+
+    both = client.post(
+        "/v1/completions", json={**body, "prompt": ["one", "two"], "n": 2, "best_of": 2}
+    ).json()
+    alone = [
+        client.post("/v1/completions", json={**body, "prompt": prompt, "seed": seed}).json()
+        for prompt in ("one", "two")
+        for seed in (7, 8)
+    ]
+
+    assert [choice["index"] for choice in both["choices"]] == [0, 1, 2, 3]
+    assert [x["text"] for x in both["choices"]] == [answer["choices"][0]["text"] for answer in alone]
+    assert both["usage"]["prompt_tokens"] == 6
+    assert both["usage"]["completion_tokens"] == 24
+
+
 def test_several_prompts_are_several_choices(client):
     body = {"model": TINY_NAME, "max_tokens": 6, "temperature": 0, "ignore_eos": True}
     prompts = [fresh_text(), fresh_text(), "short"]
@@ -270,7 +321,7 @@ def test_a_prompt_that_does_not_fit_is_refused_in_the_words_clients_match(client
         (b'{"model": "other", "messages": [{"role": "user", "content": "x"}]}', 404, "model"),
         (b'{"model": "tiny", "messages": []}', 400, "messages"),
         (b'{"model": "tiny", "messages": [{"role": "root", "content": "x"}]}', 400, "messages"),
-        (b'{"model": "tiny", "messages": [{"role": "user", "content": "x"}], "n": 3}', 400, "n"),
+        (b'{"model": "tiny", "messages": [{"role": "user", "content": "x"}], "n": 9}', 400, "n"),
     ],
 )
 def test_a_wrong_chat_request_is_refused_in_openais_shape(client, body, status, param):

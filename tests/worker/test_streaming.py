@@ -131,6 +131,30 @@ def test_streams_of_several_prompts_interleave_and_agree_with_the_plain_answer(c
     assert list(texts.values()) == [choice["text"] for choice in plain["choices"]]
 
 
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+def test_streams_of_n_choices_agree_with_the_plain_answer(client, path):
+    body = chat_body(n=3, seed=5, temperature=1.0)
+    if path != CHAT:
+        body["prompt"] = body.pop("messages")[0]["content"]
+    plain = client.post(path, json=body).json()
+
+    stream = client.post(path, json={**body, "stream": True, "stream_options": {"include_usage": True}})
+
+    *chunks, usage = [json.loads(event) for event in events_of(stream)[:-1]]
+    texts, reasons = dict.fromkeys(range(3), ""), {}
+    for chunk in chunks:
+        (choice,) = chunk["choices"]
+        texts[choice["index"]] += choice["delta"].get("content", "") if path == CHAT else choice["text"]
+        reasons[choice["index"]] = choice["finish_reason"]
+    assert list(texts.values()) == [
+        choice["message"]["content"] if path == CHAT else choice["text"] for choice in plain["choices"]
+    ]
+    assert reasons == dict.fromkeys(range(3), "length")
+    # Usage differs only in what the cache held.
+    del usage["usage"]["prompt_tokens_details"], plain["usage"]["prompt_tokens_details"]
+    assert usage["usage"] == plain["usage"]
+
+
 def test_every_event_arrives_by_itself_while_the_model_works(shared_worker):
     with (
         shared_worker.client() as client,

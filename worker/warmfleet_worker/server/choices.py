@@ -56,11 +56,16 @@ class Choice:
         *,
         leading_text: str = "",
         return_token_ids: bool = False,
+        shares_prompt: bool = False,
     ) -> None:
-        """`hidden_ids` end the sequence and are no part of the text; `leading_text` comes before it."""
+        """`hidden_ids` end the sequence and are no part of the text; `leading_text` comes before it.
+
+        `shares_prompt` says that an earlier choice has the same prompt and stands for it in the usage.
+        """
         self.index = index
         self.generation = generation
         self.prompt_tokens = prompt_tokens
+        self.shares_prompt = shares_prompt
         self.completion_tokens = 0
         self.finish_reason = ""
         self.first_token_seconds: float | None = None
@@ -199,9 +204,10 @@ async def deltas(
 
 
 def total_usage(choices: Sequence[Choice]) -> Usage:
-    """Sum over all choices."""
+    """Each prompt once, what was generated for all choices."""
+    prompts = [choice for choice in choices if not choice.shares_prompt]
     return Usage(
-        prompt_tokens=sum(choice.prompt_tokens for choice in choices),
+        prompt_tokens=sum(choice.prompt_tokens for choice in prompts),
         completion_tokens=sum(choice.completion_tokens for choice in choices),
-        cached_tokens=sum(choice.cached_tokens for choice in choices),
+        cached_tokens=sum(choice.cached_tokens for choice in prompts),
     )

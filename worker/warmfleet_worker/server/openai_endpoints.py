@@ -49,6 +49,7 @@ class OpenAIEndpoints:
             if decoded.echo
             else ""
             for prompt in decoded.prompts
+            for _ in range(decoded.n)
         ]
         plan = AnswerPlan(
             request=decoded, dialect=CompletionDialect(), sequences=sequences, leading_texts=texts

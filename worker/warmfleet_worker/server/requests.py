@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 
@@ -82,14 +83,14 @@ class PromptReader:
         self._ready = ready
 
     async def chat(self, request: ChatRequest, dispatch: DispatchHeaders) -> list[SequenceRequest]:
-        """The one sequence of a chat request; raises RequestError."""
+        """The `n` sequences of a chat request; raises RequestError."""
         token_ids = await encode_messages(self._encoder, request.messages)
         return self._sequences(request, [token_ids], dispatch, param="messages")
 
     async def completion(
         self, request: CompletionRequest, dispatch: DispatchHeaders
     ) -> list[SequenceRequest]:
-        """One sequence per prompt; raises RequestError."""
+        """`n` sequences per prompt, those of a prompt together; raises RequestError."""
         token_ids = [
             await encode_text(self._encoder, prompt) if isinstance(prompt, str) else prompt
             for prompt in request.prompts
@@ -110,13 +111,14 @@ class PromptReader:
         return [
             SequenceRequest(
                 prompt_token_ids=token_ids,
-                sampling=self._sampling(request, len(token_ids), dispatch.seed),
+                sampling=sampling,
                 salt=_request_salt(request, dispatch),
                 # One dispatch is one unit of load at the router, whatever it holds.
                 router_id=dispatch.router_id,
                 dispatch=dispatch.dispatch,
             )
             for token_ids in prompts
+            for sampling in self._samplings(request, len(token_ids), dispatch.seed)
         ]
 
     def _check(self, token_ids: list[int], param: str) -> None:
@@ -145,6 +147,15 @@ class PromptReader:
                 f"logit_bias: expected token ids below {self._ready.vocabulary_size}, got {highest}",
                 param="logit_bias",
             )
+
+    def _samplings(
+        self, request: GenerationRequest, prompt_tokens: int, drawn_seed: int | None
+    ) -> list[SamplingParameters]:
+        """Of each choice of one prompt: they differ in their noise alone."""
+        first = self._sampling(request, prompt_tokens, drawn_seed)
+        return [
+            msgspec.structs.replace(first, seed=(first.seed + index) % 2**64) for index in range(request.n)
+        ]
 
     def _sampling(
         self, request: GenerationRequest, prompt_tokens: int, drawn_seed: int | None

@@ -99,6 +99,7 @@ class Answer(Response):
                     worker.metrics,
                     leading_text=plan.leading_texts[index],
                     return_token_ids=plan.request.return_token_ids,
+                    shares_prompt=index % plan.request.n > 0,
                 )
             )
         return choices
