@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,14 +15,17 @@ from warmfleet_testing.tiny_tokenizer import TINY_CONTROL_TOKENS
 from warmfleet_testing.whole_fleet import WholeFleet, kill, wait_for, whole_fleet
 from warmfleet_testing.worker_process import tiny_served_model
 
-PREFIX = [number % 241 for number in range(320)]
+PREFIX_TOKENS = 640
+COSTLY = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6}
+"""Tiny, but its prefill takes long enough that the worker which holds a prompt is clearly the cheapest."""
 LONG_TOKENS = 700
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeFleet]:
     home = tmp_path_factory.mktemp("home")
-    with whole_fleet(home, tiny_served_model(home / "model"), max_model_length_tokens=1024) as running:
+    model = tiny_served_model(home / "model", **COSTLY, max_position_embeddings=2048)
+    with whole_fleet(home, model, kv_cache="8Mi", max_model_length_tokens=2048) as running:
         yield running
 
 
@@ -30,6 +34,13 @@ def fleet(whole: WholeFleet) -> WholeFleet:
     """The one fleet, recovered from what the test before did to it."""
     whole.wait_until_quiet()
     return whole
+
+
+@pytest.fixture
+def prefix(request: pytest.FixtureRequest) -> list[int]:
+    """A prompt that no other test has left on a worker."""
+    draw = random.Random(request.node.name)
+    return [draw.randrange(256) for _ in range(PREFIX_TOKENS)]
 
 
 def completion(prompt: list[int], **fields: object) -> dict[str, object]:
@@ -63,9 +74,11 @@ def wait_until_restarted(fleet: WholeFleet, name: str, before: dict[str, Any]) -
     wait_for(lambda: fleet.endpoints()[name]["ready"], f"{name} is routed again", seconds=60)
 
 
-def test_a_worker_killed_before_the_first_byte_costs_latency_alone(fleet: WholeFleet) -> None:
+def test_a_worker_killed_before_the_first_byte_costs_latency_alone(
+    fleet: WholeFleet, prefix: list[int]
+) -> None:
     # Given a prefix that one worker holds, and that worker frozen, so that no byte can come from it
-    holder = fleet.decision(ask(fleet, PREFIX))["endpoint"]
+    holder = fleet.decision(ask(fleet, prefix))["endpoint"]
     fleet.wait_until_quiet()
     before = worker(fleet, holder)
     epoch = fleet.endpoints()[holder]["epoch"]
@@ -73,7 +86,7 @@ def test_a_worker_killed_before_the_first_byte_costs_latency_alone(fleet: WholeF
 
     # When a request goes there and the worker dies under it
     with ThreadPoolExecutor() as threads:
-        answer = threads.submit(ask, fleet, PREFIX)
+        answer = threads.submit(ask, fleet, prefix)
         wait_for(lambda: fleet.endpoints()[holder]["open_dispatches"] == 1, "the request is with its worker")
         kill(before["pid"])
         response = answer.result(timeout=60)
@@ -89,9 +102,9 @@ def test_a_worker_killed_before_the_first_byte_costs_latency_alone(fleet: WholeF
     assert endpoint["resident_blocks"] == 0
 
 
-def test_a_worker_killed_in_a_stream_leaves_an_error_object(fleet: WholeFleet) -> None:
+def test_a_worker_killed_in_a_stream_leaves_an_error_object(fleet: WholeFleet, prefix: list[int]) -> None:
     pids = {process["name"]: process["pid"] for process in fleet.processes("worker")}
-    body = completion(PREFIX, max_tokens=LONG_TOKENS, stream=True)
+    body = completion(prefix, max_tokens=LONG_TOKENS, stream=True)
     with httpx.stream("POST", f"{fleet.url}/v1/completions", json=body, timeout=60) as response:
         lines = (line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: "))
         assert "choices" in json.loads(next(lines))
@@ -104,8 +117,10 @@ def test_a_worker_killed_in_a_stream_leaves_an_error_object(fleet: WholeFleet) -
     assert error["type"]
 
 
-def test_an_engine_killed_takes_its_server_along_and_both_come_back(fleet: WholeFleet) -> None:
-    holder = fleet.decision(ask(fleet, PREFIX))["endpoint"]
+def test_an_engine_killed_takes_its_server_along_and_both_come_back(
+    fleet: WholeFleet, prefix: list[int]
+) -> None:
+    holder = fleet.decision(ask(fleet, prefix))["endpoint"]
     fleet.wait_until_quiet()
     before = worker(fleet, holder)
     epoch = fleet.endpoints()[holder]["epoch"]
@@ -114,12 +129,12 @@ def test_an_engine_killed_takes_its_server_along_and_both_come_back(fleet: Whole
 
     wait_until_restarted(fleet, holder, before)
     assert fleet.endpoints()[holder]["epoch"] != epoch
-    assert ask(fleet, PREFIX).json()["usage"]["completion_tokens"] == 4
+    assert ask(fleet, prefix).json()["usage"]["completion_tokens"] == 4
 
 
-def test_a_restarted_router_is_precise_from_its_first_decision(fleet: WholeFleet) -> None:
+def test_a_restarted_router_is_precise_from_its_first_decision(fleet: WholeFleet, prefix: list[int]) -> None:
     # Given a prefix on one worker, and a router that has to start over
-    holder = fleet.decision(ask(fleet, PREFIX))["endpoint"]
+    holder = fleet.decision(ask(fleet, prefix))["endpoint"]
     fleet.wait_until_quiet()
     (router,) = fleet.processes("router")
     kill(router["pid"])
@@ -135,12 +150,12 @@ def test_a_restarted_router_is_precise_from_its_first_decision(fleet: WholeFleet
         lambda: fleet.processes("router")[0]["pid"] not in {None, router["pid"]}, "the router is started"
     )
     wait_for(is_ready, "the router is ready")
-    decision = fleet.decision(ask(fleet, PREFIX))
+    decision = fleet.decision(ask(fleet, prefix))
 
     # Then its first decision finds the prefix where it is
     assert decision["mode"] == "precise"
     assert decision["endpoint"] == holder
-    assert decision["predicted_cached_tokens"] == decision["actual_cached_tokens"] == len(PREFIX) - 16
+    assert decision["predicted_cached_tokens"] == decision["actual_cached_tokens"] == PREFIX_TOKENS - 16
 
 
 def test_control_tokens_typed_by_a_user_stay_text(fleet: WholeFleet) -> None:
