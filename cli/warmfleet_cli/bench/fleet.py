@@ -17,11 +17,11 @@ import msgspec
 
 from warmfleet_cli.bench.prefix_results import Prediction, Variant
 from warmfleet_cli.bench.processes import BenchError, LocalProcess, spawned
+from warmfleet_contracts.names import SALT_KEY_VARIABLE
 from warmfleet_contracts.worker_api import CACHE_PATH
 
 SETTLE_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.05
-_SALT_KEY_VARIABLE: Final = "WARMFLEET_SALT_KEY"
 _FLEET_PATH: Final = "/internal/fleet"
 _DECISIONS_PATH: Final = "/internal/decisions"
 
@@ -186,7 +186,7 @@ async def bench_fleet(
                 for number in range(count)
             },
             log_folder=log_folder,
-            environment={_SALT_KEY_VARIABLE: secrets.token_hex(32)},
+            environment={SALT_KEY_VARIABLE: secrets.token_hex(32)},
         )
         await _ready(worker_processes, client)
         urls = iter(await _ready(router_processes, client))

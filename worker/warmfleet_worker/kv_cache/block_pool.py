@@ -17,6 +17,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from warmfleet_contracts.blocks import BlockHash
+from warmfleet_contracts.resident import ChangeBuffer
 
 
 class BlockState(enum.Enum):
@@ -57,8 +58,8 @@ class Block:
 class ResidentChanges:
     """How the set of matchable hashes changed: first `cleared`, then the two disjoint lists."""
 
-    stored: tuple[BlockHash, ...] = ()
-    removed: tuple[BlockHash, ...] = ()
+    stored: tuple[bytes, ...] = ()
+    removed: tuple[bytes, ...] = ()
     cleared: bool = False
 
     def __bool__(self) -> bool:
@@ -84,9 +85,7 @@ class BlockPool:
         self._by_hash: dict[BlockHash, Block] = {}
         self._listed_blocks = 0
         self._evictable_blocks = 0
-        self._stored: dict[BlockHash, None] = {}
-        self._removed: dict[BlockHash, None] = {}
-        self._cleared = False
+        self._changes = ChangeBuffer()
         self._ends = Block(-1)  # stands before the first and after the last listed block
         for block in self._blocks:
             self._link(block, before=self._ends)
@@ -180,10 +179,7 @@ class BlockPool:
             return resident
         block.block_hash = block_hash
         self._by_hash[block_hash] = block
-        if block_hash in self._removed:
-            del self._removed[block_hash]
-        else:
-            self._stored[block_hash] = None
+        self._changes.store(block_hash)
         return block
 
     def clear(self) -> int:
@@ -194,32 +190,26 @@ class BlockPool:
             block.block_hash = None
         self._evictable_blocks = 0
         # What is still held stays resident: the news is "all gone, then these".
-        self._cleared = True
-        self._removed.clear()
-        self._stored = dict.fromkeys(self._by_hash)
+        self._changes.clear()
+        for block_hash in self._by_hash:
+            self._changes.store(block_hash)
         self._spoil(forgotten)
         return len(forgotten)
 
     def take_changes(self) -> ResidentChanges:
         """The net change of the resident hashes since the last call."""
-        changes = ResidentChanges(tuple(self._stored), tuple(self._removed), self._cleared)
-        self._stored.clear()
-        self._removed.clear()
-        self._cleared = False
-        return changes
+        cleared, stored, removed = self._changes.take()
+        return ResidentChanges(tuple(stored), tuple(removed), cleared)
 
     @property
     def has_changes(self) -> bool:
-        return self._cleared or bool(self._stored) or bool(self._removed)
+        return bool(self._changes)
 
     def _forget(self, block: Block) -> None:
         block_hash = _hash_of(block)
         del self._by_hash[block_hash]
         block.block_hash = None
-        if block_hash in self._stored:
-            del self._stored[block_hash]
-        else:
-            self._removed[block_hash] = None
+        self._changes.remove(block_hash)
 
     def _spoil(self, blocks: Sequence[Block]) -> None:
         if self._poison is not None and blocks:
