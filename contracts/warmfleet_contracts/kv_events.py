@@ -8,12 +8,11 @@ are still in the worker's replay buffer, directly the live frames after its posi
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
-from warmfleet_contracts.blocks import BlockHash
 from warmfleet_contracts.errors import ContractError
 
 CONTRACT_VERSION: Final = 1
@@ -35,20 +34,6 @@ class ResidentDigest(msgspec.Struct, frozen=True, array_like=True):
 
     count: int = 0
     xor: bytes = bytes(16)
-
-    def toggled(
-        self, *, stored: Iterable[BlockHash] = (), removed: Iterable[BlockHash] = ()
-    ) -> "ResidentDigest":
-        """The digest after `stored` joined and `removed` left the set."""
-        count = self.count
-        xor = int.from_bytes(self.xor, "little")
-        for block_hash in stored:
-            count += 1
-            xor ^= int.from_bytes(block_hash, "little")
-        for block_hash in removed:
-            count -= 1
-            xor ^= int.from_bytes(block_hash, "little")
-        return ResidentDigest(count=count, xor=xor.to_bytes(16, "little"))
 
 
 class StepTimeFit(msgspec.Struct, frozen=True, kw_only=True):

@@ -115,10 +115,6 @@ class PrefixIndex:
         worker = self._workers.get(uid)
         return worker is not None and worker.precise
 
-    def holds_any(self, block_hash: BlockHash, uids: Iterable[str]) -> bool:
-        """Whether any precise worker among `uids` holds this block."""
-        return any(self.holds(uid, block_hash) for uid in uids)
-
     def position(self, uid: str) -> tuple[str, int] | None:
         """(epoch, seq) of the worker's live generation, suspect or not: where a replay would start.
 

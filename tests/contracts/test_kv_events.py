@@ -16,16 +16,16 @@ from warmfleet_contracts.kv_events import (
     Hello,
     LoadReport,
     MessageReader,
-    ResidentDigest,
     StepTimeFit,
     decode_message,
     encode_message,
     hello_proof,
 )
+from warmfleet_testing.digests import digest_of
 
 HERE = Path(__file__).parent
 ONE, TWO = bytes(range(16)), bytes(range(16, 32))
-DIGEST = ResidentDigest().toggled(stored=[ONE, TWO])
+DIGEST = digest_of([ONE, TWO])
 
 VERSION_1 = {
     "hello": Hello(
@@ -151,19 +151,6 @@ def test_garbage_is_a_contract_error_and_nothing_else(data):
     except ContractError:
         return
     raise AssertionError("garbage was understood")
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.sets(st.binary(min_size=16, max_size=16)), st.randoms(use_true_random=False))
-def test_a_digest_depends_on_the_set_and_not_on_its_history(hashes, shuffler):
-    listed = sorted(hashes)
-    shuffler.shuffle(listed)
-    digest = ResidentDigest()
-    for block_hash in listed:
-        digest = digest.toggled(stored=[block_hash])
-
-    assert digest == ResidentDigest().toggled(stored=sorted(hashes))
-    assert digest.toggled(removed=listed) == ResidentDigest()
 
 
 def test_a_proof_depends_on_every_part():

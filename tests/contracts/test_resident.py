@@ -17,6 +17,7 @@ from warmfleet_contracts.resident import (
     SetMismatchError,
     SnapshotAssembly,
 )
+from warmfleet_testing.digests import digest_of
 
 
 def hash_of(number):
@@ -51,7 +52,7 @@ def test_two_sides_that_apply_the_same_frames_hold_the_same_set(steps):
 
         expected = hashes_of(model)
         assert set(router) == set(mirror) == set(expected)
-        assert router.digest == ResidentDigest().toggled(stored=expected)
+        assert router.digest == digest_of(expected)
         assert router.seq == mirror.seq
 
 
@@ -189,3 +190,18 @@ def test_coalesced_changes_lead_to_the_same_set(held, steps):
     assert set(resident) == set(hashes_of(model))
     assert said_something == bool(cleared or stored or removed)
     assert not buffer
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sets(st.binary(min_size=16, max_size=16)), st.randoms(use_true_random=False))
+def test_a_digest_depends_on_the_set_and_not_on_its_history(hashes, shuffler):
+    listed = sorted(hashes)
+    shuffler.shuffle(listed)
+    resident = ResidentSet("epoch")
+    for seq, block_hash in enumerate(listed, start=1):
+        resident.change(seq, stored=[block_hash])
+    full = resident.digest
+    resident.change(len(listed) + 1, removed=sorted(hashes))
+
+    assert full == digest_of(hashes)
+    assert resident.digest == ResidentDigest()

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from warmfleet_contracts.blocks import BlockHash, CacheIdentity, block_hashes, block_root
-from warmfleet_contracts.kv_events import Frame, Hello, LoadReport, ResidentDigest, StepTimeFit
+from warmfleet_contracts.kv_events import Frame, Hello, LoadReport, StepTimeFit
 from warmfleet_router.discovery import Endpoint
 from warmfleet_router.endpoints import EndpointView
 from warmfleet_router.event_stream import StreamCounts
@@ -16,6 +16,7 @@ from warmfleet_router.picker import Choice, Picker
 from warmfleet_router.prefix_index import PrefixIndex
 from warmfleet_router.request_prompts import RequestPrompts
 from warmfleet_router.scorers import POLICIES
+from warmfleet_testing.digests import digest_of
 
 IDENTITY = b"identity-of-16by"
 OTHER_IDENTITY = b"another-identity"
@@ -61,7 +62,7 @@ class PickerFleet:
         self.held[uid] += hashes
         position = self.index.position(uid)
         assert position is not None
-        digest = ResidentDigest().toggled(stored=self.held[uid])
+        digest = digest_of(self.held[uid])
         self.index.apply(uid, Frame(epoch="e", seq=position[1] + 1, stored=list(hashes), digest=digest))
 
     @property

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from warmfleet_contracts.blocks import BlockHash
 from warmfleet_contracts.kv_events import Frame, Hello, LoadReport, Message, ResidentDigest, hello_proof
+from warmfleet_testing.digests import digest_of
 
 IDENTITY = b"modelled-worker!"
 ENGINE_BLOCKS = 4096
@@ -42,7 +43,7 @@ class ModelledWorker:
 
     @property
     def digest(self) -> ResidentDigest:
-        return ResidentDigest().toggled(stored=self.held)
+        return digest_of(self.held)
 
     def change(
         self, *, stored: Sequence[BlockHash] = (), removed: Sequence[BlockHash] = (), cleared: bool = False

@@ -26,7 +26,6 @@ from warmfleet_contracts.kv_events import (
     Frame,
     Hello,
     LoadReport,
-    ResidentDigest,
     StepTimeFit,
     encode_message,
     hello_proof,
@@ -46,6 +45,7 @@ from warmfleet_contracts.worker_api import (
     TOKENIZER_PATH,
     PromptAssets,
 )
+from warmfleet_testing.digests import digest_of
 from warmfleet_testing.tiny_tokenizer import tiny_prompt_assets
 
 STUB_BLOCK_TOKENS = 16
@@ -129,7 +129,7 @@ class StubWorker:
             seq=self.seq,
             stored=list(stored),
             removed=list(removed),
-            digest=ResidentDigest().toggled(stored=self.resident),
+            digest=digest_of(self.resident),
             load=self.load,
         )
         for queue in self._subscribers:
@@ -159,7 +159,7 @@ class StubWorker:
                 seq=self.seq,
                 stored=list(self.resident),
                 snapshot_left=0,
-                digest=ResidentDigest().toggled(stored=self.resident),
+                digest=digest_of(self.resident),
                 load=self.load,
             )
             await response.write(encode_message(hello) + encode_message(snapshot))
