@@ -12,6 +12,7 @@ import msgspec
 
 from warmfleet_contracts.errors import WarmfleetError
 
+MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 MAX_JSON_DEPTH: Final = 64
 MAX_JSON_BRACKETS: Final = 1_000_000
 """Objects and arrays in one body, opening and closing brackets counted."""

@@ -1,0 +1,39 @@
+"""OpenAI's requests as this project serves them: normalised, bounded, or refused with a reason.
+
+Both router and worker decode with these functions, so a request means the same on both sides. null means
+absent; unknown fields are ignored and named in `ignored_fields`; fields that would change the answer and
+are not served are refused with code `unsupported_parameter`.
+"""
+
+from warmfleet_contracts.openai.chat import ChatRequest, decode_chat_request
+from warmfleet_contracts.openai.completion import (
+    MAX_PROMPTS,
+    CompletionRequest,
+    decode_completion_request,
+)
+from warmfleet_contracts.openai.generation import GenerationRequest
+from warmfleet_contracts.openai.served_fields import NO_EFFECT, UNSUPPORTED
+from warmfleet_contracts.openai.tokens import (
+    DetokenizeRequest,
+    TokenizeRequest,
+    decode_detokenize_request,
+    decode_tokenize_request,
+)
+from warmfleet_contracts.request_fields import MAX_BODY_BYTES, RequestError
+
+__all__ = [
+    "MAX_BODY_BYTES",
+    "MAX_PROMPTS",
+    "NO_EFFECT",
+    "UNSUPPORTED",
+    "ChatRequest",
+    "CompletionRequest",
+    "DetokenizeRequest",
+    "GenerationRequest",
+    "RequestError",
+    "TokenizeRequest",
+    "decode_chat_request",
+    "decode_completion_request",
+    "decode_detokenize_request",
+    "decode_tokenize_request",
+]

@@ -1,0 +1,78 @@
+"""`POST /v1/chat/completions`: the request."""
+
+from typing import Final, Literal
+
+import msgspec
+
+from warmfleet_contracts.openai.generation import GenerationRequest, take_common
+from warmfleet_contracts.openai.values import POSITIVE
+from warmfleet_contracts.prompts import ChatMessage
+from warmfleet_contracts.request_fields import RequestError, RequestFields, decode_value, unsupported
+
+
+class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
+    """`POST /v1/chat/completions`."""
+
+    messages: list[ChatMessage]
+
+
+def decode_chat_request(body: bytes) -> ChatRequest:
+    """The chat request in `body`.
+
+    Raises:
+        RequestError: the body is not JSON, a field is wrong, or one that is not served is set.
+    """
+    fields = RequestFields(body)
+    messages = take_messages(fields)
+    if not messages:
+        raise RequestError("messages: at least one message is required", param="messages")
+    older = fields.take("max_tokens", POSITIVE, None)
+    newer = fields.take("max_completion_tokens", POSITIVE, None)
+    fields.drop("echo")
+    common = take_common(fields, max_output_tokens=older if newer is None else newer)
+    return ChatRequest(messages=messages, **msgspec.structs.asdict(common))
+
+
+def take_messages(fields: RequestFields) -> list[ChatMessage]:
+    messages = []
+    for name, raw in fields.take_items("messages"):
+        message = decode_value(name, raw, _MESSAGE)
+        if message.tool_calls:
+            raise unsupported("messages.tool_calls", raw)
+        # OpenAI's newer word for the same turn; chat templates know only the older one.
+        role = "system" if message.role == "developer" else message.role
+        messages.append(ChatMessage(role=role, content=_message_text(name, message)))
+    return messages
+
+
+def _message_text(name: str, message: "_Message") -> str:
+    if isinstance(message.content, str):
+        return message.content
+    if message.content is None:
+        if message.role != "assistant":
+            raise RequestError(
+                f"{name}.content: expected text for role {message.role}, got null", param="messages"
+            )
+        return ""
+    for position, part in enumerate(message.content):
+        if part.type != "text" or part.text is None:
+            raise RequestError(
+                f"{name}.content[{position}].type: only text parts are supported, got {part.type[:64]!r}",
+                param="messages",
+                code="unsupported_parameter",
+            )
+    return "\n".join(part.text or "" for part in message.content)
+
+
+class _Part(msgspec.Struct):
+    type: str = "text"
+    text: str | None = None
+
+
+class _Message(msgspec.Struct):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[_Part] | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+
+
+_MESSAGE: Final = msgspec.json.Decoder(_Message)

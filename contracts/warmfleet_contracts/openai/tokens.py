@@ -1,0 +1,49 @@
+"""`POST /tokenize` and `/detokenize`: the requests."""
+
+import msgspec
+
+from warmfleet_contracts.openai.chat import take_messages
+from warmfleet_contracts.openai.values import OPTIONAL_NAME, OPTIONAL_STRING, TOKEN_IDS
+from warmfleet_contracts.prompts import ChatMessage
+from warmfleet_contracts.request_fields import RequestError, RequestFields
+
+
+class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /tokenize`: exactly one of prompt and messages."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[ChatMessage] | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`POST /detokenize`."""
+
+    model: str | None = None
+    token_ids: list[int]
+
+
+def decode_tokenize_request(body: bytes) -> TokenizeRequest:
+    """The tokenize request in `body`.
+
+    Raises:
+        RequestError: the body is not JSON, or not exactly one of prompt and messages is there.
+    """
+    fields = RequestFields(body)
+    model = fields.take("model", OPTIONAL_NAME, None)
+    prompt = fields.take("prompt", OPTIONAL_STRING, None)
+    messages = take_messages(fields) or None
+    if (prompt is None) == (messages is None):
+        raise RequestError("exactly one of prompt and messages is required", param="prompt")
+    return TokenizeRequest(model=model, prompt=prompt, messages=messages)
+
+
+def decode_detokenize_request(body: bytes) -> DetokenizeRequest:
+    """The detokenize request in `body`.
+
+    Raises:
+        RequestError: the body is not JSON, or tokens is not a list of token ids.
+    """
+    fields = RequestFields(body)
+    model = fields.take("model", OPTIONAL_NAME, None)
+    return DetokenizeRequest(model=model, token_ids=fields.take("tokens", TOKEN_IDS, []))
