@@ -23,6 +23,7 @@ from warmfleet_router.prefix_index import PrefixIndex
 from warmfleet_router.proxy import Proxy
 from warmfleet_router.scorers import POLICIES
 from warmfleet_router.settings import RouterSettings
+from warmfleet_router.tenants import everybody
 from warmfleet_router.token_endpoints import TokenEndpoints
 from warmfleet_router.tokenization import Encoders
 from warmfleet_router.upstream import Upstream
@@ -127,5 +128,5 @@ def build_router(settings: RouterSettings, discovery: Discovery | None = None) -
         encoders=encoders,
         decisions=decisions,
         metrics=metrics,
-        app=Edge(app, drawn_ids={"decision_id": DECISION_HEADER}),
+        app=Edge(app, refusal=everybody, drawn_ids={"decision_id": DECISION_HEADER}),
     )

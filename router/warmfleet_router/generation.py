@@ -24,10 +24,8 @@ from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy import Call, Proxy, describe, no_worker_error
 from warmfleet_router.request_prompts import HEAD_BYTES, RequestPrompts
 from warmfleet_router.settings import RouterSettings
+from warmfleet_router.tenants import tenant_of
 from warmfleet_router.tokenization import Encoders
-
-ANONYMOUS: Final = "anonymous"
-"""The tenant of every client, as long as there are no keys."""
 
 Decoded = ChatRequest | CompletionRequest
 
@@ -112,8 +110,9 @@ class Generation:
         self, request: Request, decoded: Decoded, body: bytes, views: list[EndpointView], started: float
     ) -> Call:
         is_chat = isinstance(decoded, ChatRequest)
+        tenant = tenant_of(request)
         digests = sorted({view.hello.tokenizer_digest for view in views if view.hello is not None})
-        salt = tenant_salt(self._settings.salt_key, ANONYMOUS, decoded.cache_salt)
+        salt = tenant_salt(self._settings.salt_key, tenant.sharing_group or tenant.name, decoded.cache_salt)
         encoded = await self._encoders.encode(decoded, digests)
         return Call(
             path=request.url.path,

@@ -20,14 +20,17 @@ PROBE_PATHS: Final = frozenset({"/livez", "/readyz", "/health", "/metrics"})
 """What probes and scrapers ask for: no token wanted, no log line written."""
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
-Refusal = Callable[[str, Headers], RequestError | None]
-"""From a path and the request's headers to why it is refused, None if it is not."""
+Refusal = Callable[[Scope, Headers], RequestError | None]
+"""From a request, before its body is read, to why it is refused; None if it is not.
+
+It decides on `scope["path"]`, the very text that is routed, and may leave in `scope["state"]` who is asking.
+"""
 
 _log = structlog.get_logger("warmfleet.http")
 
 
-def _admit_all(path: str, headers: Headers) -> None:
-    del path, headers
+def _admit_all(scope: Scope, headers: Headers) -> None:
+    del scope, headers
 
 
 class Edge:
@@ -71,10 +74,11 @@ class Edge:
             await send(message)
 
         try:
-            refusal = _too_large(headers) or self._refusal(scope["path"], headers)
+            refusal = _too_large(headers) or self._refusal(scope, headers)
             if refusal is None:
                 await self._app(scope, receive, send_with_ids)
             else:
+                facts["error"] = refusal.code or refusal.type
                 await error_response(refusal)(scope, receive, send_with_ids)
         finally:
             if scope["path"] not in PROBE_PATHS:

@@ -7,9 +7,11 @@ from collections.abc import AsyncGenerator
 
 import httpx
 import pytest
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import Scope
 
 from warmfleet_contracts.http.app import SERVED_PATHS, openai_app
 from warmfleet_contracts.http.edge import Edge
@@ -52,8 +54,8 @@ async def client(refused: list[RequestError]) -> AsyncGenerator[httpx.AsyncClien
         yield client
 
 
-def closed(path: str, headers: httpx.Headers) -> RequestError | None:
-    return RequestError("closed", status=401) if path == "/closed" else None
+def closed(scope: Scope, headers: Headers) -> RequestError | None:
+    return RequestError("closed", status=401) if scope["path"] == "/closed" else None
 
 
 @contextlib.asynccontextmanager

@@ -3,6 +3,7 @@
 import hmac
 
 from starlette.datastructures import Headers
+from starlette.types import Scope
 
 from warmfleet_contracts.http.edge import PROBE_PATHS
 from warmfleet_contracts.openai import RequestError
@@ -14,9 +15,9 @@ class BearerToken:
     def __init__(self, token: bytes) -> None:
         self._token = token
 
-    def refusal(self, path: str, headers: Headers) -> RequestError | None:
-        """Why a request for `path` is refused; probes never are."""
-        if not self._token or path in PROBE_PATHS:
+    def refusal(self, scope: Scope, headers: Headers) -> RequestError | None:
+        """Why a request is refused; probes never are."""
+        if not self._token or scope["path"] in PROBE_PATHS:
             return None
         scheme, _, presented = headers.get("authorization", "").partition(" ")
         given = presented.strip().encode("latin-1", "replace") if scheme.lower() == "bearer" else b""

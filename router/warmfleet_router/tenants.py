@@ -1,0 +1,55 @@
+"""Whose request it is: the tenant that its key names, as the rest of the router sees it."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import Scope
+
+TENANT_STATE: Final = "tenant"
+"""Where authentication leaves the tenant: `scope["state"]["tenant"]`."""
+
+SCOPES: Final = frozenset({"inference", "metrics", "admin"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tenant:
+    """One key's view of its tenant: whose cache it reads, what it may ask for, how much at once."""
+
+    name: str
+    """`anonymous` while the router has no keys."""
+    key_id: str = ""
+    """The public part of the key; empty without one."""
+    sharing_group: str = ""
+    """Tenants of one group read each other's cache; empty means the tenant alone."""
+    models: frozenset[str] | None = None
+    """Served names that may be called; None means all."""
+    scopes: frozenset[str] = SCOPES
+    weight: float = 1.0
+    """Share of a full fleet, relative to other tenants."""
+    max_in_flight_requests: int | None = None
+    max_in_flight_tokens: int | None = None
+    best_priority: int = 0
+    """The lowest, which is the most urgent, priority number that its requests may ask for."""
+
+    def may_call(self, model: str) -> bool:
+        """Whether this key lists `model`."""
+        return self.models is None or model in self.models
+
+
+ANONYMOUS: Final = Tenant(name="anonymous")
+"""Everybody, as long as there are no keys."""
+
+
+def tenant_of(request: Request) -> Tenant:
+    """The tenant that authentication found for `request`."""
+    tenant = request.scope["state"][TENANT_STATE]
+    assert isinstance(tenant, Tenant), tenant
+    return tenant
+
+
+def everybody(scope: Scope, headers: Headers) -> None:
+    """Authentication without keys: all callers are one tenant."""
+    del headers
+    scope["state"][TENANT_STATE] = ANONYMOUS
