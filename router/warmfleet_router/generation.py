@@ -115,7 +115,7 @@ class Generation:
         salt = tenant_salt(self._settings.salt_key, tenant.sharing_group or tenant.name, decoded.cache_salt)
         encoded = await self._encoders.encode(decoded, digests)
         return Call(
-            path=request.url.path,
+            path=request.scope["path"],
             model=decoded.model,
             stream=decoded.stream,
             body=without_cache_salt(body) if decoded.cache_salt else body,

@@ -50,7 +50,7 @@ class TokenEndpoints:
                 async with self._upstream.request(
                     view.endpoint,
                     "POST",
-                    request.url.path,
+                    request.scope["path"],
                     headers=headers,
                     body=body,
                     wait_seconds=WAIT_SECONDS,

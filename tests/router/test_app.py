@@ -169,7 +169,7 @@ async def test_models_are_the_union_of_what_workers_serve(tmp_path: Path) -> Non
         ("/v1/completions", {"model": "stub", "prompt": "x", "suffix": "y"}, 400, "unsupported_parameter"),
         ("/v1/chat/completions", {"model": "stub", "messages": []}, 400, None),
         ("/v1/embeddings", {"model": "stub"}, 404, "not_found"),
-        ("/v1/models", {}, 405, None),
+        ("/v1/models", {}, 405, "method_not_allowed"),
     ],
     ids=["model", "no model", "unsupported", "no messages", "route", "method"],
 )

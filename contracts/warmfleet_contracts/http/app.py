@@ -7,8 +7,8 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Scope
 
 from warmfleet_contracts.http.errors import error_response
 from warmfleet_contracts.openai import RequestError
@@ -33,6 +33,16 @@ def openai_app(
 ) -> ASGIApp:
     """`routes` with OpenAI-shaped errors; wants an `Edge` around it. `on_refused` hears every refusal."""
 
+    async def not_routed(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        refusal = _not_routed(request, error.status_code, _allowed_methods(routes, request.scope))
+        request.state.facts["error"] = refusal.code
+        on_refused(refusal)
+        response = error_response(refusal)
+        if refusal.status == 405:
+            response.headers["allow"] = _allowed_methods(routes, request.scope)
+        return response
+
     async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestError)
         request.state.facts["error"] = error.code or error.type
@@ -43,7 +53,7 @@ def openai_app(
         routes=routes,
         exception_handlers={
             RequestError: refused,
-            HTTPException: _not_routed,
+            HTTPException: not_routed,
             ClientDisconnect: _client_left,
             Exception: _failed,
         },
@@ -53,19 +63,22 @@ def openai_app(
     return app
 
 
-async def _not_routed(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    path = request.url.path[:128]
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        refusal = RequestError(f"{request.method} is not allowed on {path}; allowed: {allowed}", status=405)
-        response = error_response(refusal)
-        response.headers["allow"] = allowed
-        return response
+def _not_routed(request: Request, status: int, allowed: str) -> RequestError:
+    path = request.scope["path"][:128]
+    if status == 405:
+        return RequestError(
+            f"{request.method} is not allowed on {path}; allowed: {allowed}",
+            status=405,
+            code="method_not_allowed",
+        )
     served = ", ".join(SERVED_PATHS)
-    return error_response(
-        RequestError(f"{path} is not served here; served: {served}", status=404, code="not_found")
-    )
+    return RequestError(f"{path} is not served here; served: {served}", status=404, code="not_found")
+
+
+def _allowed_methods(routes: Sequence[Route], scope: Scope) -> str:
+    """Of all routes on this path: one path may have a route per method."""
+    on_path = (route for route in routes if route.matches(scope)[0] is not Match.NONE)
+    return ", ".join(sorted({method for route in on_path for method in route.methods or ()}))
 
 
 async def _client_left(request: Request, error: Exception) -> Response:

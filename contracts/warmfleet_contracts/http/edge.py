@@ -2,6 +2,7 @@
 
 import re
 import time
+import traceback
 import uuid
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -12,10 +13,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from warmfleet_contracts.http.errors import error_response
+from warmfleet_contracts.http.protocol import MAX_HEAD_BYTES, head_too_large_error
 from warmfleet_contracts.openai import RequestError
 from warmfleet_contracts.worker_api import REQUEST_ID_HEADER
 
-MAX_HEADER_BYTES: Final = 64 * 1024
 PROBE_PATHS: Final = frozenset({"/livez", "/readyz", "/health", "/metrics"})
 """What probes and scrapers ask for: no token wanted, no log line written."""
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -63,9 +64,11 @@ class Edge:
         scope["state"].update(ids, facts=facts)
         started_seconds = time.perf_counter()
         status = 0
+        is_complete = False
 
         async def send_with_ids(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_complete
+            is_complete = message["type"] == "http.response.body" and not message.get("more_body", False)
             if message["type"] == "http.response.start":
                 status = message["status"]
                 answered = MutableHeaders(scope=message)
@@ -74,12 +77,18 @@ class Edge:
             await send(message)
 
         try:
-            refusal = _too_large(headers) or self._refusal(scope, headers)
+            refusal = _too_large(scope) or self._refusal(scope, headers)
             if refusal is None:
                 await self._app(scope, receive, send_with_ids)
             else:
                 facts["error"] = refusal.code or refusal.type
                 await error_response(refusal)(scope, receive, send_with_ids)
+        except Exception as error:  # noqa: BLE001 - nothing stands above
+            # The frames and no message: that may quote what a client sent.
+            frames = traceback.format_tb(error.__traceback__)
+            _log.error("request crashed", **ids, error=type(error).__name__, frames="".join(frames))
+            if not is_complete:
+                raise ConnectionAbortedError("the answer is incomplete") from None  # closes the connection
         finally:
             if scope["path"] not in PROBE_PATHS:
                 _log.info(
@@ -99,8 +108,8 @@ def request_id_of(headers: Headers) -> str:
     return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
 
 
-def _too_large(headers: Headers) -> RequestError | None:
-    size = sum(len(name) + len(value) for name, value in headers.raw)
-    if size <= MAX_HEADER_BYTES:
-        return None
-    return RequestError(f"the request headers have {size} bytes, the limit is {MAX_HEADER_BYTES}", status=431)
+def _too_large(scope: Scope) -> RequestError | None:
+    """A complete head beyond the limit; the protocol in front bounds those that never end."""
+    line_bytes = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+    head_bytes = line_bytes + sum(len(name) + len(value) for name, value in scope["headers"])
+    return head_too_large_error(head_bytes) if head_bytes > MAX_HEAD_BYTES else None

@@ -8,6 +8,8 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
+from warmfleet_contracts.http.protocol import BoundedHeadProtocol
+
 KEEP_ALIVE_SECONDS: Final = 75
 """Longer than a client keeps an idle connection, so that it never writes into a closing one."""
 
@@ -24,6 +26,7 @@ class Server(uvicorn.Server):
             log_config=None,
             server_header=False,
             date_header=date_header,
+            http=BoundedHeadProtocol,
             timeout_graceful_shutdown=shutdown_seconds,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             ws="none",

@@ -22,7 +22,11 @@ def decode_chat_request(body: bytes) -> ChatRequest:
     Raises:
         RequestError: the body is not JSON, a field is wrong, or one that is not served is set.
     """
-    fields = RequestFields(body)
+    return chat_request(RequestFields(body))
+
+
+def chat_request(fields: RequestFields) -> ChatRequest:
+    """The request that `fields` make up; raises RequestError."""
     messages = take_messages(fields)
     if not messages:
         raise RequestError("messages: at least one message is required", param="messages")

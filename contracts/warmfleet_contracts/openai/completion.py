@@ -27,7 +27,11 @@ def decode_completion_request(body: bytes) -> CompletionRequest:
     Raises:
         RequestError: the body is not JSON, a field is wrong, or one that is not served is set.
     """
-    fields = RequestFields(body)
+    return completion_request(RequestFields(body))
+
+
+def completion_request(fields: RequestFields) -> CompletionRequest:
+    """The request that `fields` make up; raises RequestError."""
     prompts = _take_prompts(fields)
     echo = fields.take("echo", BOOL, False)
     older = fields.take("max_tokens", POSITIVE, None)

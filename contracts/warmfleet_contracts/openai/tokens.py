@@ -29,7 +29,11 @@ def decode_tokenize_request(body: bytes) -> TokenizeRequest:
     Raises:
         RequestError: the body is not JSON, or not exactly one of prompt and messages is there.
     """
-    fields = RequestFields(body)
+    return tokenize_request(RequestFields(body))
+
+
+def tokenize_request(fields: RequestFields) -> TokenizeRequest:
+    """The request that `fields` make up; raises RequestError."""
     model = fields.take("model", OPTIONAL_NAME, None)
     prompt = fields.take("prompt", OPTIONAL_STRING, None)
     messages = take_messages(fields) or None
@@ -44,6 +48,10 @@ def decode_detokenize_request(body: bytes) -> DetokenizeRequest:
     Raises:
         RequestError: the body is not JSON, or tokens is not a list of token ids.
     """
-    fields = RequestFields(body)
+    return detokenize_request(RequestFields(body))
+
+
+def detokenize_request(fields: RequestFields) -> DetokenizeRequest:
+    """The request that `fields` make up; raises RequestError."""
     model = fields.take("model", OPTIONAL_NAME, None)
     return DetokenizeRequest(model=model, token_ids=fields.take("tokens", TOKEN_IDS, []))

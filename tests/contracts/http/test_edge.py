@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Scope
+from structlog.testing import capture_logs
 
 from warmfleet_contracts.http.app import SERVED_PATHS, openai_app
 from warmfleet_contracts.http.edge import Edge
@@ -146,3 +147,21 @@ async def test_headers_beyond_the_limit_are_refused(client):
     response = await client.get("/state", headers=many)
 
     assert response.status_code in {400, 431}  # the HTTP parser has a bound of its own
+
+
+async def test_a_request_line_beyond_the_limit_is_refused(client):
+    response = await client.get("/state?" + "x" * 65_000, headers={"x-padding": "x" * 1_000})
+
+    assert response.status_code == 431
+    assert error_of(response)["code"] == "headers_too_large"
+
+
+async def test_a_crash_is_logged_with_its_request_id_and_not_with_its_words(client):
+    with capture_logs() as lines:
+        response = await client.get("/crash", headers={"x-request-id": "crashed-1"})
+
+    assert response.headers["x-request-id"] == "crashed-1"
+    (line,) = [line for line in lines if line["event"] == "request crashed"]
+    assert (line["request_id"], line["error"]) == ("crashed-1", "ZeroDivisionError")
+    assert "in crash" in line["frames"]
+    assert "a secret of ours\n" not in str(lines)

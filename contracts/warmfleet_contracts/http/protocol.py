@@ -1,0 +1,134 @@
+"""uvicorn's HTTP/1.1 protocol with a bounded request head, refused in our words.
+
+The parser keeps request line and headers until they are complete, however long that takes and however many
+bytes they are; an application hears of them only then. So both bounds stand here, around the parser.
+"""
+
+import asyncio
+import uuid
+from typing import Final, cast
+
+import structlog
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from warmfleet_contracts.request_fields import RequestError
+from warmfleet_contracts.worker_api import REQUEST_ID_HEADER
+
+MAX_HEAD_BYTES: Final = 64 * 1024
+"""Request line and headers together; trailers, too."""
+HEAD_SECONDS: Final = 30.0
+"""From the first byte of a request, or from an empty connection, to the end of a head."""
+
+_STATUS_LINES: Final = {
+    400: b"HTTP/1.1 400 Bad Request\r\n",
+    408: b"HTTP/1.1 408 Request Timeout\r\n",
+    431: b"HTTP/1.1 431 Request Header Fields Too Large\r\n",
+}
+
+_log = structlog.get_logger("warmfleet.http")
+
+
+class BoundedHeadProtocol(HttpToolsProtocol):
+    """One connection. A head that is too large, too slow or no HTTP at all ends it, with an answer."""
+
+    _in_head = False
+    """Between a request's first byte and the end of its headers."""
+    _parsed = 0
+    """Heads, pieces of bodies and messages that the parser has handed on."""
+    _kept_bytes = 0
+    """What came since then: part of a head or of trailers, and kept by the parser."""
+    _head_deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast("asyncio.Transport", transport))  # uvloop's descends from none
+        self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        parsed = self._parsed
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        # Of a chunk in which something was complete, the rest is uncounted; the server's reads bound it.
+        self._kept_bytes = self._kept_bytes + len(data) if parsed == self._parsed else 0
+        if self._kept_bytes > MAX_HEAD_BYTES:
+            self._refuse(head_too_large_error(self._kept_bytes))
+        elif self._in_head and self._head_deadline is None:
+            self._wait_for_head()
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # what comes after the body is no header, whatever it calls itself
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._parsed += 1
+        self._stop_waiting()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._parsed += 1
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._parsed += 1
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        del msg
+        self._refuse(RequestError("the request is not valid HTTP/1.1", code="invalid_http"))
+
+    def _wait_for_head(self) -> None:
+        self._head_deadline = self.loop.call_later(HEAD_SECONDS, self._head_is_late)
+
+    def _stop_waiting(self) -> None:
+        if self._head_deadline is not None:
+            self._head_deadline.cancel()
+            self._head_deadline = None
+
+    def _head_is_late(self) -> None:
+        self._head_deadline = None
+        if self.transport.is_closing():
+            return
+        if self._is_answering:  # half of the next request must not end the answer to this one
+            self._wait_for_head()
+        elif self._in_head:
+            self._refuse(
+                RequestError(f"the headers did not arrive within {HEAD_SECONDS:.0f} seconds", status=408)
+            )
+        else:
+            self.transport.close()
+
+    @property
+    def _is_answering(self) -> bool:
+        # None until the first request, whatever uvicorn declares.
+        return bool(self.cycle) and not self.cycle.response_complete
+
+    def _refuse(self, error: RequestError) -> None:
+        """Answer without an application and close; in the middle of another answer only close."""
+        request_id = uuid.uuid4().hex
+        _log.info("connection refused", request_id=request_id, status=error.status, reason=error.message)
+        if not self._is_answering:
+            body = error.body()
+            headers = (
+                f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+                f"{REQUEST_ID_HEADER}: {request_id}\r\nconnection: close\r\n\r\n"
+            )
+            self.transport.write(_STATUS_LINES[error.status] + headers.encode() + body)
+        self.transport.close()
+
+
+def head_too_large_error(head_bytes: int) -> RequestError:
+    """431 for a head of `head_bytes`, or of more than that."""
+    return RequestError(
+        f"request line and headers have {head_bytes} bytes, the limit is {MAX_HEAD_BYTES}",
+        status=431,
+        code="headers_too_large",
+    )
