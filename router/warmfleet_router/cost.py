@@ -158,19 +158,30 @@ def median_rates(fits: Iterable[StepTimeFit]) -> StepRates:
 
 
 def worker_load(
-    report: LoadReport, *, unreported_tokens: int, unreported_seats: int, unreported_blocks: int
+    report: LoadReport,
+    *,
+    unreported_tokens: int,
+    unreported_seats: int,
+    unreported_blocks: int,
+    ended_seats: int = 0,
+    ended_blocks: int = 0,
 ) -> WorkerLoad:
-    """A report plus the dispatches of this router that it does not include yet."""
-    free_seats = max(report.max_running_sequences - report.running_sequences - report.waiting_sequences, 0)
+    """A report plus the dispatches of this router that it does not include yet, less those that ended since.
+
+    Whoever waits at the worker takes the seat of a sequence that ended.
+    """
+    living = max(report.running_sequences + report.waiting_sequences - ended_seats, 0)
+    free_seats = max(report.max_running_sequences - living, 0)
     seated = unreported_seats if report.max_running_sequences == 0 else min(unreported_seats, free_seats)
+    running = min(report.running_sequences, living) + seated
     return WorkerLoad(
-        running_sequences=report.running_sequences + seated,
-        waiting_sequences=report.waiting_sequences + unreported_seats - seated,
+        running_sequences=running,
+        waiting_sequences=living + unreported_seats - running,
         max_running_sequences=report.max_running_sequences,
         queued_uncached_tokens=report.queued_uncached_tokens + unreported_tokens,
         context_tokens=report.context_tokens,
         total_blocks=report.total_blocks,
-        pinned_blocks=report.pinned_blocks + unreported_blocks,
+        pinned_blocks=max(report.pinned_blocks - ended_blocks, 0) + unreported_blocks,
     )
 
 

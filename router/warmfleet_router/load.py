@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from warmfleet_contracts.kv_events import LoadReport
+
 MAX_OPEN_DISPATCHES: Final = 65_536
 """Open dispatches to one worker; more is a leak of leases, and the oldest charges are dropped."""
 
@@ -28,12 +30,35 @@ class UnreportedLoad:
     blocks: int = 0
     """KV blocks that the prompts pin, until the last byte."""
 
+    def __add__(self, other: "UnreportedLoad") -> "UnreportedLoad":
+        return UnreportedLoad(
+            self.tokens + other.tokens, self.seats + other.seats, self.blocks + other.blocks
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EndedLoad:
+    """What a load report still counts of dispatches that have ended since it came."""
+
+    seats: int = 0
+    blocks: int = 0
+
+
+NOTHING_ENDED: Final = EndedLoad()
+
 
 @dataclass(slots=True)
 class _Charge:
     tokens: int
     seats: int
     blocks: int
+
+
+@dataclass(slots=True)
+class _Ended:
+    report: LoadReport
+    admitted: int
+    load: EndedLoad = NOTHING_ENDED
 
 
 class OpenDispatches:
@@ -47,6 +72,7 @@ class OpenDispatches:
         self.router_id = router_id
         self._counter = 0
         self._charges: dict[str, dict[int, _Charge]] = {}
+        self._ended: dict[str, _Ended] = {}
 
     def open(self, uid: str, *, uncached_tokens: int, seats: int = 1, blocks: int = 0) -> int:
         """Charge a dispatch to `uid`; its counter, to be sent along. Counters rise, over all workers."""
@@ -66,7 +92,23 @@ class OpenDispatches:
 
     def close(self, uid: str, counter: int) -> None:
         """The answer ended, failed or was abandoned: nothing is charged any more. Idempotent."""
-        self._charges.get(uid, {}).pop(counter, None)
+        charge = self._charges.get(uid, {}).pop(counter, None)
+        ended = self._ended.get(uid)
+        # Seated long ago and gone now: the report that counts it is the last one until the next comes.
+        if charge is not None and ended is not None and counter <= ended.admitted:
+            ended.load = EndedLoad(ended.load.seats + charge.seats, ended.load.blocks + charge.blocks)
+
+    def ended(self, uid: str, report: LoadReport) -> EndedLoad:
+        """What `report` still counts of dispatches that ended since it was first asked about here.
+
+        A sequence that ended on the worker just before the report, and here just after it, is taken off
+        twice; the next report mends that.
+        """
+        ended = self._ended.get(uid)
+        if ended is None or ended.report is not report:
+            self._ended[uid] = _Ended(report, report.admitted_dispatches.get(self.router_id, 0))
+            return NOTHING_ENDED
+        return ended.load
 
     def unreported(self, uid: str, admitted_dispatches: Mapping[str, int]) -> UnreportedLoad:
         """Charges of `uid` that a report with these `admitted_dispatches` does not include."""
@@ -90,3 +132,4 @@ class OpenDispatches:
     def forget(self, uid: str) -> None:
         """The worker is gone, and what was on its way there with it."""
         self._charges.pop(uid, None)
+        self._ended.pop(uid, None)

@@ -6,12 +6,23 @@ its choice takes a lease.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
 
 from warmfleet_contracts.blocks import BlockHash
-from warmfleet_router.cost import StepRates, Work, measured_rates, median_rates, request_cost, worker_load
+from warmfleet_router.cost import (
+    StepRates,
+    Work,
+    WorkerLoad,
+    measured_rates,
+    median_rates,
+    request_cost,
+    worker_load,
+)
 from warmfleet_router.discovery import Endpoint
 from warmfleet_router.endpoints import EndpointView
 from warmfleet_router.leases import Charge, Leases
+from warmfleet_router.load import UnreportedLoad
 from warmfleet_router.prefix_index import PrefixIndex
 from warmfleet_router.request_prompts import HashedPrompt, RequestPrompts
 from warmfleet_router.scorers import Candidate, Policy, Ranking, RoutedRequest
@@ -57,6 +68,40 @@ class Choice:
     charge: Charge
 
 
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """Every ready worker for one request, best first; `choice` makes one of them the chosen one."""
+
+    ranking: Ranking
+    sequences: int
+    _endpoints: Mapping[str, Endpoint]
+    _predictions: Mapping[str, Prediction]
+
+    def needed_blocks(self, candidate: Candidate) -> int:
+        """KV blocks that the prompts would pin there."""
+        return self._predictions[candidate.uid].needed_blocks
+
+    def choice(self, candidate: Candidate, reason: str = "") -> Choice:
+        """`candidate` chosen; `reason` says why, where it is not the ranking's first."""
+        prediction = self._predictions[candidate.uid]
+        return Choice(
+            endpoint=self._endpoints[candidate.uid],
+            candidate=candidate,
+            prediction=prediction,
+            ranking=self.ranking.led_by(candidate, reason) if reason else self.ranking,
+            charge=Charge(
+                uid=candidate.uid,
+                uncached_tokens=candidate.uncached_tokens,
+                blocks=prediction.needed_blocks,
+                sequences=self.sequences,
+                new_hashes=prediction.new_hashes,
+            ),
+        )
+
+
+NOTHING_PLANNED: Final[Mapping[str, UnreportedLoad]] = MappingProxyType({})
+
+
 class Picker:
     """Chooses among the views of one model. Holds no state of its own but the turn of RoundRobin."""
 
@@ -70,13 +115,33 @@ class Picker:
         self, views: Sequence[EndpointView], prompts: RequestPrompts, *, excluded: Collection[str] = ()
     ) -> Choice | None:
         """The best ready worker that is not `excluded`; None if there is none."""
+        ranked = self.rank(views, prompts, excluded=excluded)
+        return ranked.choice(ranked.ranking.candidates[0]) if ranked is not None else None
+
+    def rank(
+        self,
+        views: Sequence[EndpointView],
+        prompts: RequestPrompts,
+        *,
+        excluded: Collection[str] = (),
+        planned: Mapping[str, UnreportedLoad] = NOTHING_PLANNED,
+    ) -> Ranked | None:
+        """Every ready worker that is not `excluded`, best first; None if there is none.
+
+        `planned` is what will be sent to a worker before this request, by uid.
+        """
         ready = [view for view in views if view.ready and view.endpoint.uid not in excluded]
         if not ready:
             return None
         matched = self._match(ready, prompts)
         peers = _rates_by_identity(views)
         predictions = {view.endpoint.uid: self._predict(view, prompts, matched) for view in ready}
-        candidates = [self._candidate(view, predictions[view.endpoint.uid], prompts, peers) for view in ready]
+        candidates = [
+            self._candidate(
+                view, predictions[view.endpoint.uid], prompts, peers, planned.get(view.endpoint.uid)
+            )
+            for view in ready
+        ]
         self._turn += 1
         ranking = self._policy(
             candidates,
@@ -84,21 +149,36 @@ class Picker:
                 head_key=prompts.head_key, tie_key=_tie_key(ready, prompts, matched), turn=self._turn - 1
             ),
         )
-        best = ranking.candidates[0]
-        prediction = predictions[best.uid]
-        return Choice(
-            endpoint=next(view.endpoint for view in ready if view.endpoint.uid == best.uid),
-            candidate=best,
-            prediction=prediction,
+        return Ranked(
             ranking=ranking,
-            charge=Charge(
-                uid=best.uid,
-                uncached_tokens=best.uncached_tokens,
-                blocks=prediction.needed_blocks,
-                sequences=prompts.sequences,
-                new_hashes=prediction.new_hashes,
-            ),
+            sequences=prompts.sequences,
+            _endpoints={view.endpoint.uid: view.endpoint for view in ready},
+            _predictions=predictions,
         )
+
+    def load(self, view: EndpointView, planned: UnreportedLoad | None = None) -> WorkerLoad:
+        """A worker's report, less what has ended since, plus what this router sent or plans to send."""
+        uid, dispatches = view.endpoint.uid, self._leases.dispatches
+        unreported = dispatches.unreported(uid, view.load.admitted_dispatches)
+        ended = dispatches.ended(uid, view.load)
+        if planned is not None:
+            unreported += planned
+        return worker_load(
+            view.load,
+            unreported_tokens=unreported.tokens,
+            unreported_seats=unreported.seats,
+            unreported_blocks=unreported.blocks,
+            ended_seats=ended.seats,
+            ended_blocks=ended.blocks,
+        )
+
+    @staticmethod
+    def rates(views: Sequence[EndpointView]) -> dict[str, StepRates]:
+        """Each worker's own rates, or its peers', by uid."""
+        peers = _rates_by_identity(views)
+        return {
+            view.endpoint.uid: measured_rates(view.load.step_time) or peers[_identity(view)] for view in views
+        }
 
     def _match(self, ready: Sequence[EndpointView], prompts: RequestPrompts) -> dict[str, list[int]]:
         """Resident run in blocks by uid, one per prompt; only workers whose index can be believed."""
@@ -186,15 +266,10 @@ class Picker:
         prediction: Prediction,
         prompts: RequestPrompts,
         peers: Mapping[bytes, StepRates],
+        planned: UnreportedLoad | None,
     ) -> Candidate:
         uid = view.endpoint.uid
-        unreported = self._leases.dispatches.unreported(uid, view.load.admitted_dispatches)
-        load = worker_load(
-            view.load,
-            unreported_tokens=unreported.tokens,
-            unreported_seats=unreported.seats,
-            unreported_blocks=unreported.blocks,
-        )
+        load = self.load(view, planned)
         rates = measured_rates(view.load.step_time) or peers[_identity(view)]
         uncached = prediction.prompt_tokens - prediction.cached_tokens
         work = Work(

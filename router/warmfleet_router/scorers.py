@@ -61,6 +61,14 @@ class Ranking:
     """Of `candidates`, in the policy's own unit: milliseconds, sequences, or places."""
     reason: str
 
+    def led_by(self, candidate: Candidate, reason: str) -> "Ranking":
+        """The same with `candidate` moved to the front, for `reason`."""
+        place = next(place for place, other in enumerate(self.candidates) if other is candidate)
+        candidates, scores = list(self.candidates), list(self.scores)
+        candidates.insert(0, candidates.pop(place))
+        scores.insert(0, scores.pop(place))
+        return Ranking(tuple(candidates), tuple(scores), reason)
+
 
 Policy = Callable[[Sequence[Candidate], RoutedRequest], Ranking]
 

@@ -118,3 +118,14 @@ def test_more_work_or_more_load_never_costs_less(
     )
     assert request_cost(Work(uncached + more, 10), load, RATES, seat_seconds=4).total_ms >= cost >= 0
     assert request_cost(Work(uncached, 10), busier, RATES, seat_seconds=4).total_ms >= cost
+
+
+def test_a_sequence_that_ended_frees_its_seat_for_whoever_waits_at_the_worker() -> None:
+    report = LoadReport(running_sequences=4, waiting_sequences=1, max_running_sequences=4, pinned_blocks=9)
+
+    load = worker_load(
+        report, unreported_tokens=0, unreported_seats=1, unreported_blocks=2, ended_seats=2, ended_blocks=5
+    )
+
+    assert (load.running_sequences, load.waiting_sequences) == (4, 0)
+    assert load.pinned_blocks == 6

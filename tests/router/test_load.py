@@ -3,7 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_router.load import MAX_OPEN_DISPATCHES, OpenDispatches, UnreportedLoad
+from warmfleet_contracts.kv_events import LoadReport
+from warmfleet_router.load import MAX_OPEN_DISPATCHES, EndedLoad, OpenDispatches, UnreportedLoad
 
 
 def test_a_dispatch_counts_until_a_report_includes_it():
@@ -77,3 +78,19 @@ def test_report_and_charges_together_are_always_the_true_load(data):
 
     assert unreported.tokens + sum(tokens for tokens, _ in reported) == sum(t for t, _ in open_now.values())
     assert unreported.seats + sum(seats for _, seats in reported) == sum(s for _, s in open_now.values())
+
+
+def test_what_ended_is_taken_off_the_report_that_still_counts_it():
+    dispatches = OpenDispatches("router-a")
+    first = dispatches.open("worker-0", uncached_tokens=1, seats=2, blocks=5)
+    second = dispatches.open("worker-0", uncached_tokens=1, seats=4, blocks=9)
+    report = LoadReport(running_sequences=2, admitted_dispatches={"router-a": first})
+    before = dispatches.ended("worker-0", report)
+
+    dispatches.close("worker-0", first)
+    dispatches.close("worker-0", first)
+    dispatches.close("worker-0", second)
+
+    assert before == EndedLoad()
+    assert dispatches.ended("worker-0", report) == EndedLoad(seats=2, blocks=5)
+    assert dispatches.ended("worker-0", LoadReport()) == EndedLoad()
