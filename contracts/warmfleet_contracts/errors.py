@@ -5,6 +5,7 @@ WarmfleetError
 ├── PromptError            a prompt cannot be rendered or encoded (a client's mistake)
 ├── RequestError           a request is refused; carries the OpenAI error fields and the HTTP status
 ├── ManifestError          a ModelDeployment manifest is invalid
+├── KeyFileError           a file of API keys is invalid
 └── ModelError             a model's files are missing, damaged or not supported
 """
 
@@ -23,6 +24,10 @@ class PromptError(WarmfleetError):
 
 class ManifestError(WarmfleetError):
     """A ModelDeployment manifest is invalid; the text names the field."""
+
+
+class KeyFileError(WarmfleetError):
+    """A file of API keys is invalid or cannot be changed as asked; the text names the field."""
 
 
 class ModelError(WarmfleetError):

@@ -4,18 +4,23 @@ import contextlib
 import secrets
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from typing import Protocol
 
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from warmfleet_contracts.http.app import openai_app
-from warmfleet_contracts.http.edge import Edge
+from warmfleet_contracts.http.edge import Edge, Refusal
+from warmfleet_contracts.openai import RequestError
 from warmfleet_contracts.worker_api import DECISION_HEADER
+from warmfleet_router.authentication import Authentication
+from warmfleet_router.cors import CrossOrigin
 from warmfleet_router.decisions import DecisionRing
 from warmfleet_router.discovery import Discovery, StaticDiscovery
 from warmfleet_router.endpoints import Fleet
 from warmfleet_router.generation import DECODERS, Generation
 from warmfleet_router.inspection import Inspection
+from warmfleet_router.key_source import KeySource
 from warmfleet_router.leases import Leases
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.picker import Picker
@@ -29,12 +34,21 @@ from warmfleet_router.tokenization import Encoders
 from warmfleet_router.upstream import Upstream
 
 
+class Part(Protocol):
+    """Something that works between requests."""
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Router:
     """All parts of one router. `running` starts what lives between requests."""
 
     settings: RouterSettings
-    upstream: Upstream
+    parts: tuple[Part, ...]
+    """What lives between requests, in the order of its start."""
     fleet: Fleet
     leases: Leases
     picker: Picker
@@ -47,7 +61,7 @@ class Router:
     async def running(self) -> AsyncGenerator[None, None]:
         """Follow the fleet while the block lasts."""
         async with contextlib.AsyncExitStack() as stack:
-            for part in (self.upstream, self.fleet, self.encoders):
+            for part in self.parts:
                 await part.start()
                 stack.push_async_callback(part.stop)
             yield
@@ -65,6 +79,7 @@ def build_router(settings: RouterSettings, discovery: Discovery | None = None) -
     )
     picker = Picker(index, leases, POLICIES[settings.policy])
     metrics = RouterMetrics()
+    keys = KeySource(settings.keys, settings.keys_path, metrics) if settings.keys is not None else None
     encoders = Encoders(settings.tokenizers_path, upstream, fleet.views)
     decisions = DecisionRing(settings.ring_size)
     proxy = Proxy(
@@ -82,8 +97,8 @@ def build_router(settings: RouterSettings, discovery: Discovery | None = None) -
         encoders=encoders,
         decisions=decisions,
         metrics=metrics,
-        router_id=settings.router_id,
-        policy=settings.policy,
+        settings=settings,
+        keys=keys,
     )
     tokens = TokenEndpoints(fleet, upstream)
     generation = [
@@ -116,17 +131,29 @@ def build_router(settings: RouterSettings, discovery: Discovery | None = None) -
         Route("/metrics", inspection.metrics, methods=["GET"]),
         Route("/internal/fleet", inspection.fleet, methods=["GET"]),
         Route("/internal/decisions", inspection.decisions, methods=["GET"]),
+        Route("/debug/config", inspection.config, methods=["GET"]),
         Route("/debug/decisions/{id}", inspection.decision, methods=["GET"]),
     ]
-    app = openai_app(routes, on_refused=lambda error: metrics.on_refused(error.status))
+
+    def on_refused(error: RequestError) -> None:
+        metrics.on_refused(error.status)
+
+    refusal: Refusal = everybody
+    if keys is not None:
+        refusal = Authentication(keys, open_metrics=settings.open_metrics, on_refused=on_refused).refusal
+    edge = Edge(
+        openai_app(routes, on_refused=on_refused),
+        refusal=refusal,
+        drawn_ids={"decision_id": DECISION_HEADER},
+    )
     return Router(
         settings=settings,
-        upstream=upstream,
+        parts=(upstream, fleet, encoders, *([keys] if keys is not None else [])),
         fleet=fleet,
         leases=leases,
         picker=picker,
         encoders=encoders,
         decisions=decisions,
         metrics=metrics,
-        app=Edge(app, refusal=everybody, drawn_ids={"decision_id": DECISION_HEADER}),
+        app=CrossOrigin(edge, settings.cors_origins) if settings.cors_origins else edge,
     )

@@ -27,6 +27,8 @@ class Endpoint:
     """Base address without a path, such as `http://127.0.0.1:8100`."""
     served_names: tuple[str, ...] = ()
     """Model names that this endpoint answers to; empty means those that the worker itself announces."""
+    shared_cache: str = ""
+    """The deployment all of whose callers share one cache; empty: each tenant has its own."""
     token: bytes = field(default=b"", repr=False)
     """The worker's token; empty on a loopback fleet without one."""
 

@@ -24,7 +24,9 @@ HOP_BY_HOP: Final = frozenset(
 
 ENDS_HERE: Final = frozenset(
     {
-        b"authorization",  # the client's key ends at the router
+        b"authorization",  # the client's key ends at the router, whatever header it came in
+        b"x-api-key",
+        b"api-key",
         b"cookie",
         b"host",
         b"content-length",  # the client library sets it for the body that is really sent

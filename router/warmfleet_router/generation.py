@@ -24,7 +24,7 @@ from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy import Call, Proxy, describe, no_worker_error
 from warmfleet_router.request_prompts import HEAD_BYTES, RequestPrompts
 from warmfleet_router.settings import RouterSettings
-from warmfleet_router.tenants import tenant_of
+from warmfleet_router.tenants import Tenant, cache_group, require_model, tenant_of
 from warmfleet_router.tokenization import Encoders
 
 Decoded = ChatRequest | CompletionRequest
@@ -76,9 +76,11 @@ class Generation:
         started = self._leases.now()
         decoded = self._decode(body)
         self._metrics.on_ignored_fields(len(decoded.ignored_fields))
+        tenant = tenant_of(request)
+        require_model(tenant, decoded.model)
         views = self._fleet.views(decoded.model)
         if not views:
-            raise model_not_found(decoded.model, self._fleet)
+            raise model_not_found(decoded.model, self._fleet, tenant)
         call = await self._call(request, decoded, body, views, started)
         decision = self._decision(request, decoded, call)
         choice = self._proxy.choose(call, decision)
@@ -98,6 +100,7 @@ class Generation:
                 decision.outcome = "failed"
             decision.total_ms = round((self._leases.now() - started) * 1e3, 3)
             self._metrics.on_end(decoded.model, decision.outcome)
+            self._metrics.on_tenant_end(tenant.name, decision.outcome)
             request.state.facts.update(
                 model=decoded.model,
                 stream=decoded.stream,
@@ -110,9 +113,9 @@ class Generation:
         self, request: Request, decoded: Decoded, body: bytes, views: list[EndpointView], started: float
     ) -> Call:
         is_chat = isinstance(decoded, ChatRequest)
-        tenant = tenant_of(request)
         digests = sorted({view.hello.tokenizer_digest for view in views if view.hello is not None})
-        salt = tenant_salt(self._settings.salt_key, tenant.sharing_group or tenant.name, decoded.cache_salt)
+        group = cache_group(tenant_of(request), [view.endpoint.shared_cache for view in views])
+        salt = tenant_salt(self._settings.salt_key, group, decoded.cache_salt)
         encoded = await self._encoders.encode(decoded, digests)
         return Call(
             path=request.scope["path"],
@@ -156,10 +159,11 @@ DECODERS: Final[dict[str, Callable[[bytes], Decoded]]] = {
 }
 
 
-def model_not_found(model: str, fleet: Fleet) -> RequestError:
+def model_not_found(model: str, fleet: Fleet, tenant: Tenant) -> RequestError:
     """404, or 503 while it is not known yet what the fleet serves."""
-    served = fleet.models()
-    if not served:
+    models = fleet.models()
+    served = [name for name in models if tenant.may_call(name)]
+    if not models:
         return no_worker_error(model[:256])
     return RequestError(
         f"model: {model[:64]!r} is not served here; served: {', '.join(served[:16])}",

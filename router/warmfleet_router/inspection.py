@@ -13,8 +13,11 @@ from warmfleet_contracts.openai import RequestError
 from warmfleet_router.decisions import DecisionRing
 from warmfleet_router.endpoints import EndpointView, Fleet
 from warmfleet_router.generation import model_not_found
+from warmfleet_router.key_source import KeySource
 from warmfleet_router.leases import Leases
 from warmfleet_router.metrics import RouterMetrics
+from warmfleet_router.settings import RouterSettings, effective_settings
+from warmfleet_router.tenants import require_model, tenant_of
 from warmfleet_router.tokenization import Encoders
 
 DEFAULT_DECISIONS: Final = 100
@@ -32,16 +35,16 @@ class Inspection:
         encoders: Encoders,
         decisions: DecisionRing,
         metrics: RouterMetrics,
-        router_id: str,
-        policy: str,
+        settings: RouterSettings,
+        keys: KeySource | None,
     ) -> None:
         self._fleet = fleet
         self._leases = leases
         self._encoders = encoders
         self._decisions = decisions
         self._metrics = metrics
-        self._router_id = router_id
-        self._policy = policy
+        self._settings = settings
+        self._keys = keys
         self._started_seconds = int(time.time())
         self._warmed_up = False
 
@@ -75,13 +78,16 @@ class Inspection:
         return JSONResponse({"version": package_version()})
 
     async def models(self, request: Request) -> Response:
-        del request
-        return JSONResponse({"object": "list", "data": [self._model(name) for name in self._fleet.models()]})
+        """What the caller's key may call."""
+        tenant = tenant_of(request)
+        names = [name for name in self._fleet.models() if tenant.may_call(name)]
+        return JSONResponse({"object": "list", "data": [self._model(name) for name in names]})
 
     async def model(self, request: Request) -> Response:
-        name = request.path_params["id"]
+        name, tenant = request.path_params["id"], tenant_of(request)
+        require_model(tenant, name)
         if name not in self._fleet.models():
-            raise model_not_found(name, self._fleet)
+            raise model_not_found(name, self._fleet, tenant)
         return JSONResponse(self._model(name))
 
     async def fleet(self, request: Request) -> Response:
@@ -96,14 +102,21 @@ class Inspection:
         }
         return _json(
             {
-                "router_id": self._router_id,
-                "policy": self._policy,
+                "router_id": self._settings.router_id,
+                "policy": self._settings.policy,
                 "models": self._fleet.models(),
                 "ready_endpoints": len(ready),
                 "totals": sums,
                 "endpoints": [self._endpoint(view) for view in views],
             }
         )
+
+    async def config(self, request: Request) -> Response:
+        """The settings in force; of a secret only whether there is one."""
+        del request
+        keys = self._keys
+        in_force = {"count": keys.key_count, "problem": keys.problem} if keys is not None else None
+        return _json({"settings": effective_settings(self._settings), "keys": in_force})
 
     async def decisions(self, request: Request) -> Response:
         """The newest decisions first; `?limit=` says how many."""

@@ -1,12 +1,16 @@
 """The router's metrics: what it decided, what came of it, and what it knows of the fleet."""
 
 from collections.abc import Iterable
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from warmfleet_contracts import metrics as names
 from warmfleet_router.decisions import Attempt
 from warmfleet_router.endpoints import EndpointView
+
+MAX_TENANT_LABELS: Final = 256
+"""Tenants that have a series of their own."""
 
 
 class RouterMetrics:
@@ -19,6 +23,14 @@ class RouterMetrics:
         )
         self._refused = self._counter(
             names.ROUTER_REFUSED, "Requests answered with an error by the router itself.", ("status",)
+        )
+        self._tenant_requests = self._counter(
+            names.ROUTER_TENANT_REQUESTS, "Requests of each tenant by how they ended.", ("tenant", "outcome")
+        )
+        self._tenants: set[str] = set()
+        self._keys = self._gauge(names.ROUTER_KEYS, "API keys in force.", ())
+        self._key_file_loads = self._counter(
+            names.ROUTER_KEY_FILE_LOADS, "Changed key files by what came of them.", ("result",)
         )
         self._decisions = self._counter(
             names.ROUTER_DECISIONS,
@@ -101,6 +113,20 @@ class RouterMetrics:
     def on_end(self, model: str, outcome: str) -> None:
         self._in_flight.dec()
         self._requests.labels(model, outcome).inc()
+
+    def on_tenant_end(self, tenant: str, outcome: str) -> None:
+        """`tenant` is a name out of the key file, never what a client sent."""
+        if tenant not in self._tenants:
+            if len(self._tenants) >= MAX_TENANT_LABELS:
+                tenant = "other"
+            else:
+                self._tenants.add(tenant)
+        self._tenant_requests.labels(tenant, outcome).inc()
+
+    def on_key_file(self, result: str, *, keys: int | None = None) -> None:
+        self._key_file_loads.labels(result).inc()
+        if keys is not None:
+            self._keys.set(keys)
 
     def on_refused(self, status: int) -> None:
         self._refused.labels(str(status)).inc()

@@ -6,16 +6,19 @@ import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_contracts.errors import KeyFileError, WarmfleetError
 from warmfleet_contracts.home import warmfleet_home
+from warmfleet_contracts.keys import KeyFile, parse_key_file
 from warmfleet_contracts.names import SALT_KEY_VARIABLE
+from warmfleet_router.cors import is_origin
 from warmfleet_router.discovery import Endpoint, vetted_endpoints
+from warmfleet_router.key_source import read_key_file
 from warmfleet_router.scorers import POLICIES
 
 MIN_SALT_KEY_BYTES: Final = 16
@@ -42,6 +45,14 @@ class RouterSettings:
     router_id: str = "router"
     home: Path = Path()
     allow_anonymous: bool = False
+    keys: KeyFile | None = field(default=None, repr=False)
+    """The keys at the start; None serves everybody as one anonymous tenant."""
+    keys_path: Path | None = None
+    """Where the keys are followed."""
+    open_metrics: bool = False
+    """Whether `/metrics` needs no key."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose pages may call from a browser; `*` means all."""
     drain_seconds: float = 300.0
     """How long live answers may go on after SIGTERM."""
     write_seconds: float = 60.0
@@ -62,6 +73,7 @@ class _FileEndpoint(msgspec.Struct):
     name: str = ""
     token: str = ""
     served_names: tuple[str, ...] = ()
+    shared_cache: str = ""
 
 
 def parse_settings(
@@ -85,7 +97,7 @@ def is_loopback(host: str) -> bool:
 
 
 def read_endpoints(path: Path) -> list[Endpoint]:
-    """The endpoints in a JSON file: a list of {"uid", "name", "url", "token", "served_names"}.
+    """The endpoints in a JSON file: a list of objects as `_FileEndpoint` has them.
 
     Raises:
         SettingsError: the file cannot be read, or is not such a list.
@@ -108,6 +120,7 @@ def read_endpoints(path: Path) -> list[Endpoint]:
             name=entry.name or entry.uid,
             url=entry.url,
             served_names=entry.served_names,
+            shared_cache=entry.shared_cache,
             token=entry.token.encode(),
         )
         for entry in entries
@@ -115,13 +128,18 @@ def read_endpoints(path: Path) -> list[Endpoint]:
 
 
 def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> RouterSettings:
-    if not (is_loopback(given.host) or given.allow_anonymous):
+    if given.keys_file is not None and given.allow_anonymous:
+        raise SettingsError("--allow-anonymous: with --keys-file nobody is served without a key")
+    if not (is_loopback(given.host) or given.allow_anonymous or given.keys_file is not None):
         raise SettingsError(
             f"--host {given.host}: clients without a key are served on loopback only; "
-            "--allow-anonymous serves them anywhere"
+            "--keys-file asks for keys, --allow-anonymous serves everybody"
         )
     if _ROUTER_ID.fullmatch(given.router_id) is None:
         raise SettingsError(f"--router-id: expected 1 to 48 of A-Z a-z 0-9 . _ -, got {given.router_id!r}")
+    for origin in given.cors_origin:
+        if not is_origin(origin):
+            raise SettingsError(f"--cors-origin: expected scheme://host[:port] or *, got {origin!r}")
     endpoints = [_endpoint(text) for text in given.endpoint]
     if given.endpoints_file is not None:
         endpoints += read_endpoints(given.endpoints_file)
@@ -136,6 +154,10 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Rout
         router_id=given.router_id,
         home=warmfleet_home(environment),
         allow_anonymous=given.allow_anonymous,
+        keys=_keys(given.keys_file) if given.keys_file is not None else None,
+        keys_path=given.keys_file,
+        open_metrics=given.open_metrics,
+        cors_origins=tuple(given.cors_origin),
         drain_seconds=given.drain_seconds,
         max_in_flight=given.max_in_flight,
     )
@@ -146,6 +168,38 @@ def _endpoint(text: str) -> Endpoint:
     if not separator:
         raise SettingsError(f"--endpoint: expected uid=URL, got {text!r}")
     return Endpoint(uid=uid, name=uid, url=url)
+
+
+def _keys(path: Path) -> KeyFile:
+    try:
+        return parse_key_file(read_key_file(path))
+    except KeyFileError as error:
+        raise SettingsError(f"--keys-file: {error}") from error
+
+
+def effective_settings(settings: RouterSettings) -> dict[str, object]:
+    """All settings for people to read. Of what is kept out of a repr, only whether it is set."""
+    return _fields(settings)
+
+
+def _fields(value: RouterSettings | Endpoint) -> dict[str, object]:
+    shown: dict[str, object] = {}
+    for item in fields(value):
+        content = getattr(value, item.name)
+        shown[item.name] = _shown(content) if item.repr else "set" if content else "not set"
+    return shown
+
+
+def _shown(value: object) -> object:
+    match value:
+        case Path():
+            return str(value)
+        case Endpoint():
+            return _fields(value)
+        case tuple():
+            return [_shown(item) for item in value]
+        case _:
+            return value
 
 
 def _salt_key(environment: Mapping[str, str]) -> tuple[bytes, bool]:
@@ -178,6 +232,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--policy", choices=sorted(POLICIES), default="LowestCost", help="how a worker is chosen")
     add("--router-id", default="router", help="this router's name among others")
     add("--allow-anonymous", action="store_true", help="serve clients without a key beyond loopback")
+    add("--keys-file", type=Path, help="API keys, as `warmfleet keys` writes them; followed while it runs")
+    add("--open-metrics", action="store_true", help="serve /metrics without a key")
+    add(
+        "--cors-origin",
+        action="append",
+        default=[],
+        help="origin of pages that may call, or * (repeatable)",
+    )
     add("--drain-seconds", type=float, default=300.0, help="time for live answers after SIGTERM")
     add("--max-in-flight", type=int, default=4096, help="requests at once; more are answered 429")
     return parser

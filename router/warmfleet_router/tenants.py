@@ -1,11 +1,14 @@
 """Whose request it is: the tenant that its key names, as the rest of the router sees it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Scope
+
+from warmfleet_contracts.openai import RequestError
 
 TENANT_STATE: Final = "tenant"
 """Where authentication leaves the tenant: `scope["state"]["tenant"]`."""
@@ -47,6 +50,35 @@ def tenant_of(request: Request) -> Tenant:
     tenant = request.scope["state"][TENANT_STATE]
     assert isinstance(tenant, Tenant), tenant
     return tenant
+
+
+def require_model(tenant: Tenant, model: str) -> None:
+    """Refuse a model that the key does not list, in the same words whether it exists or not.
+
+    Raises:
+        RequestError: 403.
+    """
+    if tenant.models is not None and model not in tenant.models:
+        listed = ", ".join(sorted(tenant.models)[:16]) or "none"
+        raise RequestError(
+            f"model: this key may not call {model[:64]!r}; it may call: {listed}",
+            status=403,
+            param="model",
+            code="model_not_allowed",
+        )
+
+
+def cache_group(tenant: Tenant, shared_caches: Sequence[str]) -> str:
+    """Whose prompts may hit whose blocks: the name that the salt of a request is made of.
+
+    `shared_caches` is `Endpoint.shared_cache` of all candidates. Only where they agree on one is it used:
+    while a deployment changes its mind, every tenant keeps its cache to itself. The slashes keep groups,
+    deployments and tenants apart, whose names hold none.
+    """
+    agreed = set(shared_caches)
+    if len(agreed) == 1 and (deployment := agreed.pop()):
+        return f"deployment/{deployment}"
+    return f"group/{tenant.sharing_group}" if tenant.sharing_group else tenant.name
 
 
 def everybody(scope: Scope, headers: Headers) -> None:

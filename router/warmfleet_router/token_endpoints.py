@@ -18,6 +18,7 @@ from warmfleet_router.endpoints import Fleet
 from warmfleet_router.forwarded import PASSED_BACK, request_headers
 from warmfleet_router.generation import model_not_found
 from warmfleet_router.proxy import MAX_PLAIN_BODY_BYTES, MAX_TRIES, RETRIED_STATUSES, no_worker_error
+from warmfleet_router.tenants import require_model, tenant_of
 from warmfleet_router.upstream import Upstream, UpstreamError
 
 WAIT_SECONDS: Final = 30.0
@@ -41,9 +42,13 @@ class TokenEndpoints:
     async def _pass_on(self, request: Request, decode: Callable[[bytes], Decoded]) -> Response:
         body = await read_body(request)
         decoded = decode(body)
+        tenant = tenant_of(request)
+        if decoded.model is not None:
+            require_model(tenant, decoded.model)
         views = self._fleet.views(decoded.model)
         if decoded.model is not None and not views:
-            raise model_not_found(decoded.model, self._fleet)
+            raise model_not_found(decoded.model, self._fleet, tenant)
+        views = [view for view in views if any(tenant.may_call(name) for name in view.served_names)]
         headers = [*request_headers(request.headers.raw), (REQUEST_ID_HEADER, request.state.request_id)]
         for view in [view for view in views if view.ready][:MAX_TRIES]:
             try:

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -65,13 +66,22 @@ async def running_router(
     *,
     policy: str = "LowestCost",
     wait_ready: bool = True,
+    shared_cache: str = "",
+    **settings: Any,
 ) -> AsyncGenerator[RunningRouter, None]:
-    """A started router; with `wait_ready`, every stub is ready, precise and its tokenizer known."""
+    """A started router with further `settings`; `wait_ready`: all stubs ready, precise, tokenizers known."""
     endpoints = [
-        Endpoint(uid=stub.uid, name=stub.uid, url=stub.url, token=stub.token.encode()) for stub in stubs
+        Endpoint(
+            uid=stub.uid,
+            name=stub.uid,
+            url=stub.url,
+            token=stub.token.encode(),
+            shared_cache=shared_cache,
+        )
+        for stub in stubs
     ]
     router = build_router(
-        RouterSettings(endpoints=tuple(endpoints), salt_key=SALT_KEY, policy=policy, home=home)
+        RouterSettings(endpoints=tuple(endpoints), salt_key=SALT_KEY, policy=policy, home=home, **settings)
     )
     listener = bind("127.0.0.1", 0)
     server = Server(router.app, shutdown_seconds=1)

@@ -1,0 +1,82 @@
+"""Who may ask for what, decided on the path that is routed, before anything else looks at a request."""
+
+from collections.abc import Callable
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from warmfleet_contracts.keys import is_expired
+from warmfleet_contracts.openai import RequestError
+from warmfleet_router.key_source import KeySource
+from warmfleet_router.tenants import TENANT_STATE, Tenant
+
+OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/health"})
+METRICS_PATH: Final = "/metrics"
+ADMIN_PREFIXES: Final = ("/debug", "/internal")
+_WANTED_HEADER: Final = "send it as `Authorization: Bearer <key>`"
+
+
+def needed_scopes(path: str) -> frozenset[str]:
+    """Scopes of which a key needs one to ask for `path`; empty for what is open to all.
+
+    Paths that nobody serves need a key, too: without one, a caller learns nothing of what is there.
+    """
+    if path in OPEN_PATHS:
+        return frozenset()
+    if path == METRICS_PATH:
+        return frozenset({"metrics", "admin"})
+    if path.startswith(ADMIN_PREFIXES):
+        return frozenset({"admin"})
+    return frozenset({"inference"})
+
+
+class Authentication:
+    """Refuses who presents no key of `keys`, or one without the scope; leaves the tenant in the state."""
+
+    def __init__(
+        self, keys: KeySource, *, open_metrics: bool, on_refused: Callable[[RequestError], None]
+    ) -> None:
+        self._keys = keys
+        self._open_metrics = open_metrics
+        self._on_refused = on_refused
+
+    def refusal(self, scope: Scope, headers: Headers) -> RequestError | None:
+        """Why a request is refused; None where it may go on, with its tenant in `scope["state"]`."""
+        path = scope["path"]
+        needed = needed_scopes(path)
+        if not needed or (path == METRICS_PATH and self._open_metrics):
+            return None
+        found = self._tenant(headers)
+        if isinstance(found, RequestError):
+            self._on_refused(found)
+            return found
+        scope["state"]["facts"].update(tenant=found.name, key_id=found.key_id)
+        if not needed & found.scopes:
+            error = RequestError(
+                f"this key has no scope for {path[:128]}; it needs {' or '.join(sorted(needed))}",
+                status=403,
+                code="missing_scope",
+            )
+            self._on_refused(error)
+            return error
+        scope["state"][TENANT_STATE] = found
+        return None
+
+    def _tenant(self, headers: Headers) -> Tenant | RequestError:
+        given = headers.getlist("authorization")
+        if not given:
+            return _unauthorized(f"no API key was given; {_WANTED_HEADER}")
+        scheme, _, presented = given[0].partition(" ")
+        # Two headers would be one key for us and perhaps the other for a proxy before us.
+        well_formed = len(given) == 1 and scheme.lower() == "bearer"
+        found = self._keys.find(presented.strip() if well_formed else "")
+        if found is None:
+            wanted = "" if well_formed else f"; {_WANTED_HEADER}"
+            return _unauthorized(f"the API key is not valid here{wanted}")
+        tenant, entry = found
+        return tenant if not is_expired(entry) else _unauthorized("the API key has expired")
+
+
+def _unauthorized(message: str) -> RequestError:
+    return RequestError(message, status=401, code="invalid_api_key")

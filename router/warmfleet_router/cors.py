@@ -1,0 +1,36 @@
+"""Browsers of other origins: which may call, and what they may read of an answer."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
+
+from warmfleet_contracts.worker_api import DECISION_HEADER, REQUEST_ID_HEADER
+
+ANY_ORIGIN: Final = "*"
+PREFLIGHT_SECONDS: Final = 600
+"""How long a browser may remember what it was told."""
+_ORIGIN: Final = re.compile(
+    r"https?://[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?|https?://\[[0-9a-f:]{2,39}\](:[0-9]{1,5})?"
+)
+
+
+def is_origin(text: str) -> bool:
+    """Whether `text` is an origin as browsers send it (no path, no trailing slash), or `*`."""
+    return text == ANY_ORIGIN or _ORIGIN.fullmatch(text) is not None
+
+
+class CrossOrigin(CORSMiddleware):
+    """Stands outside authentication: a preflight carries no key, and a 401 must be readable, too."""
+
+    def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
+        super().__init__(
+            app,
+            allow_origins=origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            expose_headers=(REQUEST_ID_HEADER, DECISION_HEADER, "retry-after"),
+            max_age=PREFLIGHT_SECONDS,
+        )
