@@ -22,6 +22,7 @@ import tokenizers
 
 from warmfleet_contracts.chat_template import MAX_RENDERED_CHARS, ChatMessage, ChatTemplate
 from warmfleet_contracts.errors import PromptError
+from warmfleet_contracts.word_table import WordTable
 from warmfleet_contracts.worker_api import PromptAssets
 
 __all__ = ["ChatMessage", "PromptEncoder"]
@@ -71,6 +72,7 @@ class PromptEncoder:
         unknown_token = self._description["model"].get("unk_token")
         # A character outside the vocabulary is "unknown" wherever it stands, which injects nothing.
         self._watched_ids = frozenset(self._control_ids.values()) - {self._control_ids.get(unknown_token)}
+        self._words = WordTable.of(self._description, self._tokenize)
         self._hidden = _HiddenTokenizer(self._description, self._control_ids)
         self._bos_ids = [_bos_id(self.tokenizer, assets)] if assets.add_bos else []
 
@@ -107,9 +109,9 @@ class PromptEncoder:
             )
         templates_own = self._watched_literals(marked)
         if templates_own == self._watched_literals(rendered):
-            token_ids = _encode(self.tokenizer, rendered)
+            token_ids = self._encode(rendered)
             # A normalizer can turn look-alikes into a literal that the text does not show.
-            if sum(token_id in self._watched_ids for token_id in token_ids) <= len(templates_own):
+            if sum(map(self._watched_ids.__contains__, token_ids)) <= len(templates_own):
                 return token_ids
         return hidden.encode(marked, mark)
 
@@ -117,7 +119,7 @@ class PromptEncoder:
         """Token ids of a completion prompt: BOS if the model wants one, otherwise never a control token."""
         if len(text) > self._max_chars:
             raise PromptError(f"the prompt has {len(text)} characters, the limit is {self._max_chars}")
-        token_ids = _encode(self.tokenizer, text)
+        token_ids = self._encode(text)
         if not self._watched_ids.isdisjoint(token_ids):
             token_ids = self._hidden_tokenizer(text).encode_plain(text)
         return self._bos_ids + token_ids
@@ -136,6 +138,14 @@ class PromptEncoder:
             if _ROLE.fullmatch(message.role) is None:
                 raise PromptError("a message's role must be a word of at most 64 letters")
         return self._chat_template.render(messages, max_chars=max_chars)
+
+    def _encode(self, text: str) -> list[int]:
+        if self._words is None:
+            return self._tokenize(text)
+        return self._words.encode(text)
+
+    def _tokenize(self, text: str) -> list[int]:
+        return _encode(self.tokenizer, text)
 
     def _watched_literals(self, text: str) -> list[int]:
         ids = (self._control_ids[literal] for literal in self._any_literal.findall(text))
@@ -204,7 +214,8 @@ def _build_tokenizer(description: dict[str, Any]) -> tokenizers.Tokenizer:
 
 def _encode(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
     try:
-        token_ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        # The only call that lets other threads run meanwhile, and the fastest: it keeps no offsets.
+        token_ids: list[int] = tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids
     except (UnicodeError, TypeError) as error:  # lone surrogates
         raise PromptError("the prompt is not valid Unicode text") from error
     return token_ids

@@ -34,8 +34,8 @@ RETRY_SECONDS: Final = 2.0
 """Pause after a fetch that failed."""
 LOOK_SECONDS: Final = 0.1
 """How often the fleet is looked at for a tokenizer that is not known yet."""
-INLINE_CHARS: Final = 4096
-"""Longer prompts are encoded in a thread, so that live streams do not wait for them."""
+INLINE_CHARS: Final = 16_384
+"""Longer prompts are encoded in a thread, so that live streams do not wait for them: some 2 ms of English."""
 ENCODING_THREADS: Final = 2
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")

@@ -1,0 +1,154 @@
+"""Encodes text word by word from a table that is made once: three times faster than the tokenizer itself.
+
+A byte-level BPE tokenizer cuts text into words by a regular expression and then encodes each word on its
+own. So a word's ids never depend on its neighbours, and those of all words in the vocabulary can be looked
+up. What is not in the table goes to the tokenizer.
+
+This is exact for tokenizers of the shapes in `_WORDS` only, and there for ASCII, where Python's regular
+expressions and the tokenizer's agree on what a letter is. Any other text is given to the tokenizer whole,
+cut at most in front of a space between two ASCII letters: no word of these shapes holds a letter followed
+by a space, one that ends in a letter ends there whatever follows, and a space in front of a letter starts a
+word whatever stands before it.
+
+The table is made from the vocabulary alone. Nothing is remembered of any request, so nobody can learn from
+its times what somebody else has sent.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any, Final, cast
+
+Encode = Callable[[str], Sequence[int]]
+"""A tokenizer's own way from text to ids, without special tokens."""
+
+_SPACE: Final = r" \t\n\r\f\v"
+_GPT2: Final = (
+    r"'(?:[sdmt]|ll|ve|re)| ?[A-Za-z]+| ?[0-9]+"
+    rf"| ?[^{_SPACE}0-9A-Za-z]+|[{_SPACE}]+(?![^{_SPACE}])|[{_SPACE}]+"
+)
+# Digits isolates every digit first, so white space in front of a digit stands at the end of its text.
+_DIGITS_GPT2: Final = (
+    r"'(?:[sdmt]|ll|ve|re)| ?[A-Za-z]+|[0-9]"
+    rf"| ?[^{_SPACE}0-9A-Za-z]+|[{_SPACE}]+(?![^{_SPACE}0-9])|[{_SPACE}]+"
+)
+_QWEN2_SOURCE: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n0-9A-Za-z]?[A-Za-z]+|[0-9]"
+    rf"| ?[^{_SPACE}0-9A-Za-z]+[\r\n]*|[{_SPACE}]*[\r\n]+|[{_SPACE}]+(?![^{_SPACE}])|[{_SPACE}]+"
+)
+
+_BYTE_LEVEL: Final = {"type": "ByteLevel", "add_prefix_space": False}
+_ISOLATED: Final = {"type": "Split", "behavior": "Isolated", "invert": False}
+_WORDS: Final[tuple[tuple[tuple[dict[str, Any], ...], str], ...]] = (
+    (({**_BYTE_LEVEL, "use_regex": True},), _GPT2),
+    (({"type": "Digits", "individual_digits": True}, {**_BYTE_LEVEL, "use_regex": True}), _DIGITS_GPT2),
+    (
+        ({**_ISOLATED, "pattern": {"Regex": _QWEN2_SOURCE}}, {**_BYTE_LEVEL, "use_regex": False}),
+        _QWEN2,
+    ),
+)
+"""The pre-tokenizers whose words are known, and what those words are in ASCII text."""
+
+_CHUNK: Final = re.compile(r".{256}.*?[A-Za-z](?= [A-Za-z])|.+", re.DOTALL)
+"""Pieces of little more than 256 characters, cut where it changes nothing."""
+_KNOWN_PER_UNKNOWN: Final = 3
+"""With fewer known words than that for each unknown one, a chunk is faster in one piece."""
+_BYTE_LETTERS: Final = str.maketrans({"Ġ": " ", "Ċ": "\n", "ĉ": "\t", "č": "\r"})
+"""How byte-level vocabularies write white space; other ASCII characters stand for themselves."""
+
+
+class WordTable:
+    """Encodes exactly as one tokenizer does. Immutable; safe to share between threads."""
+
+    def __init__(self, words: str, description: dict[str, Any], encode: Encode) -> None:
+        """`words`: what the words of ASCII text are; `encode`: the tokenizer that `description` describes."""
+        self._encode = encode
+        self._find_words = re.compile(words).findall
+        literals = [token["content"] for token in description.get("added_tokens") or []]
+        # Leftmost and longest, as the tokenizer finds them before it looks for words.
+        alternatives = "|".join(re.escape(literal) for literal in sorted(literals, key=len, reverse=True))
+        self._literal = re.compile(f"({alternatives or '(?!)'})")
+        vocabulary = (token.translate(_BYTE_LETTERS) for token in description["model"]["vocab"])
+        words_of_it = (word for word in vocabulary if word.isascii() and self._find_words(word) == [word])
+        self._ids = {part: tuple(encode(part)) for part in chain(words_of_it, literals)}
+
+    @classmethod
+    def of(cls, description: dict[str, Any], encode: Encode) -> "WordTable | None":
+        """The table of a tokenizer.json's content; None for a tokenizer that does not work this way."""
+        words = _words_of(description)
+        return None if words is None else cls(words, description, encode)
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`; raises what the tokenizer raises."""
+        parts: list[str] = []
+        found: list[Sequence[int] | None] = []
+        known_ids = self._ids.get
+        # The pattern is one group: text and literals take turns.
+        for turn, piece in enumerate(self._literal.split(text)):
+            if turn % 2:
+                parts.append(piece)
+                found.append(self._ids[piece])
+                continue
+            for chunk in _CHUNK.findall(piece):
+                if chunk.isascii():
+                    words = self._find_words(chunk)
+                    ids = list(map(known_ids, words))
+                    unknown = ids.count(None)
+                    if unknown * (_KNOWN_PER_UNKNOWN + 1) <= len(words):
+                        parts += words
+                        found += ids
+                        continue
+                parts.append(chunk)
+                found.append(None)
+        encoded: dict[str, Sequence[int]] = {}
+        place = -1
+        for _ in range(found.count(None)):
+            place = found.index(None, place + 1)
+            part = parts[place]
+            if part not in encoded:
+                encoded[part] = self._encode(part)
+            found[place] = encoded[part]
+        return list(chain.from_iterable(cast("list[Sequence[int]]", found)))
+
+
+def _words_of(description: dict[str, Any]) -> str | None:
+    """The expression for ASCII words, if everything that the module's docstring relies on holds."""
+    model = description["model"]
+    by_words_alone = (
+        model.get("type") == "BPE"
+        and isinstance(model["vocab"], dict)
+        and not model.get("dropout")
+        and not model.get("continuing_subword_prefix")
+        and not model.get("end_of_word_suffix")
+    )
+    tokens = description.get("added_tokens") or []
+    normalizer = description.get("normalizer")
+    # NFC leaves ASCII as it is, and joins nothing across a space that stands in front of a letter.
+    splits_first = (
+        normalizer is None or (normalizer == {"type": "NFC"} and not any(map(_is_normalized, tokens)))
+    ) and len(set(map(_is_normalized, tokens))) <= 1
+    plain_literals = all(
+        token["content"] and not (token["single_word"] or token["lstrip"] or token["rstrip"])
+        for token in tokens
+    )
+    if not (by_words_alone and splits_first and plain_literals):
+        return None
+    steps = description.get("pre_tokenizer") or {}
+    steps = steps["pretokenizers"] if steps.get("type") == "Sequence" else [steps]
+    return next(
+        (
+            words
+            for shape, words in _WORDS
+            if len(shape) == len(steps)
+            and all(wanted.items() <= step.items() for wanted, step in zip(shape, steps, strict=True))
+        ),
+        None,
+    )
+
+
+def _is_normalized(token: dict[str, Any]) -> bool:
+    return bool(token["normalized"])

@@ -1,0 +1,165 @@
+"""Encoding by the word table against the tokenizer itself, which is the oracle."""
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from warmfleet_contracts.word_table import WordTable
+from warmfleet_testing.catalog_model import pulled_catalog_model
+from warmfleet_testing.tiny_tokenizer import TINY_CONTROL_TOKENS, tiny_tokenizer
+
+QWEN2_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+SHAPES = {
+    "GPT-2": {},
+    "digits": {
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [{"type": "Digits", "individual_digits": True}, BYTE_LEVEL],
+        }
+    },
+    "Qwen2": {
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [
+                {
+                    "type": "Split",
+                    "pattern": {"Regex": QWEN2_WORDS},
+                    "behavior": "Isolated",
+                    "invert": False,
+                },
+                BYTE_LEVEL | {"use_regex": False},
+            ],
+        },
+    },
+}
+# Merges over white space, punctuation and contractions show a word that is cut in the wrong place.
+MERGES = [
+    ["Ġ", "Ġ"], ["ĠĠ", "Ġ"], ["Ċ", "Ċ"], ["ĊĊ", "Ġ"], ["ĉ", "a"], ["'", "s"], ["l", "l"], ["'", "ll"],
+    ["Ġ", "a"], ["Ġa", "b"], ["a", "b"], ["1", "2"], ["Ġ", "1"], ["!", "Ċ"], ["Ġ", "!"], ["(", "a"],
+    ["ab", "Ġ"], ["Ã", "©"],
+]  # fmt: skip
+
+PIECES = st.one_of(
+    st.sampled_from(TINY_CONTROL_TOKENS),
+    st.sampled_from(
+        ["'s", "'LL", " 's", "ab ab", "é a", "a é", "a\u0301", "ſ", "\u212a", "\u00a0", "\u2028", "1 ²"]
+    ),
+    st.text("ab 's\n\t\r!<>|(12", max_size=8),
+    st.text(st.characters(max_codepoint=127), max_size=8),
+    st.text(max_size=5),
+    st.just("ab ab " * 50),
+)
+TEXTS = st.lists(PIECES, max_size=8).map("".join)
+
+
+def table_and_oracle(description):
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(description))
+
+    def encode(text):
+        return tokenizer.encode(text, add_special_tokens=False).ids
+
+    return WordTable.of(description, encode), encode
+
+
+@cache
+def tiny(shape):
+    description = tiny_tokenizer(**SHAPES[shape])
+    description["model"]["merges"] += MERGES
+    for left, right in MERGES:
+        description["model"]["vocab"].setdefault(left + right, len(description["model"]["vocab"]))
+    return table_and_oracle(description)
+
+
+@cache
+def real():
+    return table_and_oracle(json.loads((pulled_catalog_model() / "tokenizer.json").read_text()))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@settings(max_examples=500, deadline=None)
+@given(text=TEXTS)
+@example(text="a  1 2\n\n b'll  'S\x0b\x1c\x85!\n\n")
+def test_text_encodes_as_the_tokenizer_encodes_it(shape, text):
+    table, encode = tiny(shape)
+
+    assert table.encode(text) == encode(text)
+
+
+@pytest.mark.model
+@settings(max_examples=500, deadline=None)
+@given(text=TEXTS)
+def test_text_encodes_as_the_real_tokenizer_encodes_it(text):
+    table, encode = real()
+
+    assert table.encode(text) == encode(text)
+
+
+@pytest.mark.model
+def test_real_text_and_288_hard_strings_encode_as_the_real_tokenizer_encodes_them():
+    table, encode = real()
+    cases = json.loads((Path(__file__).parent / "smollm2_token_ids.json").read_text())["cases"]
+    root = Path(__file__).parents[2]
+    files = [root / "LICENSE", *root.glob("*/*/*.py"), *root.glob("docs/**/*.md")]
+
+    assert len(cases) == 288
+    assert len(files) > 30
+    for text in (*(case["text"] for case in cases), *(file.read_text() for file in files)):
+        assert table.encode(text) == encode(text)
+
+
+@pytest.mark.model
+def test_most_words_of_real_text_are_in_the_table():
+    _, encode = real()
+    asked = []
+    description = json.loads((pulled_catalog_model() / "tokenizer.json").read_text())
+    table = WordTable.of(description, lambda text: asked.append(text) or encode(text))
+    asked.clear()
+
+    table.encode((Path(__file__).parents[2] / "LICENSE").read_text())
+
+    assert sum(map(len, asked)) < 0.1 * (Path(__file__).parents[2] / "LICENSE").stat().st_size
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"pre_tokenizer": None},
+        {"pre_tokenizer": BYTE_LEVEL | {"add_prefix_space": True}},
+        {"pre_tokenizer": {"type": "Metaspace", "replacement": "_", "prepend_scheme": "first"}},
+        {"normalizer": {"type": "NFKC"}},
+        {"normalizer": {"type": "Prepend", "prepend": "_"}},
+    ],
+    ids=str,
+)
+def test_a_tokenizer_of_another_shape_has_no_table(parts):
+    assert table_and_oracle(tiny_tokenizer(**parts))[0] is None
+
+
+@pytest.mark.parametrize(
+    "flags", [{"lstrip": True}, {"rstrip": True}, {"single_word": True}, {"normalized": True}], ids=str
+)
+def test_literals_that_look_at_their_surroundings_leave_no_table(flags):
+    description = tiny_tokenizer()
+    description["added_tokens"][0].update(flags)
+
+    assert WordTable.of(description, lambda _text: []) is None
+
+
+@pytest.mark.parametrize(
+    "flags", [{"dropout": 0.1}, {"end_of_word_suffix": "</w>"}, {"continuing_subword_prefix": "##"}], ids=str
+)
+def test_a_model_that_does_not_encode_words_alone_has_no_table(flags):
+    description = tiny_tokenizer()
+    description["model"].update(flags)
+
+    assert WordTable.of(description, lambda _text: []) is None
