@@ -4,7 +4,6 @@ Every refusal names the field, what was expected and what came, in OpenAI's erro
 checked before anything large is built.
 """
 
-from collections.abc import Iterator
 from itertools import accumulate
 from typing import Final, TypeVar
 
@@ -92,11 +91,15 @@ class RequestFields:
             return default
         return decode_value(name, raw, decoder)
 
-    def take_items(self, name: str) -> Iterator[tuple[str, msgspec.Raw]]:
-        """The elements of the array `name` with the names that errors give them, `name[0]` and on."""
-        items: list[msgspec.Raw] = self.take(name, _RAW_LIST, [])
-        for position, raw in enumerate(items):
-            yield f"{name}[{position}]", raw
+    def take_items(self, name: str) -> list[tuple[str, msgspec.Raw]] | None:
+        """The elements of the array `name` with the names that errors give them, `name[0]` and on.
+
+        None when it is absent or null; raises RequestError for what is no array.
+        """
+        items = self.take(name, _RAW_LIST, None)
+        if items is None:
+            return None
+        return [(f"{name}[{position}]", raw) for position, raw in enumerate(items)]
 
     def refuse_unless(self, name: str, neutral: tuple[object, ...]) -> None:
         """Take a field that is not served; any value but null and the `neutral` ones would change the answer.
@@ -108,8 +111,7 @@ class RequestFields:
         if raw is None:
             return
         value = decode_value(name, raw, _ANY)
-        # 0 == False in Python; in JSON they differ only where no client means a difference.
-        if value is None or value in neutral:
+        if value is None or any(_is_same(value, kept) for kept in neutral):
             return
         raise unsupported(name, raw)
 
@@ -179,11 +181,18 @@ def check_json_depth(body: bytes) -> None:
         )
 
 
+def _is_same(value: object, other: object) -> bool:
+    """Equality as JSON has it: 1 is 1.0 and not true."""
+    return value == other and isinstance(value, bool) == isinstance(other, bool)
+
+
 def _reason(error: Exception) -> str:
     """What msgspec says, as the middle of a sentence, without its type quotes."""
     text = str(error).replace("`", "").replace(" - at $", " at ")
     return text[:1].lower() + text[1:]
 
 
-_RAW_LIST: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_RAW_LIST: Final[msgspec.json.Decoder[list[msgspec.Raw] | None]] = msgspec.json.Decoder(
+    list[msgspec.Raw] | None
+)
 _ANY: Final = msgspec.json.Decoder(object)

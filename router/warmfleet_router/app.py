@@ -10,6 +10,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from warmfleet_contracts.http.app import openai_app
+from warmfleet_contracts.http.document import document_route
 from warmfleet_contracts.http.edge import Edge, Refusal
 from warmfleet_contracts.openai import RequestError
 from warmfleet_contracts.worker_api import DECISION_HEADER
@@ -129,6 +130,7 @@ def build_router(settings: RouterSettings, discovery: Discovery | None = None) -
         Route("/livez", inspection.livez, methods=["GET"]),
         Route("/readyz", inspection.readyz, methods=["GET"]),
         Route("/metrics", inspection.metrics, methods=["GET"]),
+        document_route("router"),
         Route("/internal/fleet", inspection.fleet, methods=["GET"]),
         Route("/internal/decisions", inspection.decisions, methods=["GET"]),
         Route("/debug/config", inspection.config, methods=["GET"]),

@@ -1,6 +1,6 @@
 """`POST /v1/chat/completions`: the request."""
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -28,7 +28,7 @@ def decode_chat_request(body: bytes) -> ChatRequest:
 def chat_request(fields: RequestFields) -> ChatRequest:
     """The request that `fields` make up; raises RequestError."""
     messages = take_messages(fields)
-    if not messages:
+    if messages is None:
         raise RequestError("messages: at least one message is required", param="messages")
     older = fields.take("max_tokens", POSITIVE, None)
     newer = fields.take("max_completion_tokens", POSITIVE, None)
@@ -37,9 +37,15 @@ def chat_request(fields: RequestFields) -> ChatRequest:
     return ChatRequest(messages=messages, **msgspec.structs.asdict(common))
 
 
-def take_messages(fields: RequestFields) -> list[ChatMessage]:
+def take_messages(fields: RequestFields) -> list[ChatMessage] | None:
+    """The conversation, None without one; raises RequestError."""
+    items = fields.take_items("messages")
+    if items is None:
+        return None
+    if not items:
+        raise RequestError("messages: at least one message is required", param="messages")
     messages = []
-    for name, raw in fields.take_items("messages"):
+    for name, raw in items:
         message = decode_value(name, raw, _MESSAGE)
         if message.tool_calls:
             raise unsupported("messages.tool_calls", raw)
@@ -68,13 +74,17 @@ def _message_text(name: str, message: "_Message") -> str:
     return "\n".join(part.text or "" for part in message.content)
 
 
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+ROLES: Final[tuple[str, ...]] = get_args(Role)
+
+
 class _Part(msgspec.Struct):
     type: str = "text"
     text: str | None = None
 
 
 class _Message(msgspec.Struct):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Role
     content: str | list[_Part] | None = None
     tool_calls: list[msgspec.Raw] | None = None
 

@@ -1,11 +1,15 @@
 """`POST /tokenize` and `/detokenize`: the requests."""
 
+from typing import Annotated, Final
+
 import msgspec
 
 from warmfleet_contracts.openai.chat import take_messages
-from warmfleet_contracts.openai.values import OPTIONAL_NAME, OPTIONAL_STRING, TOKEN_IDS
+from warmfleet_contracts.openai.values import OPTIONAL_NAME, OPTIONAL_STRING, TokenId
 from warmfleet_contracts.prompts import ChatMessage
 from warmfleet_contracts.request_fields import RequestError, RequestFields
+
+MAX_DETOKENIZED_TOKENS: Final = 1_048_576
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +40,7 @@ def tokenize_request(fields: RequestFields) -> TokenizeRequest:
     """The request that `fields` make up; raises RequestError."""
     model = fields.take("model", OPTIONAL_NAME, None)
     prompt = fields.take("prompt", OPTIONAL_STRING, None)
-    messages = take_messages(fields) or None
+    messages = take_messages(fields)
     if (prompt is None) == (messages is None):
         raise RequestError("exactly one of prompt and messages is required", param="prompt")
     return TokenizeRequest(model=model, prompt=prompt, messages=messages)
@@ -54,4 +58,12 @@ def decode_detokenize_request(body: bytes) -> DetokenizeRequest:
 def detokenize_request(fields: RequestFields) -> DetokenizeRequest:
     """The request that `fields` make up; raises RequestError."""
     model = fields.take("model", OPTIONAL_NAME, None)
-    return DetokenizeRequest(model=model, token_ids=fields.take("tokens", TOKEN_IDS, []))
+    token_ids = fields.take("tokens", _TOKENS, None)
+    if token_ids is None:
+        raise RequestError("tokens: a list of token ids is required", param="tokens")
+    return DetokenizeRequest(model=model, token_ids=token_ids)
+
+
+_TOKENS: Final[msgspec.json.Decoder[list[int] | None]] = msgspec.json.Decoder(
+    Annotated[list[TokenId], msgspec.Meta(max_length=MAX_DETOKENIZED_TOKENS)] | None
+)

@@ -4,6 +4,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from warmfleet_contracts.http.app import openai_app
+from warmfleet_contracts.http.document import document_route
 from warmfleet_contracts.http.edge import Edge
 from warmfleet_contracts.worker_api import CACHE_PATH, KV_EVENTS_PATH, TOKENIZER_PATH
 from warmfleet_worker.server.bearer import BearerToken
@@ -28,6 +29,7 @@ def build_app(worker: WorkerState) -> ASGIApp:
         Route("/livez", probes.livez, methods=["GET"]),
         Route("/readyz", probes.readyz, methods=["GET"]),
         Route("/metrics", probes.metrics, methods=["GET"]),
+        document_route("worker"),
         Route(KV_EVENTS_PATH, internal.kv_events, methods=["GET"]),
         Route(TOKENIZER_PATH + "/{digest}", internal.tokenizer, methods=["GET"]),
         Route(CACHE_PATH, internal.cache, methods=["GET"]),

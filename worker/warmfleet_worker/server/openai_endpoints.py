@@ -1,5 +1,6 @@
 """The OpenAI endpoints: completions, models, tokens."""
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -14,6 +15,7 @@ from warmfleet_contracts.openai import (
 )
 from warmfleet_worker.server.answers import ChatDialect, CompletionDialect
 from warmfleet_worker.server.requests import (
+    INLINE_PROMPT_CHARS,
     PromptReader,
     encode_messages,
     encode_text,
@@ -80,7 +82,14 @@ class OpenAIEndpoints:
     async def detokenize(self, request: Request) -> Response:
         decoded = decode_detokenize_request(await read_body(request))
         self._check_model(decoded.model)
-        return JSONResponse({"prompt": self._worker.encoder.decode(decoded.token_ids)})
+        decode = self._worker.encoder.decode
+        # Many tokens take a while, and live streams must not wait for them.
+        text = (
+            await run_in_threadpool(decode, decoded.token_ids)
+            if len(decoded.token_ids) > INLINE_PROMPT_CHARS
+            else decode(decoded.token_ids)
+        )
+        return JSONResponse({"prompt": text})
 
     def _admit(self, decoded: GenerationRequest) -> PromptReader:
         self._check_model(decoded.model)

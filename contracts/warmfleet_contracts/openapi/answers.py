@@ -1,0 +1,153 @@
+"""Answers as types: what a schema needs to know. Servers build them from parts; tests compare."""
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from warmfleet_contracts.openapi.requests import Schema
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class ErrorObject(msgspec.Struct):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class Error(msgspec.Struct):
+    error: ErrorObject
+
+
+class PromptTokensDetails(msgspec.Struct):
+    cached_tokens: Count
+
+
+class Usage(msgspec.Struct):
+    prompt_tokens: Count
+    completion_tokens: Count
+    total_tokens: Count
+    prompt_tokens_details: PromptTokensDetails
+
+
+class ChatMessage(msgspec.Struct):
+    role: Literal["assistant"]
+    content: str
+    refusal: None
+
+
+FinishReason = Literal["stop", "length"]
+
+
+class ChatChoice(msgspec.Struct):
+    index: Count
+    message: ChatMessage
+    logprobs: dict[str, Any] | None
+    finish_reason: FinishReason
+    token_ids: list[Count] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatCompletion(msgspec.Struct):
+    id: str
+    object: Literal["chat.completion"]
+    created: Count
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class ChatDelta(msgspec.Struct):
+    role: Literal["assistant"] | msgspec.UnsetType = msgspec.UNSET
+    content: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatChunkChoice(msgspec.Struct):
+    index: Count
+    delta: ChatDelta
+    logprobs: dict[str, Any] | None
+    finish_reason: FinishReason | None
+    token_ids: list[Count] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatCompletionChunk(msgspec.Struct):
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: Count
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class TextChoice(msgspec.Struct):
+    index: Count
+    text: str
+    logprobs: dict[str, Any] | None
+    finish_reason: FinishReason | None
+    """null in all but the last chunk of a stream."""
+    token_ids: list[Count] | msgspec.UnsetType = msgspec.UNSET
+
+
+class Completion(msgspec.Struct):
+    id: str
+    object: Literal["text_completion"]
+    created: Count
+    model: str
+    choices: list[TextChoice]
+    usage: Usage
+
+
+class CompletionChunk(msgspec.Struct):
+    id: str
+    object: Literal["text_completion"]
+    created: Count
+    model: str
+    choices: list[TextChoice]
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class Model(msgspec.Struct):
+    id: str
+    object: Literal["model"]
+    created: Count
+    owned_by: str
+    max_model_len: Count | None
+
+
+class ModelList(msgspec.Struct):
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Tokenized(msgspec.Struct):
+    count: Count
+    max_model_len: Count
+    tokens: list[Count]
+
+
+class Detokenized(msgspec.Struct):
+    prompt: str
+
+
+class Status(msgspec.Struct):
+    status: str
+
+
+class Version(msgspec.Struct):
+    version: str
+
+
+class Decisions(msgspec.Struct):
+    decisions: list[dict[str, Any]]
+
+
+ANSWERS: Final = (
+    *(Error, ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk),
+    *(Model, ModelList, Tokenized, Detokenized, Status, Version, Decisions),
+)
+
+
+def answer_schemas() -> dict[str, Schema]:
+    """Schemas of all answers and their parts, by component name."""
+    _, components = msgspec.json.schema_components(ANSWERS, ref_template="#/components/schemas/{name}")
+    return components

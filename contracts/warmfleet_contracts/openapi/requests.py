@@ -1,0 +1,178 @@
+"""Request schemas, read off the decoders: which fields they take, of what type, with what default."""
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from warmfleet_contracts.openai.chat import ROLES, chat_request
+from warmfleet_contracts.openai.completion import MAX_PROMPTS, completion_request
+from warmfleet_contracts.openai.generation import MAX_STOP_BYTES, MAX_STOP_STRINGS
+from warmfleet_contracts.openai.tokens import detokenize_request, tokenize_request
+from warmfleet_contracts.openai.values import TokenId
+from warmfleet_contracts.request_fields import RequestFields
+
+Schema = dict[str, Any]
+_T = TypeVar("_T")
+
+
+class TracedFields(RequestFields):
+    """Fields that remember how a decoder took them."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__(body)
+        self.types: dict[str, tuple[Any, object]] = {}
+        """Name -> type and default of a field that has an effect."""
+        self.neutral: dict[str, tuple[object, ...]] = {}
+        """Name -> the values of a field that is otherwise refused."""
+        self.without_effect: set[str] = set()
+
+    def take(self, name: str, decoder: msgspec.json.Decoder[_T], default: _T) -> _T:
+        self.types[name] = (decoder.type, default)
+        return super().take(name, decoder, default)
+
+    def refuse_unless(self, name: str, neutral: tuple[object, ...]) -> None:
+        self.neutral[name] = neutral
+        super().refuse_unless(name, neutral)
+
+    def drop(self, name: str) -> None:
+        self.without_effect.add(name)
+        super().drop(name)
+
+
+def request_schemas() -> dict[str, Schema]:
+    """Schemas of all request bodies, by component name."""
+    return {
+        name: _request_schema(decode, example, required)
+        for name, (decode, example, required) in _REQUESTS.items()
+    }
+
+
+def traced(decode: Callable[[RequestFields], object], example: Schema) -> TracedFields:
+    """What `decode` takes from `example`, which it accepts."""
+    fields = TracedFields(msgspec.json.encode(example))
+    decode(fields)
+    return fields
+
+
+def _request_schema(
+    decode: Callable[[RequestFields], object], example: Schema, required: tuple[str, ...]
+) -> Schema:
+    fields = traced(decode, example)
+    properties = {
+        name: _refined(name, type_) or _value_schema(type_, default, is_required=name in required)
+        for name, (type_, default) in fields.types.items()
+    }
+    for name, neutral in fields.neutral.items():
+        properties[name] = {
+            "enum": [*neutral, None],
+            "description": "Not served: any other value is refused with code `unsupported_parameter`.",
+        }
+    for name in fields.without_effect:
+        properties[name] = {"description": "Accepted, no effect."}
+    schema: Schema = {"type": "object", "properties": dict(sorted(properties.items()))}
+    if required:
+        schema["required"] = list(required)
+    if decode is tokenize_request:
+        schema["oneOf"] = [_only("prompt", "messages"), _only("messages", "prompt")]
+    return schema
+
+
+def _only(present: str, absent: str) -> Schema:
+    """`present` is there and no null, `absent` is not there, or null."""
+    return {
+        "required": [present],
+        "properties": {present: {"not": {"type": "null"}}, absent: {"type": "null"}},
+    }
+
+
+def _value_schema(type_: Any, default: object, *, is_required: bool) -> Schema:
+    schema = inlined_schema(type_)
+    kinds = [kind for kind in schema.get("anyOf", [schema]) if kind != {"type": "null"}]
+    if is_required:
+        return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+    nullable: Schema = {"anyOf": [*kinds, {"type": "null"}]}
+    return nullable if default is None else {**nullable, "default": msgspec.to_builtins(default)}
+
+
+def inlined_schema(type_: Any) -> Schema:
+    """JSON schema of a type whose parts are not worth names of their own."""
+    (schema,), components = msgspec.json.schema_components([type_], ref_template="{name}")
+    if "$ref" not in schema:
+        return schema
+    component = dict(components[schema["$ref"]])
+    del component["title"]
+    return component
+
+
+_TEXT_PART: Final[Schema] = {
+    "type": "object",
+    "properties": {"type": {"enum": ["text"], "default": "text"}, "text": {"type": "string"}},
+    "required": ["text"],
+}
+_TEXT: Final[Schema] = {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_PART}]}
+_NO_TOOL_CALLS: Final[Schema] = {"anyOf": [{"type": "array", "maxItems": 0}, {"type": "null"}]}
+_MESSAGE: Final[Schema] = {
+    "anyOf": [
+        {
+            "type": "object",
+            "properties": {
+                "role": {"enum": [role for role in ROLES if role != "assistant"]},
+                "content": _TEXT,
+                "tool_calls": _NO_TOOL_CALLS,
+            },
+            "required": ["role", "content"],
+        },
+        {
+            "type": "object",
+            "properties": {
+                "role": {"enum": ["assistant"]},
+                "content": {"anyOf": [*_TEXT["anyOf"], {"type": "null"}]},
+                "tool_calls": _NO_TOOL_CALLS,
+            },
+            "required": ["role"],
+        },
+    ]
+}
+_TOKEN_IDS: Final[Schema] = {"type": "array", "items": inlined_schema(TokenId), "minItems": 1}
+_STOP_STRING: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_BYTES}
+
+_REFINED: Final[dict[str, Schema]] = {
+    "messages": {"type": "array", "items": _MESSAGE, "minItems": 1},
+    "prompt": {
+        "anyOf": [
+            {"type": "string", "minLength": 1},
+            {
+                "type": "array",
+                "items": {"type": "string", "minLength": 1},
+                "minItems": 1,
+                "maxItems": MAX_PROMPTS,
+            },
+            _TOKEN_IDS,
+            {"type": "array", "items": _TOKEN_IDS, "minItems": 1, "maxItems": MAX_PROMPTS},
+        ],
+    },
+    "stop": {
+        "anyOf": [
+            _STOP_STRING,
+            {"type": "array", "items": _STOP_STRING, "maxItems": MAX_STOP_STRINGS},
+            {"type": "null"},
+        ],
+        "description": f"Strings of at most {MAX_STOP_BYTES} bytes of UTF-8 each.",
+    },
+}
+
+
+def _refined(name: str, type_: Any) -> Schema | None:
+    """What a decoder checks further than its type can say, for the fields that have more than a type."""
+    return None if type_ == str | None else _REFINED.get(name)
+
+
+_CHAT: Final[Schema] = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+_REQUESTS: Final[dict[str, tuple[Callable[[RequestFields], object], Schema, tuple[str, ...]]]] = {
+    "ChatRequest": (chat_request, _CHAT, ("model", "messages")),
+    "CompletionRequest": (completion_request, {"model": "m", "prompt": "x"}, ("model", "prompt")),
+    "TokenizeRequest": (tokenize_request, {"prompt": "x"}, ()),
+    "DetokenizeRequest": (detokenize_request, {"tokens": [1]}, ()),
+}
+"""Component -> decoder, a body that it takes whole, fields that must be there."""
