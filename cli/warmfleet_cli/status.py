@@ -99,6 +99,8 @@ def _process_record(process: ProcessReport) -> dict[str, Any]:
         }
     if process.load is not None:
         record["load"] = process.load
+    if process.breaker is not None:
+        record["breaker"] = process.breaker
     return record
 
 

@@ -38,6 +38,7 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     runner_up: str | None
     candidates: list[CandidateView]
     candidate_count: int
+    not_considered: dict[str, str] = {}
     predicted_prompt_tokens: int
     predicted_cached_tokens: int
     actual_prompt_tokens: int | None
@@ -121,6 +122,8 @@ def print_decision(console: Console, decision: DecisionView) -> None:
     hidden = decision.candidate_count - len(decision.candidates)
     if hidden > 0:
         console.print(f"   and {hidden} more")
+    for uid, reason in decision.not_considered.items():
+        console.print(f"   not considered: {uid}, {reason}")
     console.print("   tokens; milliseconds. * chosen, + runner-up, ~ cache not known block by block")
     console.print()
     console.print(

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
+import structlog
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -15,6 +16,7 @@ from warmfleet_contracts.http.edge import Edge, Refusal
 from warmfleet_contracts.openai import RequestError
 from warmfleet_contracts.worker_api import DECISION_HEADER
 from warmfleet_router.authentication import Authentication
+from warmfleet_router.breakers import Breakers, Cause
 from warmfleet_router.cors import CrossOrigin
 from warmfleet_router.decisions import DecisionRing
 from warmfleet_router.discovery import Discovery, StaticDiscovery
@@ -24,15 +26,19 @@ from warmfleet_router.inspection import Inspection
 from warmfleet_router.key_source import KeySource
 from warmfleet_router.leases import Leases
 from warmfleet_router.metrics import RouterMetrics
+from warmfleet_router.outliers import Outliers
 from warmfleet_router.picker import Picker
 from warmfleet_router.prefix_index import PrefixIndex
 from warmfleet_router.proxy import Proxy
+from warmfleet_router.retry_budget import RetryBudget
 from warmfleet_router.scorers import POLICIES
 from warmfleet_router.settings import RouterSettings
 from warmfleet_router.tenants import everybody
 from warmfleet_router.token_endpoints import TokenEndpoints
 from warmfleet_router.tokenization import Encoders
 from warmfleet_router.upstream import Upstream
+
+_log = structlog.get_logger("warmfleet.router")
 
 
 class Part(Protocol):
@@ -52,6 +58,7 @@ class Router:
     """What lives between requests, in the order of its start."""
     fleet: Fleet
     leases: Leases
+    breakers: Breakers
     picker: Picker
     encoders: Encoders
     decisions: DecisionRing
@@ -75,12 +82,22 @@ def build_router(settings: RouterSettings, discovery: Discovery | None = None) -
     upstream = Upstream()
     leases = Leases(life_id)
     index = PrefixIndex()
-    fleet = Fleet(
-        discovery or StaticDiscovery(settings.endpoints), upstream, index=index, on_gone=leases.forget
-    )
-    picker = Picker(index, leases, POLICIES[settings.policy])
     metrics = RouterMetrics()
     keys = KeySource(settings.keys, settings.keys_path, metrics) if settings.keys is not None else None
+    outliers = Outliers(settings.outliers)
+
+    def on_ejected(uid: str, cause: Cause, reason: str, seconds: float) -> None:
+        metrics.on_ejected(cause.value)
+        _log.warning("worker ejected", uid=uid, cause=cause.value, reason=reason, seconds=round(seconds, 1))
+
+    breakers = Breakers(settings.breaker, now=leases.now, on_ejected=on_ejected, on_panic=metrics.on_panic)
+
+    def on_gone(uid: str) -> None:
+        for kept in (leases, breakers, outliers):
+            kept.forget(uid)
+
+    fleet = Fleet(discovery or StaticDiscovery(settings.endpoints), upstream, index=index, on_gone=on_gone)
+    picker = Picker(index, leases, POLICIES[settings.policy], breakers)
     encoders = Encoders(settings.tokenizers_path, upstream, fleet.views)
     decisions = DecisionRing(settings.ring_size)
     proxy = Proxy(
@@ -88,6 +105,9 @@ def build_router(settings: RouterSettings, discovery: Discovery | None = None) -
         picker=picker,
         leases=leases,
         upstream=upstream,
+        breakers=breakers,
+        outliers=outliers,
+        retries=RetryBudget(settings.retry_budget, leases.now),
         metrics=metrics,
         router_id=life_id,
         write_seconds=settings.write_seconds,
@@ -95,6 +115,7 @@ def build_router(settings: RouterSettings, discovery: Discovery | None = None) -
     inspection = Inspection(
         fleet=fleet,
         leases=leases,
+        breakers=breakers,
         encoders=encoders,
         decisions=decisions,
         metrics=metrics,
@@ -153,6 +174,7 @@ def build_router(settings: RouterSettings, discovery: Discovery | None = None) -
         parts=(upstream, fleet, encoders, *([keys] if keys is not None else [])),
         fleet=fleet,
         leases=leases,
+        breakers=breakers,
         picker=picker,
         encoders=encoders,
         decisions=decisions,

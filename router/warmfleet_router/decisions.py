@@ -6,6 +6,7 @@ it and never over it. A retry is another attempt of the same decision.
 
 import time
 from collections import OrderedDict, deque
+from itertools import islice
 from typing import Final, Literal
 
 import msgspec
@@ -54,6 +55,8 @@ class Attempt(msgspec.Struct, kw_only=True):
     precise: bool
     candidates: list[CandidateRecord]
     candidate_count: int
+    not_considered: dict[str, str] = {}
+    """Why other ready workers were not: uid to reason, at most `MAX_RECORDED_CANDIDATES`."""
     predicted_prompt_tokens: int
     predicted_cached_tokens: int
     """Of the first prompt, which is the one whose numbers the worker's headers carry."""
@@ -157,6 +160,7 @@ def attempt_of(choice: Choice) -> Attempt:
             )
         ],
         candidate_count=len(ranking.candidates),
+        not_considered=dict(islice(choice.left_out.items(), MAX_RECORDED_CANDIDATES)),
         predicted_prompt_tokens=first.prompt_tokens,
         predicted_cached_tokens=first.cached_tokens,
         pending_tokens=first.pending_tokens,

@@ -40,6 +40,11 @@ class EndpointView:
     """Live counters of the stream, for metrics."""
 
     @property
+    def epoch(self) -> str:
+        """The life of the worker that proved itself; empty before the first hello."""
+        return self.hello.epoch if self.hello is not None else ""
+
+    @property
     def served_names(self) -> Sequence[str]:
         """Model names that this endpoint answers to: the discovered ones, else the worker's own."""
         return served_names(self.endpoint, self.hello)

@@ -21,7 +21,8 @@ from warmfleet_router.endpoints import EndpointView, Fleet
 from warmfleet_router.forwarded import request_headers, without_cache_salt
 from warmfleet_router.leases import Leases
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.proxy import Call, Proxy, describe, no_worker_error
+from warmfleet_router.proxy import Call, Proxy, describe
+from warmfleet_router.refusals import no_worker_error
 from warmfleet_router.request_prompts import HEAD_BYTES, RequestPrompts
 from warmfleet_router.settings import RouterSettings
 from warmfleet_router.tenants import Tenant, cache_group, require_model, tenant_of

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from warmfleet_contracts.openai import RequestError
+from warmfleet_router.breakers import Breakers, BreakerView
 from warmfleet_router.decisions import DecisionRing
 from warmfleet_router.endpoints import EndpointView, Fleet
 from warmfleet_router.generation import model_not_found
@@ -32,6 +33,7 @@ class Inspection:
         *,
         fleet: Fleet,
         leases: Leases,
+        breakers: Breakers,
         encoders: Encoders,
         decisions: DecisionRing,
         metrics: RouterMetrics,
@@ -40,6 +42,7 @@ class Inspection:
     ) -> None:
         self._fleet = fleet
         self._leases = leases
+        self._breakers = breakers
         self._encoders = encoders
         self._decisions = decisions
         self._metrics = metrics
@@ -65,11 +68,13 @@ class Inspection:
 
     async def metrics(self, request: Request) -> Response:
         del request
+        views = self._fleet.views()
         content = self._metrics.render(
-            self._fleet.views(),
+            views,
             index_blocks=self._fleet.index.blocks,
             pending_blocks=self._leases.pending.blocks,
             tokenizers=self._encoders.count,
+            ejected=sum(self._breaker(view).state == "open" for view in views),
         )
         return Response(content, media_type=CONTENT_TYPE_LATEST)
 
@@ -152,6 +157,9 @@ class Inspection:
         # A worker that was turned load-only will not become precise by waiting.
         return tokenizer_known and (view.precise or view.counts.load_only > 0)
 
+    def _breaker(self, view: EndpointView) -> BreakerView:
+        return self._breakers.view(view.endpoint.uid, view.epoch)
+
     def _endpoint(self, view: EndpointView) -> dict[str, object]:
         uid, hello = view.endpoint.uid, view.hello
         unreported = self._leases.dispatches.unreported(uid, view.load.admitted_dispatches)
@@ -161,6 +169,7 @@ class Inspection:
             "url": view.endpoint.url,
             "ready": view.ready,
             "unready_reason": view.unready_reason,
+            "breaker": self._breaker(view).as_json(),
             "precise": view.precise,
             "served_names": list(view.served_names),
             "epoch": hello.epoch if hello is not None else None,

@@ -43,6 +43,16 @@ class RouterMetrics:
         self._broken_streams = self._counter(
             names.ROUTER_BROKEN_STREAMS, "Streams that a worker's death cut off.", ("model_name",)
         )
+        self._ejections = self._counter(
+            names.ROUTER_EJECTIONS, "Workers that got no requests for a while, by why.", ("cause",)
+        )
+        self._panics = self._counter(
+            names.ROUTER_PANICS, "Choices that ignored ejections: there were too many.", ()
+        )
+        self._refused_retries = self._counter(
+            names.ROUTER_REFUSED_RETRIES, "Retries for which the budget had no room.", ()
+        )
+        self._ejected = self._gauge(names.ROUTER_EJECTED_ENDPOINTS, "Workers that are ejected now.", ())
         self._prompt_tokens = self._counter(
             names.ROUTER_PROMPT_TOKENS, "Prompt tokens that workers reported.", ("model_name",)
         )
@@ -95,6 +105,15 @@ class RouterMetrics:
     def on_broken_stream(self, model: str) -> None:
         self._broken_streams.labels(model).inc()
 
+    def on_ejected(self, cause: str) -> None:
+        self._ejections.labels(cause).inc()
+
+    def on_panic(self) -> None:
+        self._panics.inc()
+
+    def on_refused_retry(self) -> None:
+        self._refused_retries.inc()
+
     def on_first_byte(self, model: str, seconds: float) -> None:
         self._first_byte_seconds.labels(model).observe(seconds)
 
@@ -138,6 +157,7 @@ class RouterMetrics:
         index_blocks: int,
         pending_blocks: int,
         tokenizers: int,
+        ejected: int,
     ) -> bytes:
         """The exposition, with the gauges of the moment."""
         states = dict.fromkeys(("ready", "precise", "unready"), 0)
@@ -161,6 +181,7 @@ class RouterMetrics:
         self._index_blocks.set(index_blocks)
         self._pending_blocks.set(pending_blocks)
         self._tokenizers.set(tokenizers)
+        self._ejected.set(ejected)
         return generate_latest(self.registry)
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:

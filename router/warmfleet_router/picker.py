@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from warmfleet_contracts.blocks import BlockHash
+from warmfleet_router.breakers import Breakers
 from warmfleet_router.cost import (
     StepRates,
     Work,
@@ -62,6 +63,10 @@ class Choice:
     """The worker that was chosen, and everything that led to it."""
 
     endpoint: Endpoint
+    epoch: str
+    """The life of the worker that was chosen."""
+    left_out: Mapping[str, str]
+    """Why ready workers were not considered, by uid."""
     candidate: Candidate
     prediction: Prediction
     ranking: Ranking
@@ -74,7 +79,9 @@ class Ranked:
 
     ranking: Ranking
     sequences: int
-    _endpoints: Mapping[str, Endpoint]
+    left_out: Mapping[str, str]
+    """Why ready workers were not considered, by uid: ejected, or tried before."""
+    _views: Mapping[str, EndpointView]
     _predictions: Mapping[str, Prediction]
 
     def needed_blocks(self, candidate: Candidate) -> int:
@@ -85,7 +92,9 @@ class Ranked:
         """`candidate` chosen; `reason` says why, where it is not the ranking's first."""
         prediction = self._predictions[candidate.uid]
         return Choice(
-            endpoint=self._endpoints[candidate.uid],
+            endpoint=self._views[candidate.uid].endpoint,
+            epoch=self._views[candidate.uid].epoch,
+            left_out=self.left_out,
             candidate=candidate,
             prediction=prediction,
             ranking=self.ranking.led_by(candidate, reason) if reason else self.ranking,
@@ -105,7 +114,11 @@ NOTHING_PLANNED: Final[Mapping[str, UnreportedLoad]] = MappingProxyType({})
 class Picker:
     """Chooses among the views of one model. Holds no state of its own but the turn of RoundRobin."""
 
-    def __init__(self, index: PrefixIndex, leases: Leases, policy: Policy) -> None:
+    def __init__(
+        self, index: PrefixIndex, leases: Leases, policy: Policy, breakers: Breakers | None = None
+    ) -> None:
+        """`breakers` leave out workers that are ejected; without any nobody is."""
+        self._breakers = breakers if breakers is not None else Breakers()
         self._index = index
         self._leases = leases
         self._policy = policy
@@ -114,7 +127,7 @@ class Picker:
     def pick(
         self, views: Sequence[EndpointView], prompts: RequestPrompts, *, excluded: Collection[str] = ()
     ) -> Choice | None:
-        """The best ready worker that is not `excluded`; None if there is none."""
+        """The best ready worker that is neither `excluded` nor ejected; None if there is none."""
         ranked = self.rank(views, prompts, excluded=excluded)
         return ranked.choice(ranked.ranking.candidates[0]) if ranked is not None else None
 
@@ -126,11 +139,14 @@ class Picker:
         excluded: Collection[str] = (),
         planned: Mapping[str, UnreportedLoad] = NOTHING_PLANNED,
     ) -> Ranked | None:
-        """Every ready worker that is not `excluded`, best first; None if there is none.
+        """Every ready worker that is neither `excluded` nor ejected, best first; None if there is none.
 
         `planned` is what will be sent to a worker before this request, by uid.
         """
-        ready = [view for view in views if view.ready and view.endpoint.uid not in excluded]
+        ready = [view for view in views if view.ready]
+        screening = self._breakers.screen({view.endpoint.uid: view.epoch for view in ready})
+        left_out = {**screening.ejected, **dict.fromkeys(excluded, "tried before")}
+        ready = [view for view in ready if view.endpoint.uid not in left_out]
         if not ready:
             return None
         matched = self._match(ready, prompts)
@@ -152,7 +168,8 @@ class Picker:
         return Ranked(
             ranking=ranking,
             sequences=prompts.sequences,
-            _endpoints={view.endpoint.uid: view.endpoint for view in ready},
+            left_out=left_out,
+            _views={view.endpoint.uid: view for view in ready},
             _predictions=predictions,
         )
 

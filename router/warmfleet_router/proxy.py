@@ -26,13 +26,29 @@ from warmfleet_contracts.worker_api import (
     SALT_HEADER,
     SEED_HEADER,
 )
-from warmfleet_router.decisions import Attempt, Decision, attempt_of, difference_of
+from warmfleet_router.breakers import Breakers, Cause, Trial
+from warmfleet_router.decisions import (
+    Attempt,
+    Decision,
+    attempt_of,
+    difference_of,
+)
 from warmfleet_router.endpoints import Fleet
+from warmfleet_router.event_cutter import EventCutter, count_events
 from warmfleet_router.forwarded import PASSED_BACK
 from warmfleet_router.leases import Lease, Leases
 from warmfleet_router.metrics import RouterMetrics
+from warmfleet_router.outliers import Outliers
 from warmfleet_router.picker import Choice, Picker
+from warmfleet_router.refusals import (
+    broken_stream_error,
+    header_number,
+    no_worker_error,
+    refusal_of,
+    too_large_error,
+)
 from warmfleet_router.request_prompts import RequestPrompts
+from warmfleet_router.retry_budget import RetryBudget
 from warmfleet_router.upstream import (
     Headers,
     Upstream,
@@ -45,11 +61,10 @@ from warmfleet_router.upstream import (
 
 MAX_TRIES: Final = 3
 MAX_PLAIN_BODY_BYTES: Final = 64 * 1024 * 1024
-MAX_EVENT_BYTES: Final = 1024 * 1024
-"""An event longer than this is passed on in pieces."""
-RETRIED_STATUSES: Final = frozenset({429, 502, 503})
-"""A worker that is overloaded, draining or without its engine has computed nothing for this request."""
-RETRY_AFTER_SECONDS: Final = 1
+MISDIRECTED_STATUS: Final = 421
+RETRIED_STATUSES: Final = frozenset({401, 403, MISDIRECTED_STATUS, 429, 502, 503})
+"""A worker that is overloaded, draining or without its engine has computed nothing for this request. 401, 403
+and 421 are between router and worker: not the token, or not the process, that is expected at the address."""
 
 _log = structlog.get_logger("warmfleet.router.proxy")
 
@@ -74,12 +89,26 @@ class Call:
     """Events at a stream's start that say nothing of the prefill: chat sends the role on admission."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """One call at one worker, with what it holds and whom it reports to."""
+
+    call: Call
+    decision: Decision
+    choice: Choice
+    attempt: Attempt
+    lease: Lease
+    trial: Trial
+
+
 class _TryElsewhereError(Exception):
     """This worker did not answer, and nothing was sent to the client yet."""
 
-    def __init__(self, reason: str, refusal: RequestError | None = None) -> None:
+    def __init__(self, reason: str, refusal: RequestError | None = None, *, is_fault: bool = True) -> None:
+        """`is_fault`: the worker's breaker should hear of it."""
         super().__init__(reason)
         self.refusal = refusal
+        self.is_fault = is_fault
 
 
 class _ClientStalledError(Exception):
@@ -96,6 +125,9 @@ class Proxy:
         picker: Picker,
         leases: Leases,
         upstream: Upstream,
+        breakers: Breakers,
+        outliers: Outliers,
+        retries: RetryBudget,
         metrics: RouterMetrics,
         router_id: str,
         write_seconds: float = 60.0,
@@ -104,6 +136,9 @@ class Proxy:
         self._picker = picker
         self._leases = leases
         self._upstream = upstream
+        self._breakers = breakers
+        self._outliers = outliers
+        self._retries = retries
         self._metrics = metrics
         self._router_id = router_id
         self._write_seconds = write_seconds
@@ -143,10 +178,11 @@ class Proxy:
     async def _answer(self, call: Call, decision: Decision, choice: Choice, send: Send) -> None:
         refusal: RequestError | None = None
         candidate: Choice | None = choice
+        self._retries.request()
         while candidate is not None:
             attempt = decision.attempts[-1]
             try:
-                await self._attempt(call, decision, candidate, attempt, send)
+                await self._attempt(call, decision, candidate, send)
             except _TryElsewhereError as error:
                 attempt.error = str(error)
                 refusal = error.refusal or refusal
@@ -156,99 +192,147 @@ class Proxy:
                 )
             else:
                 return
-            candidate = self.choose(call, decision) if len(decision.attempts) < MAX_TRIES else None
+            candidate = self._choose_again(call, decision)
         decision.outcome = "failed"
         raise refusal or no_worker_error(call.model)
 
-    async def _attempt(
-        self, call: Call, decision: Decision, choice: Choice, attempt: Attempt, send: Send
-    ) -> None:
-        async with self._leases.lease(choice.charge) as lease:
-            attempt.dispatch = lease.dispatch
-            attempt.dispatched_after_ms = self._age_ms(call)
-            try:
-                async with self._upstream.request(
-                    choice.endpoint,
-                    "POST",
-                    call.path,
-                    headers=self._headers(call, decision, lease),
-                    body=call.body,
-                ) as response:
-                    lease.seated()
-                    attempt.headers_after_ms = self._age_ms(call)
-                    self._compare(call, attempt, response)
-                    if response.status in RETRIED_STATUSES:
-                        raise _TryElsewhereError(
-                            f"the worker answered {response.status}", _refusal(call.model, response)
-                        )
-                    if response.headers.get("content-type", "").startswith("text/event-stream"):
-                        await self._stream(call, decision, attempt, lease, response, send)
-                    else:
-                        await self._whole(call, decision, attempt, lease, response, send)
-            except UpstreamUnreachableError as error:
-                raise _TryElsewhereError(str(error)) from error
+    def _choose_again(self, call: Call, decision: Decision) -> Choice | None:
+        if len(decision.attempts) >= MAX_TRIES:
+            return None
+        if not self._retries.take():
+            self._metrics.on_refused_retry()
+            _log.warning("retry refused, the budget is spent", request_id=decision.request_id)
+            return None
+        return self.choose(call, decision)
 
-    async def _stream(  # noqa: PLR0917 - one per part of the answer
-        self,
-        call: Call,
-        decision: Decision,
-        attempt: Attempt,
-        lease: Lease,
-        response: UpstreamResponse,
-        send: Send,
-    ) -> None:
-        events, kept, started = 0, b"", False
+    async def _attempt(self, call: Call, decision: Decision, choice: Choice, send: Send) -> None:
+        with self._breakers.trial(choice.endpoint.uid, choice.epoch) as trial:
+            async with self._leases.lease(choice.charge) as lease:
+                exchange = _Exchange(call, decision, choice, decision.attempts[-1], lease, trial)
+                try:
+                    await self._exchange(exchange, send)
+                except _TryElsewhereError as error:
+                    if error.is_fault:
+                        trial.failed(str(error))
+                    raise
+
+    async def _exchange(self, exchange: _Exchange, send: Send) -> None:
+        call, attempt, lease = exchange.call, exchange.attempt, exchange.lease
+        attempt.dispatch = lease.dispatch
+        attempt.dispatched_after_ms = self._age_ms(call)
+        try:
+            async with self._upstream.request(
+                exchange.choice.endpoint,
+                "POST",
+                call.path,
+                headers=self._headers(exchange),
+                body=call.body,
+            ) as response:
+                lease.seated()
+                attempt.headers_after_ms = self._age_ms(call)
+                self._compare(call, attempt, response)
+                if response.status in RETRIED_STATUSES:
+                    raise self._refused(exchange, response)
+                if response.headers.get("content-type", "").startswith("text/event-stream"):
+                    await self._stream(exchange, response, send)
+                else:
+                    await self._whole(exchange, response, send)
+        except UpstreamUnreachableError as error:
+            raise _TryElsewhereError(str(error)) from error
+
+    def _refused(self, exchange: _Exchange, response: UpstreamResponse) -> _TryElsewhereError:
+        """Why a worker that refuses is left, and whether it is to blame."""
+        status, endpoint = response.status, exchange.choice.endpoint
+        if status == MISDIRECTED_STATUS:
+            reason = "another worker answers at its address"
+            self._breakers.eject(endpoint.uid, exchange.choice.epoch, Cause.IMPOSTOR, reason)
+        view = self._fleet.view(endpoint.uid)
+        is_leaving = status == 503 and (view is None or not view.ready)
+        return _TryElsewhereError(
+            f"the worker answered {status}",
+            refusal_of(exchange.call.model, status, response.headers.get("retry-after")),
+            is_fault=status != 429 and not is_leaving,
+        )
+
+    async def _stream(self, exchange: _Exchange, response: UpstreamResponse, send: Send) -> None:
+        call, decision, attempt = exchange.call, exchange.decision, exchange.attempt
+        events, cutter, started = 0, EventCutter(), False
         try:
             async for chunk in response.chunks():
-                ready, kept = _at_event_boundary(kept + chunk if kept else chunk)
+                ready = cutter.feed(chunk)
                 if not ready:
                     continue
                 if not started:
                     started = True
                     await self._start(send, response)
                 if attempt.first_byte_after_ms is None:
-                    events += _count_events(ready)
+                    events += count_events(ready)
                     if events > call.silent_events:
-                        self._first_byte(call, attempt, lease)
+                        self._first_byte(exchange)
+                        self._judge_speed(exchange)
                 await self._write(send, ready, more=True)
             if not started:
                 raise _TryElsewhereError("the worker ended its stream without a byte")
         except UpstreamBrokenError as error:
-            attempt.error = str(error)
             if not started:
                 raise _TryElsewhereError(str(error)) from error
+            attempt.error = str(error)
+            exchange.trial.failed(attempt.error)
             decision.outcome = "broken"
             self._metrics.on_broken_stream(call.model)
             _log.warning("stream broken", request_id=decision.request_id, uid=attempt.uid, reason=str(error))
             await self._write(send, broken_stream_error().event(), more=False)
             return
+        exchange.trial.completed()
         decision.outcome = "completed"
-        await self._write(send, kept, more=False)
+        await self._write(send, cutter.rest(), more=False)
 
-    async def _whole(  # noqa: PLR0917 - as above
-        self,
-        call: Call,
-        decision: Decision,
-        attempt: Attempt,
-        lease: Lease,
-        response: UpstreamResponse,
-        send: Send,
-    ) -> None:
+    async def _whole(self, exchange: _Exchange, response: UpstreamResponse, send: Send) -> None:
         try:
             body = await response.body(MAX_PLAIN_BODY_BYTES)
         except UpstreamTooLargeError as error:
-            raise _TryElsewhereError(str(error), _broken_answer_error()) from error
+            raise _TryElsewhereError(
+                str(error), too_large_error(MAX_PLAIN_BODY_BYTES), is_fault=False
+            ) from error
         except UpstreamError as error:
             raise _TryElsewhereError(str(error)) from error
-        self._first_byte(call, attempt, lease)
-        decision.outcome = "completed" if response.status < 400 else "refused"
+        self._first_byte(exchange)
+        if response.status < 500:
+            exchange.trial.completed()
+        exchange.decision.outcome = "completed" if response.status < 400 else "refused"
         await self._start(send, response, content_length=len(body))
         await self._write(send, body, more=False)
 
-    def _headers(self, call: Call, decision: Decision, lease: Lease) -> list[tuple[str, str]]:
+    def _first_byte(self, exchange: _Exchange) -> None:
+        exchange.lease.first_byte()
+        attempt = exchange.attempt
+        attempt.first_byte_after_ms = self._age_ms(exchange.call)
+        self._metrics.on_first_byte(exchange.call.model, attempt.first_byte_after_ms / 1e3)
+
+    def _judge_speed(self, exchange: _Exchange) -> None:
+        """Eject a worker that is much slower than its own rates say, and than its peers are."""
+        choice, attempt = exchange.choice, exchange.attempt
+        waited_ms = (attempt.first_byte_after_ms or 0.0) - (attempt.dispatched_after_ms or 0.0)
+        uid = choice.endpoint.uid
+        verdict = self._outliers.observe(
+            uid,
+            seconds=waited_ms / 1e3,
+            expected_seconds=choice.candidate.cost.ttft_ms / 1e3,
+            peers=[candidate.uid for candidate in choice.ranking.candidates],
+            now=self._leases.now(),
+            alone=exchange.trial.is_probe,
+        )
+        if verdict:
+            self._breakers.eject(uid, choice.epoch, Cause.SLOW, verdict)
+            self._outliers.forget(uid)
+        else:
+            exchange.trial.answered()
+
+    def _headers(self, exchange: _Exchange) -> list[tuple[str, str]]:
+        call, lease = exchange.call, exchange.lease
         headers = [
             *call.headers,
-            (REQUEST_ID_HEADER, decision.request_id),
+            (REQUEST_ID_HEADER, exchange.decision.request_id),
             (SALT_HEADER, call.salt.hex()),
             (ROUTER_ID_HEADER, self._router_id),
             (DISPATCH_HEADER, str(lease.dispatch)),
@@ -260,8 +344,8 @@ class Proxy:
     def _compare(self, call: Call, attempt: Attempt, response: UpstreamResponse) -> None:
         """Write what the worker found beside what was predicted."""
         attempt.status = response.status
-        attempt.actual_prompt_tokens = _number(response.headers.get(PROMPT_TOKENS_HEADER))
-        attempt.actual_cached_tokens = _number(response.headers.get(CACHED_TOKENS_HEADER))
+        attempt.actual_prompt_tokens = header_number(response.headers.get(PROMPT_TOKENS_HEADER))
+        attempt.actual_cached_tokens = header_number(response.headers.get(CACHED_TOKENS_HEADER))
         attempt.position = response.headers.get(POSITION_HEADER, "")[:128] or None
         last_block = response.headers.get(LAST_BLOCK_HEADER)
         if last_block is not None and attempt.last_block is not None:
@@ -275,11 +359,6 @@ class Proxy:
         self._metrics.on_answer(call.model, attempt)
         if attempt.last_block_matches is False:
             _log.error("router and worker hash a prompt differently", uid=attempt.uid)
-
-    def _first_byte(self, call: Call, attempt: Attempt, lease: Lease) -> None:
-        lease.first_byte()
-        attempt.first_byte_after_ms = self._age_ms(call)
-        self._metrics.on_first_byte(call.model, attempt.first_byte_after_ms / 1e3)
 
     def _age_ms(self, call: Call) -> float:
         return round((self._leases.now() - call.started) * 1e3, 3)
@@ -302,71 +381,6 @@ class Proxy:
                 await send({"type": "http.response.body", "body": body, "more_body": more})
         except TimeoutError as error:
             raise _ClientStalledError from error
-
-
-def no_worker_error(model: str) -> RequestError:
-    """No worker can take the request now; it may be tried again."""
-    return RequestError(
-        f"no replica of model {model!r} can answer at the moment",
-        status=503,
-        type="server_error",
-        code="no_replica",
-        retry_after_seconds=RETRY_AFTER_SECONDS,
-    )
-
-
-def broken_stream_error() -> RequestError:
-    """The worker died in the middle of a stream."""
-    return RequestError(
-        "the replica that was answering is gone; the answer is incomplete",
-        status=502,
-        type="server_error",
-        code="replica_lost",
-    )
-
-
-def _broken_answer_error() -> RequestError:
-    return RequestError(
-        f"the answer exceeds the limit of {MAX_PLAIN_BODY_BYTES} bytes; ask for a stream",
-        status=502,
-        type="server_error",
-        code="answer_too_large",
-    )
-
-
-def _refusal(model: str, response: UpstreamResponse) -> RequestError:
-    """What a client hears when every worker refused; a worker's own words stay inside."""
-    retry_after = _number(response.headers.get("retry-after")) or RETRY_AFTER_SECONDS
-    if response.status == 429:
-        return RequestError(
-            f"every replica of model {model!r} is overloaded",
-            status=429,
-            type="rate_limit_error",
-            code="overloaded",
-            retry_after_seconds=retry_after,
-        )
-    error = no_worker_error(model)
-    error.retry_after_seconds = retry_after
-    return error
-
-
-def _at_event_boundary(data: bytes) -> tuple[bytes, bytes]:
-    """`data` up to the end of its last whole event, and the rest."""
-    if data.endswith(b"\n\n"):
-        return data, b""
-    end = data.rfind(b"\n\n")
-    if end < 0:
-        return (data, b"") if len(data) > MAX_EVENT_BYTES else (b"", data)
-    return data[: end + 2], data[end + 2 :]
-
-
-def _count_events(data: bytes) -> int:
-    """Whole events in `data`; comment lines such as `: ping` are none."""
-    return data.count(b"\n\n") - data.count(b"\n\n:") - data.startswith(b":")
-
-
-def _number(value: str | None) -> int | None:
-    return int(value) if value is not None and value.isascii() and value.isdecimal() else None
 
 
 async def _client_left(receive: Receive) -> None:

@@ -16,9 +16,12 @@ from warmfleet_contracts.errors import KeyFileError, WarmfleetError
 from warmfleet_contracts.home import warmfleet_home
 from warmfleet_contracts.keys import KeyFile, parse_key_file
 from warmfleet_contracts.names import SALT_KEY_VARIABLE
+from warmfleet_router.breakers import BreakerSettings
 from warmfleet_router.cors import is_origin
 from warmfleet_router.discovery import Endpoint, vetted_endpoints
 from warmfleet_router.key_source import read_key_file
+from warmfleet_router.outliers import OutlierSettings
+from warmfleet_router.retry_budget import RetryBudgetSettings
 from warmfleet_router.scorers import POLICIES
 
 MIN_SALT_KEY_BYTES: Final = 16
@@ -59,6 +62,9 @@ class RouterSettings:
     """How long one write to a client may take before the client is given up."""
     ring_size: int = 4096
     """Decisions kept for `/internal/decisions` and `/debug/decisions`."""
+    breaker: BreakerSettings = field(default_factory=BreakerSettings)
+    outliers: OutlierSettings = field(default_factory=OutlierSettings)
+    retry_budget: RetryBudgetSettings = field(default_factory=RetryBudgetSettings)
     max_in_flight: int = 4096
     """Requests at once; the next one is answered 429."""
 

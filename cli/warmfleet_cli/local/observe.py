@@ -44,6 +44,14 @@ class LoadView(msgspec.Struct, frozen=True, kw_only=True):
     waiting_sequences: int
 
 
+class BreakerReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a router sends a worker requests: closed, open or half-open, and why."""
+
+    state: str = "closed"
+    reason: str = ""
+    left_seconds: float = 0.0
+
+
 class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     """One process as seen now."""
 
@@ -53,10 +61,14 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheReport | None = None
     load: LoadView | None = None
     """Of a worker that a router reaches."""
+    breaker: BreakerReport | None = None
+    """Likewise."""
 
     @property
     def phase(self) -> str:
         """One word for a table."""
+        if self.is_ready and self.breaker is not None and self.breaker.state != "closed":
+            return "Ejected" if self.breaker.state == "open" else "HalfOpen"
         if self.state.phase == "Ready" and not self.is_ready:
             return "NotReady" if self.is_answering else "NotAnswering"
         return self.state.phase
@@ -65,6 +77,7 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
 class _RoutedEndpoint(msgspec.Struct, frozen=True):
     name: str
     load: LoadView | None = None
+    breaker: BreakerReport | None = None
 
 
 class _RoutedFleet(msgspec.Struct, frozen=True):
@@ -86,18 +99,23 @@ def observe(fleet: FleetState, folder: RunFolder) -> list[ProcessReport]:
         reports = list(
             threads.map(lambda process: _ask(client, process, tokens.get(process.name, "")), fleet.processes)
         )
-        loads = _loads(client, reports)
-    return [msgspec.structs.replace(report, load=loads.get(report.state.name)) for report in reports]
+        routed = _routed(client, reports)
+    return [
+        msgspec.structs.replace(report, load=endpoint.load, breaker=endpoint.breaker)
+        if (endpoint := routed.get(report.state.name)) is not None
+        else report
+        for report in reports
+    ]
 
 
-def _loads(client: httpx.Client, reports: Iterable[ProcessReport]) -> dict[str, LoadView | None]:
-    """Loads by worker name, from the first router that answers."""
+def _routed(client: httpx.Client, reports: Iterable[ProcessReport]) -> dict[str, _RoutedEndpoint]:
+    """Endpoints by worker name, from the first router that answers."""
     for report in reports:
         if report.state.role == "router" and report.is_answering:
             with contextlib.suppress(httpx.HTTPError, msgspec.DecodeError):
                 answer = client.get(f"{report.state.url}/internal/fleet").raise_for_status()
                 routed = msgspec.json.decode(answer.content, type=_RoutedFleet)
-                return {endpoint.name: endpoint.load for endpoint in routed.endpoints}
+                return {endpoint.name: endpoint for endpoint in routed.endpoints}
     return {}
 
 

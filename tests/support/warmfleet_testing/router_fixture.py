@@ -5,7 +5,7 @@
 import asyncio
 import io
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +48,12 @@ class RunningRouter:
     async def get(self, path: str) -> tuple[int, dict[str, object]]:
         async with self.http.get(self.url + path) as response:
             return response.status, await response.json()
+
+    async def until(self, found: Callable[[], object], seconds: float = 5) -> None:
+        """Wait for something that happens in the router or in a stub."""
+        async with asyncio.timeout(seconds):
+            while not found():
+                await asyncio.sleep(0.005)
 
     async def is_quiet(self) -> None:
         """Wait until no lease is open."""

@@ -1,0 +1,251 @@
+"""Circuit breakers: a worker that keeps failing, or is slower than its peers, gets no requests for a while.
+
+One breaker per worker and epoch: a worker that was started again is innocent. A breaker is **closed**, or
+**open** for a time that grows with each ejection, and then **half-open**: one request at a time goes there,
+and its first byte closes the breaker. The defaults are Envoy's outlier detection (five failures in a row,
+30 s times the number of ejections, 300 s at most) but for the share that may be ejected, which is half.
+
+Ejection protects a fleet from a few bad workers. If more than half of a model's ready workers would be
+ejected, the fault lies elsewhere, or there is no choice: then nobody is (Envoy's panic threshold).
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+LARGEST_EJECTED_RATIO: Final = 0.5
+
+
+class Cause(StrEnum):
+    """Why a worker was ejected: a closed set, fit for a metric's label."""
+
+    FAILURES = "failures"
+    SILENT = "silent"
+    SLOW = "slow"
+    IMPOSTOR = "impostor"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BreakerSettings:
+    """When a worker is ejected, and for how long."""
+
+    consecutive_failures: int = 5
+    ejection_seconds: float = 30.0
+    """Times the number of ejections so far."""
+    longest_ejection_seconds: float = 300.0
+    """A worker that kept out of trouble for as long starts over with the shortest ejection."""
+    jitter_ratio: float = 0.2
+    """An ejection lasts up to this much longer, so that routers do not probe in step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Screening:
+    """Which of a model's workers are left out, and why."""
+
+    ejected: Mapping[str, str] = field(default_factory=dict)
+    """Reason by uid; empty while nobody is ejected, and in a panic."""
+    panic: bool = False
+    """More than half would have been ejected, so nobody is."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerView:
+    """One breaker, fit to be shown."""
+
+    state: str = "closed"
+    reason: str = ""
+    ejections: int = 0
+    left_seconds: float = 0.0
+
+    def as_json(self) -> dict[str, object]:
+        """As `/internal/fleet` shows it."""
+        return {
+            "state": self.state,
+            "reason": self.reason,
+            "ejections": self.ejections,
+            "left_seconds": round(self.left_seconds, 1),
+        }
+
+
+@dataclass(slots=True, eq=False)
+class _Breaker:
+    epoch: str
+    failures: int = 0  # in a row; at most the limit
+    ejections: int = 0
+    opened_at: float | None = None  # None while closed
+    until: float = 0.0
+    calm_since: float = 0.0
+    reason: str = ""
+    probing: bool = False
+
+
+NOBODY_EJECTED: Final = Screening()
+
+
+class Breakers:
+    """The breakers of one router.
+
+    `on_ejected(uid, cause, reason, seconds)` hears of each ejection, `on_panic` of each choice in a panic.
+    """
+
+    def __init__(
+        self,
+        settings: BreakerSettings | None = None,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        draw: Callable[[], float] = random.random,
+        on_ejected: Callable[[str, Cause, str, float], None] = lambda *_: None,
+        on_panic: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings = settings if settings is not None else BreakerSettings()
+        self._now = now
+        self._draw = draw
+        self._on_ejected = on_ejected
+        self._on_panic = on_panic
+        self._breakers: dict[str, _Breaker] = {}
+
+    def screen(self, epochs: Mapping[str, str]) -> Screening:
+        """Of a model's ready workers, epoch by uid: who gets no request now."""
+        now = self._now()
+        ejected = {
+            uid: reason
+            for uid, breaker in self._breakers.items()
+            if breaker.opened_at is not None
+            and epochs.get(uid) == breaker.epoch
+            and (reason := _refusal(breaker, now))
+        }
+        if not ejected:
+            return NOBODY_EJECTED
+        if len(ejected) > len(epochs) * LARGEST_EJECTED_RATIO:
+            self._on_panic()
+            return Screening(panic=True)
+        return Screening(ejected)
+
+    @contextmanager
+    def trial(self, uid: str, epoch: str) -> "Iterator[Trial]":
+        """One dispatch, from before it is sent to its end; without a verdict it changes nothing."""
+        trial = Trial(self, uid, self._of(uid, epoch))
+        try:
+            yield trial
+        finally:
+            trial.release()
+
+    def eject(self, uid: str, epoch: str, cause: Cause, reason: str) -> None:
+        """Open the breaker at once, if it is not open already."""
+        breaker, now = self._of(uid, epoch), self._now()
+        if breaker.opened_at is None or now >= breaker.until:
+            self._open(uid, breaker, cause, reason, now)
+
+    def view(self, uid: str, epoch: str) -> BreakerView:
+        """How the worker stands."""
+        breaker, now = self._breakers.get(uid), self._now()
+        if breaker is None or breaker.epoch != epoch:
+            return BreakerView()
+        if breaker.opened_at is None:
+            return BreakerView(ejections=breaker.ejections)
+        left_seconds = breaker.until - now
+        state = "open" if left_seconds > 0 else "half-open"
+        return BreakerView(state, breaker.reason, breaker.ejections, max(left_seconds, 0.0))
+
+    def forget(self, uid: str) -> None:
+        """The worker is gone."""
+        self._breakers.pop(uid, None)
+
+    def __len__(self) -> int:
+        return len(self._breakers)
+
+    # What trials say.
+
+    def failed(self, uid: str, breaker: _Breaker, dispatched_at: float, reason: str) -> None:
+        """A dispatch failed by the worker's fault."""
+        now, limit = self._now(), self._settings.consecutive_failures
+        breaker.failures = min(breaker.failures + 1, limit)
+        if breaker.opened_at is None:
+            if breaker.failures >= limit:
+                self._open(uid, breaker, Cause.FAILURES, f"{limit} failures in a row, last: {reason}", now)
+        elif now >= breaker.until and dispatched_at >= breaker.until:
+            self._open(uid, breaker, Cause.FAILURES, f"failed its probe: {reason}", now)
+
+    def answered(self, breaker: _Breaker, dispatched_at: float) -> None:
+        """The first byte came. One sent since the ejection shows that the worker is back, on parole."""
+        if breaker.opened_at is not None and dispatched_at > breaker.opened_at:
+            breaker.opened_at = None
+            breaker.calm_since = self._now()
+            # The answer may still break: until one is complete, a single failure is enough.
+            breaker.failures = self._settings.consecutive_failures - 1
+
+    def now(self) -> float:
+        """The breakers' clock."""
+        return self._now()
+
+    def _of(self, uid: str, epoch: str) -> _Breaker:
+        breaker = self._breakers.get(uid)
+        if breaker is None or breaker.epoch != epoch:
+            breaker = self._breakers[uid] = _Breaker(epoch)
+        return breaker
+
+    def _open(self, uid: str, breaker: _Breaker, cause: Cause, reason: str, now: float) -> None:
+        settings = self._settings
+        if breaker.opened_at is None and now - breaker.calm_since >= settings.longest_ejection_seconds:
+            breaker.ejections = 0
+        breaker.ejections += 1
+        seconds = min(settings.ejection_seconds * breaker.ejections, settings.longest_ejection_seconds)
+        seconds *= 1 + settings.jitter_ratio * self._draw()
+        breaker.opened_at, breaker.until = now, now + seconds
+        breaker.reason = reason
+        breaker.probing = False
+        self._on_ejected(uid, cause, reason, seconds)
+
+
+class Trial:
+    """One dispatch as its worker's breaker sees it. The first verdict of a kind counts."""
+
+    __slots__ = ("_breaker", "_breakers", "_dispatched_at", "_is_probe", "_judged", "_uid")
+
+    def __init__(self, breakers: Breakers, uid: str, breaker: _Breaker) -> None:
+        self._breakers = breakers
+        self._uid = uid
+        self._breaker = breaker
+        self._dispatched_at = breakers.now()
+        self._judged = False
+        self._is_probe = breaker.opened_at is not None and self._dispatched_at >= breaker.until
+        if self._is_probe:
+            breaker.probing = True
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether the dispatch asks a half-open worker how it is."""
+        return self._is_probe
+
+    def answered(self) -> None:
+        """The first byte is here, in good time."""
+        self._breakers.answered(self._breaker, self._dispatched_at)
+
+    def completed(self) -> None:
+        """The answer is whole."""
+        if not self._judged:
+            self._judged = True
+            self.answered()
+            self._breaker.failures = 0
+
+    def failed(self, reason: str) -> None:
+        """The worker did not answer, or not to the end."""
+        if not self._judged:
+            self._judged = True
+            self._breakers.failed(self._uid, self._breaker, self._dispatched_at, reason)
+
+    def release(self) -> None:
+        """The dispatch is over: another one may probe."""
+        if self._is_probe:
+            self._is_probe = False
+            self._breaker.probing = False
+
+
+def _refusal(breaker: _Breaker, now: float) -> str:
+    if now < breaker.until:
+        return f"ejected: {breaker.reason}"
+    return "half-open, one request is asking how it is" if breaker.probing else ""

@@ -1,0 +1,41 @@
+"""Cuts a worker's stream at the blank lines between its events."""
+
+from typing import Final
+
+MAX_EVENT_BYTES: Final = 1024 * 1024
+"""An event longer than this is passed on in pieces."""
+
+
+class EventCutter:
+    """Holds back the part of an event that has not ended yet; bounded by `MAX_EVENT_BYTES`."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Every whole event so far; empty while there is none. The cost is `chunk`'s, however it is cut."""
+        kept = self._kept
+        if not kept and chunk.endswith(b"\n\n"):
+            return chunk
+        # A boundary may lie across the seam.
+        start = max(len(kept) - 1, 0)
+        kept += chunk
+        end = kept.rfind(b"\n\n", start)
+        if end >= 0:
+            end += 2
+        elif len(kept) > MAX_EVENT_BYTES:
+            end = len(kept)
+        else:
+            return b""
+        ready = bytes(kept[:end])
+        del kept[:end]
+        return ready
+
+    def rest(self) -> bytes:
+        """What the stream ended with, after its last whole event."""
+        return bytes(self._kept)
+
+
+def count_events(data: bytes) -> int:
+    """Whole events in `data`; comment lines such as `: ping` are none."""
+    return data.count(b"\n\n") - data.count(b"\n\n:") - data.startswith(b":")

@@ -1,0 +1,31 @@
+"""Events come out whole however the stream was cut."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmfleet_router.event_cutter import MAX_EVENT_BYTES, EventCutter
+
+
+@given(st.lists(st.sampled_from([b"a", b"\n", b"\n\n", b"data: x\n\n", b": ping\n\n"])), st.data())
+def test_however_it_is_cut_the_bytes_are_the_same_and_only_whole_events_come_out(
+    parts: list[bytes], data: st.DataObject
+) -> None:
+    stream = b"".join(parts)
+    cutter, out, position = EventCutter(), b"", 0
+    while position < len(stream):
+        size = data.draw(st.integers(1, len(stream) - position))
+        ready = cutter.feed(stream[position : position + size])
+        position += size
+        assert not ready or ready.endswith(b"\n\n")
+        out += ready
+        assert b"\n\n" not in cutter.rest()
+    assert out + cutter.rest() == stream
+
+
+def test_an_event_without_an_end_is_passed_on_in_pieces() -> None:
+    cutter, out = EventCutter(), 0
+    for _ in range(3 * MAX_EVENT_BYTES // 65_536):
+        out += len(cutter.feed(b"x" * 65_536))
+        assert len(cutter.rest()) <= MAX_EVENT_BYTES
+
+    assert out >= MAX_EVENT_BYTES

@@ -1,0 +1,120 @@
+"""Failing workers over real sockets: who is ejected, how often a request is tried, what a client sees."""
+
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from warmfleet_router.breakers import BreakerSettings
+from warmfleet_router.retry_budget import RetryBudgetSettings
+from warmfleet_testing.router_fixture import RunningRouter, running_router
+from warmfleet_testing.stub_worker import StubWorker, running_stub
+
+BRIEF = BreakerSettings(ejection_seconds=0.3, jitter_ratio=0.0)
+
+
+@pytest.fixture
+def stubs() -> Iterator[list[StubWorker]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(running_stub(StubWorker(uid=f"w{number}"))) for number in range(3)]
+
+
+@pytest.fixture
+async def router(stubs: list[StubWorker], tmp_path: Path) -> AsyncGenerator[RunningRouter, None]:
+    async with running_router(stubs, tmp_path, policy="RoundRobin", breaker=BRIEF) as running:
+        yield running
+
+
+async def statuses(router: RunningRouter, count: int, **fields: object) -> Counter[int]:
+    return Counter([(await router.ask("hello", **fields))[0] for _ in range(count)])
+
+
+async def breaker(router: RunningRouter, uid: str) -> dict[str, object]:
+    _, fleet = await router.get("/internal/fleet")
+    return next(endpoint["breaker"] for endpoint in fleet["endpoints"] if endpoint["uid"] == uid)
+
+
+async def test_a_worker_that_keeps_failing_is_left_out_and_comes_back_by_a_probe(
+    router: RunningRouter, stubs: list[StubWorker]
+) -> None:
+    # Given a worker that resets every connection
+    stubs[0].faults.close_before_headers = True
+
+    # When requests go on
+    answered = await statuses(router, 30)
+
+    # Then it cost no answer, it was asked five times, and the record says why it was left out
+    assert answered == {200: 30}
+    assert len(stubs[0].requests) == 5
+    assert (await breaker(router, "w0"))["state"] == "open"
+    decision = router.router.decisions.newest(1)[0]
+    assert "5 failures in a row" in decision.attempts[0].not_considered["w0"]
+    async with router.http.get(router.url + "/metrics") as response:
+        metrics = await response.text()
+    assert 'warmfleet_router_ejections_total{cause="failures"} 1.0' in metrics
+    assert "warmfleet_router_ejected_endpoints 1.0" in metrics
+
+    # When its time is over and it is well
+    stubs[0].faults.close_before_headers = False
+    await router.until(lambda: router.router.breakers.view("w0", "w0").state == "half-open")
+    assert await statuses(router, 9) == {200: 9}
+
+    # Then it takes its share again
+    assert (await breaker(router, "w0"))["state"] == "closed"
+    assert len(stubs[0].requests) >= 5 + 2
+
+
+async def test_when_all_fail_alike_nobody_is_ejected(router: RunningRouter, stubs: list[StubWorker]) -> None:
+    for stub in stubs:
+        stub.faults.refuse_status = 502
+
+    assert await statuses(router, 12) == {503: 12}
+    assert router.router.metrics.registry.get_sample_value("warmfleet_router_ejection_panics_total") > 0
+
+    # As soon as one is well, requests are answered: it was never left out for good
+    stubs[1].faults.refuse_status = 0
+    assert await statuses(router, 6) == {200: 6}
+
+
+async def test_overload_and_draining_are_no_failures(router: RunningRouter, stubs: list[StubWorker]) -> None:
+    stubs[0].faults.refuse_status = 429
+
+    assert await statuses(router, 30) == {200: 30}
+    assert (await breaker(router, "w0"))["state"] == "closed"
+
+
+@pytest.mark.parametrize("status", [401, 403, 421])
+async def test_a_worker_that_refuses_the_router_itself_is_left_and_its_words_stay_inside(
+    router: RunningRouter, stubs: list[StubWorker], status: int
+) -> None:
+    stubs[0].faults.refuse_status = status
+
+    assert await statuses(router, 12) == {200: 12}
+
+
+async def test_broken_streams_eject(router: RunningRouter, stubs: list[StubWorker]) -> None:
+    stubs[0].faults.die_after_events = 1
+
+    bodies = [(await router.ask("hello", stream=True))[2] for _ in range(30)]
+
+    lost = sum(b"replica_lost" in body for body in bodies)
+    assert lost == 5
+    assert sum(body.endswith(b"data: [DONE]\n\n") for body in bodies) == 25
+
+
+async def test_retries_of_a_dying_fleet_stay_within_the_budget(
+    stubs: list[StubWorker], tmp_path: Path
+) -> None:
+    for stub in stubs:
+        stub.faults.close_before_headers = True
+    budget = RetryBudgetSettings(floor_retries=4, ratio=0.2)
+    async with running_router(stubs, tmp_path, retry_budget=budget) as router:
+        answers = [await router.ask("hello") for _ in range(40)]
+
+    # 40 requests, and a fifth of them plus four as retries, where three tries each would be 120
+    assert {status for status, _, _ in answers} == {503}
+    assert all(int(headers["retry-after"]) >= 1 for _, headers, _ in answers)
+    tries = sum(len(stub.requests) for stub in stubs)
+    assert tries == 40 + 4 + 8
