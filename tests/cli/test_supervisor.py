@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,51 @@ def test_a_killed_worker_comes_back_on_its_port_with_growing_delays(tmp_path: Pa
     assert "stubs-0 was killed by SIGKILL; restart 1 in 0.05 s" in output
     assert "stubs-0 was killed by SIGKILL; restart 2 in 0.1 s" in output
     assert "stubs-0 is ready again" in output
+
+
+@pytest.mark.parametrize(
+    ("options", "number", "trouble"),
+    [("", signal.SIGSTOP, "no answer within 2 s"), ("stalled", signal.SIGUSR1, "status 503")],
+    ids=["stopped", "stalled"],
+)
+def test_a_worker_that_hangs_is_killed_and_comes_back(
+    tmp_path: Path, options: str, number: signal.Signals, trouble: str
+) -> None:
+    with running(tmp_path, stub_plan(workers=(options, ""))) as (supervisor, fleet):
+        hung, other = fleet.processes[0].identity, fleet.processes[1].identity
+        assert hung is not None
+
+        os.kill(hung.pid, number)
+        after = wait_for_fleet(
+            tmp_path, lambda now: now.processes[0].restarts == 1 and now.processes[0].phase == "Ready"
+        )
+
+        assert identify(hung.pid) is None
+        assert after.processes[1].identity == other
+        supervisor.send_signal(signal.SIGINT)
+        output, _ = supervisor.communicate(timeout=20)
+
+    assert f"stubs-0 hangs ({trouble} from /livez); it is killed" in output
+    assert "stubs-0 was killed by SIGKILL; restart 1" in output
+    assert "stubs-1 hangs" not in output
+
+
+def test_a_drain_that_takes_long_is_not_taken_for_a_hang(tmp_path: Path) -> None:
+    plan = stub_plan(workers=("stalled stubborn",), drain_seconds=1)
+    with running(tmp_path, plan) as (supervisor, fleet):
+        worker = fleet.processes[0].identity
+        assert worker is not None
+
+        supervisor.send_signal(signal.SIGINT)
+        wait_for_fleet(tmp_path, lambda now: now.phase == "Stopping")
+        os.kill(worker.pid, signal.SIGUSR1)
+        time.sleep(1)  # several probes long
+
+        assert identify(worker.pid) == worker
+        supervisor.send_signal(signal.SIGINT)
+        output, _ = supervisor.communicate(timeout=20)
+
+    assert "hangs" not in output
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -15,6 +15,7 @@ from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.local.backoff import RestartPolicy
 from warmfleet_cli.local.child import Child
 from warmfleet_cli.local.identity import ProcessIdentity, identify
+from warmfleet_cli.local.liveness import LivenessPolicy, until_lifeless
 from warmfleet_cli.local.log_file import LogFile, worth_quoting
 from warmfleet_cli.local.plan import FleetPlan, ProcessPlan
 from warmfleet_cli.local.state import FleetPhase, FleetState, ProcessPhase, ProcessState, RunFolder
@@ -30,7 +31,9 @@ _QUOTED_LOG_LINES: Final = 8
 STOP_AT_ONCE_SIGNAL: Final = signal.SIGQUIT
 """A signal of its own: two SIGTERM in a row may arrive as one."""
 
-EventKind = Literal["Started", "ProcessReady", "FleetReady", "Restarting", "Stopping", "Stopped"]
+EventKind = Literal[
+    "Started", "ProcessReady", "FleetReady", "Unresponsive", "Restarting", "Stopping", "Stopped"
+]
 
 
 class FleetEvent(msgspec.Struct, frozen=True, kw_only=True, tag="event"):
@@ -80,12 +83,14 @@ class Supervisor:
         *,
         detached: bool = False,
         restarts: RestartPolicy | None = None,
+        liveness: LivenessPolicy | None = None,
     ) -> None:
         self._plan = plan
         self._folder = folder
         self._report = report
         self._detached = detached
         self._restart_policy = restarts or RestartPolicy()
+        self._liveness = liveness or LivenessPolicy()
         self._phase: FleetPhase = "Starting"
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
@@ -206,13 +211,24 @@ class Supervisor:
         member.started_unix_seconds = time.time()
         self._set_phase(member, "Starting")
         self._emit("Started", member.plan.name, f"{member.plan.name} started, pid {child.pid}")
-        probe = asyncio.create_task(self._announce_ready(member))
+        probe = asyncio.create_task(self._probe(member, child))
         try:
             return await child.wait()
         finally:
             probe.cancel()
             member.child = member.identity = None
             self._set_phase(member, "Stopped")
+
+    async def _probe(self, member: _Member, child: Child) -> None:
+        """Follow one life: ready once, then alive until it is not; a process that hangs is killed."""
+        await self._announce_ready(member)
+        trouble = await until_lifeless(member.plan.url, self._liveness)
+        if self._stop.is_set():
+            return  # the drain has a deadline of its own
+        name = member.plan.name
+        self._emit("Unresponsive", name, f"{name} hangs ({trouble} from /livez); it is killed")
+        # Not SIGTERM: a process that is stopped or stuck would not act on it.
+        child.kill()
 
     async def _announce_ready(self, member: _Member) -> None:
         # trust_env off: a proxy meant for the internet must not see loopback probes.
@@ -296,6 +312,7 @@ def supervise(
     *,
     detached: bool = False,
     restarts: RestartPolicy | None = None,
+    liveness: LivenessPolicy | None = None,
 ) -> None:
     """Run a fleet in this process until SIGINT, SIGTERM or SIGHUP drain it, or SIGQUIT ends it at once.
 
@@ -306,7 +323,7 @@ def supervise(
     """
 
     async def run() -> None:
-        supervisor = Supervisor(plan, folder, report, detached=detached, restarts=restarts)
+        supervisor = Supervisor(plan, folder, report, detached=detached, restarts=restarts, liveness=liveness)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, supervisor.request_stop)

@@ -17,6 +17,7 @@ import msgspec
 from warmfleet_cli.errors import exit_code_of
 from warmfleet_cli.local.backoff import RestartPolicy
 from warmfleet_cli.local.detached import start_detached
+from warmfleet_cli.local.liveness import LivenessPolicy
 from warmfleet_cli.local.plan import FleetPlan, ProcessPlan
 from warmfleet_cli.local.ports import free_ports
 from warmfleet_cli.local.state import FleetState, RunFolder
@@ -104,6 +105,7 @@ def main() -> None:
                 RunFolder(home, plan.name),
                 lambda event: sys.stdout.write(event.text + "\n"),
                 restarts=RestartPolicy(first_seconds=0.05, max_seconds=0.4),
+                liveness=LivenessPolicy(period_seconds=0.1, timeout_seconds=2.0, failures=2),
             )
     except WarmfleetError as error:
         sys.stdout.flush()

@@ -1,6 +1,7 @@
 """A process that looks like a worker or a router to a supervisor: `python stub_server.py PORT [OPTION...]`.
 
-Options: `fail` exits at once with code 3, `stubborn` ignores SIGTERM, `child` starts a process of its own.
+Options: `fail` exits at once with code 3, `stubborn` ignores SIGTERM, `child` starts a process of its own,
+`stalled` answers 503 to /livez after SIGUSR1, as a worker whose engine hangs does.
 """
 
 import json
@@ -8,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 CACHE = {
@@ -18,6 +20,8 @@ CACHE = {
     "cached_blocks": 10,
 }
 
+STALLED = threading.Event()
+
 
 class Handler(BaseHTTPRequestHandler):
     """Ready from the start; describes its cache to whoever holds the token."""
@@ -26,6 +30,8 @@ class Handler(BaseHTTPRequestHandler):
         token = os.environ.get("WARMFLEET_WORKER_TOKEN")
         if self.path == "/readyz":
             self._answer(200, {})
+        elif self.path == "/livez":
+            self._answer(503 if STALLED.is_set() else 200, {})
         elif self.path == "/internal/cache" and self.headers["authorization"] == f"Bearer {token}":
             self._answer(200, CACHE)
         else:
@@ -50,6 +56,8 @@ def main() -> None:
         sys.exit(3)
     stop = signal.SIG_IGN if "stubborn" in options else lambda *_: os._exit(0)
     signal.signal(signal.SIGTERM, stop)
+    if "stalled" in options:
+        signal.signal(signal.SIGUSR1, lambda *_: STALLED.set())
     if "child" in options:
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         sys.stderr.write(f"child {child.pid}\n")
