@@ -1,0 +1,102 @@
+"""The key file while a router runs: changes come into force, mistakes do not."""
+
+# ruff: noqa: ASYNC110 - what is waited for happens in other tasks
+
+import asyncio
+import time
+
+from warmfleet_contracts.keys import encode_key_file, new_key
+from warmfleet_testing.guarded_router import guarded, json_of, status_of
+from warmfleet_testing.planted_keys import bearer
+from warmfleet_testing.router_fixture import RunningRouter
+
+
+async def until_status(router: RunningRouter, headers: dict[str, str], status: int) -> float:
+    """Seconds until the key is answered with `status`; at most five, which is what a revocation may take."""
+    started = time.monotonic()
+    async with asyncio.timeout(5):
+        while await status_of(router, "GET", "/v1/models", headers) != status:
+            await asyncio.sleep(0.02)
+    return time.monotonic() - started
+
+
+async def test_a_changed_file_is_in_force_within_two_seconds_however_it_was_changed(stub, keys, tmp_path):
+    # given: a Secret as the kubelet mounts it, whose file is a link through `..data`
+    mount = tmp_path / "mount"
+    first = keys.add("a")
+    one_key = encode_key_file(keys.file)
+    second = keys.add("a")
+    two_keys = encode_key_file(keys.file)
+    for revision, content in (("..1", one_key), ("..2", two_keys)):
+        (mount / revision).mkdir(parents=True)
+        (mount / revision / "keys.json").write_bytes(content)
+    (mount / "..data").symlink_to("..1")
+    path = mount / "keys.json"
+    path.symlink_to("..data/keys.json")
+    keys.file = keys.file.without_key(second.id)
+
+    async with guarded(stub, tmp_path, keys, keys_path=path) as router:
+        assert await status_of(router, "GET", "/v1/models", bearer(second)) == 401
+
+        (mount / "..new").symlink_to("..2")
+        (mount / "..new").replace(mount / "..data")
+        assert await until_status(router, bearer(second), 200) < 2
+
+        (mount / "..2" / "keys.json").write_bytes(one_key)  # in place
+        assert await until_status(router, bearer(second), 401) < 2
+
+        replacement = tmp_path / "replacement"
+        replacement.write_bytes(two_keys)
+        replacement.replace(path)  # renamed over
+        assert await until_status(router, bearer(second), 200) < 2
+        assert await status_of(router, "GET", "/v1/models", bearer(first)) == 200
+
+
+async def test_an_unusable_file_leaves_the_last_good_keys_and_says_so(stub, keys, tmp_path, caplog):
+    admin = keys.add("ops", scopes=["inference", "admin"])
+    path = tmp_path / "keys.json"
+    path.write_bytes(encode_key_file(keys.file))
+    async with guarded(stub, tmp_path, keys, keys_path=path) as router:
+
+        async def problem() -> str:
+            _, config = await json_of(router, "/debug/config", bearer(admin))
+            return config["keys"]["problem"]
+
+        async def until_problem(text: str) -> None:
+            async with asyncio.timeout(5):
+                while text not in await problem() or (not text and await problem()):
+                    await asyncio.sleep(0.02)
+
+        path.write_text('{"version": 1, "keys": [{"id": 7}]}')
+        await until_problem("keys[0].id")
+        path.unlink()
+        await until_problem("cannot be read")
+        path.write_bytes(encode_key_file(keys.file))
+        await until_problem("")
+        async with router.http.get(router.url + "/metrics", headers=bearer(admin)) as response:
+            metrics = await response.text()
+    assert 'key_file_loads_total{result="refused"} 2.0' in metrics
+    assert "warmfleet_router_keys 1.0" in metrics
+
+
+async def test_a_request_in_flight_outlives_its_key(stub, keys, tmp_path):
+    key = keys.add("a")
+    path = tmp_path / "keys.json"
+    path.write_bytes(encode_key_file(keys.file))
+    stub.events, stub.event_seconds = 20, 0.15
+    async with guarded(stub, tmp_path, keys, keys_path=path) as router:
+        answering = asyncio.create_task(router.ask("hello", stream=True, headers=bearer(key)))
+        while not stub.arrived.is_set():
+            await asyncio.sleep(0.01)
+        path.write_bytes(encode_key_file(keys.file.without_key(key.id)))
+        await until_status(router, bearer(key), 401)
+        assert not answering.done()
+        status, _, body = await answering
+    assert status == 200
+    assert body.endswith(b"data: [DONE]\n\n")
+
+
+async def test_an_empty_file_lets_nobody_in(stub, keys, tmp_path):
+    async with guarded(stub, tmp_path, keys) as router:
+        assert await status_of(router, "GET", "/v1/models") == 401
+        assert await status_of(router, "GET", "/v1/models", bearer(new_key())) == 401

@@ -1,0 +1,30 @@
+"""A router that wants keys, in front of one stub worker, and questions to it."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from warmfleet_testing.planted_keys import PlantedKeys
+from warmfleet_testing.router_fixture import RunningRouter, running_router
+from warmfleet_testing.stub_worker import StubWorker
+
+
+@asynccontextmanager
+async def guarded(
+    stub: StubWorker, home: Path, keys: PlantedKeys, **settings: Any
+) -> AsyncGenerator[RunningRouter, None]:
+    async with running_router([stub], home, keys=keys.file, **settings) as router:
+        yield router
+
+
+async def status_of(
+    router: RunningRouter, method: str, path: str, headers: dict[str, str] | None = None, **options: Any
+) -> int:
+    async with router.http.request(method, router.url + path, headers=headers, **options) as response:
+        return response.status
+
+
+async def json_of(router: RunningRouter, path: str, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
+    async with router.http.get(router.url + path, headers=headers) as response:
+        return response.status, await response.json()
