@@ -131,6 +131,7 @@ class Generation:
                 head=_head(decoded),
                 count=1 if isinstance(decoded, ChatRequest) else len(decoded.prompts),
                 choices=decoded.n,
+                may_read_cache=decoded.may_read_cache,
             ),
             salt=salt,
             seed=secrets.randbits(63) if decoded.seed is None else None,

@@ -37,9 +37,12 @@ class HashedPrompt:
     hashes: tuple[BlockHash, ...]
     """Of the full blocks. Empty for a model whose cache cannot be matched yet (sliding window)."""
 
+    may_read_cache: bool = True
+
     @property
     def cacheable_tokens(self) -> int:
-        return cacheable_tokens(self.tokens, self.block_size_tokens)
+        """Most tokens that a worker takes from its cache; none for a request that may not read it."""
+        return cacheable_tokens(self.tokens, self.block_size_tokens) if self.may_read_cache else 0
 
     @property
     def blocks(self) -> int:
@@ -59,6 +62,7 @@ class RequestPrompts:
         head: bytes,
         count: int = 1,
         choices: int = 1,
+        may_read_cache: bool = True,
     ) -> None:
         """Keep `encoded`, token ids per prompt by tokenizer digest; nothing is hashed yet.
 
@@ -66,6 +70,7 @@ class RequestPrompts:
         """
         self._encoded = encoded
         self._salt = salt
+        self._may_read_cache = may_read_cache
         self._hashed: dict[tuple[bytes, int, str], tuple[HashedPrompt, ...]] = {}
         self.count = count
         self.sequences = count * choices
@@ -100,7 +105,10 @@ class RequestPrompts:
             root = block_root(CacheIdentity(hello.identity), salt=self._salt)
             hashes = block_hashes(root, token_ids, hello.block_size_tokens)
         return HashedPrompt(
-            tokens=len(token_ids), block_size_tokens=hello.block_size_tokens, hashes=tuple(hashes)
+            tokens=len(token_ids),
+            block_size_tokens=hello.block_size_tokens,
+            hashes=tuple(hashes),
+            may_read_cache=self._may_read_cache,
         )
 
 

@@ -46,7 +46,7 @@ def test_null_means_absent_for_every_field():
     names = ["stream", "stream_options", "seed", "cache_salt", "max_tokens", "max_completion_tokens"]
     names += ["temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids", "ignore_eos", *UNSUPPORTED]
     names += ["presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_tokens", "n"]
-    names += ["best_of"]
+    names += ["best_of", "logprobs", "top_logprobs"]
 
     assert chat(**dict.fromkeys(names)) == chat()
 
@@ -78,6 +78,7 @@ def test_unknown_fields_are_ignored_and_named():
         ("frequency_penalty", 0.0),
         ("logit_bias", {}),
         ("logprobs", False),
+        ("top_logprobs", 0),
     ],
 )
 def test_neutral_values_change_nothing(field, value):
@@ -91,7 +92,8 @@ def test_neutral_values_change_nothing(field, value):
         ("tool_choice", "required"),
         ("response_format", {"type": "json_schema"}),
         ("audio", {"voice": "x"}),
-        ("logprobs", True),
+        ("prompt_logprobs", 1),
+        ("return_tokens_as_token_ids", True),
         ("chat_template", "{{ x }}"),
     ],
 )
@@ -130,6 +132,10 @@ def test_a_field_that_would_change_the_answer_is_refused_by_name(field, value):
         ("stop", "", ["stop"]),
         ("stream", "yes", ["stream", "bool"]),
         ("model", "", ["model"]),
+        ("logprobs", 5, ["logprobs", "bool", "5"]),
+        ("top_logprobs", 21, ["top_logprobs", "20", "21"]),
+        ("top_logprobs", -1, ["top_logprobs", "0", "-1"]),
+        ("top_logprobs", 3, ["top_logprobs", "logprobs", "3"]),
     ],
 )
 def test_a_wrong_value_is_refused_with_field_limit_and_value(field, value, words):

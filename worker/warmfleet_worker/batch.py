@@ -3,6 +3,7 @@
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
+from warmfleet_worker.logprobs import TokenLogprobs
 from warmfleet_worker.sampling import SamplingParameters
 
 
@@ -15,6 +16,18 @@ class SampleRequest:
     """How many tokens the sequence has generated before this one."""
     known_token_ids: Seq[int] = ()
     """Prompt and output so far, only if a penalty reads them. The last `output_index` are the output."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """Consecutive tokens of a chunk whose logits say how likely the prompt's next token was."""
+
+    first: int
+    """Index in the chunk."""
+    next_token_ids: Seq[int]
+    """What followed each of them."""
+    top: int
+    """So many most likely tokens beside each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +45,8 @@ class Chunk:
     """The sequence's block table from position 0, long enough for this chunk."""
     sample: SampleRequest | None
     """None while the prompt is not complete."""
+    score: ScoreRequest | None = None
+    """Set if the request asks for the prompt's log probabilities and this chunk computes some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +69,10 @@ class ChunkResult:
     """Whether every hidden state of the chunk was finite. If not, its blocks are never committed."""
     next_token_id: int | None
     """Set exactly when the chunk asked for a sample and was finite."""
+    logprobs: TokenLogprobs | None = None
+    """Of the next token, exactly when there is one and its parameters ask."""
+    prompt_logprobs: TokenLogprobs | None = None
+    """Of `score.next_token_ids`, exactly when the chunk has a score request and was finite."""
 
 
 @dataclass(frozen=True, slots=True)

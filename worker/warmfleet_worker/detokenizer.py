@@ -62,6 +62,11 @@ class Detokenizer:
         """Whether a stop string has ended the text."""
         return self._matcher.stopped
 
+    @property
+    def decoded_chars(self) -> int:
+        """Characters that are complete so far, those held back included."""
+        return self._decoded_chars
+
     def push(self, token_id: int) -> str:
         """Text that is certain now that `token_id` has come; often empty."""
         if self.stopped:

@@ -12,11 +12,13 @@ import structlog
 
 from warmfleet_contracts.blocks import CacheIdentity, prefix_caching_supported
 from warmfleet_contracts.kv_events import LoadReport
+from warmfleet_contracts.openai import MAX_TOP_LOGPROBS
 from warmfleet_worker.batch import StepBatch, StepResult
 from warmfleet_worker.engine_messages import AddSequence, SequenceUpdate, StepReport
 from warmfleet_worker.kv_cache.block_pool import BlockPool
 from warmfleet_worker.kv_cache.block_table import blocks_for
 from warmfleet_worker.kv_cache.prefix_cache import PrefixCache
+from warmfleet_worker.logprobs import joined
 from warmfleet_worker.scheduler import Scheduler, SchedulerSettings, StepPlan
 from warmfleet_worker.sequence import Sequence
 from warmfleet_worker.step_time import StepShape, StepTimeEstimator
@@ -103,7 +105,7 @@ class EngineCore:
         if message.sequence_id in self._scheduler:
             _log.warning("sequence id reused, ignored", sequence_id=message.sequence_id)
             return
-        refusal = self._refusal(message)
+        refusal = self._refusal(message) or _logprobs_refusal(message)
         if refusal:
             self._pending.append(
                 SequenceUpdate(sequence_id=message.sequence_id, finish_reason="error", error=refusal)
@@ -120,6 +122,7 @@ class EngineCore:
             uses_cache=self.prefix_caching and message.use_prefix_cache,
             arrival=self._arrivals,
             prompt_tokens=len(message.prompt_token_ids),
+            may_read_cache=message.may_read_cache,
         )
         # Also without the cache: the router compares the last one with its own.
         self._cache.extend_hashes(sequence.block_hashes, root, sequence.token_ids)
@@ -238,6 +241,15 @@ class EngineCore:
         )
 
 
+def _logprobs_refusal(message: AddSequence) -> str:
+    for top in (message.sampling.logprobs, message.sampling.prompt_logprobs):
+        if top is not None and not 0 <= top <= MAX_TOP_LOGPROBS:
+            return f"expected log probabilities of 0 to {MAX_TOP_LOGPROBS} tokens, got {top}"
+    if message.sampling.prompt_logprobs is not None and message.may_read_cache:
+        return "the log probabilities of a prompt cannot come from the cache"
+    return ""
+
+
 def _check_answers(plan: StepPlan, result: StepResult) -> None:
     """The runner answers for every chunk, in order: anything else is its bug, found before it spreads."""
     if len(result.chunks) != len(plan.batch.chunks):
@@ -247,6 +259,13 @@ def _check_answers(plan: StepPlan, result: StepResult) -> None:
             raise ValueError(f"result of sequence {answer.sequence_id} where {chunk.sequence_id} was due")
         if answer.finite and (chunk.sample is not None) != (answer.next_token_id is not None):
             raise ValueError(f"sequence {chunk.sequence_id}: a token exactly when one was asked for")
+        wanted_tokens = chunk.sample is not None and chunk.sample.parameters.logprobs is not None
+        wanted_prompt_tokens = len(chunk.score.next_token_ids) if chunk.score else 0
+        if answer.finite and (wanted_tokens, wanted_prompt_tokens) != (
+            answer.logprobs.tokens if answer.logprobs else 0,
+            answer.prompt_logprobs.tokens if answer.prompt_logprobs else 0,
+        ):
+            raise ValueError(f"sequence {chunk.sequence_id}: other log probabilities than were asked for")
 
 
 def _merged(updates: Seq[SequenceUpdate]) -> list[SequenceUpdate]:
@@ -262,6 +281,8 @@ def _merged(updates: Seq[SequenceUpdate]) -> list[SequenceUpdate]:
             cached_tokens=first.cached_tokens,
             last_block=first.last_block,
             token_ids=[*first.token_ids, *update.token_ids],
+            logprobs=joined(first.logprobs, update.logprobs),
+            prompt_logprobs=joined(first.prompt_logprobs, update.prompt_logprobs),
             finish_reason=first.finish_reason or update.finish_reason,
             error=first.error or update.error,
         )

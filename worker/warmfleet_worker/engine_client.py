@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Protocol, Self
 
@@ -32,6 +32,7 @@ from warmfleet_worker.engine_messages import (
     decode_engine_message,
     encode_message,
 )
+from warmfleet_worker.logprobs import TokenLogprobs
 from warmfleet_worker.sampling import SamplingParameters
 from warmfleet_worker.settings import EngineSettings
 
@@ -56,6 +57,7 @@ class SequenceRequest:
     prompt_token_ids: list[int]
     sampling: SamplingParameters
     salt: bytes = b""
+    may_read_cache: bool = True
     router_id: str = ""
     dispatch: int = 0
 
@@ -75,7 +77,10 @@ class Admission:
 class TokenUpdate:
     """What came since the last look."""
 
-    token_ids: list[int]
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Of `token_ids`, if the sequence asks."""
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: str = ""
     """"" while it runs; then "stop", "length", "abort" or "error"."""
     error: str = ""
@@ -91,7 +96,7 @@ class Generation:
         """Whether the engine is done with it; there may still be an update to take."""
         self._wake = wake
         self._abort = abort
-        self._update = TokenUpdate(token_ids=[])
+        self._update = TokenUpdate()
 
     def __enter__(self) -> Self:
         return self
@@ -104,7 +109,7 @@ class Generation:
     def take(self) -> TokenUpdate:
         """Everything that came since the last call; does not wait."""
         update = self._update
-        self._update = TokenUpdate(token_ids=[], finish_reason=update.finish_reason, error=update.error)
+        self._update = TokenUpdate(finish_reason=update.finish_reason, error=update.error)
         return update
 
     def abort(self) -> None:
@@ -118,6 +123,10 @@ class Generation:
         if self.admission is None and update.cached_tokens is not None:
             self.admission = Admission(update.cached_tokens, update.last_block, position)
         self._update.token_ids += update.token_ids
+        if update.logprobs is not None:
+            self._update.logprobs.append(update.logprobs)
+        if update.prompt_logprobs is not None:
+            self._update.prompt_logprobs.append(update.prompt_logprobs)
         if update.finish_reason:
             self._finish(update.finish_reason, update.error)
         elif len(self._update.token_ids) > MAX_BUFFERED_TOKENS:
@@ -222,6 +231,7 @@ class ProcessEngine:
                 salt=request.salt,
                 sampling=request.sampling,
                 use_prefix_cache=self._ready.prefix_caching,
+                may_read_cache=request.may_read_cache,
                 router_id=request.router_id,
                 dispatch=request.dispatch,
             )

@@ -11,6 +11,7 @@ import msgspec
 
 from warmfleet_contracts.errors import ContractError
 from warmfleet_contracts.kv_events import LoadReport
+from warmfleet_worker.logprobs import TokenLogprobs
 from warmfleet_worker.sampling import SamplingParameters
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
@@ -26,6 +27,8 @@ class AddSequence(msgspec.Struct, frozen=True, kw_only=True, tag="add"):
     salt: bytes = b""
     sampling: SamplingParameters
     use_prefix_cache: bool = True
+    may_read_cache: bool = True
+    """False for a request whose prompt must be computed whole; its blocks are left behind all the same."""
     router_id: str = ""
     dispatch: int = 0
 
@@ -84,6 +87,10 @@ class SequenceUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     cached_tokens: int | None = None
     last_block: bytes = b""
     token_ids: list[int] = []
+    logprobs: TokenLogprobs | None = None
+    """Of `token_ids`, if the sequence asks."""
+    prompt_logprobs: TokenLogprobs | None = None
+    """Of the prompt's next tokens, the second one first; all have come with the first of `token_ids`."""
     finish_reason: str = ""
     """"" while it runs; then "stop", "length", "abort" or "error"."""
     error: str = ""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,13 +16,17 @@ from torch import Tensor
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_worker.attention.backend import AttentionBackend
 from warmfleet_worker.attention.reference import ReferenceAttention
-from warmfleet_worker.batch import Chunk, ChunkResult, StepBatch, StepResult
+from warmfleet_worker.batch import Chunk, ChunkResult, ScoreRequest, StepBatch, StepResult
 from warmfleet_worker.kv_arena import KvArena
 from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
+from warmfleet_worker.logprobs import TokenLogprobs
 from warmfleet_worker.model.config import ModelConfig, load_model_config
 from warmfleet_worker.model.loader import load_decoder
 from warmfleet_worker.model.transformer import Decoder
 from warmfleet_worker.sampler import sample
+from warmfleet_worker.scoring import row_slices, score, score_rows
+
+_T = TypeVar("_T")
 
 DtypeName = Literal["Auto", "Float32", "BFloat16", "Float16", "Float64"]
 
@@ -120,19 +124,29 @@ class ModelRunner:
             self._attention.plan(chunks),
         )
         finite = _finite_chunks(hidden, chunks)
-        sampled = self._sample(hidden, chunks)
+        sampled, logprobs = self._sample(hidden, chunks)
+        prompt_logprobs = self._score_prompts(hidden, chunks)
         return tuple(
             ChunkResult(
                 sequence_id=chunk.sequence_id,
                 # Finite hidden states may still overflow in the head: no token, no commit.
                 finite=ok and (chunk.sample is None or token is not None),
                 next_token_id=token if ok else None,
+                logprobs=own if ok else None,
+                prompt_logprobs=before if ok else None,
             )
-            for chunk, ok, token in zip(chunks, finite, sampled, strict=True)
+            for chunk, ok, token, own, before in zip(
+                chunks, finite, sampled, logprobs, prompt_logprobs, strict=True
+            )
         )
 
-    def _sample(self, hidden: Tensor, chunks: tuple[Chunk, ...]) -> list[int | None]:
-        """Next token of each chunk; the head runs over the last rows of the chunks that want one."""
+    def _sample(
+        self, hidden: Tensor, chunks: tuple[Chunk, ...]
+    ) -> tuple[list[int | None], list[TokenLogprobs | None]]:
+        """Next token of each chunk, and its log probabilities if its request asks.
+
+        The head runs over the last rows of the chunks that want a token.
+        """
         rows: list[int] = []
         end = 0
         for chunk in chunks:
@@ -140,14 +154,31 @@ class ModelRunner:
             if chunk.sample is not None:
                 rows.append(end - 1)
         if not rows:
-            return [None] * len(chunks)
+            return [None] * len(chunks), [None] * len(chunks)
         logits = self._decoder.logits(
             hidden if len(rows) == hidden.shape[0] else hidden[self._as_index(rows)]
         )
         if logits.dtype != torch.float64:
             logits = logits.float()
-        tokens = iter(sample(logits, [chunk.sample for chunk in chunks if chunk.sample is not None]))
-        return [None if chunk.sample is None else next(tokens) for chunk in chunks]
+        requests = [chunk.sample for chunk in chunks if chunk.sample is not None]
+        tokens = sample(logits, requests)
+        logprobs = score_rows(logits, tokens, [request.parameters.logprobs for request in requests])
+        return _spread(tokens, chunks), _spread(logprobs, chunks)
+
+    def _score_prompts(self, hidden: Tensor, chunks: tuple[Chunk, ...]) -> list[TokenLogprobs | None]:
+        """Log probabilities of prompt tokens, of the chunks that ask; the head runs in slices of rows."""
+        scores: list[TokenLogprobs | None] = []
+        start = 0
+        for chunk in chunks:
+            scores.append(None if chunk.score is None else self._score(hidden[start:], chunk.score))
+            start += len(chunk.token_ids)
+        return scores
+
+    def _score(self, hidden: Tensor, request: ScoreRequest) -> TokenLogprobs:
+        rows = hidden[request.first : request.first + len(request.next_token_ids)]
+        slices = row_slices(len(request.next_token_ids), self.model.vocab_size)
+        pieces = (self._decoder.logits(rows[piece]) for piece in slices)
+        return score(pieces, request.next_token_ids, request.top)
 
     def _as_index(self, values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)
@@ -200,6 +231,12 @@ def has_bfloat16_units(cpu_info: str) -> bool:
         for line in cpu_info.splitlines()
         if line.lower().startswith(("flags", "features"))
     )
+
+
+def _spread(sampled: Sequence[_T | None], chunks: tuple[Chunk, ...]) -> list[_T | None]:
+    """One value per chunk from one per chunk that wants a token."""
+    values = iter(sampled)
+    return [None if chunk.sample is None else next(values) for chunk in chunks]
 
 
 def _positions(chunk: Chunk) -> range:

@@ -29,6 +29,11 @@ class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: frozenset[int] = frozenset()
     """Ends the sequence; the id itself is not part of the text. Includes the model's own end tokens
     unless the request ignores them."""
+    logprobs: int | None = None
+    """Each generated token comes with its log probability and those of so many most likely tokens; None:
+    neither. Like `prompt_logprobs` of the model's own distribution, before all of the above."""
+    prompt_logprobs: int | None = None
+    """The same for each token of the prompt but the first."""
 
     @property
     def has_penalty(self) -> bool:

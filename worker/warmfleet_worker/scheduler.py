@@ -14,7 +14,9 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from warmfleet_worker.batch import Chunk, ChunkResult, SampleRequest, StepBatch, StepResult
+import msgspec
+
+from warmfleet_worker.batch import Chunk, ChunkResult, SampleRequest, ScoreRequest, StepBatch, StepResult
 from warmfleet_worker.engine_messages import SequenceUpdate
 from warmfleet_worker.kv_cache.block_pool import BlockPool
 from warmfleet_worker.kv_cache.block_table import blocks_for
@@ -185,7 +187,7 @@ class Scheduler:
         and a leader that left, failed or was preempted is followed no longer.
         """
         usable_tokens = hit.cached_tokens + self._block_size_tokens
-        if not sequence.uses_cache or usable_tokens >= len(sequence.token_ids):
+        if not sequence.reads_cache or usable_tokens >= len(sequence.token_ids):
             return None  # the last token is computed anyway, and the block it stands in with it
         leader = self._cache.leader_of(sequence.block_hashes[len(hit.blocks)])
         return None if leader is None else self._sequences[leader]
@@ -209,7 +211,7 @@ class Scheduler:
         return True
 
     def _match(self, sequence: Sequence) -> PrefixHit:
-        if not sequence.uses_cache:
+        if not sequence.reads_cache:
             return NO_HIT
         return self._cache.match(sequence.block_hashes, len(sequence.token_ids))
 
@@ -234,6 +236,7 @@ class Scheduler:
             first_position=first,
             block_ids=sequence.table.ids(self._blocks(end)),
             sample=sample,
+            score=_score_request(sequence, first, end),
         )
 
     # Outcomes.
@@ -244,16 +247,23 @@ class Scheduler:
         sequence.computed_tokens += len(chunk.token_ids)
         if sequence.uses_cache:
             self._commit_full_blocks(sequence)
-        if chunk.sample is None:
-            if not sequence.wants_token and not sequence.uncomputed_tokens:
-                return self._finish(sequence, "length")
-            return None
-        assert outcome.next_token_id is not None
-        sequence.token_ids.append(outcome.next_token_id)
-        reason = sequence.finish_reason()
+        update = SequenceUpdate(
+            sequence_id=sequence.sequence_id,
+            token_ids=[] if outcome.next_token_id is None else [outcome.next_token_id],
+            logprobs=outcome.logprobs,
+            prompt_logprobs=outcome.prompt_logprobs,
+        )
+        if outcome.prompt_logprobs is not None:
+            sequence.scored_tokens += outcome.prompt_logprobs.tokens
+        sequence.token_ids += update.token_ids
+        if chunk.sample is not None:
+            reason = sequence.finish_reason()
+        else:
+            reason = "" if sequence.wants_token or sequence.uncomputed_tokens else "length"
         if reason:
-            return self._finish(sequence, reason, token_ids=[outcome.next_token_id])
-        return SequenceUpdate(sequence_id=sequence.sequence_id, token_ids=[outcome.next_token_id])
+            self._finish(sequence, reason)
+            return msgspec.structs.replace(update, finish_reason=reason)
+        return update if update.token_ids or update.prompt_logprobs is not None else None
 
     def _commit_full_blocks(self, sequence: Sequence) -> None:
         table = sequence.table
@@ -277,9 +287,7 @@ class Scheduler:
         sequence.uncached_tokens = len(sequence.token_ids) - self._match(sequence).cached_tokens
         bisect.insort(self._waiting, sequence, key=_arrival)
 
-    def _finish(
-        self, sequence: Sequence, reason: str, error: str = "", token_ids: list[int] | None = None
-    ) -> SequenceUpdate:
+    def _finish(self, sequence: Sequence, reason: str, error: str = "") -> SequenceUpdate:
         if sequence.state is SequenceState.RUNNING:
             self._running.remove(sequence)
         else:
@@ -287,9 +295,7 @@ class Scheduler:
         self._give_back(sequence)
         sequence.state = SequenceState.FINISHED
         del self._sequences[sequence.sequence_id]
-        return SequenceUpdate(
-            sequence_id=sequence.sequence_id, token_ids=token_ids or [], finish_reason=reason, error=error
-        )
+        return SequenceUpdate(sequence_id=sequence.sequence_id, finish_reason=reason, error=error)
 
     def _give_back(self, sequence: Sequence) -> None:
         self._cache.stop_leading(
@@ -299,6 +305,19 @@ class Scheduler:
 
     def _blocks(self, tokens: int) -> int:
         return blocks_for(tokens, self._block_size_tokens)
+
+
+def _score_request(sequence: Sequence, first: int, end: int) -> ScoreRequest | None:
+    """What tokens `first` to `end` of a sequence say about its prompt, as far as that is not told yet."""
+    start = max(first, sequence.scored_tokens)
+    stop = min(end, sequence.prompt_tokens - 1)
+    if sequence.sampling.prompt_logprobs is None or start >= stop:
+        return None
+    return ScoreRequest(
+        first=start - first,
+        next_token_ids=tuple(sequence.token_ids[start + 1 : stop + 1]),
+        top=sequence.sampling.prompt_logprobs,
+    )
 
 
 def _arrival(sequence: Sequence) -> int:

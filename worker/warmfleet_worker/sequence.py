@@ -28,13 +28,17 @@ class Sequence:
     block_hashes: list[BlockHash]
     """Of the full blocks of `token_ids`, possibly without the newest ones."""
     uses_cache: bool
-    """Whether it may read cached blocks and leave its own behind."""
+    """Whether it may leave its blocks behind for others, and read theirs unless `reads_cache` says no."""
     arrival: int
     prompt_tokens: int
+    may_read_cache: bool = True
+    """False while every position of the prompt must be computed."""
     state: SequenceState = SequenceState.WAITING
     table: BlockTable = field(default_factory=BlockTable)
     computed_tokens: int = 0
     """Tokens whose KV is written and finite."""
+    scored_tokens: int = 0
+    """Tokens of the prompt, the first aside, whose log probability was told. Kept through a preemption."""
     admitted: bool = False
     """Whether its first update was sent."""
     uncached_tokens: int = 0
@@ -47,6 +51,18 @@ class Sequence:
     @property
     def uncomputed_tokens(self) -> int:
         return len(self.token_ids) - self.computed_tokens
+
+    @property
+    def unscored_tokens(self) -> int:
+        """Tokens of the prompt whose log probability is asked for and not told yet."""
+        if self.sampling.prompt_logprobs is None:
+            return 0
+        return self.prompt_tokens - 1 - self.scored_tokens
+
+    @property
+    def reads_cache(self) -> bool:
+        """Whether cached blocks may stand for its own computation now."""
+        return self.uses_cache and (self.may_read_cache or not self.unscored_tokens)
 
     @property
     def wants_token(self) -> bool:

@@ -9,9 +9,10 @@ from warmfleet_contracts.openai.chat import ChatRequest, decode_chat_request
 from warmfleet_contracts.openai.completion import (
     MAX_PROMPTS,
     CompletionRequest,
+    Prompt,
     decode_completion_request,
 )
-from warmfleet_contracts.openai.generation import GenerationRequest
+from warmfleet_contracts.openai.generation import MAX_TOP_LOGPROBS, GenerationRequest
 from warmfleet_contracts.openai.served_fields import NO_EFFECT, UNSUPPORTED
 from warmfleet_contracts.openai.tokens import (
     DetokenizeRequest,
@@ -24,12 +25,14 @@ from warmfleet_contracts.request_fields import MAX_BODY_BYTES, RequestError
 __all__ = [
     "MAX_BODY_BYTES",
     "MAX_PROMPTS",
+    "MAX_TOP_LOGPROBS",
     "NO_EFFECT",
     "UNSUPPORTED",
     "ChatRequest",
     "CompletionRequest",
     "DetokenizeRequest",
     "GenerationRequest",
+    "Prompt",
     "RequestError",
     "TokenizeRequest",
     "decode_chat_request",

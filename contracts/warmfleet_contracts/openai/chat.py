@@ -1,11 +1,11 @@
 """`POST /v1/chat/completions`: the request."""
 
-from typing import Final, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
-from warmfleet_contracts.openai.generation import GenerationRequest, take_common
-from warmfleet_contracts.openai.values import POSITIVE
+from warmfleet_contracts.openai.generation import MAX_TOP_LOGPROBS, GenerationRequest, take_common
+from warmfleet_contracts.openai.values import BOOL, POSITIVE
 from warmfleet_contracts.prompts import ChatMessage
 from warmfleet_contracts.request_fields import RequestError, RequestFields, decode_value, unsupported
 
@@ -33,8 +33,21 @@ def chat_request(fields: RequestFields) -> ChatRequest:
     older = fields.take("max_tokens", POSITIVE, None)
     newer = fields.take("max_completion_tokens", POSITIVE, None)
     fields.drop("echo")
-    common = take_common(fields, max_output_tokens=older if newer is None else newer)
+    common = take_common(
+        fields, max_output_tokens=older if newer is None else newer, logprobs=_take_logprobs(fields)
+    )
     return ChatRequest(messages=messages, **msgspec.structs.asdict(common))
+
+
+def _take_logprobs(fields: RequestFields) -> int | None:
+    top = fields.take("top_logprobs", _TOP_LOGPROBS, 0)
+    if fields.take("logprobs", BOOL, False):
+        return top
+    if top:
+        raise RequestError(
+            f"top_logprobs: expected logprobs to be true beside it, got {top} alone", param="top_logprobs"
+        )
+    return None
 
 
 def take_messages(fields: RequestFields) -> list[ChatMessage] | None:
@@ -90,3 +103,6 @@ class _Message(msgspec.Struct):
 
 
 _MESSAGE: Final = msgspec.json.Decoder(_Message)
+_TOP_LOGPROBS: Final[msgspec.json.Decoder[int]] = msgspec.json.Decoder(
+    Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP_LOGPROBS)]
+)

@@ -1,11 +1,11 @@
 """`POST /v1/completions`: the request."""
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
-from warmfleet_contracts.openai.generation import GenerationRequest, take_common
-from warmfleet_contracts.openai.values import BOOL, POSITIVE, TokenId
+from warmfleet_contracts.openai.generation import MAX_TOP_LOGPROBS, GenerationRequest, take_common
+from warmfleet_contracts.openai.values import BOOL, COUNT, TokenId
 from warmfleet_contracts.request_fields import RequestError, RequestFields
 
 MAX_PROMPTS: Final = 64
@@ -19,6 +19,11 @@ class CompletionRequest(GenerationRequest, frozen=True, kw_only=True):
 
     prompts: list[Prompt]
     echo: bool = False
+    """The answer begins with the prompt, and its log probabilities with the prompt's."""
+
+    @property
+    def prompt_logprobs(self) -> int | None:
+        return self.logprobs if self.echo else None
 
 
 def decode_completion_request(body: bytes) -> CompletionRequest:
@@ -34,11 +39,23 @@ def completion_request(fields: RequestFields) -> CompletionRequest:
     """The request that `fields` make up; raises RequestError."""
     prompts = _take_prompts(fields)
     echo = fields.take("echo", BOOL, False)
-    older = fields.take("max_tokens", POSITIVE, None)
-    newer = fields.take("max_completion_tokens", POSITIVE, None)
-    limit = newer or older or DEFAULT_COMPLETION_TOKENS
-    common = take_common(fields, max_output_tokens=limit)
+    older = fields.take("max_tokens", COUNT, DEFAULT_COMPLETION_TOKENS)
+    limit = fields.take("max_completion_tokens", COUNT, older)
+    if not limit and not echo:
+        raise RequestError("max_tokens: expected at least 1, or echo to be true, got 0", param="max_tokens")
+    # A field of chat requests only.
+    fields.refuse_unless("top_logprobs", (0,))
+    common = take_common(fields, max_output_tokens=limit, logprobs=_take_logprobs(fields))
     return CompletionRequest(prompts=prompts, echo=echo, **msgspec.structs.asdict(common))
+
+
+def _take_logprobs(fields: RequestFields) -> int | None:
+    logprobs = fields.take("logprobs", _LOGPROBS, None)
+    if logprobs is True:
+        raise RequestError(
+            f"logprobs: expected a number from 0 to {MAX_TOP_LOGPROBS}, got true", param="logprobs"
+        )
+    return None if logprobs is False else logprobs
 
 
 def _take_prompts(fields: RequestFields) -> list[Prompt]:
@@ -62,4 +79,7 @@ def _take_prompts(fields: RequestFields) -> list[Prompt]:
 
 _PROMPT: Final[msgspec.json.Decoder[str | list[str | int | list[int]] | None]] = msgspec.json.Decoder(
     str | list[str | TokenId | list[TokenId]] | None
+)
+_LOGPROBS: Final[msgspec.json.Decoder[int | bool | None]] = msgspec.json.Decoder(
+    Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP_LOGPROBS)] | bool | None
 )

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import msgspec
 
 from warmfleet_contracts.openai.served_fields import NO_EFFECT, UNSUPPORTED
-from warmfleet_contracts.openai.values import BOOL, OPTIONAL_NAME, Name, TokenId
+from warmfleet_contracts.openai.values import BOOL, COUNT, OPTIONAL_NAME, Name, TokenId
 from warmfleet_contracts.request_fields import RequestError, RequestFields
 
 MAX_CHOICES: Final = 8
@@ -15,6 +15,8 @@ MAX_STOP_BYTES: Final = 256
 MAX_STOP_TOKEN_IDS: Final = 128
 MAX_LOGIT_BIASES: Final = 1024
 MAX_IGNORED_FIELDS: Final = 32
+MAX_TOP_LOGPROBS: Final = 20
+"""Most likely tokens that a request may ask to see beside each token."""
 
 Temperature = Annotated[float, msgspec.Meta(ge=0, le=2)]
 Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -56,11 +58,31 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Choices per prompt; choice i draws its noise from seed + i."""
     return_token_ids: bool = False
     """Each choice also carries the ids it consists of, as vLLM's field of that name asks."""
+    logprobs: int | None = None
+    """Each token of the answer carries its log probability and those of so many most likely tokens;
+    None: neither."""
     ignored_fields: tuple[str, ...] = ()
     """Names of unknown fields, at most `MAX_IGNORED_FIELDS` of them."""
 
+    @property
+    def prompt_logprobs(self) -> int | None:
+        """The same for the tokens of the prompt."""
+        return None
 
-def take_common(fields: RequestFields, *, max_output_tokens: int | None) -> GenerationRequest:
+    @property
+    def may_read_cache(self) -> bool:
+        """Whether cached blocks may stand for a part of the prompt.
+
+        Not when the prompt's own log probabilities are asked for: they need every position computed.
+        The router predicts by this and the worker matches by it.
+        """
+        return self.prompt_logprobs is None
+
+
+def take_common(
+    fields: RequestFields, *, max_output_tokens: int | None, logprobs: int | None
+) -> GenerationRequest:
+    """The fields that both requests have, after those that each spells in its own way."""
     model = fields.take("model", OPTIONAL_NAME, None)
     if model is None:
         raise RequestError("model: the name of a served model is required", param="model")
@@ -95,6 +117,7 @@ def take_common(fields: RequestFields, *, max_output_tokens: int | None) -> Gene
         ignore_eos=fields.take("ignore_eos", BOOL, False),
         n=_take_choices(fields),
         return_token_ids=fields.take("return_token_ids", BOOL, False),
+        logprobs=logprobs,
     )
     return msgspec.structs.replace(request, ignored_fields=fields.left[:MAX_IGNORED_FIELDS])
 
@@ -112,7 +135,7 @@ def _take_choices(fields: RequestFields) -> int:
 
 
 def _take_min_tokens(fields: RequestFields, max_output_tokens: int | None) -> int:
-    least = fields.take("min_tokens", _COUNT, 0)
+    least = fields.take("min_tokens", COUNT, 0)
     if max_output_tokens is not None and least > max_output_tokens:
         raise RequestError(
             f"min_tokens: expected at most max_tokens, {max_output_tokens}, got {least}", param="min_tokens"
@@ -143,7 +166,6 @@ class _StreamOptions(msgspec.Struct):
 _CHOICES: Final[msgspec.json.Decoder[int]] = msgspec.json.Decoder(
     Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)]
 )
-_COUNT: Final[msgspec.json.Decoder[int]] = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=0, lt=2**31)])
 _PENALTY: Final[msgspec.json.Decoder[float]] = msgspec.json.Decoder(Penalty)
 _REPETITION_PENALTY: Final[msgspec.json.Decoder[float]] = msgspec.json.Decoder(RepetitionPenalty)
 _LOGIT_BIAS: Final[msgspec.json.Decoder[dict[int, float]]] = msgspec.json.Decoder(

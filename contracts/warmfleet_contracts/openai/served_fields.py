@@ -21,9 +21,8 @@ NO_EFFECT: Final = frozenset(
 
 UNSUPPORTED: Final[dict[str, tuple[object, ...]]] = {
     "length_penalty": (1,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "prompt_logprobs": (),
+    "return_tokens_as_token_ids": (False,),
     "use_beam_search": (False,),
     "tools": ([],),
     "tool_choice": ("none", "auto"),

@@ -6,16 +6,19 @@ wrong block, an unwritten slot, a slot overwritten by another sequence or a comm
 changes the output. `naive_output` knows no blocks at all.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any
 
 from warmfleet_contracts.blocks import CacheIdentity
 from warmfleet_worker.batch import Chunk, ChunkResult, StepBatch, StepResult
 from warmfleet_worker.engine import EngineCore, SchedulerSettings
 from warmfleet_worker.engine_messages import AddSequence, StepReport
+from warmfleet_worker.logprobs import TokenLogprobs, joined
 from warmfleet_worker.sampling import SamplingParameters
 
 VOCABULARY_SIZE = 500
@@ -38,6 +41,7 @@ class RunnerCounters:
     computed_tokens: int = 0
     largest_batch: int = 0
     partial_prefills: int = 0
+    scored_tokens: int = 0
     poisoned_blocks: int = 0
 
 
@@ -91,14 +95,37 @@ class FakeRunner:
             for offset in range(len(chunk.token_ids)):
                 self._arena[self._slot(chunk, chunk.first_position + offset)] = _POISON
             return ChunkResult(chunk.sequence_id, finite=False, next_token_id=None)
+        prompt_logprobs = self._score(chunk)
         if chunk.sample is None:
             self.counters.partial_prefills += 1
-            return ChunkResult(chunk.sequence_id, finite=True, next_token_id=None)
+            return ChunkResult(
+                chunk.sequence_id, finite=True, next_token_id=None, prompt_logprobs=prompt_logprobs
+            )
         assert chunk.sample.output_index == self._output_tokens[chunk.sequence_id], "noise of another token"
         self._output_tokens[chunk.sequence_id] += 1
         end = chunk.first_position + len(chunk.token_ids)
         read = [self._arena[self._slot(chunk, position)] for position in range(end)]
-        return ChunkResult(chunk.sequence_id, finite=True, next_token_id=_choose(read))
+        next_token_id, top = _choose(read), chunk.sample.parameters.logprobs
+        return ChunkResult(
+            chunk.sequence_id,
+            finite=True,
+            next_token_id=next_token_id,
+            logprobs=None if top is None else naive_logprobs([(read, next_token_id)], top),
+            prompt_logprobs=prompt_logprobs,
+        )
+
+    def _score(self, chunk: Chunk) -> TokenLogprobs | None:
+        if chunk.score is None:
+            return None
+        self.counters.scored_tokens += len(chunk.score.next_token_ids)
+        end = chunk.first_position + chunk.score.first + 1
+        read = [self._arena[self._slot(chunk, position)] for position in range(end)]
+        pairs = []
+        for offset, next_token_id in enumerate(chunk.score.next_token_ids):
+            if offset:
+                read.append(self._arena[self._slot(chunk, end - 1 + offset)])
+            pairs.append((tuple(read), next_token_id))
+        return naive_logprobs(pairs, chunk.score.top)
 
     def _slot(self, chunk: Chunk, position: int) -> int:
         block = chunk.block_ids[position // self.block_size_tokens]
@@ -132,6 +159,28 @@ def naive_output(
         if output[-1] in sampling.stop_token_ids:
             return output, "stop"
     return output, "length"
+
+
+def naive_prompt_logprobs(prompt: Sequence[int], top: int) -> TokenLogprobs:
+    """What a sequence must say of its prompt, computed from the prompt alone."""
+    slots: list[int] = []
+    pairs = []
+    for token_id, next_token_id in pairwise(prompt):
+        slots.append(_extend(slots[-1] if slots else _START, token_id))
+        pairs.append((tuple(slots), next_token_id))
+    return naive_logprobs(pairs, top)
+
+
+def naive_logprobs(pairs: Sequence[tuple[Sequence[int], int]], top: int) -> TokenLogprobs:
+    """A digest of the slots before each token and of the token, in the place of log probabilities."""
+    values, top_ids, top_values = array("f"), array("I"), array("f")
+    for slots, token_id in pairs:
+        digest = _digest(",".join(map(str, (*slots, token_id))))
+        values.append(-(digest % 4096) / 64)
+        for place in range(top):
+            top_ids.append(digest % VOCABULARY_SIZE + place)
+            top_values.append(-float(place))
+    return TokenLogprobs(top, values.tobytes(), top_ids.tobytes(), top_values.tobytes())
 
 
 class EngineDriver:
@@ -173,6 +222,8 @@ class EngineDriver:
         self.errors: dict[int, str] = {}
         self.cached_tokens: dict[int, int] = {}
         self.last_blocks: dict[int, bytes] = {}
+        self.logprobs: dict[int, TokenLogprobs] = {}
+        self.prompt_logprobs: dict[int, TokenLogprobs] = {}
         self.resident: set[bytes] = set()
         """What a router believes that follows the reports."""
         self.preempted_sequences = 0
@@ -188,6 +239,7 @@ class EngineDriver:
         stop_token_ids: frozenset[int] = frozenset(),
         salt: bytes = b"",
         use_prefix_cache: bool = True,
+        may_read_cache: bool = True,
         **parameters: Any,
     ) -> None:
         """`parameters` are more of `SamplingParameters`; the runner is told of them and ignores them."""
@@ -204,6 +256,7 @@ class EngineDriver:
                 salt=salt,
                 sampling=sampling,
                 use_prefix_cache=use_prefix_cache,
+                may_read_cache=may_read_cache,
             )
         )
 
@@ -217,6 +270,12 @@ class EngineDriver:
                 self.cached_tokens[update.sequence_id] = update.cached_tokens
                 self.last_blocks[update.sequence_id] = update.last_block
             self.outputs[update.sequence_id] += update.token_ids
+            for collected, news in (
+                (self.logprobs, update.logprobs),
+                (self.prompt_logprobs, update.prompt_logprobs),
+            ):
+                if (together := joined(collected.get(update.sequence_id), news)) is not None:
+                    collected[update.sequence_id] = together
             if update.finish_reason:
                 self.finish_reasons[update.sequence_id] = update.finish_reason
                 self.errors[update.sequence_id] = update.error

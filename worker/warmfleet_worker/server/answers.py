@@ -7,6 +7,8 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from warmfleet_worker.server.choices import Delta, Usage
+from warmfleet_worker.server.logprobs_json import chat_logprobs, completion_logprobs
+from warmfleet_worker.token_texts import TokenTexts
 
 DONE_EVENT: Final = b"data: [DONE]\n\n"
 PING: Final = b": ping\n\n"
@@ -47,20 +49,30 @@ class Dialect(Protocol):
 class ChatDialect:
     """`/v1/chat/completions`."""
 
+    def __init__(self, texts: TokenTexts) -> None:
+        self._texts = texts
+
     def opening(self, head: AnswerHead, choices: int) -> list[bytes]:
         role = {"role": "assistant", "content": ""}
-        return [self._chunk(head, [_choice(Delta(index, ""), delta=role)]) for index in range(choices)]
+        return [self._chunk(head, [_choice(Delta(index, ""), None, delta=role)]) for index in range(choices)]
 
     def event(self, head: AnswerHead, delta: Delta) -> bytes:
         content = {"content": delta.text} if delta.text else {}
-        return self._chunk(head, [_choice(delta, delta=content)])
+        # Nothing to say stands as null in a chunk, and as an empty list in a whole answer.
+        return self._chunk(
+            head, [_choice(delta, self._logprobs(delta) if delta.logprobs else None, delta=content)]
+        )
 
     def usage_event(self, head: AnswerHead, usage: Usage) -> bytes:
         return self._chunk(head, [], usage=usage.as_json())
 
     def whole(self, head: AnswerHead, answers: Sequence[Delta], usage: Usage) -> bytes:
         choices = [
-            _choice(answer, message={"role": "assistant", "content": answer.text, "refusal": None})
+            _choice(
+                answer,
+                self._logprobs(answer),
+                message={"role": "assistant", "content": answer.text, "refusal": None},
+            )
             for answer in answers
         ]
         return _encode(
@@ -70,28 +82,39 @@ class ChatDialect:
     def _chunk(self, head: AnswerHead, choices: list[dict[str, Any]], **more: object) -> bytes:
         return _sse({**_head(head, "chatcmpl", "chat.completion.chunk"), "choices": choices, **more})
 
+    def _logprobs(self, answer: Delta) -> dict[str, Any] | None:
+        return None if answer.logprobs is None else chat_logprobs(answer.logprobs, self._texts)
+
 
 class CompletionDialect:
     """`/v1/completions`."""
+
+    def __init__(self, texts: TokenTexts) -> None:
+        self._texts = texts
 
     def opening(self, head: AnswerHead, choices: int) -> list[bytes]:
         del head, choices
         return []
 
     def event(self, head: AnswerHead, delta: Delta) -> bytes:
-        return self._chunk(head, [_choice(delta, text=delta.text)])
+        return self._chunk(
+            head, [_choice(delta, self._logprobs(delta) if delta.logprobs else None, text=delta.text)]
+        )
 
     def usage_event(self, head: AnswerHead, usage: Usage) -> bytes:
         return self._chunk(head, [], usage=usage.as_json())
 
     def whole(self, head: AnswerHead, answers: Sequence[Delta], usage: Usage) -> bytes:
-        choices = [_choice(answer, text=answer.text) for answer in answers]
+        choices = [_choice(answer, self._logprobs(answer), text=answer.text) for answer in answers]
         return _encode(
             {**_head(head, "cmpl", "text_completion"), "choices": choices, "usage": usage.as_json()}
         )
 
     def _chunk(self, head: AnswerHead, choices: list[dict[str, Any]], **more: object) -> bytes:
         return _sse({**_head(head, "cmpl", "text_completion"), "choices": choices, **more})
+
+    def _logprobs(self, answer: Delta) -> dict[str, Any] | None:
+        return None if answer.logprobs is None else completion_logprobs(answer.logprobs, self._texts)
 
 
 def _head(head: AnswerHead, prefix: str, kind: str) -> dict[str, Any]:
@@ -103,8 +126,13 @@ def _head(head: AnswerHead, prefix: str, kind: str) -> dict[str, Any]:
     }
 
 
-def _choice(answer: Delta, /, **content: object) -> dict[str, Any]:
-    choice = {"index": answer.index, **content, "logprobs": None, "finish_reason": answer.finish_reason}
+def _choice(answer: Delta, logprobs: dict[str, Any] | None, /, **content: object) -> dict[str, Any]:
+    choice = {
+        "index": answer.index,
+        **content,
+        "logprobs": logprobs,
+        "finish_reason": answer.finish_reason,
+    }
     return choice if answer.token_ids is None else {**choice, "token_ids": answer.token_ids}
 
 

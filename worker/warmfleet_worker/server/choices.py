@@ -10,8 +10,10 @@ import msgspec
 
 from warmfleet_contracts.openai import RequestError
 from warmfleet_worker.detokenizer import Detokenizer
-from warmfleet_worker.engine_client import Generation
+from warmfleet_worker.engine_client import Generation, SequenceRequest, TokenUpdate
+from warmfleet_worker.logprobs import TokenLogprobs
 from warmfleet_worker.metrics import WorkerMetrics
+from warmfleet_worker.server.answer_tokens import AnswerToken, Leading, TokenQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,11 @@ class Delta:
     text: str
     finish_reason: str | None = None
     token_ids: tuple[int, ...] | None = None
-    """The tokens behind the text, if the request asks for them; text may lag behind its tokens."""
+    """The generated tokens that begin in the text, if the request asks for them. The last delta also has
+    those that brought none, such as an end token."""
+    logprobs: tuple[AnswerToken, ...] | None = None
+    """The same tokens with their log probabilities, if the request asks: an echoed prompt's before them,
+    and without those that brought no text, unless their ids are asked for too."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,35 +51,38 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 class Choice:
     """One sequence on its way to text, with its times for the metrics."""
 
-    def __init__(  # noqa: PLR0917 - one per part that a choice ties together
+    def __init__(
         self,
         index: int,
         generation: Generation,
         detokenizer: Detokenizer,
-        prompt_tokens: int,
-        hidden_ids: frozenset[int],
+        sequence: SequenceRequest,
         metrics: WorkerMetrics,
         *,
-        leading_text: str = "",
-        return_token_ids: bool = False,
+        leading: Leading,
+        return_token_ids: bool,
         shares_prompt: bool = False,
     ) -> None:
-        """`hidden_ids` end the sequence and are no part of the text; `leading_text` comes before it.
+        """`sequence` is what was asked of the engine; `leading` comes before the text.
 
         `shares_prompt` says that an earlier choice has the same prompt and stands for it in the usage.
         """
         self.index = index
         self.generation = generation
-        self.prompt_tokens = prompt_tokens
+        self.prompt_tokens = len(sequence.prompt_token_ids)
         self.shares_prompt = shares_prompt
         self.completion_tokens = 0
         self.finish_reason = ""
         self.first_token_seconds: float | None = None
         self._detokenizer = detokenizer
-        self._hidden_ids = hidden_ids
+        self._sampling = sequence.sampling
         self._metrics = metrics
-        self._leading_text = leading_text
-        self._token_ids: list[int] | None = [] if return_token_ids else None
+        self._leading = leading
+        self._prompt_scores: list[TokenLogprobs] = []
+        self._return_token_ids = return_token_ids
+        self._queue = TokenQueue()
+        self._sent_chars = len(leading.text)
+        self._begun = False
         self._started = monotonic()
         self._last_tokens = self._started
         self._admitted = False
@@ -104,7 +113,8 @@ class Choice:
             return None
         self.note_admission()
         update = self.generation.take()
-        text = self._text_of(update.token_ids)
+        self._prompt_scores += update.prompt_logprobs
+        text = self._text_of(update)
         if self._detokenizer.stopped:
             self.generation.abort()
             self.finish_reason = "stop"
@@ -121,29 +131,38 @@ class Choice:
             )
         elif not text:
             return None
-        leading, self._leading_text = self._leading_text, ""
-        return Delta(self.index, leading + text, self.finish_reason or None, self._take_token_ids())
+        return self._delta(text)
 
-    def _take_token_ids(self) -> tuple[int, ...] | None:
-        if self._token_ids is None:
-            return None
-        taken = tuple(self._token_ids)
-        self._token_ids.clear()
-        return taken
+    def _delta(self, text: str) -> Delta:
+        self._sent_chars += len(text)
+        tokens = self._queue.take(self._sent_chars)
+        if self.finish_reason and self._return_token_ids:
+            tokens += self._queue.take_rest()
+        token_ids = tuple(token.token_id for token in tokens) if self._return_token_ids else None
+        if not self._begun:
+            self._begun = True
+            text = self._leading.text + text
+            tokens[:0] = self._leading.tokens(self._prompt_scores)
+            self._prompt_scores.clear()
+        logprobs = None if self._sampling.logprobs is None else tuple(tokens)
+        return Delta(self.index, text, self.finish_reason or None, token_ids, logprobs)
 
-    def _text_of(self, token_ids: Sequence[int]) -> str:
+    def _text_of(self, update: TokenUpdate) -> str:
         pieces = []
         counted = 0
-        for token_id in token_ids:
+        keeps_tokens = self._return_token_ids or self._sampling.logprobs is not None
+        scores = chain.from_iterable(update.logprobs)
+        for token_id in update.token_ids:
             counted += 1
-            if token_id in self._hidden_ids:
+            if keeps_tokens:
+                offset = len(self._leading.text) + self._detokenizer.decoded_chars
+                self._queue.push(AnswerToken(token_id, offset, next(scores, None)))
+            if token_id in self._sampling.stop_token_ids:
                 continue
             pieces.append(self._detokenizer.push(token_id))
             if self._detokenizer.stopped:
                 break
         self.completion_tokens += counted
-        if self._token_ids is not None:
-            self._token_ids += token_ids[:counted]
         if counted:
             self._note_tokens(counted)
         return "".join(pieces)
@@ -168,11 +187,13 @@ class Choice:
 def joined(index: int, pieces: Sequence[Delta]) -> Delta:
     """All deltas of one choice as one."""
     ids = [piece.token_ids for piece in pieces if piece.token_ids is not None]
+    logprobs = [piece.logprobs for piece in pieces if piece.logprobs is not None]
     return Delta(
         index,
         "".join(piece.text for piece in pieces),
         pieces[-1].finish_reason,
         tuple(chain.from_iterable(ids)) if ids else None,
+        tuple(chain.from_iterable(logprobs)) if logprobs else None,
     )
 
 

@@ -13,6 +13,7 @@ from warmfleet_contracts.openai import (
     decode_detokenize_request,
     decode_tokenize_request,
 )
+from warmfleet_worker.server.answer_tokens import Leading
 from warmfleet_worker.server.answers import ChatDialect, CompletionDialect
 from warmfleet_worker.server.requests import (
     INLINE_PROMPT_CHARS,
@@ -23,6 +24,7 @@ from warmfleet_worker.server.requests import (
 )
 from warmfleet_worker.server.state import WorkerState
 from warmfleet_worker.server.streaming import Answer, AnswerPlan
+from warmfleet_worker.token_texts import TokenTexts
 
 
 class OpenAIEndpoints:
@@ -30,15 +32,16 @@ class OpenAIEndpoints:
 
     def __init__(self, worker: WorkerState) -> None:
         self._worker = worker
+        self._token_texts = TokenTexts(worker.encoder.tokenizer)
 
     async def chat(self, request: Request) -> Response:
         dispatch = read_dispatch(request.headers)
         decoded = decode_chat_request(await read_body(request))
         reader = self._admit(decoded)
         sequences = await reader.chat(decoded, dispatch)
-        plan = AnswerPlan(
-            request=decoded, dialect=ChatDialect(), sequences=sequences, leading_texts=[""] * len(sequences)
-        )
+        dialect = ChatDialect(self._token_texts)
+        leadings = [Leading()] * len(sequences)
+        plan = AnswerPlan(request=decoded, dialect=dialect, sequences=sequences, leadings=leadings)
         return self._answer(request, plan)
 
     async def completion(self, request: Request) -> Response:
@@ -46,16 +49,9 @@ class OpenAIEndpoints:
         decoded = decode_completion_request(await read_body(request))
         reader = self._admit(decoded)
         sequences = await reader.completion(decoded, dispatch)
-        texts = [
-            (prompt if isinstance(prompt, str) else self._worker.encoder.decode(prompt))
-            if decoded.echo
-            else ""
-            for prompt in decoded.prompts
-            for _ in range(decoded.n)
-        ]
-        plan = AnswerPlan(
-            request=decoded, dialect=CompletionDialect(), sequences=sequences, leading_texts=texts
-        )
+        leadings = await reader.leadings(decoded, sequences)
+        dialect = CompletionDialect(self._token_texts)
+        plan = AnswerPlan(request=decoded, dialect=dialect, sequences=sequences, leadings=leadings)
         return self._answer(request, plan)
 
     async def models(self, request: Request) -> Response:

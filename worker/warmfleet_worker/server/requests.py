@@ -15,6 +15,7 @@ from warmfleet_contracts.openai import (
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
+    Prompt,
     RequestError,
 )
 from warmfleet_contracts.prompts import ChatMessage, PromptEncoder
@@ -22,11 +23,14 @@ from warmfleet_contracts.worker_api import DISPATCH_HEADER, ROUTER_ID_HEADER, SA
 from warmfleet_worker.engine_client import SequenceRequest
 from warmfleet_worker.engine_messages import EngineReady
 from warmfleet_worker.sampling import SamplingParameters
+from warmfleet_worker.server.answer_tokens import Leading, text_offsets
 
 MAX_SALT_BYTES: Final = 64
 MAX_ROUTER_ID_CHARS: Final = 64
 INLINE_PROMPT_CHARS: Final = 4096
 """Longer prompts are encoded in a thread, so that live streams do not wait for them."""
+MAX_LOGPROBS: Final = 4 * 1024 * 1024
+"""Log probabilities that one request may ask for in all: 20 beside each token of 200,000."""
 _LOCAL_SALT_KEY: Final = b"warmfleet-local"
 """Without a router in front there is one tenant; `cache_salt` still separates whoever uses it."""
 
@@ -97,6 +101,29 @@ class PromptReader:
         ]
         return self._sequences(request, token_ids, dispatch, param="prompt")
 
+    async def leadings(
+        self, request: CompletionRequest, sequences: Sequence[SequenceRequest]
+    ) -> list[Leading]:
+        """What comes before the text of each of the request's sequences: its prompt, for `echo`."""
+        if not request.echo:
+            return [Leading()] * len(sequences)
+        by_prompt = [
+            await self._echo(prompt, sequence.prompt_token_ids, with_tokens=request.logprobs is not None)
+            for prompt, sequence in zip(request.prompts, sequences[:: request.n], strict=True)
+        ]
+        return [leading for leading in by_prompt for _ in range(request.n)]
+
+    async def _echo(self, prompt: Prompt, token_ids: list[int], *, with_tokens: bool) -> Leading:
+        text = prompt if isinstance(prompt, str) else self._encoder.decode(prompt)
+        if not with_tokens:
+            return Leading(text)
+        tokenizer = self._encoder.tokenizer
+        if len(text) > INLINE_PROMPT_CHARS:
+            offsets = await run_in_threadpool(text_offsets, tokenizer, token_ids, text)
+        else:
+            offsets = text_offsets(tokenizer, token_ids, text)
+        return Leading(text, token_ids, offsets)
+
     def _sequences(
         self,
         request: GenerationRequest,
@@ -107,11 +134,13 @@ class PromptReader:
     ) -> list[SequenceRequest]:
         self._check_bias(request.logit_bias)
         for token_ids in prompts:
-            self._check(token_ids, param)
+            self._check(token_ids, param, least_output_tokens=0 if request.max_output_tokens == 0 else 1)
+        self._check_logprobs(request, prompts)
         return [
             SequenceRequest(
                 prompt_token_ids=token_ids,
                 sampling=sampling,
+                may_read_cache=request.may_read_cache,
                 salt=_request_salt(request, dispatch),
                 # One dispatch is one unit of load at the router, whatever it holds.
                 router_id=dispatch.router_id,
@@ -121,7 +150,7 @@ class PromptReader:
             for sampling in self._samplings(request, len(token_ids), dispatch.seed)
         ]
 
-    def _check(self, token_ids: list[int], param: str) -> None:
+    def _check(self, token_ids: list[int], param: str, *, least_output_tokens: int) -> None:
         if not token_ids:
             raise RequestError(f"{param}: expected at least one token, got none", param=param)
         highest = max(token_ids)
@@ -130,15 +159,36 @@ class PromptReader:
                 f"{param}: expected token ids below {self._ready.vocabulary_size}, got {highest}",
                 param=param,
             )
-        # One token must be left for the answer.
         limit = self._ready.max_model_length_tokens
-        if len(token_ids) >= limit:
+        if len(token_ids) + least_output_tokens > limit:
             raise RequestError(
                 f"This model's maximum context length is {limit} tokens. However, the prompt has "
                 f"{len(token_ids)} tokens, and the answer needs at least one more.",
                 param=param,
                 code="context_length_exceeded",
             )
+
+    def _check_logprobs(self, request: GenerationRequest, prompts: Sequence[list[int]]) -> None:
+        """Bound the answer: it is kept until it is whole."""
+        if request.logprobs is None:
+            return
+        tokens = sum(
+            self._output_tokens(request, len(token_ids))
+            + (0 if request.prompt_logprobs is None else len(token_ids))
+            for token_ids in prompts
+        )
+        values = tokens * request.n * (1 + request.logprobs)
+        if values > MAX_LOGPROBS:
+            raise RequestError(
+                f"logprobs: this request may ask for {values} log probabilities in all, the limit is "
+                f"{MAX_LOGPROBS}; lower max_tokens, n or the number of likely tokens",
+                param="logprobs",
+            )
+
+    def _output_tokens(self, request: GenerationRequest, prompt_tokens: int) -> int:
+        """Most tokens of one answer: what the request allows, and what the context has left."""
+        left = self._ready.max_model_length_tokens - prompt_tokens
+        return left if request.max_output_tokens is None else min(request.max_output_tokens, left)
 
     def _check_bias(self, logit_bias: dict[int, float]) -> None:
         highest = max(logit_bias, default=0)
@@ -160,7 +210,6 @@ class PromptReader:
     def _sampling(
         self, request: GenerationRequest, prompt_tokens: int, drawn_seed: int | None
     ) -> SamplingParameters:
-        left = self._ready.max_model_length_tokens - prompt_tokens
         seed = request.seed if request.seed is not None else drawn_seed
         end_token_ids = () if request.ignore_eos else self._ready.end_token_ids
         return SamplingParameters(
@@ -169,13 +218,15 @@ class PromptReader:
             top_k=request.top_k,
             min_p=request.min_p,
             seed=secrets.randbits(64) if seed is None else seed,
-            max_output_tokens=min(request.max_output_tokens or left, left),
+            max_output_tokens=self._output_tokens(request, prompt_tokens),
             min_output_tokens=request.min_tokens,
             logit_bias=request.logit_bias,
             presence_penalty=request.presence_penalty,
             frequency_penalty=request.frequency_penalty,
             repetition_penalty=request.repetition_penalty,
             stop_token_ids=frozenset((*request.stop_token_ids, *end_token_ids)),
+            logprobs=request.logprobs,
+            prompt_logprobs=request.prompt_logprobs,
         )
 
 

@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
+from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -20,6 +22,7 @@ from warmfleet_contracts.worker_api import (
 )
 from warmfleet_worker.detokenizer import Detokenizer
 from warmfleet_worker.engine_client import EngineGoneError, SequenceRequest
+from warmfleet_worker.server.answer_tokens import Leading
 from warmfleet_worker.server.answers import DONE_EVENT, PING, AnswerHead, Dialect
 from warmfleet_worker.server.choices import Choice, Delta, deltas, joined, total_usage
 from warmfleet_worker.server.state import WorkerState
@@ -29,6 +32,10 @@ STREAM_HEADERS: Final = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
 }
+
+
+INLINE_LOGPROBS: Final = 64
+"""Tokens with log probabilities that are encoded in the event loop."""
 
 
 class SlowClientError(Exception):
@@ -42,8 +49,8 @@ class AnswerPlan:
     request: GenerationRequest
     dialect: Dialect
     sequences: Sequence[SequenceRequest]
-    leading_texts: Sequence[str]
-    """Text before each choice: the prompt itself for `echo`."""
+    leadings: Sequence[Leading]
+    """What comes before each choice: the prompt itself for `echo`."""
 
 
 class Answer(Response):
@@ -94,10 +101,9 @@ class Answer(Response):
                     Detokenizer(
                         worker.encoder.tokenizer, plan.request.stop, min_tokens=plan.request.min_tokens
                     ),
-                    len(sequence.prompt_token_ids),
-                    sequence.sampling.stop_token_ids,
+                    sequence,
                     worker.metrics,
-                    leading_text=plan.leading_texts[index],
+                    leading=plan.leadings[index],
                     return_token_ids=plan.request.return_token_ids,
                     shares_prompt=index % plan.request.n > 0,
                 )
@@ -117,10 +123,9 @@ class Answer(Response):
         async for delta in deltas(choices, wake, self._worker.settings.ping_seconds):
             if delta is not None:
                 pieces[delta.index].append(delta)
-        body = self._plan.dialect.whole(
-            self._head,
-            [joined(index, taken) for index, taken in enumerate(pieces)],
-            total_usage(choices),
+        answers = [joined(index, taken) for index, taken in enumerate(pieces)]
+        body = await _encoded(
+            answers, lambda: self._plan.dialect.whole(self._head, answers, total_usage(choices))
         )
         headers = {"content-type": "application/json", "content-length": str(len(body))}
         await send(_start({**headers, **admission_headers(choices[0])}))
@@ -141,7 +146,8 @@ class Answer(Response):
                 for event in opening:
                     await self._write(send, event)
                 opening = []
-                await self._write(send, dialect.event(head, delta))
+                event = await _encoded([delta], partial(dialect.event, head, delta))
+                await self._write(send, event)
             if self._plan.request.include_usage:
                 await self._write(send, dialect.usage_event(head, total_usage(choices)))
             await self._write(send, DONE_EVENT)
@@ -156,6 +162,13 @@ class Answer(Response):
                 await send({"type": "http.response.body", "body": body, "more_body": more})
         except TimeoutError as error:
             raise SlowClientError from error
+
+
+async def _encoded(answers: Sequence[Delta], encode: Callable[[], bytes]) -> bytes:
+    """What `encode` gives; many log probabilities are encoded in a thread, for the sake of live streams."""
+    if sum(len(answer.logprobs or ()) for answer in answers) > INLINE_LOGPROBS:
+        return await run_in_threadpool(encode)
+    return encode()
 
 
 async def wait_for_admission(choice: Choice, wake: asyncio.Event, timeout_seconds: float) -> None:

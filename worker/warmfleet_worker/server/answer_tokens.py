@@ -1,0 +1,72 @@
+"""The tokens of an answer on their way to the client: each goes with the text that it brings."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import tokenizers
+
+from warmfleet_worker.detokenizer import Detokenizer
+from warmfleet_worker.logprobs import TokenLogprob, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerToken:
+    """One token of an answer."""
+
+    token_id: int
+    text_offset: int
+    """Characters before the text that came with it. The tokens of one character share its offset."""
+    score: TokenLogprob | None = None
+    """None where nothing was asked, and for the first token of an echoed prompt."""
+
+
+class TokenQueue:
+    """Holds tokens back as long as their text is: an incomplete character, or the start of a stop string."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[AnswerToken] = deque()
+
+    def push(self, token: AnswerToken) -> None:
+        self._waiting.append(token)
+
+    def take(self, sent_chars: int) -> list[AnswerToken]:
+        """The tokens that begin within the first `sent_chars` characters of the answer."""
+        taken = []
+        while self._waiting and self._waiting[0].text_offset < sent_chars:
+            taken.append(self._waiting.popleft())
+        return taken
+
+    def take_rest(self) -> list[AnswerToken]:
+        """What brought no text of the answer: its end token, or tokens that a stop string cut off."""
+        rest = list(self._waiting)
+        self._waiting.clear()
+        return rest
+
+
+@dataclass(frozen=True, slots=True)
+class Leading:
+    """What an answer begins with before anything is generated: the prompt, for `echo`."""
+
+    text: str = ""
+    token_ids: Sequence[int] = ()
+    """The prompt's, if its log probabilities are asked for."""
+    text_offsets: Sequence[int] = ()
+    """Of `token_ids`."""
+
+    def tokens(self, scores: Sequence[TokenLogprobs]) -> Iterator[AnswerToken]:
+        """The prompt's tokens; `scores` speak of all but the first, which nothing comes before."""
+        given: list[TokenLogprob | None] = [None] if self.token_ids else []
+        given += (score for part in scores for score in part)
+        for token_id, offset, score in zip(self.token_ids, self.text_offsets, given, strict=True):
+            yield AnswerToken(token_id, offset, score)
+
+
+def text_offsets(tokenizer: tokenizers.Tokenizer, token_ids: Sequence[int], text: str) -> list[int]:
+    """Characters of `text` before the text of each token."""
+    detokenizer = Detokenizer(tokenizer)
+    offsets = [0]
+    for token_id in token_ids:
+        offsets.append(offsets[-1] + len(detokenizer.push(token_id)))
+    return [min(offset, len(text)) for offset, _ in pairwise(offsets)]
