@@ -26,6 +26,7 @@ from warmfleet_worker.server.app import build_app
 from warmfleet_worker.server.events import EventHub
 from warmfleet_worker.server.state import EngineNews, WorkerState
 from warmfleet_worker.settings import WorkerSettings, parse_settings
+from warmfleet_worker.token_texts import TokenTexts
 
 LAST_WORDS_SECONDS = 5
 """How long open connections may take to end once there is nothing left to say."""
@@ -73,6 +74,7 @@ def build_worker(settings: WorkerSettings) -> tuple[WorkerState, ProcessEngine]:
         settings=settings,
         assets=assets,
         encoder=encoder,
+        token_texts=TokenTexts(encoder.tokenizer),
         engine=engine,
         events=events,
         metrics=metrics,

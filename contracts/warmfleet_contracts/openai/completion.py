@@ -40,7 +40,8 @@ def completion_request(fields: RequestFields) -> CompletionRequest:
     prompts = _take_prompts(fields)
     echo = fields.take("echo", BOOL, False)
     older = fields.take("max_tokens", COUNT, DEFAULT_COMPLETION_TOKENS)
-    limit = fields.take("max_completion_tokens", COUNT, older)
+    newer = fields.take("max_completion_tokens", _OPTIONAL_COUNT, None)
+    limit = older if newer is None else newer
     if not limit and not echo:
         raise RequestError("max_tokens: expected at least 1, or echo to be true, got 0", param="max_tokens")
     # A field of chat requests only.
@@ -80,6 +81,7 @@ def _take_prompts(fields: RequestFields) -> list[Prompt]:
 _PROMPT: Final[msgspec.json.Decoder[str | list[str | int | list[int]] | None]] = msgspec.json.Decoder(
     str | list[str | TokenId | list[TokenId]] | None
 )
+_OPTIONAL_COUNT: Final[msgspec.json.Decoder[int | None]] = msgspec.json.Decoder(COUNT.type | None)
 _LOGPROBS: Final[msgspec.json.Decoder[int | bool | None]] = msgspec.json.Decoder(
     Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP_LOGPROBS)] | bool | None
 )

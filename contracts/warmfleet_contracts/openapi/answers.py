@@ -4,9 +4,11 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from warmfleet_contracts.openai.generation import MAX_TOP_LOGPROBS
 from warmfleet_contracts.openapi.requests import Schema
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
+Byte = Annotated[int, msgspec.Meta(ge=0, le=255)]
 
 
 class ErrorObject(msgspec.Struct):
@@ -40,10 +42,37 @@ class ChatMessage(msgspec.Struct):
 FinishReason = Literal["stop", "length"]
 
 
+class TopLogprob(msgspec.Struct):
+    token: str
+    logprob: float
+    bytes: list[Byte]
+
+
+class ChatTokenLogprob(msgspec.Struct):
+    token: str
+    logprob: float
+    bytes: list[Byte]
+    top_logprobs: Annotated[list[TopLogprob], msgspec.Meta(max_length=MAX_TOP_LOGPROBS)]
+
+
+class ChatLogprobs(msgspec.Struct):
+    content: list[ChatTokenLogprob]
+    refusal: None
+
+
+class TextLogprobs(msgspec.Struct):
+    """One element per token; null stands for the first token of an echoed prompt."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[Count]
+
+
 class ChatChoice(msgspec.Struct):
     index: Count
     message: ChatMessage
-    logprobs: dict[str, Any] | None
+    logprobs: ChatLogprobs | None
     finish_reason: FinishReason
     token_ids: list[Count] | msgspec.UnsetType = msgspec.UNSET
 
@@ -65,7 +94,7 @@ class ChatDelta(msgspec.Struct):
 class ChatChunkChoice(msgspec.Struct):
     index: Count
     delta: ChatDelta
-    logprobs: dict[str, Any] | None
+    logprobs: ChatLogprobs | None
     finish_reason: FinishReason | None
     token_ids: list[Count] | msgspec.UnsetType = msgspec.UNSET
 
@@ -82,7 +111,7 @@ class ChatCompletionChunk(msgspec.Struct):
 class TextChoice(msgspec.Struct):
     index: Count
     text: str
-    logprobs: dict[str, Any] | None
+    logprobs: TextLogprobs | None
     finish_reason: FinishReason | None
     """null in all but the last chunk of a stream."""
     token_ids: list[Count] | msgspec.UnsetType = msgspec.UNSET

@@ -24,7 +24,6 @@ from warmfleet_worker.server.requests import (
 )
 from warmfleet_worker.server.state import WorkerState
 from warmfleet_worker.server.streaming import Answer, AnswerPlan
-from warmfleet_worker.token_texts import TokenTexts
 
 
 class OpenAIEndpoints:
@@ -32,14 +31,13 @@ class OpenAIEndpoints:
 
     def __init__(self, worker: WorkerState) -> None:
         self._worker = worker
-        self._token_texts = TokenTexts(worker.encoder.tokenizer)
 
     async def chat(self, request: Request) -> Response:
         dispatch = read_dispatch(request.headers)
         decoded = decode_chat_request(await read_body(request))
         reader = self._admit(decoded)
         sequences = await reader.chat(decoded, dispatch)
-        dialect = ChatDialect(self._token_texts)
+        dialect = ChatDialect(self._worker.token_texts)
         leadings = [Leading()] * len(sequences)
         plan = AnswerPlan(request=decoded, dialect=dialect, sequences=sequences, leadings=leadings)
         return self._answer(request, plan)
@@ -50,7 +48,7 @@ class OpenAIEndpoints:
         reader = self._admit(decoded)
         sequences = await reader.completion(decoded, dispatch)
         leadings = await reader.leadings(decoded, sequences)
-        dialect = CompletionDialect(self._token_texts)
+        dialect = CompletionDialect(self._worker.token_texts)
         plan = AnswerPlan(request=decoded, dialect=dialect, sequences=sequences, leadings=leadings)
         return self._answer(request, plan)
 

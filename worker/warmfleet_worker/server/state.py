@@ -11,6 +11,7 @@ from warmfleet_worker.engine_messages import EngineReady, StepReport
 from warmfleet_worker.metrics import WorkerMetrics
 from warmfleet_worker.server.events import EventHub
 from warmfleet_worker.settings import WorkerSettings
+from warmfleet_worker.token_texts import TokenTexts
 
 
 class OpenAnswers:
@@ -41,6 +42,7 @@ class WorkerState:
     settings: WorkerSettings
     assets: PromptAssets
     encoder: PromptEncoder
+    token_texts: TokenTexts
     engine: Engine
     events: EventHub
     metrics: WorkerMetrics
