@@ -196,6 +196,7 @@ class Inspection:
             "object": "model",
             "created": self._started_seconds,
             "owned_by": "warmfleet",
+            "root": name,  # vLLM's field; its benchmark client takes it for the model's name
             # The least of all replicas: what is within it fits wherever the request goes.
             "max_model_len": min(lengths, default=None),
         }

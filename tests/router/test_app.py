@@ -157,7 +157,7 @@ async def test_models_are_the_union_of_what_workers_serve(tmp_path: Path) -> Non
             missing, error = await router.get("/v1/models/model-c")
 
     assert [entry["id"] for entry in models["data"]] == ["model-b", "org/model-a"]  # type: ignore[attr-defined]  # JSON
-    assert (found, model["id"]) == (200, "org/model-a")
+    assert (found, model["id"], model["root"]) == (200, "org/model-a", "org/model-a")
     assert (missing, error["error"]["code"]) == (404, "model_not_found")  # type: ignore[index]  # JSON
 
 

@@ -311,6 +311,7 @@ def test_a_prompt_that_does_not_fit_is_refused_in_the_words_clients_match(client
     error = error_of(response)
     assert (response.status_code, error["code"]) == (400, "context_length_exceeded")
     assert "maximum context length is 1024 tokens" in str(error["message"])
+    assert "prompt is too long" in str(error["message"])
 
 
 @pytest.mark.parametrize(

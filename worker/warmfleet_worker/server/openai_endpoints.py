@@ -115,5 +115,6 @@ class OpenAIEndpoints:
             "object": "model",
             "created": self._worker.started_seconds,
             "owned_by": "warmfleet",
+            "root": name,  # vLLM's field; its benchmark client takes it for the model's name
             "max_model_len": None if ready is None else ready.max_model_length_tokens,
         }
