@@ -367,6 +367,7 @@ def test_models_are_listed_and_found_by_name(client):
 
     assert [model["id"] for model in listed] == [TINY_NAME]
     assert found == listed[0]
+    assert found["root"] == TINY_NAME
     assert found["max_model_len"] == 1024
     assert error_of(missing)["code"] == "model_not_found"
 

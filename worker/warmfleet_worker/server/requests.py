@@ -162,8 +162,9 @@ class PromptReader:
         limit = self._ready.max_model_length_tokens
         if len(token_ids) + least_output_tokens > limit:
             raise RequestError(
-                f"This model's maximum context length is {limit} tokens. However, the prompt has "
-                f"{len(token_ids)} tokens, and the answer needs at least one more.",
+                # Clients match the first sentence; LangChain, "prompt is too long".
+                f"This model's maximum context length is {limit} tokens. However, the prompt is too long: "
+                f"it has {len(token_ids)} tokens, and the answer needs at least one more.",
                 param=param,
                 code="context_length_exceeded",
             )
