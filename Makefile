@@ -5,6 +5,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
 
+# The clients that the API is tested with, each in an environment of its own, as their users have them.
+CLIENTS := openai-1 openai-2 openai-3 langchain litellm
+CLIENT_PINS := tests/clients/requirements
+COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-emit-index-url --quiet
+
 # What a bare Debian lacks: installed when make runs as root, otherwise asked for by name.
 define install_system
 { if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -13,7 +19,7 @@ define install_system
 else echo "error: $(1) is missing; on Debian: sudo apt-get install $(1)"; exit 1; fi; }
 endef
 
-.PHONY: help up setup model fmt lint types imports test check constraints clean
+.PHONY: help up setup model clients fmt lint types imports test check constraints client-pins clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +44,14 @@ $(READY): pyproject.toml constraints.txt constraints-uv.txt
 model: setup ## Fetch and convert the catalog model (93 MB, once)
 	@$(BIN)/warmfleet model pull smollm2-135m-instruct
 
+clients: $(CLIENTS:%=.venv-clients/%/.ready) ## Install every client that the API is tested with
+
+.venv-clients/%/.ready: $(CLIENT_PINS)/%.txt | $(READY)
+	@echo "installing the client $* into .venv-clients"
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
+	@$(BIN)/uv pip install --quiet --python $(@D)/bin/python --require-hashes -r $<
+	@touch $@
+
 fmt: setup ## Format and apply safe fixes
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
@@ -50,7 +64,7 @@ types: setup ## mypy, strict
 imports: setup ## Directions between packages
 	@$(BIN)/lint-imports
 
-test: model ## All tests but those that need a GPU
+test: model clients ## All tests but those that need a GPU
 	@command -v curl >/dev/null || $(call install_system,curl)
 	@$(BIN)/pytest -m "not gpu"
 
@@ -58,8 +72,11 @@ test: model ## All tests but those that need a GPU
 check: lint types imports test ## Exactly what CI runs
 
 constraints: setup ## Pin again after a change in pyproject.toml
-	@$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
-		--no-header --no-emit-index-url --quiet --output-file constraints.txt
+	@$(COMPILE) pyproject.toml --extra dev --output-file constraints.txt
+
+client-pins: setup ## Pin the newest version of every tested client
+	@for client in $(CLIENTS); do \
+		$(COMPILE) --upgrade $(CLIENT_PINS)/$$client.in --output-file $(CLIENT_PINS)/$$client.txt || exit 1; done
 
 clean: ## Remove what the targets made here; fetched models stay
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	@rm -rf $(VENV) .venv-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build

@@ -1,0 +1,27 @@
+"""Every scenario of the OpenAI SDK, through its sync and its async client."""
+
+import asyncio
+
+import openai
+import openai_chat
+import openai_completions
+import openai_errors
+from openai_client import Sdk
+from suite import target
+
+SUITES = (openai_chat.SUITE, openai_completions.SUITE, openai_errors.SUITE)
+
+
+async def main() -> None:
+    given = target()
+    options = {"base_url": given.base_url, "api_key": "unused", "max_retries": 0, "timeout": 30}
+    with openai.OpenAI(**options) as client:
+        for suite in SUITES:
+            await suite.run(Sdk(client, given.base_url, given.model), label="sync: ")
+    async with openai.AsyncOpenAI(**options) as client:
+        for suite in SUITES:
+            await suite.run(Sdk(client, given.base_url, given.model), label="async: ")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
