@@ -28,6 +28,8 @@ SEED_HEADER: Final = "x-warmfleet-seed"
 """Seed that the router drew for a request without one, so that a retry repeats the same noise."""
 PRIORITY_HEADER: Final = "x-warmfleet-priority"
 """Decimal, lower runs earlier; what the router allows this request, in place of the body's `priority`."""
+HIGHEST_PRIORITY: Final = -100
+LOWEST_PRIORITY: Final = 100
 
 NONCE_HEADER: Final = "x-warmfleet-nonce"
 """Hex of the subscriber's fresh nonce, 16 bytes, for `Hello.proof` on the event stream."""

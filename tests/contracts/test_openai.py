@@ -300,3 +300,11 @@ def test_an_error_is_openais_json_and_says_when_to_come_back():
     }
     assert error.headers() == {"retry-after": "3"}
     assert error.event() == b"data: " + error.body() + b"\n\n"
+
+
+def test_a_priority_is_taken_within_its_bounds_and_refused_beyond():
+    assert chat().priority == 0
+    for priority in (-100, -1, 0, 100):
+        assert chat(priority=priority).priority == priority
+    for wrong in (-101, 101, 1.5, "high"):
+        assert refusal_of(priority=wrong).param == "priority"

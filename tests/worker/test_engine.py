@@ -5,25 +5,13 @@ the reported events, replayed into a plain set, are what is resident.
 """
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 from structlog.testing import capture_logs
 
 from warmfleet_contracts.blocks import CacheIdentity, block_hashes, block_root
 from warmfleet_testing.fake_runner import (
-    EXPLODING_TOKEN_ID,
-    NOT_FINITE_TOKEN_ID,
     EngineDriver,
     naive_output,
 )
-from warmfleet_worker.batch import ChunkResult, StepResult
 from warmfleet_worker.engine import MAX_ROUTERS
 from warmfleet_worker.engine_messages import AddSequence
 from warmfleet_worker.sampling import SamplingParameters
@@ -307,20 +295,6 @@ def test_an_aborted_sequence_is_gone_before_the_next_step():
     assert not driver.core.has_work
 
 
-def test_a_runner_that_answers_for_the_wrong_sequence_fails_the_step_only():
-    driver = EngineDriver()
-    driver.add(1, prompt_of(5))
-    execute = driver.runner.execute
-    driver.runner.execute = lambda _: StepResult((ChunkResult(99, True, 1),), 0.1)
-    driver.step()
-    driver.runner.execute = execute
-
-    assert driver.finish_reasons == {1: "error"}
-    driver.add(2, prompt_of(5))
-    driver.run()
-    driver.assert_exact(2)
-
-
 # The load report.
 
 
@@ -386,145 +360,6 @@ def test_a_refused_sequence_counts_as_admitted_dispatch_too():
     driver.core.add(message(1, [], router_id="a", dispatch=9))
 
     assert driver.core.report().load.admitted_dispatches == {"a": 9}
-
-
-# Anything at all, in any order.
-
-PREFIXES = [prompt_of(length, first=100 * family) for family in range(3) for length in (3, 8, 13)]
-
-
-class EngineMachine(RuleBasedStateMachine):
-    """Shared prefixes, aborts, failures and cleared caches in a pool that is too small for them."""
-
-    steps = 0
-    preempted_sequences = 0
-    evicted_blocks = 0
-    cached_tokens = 0
-    partial_prefills = 0
-    exact_sequences = 0
-    failed_steps = 0
-    largest_batch = 0
-
-    @initialize(
-        total_blocks=st.integers(9, 14),
-        budget=st.sampled_from([0, 3, 7, 16, 64]),
-        seats=st.integers(2, 6),
-    )
-    def start(self, total_blocks, budget, seats):
-        self.driver = EngineDriver(
-            total_blocks=total_blocks,
-            max_batched_tokens=budget,
-            max_running_sequences=seats,
-            max_model_length_tokens=34,
-        )
-        self.next_id = 0
-        self.aborted = set()
-
-    def live(self):
-        return [
-            n for n in self.driver.prompts if n not in self.driver.finish_reasons and n not in self.aborted
-        ]
-
-    @rule(
-        prefix=st.sampled_from(PREFIXES),
-        tail=st.lists(st.sampled_from([1, 2]), max_size=3),
-        max_output_tokens=st.integers(0, 20),
-        stops=st.booleans(),
-        salt=st.sampled_from([b"", b"", b"tenant"]),
-        use_prefix_cache=st.sampled_from([True, True, True, False]),
-        poison=st.sampled_from([None] * 8 + [NOT_FINITE_TOKEN_ID, EXPLODING_TOKEN_ID]),
-    )
-    def add(self, prefix, tail, max_output_tokens, stops, salt, use_prefix_cache, poison):
-        prompt = [*prefix, *tail, *([] if poison is None else [poison])]
-        self.driver.add(
-            self.next_id,
-            prompt,
-            max_output_tokens=max_output_tokens,
-            stop_token_ids=frozenset(range(0, 500, 10)) if stops else frozenset(),
-            salt=salt,
-            use_prefix_cache=use_prefix_cache,
-        )
-        self.next_id += 1
-
-    @precondition(lambda self: self.driver.core.has_work)
-    @rule(count=st.integers(1, 6))
-    def step(self, count):
-        for _ in range(count):
-            self.one_step()
-
-    def one_step(self):
-        EngineMachine.steps += 1
-        had_work = bool(self.live())
-        report = self.driver.step()
-        assert report.scheduled_tokens > 0 or not had_work, "there was work and none was done"
-        for update in report.updates:
-            self.judge(update)
-
-    def judge(self, update):
-        driver, sequence_id = self.driver, update.sequence_id
-        prompt, output = driver.prompts[sequence_id], driver.outputs[sequence_id]
-        expected, _ = driver.expected(sequence_id)
-        assert output == expected[: len(output)]
-        if update.finish_reason == "error":
-            assert NOT_FINITE_TOKEN_ID in prompt or sequence_id in driver.runner.failed_sequence_ids
-        elif update.finish_reason == "abort":
-            assert sequence_id in self.aborted
-        elif update.finish_reason:
-            driver.assert_exact(sequence_id)
-            EngineMachine.exact_sequences += 1
-
-    @precondition(lambda self: self.live())
-    @rule(data=st.data())
-    def abort(self, data):
-        sequence_id = data.draw(st.sampled_from(self.live()))
-        self.aborted.add(sequence_id)
-        self.driver.core.abort(sequence_id)
-
-    @precondition(lambda self: len(self.driver.resident) > 6)
-    @rule()
-    def clear_cache(self):
-        self.driver.core.clear_cache()
-
-    @precondition(lambda self: len(self.live()) > 4)
-    @rule()
-    def break_the_next_step(self):
-        self.driver.runner.fail_next_step = True
-        EngineMachine.failed_steps += 1
-        self.one_step()
-
-    def teardown(self):
-        driver = self.driver
-        for _ in range(2_000):
-            if not driver.core.has_work:
-                break
-            self.one_step()
-        driver.check_idle()
-        EngineMachine.preempted_sequences += driver.preempted_sequences
-        EngineMachine.evicted_blocks += driver.evicted_blocks
-        EngineMachine.cached_tokens += sum(driver.cached_tokens.values())
-        EngineMachine.partial_prefills += driver.runner.counters.partial_prefills
-        EngineMachine.largest_batch = max(EngineMachine.largest_batch, driver.runner.counters.largest_batch)
-
-
-def test_the_engine_is_exact_and_loses_nothing_over_thousands_of_steps():
-    run_state_machine_as_test(
-        EngineMachine,
-        settings=settings(
-            max_examples=150,
-            stateful_step_count=45,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
-
-    assert EngineMachine.steps >= 2_000
-    assert EngineMachine.exact_sequences > 100
-    assert EngineMachine.preempted_sequences > 0
-    assert EngineMachine.evicted_blocks > 0
-    assert EngineMachine.cached_tokens > 0
-    assert EngineMachine.partial_prefills > 0
-    assert EngineMachine.failed_steps > 0
-    assert EngineMachine.largest_batch > 2
 
 
 def test_the_naive_oracle_ends_for_each_reason():

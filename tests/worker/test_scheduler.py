@@ -2,7 +2,7 @@
 
 import pytest
 
-from warmfleet_testing.fake_runner import NOT_FINITE_TOKEN_ID, EngineDriver, FakeRunnerError
+from warmfleet_testing.fake_runner import NOT_FINITE_TOKEN_ID, EngineDriver
 from warmfleet_worker.scheduler import SchedulerSettings
 
 
@@ -265,20 +265,6 @@ def test_a_follower_waits_no_longer_than_its_leader_computes():
     driver.assert_exact(1, 2)
 
 
-def test_a_leader_that_is_not_part_of_the_step_is_not_waited_for():
-    driver = EngineDriver(max_batched_tokens=8)
-    driver.add(1, prompt_of(20), max_output_tokens=1)
-    driver.step()
-    driver.add(2, prompt_of(20), max_output_tokens=1)
-    scheduler = driver.core._scheduler
-    (leader,) = scheduler.running
-
-    assert scheduler._admit({leader: 8}, allowance=8, budget_tokens=8) == []
-    (admission,) = scheduler._admit({}, allowance=8, budget_tokens=8)
-
-    assert admission.sequence_id == 2
-
-
 def test_a_sequence_that_reads_no_cache_follows_nobody_and_leads_nobody():
     driver = EngineDriver(max_batched_tokens=64)
     driver.add(1, prompt_of(20), use_prefix_cache=False, max_output_tokens=2)
@@ -319,20 +305,6 @@ def test_blocks_of_a_failed_chunk_are_never_matched_and_earlier_ones_are():
 
     assert driver.cached_tokens[2] == 8
     driver.assert_exact(2)
-
-
-def test_a_failing_step_ends_its_sequences_and_no_other():
-    driver = EngineDriver(max_running_sequences=2)
-    for sequence_id in (1, 2, 3):
-        driver.add(sequence_id, prompt_of(9, first=50 * sequence_id))
-    driver.runner.fail_next_step = True
-
-    driver.run()
-
-    assert driver.finish_reasons == {1: "error", 2: "error", 3: "length"}
-    assert FakeRunnerError.__name__ not in driver.errors[1], "no inner detail for the client"
-    driver.assert_exact(3)
-    assert len(driver.resident) == 4, "only what the third sequence computed"
 
 
 def test_a_prompt_alone_can_be_computed_without_an_answer():

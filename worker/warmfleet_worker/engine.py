@@ -1,7 +1,7 @@
 """The engine without its model: `step` is schedule, execute, apply, report.
 
-One thread owns it. No request and no failing step ends it: what goes wrong is told to the sequences that
-it concerns.
+One thread owns it. No request ends it: what goes wrong is told to the sequences that it concerns. Only a
+runner that cannot compute anything any more does, so that a supervisor starts another one.
 """
 
 from collections import OrderedDict
@@ -11,15 +11,16 @@ from typing import Final, Protocol
 import structlog
 
 from warmfleet_contracts.blocks import CacheIdentity, prefix_caching_supported
+from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.kv_events import LoadReport
-from warmfleet_contracts.openai import MAX_TOP_LOGPROBS
-from warmfleet_worker.batch import StepBatch, StepResult
+from warmfleet_worker.batch import Chunk, StepBatch, StepResult
 from warmfleet_worker.engine_messages import AddSequence, SequenceUpdate, StepReport
+from warmfleet_worker.ingress import MAX_ROUTER_ID_CHARS, EngineLimits, refusal_of
+from warmfleet_worker.isolation import StepOutcome, compute_step
 from warmfleet_worker.kv_cache.block_pool import BlockPool
-from warmfleet_worker.kv_cache.block_table import blocks_for
 from warmfleet_worker.kv_cache.prefix_cache import PrefixCache
 from warmfleet_worker.logprobs import joined
-from warmfleet_worker.scheduler import Scheduler, SchedulerSettings, StepPlan
+from warmfleet_worker.scheduler import Scheduler, SchedulerSettings
 from warmfleet_worker.sequence import Sequence
 from warmfleet_worker.step_time import StepShape, StepTimeEstimator
 
@@ -28,7 +29,8 @@ __all__ = ["EngineCore", "Runner", "SchedulerSettings"]
 MAX_ROUTERS: Final = 64
 """Routers whose dispatch counters are remembered; the one that was silent longest is forgotten first."""
 _LARGEST_TOKEN_ID: Final = 2**32 - 1
-_STEP_FAILED: Final = "the engine failed while it computed this request"
+MAX_FAILED_STEPS: Final = 3
+"""Consecutive steps of which nothing could be computed, nor a probe after each, before the engine ends."""
 
 _log = structlog.get_logger(__name__)
 
@@ -40,6 +42,10 @@ class Runner(Protocol):
     def total_blocks(self) -> int: ...
     def execute(self, batch: StepBatch) -> StepResult: ...
     def poison_blocks(self, block_ids: Seq[int], /) -> None: ...
+
+
+class RunnerBrokenError(WarmfleetError):
+    """The runner fails whatever it is given; only another process can help."""
 
 
 class EngineCore:
@@ -67,18 +73,20 @@ class EngineCore:
         """False for a sliding-window model, whatever the settings say."""
         self._runner = runner
         self._settings = settings
-        self._vocabulary_size = vocabulary_size
         self._block_size_tokens = block_size_tokens
+        self._limits = EngineLimits(
+            settings.max_model_length_tokens, runner.total_blocks, block_size_tokens, vocabulary_size
+        )
         self._pool = BlockPool(runner.total_blocks, poison=runner.poison_blocks if poison else None)
         self._cache = PrefixCache(self._pool, identity, block_size_tokens)
         self._scheduler = Scheduler(self._pool, self._cache, settings)
         self._step_time = StepTimeEstimator()
-        self._pool_tokens = runner.total_blocks * block_size_tokens
         self._pending: list[SequenceUpdate] = []
         self._admitted_dispatches: OrderedDict[str, int] = OrderedDict()
         self._arrivals = 0
         self._seq = 0
         self._reported_evictions = 0
+        self._failed_steps = 0
         self._draining = False
 
     @property
@@ -87,7 +95,7 @@ class EngineCore:
 
         The context, or the whole pool where that is smaller. Who grows to it ends with "length".
         """
-        return min(self._settings.max_model_length_tokens, self._pool_tokens)
+        return min(self._settings.max_model_length_tokens, self._limits.pool_tokens)
 
     @property
     def max_batched_tokens(self) -> int:
@@ -105,7 +113,7 @@ class EngineCore:
         if message.sequence_id in self._scheduler:
             _log.warning("sequence id reused, ignored", sequence_id=message.sequence_id)
             return
-        refusal = self._refusal(message) or _logprobs_refusal(message)
+        refusal = refusal_of(message, self._limits) or self._no_place()
         if refusal:
             self._pending.append(
                 SequenceUpdate(sequence_id=message.sequence_id, finish_reason="error", error=refusal)
@@ -123,6 +131,7 @@ class EngineCore:
             arrival=self._arrivals,
             prompt_tokens=len(message.prompt_token_ids),
             may_read_cache=message.may_read_cache,
+            priority=message.priority,
         )
         # Also without the cache: the router compares the last one with its own.
         self._cache.extend_hashes(sequence.block_hashes, root, sequence.token_ids)
@@ -135,6 +144,14 @@ class EngineCore:
         if update is not None:
             self._pending.append(update)
 
+    def pause(self, sequence_id: int) -> None:
+        """Take seat and blocks from a sequence; its blocks stay cached while there is room."""
+        self._scheduler.pause(sequence_id)
+
+    def resume(self, sequence_id: int) -> None:
+        """Let a paused sequence go on where it was."""
+        self._scheduler.resume(sequence_id)
+
     def clear_cache(self) -> None:
         """Forget every block that no live sequence holds."""
         self._pool.clear()
@@ -144,12 +161,15 @@ class EngineCore:
         self._draining = True
 
     def step(self) -> StepReport:
-        """Compute one step for whatever fits, and report all news since the last step."""
+        """Compute one step for whatever fits, and report all news since the last step.
+
+        Raises:
+            RunnerBrokenError: too many steps in a row gave nothing at all.
+        """
         plan = self._scheduler.schedule(self.max_batched_tokens)
-        step_seconds = 0.0
-        outcomes: list[SequenceUpdate] = []
-        if plan.sequences:
-            step_seconds, outcomes = self._execute(plan)
+        outcome = self._compute(plan.batch)
+        outcomes = self._scheduler.apply(plan, outcome.chunks)
+        self._judge_runner(outcome)
         updates = _merged([*self._pending, *plan.admissions, *outcomes])
         self._pending.clear()
         changes = self._pool.take_changes()
@@ -164,52 +184,54 @@ class EngineCore:
             removed=list(changes.removed),
             load=self._load(),
             scheduled_tokens=plan.batch.scheduled_tokens,
-            step_seconds=step_seconds,
+            step_seconds=outcome.seconds,
             preempted_sequences=plan.preempted_sequences,
             evicted_blocks=evicted_blocks,
+            paused_sequences=self._scheduler.paused_sequences,
+            failed_executions=outcome.failures,
+            failed_sequences=outcome.failed_chunks,
         )
 
     def report(self) -> StepReport:
         """Load alone; updates and cache news stay for the next step."""
         return StepReport(seq=self._seq, load=self._load())
 
-    def _execute(self, plan: StepPlan) -> tuple[float, list[SequenceUpdate]]:
-        try:
-            result = self._runner.execute(plan.batch)
-            _check_answers(plan, result)
-        except Exception:  # noqa: BLE001 - whatever it was, the sequences outside this step go on
-            _log.exception("step failed", sequences=len(plan.sequences))
-            return 0.0, self._scheduler.fail(plan, _STEP_FAILED)
-        self._step_time.observe(StepShape.of(plan.batch), result.seconds)
-        return result.seconds, self._scheduler.apply(plan, result)
+    def _compute(self, batch: StepBatch) -> StepOutcome:
+        if not batch.chunks:
+            return StepOutcome((), 0.0)
+        outcome = compute_step(self._runner.execute, batch)
+        if not outcome.failures:
+            self._step_time.observe(StepShape.of(batch), outcome.seconds)
+        return outcome
 
-    def _refusal(self, message: AddSequence) -> str:
-        """Why a sequence can never run, or ""."""
-        prompt_tokens = len(message.prompt_token_ids)
-        if not prompt_tokens:
-            return "the prompt has no tokens"
-        for what, token_ids in (("prompt", message.prompt_token_ids), ("bias", message.sampling.logit_bias)):
-            if token_ids and (min(token_ids) < 0 or max(token_ids) >= self._vocabulary_size):
-                return f"a {what} token id lies outside the vocabulary of {self._vocabulary_size}"
-        needed_tokens = prompt_tokens + min(message.sampling.max_output_tokens, 1)
-        context_tokens = self._settings.max_model_length_tokens
-        if needed_tokens > context_tokens:
-            return (
-                f"maximum context length is {context_tokens} tokens, "
-                f"the prompt has {prompt_tokens} and leaves no room for an answer"
-            )
-        if needed_tokens > self._pool_tokens:
-            needed_blocks = blocks_for(needed_tokens, self._block_size_tokens)
-            return (
-                f"the request needs {needed_blocks} KV blocks ({needed_tokens} tokens), "
-                f"the whole cache has {self._pool.total_blocks} ({self._pool_tokens} tokens)"
-            )
-        if len(self._scheduler.waiting) >= self._settings.max_waiting_sequences:
-            return f"{self._settings.max_waiting_sequences} sequences are waiting already"
+    def _judge_runner(self, outcome: StepOutcome) -> None:
+        """Tell requests that cannot be computed from a runner that cannot compute."""
+        if outcome.chunks:
+            broken = outcome.wholly_failed and not self._runner_computes()
+            self._failed_steps = self._failed_steps + 1 if broken else 0
+        if self._failed_steps >= MAX_FAILED_STEPS:
+            raise RunnerBrokenError(f"{MAX_FAILED_STEPS} steps in a row could not be computed at all")
+
+    def _runner_computes(self) -> bool:
+        """Whether a token that nobody asked for can be computed."""
+        # There is a free block: sequences have just failed and given theirs back.
+        blocks = self._pool.allocate(1)
+        probe = Chunk(
+            sequence_id=-1, token_ids=(0,), first_position=0, block_ids=(blocks[0].block_id,), sample=None
+        )
+        outcome = compute_step(self._runner.execute, StepBatch((probe,)))
+        self._pool.release(blocks)
+        return not outcome.wholly_failed
+
+    def _no_place(self) -> str:
+        """Why a sequence cannot wait here, or ""."""
+        limit = self._settings.max_waiting_sequences
+        if len(self._scheduler.waiting) + self._scheduler.paused_sequences >= limit:
+            return f"{limit} sequences are waiting already"
         return ""
 
     def _count_dispatch(self, message: AddSequence) -> None:
-        if not message.router_id:
+        if not 0 < len(message.router_id) <= MAX_ROUTER_ID_CHARS:
             return
         highest = self._admitted_dispatches.get(message.router_id, 0)
         self._admitted_dispatches[message.router_id] = max(highest, message.dispatch)
@@ -239,33 +261,6 @@ class EngineCore:
             admitted_dispatches=dict(self._admitted_dispatches),
             draining=self._draining,
         )
-
-
-def _logprobs_refusal(message: AddSequence) -> str:
-    for top in (message.sampling.logprobs, message.sampling.prompt_logprobs):
-        if top is not None and not 0 <= top <= MAX_TOP_LOGPROBS:
-            return f"expected log probabilities of 0 to {MAX_TOP_LOGPROBS} tokens, got {top}"
-    if message.sampling.prompt_logprobs is not None and message.may_read_cache:
-        return "the log probabilities of a prompt cannot come from the cache"
-    return ""
-
-
-def _check_answers(plan: StepPlan, result: StepResult) -> None:
-    """The runner answers for every chunk, in order: anything else is its bug, found before it spreads."""
-    if len(result.chunks) != len(plan.batch.chunks):
-        raise ValueError(f"{len(result.chunks)} results for {len(plan.batch.chunks)} chunks")
-    for chunk, answer in zip(plan.batch.chunks, result.chunks, strict=True):
-        if answer.sequence_id != chunk.sequence_id:
-            raise ValueError(f"result of sequence {answer.sequence_id} where {chunk.sequence_id} was due")
-        if answer.finite and (chunk.sample is not None) != (answer.next_token_id is not None):
-            raise ValueError(f"sequence {chunk.sequence_id}: a token exactly when one was asked for")
-        wanted_tokens = chunk.sample is not None and chunk.sample.parameters.logprobs is not None
-        wanted_prompt_tokens = len(chunk.score.next_token_ids) if chunk.score else 0
-        if answer.finite and (wanted_tokens, wanted_prompt_tokens) != (
-            answer.logprobs.tokens if answer.logprobs else 0,
-            answer.prompt_logprobs.tokens if answer.prompt_logprobs else 0,
-        ):
-            raise ValueError(f"sequence {chunk.sequence_id}: other log probabilities than were asked for")
 
 
 def _merged(updates: Seq[SequenceUpdate]) -> list[SequenceUpdate]:

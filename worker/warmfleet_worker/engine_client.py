@@ -58,6 +58,7 @@ class SequenceRequest:
     sampling: SamplingParameters
     salt: bytes = b""
     may_read_cache: bool = True
+    priority: int = 0
     router_id: str = ""
     dispatch: int = 0
 
@@ -232,6 +233,7 @@ class ProcessEngine:
                 sampling=request.sampling,
                 use_prefix_cache=self._ready.prefix_caching,
                 may_read_cache=request.may_read_cache,
+                priority=request.priority,
                 router_id=request.router_id,
                 dispatch=request.dispatch,
             )

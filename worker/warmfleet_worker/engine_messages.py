@@ -29,12 +29,26 @@ class AddSequence(msgspec.Struct, frozen=True, kw_only=True, tag="add"):
     use_prefix_cache: bool = True
     may_read_cache: bool = True
     """False for a request whose prompt must be computed whole; its blocks are left behind all the same."""
+    priority: int = 0
+    """Lower is better; among equals the one that came first."""
     router_id: str = ""
     dispatch: int = 0
 
 
 class AbortSequence(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
     """The client left: its blocks are free by the end of the step in flight. Unknown ids are ignored."""
+
+    sequence_id: int
+
+
+class PauseSequence(msgspec.Struct, frozen=True, kw_only=True, tag="pause"):
+    """Its reader is behind: it gives up seat and blocks until `ResumeSequence`. Unknown ids are ignored."""
+
+    sequence_id: int
+
+
+class ResumeSequence(msgspec.Struct, frozen=True, kw_only=True, tag="resume"):
+    """The reader has caught up: the sequence waits in its old place again. Unknown ids are ignored."""
 
     sequence_id: int
 
@@ -47,7 +61,7 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
     """Report `draining` from now on; live sequences go on."""
 
 
-ServerMessage = AddSequence | AbortSequence | ClearCache | Drain
+ServerMessage = AddSequence | AbortSequence | PauseSequence | ResumeSequence | ClearCache | Drain
 """What the engine receives."""
 
 # Engine -> server.
@@ -113,6 +127,12 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True, tag="step", omit_def
     """Token budget of the next step, also when the engine chooses it."""
     preempted_sequences: int = 0
     evicted_blocks: int = 0
+    paused_sequences: int = 0
+    """Paused now."""
+    failed_executions: int = 0
+    """Times that this step, or a part of it, raised."""
+    failed_sequences: int = 0
+    """Sequences that ended because they could not be computed."""
 
 
 class EngineFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
@@ -173,7 +193,7 @@ def decode_server_message(body: bytes) -> ServerMessage:
     """
     try:
         return _server_decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ContractError(f"malformed message from the server: {error}") from error
 
 
@@ -185,7 +205,7 @@ def decode_engine_message(body: bytes) -> EngineMessage:
     """
     try:
         return _engine_decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ContractError(f"malformed message from the engine: {error}") from error
 
 

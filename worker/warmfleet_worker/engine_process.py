@@ -35,6 +35,8 @@ from warmfleet_worker.engine_messages import (
     EngineMessage,
     EngineReady,
     MessageFramer,
+    PauseSequence,
+    ResumeSequence,
     ServerMessage,
     StepReport,
     decode_server_message,
@@ -60,6 +62,8 @@ class Core(Protocol):
     def max_batched_tokens(self) -> int: ...
     def add(self, message: AddSequence) -> None: ...
     def abort(self, sequence_id: int) -> None: ...
+    def pause(self, sequence_id: int) -> None: ...
+    def resume(self, sequence_id: int) -> None: ...
     def clear_cache(self) -> None: ...
     def drain(self) -> None: ...
     def step(self) -> StepReport: ...
@@ -132,6 +136,10 @@ def apply_messages(core: Core, messages: Iterable[ServerMessage]) -> None:
                 core.add(message)
             case AbortSequence():
                 core.abort(message.sequence_id)
+            case PauseSequence():
+                core.pause(message.sequence_id)
+            case ResumeSequence():
+                core.resume(message.sequence_id)
             case ClearCache():
                 core.clear_cache()
             case Drain():

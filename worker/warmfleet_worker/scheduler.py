@@ -1,31 +1,45 @@
 """Which tokens of which sequence are computed next, and what a finished step means for each of them.
 
-`schedule` turns the present state into a `StepPlan`; the engine has the runner compute it; `apply` (or
-`fail`) takes the outcome. Nothing here waits, asks for the time or touches a tensor.
+`schedule` turns the present state into a `StepPlan`; the engine has the runner compute it; `apply` takes
+the outcome. Nothing here waits, asks for the time or touches a tensor.
 
-The order of a step: every decode first, so that streams keep flowing; then running prefills; then waiting
-sequences, in order of arrival, while seats, token budget and blocks last. When a decode finds the pool
-full, the youngest running sequence is preempted: it gives all its blocks back and is computed again later,
-mostly from its own blocks in the cache. The oldest sequence is therefore never stopped, and all end.
+A sequence's rank is its priority, then its arrival. The order of a step: every decode first, so that
+streams keep flowing; then prefills, the best first, those that have begun and those that wait for their turn
+alike, while seats, token budget and blocks last. When a decode finds the pool full, the worst running
+sequence is preempted: it gives all its blocks back and is computed again later, mostly from its own blocks in
+the cache. The best sequence is therefore never stopped, and all of equal priority end.
+
+A follower waits for a block that another sequence, its leader, computes right now. While it waits it lends
+the leader its rank, so that nobody who stands behind the follower holds the leader up, and a seat and the
+blocks that it will need are kept for it. The wait is bounded by the leader's prefill: a leader that ends,
+fails, is preempted or paused leads no longer, and the follower takes over.
+
+A paused sequence has a reader that is behind. It has given everything back like a preempted one, and comes
+back to its old place in line when it is resumed.
 """
 
 import bisect
 import math
-from dataclasses import dataclass
+import sys
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
-from warmfleet_worker.batch import Chunk, ChunkResult, SampleRequest, ScoreRequest, StepBatch, StepResult
+from warmfleet_worker.batch import Chunk, ChunkResult, SampleRequest, ScoreRequest, StepBatch
 from warmfleet_worker.engine_messages import SequenceUpdate
 from warmfleet_worker.kv_cache.block_pool import BlockPool
 from warmfleet_worker.kv_cache.block_table import blocks_for
 from warmfleet_worker.kv_cache.prefix_cache import NO_HIT, PrefixCache, PrefixHit
-from warmfleet_worker.sequence import Sequence, SequenceState
+from warmfleet_worker.sequence import Rank, Sequence, SequenceState
 from warmfleet_worker.step_time import MIN_AUTO_BATCHED_TOKENS
 
 WATERMARK_RATIO: Final = 0.01
 """Share of the pool that an admission leaves to the sequences that already run."""
+_STEP_FAILED: Final = "the engine failed while it computed this request"
+_LAST: Final[Rank] = (sys.maxsize, 0)
+"""Behind every sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +74,25 @@ class StepPlan:
     """First updates of the sequences that start with this step."""
 
 
+@dataclass(slots=True)
+class _Draft:
+    """A plan in the making."""
+
+    planned: dict[Sequence, int]
+    """Tokens of each sequence."""
+    allowance_tokens: int
+    """What prefills may still compute."""
+    seats: int
+    admissions: list[SequenceUpdate] = field(default_factory=list)
+
+    def plan(self, sequence: Sequence) -> None:
+        """Give a prefill as much of the allowance as it can use."""
+        tokens = min(sequence.uncomputed_tokens, self.allowance_tokens)
+        if tokens:
+            self.planned[sequence] = tokens
+            self.allowance_tokens -= tokens
+
+
 class Scheduler:
     """Continuous batching over one block pool."""
 
@@ -69,7 +102,7 @@ class Scheduler:
         self._settings = settings
         self._block_size_tokens = cache.block_size_tokens
         self._watermark_blocks = math.ceil(WATERMARK_RATIO * pool.total_blocks)
-        self._waiting: list[Sequence] = []  # by arrival; a preempted sequence goes back to its old place
+        self._waiting: list[Sequence] = []  # by rank; a preempted sequence goes back to its old place
         self._running: list[Sequence] = []  # by admission
         self._sequences: dict[int, Sequence] = {}
 
@@ -82,8 +115,13 @@ class Scheduler:
         return tuple(self._waiting)
 
     @property
+    def paused_sequences(self) -> int:
+        return len(self._sequences) - len(self._running) - len(self._waiting)
+
+    @property
     def has_work(self) -> bool:
-        return bool(self._sequences)
+        """Whether any sequence is eligible: paused ones are not."""
+        return bool(self._running or self._waiting)
 
     def __contains__(self, sequence_id: int) -> bool:
         return sequence_id in self._sequences
@@ -92,52 +130,81 @@ class Scheduler:
         """Queue a new sequence that fits the pool and the context."""
         assert sequence.sequence_id not in self._sequences
         self._sequences[sequence.sequence_id] = sequence
-        sequence.uncached_tokens = len(sequence.token_ids) - self._match(sequence).cached_tokens
-        bisect.insort(self._waiting, sequence, key=_arrival)
+        self._line_up(sequence)
 
     def abort(self, sequence_id: int) -> SequenceUpdate | None:
         """End a sequence and free its blocks now; None for one that is not here (any more)."""
         sequence = self._sequences.get(sequence_id)
         return None if sequence is None else self._finish(sequence, "abort")
 
+    def pause(self, sequence_id: int) -> None:
+        """Take seat and blocks from a sequence until it is resumed. Unknown and paused ones are ignored."""
+        sequence = self._sequences.get(sequence_id)
+        if sequence is not None and sequence.state is not SequenceState.PAUSED:
+            self._stand_aside(sequence)
+            sequence.state = SequenceState.PAUSED
+
+    def resume(self, sequence_id: int) -> None:
+        """Let a paused sequence wait in its old place again. Others are ignored."""
+        sequence = self._sequences.get(sequence_id)
+        if sequence is not None and sequence.state is SequenceState.PAUSED:
+            self._line_up(sequence)
+
     def schedule(self, budget_tokens: int) -> StepPlan:
         """Choose the next step's chunks and give them blocks. Empty only when nothing is to be done."""
-        planned, preempted_sequences = self._plan_decodes()
-        allowance = self._prefill_allowance(budget_tokens, len(planned))
-        for sequence in self._running:
-            if sequence not in planned and allowance > 0:
-                planned[sequence] = min(sequence.uncomputed_tokens, allowance)
-                allowance -= planned[sequence]
-        # After a preemption the victim stands first and needs more than it just gave: nobody comes in.
-        admissions = self._admit(planned, allowance, budget_tokens)
+        seats = self._seats(budget_tokens)
+        self._lend(seats - len(self._running))
+        best_first = sorted(self._running, key=_standing)
+        planned, preempted_sequences = self._plan_decodes(best_first)
+        draft = _Draft(planned, self._prefill_allowance(budget_tokens, len(planned)), seats)
+        for sequence in best_first:
+            if sequence.state is SequenceState.RUNNING and sequence not in planned:
+                self._admit(draft, ahead_of=sequence.standing)
+                draft.plan(sequence)
+        # A victim needs more than it just gave: after a preemption only a better one than it comes in.
+        self._admit(draft)
         chunks = tuple(self._chunk(sequence, tokens) for sequence, tokens in planned.items())
-        return StepPlan(StepBatch(chunks), tuple(planned), preempted_sequences, tuple(admissions))
+        return StepPlan(StepBatch(chunks), tuple(planned), preempted_sequences, tuple(draft.admissions))
 
-    def apply(self, plan: StepPlan, result: StepResult) -> list[SequenceUpdate]:
-        """Take the outcome of a step: commit what is full and finite, append tokens, end sequences."""
+    def apply(self, plan: StepPlan, outcomes: Seq[ChunkResult | None]) -> list[SequenceUpdate]:
+        """Take the outcome of a step: commit what is full and finite, append tokens, end sequences.
+
+        None stands for a chunk that could not be computed: its sequence ends, and nothing that the step
+        wrote of it is ever matched.
+        """
         return [
             update
-            for sequence, chunk, outcome in zip(plan.sequences, plan.batch.chunks, result.chunks, strict=True)
+            for sequence, chunk, outcome in zip(plan.sequences, plan.batch.chunks, outcomes, strict=True)
             if (update := self._apply_chunk(sequence, chunk, outcome)) is not None
         ]
 
-    def fail(self, plan: StepPlan, error: str) -> list[SequenceUpdate]:
-        """The step was not computed: its sequences end, and nothing it wrote is ever matched."""
-        return [self._finish(sequence, "error", error) for sequence in plan.sequences]
-
     # Planning.
 
-    def _plan_decodes(self) -> tuple[dict[Sequence, int], int]:
+    def _lend(self, free_seats: int) -> None:
+        """Followers lend their rank to whoever computes the block that they wait for."""
+        for sequence in self._running:
+            sequence.lent_rank = None
+        if not self._cache.led_blocks:
+            return
+        # The first in line, as many as could start: nobody else waits for a block alone.
+        for follower in self._waiting[: max(free_seats, 0)]:
+            leader = self._leader(follower, self._match(follower))
+            # In rank order, so the first that lends is the best.
+            if leader is not None and leader.lent_rank is None:
+                leader.lent_rank = follower.rank
+
+    def _plan_decodes(self, best_first: Seq[Sequence]) -> tuple[dict[Sequence, int], int]:
         planned: dict[Sequence, int] = {}
         preempted_sequences = 0
-        for sequence in tuple(self._running):
+        for sequence in best_first:
             if sequence.state is not SequenceState.RUNNING or sequence.uncomputed_tokens != 1:
                 continue
             missing = self._blocks(len(sequence.token_ids)) - len(sequence.table)
             while missing > self._pool.available_blocks:
-                victim = max(self._running, key=_arrival)
-                planned.pop(victim, None)
-                self._preempt(victim)
+                # Never one that is planned already: those are better than this one.
+                victim = max(self._running, key=_standing)
+                self._stand_aside(victim)
+                self._line_up(victim)
                 preempted_sequences += 1
                 if victim is sequence:
                     break
@@ -156,28 +223,29 @@ class Scheduler:
         seats = self._settings.max_running_sequences
         return min(seats, budget_tokens) if self._settings.max_batched_tokens else seats
 
-    def _admit(
-        self, planned: dict[Sequence, int], allowance: int, budget_tokens: int
-    ) -> list[SequenceUpdate]:
-        """Start waiting sequences and plan their first chunks; returns the first updates of new ones."""
-        seats = self._seats(budget_tokens)
-        admissions: list[SequenceUpdate] = []
+    def _admit(self, draft: _Draft, ahead_of: Rank = _LAST) -> None:
+        """Start waiting sequences that stand before `ahead_of`, and plan their first chunks."""
+        kept_blocks = 0
         place = 0
-        while allowance > 0 and place < len(self._waiting) and len(self._running) < seats:
+        while (
+            draft.allowance_tokens > 0
+            and place < len(self._waiting)
+            and len(self._running) + place < draft.seats
+            and self._waiting[place].rank < ahead_of
+        ):
             sequence = self._waiting[place]
             hit = self._match(sequence)
             sequence.uncached_tokens = len(sequence.token_ids) - hit.cached_tokens
-            if self._leader(sequence, hit) in planned:
-                place += 1
+            if self._leader(sequence, hit) in draft.planned:
+                kept_blocks += self._blocks_nobody_computes(sequence, hit)
+                place += 1  # and its seat is kept
                 continue
-            if not self._start(sequence, hit):
-                break  # nobody overtakes a sequence that waits for blocks
-            planned[sequence] = min(sequence.uncomputed_tokens, allowance)
-            allowance -= planned[sequence]
+            if not self._start(sequence, hit, kept_blocks):
+                return  # nobody overtakes a sequence that waits for blocks
+            draft.plan(sequence)
             if not sequence.admitted:
                 sequence.admitted = True
-                admissions.append(self._admission(sequence))
-        return admissions
+                draft.admissions.append(self._admission(sequence))
 
     def _leader(self, sequence: Sequence, hit: PrefixHit) -> Sequence | None:
         """Who computes the next block that `sequence` could reuse.
@@ -192,12 +260,20 @@ class Scheduler:
         leader = self._cache.leader_of(sequence.block_hashes[len(hit.blocks)])
         return None if leader is None else self._sequences[leader]
 
-    def _start(self, sequence: Sequence, hit: PrefixHit) -> bool:
-        """Give a waiting sequence its blocks and a seat, if there are enough blocks."""
+    def _blocks_nobody_computes(self, follower: Sequence, hit: PrefixHit) -> int:
+        """What a follower will have to allocate once its leaders are done."""
+        awaited = sum(
+            self._cache.leader_of(block_hash) is not None
+            for block_hash in follower.block_hashes[len(hit.blocks) :]
+        )
+        return self._blocks(len(follower.token_ids)) - len(hit.blocks) - awaited
+
+    def _start(self, sequence: Sequence, hit: PrefixHit, kept_blocks: int) -> bool:
+        """Give a waiting sequence its blocks and a seat, if there are enough besides the kept ones."""
         # All blocks of the known tokens at once: a prefill that has begun is never stuck half-way.
         missing = self._blocks(len(sequence.token_ids)) - len(hit.blocks)
         watermark_blocks = self._watermark_blocks if self._running else 0
-        if missing + hit.evictable_blocks + watermark_blocks > self._pool.available_blocks:
+        if missing + hit.evictable_blocks + watermark_blocks + kept_blocks > self._pool.available_blocks:
             return False
         self._pool.pin(hit.blocks)
         sequence.table.adopt(hit.blocks)
@@ -241,7 +317,11 @@ class Scheduler:
 
     # Outcomes.
 
-    def _apply_chunk(self, sequence: Sequence, chunk: Chunk, outcome: ChunkResult) -> SequenceUpdate | None:
+    def _apply_chunk(
+        self, sequence: Sequence, chunk: Chunk, outcome: ChunkResult | None
+    ) -> SequenceUpdate | None:
+        if outcome is None:
+            return self._finish(sequence, "error", _STEP_FAILED)
         if not outcome.finite:
             return self._finish(sequence, "error", "the model produced a value that is not finite")
         sequence.computed_tokens += len(chunk.token_ids)
@@ -279,29 +359,29 @@ class Scheduler:
             table.commit_next(self._pool.commit(table.next_uncommitted, hashes[index]))
         self._cache.stop_leading(sequence.sequence_id, hashes[first:full_blocks])
 
-    def _preempt(self, sequence: Sequence) -> None:
-        self._running.remove(sequence)
-        self._give_back(sequence)
-        sequence.state = SequenceState.WAITING
-        sequence.computed_tokens = 0
-        sequence.uncached_tokens = len(sequence.token_ids) - self._match(sequence).cached_tokens
-        bisect.insort(self._waiting, sequence, key=_arrival)
+    # Leaving and coming back.
 
-    def _finish(self, sequence: Sequence, reason: str, error: str = "") -> SequenceUpdate:
+    def _stand_aside(self, sequence: Sequence) -> None:
+        """Take a sequence out of line and give back what it holds; nobody follows it any more."""
         if sequence.state is SequenceState.RUNNING:
             self._running.remove(sequence)
-        else:
+        elif sequence.state is SequenceState.WAITING:
             self._waiting.remove(sequence)
-        self._give_back(sequence)
+        uncommitted = sequence.block_hashes[sequence.table.committed_blocks :]
+        self._cache.stop_leading(sequence.sequence_id, uncommitted)
+        self._pool.release(sequence.table.take_all())
+        sequence.computed_tokens = 0
+
+    def _line_up(self, sequence: Sequence) -> None:
+        sequence.state = SequenceState.WAITING
+        sequence.uncached_tokens = len(sequence.token_ids) - self._match(sequence).cached_tokens
+        bisect.insort(self._waiting, sequence, key=_rank)
+
+    def _finish(self, sequence: Sequence, reason: str, error: str = "") -> SequenceUpdate:
+        self._stand_aside(sequence)
         sequence.state = SequenceState.FINISHED
         del self._sequences[sequence.sequence_id]
         return SequenceUpdate(sequence_id=sequence.sequence_id, finish_reason=reason, error=error)
-
-    def _give_back(self, sequence: Sequence) -> None:
-        self._cache.stop_leading(
-            sequence.sequence_id, sequence.block_hashes[sequence.table.committed_blocks :]
-        )
-        self._pool.release(sequence.table.take_all())
 
     def _blocks(self, tokens: int) -> int:
         return blocks_for(tokens, self._block_size_tokens)
@@ -320,5 +400,9 @@ def _score_request(sequence: Sequence, first: int, end: int) -> ScoreRequest | N
     )
 
 
-def _arrival(sequence: Sequence) -> int:
-    return sequence.arrival
+def _rank(sequence: Sequence) -> Rank:
+    return sequence.rank
+
+
+def _standing(sequence: Sequence) -> Rank:
+    return sequence.standing

@@ -7,10 +7,15 @@ from warmfleet_contracts.blocks import BlockHash
 from warmfleet_worker.kv_cache.block_table import BlockTable
 from warmfleet_worker.sampling import SamplingParameters
 
+Rank = tuple[int, int]
+"""Priority, then arrival."""
+
 
 class SequenceState(enum.Enum):
     WAITING = "waiting"
     RUNNING = "running"
+    PAUSED = "paused"
+    """Its reader is behind: it holds nothing and is not eligible until it is resumed."""
     FINISHED = "finished"
 
 
@@ -33,6 +38,8 @@ class Sequence:
     prompt_tokens: int
     may_read_cache: bool = True
     """False while every position of the prompt must be computed."""
+    priority: int = 0
+    """Lower is better."""
     state: SequenceState = SequenceState.WAITING
     table: BlockTable = field(default_factory=BlockTable)
     computed_tokens: int = 0
@@ -43,6 +50,18 @@ class Sequence:
     """Whether its first update was sent."""
     uncached_tokens: int = 0
     """While it waits: the tokens it would have to compute, as of the last look at the cache."""
+    lent_rank: Rank | None = None
+    """The best rank among those that wait for a block it computes."""
+
+    @property
+    def rank(self) -> Rank:
+        """Its own place in line; the least is the best."""
+        return self.priority, self.arrival
+
+    @property
+    def standing(self) -> Rank:
+        """Its place among those that run: its own, or the one that a follower lends it."""
+        return self.rank if self.lent_rank is None else min(self.rank, self.lent_rank)
 
     @property
     def output_tokens(self) -> int:

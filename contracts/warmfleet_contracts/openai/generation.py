@@ -7,6 +7,7 @@ import msgspec
 from warmfleet_contracts.openai.served_fields import NO_EFFECT, UNSUPPORTED
 from warmfleet_contracts.openai.values import BOOL, COUNT, OPTIONAL_NAME, Name, TokenId
 from warmfleet_contracts.request_fields import RequestError, RequestFields
+from warmfleet_contracts.worker_api import HIGHEST_PRIORITY, LOWEST_PRIORITY
 
 MAX_CHOICES: Final = 8
 """Of one prompt."""
@@ -24,6 +25,7 @@ Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 RepetitionPenalty = Annotated[float, msgspec.Meta(ge=0.01, le=100)]
 """Wide enough for every use, and no logit leaves the range of numbers."""
 Bias = Annotated[float, msgspec.Meta(ge=-100, le=100)]
+Priority = Annotated[int, msgspec.Meta(ge=HIGHEST_PRIORITY, le=LOWEST_PRIORITY)]
 Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -56,6 +58,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
     n: int = 1
     """Choices per prompt; choice i draws its noise from seed + i."""
+    priority: int = 0
+    """Lower runs earlier, as in vLLM; what a router allows comes in a header and counts instead."""
     return_token_ids: bool = False
     """Each choice also carries the ids it consists of, as vLLM's field of that name asks."""
     logprobs: int | None = None
@@ -116,6 +120,7 @@ def take_common(
         stop_token_ids=tuple(stop_token_ids),
         ignore_eos=fields.take("ignore_eos", BOOL, False),
         n=_take_choices(fields),
+        priority=fields.take("priority", _PRIORITY, 0),
         return_token_ids=fields.take("return_token_ids", BOOL, False),
         logprobs=logprobs,
     )
@@ -176,6 +181,7 @@ _TOP_K: Final[msgspec.json.Decoder[int]] = msgspec.json.Decoder(Annotated[int, m
 _TEMPERATURE: Final[msgspec.json.Decoder[float]] = msgspec.json.Decoder(Temperature)
 _PROBABILITY: Final[msgspec.json.Decoder[float]] = msgspec.json.Decoder(Probability)
 _NAME: Final[msgspec.json.Decoder[str]] = msgspec.json.Decoder(Name)
+_PRIORITY: Final[msgspec.json.Decoder[int]] = msgspec.json.Decoder(Priority)
 _STOP: Final[msgspec.json.Decoder[str | list[str]]] = msgspec.json.Decoder(str | list[str])
 _STOP_TOKEN_IDS: Final[msgspec.json.Decoder[list[int]]] = msgspec.json.Decoder(
     Annotated[list[TokenId], msgspec.Meta(max_length=MAX_STOP_TOKEN_IDS)]

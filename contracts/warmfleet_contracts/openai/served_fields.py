@@ -13,7 +13,6 @@ NO_EFFECT: Final = frozenset(
         "prompt_cache_retention",
         "safety_identifier",
         "prediction",
-        "priority",
         "request_id",
     }
 )

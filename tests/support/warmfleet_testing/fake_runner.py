@@ -56,12 +56,25 @@ class FakeRunner:
         self.counters = RunnerCounters()
         self.batches: list[StepBatch] = []
         self.fail_next_step = False
-        self.failed_sequence_ids: set[int] = set()
+        self.largest_possible_batch = 1_000_000
+        """More chunks than this, and the memory does not suffice."""
+        self.broken = False
+        self.lost_sequence_ids: set[int] = set()
+        """Of the batches that came while it was broken."""
+        self.violations: list[str] = []
+        """What the engine asked for and must never ask for."""
         self._seconds_per_token = seconds_per_token
         self._output_tokens: Counter[int] = Counter()
         self._arena = [_POISON] * (total_blocks * block_size_tokens)
 
     def execute(self, batch: StepBatch) -> StepResult:
+        try:
+            return self._execute(batch)
+        except AssertionError as error:
+            self.violations.append(str(error))  # the engine survives it, the test must not
+            raise
+
+    def _execute(self, batch: StepBatch) -> StepResult:
         self.batches.append(batch)
         if len(self.batches) > 1000:
             del self.batches[:500]
@@ -70,15 +83,21 @@ class FakeRunner:
         self.counters.computed_tokens += tokens
         self.counters.largest_batch = max(self.counters.largest_batch, len(batch.chunks))
         self._check_writes(batch)
-        if self.fail_next_step or any(EXPLODING_TOKEN_ID in chunk.token_ids for chunk in batch.chunks):
+        if self._fails(batch):
             self.fail_next_step = False
-            self.failed_sequence_ids.update(chunk.sequence_id for chunk in batch.chunks)
             for chunk in batch.chunks:  # the device died after it had written some of it
                 for position in range(chunk.first_position, chunk.first_position + len(chunk.token_ids)):
                     self._arena[self._slot(chunk, position)] = _POISON
             raise FakeRunnerError("the device is gone")
         results = tuple(self._compute(chunk) for chunk in batch.chunks)
         return StepResult(results, seconds=0.002 + tokens * self._seconds_per_token)
+
+    def _fails(self, batch: StepBatch) -> bool:
+        if self.broken:
+            self.lost_sequence_ids.update(chunk.sequence_id for chunk in batch.chunks)
+        explodes = any(EXPLODING_TOKEN_ID in chunk.token_ids for chunk in batch.chunks)
+        too_large = len(batch.chunks) > self.largest_possible_batch
+        return self.broken or self.fail_next_step or explodes or too_large
 
     def poison_blocks(self, block_ids: Sequence[int]) -> None:
         self.counters.poisoned_blocks += len(block_ids)
@@ -228,6 +247,7 @@ class EngineDriver:
         """What a router believes that follows the reports."""
         self.preempted_sequences = 0
         self.evicted_blocks = 0
+        self.failed_executions = 0
         self._seq = 0
 
     def add(
@@ -240,6 +260,7 @@ class EngineDriver:
         salt: bytes = b"",
         use_prefix_cache: bool = True,
         may_read_cache: bool = True,
+        priority: int = 0,
         **parameters: Any,
     ) -> None:
         """`parameters` are more of `SamplingParameters`; the runner is told of them and ignores them."""
@@ -257,6 +278,7 @@ class EngineDriver:
                 sampling=sampling,
                 use_prefix_cache=use_prefix_cache,
                 may_read_cache=may_read_cache,
+                priority=priority,
             )
         )
 
@@ -281,6 +303,7 @@ class EngineDriver:
                 self.errors[update.sequence_id] = update.error
         self.preempted_sequences += report.preempted_sequences
         self.evicted_blocks += report.evicted_blocks
+        self.failed_executions += report.failed_executions
         self._replay(report)
         self.check()
         return report
@@ -307,6 +330,7 @@ class EngineDriver:
 
     def check(self) -> None:
         """What holds after every step."""
+        assert not self.runner.violations
         pool, scheduler = self.core._pool, self.core._scheduler
         assert pool.free_blocks + pool.evictable_blocks + pool.pinned_blocks == pool.total_blocks
         assert self.resident == pool.resident_hashes, "the events do not add up to what is resident"
@@ -325,7 +349,10 @@ class EngineDriver:
         assert pool.pinned_blocks == len(holders)
         assert all(holders[block_id] == 1 for block_id in writers), "a writable block with two holders"
         assert all(holders[block.block_id] == block.references for block in pool._blocks)
-        assert not any(len(sequence.table) for sequence in scheduler.waiting)
+        assert list(scheduler.waiting) == sorted(scheduler.waiting, key=lambda sequence: sequence.rank)
+        idle = [sequence for sequence in scheduler._sequences.values() if sequence not in scheduler.running]
+        assert not any(len(sequence.table) for sequence in idle), "who does not run holds nothing"
+        assert len(idle) == len(scheduler.waiting) + scheduler.paused_sequences
 
     def check_idle(self) -> None:
         """What holds when nothing is left to do: all blocks are back, nobody leads anybody."""

@@ -1,5 +1,6 @@
 """From an HTTP request to what the engine is asked: dispatch headers, prompts, limits."""
 
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,18 +20,26 @@ from warmfleet_contracts.openai import (
     RequestError,
 )
 from warmfleet_contracts.prompts import ChatMessage, PromptEncoder
-from warmfleet_contracts.worker_api import DISPATCH_HEADER, ROUTER_ID_HEADER, SALT_HEADER, SEED_HEADER
+from warmfleet_contracts.worker_api import (
+    DISPATCH_HEADER,
+    HIGHEST_PRIORITY,
+    LOWEST_PRIORITY,
+    PRIORITY_HEADER,
+    ROUTER_ID_HEADER,
+    SALT_HEADER,
+    SEED_HEADER,
+)
 from warmfleet_worker.engine_client import SequenceRequest
 from warmfleet_worker.engine_messages import EngineReady
+from warmfleet_worker.ingress import MAX_ROUTER_ID_CHARS, MAX_SALT_BYTES
 from warmfleet_worker.sampling import SamplingParameters
 from warmfleet_worker.server.answer_tokens import Leading, text_offsets
 
-MAX_SALT_BYTES: Final = 64
-MAX_ROUTER_ID_CHARS: Final = 64
 INLINE_PROMPT_CHARS: Final = 4096
 """Longer prompts are encoded in a thread, so that live streams do not wait for them."""
 MAX_LOGPROBS: Final = 4 * 1024 * 1024
 """Log probabilities that one request may ask for in all: 20 beside each token of 200,000."""
+_PRIORITY: Final = re.compile(r"-?[0-9]{1,3}")
 _LOCAL_SALT_KEY: Final = b"warmfleet-local"
 """Without a router in front there is one tenant; `cache_salt` still separates whoever uses it."""
 
@@ -43,6 +52,7 @@ class DispatchHeaders:
     router_id: str = ""
     dispatch: int = 0
     seed: int | None = None
+    priority: int | None = None
 
 
 def read_dispatch(headers: Headers) -> DispatchHeaders:
@@ -57,6 +67,7 @@ def read_dispatch(headers: Headers) -> DispatchHeaders:
         router_id=headers.get(ROUTER_ID_HEADER, "")[:MAX_ROUTER_ID_CHARS],
         dispatch=_number(headers, DISPATCH_HEADER) or 0,
         seed=_number(headers, SEED_HEADER),
+        priority=_priority(headers.get(PRIORITY_HEADER)),
     )
 
 
@@ -77,6 +88,17 @@ def _number(headers: Headers, name: str) -> int | None:
     if not (value.isascii() and value.isdecimal() and len(value) <= 20 and int(value) < 2**64):
         raise RequestError(f"{name}: expected an unsigned 64-bit number, got {value[:64]!r}")
     return int(value)
+
+
+def _priority(value: str | None) -> int | None:
+    if value is None:
+        return None
+    priority = int(value) if _PRIORITY.fullmatch(value) else LOWEST_PRIORITY + 1
+    if not HIGHEST_PRIORITY <= priority <= LOWEST_PRIORITY:
+        raise RequestError(
+            f"{PRIORITY_HEADER}: expected {HIGHEST_PRIORITY} to {LOWEST_PRIORITY}, got {value[:64]!r}"
+        )
+    return priority
 
 
 class PromptReader:
@@ -142,6 +164,7 @@ class PromptReader:
                 sampling=sampling,
                 may_read_cache=request.may_read_cache,
                 salt=_request_salt(request, dispatch),
+                priority=request.priority if dispatch.priority is None else dispatch.priority,
                 # One dispatch is one unit of load at the router, whatever it holds.
                 router_id=dispatch.router_id,
                 dispatch=dispatch.dispatch,

@@ -1,0 +1,247 @@
+"""Anything at all, in any order: whatever happens to an engine, its sequences say what they say alone.
+
+`EngineDriver` checks after every step that blocks add up, that no writable block has two holders and that
+the reported events, replayed into a plain set, are what is resident.
+"""
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+from structlog.testing import capture_logs
+
+from warmfleet_testing.fake_runner import EXPLODING_TOKEN_ID, NOT_FINITE_TOKEN_ID, EngineDriver
+from warmfleet_worker.sequence import SequenceState
+
+
+def prompt_of(tokens, first=0):
+    return [(first + index) % 500 for index in range(tokens)]
+
+
+@pytest.fixture(autouse=True)
+def log():
+    """What the engine logs; formatting thousands of tracebacks would be most of the time."""
+    with capture_logs() as entries:
+        yield entries
+
+
+PREFIXES = [prompt_of(length, first=100 * family) for family in range(3) for length in (3, 8, 13)]
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Shared prefixes, priorities, pauses, aborts and failures in a pool that is too small for them."""
+
+    steps = 0
+    preempted_sequences = 0
+    evicted_blocks = 0
+    cached_tokens = 0
+    partial_prefills = 0
+    exact_sequences = 0
+    failed_executions = 0
+    pauses = 0
+    lent_ranks = 0
+    largest_batch = 0
+
+    @initialize(
+        total_blocks=st.integers(9, 14),
+        budget=st.sampled_from([0, 3, 7, 16, 64]),
+        seats=st.integers(2, 6),
+    )
+    def start(self, total_blocks, budget, seats):
+        self.driver = EngineDriver(
+            total_blocks=total_blocks,
+            max_batched_tokens=budget,
+            max_running_sequences=seats,
+            max_model_length_tokens=34,
+        )
+        self.next_id = 0
+        self.aborted = set()
+        self.paused = set()
+        self.prefills_before = []
+        self.free_seats_before = 0
+        self.plan = None
+        schedule = self.driver.core._scheduler.schedule
+
+        def recorded(budget_tokens):
+            scheduler = self.driver.core._scheduler
+            self.prefills_before = [one for one in scheduler.running if one.uncomputed_tokens > 1]
+            seats_taken = len(scheduler.running)
+            self.free_seats_before = max(scheduler._seats(budget_tokens) - seats_taken, 0)
+            self.plan = schedule(budget_tokens)
+            self.check_followers()
+            return self.plan
+
+        self.driver.core._scheduler.schedule = recorded
+
+    def live(self):
+        return [
+            n for n in self.driver.prompts if n not in self.driver.finish_reasons and n not in self.aborted
+        ]
+
+    @rule(
+        prefix=st.sampled_from(PREFIXES),
+        tail=st.lists(st.sampled_from([1, 2]), max_size=3),
+        max_output_tokens=st.integers(0, 20),
+        stops=st.booleans(),
+        salt=st.sampled_from([b"", b"", b"tenant"]),
+        use_prefix_cache=st.sampled_from([True, True, True, False]),
+        priority=st.sampled_from([0, 0, 0, -5, 7]),
+        poison=st.sampled_from([None] * 8 + [NOT_FINITE_TOKEN_ID, EXPLODING_TOKEN_ID]),
+    )
+    def add(self, prefix, tail, max_output_tokens, stops, salt, use_prefix_cache, priority, poison):
+        prompt = [*prefix, *tail, *([] if poison is None else [poison])]
+        self.driver.add(
+            self.next_id,
+            prompt,
+            max_output_tokens=max_output_tokens,
+            stop_token_ids=frozenset(range(0, 500, 10)) if stops else frozenset(),
+            salt=salt,
+            use_prefix_cache=use_prefix_cache,
+            priority=priority,
+        )
+        self.next_id += 1
+
+    @precondition(lambda self: self.driver.core.has_work)
+    @rule(count=st.integers(1, 6))
+    def step(self, count):
+        for _ in range(count):
+            self.one_step()
+
+    def one_step(self):
+        EngineMachine.steps += 1
+        scheduler = self.driver.core._scheduler
+        line = sorted([*scheduler.running, *scheduler.waiting], key=lambda sequence: sequence.rank)
+        best_ran = bool(line) and line[0].state is SequenceState.RUNNING
+        report = self.driver.step()
+        assert report.scheduled_tokens > 0 or not line, "there was work and none was done"
+        if best_ran:
+            ends = (SequenceState.RUNNING, SequenceState.FINISHED)
+            assert line[0].state in ends, "the best sequence was stopped"
+        for update in report.updates:
+            self.judge(update)
+
+    def judge(self, update):
+        driver, sequence_id = self.driver, update.sequence_id
+        prompt, output = driver.prompts[sequence_id], driver.outputs[sequence_id]
+        expected, _ = driver.expected(sequence_id)
+        assert output == expected[: len(output)]
+        if update.finish_reason == "error":
+            culprit = NOT_FINITE_TOKEN_ID in prompt or EXPLODING_TOKEN_ID in prompt
+            assert culprit or sequence_id in driver.runner.lost_sequence_ids
+        elif update.finish_reason == "abort":
+            assert sequence_id in self.aborted
+        elif update.finish_reason:
+            driver.assert_exact(sequence_id)
+            EngineMachine.exact_sequences += 1
+
+    @precondition(lambda self: self.live())
+    @rule(data=st.data())
+    def abort(self, data):
+        sequence_id = data.draw(st.sampled_from(self.live()))
+        self.aborted.add(sequence_id)
+        self.driver.core.abort(sequence_id)
+
+    @precondition(lambda self: len(self.driver.resident) > 6)
+    @rule()
+    def clear_cache(self):
+        self.driver.core.clear_cache()
+
+    @precondition(lambda self: self.live())
+    @rule(data=st.data())
+    def pause(self, data):
+        sequence_id = data.draw(st.sampled_from(self.live()))
+        self.paused.add(sequence_id)
+        self.driver.core.pause(sequence_id)
+        EngineMachine.pauses += 1
+
+    @precondition(lambda self: self.paused)
+    @rule(data=st.data())
+    def resume(self, data):
+        sequence_id = data.draw(st.sampled_from(sorted(self.paused)))
+        self.paused.discard(sequence_id)
+        self.driver.core.resume(sequence_id)
+
+    @precondition(lambda self: len(self.live()) > 2)
+    @rule()
+    def fail_the_next_execution(self):
+        self.driver.runner.fail_next_step = True
+        self.one_step()
+        self.driver.runner.fail_next_step = False
+
+    @precondition(lambda self: len(self.live()) > 2)
+    @rule(largest=st.integers(1, 3))
+    def run_short_of_memory(self, largest):
+        self.driver.runner.largest_possible_batch = largest
+        self.one_step()
+        self.driver.runner.largest_possible_batch = 1_000_000
+
+    # One more in a row, and the engine ends as it should.
+    @precondition(lambda self: len(self.live()) > 4 and not self.driver.core._failed_steps)
+    @rule()
+    def break_the_runner_for_one_step(self):
+        self.driver.runner.broken = True
+        self.one_step()
+        self.driver.runner.broken = False
+
+    def check_followers(self):
+        """No running prefill gets a token before the leader of a better follower has all that it can use."""
+        scheduler, planned = (
+            self.driver.core._scheduler,
+            dict(zip(self.plan.sequences, self.plan.batch.chunks, strict=True)),
+        )
+        lines = [one for one in scheduler.waiting if one.state is SequenceState.WAITING]
+        for follower in lines[: self.free_seats_before]:
+            leader = scheduler._leader(follower, scheduler._match(follower))
+            if leader is None or leader not in self.prefills_before or leader.lent_rank is None:
+                continue
+            assert leader.standing <= follower.rank
+            EngineMachine.lent_ranks += leader.lent_rank < leader.rank
+            got_all = leader in planned and len(planned[leader].token_ids) == leader.uncomputed_tokens
+            for other in self.prefills_before:
+                if other in planned and other is not leader and other.standing > follower.rank:
+                    assert got_all, "a follower waits for somebody who stands behind it"
+
+    def teardown(self):
+        driver = self.driver
+        for sequence_id in self.paused:
+            driver.core.resume(sequence_id)
+        for _ in range(2_000):
+            if not driver.core.has_work:
+                break
+            self.one_step()
+        driver.check_idle()
+        EngineMachine.preempted_sequences += driver.preempted_sequences
+        EngineMachine.failed_executions += driver.failed_executions
+        EngineMachine.evicted_blocks += driver.evicted_blocks
+        EngineMachine.cached_tokens += sum(driver.cached_tokens.values())
+        EngineMachine.partial_prefills += driver.runner.counters.partial_prefills
+        EngineMachine.largest_batch = max(EngineMachine.largest_batch, driver.runner.counters.largest_batch)
+
+
+def test_the_engine_is_exact_and_loses_nothing_over_thousands_of_steps():
+    run_state_machine_as_test(
+        EngineMachine,
+        settings=settings(
+            max_examples=150,
+            stateful_step_count=45,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+    assert EngineMachine.steps >= 2_000
+    assert EngineMachine.exact_sequences > 100
+    assert EngineMachine.preempted_sequences > 0
+    assert EngineMachine.evicted_blocks > 0
+    assert EngineMachine.cached_tokens > 0
+    assert EngineMachine.partial_prefills > 0
+    assert EngineMachine.failed_executions > 0
+    assert EngineMachine.pauses > 0
+    assert EngineMachine.lent_ranks > 0
+    assert EngineMachine.largest_batch > 2

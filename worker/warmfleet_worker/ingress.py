@@ -1,0 +1,119 @@
+"""What the engine takes: a second look at every sequence, whatever the server let through.
+
+The server validates to teach its clients; the engine to stay alive. The ranges are those of the HTTP edge.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from warmfleet_contracts.openai import MAX_TOP_LOGPROBS
+from warmfleet_contracts.worker_api import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from warmfleet_worker.engine_messages import AddSequence
+from warmfleet_worker.kv_cache.block_table import blocks_for
+from warmfleet_worker.sampling import SamplingParameters
+
+MAX_SALT_BYTES: Final = 64
+MAX_ROUTER_ID_CHARS: Final = 64
+MAX_STOP_TOKEN_IDS: Final = 1024
+MAX_LOGIT_BIASES: Final = 1024
+_MAX_COUNT: Final = 2**31
+_RANGES: Final[Mapping[str, tuple[float, float]]] = {
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+    "top_k": (0, _MAX_COUNT),
+    "min_p": (0, 1),
+    "seed": (0, 2**64 - 1),
+    "max_output_tokens": (0, _MAX_COUNT),
+    "min_output_tokens": (0, _MAX_COUNT),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
+    "repetition_penalty": (0.01, 100),
+}
+"""Both ends belong to the range; NaN is in none."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """What one sequence can have of this engine."""
+
+    context_tokens: int
+    """Prompt and output together, by setting or model."""
+    total_blocks: int
+    block_size_tokens: int
+    vocabulary_size: int
+
+    @property
+    def pool_tokens(self) -> int:
+        return self.total_blocks * self.block_size_tokens
+
+
+def refusal_of(message: AddSequence, limits: EngineLimits) -> str:
+    """Why a sequence can never run here, in words for the client; "" if it can."""
+    return (
+        _misfit(message, limits)
+        or _unknown_token(message, limits.vocabulary_size)
+        or _out_of_range(message)
+        or _bad_bias(message.sampling)
+        or _bad_logprobs(message)
+    )
+
+
+def _misfit(message: AddSequence, limits: EngineLimits) -> str:
+    prompt_tokens = len(message.prompt_token_ids)
+    if not prompt_tokens:
+        return "the prompt has no tokens"
+    needed_tokens = prompt_tokens + (message.sampling.max_output_tokens > 0)
+    if needed_tokens > limits.context_tokens:
+        return (
+            f"maximum context length is {limits.context_tokens} tokens, "
+            f"the prompt has {prompt_tokens} and leaves no room for an answer"
+        )
+    if needed_tokens > limits.pool_tokens:
+        needed_blocks = blocks_for(needed_tokens, limits.block_size_tokens)
+        return (
+            f"the request needs {needed_blocks} KV blocks ({needed_tokens} tokens), "
+            f"the whole cache has {limits.total_blocks} ({limits.pool_tokens} tokens)"
+        )
+    return ""
+
+
+def _unknown_token(message: AddSequence, vocabulary_size: int) -> str:
+    for what, token_ids in (("prompt", message.prompt_token_ids), ("bias", message.sampling.logit_bias)):
+        if token_ids and (min(token_ids) < 0 or max(token_ids) >= vocabulary_size):
+            return f"a {what} token id lies outside the vocabulary of {vocabulary_size}"
+    # One beyond the vocabulary is harmless: it is never generated.
+    if min(message.sampling.stop_token_ids, default=0) < 0:
+        return "a stop token id is negative"
+    return ""
+
+
+def _out_of_range(message: AddSequence) -> str:
+    for name, (least, most) in _RANGES.items():
+        value = getattr(message.sampling, name)
+        if not least <= value <= most:
+            return f"{name}: expected {least} to {most}, got {value}"
+    if not HIGHEST_PRIORITY <= message.priority <= LOWEST_PRIORITY:
+        return f"priority: expected {HIGHEST_PRIORITY} to {LOWEST_PRIORITY}, got {message.priority}"
+    if len(message.salt) > MAX_SALT_BYTES:
+        return f"salt: expected at most {MAX_SALT_BYTES} bytes, got {len(message.salt)}"
+    if len(message.sampling.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+        return f"stop_token_ids: expected at most {MAX_STOP_TOKEN_IDS} ids"
+    return ""
+
+
+def _bad_bias(sampling: SamplingParameters) -> str:
+    if len(sampling.logit_bias) > MAX_LOGIT_BIASES:
+        return f"logit_bias: expected at most {MAX_LOGIT_BIASES} entries"
+    if all(-100 <= bias <= 100 for bias in sampling.logit_bias.values()):
+        return ""
+    return "logit_bias: expected values of -100 to 100"
+
+
+def _bad_logprobs(message: AddSequence) -> str:
+    for top in (message.sampling.logprobs, message.sampling.prompt_logprobs):
+        if top is not None and not 0 <= top <= MAX_TOP_LOGPROBS:
+            return f"expected log probabilities of 0 to {MAX_TOP_LOGPROBS} tokens, got {top}"
+    if message.sampling.prompt_logprobs is not None and message.may_read_cache:
+        return "the log probabilities of a prompt cannot come from the cache"
+    return ""
