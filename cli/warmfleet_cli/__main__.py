@@ -12,6 +12,7 @@ from warmfleet_cli.bench.app import bench_app
 from warmfleet_cli.chat import chat
 from warmfleet_cli.down import down
 from warmfleet_cli.errors import EXIT_CODES_HELP, ExitCode, exit_code_of
+from warmfleet_cli.keys import keys_app
 from warmfleet_cli.model import model_app
 from warmfleet_cli.output import OutputFormat, OutputOption, print_error, print_json
 from warmfleet_cli.status import status
@@ -55,6 +56,7 @@ for command, example in _EXAMPLES.items():
     app.command(epilog=f"Example: {example}\n\n{EXIT_CODES_HELP}")(command)
 # Further nouns join here, each with an app of its own.
 app.add_typer(model_app, name="model", epilog=EXIT_CODES_HELP)
+app.add_typer(keys_app, name="keys", epilog=EXIT_CODES_HELP)
 app.add_typer(bench_app, name="bench")
 
 

@@ -10,14 +10,14 @@ import typer
 from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.local.state import choose_fleet
 from warmfleet_contracts.home import warmfleet_home
-from warmfleet_contracts.names import LOCAL_HOST, ROUTER_PORT
+from warmfleet_contracts.names import API_KEY_VARIABLE, LOCAL_HOST, ROUTER_PORT
 
 Url = Annotated[
     str | None,
     typer.Option("--url", help="Router, such as http://127.0.0.1:8080. Default: the local fleet's."),
 ]
 ApiKey = Annotated[
-    str, typer.Option(envvar="OPENAI_API_KEY", show_envvar=True, help="Key for the router, if it wants one.")
+    str, typer.Option(envvar=API_KEY_VARIABLE, show_envvar=True, help="Key for the router, if it wants one.")
 ]
 
 _CONNECT_SECONDS: Final = 5.0
@@ -55,7 +55,9 @@ def unreachable(url: str, error: httpx.HTTPError) -> CliError:
 
 def refusal(status: int, body: bytes) -> CliError:
     """The error for an answer that is not 200: the router's own words where it has some."""
-    return CliError(error_text(body) or f"the router answered {status}", exit_code=ExitCode.REFUSED)
+    advice = f"${API_KEY_VARIABLE} is the key that this command sends" if status in {401, 403} else ""
+    text = error_text(body) or f"the router answered {status}"
+    return CliError(text, advice=advice, exit_code=ExitCode.REFUSED)
 
 
 def error_text(body: bytes) -> str:

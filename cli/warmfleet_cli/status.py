@@ -11,20 +11,22 @@ from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.local.observe import ProcessReport, observe
 from warmfleet_cli.local.state import FleetState, RunFolder, known_fleets
 from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json, print_table
+from warmfleet_cli.router_client import ApiKey
 from warmfleet_contracts.home import warmfleet_home
+from warmfleet_contracts.names import API_KEY_VARIABLE
 
 FleetName = Annotated[
     str | None, typer.Option("--name", help="Fleet, by metadata.name. Default: the one that runs.")
 ]
 
 
-def status(*, name: FleetName = None, output: OutputOption = OutputFormat.TEXT) -> None:
+def status(*, name: FleetName = None, api_key: ApiKey = "", output: OutputOption = OutputFormat.TEXT) -> None:
     """Show local fleets: each process with its port, pid, cache and state."""
     home = warmfleet_home()
     fleets = [fleet for fleet in known_fleets(home) if name in {None, fleet.name}]
     if name is not None and not fleets:
         raise not_running(name)
-    reports = [(fleet, observe(fleet, RunFolder(home, fleet.name))) for fleet in fleets]
+    reports = [(fleet, observe(fleet, RunFolder(home, fleet.name), api_key)) for fleet in fleets]
     if output is OutputFormat.JSON:
         print_json({"fleets": [fleet_record(fleet, processes) for fleet, processes in reports]})
         return
@@ -47,6 +49,8 @@ def print_processes(console: Console, processes: Sequence[ProcessReport]) -> Non
     """One line per process."""
     columns = ["NAME", "ADDRESS", ">PID", ">KV TOKENS", ">CACHED", ">IN USE", ">RUNNING", ">WAITING"]
     print_table(console, [*columns, ">RESTARTS", ">UP", "STATE"], [_row(process) for process in processes])
+    if any(process.wants_key for process in processes):
+        console.print(f"loads are not shown: ${API_KEY_VARIABLE} holds no key with admin scope")
 
 
 def fleet_phase(fleet: FleetState) -> str:

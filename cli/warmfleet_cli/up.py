@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from warmfleet_cli.errors import CliError, ExitCode
+from warmfleet_cli.key_file import load_keys
 from warmfleet_cli.local.detached import log_line, start_detached
 from warmfleet_cli.local.observe import observe
 from warmfleet_cli.local.plan import (
@@ -31,10 +32,11 @@ from warmfleet_cli.local.ports import require_free_ports
 from warmfleet_cli.local.state import RunFolder, already_running
 from warmfleet_cli.local.supervisor import FleetEvent, supervise
 from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json
+from warmfleet_cli.router_client import ApiKey
 from warmfleet_cli.status import fleet_record, print_processes
 from warmfleet_contracts.home import warmfleet_home
 from warmfleet_contracts.manifests import load_manifest
-from warmfleet_contracts.names import LOCAL_WORKER_PORT, ROUTER_PORT
+from warmfleet_contracts.names import API_KEY_VARIABLE, KEYS_FILE_VARIABLE, LOCAL_WORKER_PORT, ROUTER_PORT
 from warmfleet_contracts.resources import ModelDeployment
 from warmfleet_worker.model.catalog import PullProgress, catalog_model_path, pull_model
 
@@ -57,6 +59,14 @@ WorkerPort = Annotated[
     int, typer.Option(min=1, max=65535, help="Port of the first worker; the others follow.")
 ]
 Routers = Annotated[int, typer.Option(min=1, max=MAX_LOCAL_ROUTERS, help="Routers.")]
+KeysFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--keys-file",
+        envvar=KEYS_FILE_VARIABLE,
+        help="API keys that routers ask for, as `warmfleet keys` writes them. Default: none asked for.",
+    ),
+]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return when ready; `warmfleet down` stops it.")]
 
 
@@ -67,6 +77,8 @@ def up(
     port: RouterPort = ROUTER_PORT,
     worker_port: WorkerPort = LOCAL_WORKER_PORT,
     routers: Routers = 1,
+    keys_file: KeysFile = None,
+    api_key: ApiKey = "",
     detach: Detach = False,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
@@ -76,13 +88,22 @@ def up(
     console = make_console(stderr=output is OutputFormat.JSON)
     origin = str(file) if file else _DEFAULT_ORIGIN
     deployment = load_manifest(file, local=True) if file else load_manifest(default_manifest(), local=True)
-    for notice in require_local_support(deployment, origin=origin):
+    if keys_file is not None:
+        keys_file = keys_file.absolute()  # the file that is named, not what a link points to now
+        load_keys(keys_file)
+    for notice in require_local_support(deployment, origin=origin, has_keys=keys_file is not None):
         console.print(f"note: {notice}")
     folder = RunFolder(home, deployment.metadata.name)
     running = folder.read()
     if running is not None and running.is_running:
         raise already_running(folder.name)
-    options = LocalOptions(replicas=replicas, routers=routers, router_port=port, worker_port=worker_port)
+    options = LocalOptions(
+        replicas=replicas,
+        routers=routers,
+        router_port=port,
+        worker_port=worker_port,
+        keys_path=keys_file,
+    )
     worker_count(deployment, options)
     plan_with = partial(
         plan_fleet,
@@ -96,10 +117,11 @@ def up(
     require_free_ports(plan_with(model_path=Path()))
     plan = plan_with(model_path=ensure_model(deployment, home, console))
     console.print(f"starting {_counted(len(plan.workers), 'worker')} and {_counted(routers, 'router')} ...")
+    report = partial(_report, console, folder, plan, detached=detach, output=output, api_key=api_key)
     if detach:
-        start_detached(plan, home, partial(_report, console, folder, plan, detached=True, output=output))
+        start_detached(plan, home, report)
     else:
-        supervise(plan, folder, partial(_report, console, folder, plan, detached=False, output=output))
+        supervise(plan, folder, report)
 
 
 def default_manifest() -> str:
@@ -179,6 +201,7 @@ def _report(
     *,
     detached: bool,
     output: OutputFormat,
+    api_key: str,
 ) -> None:
     """Say what happened; when the fleet is ready, say all that a user needs to use it."""
     if event.kind != "FleetReady":
@@ -188,7 +211,7 @@ def _report(
     fleet = folder.read()
     if fleet is None:  # already stopped again
         return
-    processes = observe(fleet, folder)
+    processes = observe(fleet, folder, api_key)
     if output is OutputFormat.JSON:
         print_json(fleet_record(fleet, processes))
         return
@@ -197,7 +220,7 @@ def _report(
     print_processes(console, processes)
     console.print()
     console.print(f"URL   {plan.urls[0]}/v1")
-    console.print(f"Try   {curl_line(plan.urls[0], plan.served_names[0])}")
+    console.print(f"Try   {curl_line(plan.urls[0], plan.served_names[0], with_key=plan.asks_for_keys)}")
     console.print(f"Logs  {folder.path}")
     if detached:
         console.print(f"`warmfleet status` shows the fleet, `warmfleet down --name {plan.name}` stops it.")
@@ -205,11 +228,12 @@ def _report(
         console.print("Ctrl-C stops the fleet.")
 
 
-def curl_line(url: str, model: str) -> str:
-    """A request to paste into a shell."""
+def curl_line(url: str, model: str, *, with_key: bool = False) -> str:
+    """A request to paste into a shell; `with_key` sends the key in the environment."""
     body = {"model": model, "temperature": 0, "messages": [{"role": "user", "content": _EXAMPLE_QUESTION}]}
     quoted = shlex.quote(msgspec.json.encode(body).decode())
-    return f"curl {url}/v1/chat/completions -H 'content-type: application/json' -d {quoted}"
+    key = f'-H "authorization: Bearer ${API_KEY_VARIABLE}" ' if with_key else ""
+    return f"curl {url}/v1/chat/completions {key}-H 'content-type: application/json' -d {quoted}"
 
 
 def _counted(count: int, noun: str) -> str:

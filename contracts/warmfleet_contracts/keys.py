@@ -38,6 +38,18 @@ _ID_ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
 """Without the pairs that people misread."""
 _NAME_PATTERN: Final = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z"
 
+_NAME_FORM: Final = (
+    "1 to 63 letters, digits, dots, dashes and underscores, with a letter or digit at both ends"
+)
+_FORMS: Final = {
+    "name": _NAME_FORM,
+    "tenant": _NAME_FORM,
+    "sharingGroup": _NAME_FORM,
+    "id": "10 small letters and digits",
+    "sha256": "64 hexadecimal digits in small letters",
+}
+"""What a field's pattern asks for, in words."""
+
 Name = Annotated[str, msgspec.Meta(pattern=_NAME_PATTERN)]
 ModelName = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 Priority = Annotated[int, msgspec.Meta(ge=-100, le=100)]
@@ -90,7 +102,7 @@ class KeyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """This file and one key more, of a tenant that is new or stands in the file just so.
 
         Raises:
-            KeyFileError: the tenant stands there with other values, or the file is full.
+            KeyFileError: the tenant stands there with other values, a value is wrong, or the file is full.
         """
         known = self.tenant(tenant.name)
         if known is not None and known != tenant:
@@ -101,7 +113,7 @@ class KeyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             ]
             raise KeyFileError(f"tenant {tenant.name!r} is in the file already: {'; '.join(different)}")
         tenants = self.tenants if known is not None else (*self.tenants, tenant)
-        return _consistent(KeyFile(tenants=tenants, keys=(*self.keys, entry)))
+        return _converted(msgspec.to_builtins(KeyFile(tenants=tenants, keys=(*self.keys, entry))))
 
     def without_key(self, key_id: str) -> "KeyFile":
         """This file without one key; its tenant stays.
@@ -185,11 +197,7 @@ def parse_key_file(content: bytes) -> KeyFile:
         entries = document.get(field, [])
         if isinstance(entries, list) and len(entries) > MAX_KEYS:
             raise KeyFileError(f"{field}: {len(entries)} entries exceed the limit of {MAX_KEYS}")
-    try:
-        file = msgspec.convert(document, KeyFile)
-    except msgspec.ValidationError as error:
-        raise KeyFileError(_explained(str(error))) from None
-    return _consistent(file)
+    return _converted(document)
 
 
 def encode_key_file(file: KeyFile, *, as_yaml: bool = False) -> bytes:
@@ -216,6 +224,14 @@ def _document(content: bytes) -> object:
         raise KeyFileError(f"not valid YAML{line}") from None
     except (yaml.YAMLError, ValueError, RecursionError):
         raise KeyFileError("neither JSON nor YAML") from None
+
+
+def _converted(document: object) -> KeyFile:
+    try:
+        file = msgspec.convert(document, KeyFile)
+    except msgspec.ValidationError as error:
+        raise KeyFileError(_explained(str(error))) from None
+    return _consistent(file)
 
 
 def _consistent(file: KeyFile) -> KeyFile:
@@ -246,6 +262,8 @@ def _explained(text: str) -> str:
     field = place.rstrip("`").lstrip(".")
     if problem.startswith("Invalid enum value"):
         problem = "not one of the allowed values"
+    elif "matching regex" in problem:
+        problem = f"expected {_FORMS[field.rpartition('.')[2]]}"
     return f"{field}: {problem}" if field else problem
 
 

@@ -10,6 +10,9 @@ KIND: Final = "ModelDeployment"
 HOME_VARIABLE: Final = "WARMFLEET_HOME"
 WORKER_TOKEN_VARIABLE: Final = "WARMFLEET_WORKER_TOKEN"  # noqa: S105 - the variable's name, not a token
 SALT_KEY_VARIABLE: Final = "WARMFLEET_SALT_KEY"
+API_KEY_VARIABLE: Final = "WARMFLEET_API_KEY"
+"""A client's key for the router; `warmfleet` commands send it."""
+KEYS_FILE_VARIABLE: Final = "WARMFLEET_KEYS_FILE"
 
 # Default addresses.
 LOCAL_HOST: Final = "127.0.0.1"

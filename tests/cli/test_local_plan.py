@@ -12,6 +12,7 @@ from warmfleet_cli.local.plan import FleetPlan, LocalOptions, plan_fleet, requir
 from warmfleet_contracts.errors import ManifestError
 from warmfleet_contracts.manifests import load_manifest
 from warmfleet_contracts.resources import ModelDeployment
+from warmfleet_router.settings import parse_settings as parse_router_settings
 from warmfleet_worker.settings import parse_settings
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
@@ -121,6 +122,7 @@ def test_what_cannot_be_honoured_here_is_an_error_and_not_ignored(
         ({"engine__image": "x"}, "spec.engine.image"),
         ({"autoscaling": {"maxReplicas": 4}}, "spec.autoscaling needs the operator"),
         ({"kvCache__sharing": "Tenant"}, "one tenant"),
+        ({"kvCache__sharing": "Deployment"}, "one tenant"),
     ],
 )
 def test_what_only_a_cluster_acts_on_is_one_notice(changes: dict[str, object], words: str) -> None:
@@ -145,3 +147,31 @@ def test_environment_of_the_manifest_reaches_workers_alone() -> None:
     assert plan.workers[0].environment == {"A": "b", "EMPTY": ""}
     assert plan.routers[0].environment == {}
     assert "A" not in os.environ
+
+
+def test_a_router_understands_every_flag_it_is_given(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_text('{"version": 1}')
+    endpoints = tmp_path / "endpoints.json"
+    endpoints.write_text("[]")
+    plan = plan_fleet(
+        _deployment(kvCache__sharing="Deployment"),
+        LocalOptions(keys_path=keys),
+        model_path=Path("/models/tiny"),
+        endpoints_path=endpoints,
+        cores=8,
+        fleet_uid="abcd",
+    )
+
+    settings = parse_router_settings(plan.routers[0].argv[3:], {})
+
+    assert settings.keys_path == keys
+    assert settings.keys is not None
+    assert plan.asks_for_keys
+    assert plan.shared_cache == plan.name
+
+
+def test_without_sharing_every_tenant_has_its_own_cache_and_without_keys_none_is_asked_for() -> None:
+    plan = _plan(_deployment())
+
+    assert (plan.shared_cache, plan.asks_for_keys) == ("", False)

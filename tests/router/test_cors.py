@@ -1,5 +1,8 @@
 """Pages of other origins in a browser."""
 
+import pytest
+
+from warmfleet_router.settings import parse_settings
 from warmfleet_testing.guarded_router import guarded, status_of
 from warmfleet_testing.planted_keys import bearer
 
@@ -40,3 +43,27 @@ async def test_without_the_setting_no_origin_is_told_anything(stub, keys, tmp_pa
     ):
         assert response.status == 401
         assert not [name for name in response.headers if name.lower().startswith("access-control")]
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_good"),
+    [
+        ("*", True),
+        ("https://chat.example.com", True),
+        ("http://127.0.0.1:3000", True),
+        ("http://[::1]:3000", True),
+        ("https://chat.example.com/", False),
+        ("https://chat.example.com/path", False),
+        ("chat.example.com", False),
+        ("https://*.example.com", False),
+        ("null", False),
+        ("", False),
+    ],
+)
+def test_an_origin_is_written_as_browsers_send_it(capsys, origin, is_good):
+    if is_good:
+        assert parse_settings(["--cors-origin", origin], {}).cors_origins == (origin,)
+        return
+    with pytest.raises(SystemExit):
+        parse_settings(["--cors-origin", origin], {})
+    assert "--cors-origin: expected scheme://host[:port]" in capsys.readouterr().err

@@ -5,7 +5,10 @@
 import asyncio
 import time
 
+import pytest
+
 from warmfleet_contracts.keys import encode_key_file, new_key
+from warmfleet_router.settings import parse_settings
 from warmfleet_testing.guarded_router import guarded, json_of, status_of
 from warmfleet_testing.planted_keys import bearer
 from warmfleet_testing.router_fixture import RunningRouter
@@ -100,3 +103,33 @@ async def test_an_empty_file_lets_nobody_in(stub, keys, tmp_path):
     async with guarded(stub, tmp_path, keys) as router:
         assert await status_of(router, "GET", "/v1/models") == 401
         assert await status_of(router, "GET", "/v1/models", bearer(new_key())) == 401
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (None, "cannot be read"),
+        ("{", "not valid JSON"),
+        ('{"version": 1, "keys": [{"id": 7}]}', "keys[0].id"),
+    ],
+)
+def test_a_start_with_an_unusable_file_is_refused_and_says_why(tmp_path, capsys, content, named):
+    path = tmp_path / "keys.json"
+    if content is not None:
+        path.write_text(content)
+
+    with pytest.raises(SystemExit):
+        parse_settings(["--keys-file", str(path)], {})
+
+    assert f"--keys-file: {named}" in capsys.readouterr().err
+
+
+def test_keys_open_the_router_beyond_loopback_and_exclude_the_anonymous(tmp_path, capsys):
+    path = tmp_path / "keys.json"
+    path.write_text('{"version": 1}')
+    keys = ["--keys-file", str(path)]
+
+    assert parse_settings([*keys, "--host", "0.0.0.0"], {}).keys is not None
+    with pytest.raises(SystemExit):
+        parse_settings([*keys, "--allow-anonymous"], {})
+    assert "--allow-anonymous" in capsys.readouterr().err

@@ -58,6 +58,8 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     state: ProcessState
     is_answering: bool
     is_ready: bool
+    wants_key: bool = False
+    """A router that tells of its workers only to a key with admin scope."""
     cache: CacheReport | None = None
     load: LoadView | None = None
     """Of a worker that a router reaches."""
@@ -89,8 +91,11 @@ class _Endpoint(msgspec.Struct, frozen=True):
     token: str
 
 
-def observe(fleet: FleetState, folder: RunFolder) -> list[ProcessReport]:
-    """Ask every process whether it is ready, and every worker about its cache. Takes at most seconds."""
+def observe(fleet: FleetState, folder: RunFolder, api_key: str = "") -> list[ProcessReport]:
+    """Ask every process whether it is ready, and every worker about its cache. Takes at most seconds.
+
+    `api_key`: for routers that want one with admin scope; without it, they tell no loads.
+    """
     tokens = _tokens(folder)
     with (
         httpx.Client(trust_env=False, timeout=_TIMEOUT_SECONDS) as client,
@@ -99,7 +104,11 @@ def observe(fleet: FleetState, folder: RunFolder) -> list[ProcessReport]:
         reports = list(
             threads.map(lambda process: _ask(client, process, tokens.get(process.name, "")), fleet.processes)
         )
-        routed = _routed(client, reports)
+        routed = _routed(client, reports, api_key)
+    if routed is None:
+        return [
+            msgspec.structs.replace(report, wants_key=report.state.role == "router") for report in reports
+        ]
     return [
         msgspec.structs.replace(report, load=endpoint.load, breaker=endpoint.breaker)
         if (endpoint := routed.get(report.state.name)) is not None
@@ -108,13 +117,18 @@ def observe(fleet: FleetState, folder: RunFolder) -> list[ProcessReport]:
     ]
 
 
-def _routed(client: httpx.Client, reports: Iterable[ProcessReport]) -> dict[str, _RoutedEndpoint]:
-    """Endpoints by worker name, from the first router that answers."""
+def _routed(
+    client: httpx.Client, reports: Iterable[ProcessReport], api_key: str
+) -> dict[str, _RoutedEndpoint] | None:
+    """Endpoints by worker name, from the first router that answers; None if that refuses the key."""
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     for report in reports:
         if report.state.role == "router" and report.is_answering:
             with contextlib.suppress(httpx.HTTPError, msgspec.DecodeError):
-                answer = client.get(f"{report.state.url}/internal/fleet").raise_for_status()
-                routed = msgspec.json.decode(answer.content, type=_RoutedFleet)
+                answer = client.get(f"{report.state.url}/internal/fleet", headers=headers)
+                if answer.status_code in {401, 403}:
+                    return None
+                routed = msgspec.json.decode(answer.raise_for_status().content, type=_RoutedFleet)
                 return {endpoint.name: endpoint for endpoint in routed.endpoints}
     return {}
 

@@ -57,12 +57,18 @@ class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
     served_names: tuple[str, ...]
     workers: tuple[ProcessPlan, ...]
     routers: tuple[ProcessPlan, ...]
+    shared_cache: str = ""
+    """The deployment's name if all its callers share one cache; empty: each tenant has its own."""
     startup_timeout_seconds: float
     drain_timeout_seconds: float
 
     @property
     def processes(self) -> tuple[ProcessPlan, ...]:
         return self.workers + self.routers
+
+    @property
+    def asks_for_keys(self) -> bool:
+        return any("--keys-file" in router.argv for router in self.routers)
 
     @property
     def urls(self) -> list[str]:
@@ -77,6 +83,8 @@ class LocalOptions:
     routers: int = 1
     router_port: int = 8080
     worker_port: int = 8100
+    keys_path: Path | None = None
+    """API keys that routers ask for; without them, everybody on this machine is served."""
 
 
 def worker_count(deployment: ModelDeployment, options: LocalOptions) -> int:
@@ -92,7 +100,7 @@ def worker_count(deployment: ModelDeployment, options: LocalOptions) -> int:
     return count
 
 
-def require_local_support(deployment: ModelDeployment, *, origin: str) -> list[str]:
+def require_local_support(deployment: ModelDeployment, *, origin: str, has_keys: bool = False) -> list[str]:
     """Notices about fields that only a cluster acts on.
 
     Raises:
@@ -125,18 +133,18 @@ def require_local_support(deployment: ModelDeployment, *, origin: str) -> list[s
             raise ManifestError(
                 f"{origin}: spec.engine.env: {variable.name}: valueFrom needs a cluster; use value"
             )
-    return list(_notices(deployment))
+    return list(_notices(deployment, has_keys=has_keys))
 
 
-def _notices(deployment: ModelDeployment) -> Iterable[str]:
+def _notices(deployment: ModelDeployment, *, has_keys: bool) -> Iterable[str]:
     spec = deployment.spec
     ignored = [field for field in _CLUSTER_ONLY if _is_given(spec, field.split("."))]
     if ignored:
         yield f"only a cluster acts on {', '.join(f'spec.{field}' for field in ignored)}"
     if spec.autoscaling is not None:
         yield "spec.autoscaling needs the operator; the number of local workers stays fixed"
-    if spec.kv_cache.sharing == "Tenant" and "sharing" in spec.kv_cache.model_fields_set:
-        yield "spec.kvCache.sharing: a local fleet has no API keys, so all its callers are one tenant"
+    if not has_keys and "sharing" in spec.kv_cache.model_fields_set:
+        yield "spec.kvCache.sharing: without --keys-file all callers are one tenant"
     if deployment.metadata.namespace is not None:
         yield "metadata.namespace means nothing to a local fleet"
 
@@ -187,7 +195,9 @@ def plan_fleet(
         for i in range(count)
     )
     routers = tuple(
-        _plan_router(deployment, f"{name}-router-{i}", options.router_port + i, endpoints_path)
+        _plan_router(
+            deployment, f"{name}-router-{i}", options.router_port + i, endpoints_path, options.keys_path
+        )
         for i in range(options.routers)
     )
     taken: dict[int, str] = {}
@@ -204,6 +214,7 @@ def plan_fleet(
         served_names=deployment.served_names,
         workers=workers,
         routers=routers,
+        shared_cache=name if deployment.spec.kv_cache.sharing == "Deployment" else "",
         startup_timeout_seconds=float(deployment.spec.rollout.startup_timeout_seconds),
         drain_timeout_seconds=float(deployment.spec.rollout.drain_timeout_seconds),
     )
@@ -244,7 +255,9 @@ def _plan_worker(
     )
 
 
-def _plan_router(deployment: ModelDeployment, name: str, port: int, endpoints_path: Path) -> ProcessPlan:
+def _plan_router(
+    deployment: ModelDeployment, name: str, port: int, endpoints_path: Path, keys_path: Path | None
+) -> ProcessPlan:
     flags = {
         "--host": LOCAL_HOST,
         "--port": str(port),
@@ -253,5 +266,7 @@ def _plan_router(deployment: ModelDeployment, name: str, port: int, endpoints_pa
         "--router-id": name,
         "--drain-seconds": str(deployment.spec.rollout.drain_timeout_seconds),
     }
+    if keys_path is not None:
+        flags["--keys-file"] = str(keys_path)
     argv = [sys.executable, "-m", "warmfleet_router", *(part for flag in flags.items() for part in flag)]
     return ProcessPlan(name=name, role="router", argv=tuple(argv), port=port)

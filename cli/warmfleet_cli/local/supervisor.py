@@ -19,7 +19,7 @@ from warmfleet_cli.local.liveness import LivenessPolicy, until_lifeless
 from warmfleet_cli.local.log_file import LogFile, worth_quoting
 from warmfleet_cli.local.plan import FleetPlan, ProcessPlan
 from warmfleet_cli.local.state import FleetPhase, FleetState, ProcessPhase, ProcessState, RunFolder
-from warmfleet_contracts.names import SALT_KEY_VARIABLE, WORKER_TOKEN_VARIABLE
+from warmfleet_contracts.names import API_KEY_VARIABLE, SALT_KEY_VARIABLE, WORKER_TOKEN_VARIABLE
 
 _READY_POLL_SECONDS: Final = 0.1
 _PROBE_TIMEOUT_SECONDS: Final = 5.0
@@ -101,7 +101,13 @@ class Supervisor:
         tokens = {worker.name: secrets.token_hex(32) for worker in plan.workers}
         salt_key = secrets.token_hex(32)
         self._endpoints = [
-            {"uid": worker.uid, "name": worker.name, "url": worker.url, "token": tokens[worker.name]}
+            {
+                "uid": worker.uid,
+                "name": worker.name,
+                "url": worker.url,
+                "token": tokens[worker.name],
+                "shared_cache": plan.shared_cache,
+            }
             for worker in plan.workers
         ]
         self._members = [
@@ -109,7 +115,8 @@ class Supervisor:
         ] + [self._make_member(router, {SALT_KEY_VARIABLE: salt_key}) for router in plan.routers]
 
     def _make_member(self, plan: ProcessPlan, secret: dict[str, str]) -> _Member:
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **plan.environment, **secret}
+        inherited = {name: value for name, value in os.environ.items() if name != API_KEY_VARIABLE}
+        environment = {**inherited, "PYTHONUNBUFFERED": "1", **plan.environment, **secret}
         return _Member(plan, LogFile(self._folder.log_path(plan.name)), environment)
 
     def request_stop(self) -> None:

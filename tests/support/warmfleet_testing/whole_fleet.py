@@ -15,7 +15,11 @@ from typing import Any, Final, TypeVar
 
 import httpx
 
+from warmfleet_contracts.keys import encode_key_file
+from warmfleet_testing.planted_keys import PlantedKeys
+
 START_SECONDS: Final = 120
+
 Found = TypeVar("Found")
 
 
@@ -26,6 +30,8 @@ class WholeFleet:
     name: str
     home: Path
     url: str
+    admin_key: str = ""
+    """A key with admin scope, where the router asks for keys."""
 
     def processes(self, role: str) -> list[dict[str, Any]]:
         """What `warmfleet status` knows of the workers or routers."""
@@ -34,7 +40,10 @@ class WholeFleet:
         return [process for process in record["processes"] if process["role"] == role]
 
     def get(self, path: str) -> dict[str, Any]:
-        answer: dict[str, Any] = httpx.get(f"{self.url}{path}", timeout=30).raise_for_status().json()
+        headers = {"authorization": f"Bearer {self.admin_key}"} if self.admin_key else {}
+        answer: dict[str, Any] = (
+            httpx.get(f"{self.url}{path}", headers=headers, timeout=30).raise_for_status().json()
+        )
         return answer
 
     def decision(self, response: httpx.Response) -> dict[str, Any]:
@@ -73,11 +82,11 @@ class WholeFleet:
         return tokens[name]
 
 
-def run_warmfleet(home: Path, *arguments: str, exit_code: int = 0) -> str:
+def run_warmfleet(home: Path, *arguments: str, exit_code: int = 0, api_key: str = "") -> str:
     """Stdout of `warmfleet <arguments>`."""
     finished = subprocess.run(
         [sys.executable, "-m", "warmfleet_cli", *arguments],
-        env={**os.environ, "WARMFLEET_HOME": str(home)},
+        env={**os.environ, "WARMFLEET_HOME": str(home), "WARMFLEET_API_KEY": api_key},
         capture_output=True,
         text=True,
         timeout=START_SECONDS + 60,
@@ -96,8 +105,10 @@ def whole_fleet(
     replicas: int = 2,
     kv_cache: str = "4Mi",
     max_model_length_tokens: int = 512,
+    sharing: str = "Tenant",
+    keys: PlantedKeys | None = None,
 ) -> Iterator[WholeFleet]:
-    """A detached fleet on free ports, gone afterwards."""
+    """A detached fleet on free ports, gone afterwards. With `keys` its router asks for them."""
     name = "whole"
     manifest = {
         "apiVersion": "warmfleet.dev/v1alpha1",
@@ -106,7 +117,7 @@ def whole_fleet(
         "spec": {
             "model": {"servedNames": [served_name], "source": {"localPath": {"path": str(model_path)}}},
             "engine": {"dtype": "Float32", "maxModelLengthTokens": max_model_length_tokens},
-            "kvCache": {"size": kv_cache},
+            "kvCache": {"size": kv_cache, "sharing": sharing},
             "replicas": replicas,
             "rollout": {"drainTimeoutSeconds": 5},
         },
@@ -115,9 +126,14 @@ def whole_fleet(
     path.write_text(json.dumps(manifest))
     router_port, worker_port = _free_port_range(1), _free_port_range(replicas)
     ports = ("--port", str(router_port), "--worker-port", str(worker_port))
-    run_warmfleet(home, "up", "-f", str(path), *ports, "--detach", "--output", "json")
+    admin_key, guard = "", ()
+    if keys is not None:
+        admin_key = keys.add("ops", scopes=["admin"]).text
+        (home / "keys.json").write_bytes(encode_key_file(keys.file))
+        guard = ("--keys-file", str(home / "keys.json"))
+    run_warmfleet(home, "up", "-f", str(path), *ports, *guard, "--detach", "--output", "json")
     try:
-        yield WholeFleet(name, home, f"http://127.0.0.1:{router_port}")
+        yield WholeFleet(name, home, f"http://127.0.0.1:{router_port}", admin_key)
     finally:
         run_warmfleet(home, "down", "--name", name)
 

@@ -1,0 +1,88 @@
+"""The file of API keys as a command edits it: whole, private, and by one editor at a time."""
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from warmfleet_cli.errors import CliError
+from warmfleet_contracts.errors import KeyFileError
+from warmfleet_contracts.keys import MAX_KEY_FILE_BYTES, KeyFile, encode_key_file, parse_key_file
+
+
+class KeyFileEdit:
+    """The file's keys while this process holds its lock; what `keys` is at the end is written."""
+
+    def __init__(self, keys: KeyFile) -> None:
+        self.keys = keys
+
+
+def load_keys(path: Path) -> KeyFile:
+    """The keys in a file that is there.
+
+    Raises:
+        CliError: it cannot be read.
+        KeyFileError: it is no key file; the text begins with its name.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_KEY_FILE_BYTES + 1)
+    except OSError as error:
+        raise _failed(path, "read", error) from error
+    try:
+        return parse_key_file(content)
+    except KeyFileError as error:
+        raise KeyFileError(f"{path}: {error}") from None
+
+
+@contextmanager
+def edited_keys(path: Path) -> Iterator[KeyFileEdit]:
+    """Change the keys at `path`; a file that is not there begins empty. An error inside changes nothing.
+
+    Readers see the old file or the new one, never a part. The lock is on the folder: a lock on the file would
+    go with the file that is replaced.
+
+    Raises:
+        CliError: the file or its folder cannot be read or written.
+        KeyFileError: what is there is no key file, or the new content would be too large.
+    """
+    path = path.resolve()  # a link stays a link
+    try:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise _failed(path, "written", error) from error
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        edit = KeyFileEdit(load_keys(path) if path.exists() else KeyFile())
+        before = edit.keys
+        yield edit
+        if edit.keys != before:
+            content = encode_key_file(edit.keys, as_yaml=path.suffix in {".yaml", ".yml"})
+            parse_key_file(content)  # what a router could not read is not written
+            try:
+                _replace(path, content)
+                os.fsync(folder)
+            except OSError as error:
+                raise _failed(path, "written", error) from error
+    finally:
+        os.close(folder)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    # mkstemp makes it readable by its owner only.
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _failed(path: Path, verb: str, error: OSError) -> CliError:
+    return CliError(f"{path} cannot be {verb}: {(error.strerror or str(error)).lower()}")

@@ -1,0 +1,158 @@
+"""Two tenants and one fleet: nobody hits what another has computed, unless it is meant to be shared."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from warmfleet_contracts.keys import NewKey
+from warmfleet_testing.planted_keys import PlantedKeys, bearer
+from warmfleet_testing.whole_fleet import WholeFleet, run_warmfleet, wait_for, whole_fleet
+from warmfleet_testing.worker_process import tiny_served_model
+
+BLOCK_TOKENS = 16
+PROMPT_TOKENS = 6 * BLOCK_TOKENS
+CACHEABLE_TOKENS = PROMPT_TOKENS - BLOCK_TOKENS
+"""The block that holds the last token is computed anew: its logits are wanted."""
+
+
+@dataclass
+class Guarded:
+    fleet: WholeFleet
+    keys: PlantedKeys
+    one: NewKey
+    one_too: NewKey
+    two: NewKey
+    left: NewKey
+    right: NewKey
+    prompts: int = 0
+
+    def new_prompt(self) -> list[int]:
+        """Token ids that nobody has asked before."""
+        self.prompts += 1
+        return [(7 * position + self.prompts) % 251 for position in range(PROMPT_TOKENS)]
+
+    def cached_tokens(self, key: NewKey, prompt: list[int], **fields: Any) -> int:
+        body = {"model": "tiny", "prompt": prompt, "max_tokens": 2, "temperature": 0, **fields}
+        answer = httpx.post(f"{self.fleet.url}/v1/completions", json=body, headers=bearer(key), timeout=60)
+        usage = answer.raise_for_status().json()["usage"]
+        assert usage["prompt_tokens"] == len(prompt)
+        self.fleet.wait_until_quiet()
+        cached: int = usage["prompt_tokens_details"]["cached_tokens"]
+        return cached
+
+
+def guarded_fleet(home: Path, sharing: str) -> Iterator[Guarded]:
+    keys = PlantedKeys()
+    named = {
+        "one": keys.add("one"),
+        "one_too": keys.add("one"),
+        "two": keys.add("two"),
+        "left": keys.add("left", sharing_group="both"),
+        "right": keys.add("right", sharing_group="both"),
+    }
+    # One worker: what is not hit there is not hit because it may not be.
+    model = tiny_served_model(home / "model")
+    with whole_fleet(home, model, replicas=1, sharing=sharing, keys=keys) as fleet:
+        yield Guarded(fleet, keys, **named)
+
+
+@pytest.fixture(scope="module")
+def by_tenant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    yield from guarded_fleet(tmp_path_factory.mktemp("tenant"), "Tenant")
+
+
+def test_the_same_prompt_of_another_tenant_is_never_a_hit(by_tenant: Guarded) -> None:
+    prompt = by_tenant.new_prompt()
+
+    assert by_tenant.cached_tokens(by_tenant.one, prompt) == 0
+    assert by_tenant.cached_tokens(by_tenant.two, prompt) == 0
+    assert by_tenant.cached_tokens(by_tenant.one, prompt) == CACHEABLE_TOKENS
+
+
+def test_two_keys_of_one_tenant_share_its_cache(by_tenant: Guarded) -> None:
+    prompt = by_tenant.new_prompt()
+
+    assert by_tenant.cached_tokens(by_tenant.one, prompt) == 0
+    assert by_tenant.cached_tokens(by_tenant.one_too, prompt) == CACHEABLE_TOKENS
+
+
+def test_tenants_of_one_group_share_their_cache(by_tenant: Guarded) -> None:
+    prompt = by_tenant.new_prompt()
+
+    assert by_tenant.cached_tokens(by_tenant.left, prompt) == 0
+    assert by_tenant.cached_tokens(by_tenant.right, prompt) == CACHEABLE_TOKENS
+    assert by_tenant.cached_tokens(by_tenant.one, prompt) == 0
+
+
+def test_a_cache_salt_narrows_and_opens_nothing(by_tenant: Guarded) -> None:
+    prompt = by_tenant.new_prompt()
+
+    assert by_tenant.cached_tokens(by_tenant.one, prompt, cache_salt="mine") == 0
+    assert by_tenant.cached_tokens(by_tenant.one, prompt) == 0
+    assert by_tenant.cached_tokens(by_tenant.two, prompt, cache_salt="mine") == 0
+    assert by_tenant.cached_tokens(by_tenant.one, prompt, cache_salt="mine") == CACHEABLE_TOKENS
+
+
+def test_an_answer_tells_a_tenant_nothing_of_the_fleet(by_tenant: Guarded) -> None:
+    """No worker's header leaves the router; the decision's id opens nothing without admin scope."""
+    fleet, prompt = by_tenant.fleet, by_tenant.new_prompt()
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": 1}
+    answer = httpx.post(f"{fleet.url}/v1/completions", json=body, headers=bearer(by_tenant.one), timeout=60)
+
+    ours = {name for name in answer.headers if name.startswith("x-warmfleet")}
+    assert ours == {"x-warmfleet-decision"}
+    decision = f"/debug/decisions/{answer.headers['x-warmfleet-decision']}"
+    assert httpx.get(fleet.url + decision, headers=bearer(by_tenant.one)).status_code == 403
+    assert fleet.get(decision)["predicted_cached_tokens"] == 0
+
+
+def test_the_commands_send_the_key_of_the_environment(by_tenant: Guarded) -> None:
+    fleet = by_tenant.fleet
+    told = run_warmfleet(fleet.home, "status", "--name", fleet.name, api_key=fleet.admin_key)
+    withheld = run_warmfleet(fleet.home, "status", "--name", fleet.name)
+    assert "loads are not shown" in withheld
+    assert "loads are not shown" not in told
+
+    question = ("chat", "--once", "hello", "--max-tokens", "2", "--output", "json")
+    decision = json.loads(run_warmfleet(fleet.home, *question, api_key=by_tenant.one.text))["decision"]
+    run_warmfleet(fleet.home, "why", decision, exit_code=9)
+    run_warmfleet(fleet.home, "why", decision, exit_code=9, api_key=by_tenant.one.text)
+    assert "chose" in run_warmfleet(fleet.home, "why", decision, api_key=fleet.admin_key)
+
+
+def test_a_key_is_made_and_revoked_while_the_fleet_runs(by_tenant: Guarded) -> None:
+    fleet = by_tenant.fleet
+    file = ("--keys-file", str(fleet.home / "keys.json"))
+    made = run_warmfleet(fleet.home, "keys", "create", "--tenant", "late", *file)
+    key_id, text = made.split()[3], made.split()[1]
+
+    def status() -> int:
+        return httpx.get(f"{fleet.url}/v1/models", headers=bearer(text)).status_code
+
+    wait_for(lambda: status() == 200, "the new key is known", seconds=5)
+    run_warmfleet(fleet.home, "keys", "revoke", key_id, *file)
+    wait_for(lambda: status() == 401, "the revoked key is refused", seconds=5)
+
+
+def test_no_log_of_router_or_worker_holds_a_key(by_tenant: Guarded) -> None:
+    by_tenant.cached_tokens(by_tenant.one, by_tenant.new_prompt())
+    logs = [path.read_text() for path in (by_tenant.fleet.home / "run" / by_tenant.fleet.name).glob("*.log")]
+    assert len(logs) >= 3
+    assert any(f'"key_id": "{by_tenant.one.id}"' in log and '"tenant": "one"' in log for log in logs)
+    for text in by_tenant.keys.texts:
+        assert all(text.rpartition("-")[2] not in log for log in logs)
+
+
+def test_a_shared_deployment_is_one_cache_for_all_keys(tmp_path: Path) -> None:
+    for shared in guarded_fleet(tmp_path, "Deployment"):
+        prompt = shared.new_prompt()
+
+        assert shared.cached_tokens(shared.one, prompt) == 0
+        assert shared.cached_tokens(shared.two, prompt) == CACHEABLE_TOKENS
+        assert shared.cached_tokens(shared.left, prompt) == CACHEABLE_TOKENS
+        assert shared.cached_tokens(shared.two, prompt, cache_salt="mine") == 0
