@@ -23,6 +23,7 @@ MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
 SNAPSHOT_CHUNK_HASHES: Final = 16_384
 COALESCE_SECONDS: Final = 0.020
 BUSY_HEARTBEAT_SECONDS: Final = 1.0
+"""A worker is busy from a request's arrival until the end of its answer."""
 IDLE_HEARTBEAT_SECONDS: Final = 5.0
 BUSY_SILENCE_SECONDS: Final = 3.0
 """A busy worker that says nothing for this long is suspect."""

@@ -21,6 +21,10 @@ ROUTER_HEADER_PREFIX: Final = b"x-warmfleet-"
 # Router -> worker.
 SALT_HEADER: Final = "x-warmfleet-salt"
 """Hex of the salt for this request's block hashes."""
+UID_HEADER: Final = "x-warmfleet-uid"
+"""Uid of the worker that is meant. Another one, on a port that it took over, answers `MISDIRECTED_STATUS`
+without reading the body."""
+MISDIRECTED_STATUS: Final = 421
 ROUTER_ID_HEADER: Final = "x-warmfleet-router"
 DISPATCH_HEADER: Final = "x-warmfleet-dispatch"
 """This router's dispatch counter for this worker; comes back in `LoadReport.admitted_dispatches`."""

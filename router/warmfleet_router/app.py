@@ -33,6 +33,7 @@ from warmfleet_router.proxy import Proxy
 from warmfleet_router.retry_budget import RetryBudget
 from warmfleet_router.scorers import POLICIES
 from warmfleet_router.settings import RouterSettings
+from warmfleet_router.silence import SilenceWatch
 from warmfleet_router.tenants import everybody
 from warmfleet_router.token_endpoints import TokenEndpoints
 from warmfleet_router.tokenization import Encoders
@@ -79,7 +80,6 @@ def build_router(settings: RouterSettings, discovery: Discovery | None = None) -
     """A router that has not been started; `discovery` replaces the settings' list of endpoints."""
     # Counters start at 1 in each life, and workers remember the highest per id: an id lives once.
     life_id = f"{settings.router_id}-{secrets.token_hex(4)}"
-    upstream = Upstream()
     leases = Leases(life_id)
     index = PrefixIndex()
     metrics = RouterMetrics()
@@ -91,6 +91,17 @@ def build_router(settings: RouterSettings, discovery: Discovery | None = None) -
         _log.warning("worker ejected", uid=uid, cause=cause.value, reason=reason, seconds=round(seconds, 1))
 
     breakers = Breakers(settings.breaker, now=leases.now, on_ejected=on_ejected, on_panic=metrics.on_panic)
+
+    def on_hung(uid: str) -> None:
+        view = fleet.view(uid)
+        if view is not None:
+            breakers.eject(uid, view.epoch, Cause.SILENT, "neither answers nor sends events")
+
+    def worker_silence(uid: str) -> float:
+        return fleet.wordless_seconds(uid)
+
+    silence = SilenceWatch(settings.silence, worker_silence=worker_silence, on_hung=on_hung)
+    upstream = Upstream(silence=silence)
 
     def on_gone(uid: str) -> None:
         for kept in (leases, breakers, outliers):
@@ -171,7 +182,7 @@ def build_router(settings: RouterSettings, discovery: Discovery | None = None) -
     )
     return Router(
         settings=settings,
-        parts=(upstream, fleet, encoders, *([keys] if keys is not None else [])),
+        parts=(upstream, silence, fleet, encoders, *([keys] if keys is not None else [])),
         fleet=fleet,
         leases=leases,
         breakers=breakers,

@@ -98,6 +98,11 @@ class Fleet:
         stream = self._streams.get(uid)
         return self._view(stream) if stream is not None else None
 
+    def wordless_seconds(self, uid: str) -> float:
+        """Time since a worker's last sign of life on its event stream; 0 for one that is not followed."""
+        stream = self._streams.get(uid)
+        return stream.wordless_seconds(self._clock()) if stream is not None else 0.0
+
     def models(self) -> list[str]:
         """Every served name of the fleet, sorted."""
         streams = self._streams.values()

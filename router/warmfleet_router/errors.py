@@ -23,3 +23,8 @@ class StreamUnavailableError(WarmfleetError):
 
     Every `EventSource` raises this for transport faults, whatever its HTTP client calls them.
     """
+
+    def __init__(self, reason: str, *, is_silent: bool = False) -> None:
+        """`is_silent`: nothing was heard at all, where others at least refuse or hang up."""
+        super().__init__(reason)
+        self.is_silent = is_silent

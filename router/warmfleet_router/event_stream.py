@@ -42,7 +42,7 @@ from warmfleet_contracts.kv_events import (
 )
 from warmfleet_contracts.resident import PositionGapError, SetMismatchError
 from warmfleet_router.discovery import Endpoint
-from warmfleet_router.errors import HelloRefusedError
+from warmfleet_router.errors import HelloRefusedError, StreamUnavailableError
 from warmfleet_router.prefix_index import IndexFullError, PrefixIndex, Suspicion
 
 NONCE_BYTES: Final = 16
@@ -124,6 +124,8 @@ class WorkerStream:
         self._nonce = b""
         self._verified = False  # the hello of the connection that is open now
         self._heard_at: float | None = None
+        self._word_at: float | None = None  # the last message
+        self._hung_up = False  # it ended or refused the stream since then, which the dead do not do
         self._lost_at: float | None = None
         self._reopening = False  # lost, and no attempt to reopen has failed yet
         self._resyncs: deque[float] = deque(maxlen=timing.resync_limit)
@@ -147,6 +149,7 @@ class WorkerStream:
             ResyncNeededError: the set is lost; reopen the stream.
             ContractError: the message has no place here; reopen the stream.
         """
+        self._word_at, self._hung_up = now, False
         if isinstance(message, Hello):
             self._greet(message, now)
             return
@@ -163,9 +166,10 @@ class WorkerStream:
         if self._load_only_until is None:
             self._index_frame(message, now)
 
-    def lost(self, reason: str, now: float) -> None:
-        """The stream ended, failed, or could not be opened."""
+    def lost(self, reason: str, now: float, *, is_silent: bool = False) -> None:
+        """The stream ended, failed, or could not be opened; `is_silent` if the worker did not even say so."""
         self.trouble = reason
+        self._hung_up = not is_silent
         self._reopening = self._verified
         if self._verified:
             self._lost_at = now
@@ -196,6 +200,12 @@ class WorkerStream:
         if self.load.total_blocks <= 0:
             return "the engine is not ready yet"
         return "draining" if self.load.draining else ""
+
+    def wordless_seconds(self, now: float) -> float:
+        """Time since the worker's last message, infinite before the first; 0 if it hung up since."""
+        if self._hung_up:
+            return 0.0
+        return now - self._word_at if self._word_at is not None else float("inf")
 
     def is_load_only(self, now: float) -> bool:
         """Whether events are ignored for a while because they kept contradicting themselves."""
@@ -330,19 +340,21 @@ async def follow(
     backoff_seconds = timing.first_backoff_seconds
     while True:
         opened_at = clock()
-        reason = await _read_once(stream, source, clock)
+        reason, is_silent = await _read_once(stream, source, clock)
         now = clock()
         if reason != stream.trouble:
             _log.info("event stream lost", uid=stream.endpoint.uid, name=stream.endpoint.name, reason=reason)
-        stream.lost(reason, now)
+        stream.lost(reason, now, is_silent=is_silent)
         if now - opened_at >= timing.settled_seconds:
             backoff_seconds = timing.first_backoff_seconds
         await asyncio.sleep(backoff_seconds * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
         backoff_seconds = min(backoff_seconds * 2, timing.longest_backoff_seconds)
 
 
-async def _read_once(stream: WorkerStream, source: EventSource, clock: Callable[[], float]) -> str:
-    """One connection, from opening to its end; why it ended."""
+async def _read_once(
+    stream: WorkerStream, source: EventSource, clock: Callable[[], float]
+) -> tuple[str, bool]:
+    """One connection, from opening to its end; why it ended, and whether by silence."""
     nonce = secrets.token_bytes(NONCE_BYTES)
     epoch, after = stream.opening(nonce)
     reader = MessageReader()
@@ -352,15 +364,17 @@ async def _read_once(stream: WorkerStream, source: EventSource, clock: Callable[
                 async with asyncio.timeout(stream.silence_seconds()):
                     data = await anext(chunks, None)
                 if data is None:
-                    return "the worker closed the stream"
+                    return "the worker closed the stream", False
                 for message in reader.feed(data):
                     stream.received(message, clock())
     except TimeoutError:
         stream.silent()
-        return "the worker is silent"
+        return "the worker is silent", True
+    except StreamUnavailableError as error:
+        return str(error), error.is_silent
     except (WarmfleetError, OSError) as error:
-        return str(error)
+        return str(error), False
     except Exception:  # noqa: BLE001
         # The task must outlive any fault of one connection: without it the worker would be lost for good.
         _log.exception("event stream failed unexpectedly", uid=stream.endpoint.uid)
-        return "internal error"
+        return "internal error", False

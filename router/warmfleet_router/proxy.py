@@ -19,6 +19,7 @@ from warmfleet_contracts.worker_api import (
     CACHED_TOKENS_HEADER,
     DISPATCH_HEADER,
     LAST_BLOCK_HEADER,
+    MISDIRECTED_STATUS,
     POSITION_HEADER,
     PROMPT_TOKENS_HEADER,
     REQUEST_ID_HEADER,
@@ -49,6 +50,7 @@ from warmfleet_router.refusals import (
 )
 from warmfleet_router.request_prompts import RequestPrompts
 from warmfleet_router.retry_budget import RetryBudget
+from warmfleet_router.silence import Patience
 from warmfleet_router.upstream import (
     Headers,
     Upstream,
@@ -60,8 +62,9 @@ from warmfleet_router.upstream import (
 )
 
 MAX_TRIES: Final = 3
+STREAM_HEAD_SECONDS: Final = 30.0
+"""A worker answers a stream's headers on admission, or after 10 s in its queue."""
 MAX_PLAIN_BODY_BYTES: Final = 64 * 1024 * 1024
-MISDIRECTED_STATUS: Final = 421
 RETRIED_STATUSES: Final = frozenset({401, 403, MISDIRECTED_STATUS, 429, 502, 503})
 """A worker that is overloaded, draining or without its engine has computed nothing for this request. 401, 403
 and 421 are between router and worker: not the token, or not the process, that is expected at the address."""
@@ -227,6 +230,8 @@ class Proxy:
                 call.path,
                 headers=self._headers(exchange),
                 body=call.body,
+                wait_seconds=STREAM_HEAD_SECONDS if call.stream else None,
+                patience=Patience.STREAM if call.stream else Patience.PLAIN,
             ) as response:
                 lease.seated()
                 attempt.headers_after_ms = self._age_ms(call)

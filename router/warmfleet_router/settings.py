@@ -23,6 +23,7 @@ from warmfleet_router.key_source import read_key_file
 from warmfleet_router.outliers import OutlierSettings
 from warmfleet_router.retry_budget import RetryBudgetSettings
 from warmfleet_router.scorers import POLICIES
+from warmfleet_router.silence import SilenceSettings
 
 MIN_SALT_KEY_BYTES: Final = 16
 MAX_ENDPOINTS_FILE_BYTES: Final = 4 * 1024 * 1024
@@ -64,6 +65,7 @@ class RouterSettings:
     """Decisions kept for `/internal/decisions` and `/debug/decisions`."""
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
     outliers: OutlierSettings = field(default_factory=OutlierSettings)
+    silence: SilenceSettings = field(default_factory=SilenceSettings)
     retry_budget: RetryBudgetSettings = field(default_factory=RetryBudgetSettings)
     max_in_flight: int = 4096
     """Requests at once; the next one is answered 429."""

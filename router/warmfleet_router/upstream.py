@@ -15,26 +15,30 @@ from typing import Final
 import aiohttp
 
 from warmfleet_contracts.errors import WarmfleetError
-from warmfleet_contracts.worker_api import KV_EVENTS_PATH, NONCE_HEADER
+from warmfleet_contracts.worker_api import KV_EVENTS_PATH, NONCE_HEADER, UID_HEADER
 from warmfleet_router.discovery import Endpoint
 from warmfleet_router.errors import StreamUnavailableError
+from warmfleet_router.silence import Patience, SilenceSettings, SilenceWatch, Wait
 
 Headers = Sequence[tuple[str, str]]
 
 CONNECT_SECONDS: Final = 3.0
-SILENCE_SECONDS: Final = 60.0
-"""A worker pings its streams every 10 s; one that says nothing in the middle of an answer for this long is
-taken for dead."""
 INLINE_BODY_BYTES: Final = 512 * 1024
 PROBE_AFTER_SECONDS: Final = 10
 PROBE_EVERY_SECONDS: Final = 5
 PROBES: Final = 3
 """A node that vanishes without a word is noticed after 25 s, even while a request waits for its admission."""
-READ_BYTES: Final = 256 * 1024
+READ_BYTES: Final = 64 * 1024
+"""What is read ahead of a slow client, per stream; the library stops reading at twice as much."""
 
 
 class UpstreamError(WarmfleetError):
     """A worker did not answer as it should. The text holds no address."""
+
+    def __init__(self, reason: str, *, is_silent: bool = False) -> None:
+        """`is_silent`: it said nothing, where others at least refuse or hang up."""
+        super().__init__(reason)
+        self.is_silent = is_silent
 
 
 class UpstreamUnreachableError(UpstreamError):
@@ -57,7 +61,7 @@ class UpstreamResponse:
     headers: Mapping[str, str]
     """Case-insensitive."""
     _response: aiohttp.ClientResponse
-    _silence_seconds: float | None
+    _wait: Wait
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives, cut anywhere.
@@ -65,17 +69,25 @@ class UpstreamResponse:
         Raises:
             UpstreamBrokenError: the worker died or fell silent.
         """
-        content = self._response.content
+        content, wait = self._response.content, self._wait
+        watch = wait.watch
+        wait.give_up = self._give_up
         try:
             while True:
-                # A timeout of its own: until the headers the request may wait, from here on silence counts.
-                async with asyncio.timeout(self._silence_seconds):
-                    chunk = await content.readany()
+                # Only reading counts: while a slow client holds us up, the silence is ours.
+                wait.since = watch.tick
+                chunk = await content.readany()
+                wait.since = None
                 if not chunk:
                     return
                 yield chunk
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (aiohttp.ClientError, OSError) as error:
             raise UpstreamBrokenError(_reason(error)) from error
+        finally:
+            wait.since = None
+
+    def _give_up(self) -> None:
+        self._response.content.set_exception(UpstreamBrokenError("the worker fell silent", is_silent=True))
 
     async def body(self, limit_bytes: int) -> bytes:
         """The whole body.
@@ -96,10 +108,11 @@ class Upstream:
     """Connections to all workers. Open with `start`, close with `stop`, inside one event loop."""
 
     def __init__(
-        self, *, connect_seconds: float = CONNECT_SECONDS, silence_seconds: float = SILENCE_SECONDS
+        self, *, connect_seconds: float = CONNECT_SECONDS, silence: SilenceWatch | None = None
     ) -> None:
+        """Without `silence` nobody ends a read from a silent worker."""
         self._connect_seconds = connect_seconds
-        self._silence_seconds = silence_seconds
+        self._silence = silence if silence is not None else unwatched()
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
@@ -130,33 +143,32 @@ class Upstream:
         headers: Headers = (),
         body: bytes = b"",
         wait_seconds: float | None = None,
-        unbounded_silence: bool = False,
+        patience: Patience = Patience.BRIEF,
     ) -> AsyncGenerator[UpstreamResponse, None]:
         """Send a request with the worker's token; leaving the block early closes the connection.
 
-        `wait_seconds` bounds the wait for the response headers; None waits as long as the client does,
-        because a worker answers only when it has admitted the request.
+        `wait_seconds` bounds the wait for the response headers; None waits for as long as the worker lives,
+        because it answers only when it has admitted the request.
 
         Raises:
             UpstreamUnreachableError: before the response headers.
         """
-        response = await self._open(
-            endpoint,
-            method,
-            path,
-            headers=headers,
-            body=body,
-            wait_seconds=wait_seconds,
-        )
-        silence_seconds = None if unbounded_silence else self._silence_seconds
-        try:
-            yield UpstreamResponse(response.status, response.headers, response, silence_seconds)
-        finally:
-            # Returns a finished connection to the pool and closes any other: that cancels the request.
-            if response.content.at_eof():
-                response.release()
-            else:
-                response.close()
+        deadline = asyncio.timeout(wait_seconds)
+        with self._silence.wait(endpoint.uid, patience, lambda: _expire(deadline)) as wait:
+            # The hello proves more than this header can; whoever refuses that is to be heard.
+            addressed = [] if patience is Patience.ENDLESS else [(UID_HEADER, endpoint.uid)]
+            response = await self._open(
+                endpoint, method, path, headers=[*addressed, *headers], body=body, deadline=deadline
+            )
+            wait.headers_came()
+            try:
+                yield UpstreamResponse(response.status, response.headers, response, wait)
+            finally:
+                # Returns a finished connection to the pool and closes any other: that cancels the request.
+                if response.content.at_eof():
+                    response.release()
+                else:
+                    response.close()
 
     async def open(
         self, endpoint: Endpoint, epoch: str, after: int, nonce: bytes
@@ -170,14 +182,14 @@ class Upstream:
         headers = [(NONCE_HEADER, nonce.hex())]
         try:
             async with self.request(
-                endpoint, "GET", path, headers=headers, unbounded_silence=True
+                endpoint, "GET", path, headers=headers, patience=Patience.ENDLESS
             ) as response:
                 if response.status != 200:
                     raise StreamUnavailableError(f"the event stream was refused with {response.status}")
                 async for chunk in response.chunks():
                     yield chunk
         except UpstreamError as error:
-            raise StreamUnavailableError(str(error)) from error
+            raise StreamUnavailableError(str(error), is_silent=error.is_silent) from error
 
     async def _open(
         self,
@@ -187,7 +199,7 @@ class Upstream:
         *,
         headers: Headers,
         body: bytes,
-        wait_seconds: float | None,
+        deadline: asyncio.Timeout,
     ) -> aiohttp.ClientResponse:
         if self._session is None:
             raise UpstreamUnreachableError("the router is shutting down")
@@ -204,10 +216,12 @@ class Upstream:
             allow_redirects=False,
         )
         try:
-            async with asyncio.timeout(wait_seconds):
+            async with deadline:
                 response = await opening
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise UpstreamUnreachableError(_reason(error)) from error
+            raise UpstreamUnreachableError(
+                _reason(error), is_silent=isinstance(error, TimeoutError)
+            ) from error
         return response
 
 
@@ -221,6 +235,16 @@ def _probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:
         probed.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_EVERY_SECONDS)
         probed.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
     return probed
+
+
+def unwatched() -> SilenceWatch:
+    """A watch that has not been started."""
+    return SilenceWatch(SilenceSettings(), worker_silence=lambda _: 0.0, on_hung=lambda _: None)
+
+
+def _expire(deadline: asyncio.Timeout) -> None:
+    if not deadline.expired():
+        deadline.reschedule(asyncio.get_running_loop().time())
 
 
 def _reason(error: BaseException) -> str:

@@ -8,6 +8,7 @@ import pytest
 from warmfleet_router.discovery import Endpoint
 from warmfleet_router.errors import StreamUnavailableError
 from warmfleet_router.forwarded import request_headers, without_cache_salt
+from warmfleet_router.silence import SilenceSettings, SilenceWatch
 from warmfleet_router.upstream import (
     Upstream,
     UpstreamBrokenError,
@@ -42,10 +43,15 @@ class Peer:
 
 @pytest.fixture
 async def upstream() -> AsyncGenerator[Upstream, None]:
-    client = Upstream(connect_seconds=1.0, silence_seconds=0.2)
+    silence = SilenceWatch(
+        SilenceSettings(answer_seconds=0.5), worker_silence=lambda _: 0.0, on_hung=lambda _: None
+    )
+    client = Upstream(connect_seconds=1.0, silence=silence)
+    await silence.start()
     await client.start()
     yield client
     await client.stop()
+    await silence.stop()
 
 
 async def serve(peer: Peer) -> tuple[asyncio.Server, Endpoint]:
@@ -105,7 +111,7 @@ async def test_silence_before_the_headers_is_the_clients_business(upstream: Upst
     server, endpoint = await serve(peer)
     async with server:
         asking = asyncio.create_task(read(upstream, endpoint))
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.8)
         assert not asking.done()
 
         asking.cancel()

@@ -37,12 +37,14 @@ from warmfleet_contracts.worker_api import (
     DISPATCH_HEADER,
     KV_EVENTS_PATH,
     LAST_BLOCK_HEADER,
+    MISDIRECTED_STATUS,
     NONCE_HEADER,
     POSITION_HEADER,
     PROMPT_TOKENS_HEADER,
     ROUTER_ID_HEADER,
     SALT_HEADER,
     TOKENIZER_PATH,
+    UID_HEADER,
     PromptAssets,
 )
 from warmfleet_testing.digests import digest_of
@@ -64,6 +66,10 @@ class Faults:
     """Close the connection after this many events, in the middle of the next one."""
     hold_headers: bool = False
     """Never answer."""
+    hold_after_events: int | None = None
+    """Say nothing more after this many events."""
+    silent_events: bool = False
+    """Send no frame on the event stream."""
     wrong_last_block: bool = False
 
 
@@ -132,8 +138,13 @@ class StubWorker:
             digest=digest_of(self.resident),
             load=self.load,
         )
-        for queue in self._subscribers:
+        for queue in self._subscribers if not self.faults.silent_events else ():
             queue.put_nowait(encode_message(frame))
+
+    async def _heartbeats(self) -> None:
+        while True:
+            await asyncio.sleep(0.5)
+            self.publish()
 
     async def _kv_events(self, request: web.Request) -> web.StreamResponse:
         nonce = bytes.fromhex(request.headers[NONCE_HEADER])
@@ -184,6 +195,8 @@ class StubWorker:
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         self.requests.append({name.lower(): value for name, value in request.headers.items()})
+        if request.headers.get(UID_HEADER, self.uid) != self.uid:
+            return web.Response(status=MISDIRECTED_STATUS)
         body = await request.read()
         self.bodies.append(body)
         self.arrived.set()
@@ -249,6 +262,8 @@ class StubWorker:
             await response.write(b'data: {"role": "assistant"}\n\n')
         await self._prefill(len(tokens) - cached, hashes)
         for number in range(self.events):
+            if faults.hold_after_events == number:
+                await asyncio.Event().wait()
             if faults.die_after_events == number:
                 await response.write(b'data: {"half": ')
                 await asyncio.sleep(0.01)
@@ -311,7 +326,9 @@ class StubWorker:
         await site.start()
         self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         ready.set()
+        heartbeats = asyncio.create_task(self._heartbeats())
         await asyncio.to_thread(stop.wait)
+        heartbeats.cancel()
         await runner.cleanup()
 
 

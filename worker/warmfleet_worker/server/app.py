@@ -1,25 +1,41 @@
 """All routes of a worker."""
 
+from starlette.middleware import Middleware
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from warmfleet_contracts.http.app import openai_app
 from warmfleet_contracts.http.document import document_route
 from warmfleet_contracts.http.edge import Edge
 from warmfleet_contracts.worker_api import CACHE_PATH, KV_EVENTS_PATH, TOKENIZER_PATH
+from warmfleet_worker.server.addressee import Addressee
 from warmfleet_worker.server.bearer import BearerToken
+from warmfleet_worker.server.events import EventHub
 from warmfleet_worker.server.internal import InternalEndpoints
 from warmfleet_worker.server.openai_endpoints import OpenAIEndpoints
 from warmfleet_worker.server.probes import Probes
 from warmfleet_worker.server.state import WorkerState
 
 
+class Busy:
+    """Says on the event stream that the worker is alive, from a request's arrival to its answer's end."""
+
+    def __init__(self, app: ASGIApp, events: EventHub) -> None:
+        self._app = app
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._events.busy():
+            await self._app(scope, receive, send)
+
+
 def build_app(worker: WorkerState) -> ASGIApp:
     """The worker as an ASGI application."""
     openai, internal, probes = OpenAIEndpoints(worker), InternalEndpoints(worker), Probes(worker)
+    busy = [Middleware(Busy, worker.events)]
     routes = [
-        Route("/v1/chat/completions", openai.chat, methods=["POST"]),
-        Route("/v1/completions", openai.completion, methods=["POST"]),
+        Route("/v1/chat/completions", openai.chat, methods=["POST"], middleware=busy),
+        Route("/v1/completions", openai.completion, methods=["POST"], middleware=busy),
         Route("/v1/models", openai.models, methods=["GET"]),
         Route("/v1/models/{id:path}", openai.model, methods=["GET"]),
         Route("/tokenize", openai.tokenize, methods=["POST"]),
@@ -35,4 +51,5 @@ def build_app(worker: WorkerState) -> ASGIApp:
         Route(CACHE_PATH, internal.cache, methods=["GET"]),
         Route(CACHE_PATH, internal.clear_cache, methods=["DELETE"]),
     ]
-    return Edge(openai_app(routes), refusal=BearerToken(worker.settings.token).refusal)
+    addressee = Addressee(worker.settings.uid, BearerToken(worker.settings.token).refusal)
+    return Edge(openai_app(routes), refusal=addressee.refusal)

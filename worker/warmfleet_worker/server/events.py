@@ -6,7 +6,8 @@ engine never waits for a router; a subscriber that reads too slowly loses its st
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -101,6 +102,7 @@ class EventHub:
         self._replay = ReplayBuffer()
         self._subscribers: set[Subscriber] = set()
         self._flush_handle: asyncio.TimerHandle | None = None
+        self._requests = 0
         self._draining = False
         self._closed = False
         self._started = asyncio.Event()
@@ -147,6 +149,17 @@ class EventHub:
         self._load = load
         if news:
             self._flush_within(COALESCE_SECONDS)
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """A request is in hand: until it ends routers hear at least once per busy heartbeat."""
+        self._requests += 1
+        if self._started.is_set() and not self._closed:
+            self._flush_within(BUSY_HEARTBEAT_SECONDS)
+        try:
+            yield
+        finally:
+            self._requests -= 1
 
     def drain(self) -> None:
         """Say at once that this worker is draining."""
@@ -202,7 +215,7 @@ class EventHub:
         self._flush_handle = loop.call_later(seconds, self._flush)
 
     def _schedule_heartbeat(self) -> None:
-        busy = self._load.running_sequences or self._load.waiting_sequences
+        busy = self._requests or self._load.running_sequences or self._load.waiting_sequences
         self._flush_within(BUSY_HEARTBEAT_SECONDS if busy else IDLE_HEARTBEAT_SECONDS)
 
     def _flush(self) -> None:

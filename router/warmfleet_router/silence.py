@@ -1,0 +1,148 @@
+"""Which workers have fallen silent in the middle of something, told apart from those that merely take long.
+
+A worker speaks on two channels: its answers, and the event stream, on which it sends a frame at least every
+second from a request's arrival to its answer's end, prefill or not. Silence on both for `hung_seconds` means
+that the process is stopped, cut off or stuck; on the answer alone, for `answer_seconds`, that this connection
+is lost: streams carry a ping every 10 s.
+
+Time is counted in ticks of the router's own loop. A router that was stopped, or starved of its core, sees one
+tick when it goes on, and blames nobody.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+import structlog
+
+TICK_SECONDS: Final = 0.25
+
+_log = structlog.get_logger("warmfleet.router.silence")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SilenceSettings:
+    """How long a worker may say nothing."""
+
+    hung_seconds: float = 3.0
+    """On its answer and on its event stream."""
+    answer_seconds: float = 30.0
+    """On a stream's connection while the event stream goes on: three pings missed."""
+
+
+class Patience(Enum):
+    """What a request tells of its worker's silence."""
+
+    BRIEF = "brief"
+    """The body comes without long pauses."""
+    PLAIN = "plain"
+    """A plain answer comes at the end; until then the worker is busy, and its event stream says so."""
+    STREAM = "stream"
+    """As `PLAIN`, and the body has no long pauses: there are pings."""
+    ENDLESS = "endless"
+    """An event stream: its reader keeps the deadlines."""
+
+
+class Wait:
+    """Reads of one exchange with a worker. Cheap: a read costs two assignments."""
+
+    __slots__ = ("_patience", "answer_ticks", "give_up", "is_busy", "since", "uid", "watch")
+
+    def __init__(
+        self, watch: "SilenceWatch", uid: str, patience: Patience, give_up: Callable[[], None]
+    ) -> None:
+        self._patience = patience
+        self.watch = watch
+        self.uid = uid
+        self.is_busy = patience in {Patience.PLAIN, Patience.STREAM}
+        """Whether the worker would send events, were it alive."""
+        self.give_up = give_up
+        """Ends the read; called at most once per read."""
+        self.since: int | None = watch.tick
+        """Tick at which the present read began; None between reads."""
+        self.answer_ticks: int | None = None
+        """How long a read may last while the worker itself is alive; None is as long as it takes."""
+
+    def headers_came(self) -> None:
+        """From now on pauses count where the body should have none."""
+        self.since = None
+        if self._patience in {Patience.BRIEF, Patience.STREAM}:
+            self.answer_ticks = self.watch.answer_ticks
+
+
+class SilenceWatch:
+    """All reads of one router.
+
+    `worker_silence(uid)` gives the seconds since a worker's last word on its event stream; `on_hung(uid)`
+    hears, in every sweep, of a worker that is silent on both.
+    """
+
+    def __init__(
+        self,
+        settings: SilenceSettings,
+        *,
+        worker_silence: Callable[[str], float],
+        on_hung: Callable[[str], None],
+    ) -> None:
+        self.tick = 0
+        self.answer_ticks = _ticks(settings.answer_seconds)
+        self._settings = settings
+        self._hung_ticks = _ticks(settings.hung_seconds)
+        self._worker_silence = worker_silence
+        self._on_hung = on_hung
+        self._waits: set[Wait] = set()
+        self._sweeper: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def wait(self, uid: str, patience: Patience, give_up: Callable[[], None]) -> Iterator[Wait]:
+        """One exchange; the wait for its headers begins now."""
+        wait = Wait(self, uid, patience, give_up)
+        if patience is not Patience.ENDLESS:
+            self._waits.add(wait)
+        try:
+            yield wait
+        finally:
+            self._waits.discard(wait)
+
+    async def start(self) -> None:
+        self._sweeper = asyncio.create_task(self._run(), name="silence watch")
+
+    async def stop(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._sweeper
+            self._sweeper = None
+
+    def sweep(self) -> None:
+        """One tick: end every read that has waited in vain."""
+        self.tick += 1
+        hung: dict[str, bool] = {}
+        for wait in list(self._waits):
+            if wait.since is None:
+                continue
+            quiet, uid = self.tick - wait.since, wait.uid
+            if wait.is_busy and quiet >= self._hung_ticks and uid not in hung:
+                hung[uid] = self._worker_silence(uid) >= self._settings.hung_seconds
+                if hung[uid]:
+                    self._on_hung(uid)
+            is_hung = wait.is_busy and quiet >= self._hung_ticks and hung[uid]
+            if is_hung or (wait.answer_ticks is not None and quiet >= wait.answer_ticks):
+                wait.since = None
+                wait.give_up()
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            try:
+                self.sweep()
+            except Exception:  # noqa: BLE001
+                # Without it no hung worker would be noticed for the rest of this router's life.
+                _log.exception("silence sweep failed")
+
+
+def _ticks(seconds: float) -> int:
+    return max(round(seconds / TICK_SECONDS), 1)

@@ -1,0 +1,92 @@
+"""Who is given up for silence: sweeps are ticks, so the test is the clock."""
+
+from warmfleet_router.silence import TICK_SECONDS, Patience, SilenceSettings, SilenceWatch
+
+
+class Bench:
+    def __init__(self, **worker_silence: float) -> None:
+        self.worker_silence = worker_silence
+        self.hung: list[str] = []
+        self.given_up: list[str] = []
+        self.watch = SilenceWatch(
+            SilenceSettings(hung_seconds=3.0, answer_seconds=30.0),
+            worker_silence=self.worker_silence.__getitem__,
+            on_hung=self.hung.append,
+        )
+
+    def wait(self, uid, patience=Patience.STREAM):
+        return self.watch.wait(uid, patience, lambda: self.given_up.append(uid))
+
+    def pass_seconds(self, seconds: float) -> None:
+        for _ in range(round(seconds / TICK_SECONDS)):
+            self.watch.sweep()
+
+
+def test_a_long_prefill_is_waited_for_while_the_worker_lives() -> None:
+    bench = Bench(alive=0.5)
+    with bench.wait("alive"), bench.wait("alive", Patience.PLAIN):
+        bench.pass_seconds(3600)
+
+    assert bench.given_up == []
+
+
+def test_silence_on_both_channels_for_three_seconds_ends_every_exchange_of_that_worker_alone() -> None:
+    bench = Bench(stopped=10.0, alive=0.1)
+    with bench.wait("stopped"), bench.wait("stopped", Patience.PLAIN), bench.wait("alive"):
+        bench.pass_seconds(2.75)
+        assert bench.given_up == []
+        bench.pass_seconds(0.25)
+        assert bench.given_up == ["stopped", "stopped"]
+        assert set(bench.hung) == {"stopped"}
+        bench.pass_seconds(10)
+
+    assert bench.given_up == ["stopped", "stopped"]
+
+
+def test_an_answer_that_flows_keeps_its_worker_alive_whatever_its_event_stream_does() -> None:
+    bench = Bench(mute=100.0)
+    with bench.wait("mute") as wait:
+        wait.headers_came()
+        for _ in range(40):
+            wait.since = bench.watch.tick
+            bench.pass_seconds(2)
+            wait.since = None
+
+    assert bench.given_up == []
+
+
+def test_time_that_a_slow_client_takes_is_not_the_workers() -> None:
+    bench = Bench(stopped=100.0)
+    with bench.wait("stopped") as wait:
+        wait.headers_came()
+        bench.pass_seconds(100)
+
+    assert bench.given_up == []
+
+
+def test_a_stream_without_pings_is_lost_although_its_worker_lives() -> None:
+    bench = Bench(alive=0.1)
+    with bench.wait("alive") as stream, bench.wait("alive", Patience.PLAIN) as plain:
+        for wait in (stream, plain):
+            wait.headers_came()
+            wait.since = bench.watch.tick
+        bench.pass_seconds(30)
+
+    assert bench.given_up == ["alive"]
+
+
+def test_an_event_stream_keeps_its_own_deadlines() -> None:
+    bench = Bench(idle=11.0)
+    with bench.wait("idle", Patience.ENDLESS):
+        bench.pass_seconds(100)
+
+    assert (bench.given_up, bench.hung) == ([], [])
+
+
+def test_a_router_that_was_stopped_blames_nobody() -> None:
+    """An hour passes between two ticks: every frame is an hour old by the clock, and one tick by ours."""
+    bench = Bench(alive=3600.0)
+    with bench.wait("alive"):
+        bench.pass_seconds(TICK_SECONDS)
+
+    assert (bench.given_up, bench.hung) == ([], [])
