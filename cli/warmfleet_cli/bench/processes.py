@@ -41,6 +41,7 @@ class LocalProcess:
     """A server of ours that was started; `listening` and `ready` wait for it."""
 
     name: str
+    pid: int
     log: LogFile
     exited: "asyncio.Task[int]"
 
@@ -95,7 +96,7 @@ async def spawned(
         child = Child([sys.executable, "-m", *arguments], environment={**os.environ, **environment}, log=log)
         exited = asyncio.create_task(child.wait(), name=f"exit of {name}")
         try:
-            yield LocalProcess(name, log, exited)
+            yield LocalProcess(name, child.pid, log, exited)
         finally:
             await _stop(child, exited)
     finally:

@@ -1,0 +1,200 @@
+"""A router process in front of a stub fleet, on a core of its own, and what the two cost.
+
+Three processes: the router, the stub fleet, and the load generator, which is the benchmark itself. The router
+gets the first core for itself where there is a second one for the other two.
+"""
+
+import contextlib
+import datetime as dt
+import os
+import random
+import re
+import secrets
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import msgspec
+from stub_fleet import CHAT_PATH, MODEL_NAME, benchmark_assets
+
+from warmfleet_cli.bench.machine import cpu_model
+from warmfleet_cli.bench.processes import LocalProcess, spawned
+from warmfleet_contracts.keys import KeyEntry, KeyFile, TenantEntry, digest_of_key, encode_key_file, new_key
+from warmfleet_contracts.names import HOME_VARIABLE, SALT_KEY_VARIABLE
+from warmfleet_contracts.prompts import PromptEncoder
+from warmfleet_router.settings import read_endpoints
+
+COMPLETIONS_PATH: Final = "/v1/completions"
+_ROOT: Final = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """Who runs where."""
+
+    router: frozenset[int]
+    others: frozenset[int]
+
+    @classmethod
+    def shared_out(cls, cores: Sequence[int]) -> "Cores":
+        """The first of `cores` for the router alone, if there are others."""
+        return cls(frozenset(cores[:1]), frozenset(cores[1:] or cores))
+
+    def line(self) -> str:
+        if self.router == self.others:
+            return f"router, stub fleet and load generator share core {min(self.router)}"
+        others = ", ".join(map(str, sorted(self.others)))
+        return f"router on core {min(self.router)}; stub fleet and load generator on {others}"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a process has used so far."""
+
+    cpu_seconds: float
+    peak_resident_bytes: int
+
+    @classmethod
+    def of(cls, pid: int) -> "Usage":
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        cpu_seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        peak = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+        return cls(cpu_seconds, int(peak[1]) * 1024 if peak else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRouter:
+    """The two processes, and how to reach them."""
+
+    url: str
+    key: str
+    pid: int
+    workers: tuple[tuple[str, str], ...]
+    """URL and token of each stub worker."""
+    http: httpx.AsyncClient
+
+    @property
+    def usage(self) -> Usage:
+        return Usage.of(self.pid)
+
+    async def decisions(self, limit: int) -> list[dict[str, Any]]:
+        """The router's newest decisions."""
+        response = await self.http.get(
+            f"{self.url}/internal/decisions?limit={limit}", headers={"authorization": f"Bearer {self.key}"}
+        )
+        decisions: list[dict[str, Any]] = response.raise_for_status().json()["decisions"]
+        return decisions
+
+
+@contextlib.asynccontextmanager
+async def measured_router(folder: Path, cores: Cores, *, blocks: int) -> AsyncIterator[MeasuredRouter]:
+    """Router and fleet, ready and with every block in the index; logs and files go to `folder`."""
+    endpoints_path, keys_path = folder / "endpoints.json", folder / "keys.json"
+    key = _write_keys(keys_path)
+    path = os.pathsep.join([str(Path(__file__).parent), str(_ROOT / "tests" / "support")])
+    environment = {
+        "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), path])),
+        SALT_KEY_VARIABLE: secrets.token_hex(32),
+    }
+    os.sched_setaffinity(0, cores.others)
+    fleet_arguments = ["stub_fleet", "--endpoints-file", str(endpoints_path), "--blocks", str(blocks)]
+    router_arguments = ["warmfleet_router", "--port", "0", "--endpoints-file", str(endpoints_path)]
+    router_arguments += ["--keys-file", str(keys_path), "--policy", "LowestCost"]
+    async with contextlib.AsyncExitStack() as stack:
+        http = await stack.enter_async_context(httpx.AsyncClient(timeout=30, trust_env=False))
+        fleet = await stack.enter_async_context(
+            spawned("stub-fleet", fleet_arguments, log_folder=folder, environment=environment)
+        )
+        await fleet.listening()
+        with _affinity(cores.router):
+            router: LocalProcess = await stack.enter_async_context(
+                spawned(
+                    "router",
+                    router_arguments,
+                    log_folder=folder,
+                    environment=environment | {HOME_VARIABLE: str(folder)},
+                )
+            )
+        url = await router.ready(http)
+        workers = tuple(
+            (endpoint.url, endpoint.token.decode()) for endpoint in read_endpoints(endpoints_path)
+        )
+        yield MeasuredRouter(url, key, router.pid, workers, http)
+
+
+class Prompts:
+    """Request bodies with prompts of a given length, from the words of this project's own documents."""
+
+    def __init__(self, tokens: int, *, seed: int = 0) -> None:
+        self._encoder = PromptEncoder.from_assets(benchmark_assets())
+        self._random = random.Random(seed)
+        self._tokens = tokens
+        texts = [path.read_text(encoding="utf-8") for path in sorted(_ROOT.glob("**/*.md"))]
+        sentences = re.split(r"(?<=[.:;])\s+|\n\n+", "\n\n".join([(_ROOT / "LICENSE").read_text(), *texts]))
+        plain = [text for text in sentences if text.strip() and "<|" not in text]
+        self._sentences = [(text + " ", len(self._encoder.encode_text(text))) for text in plain]
+        self._shared = self._text(tokens * 9 // 10)
+
+    def shared_prefix(self, max_tokens: int) -> tuple[str, bytes]:
+        """A chat: nine tenths are a system prompt that all have in common, the rest is the user's own."""
+        messages = [
+            {"role": "system", "content": self._shared},
+            {"role": "user", "content": self._text(self._tokens - self._tokens * 9 // 10)},
+        ]
+        return CHAT_PATH, _body(max_tokens, messages=messages)
+
+    def unique_text(self, max_tokens: int) -> tuple[str, bytes]:
+        """A completion whose text nobody has sent before."""
+        return COMPLETIONS_PATH, _body(max_tokens, prompt=self._text(self._tokens))
+
+    def token_ids(self, max_tokens: int) -> tuple[str, bytes]:
+        """A completion of random token ids."""
+        known = range(32, self._encoder.vocabulary_size)
+        return COMPLETIONS_PATH, _body(max_tokens, prompt=self._random.choices(known, k=self._tokens))
+
+    def _text(self, tokens: int) -> str:
+        pieces: list[str] = []
+        while tokens > 0:
+            text, size = self._random.choice(self._sentences)
+            pieces.append(text)
+            tokens -= size
+        return "".join(pieces)
+
+
+def machine_line() -> str:
+    """The hardware, in a line."""
+    model = cpu_model(Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    return f"{model}, {len(os.sched_getaffinity(0))} cores"
+
+
+def _body(max_tokens: int, **fields: object) -> bytes:
+    options = {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": max_tokens}
+    return msgspec.json.encode({"model": MODEL_NAME, **options, **fields})
+
+
+def _write_keys(path: Path) -> str:
+    """A key file with one tenant; its key's text."""
+    key = new_key()
+    entry = KeyEntry(
+        id=key.id,
+        tenant="benchmark",
+        sha256=digest_of_key(key.text),
+        scopes=("inference", "admin"),
+        created=dt.datetime.now(dt.UTC),
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encode_key_file(KeyFile().with_key(entry, TenantEntry(name="benchmark"))))
+    return key.text
+
+
+@contextlib.contextmanager
+def _affinity(cores: frozenset[int]) -> Iterator[None]:
+    """What is started in the block runs on `cores`."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
