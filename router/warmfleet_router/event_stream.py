@@ -367,6 +367,7 @@ async def _read_once(
                     return "the worker closed the stream", False
                 for message in reader.feed(data):
                     stream.received(message, clock())
+                    await asyncio.sleep(0)  # a snapshot's chunks must not hold up answers one after the other
     except TimeoutError:
         stream.silent()
         return "the worker is silent", True

@@ -7,14 +7,14 @@ Why suspect means "not used" and not "probably right": a worker's missed changes
 a stale set over-promises, sends the prompt where it is not cached and charges that worker too little for
 it. Without the index, the picker still sends siblings of a prefix to the same worker (rendezvous hash),
 and a resync takes milliseconds. A suspect generation is kept all the same: the worker can replay what
-was missed from its position on, and a new snapshot is then applied as a difference.
+was missed from its position on.
 
 Pure state: no clock, no I/O. `event_stream` decides when to call what.
 """
 
 import enum
 from collections.abc import Iterable, Sequence
-from typing import Final, cast
+from typing import Final
 
 from warmfleet_contracts.blocks import BlockHash
 from warmfleet_contracts.errors import ContractError
@@ -22,7 +22,7 @@ from warmfleet_contracts.kv_events import Frame
 from warmfleet_contracts.resident import PositionGapError, ResidentSet, SetMismatchError, SnapshotAssembly
 
 DEFAULT_MAX_BLOCKS: Final = 16_777_216
-"""Blocks over all workers; about 180 bytes each when no two workers hold the same."""
+"""Blocks over all workers; about 110 bytes each."""
 
 
 class IndexFullError(ContractError):
@@ -43,12 +43,11 @@ class Suspicion(enum.IntEnum):
 
 
 class _Worker:
-    """One worker's generations and its bit in the holders' masks."""
+    """One worker's generations."""
 
-    __slots__ = ("bit", "epoch", "live", "reserved_blocks", "suspicion", "under_construction")
+    __slots__ = ("epoch", "live", "reserved_blocks", "suspicion", "under_construction")
 
-    def __init__(self, bit: int, epoch: str) -> None:
-        self.bit = bit
+    def __init__(self, epoch: str) -> None:
         self.epoch = epoch
         self.live: ResidentSet | None = None
         self.suspicion: Suspicion | None = None
@@ -57,23 +56,23 @@ class _Worker:
         """Blocks that the snapshot under construction announced."""
 
     @property
-    def precise(self) -> bool:
-        return self.live is not None and self.suspicion is None
+    def believed(self) -> ResidentSet | None:
+        """The live generation, unless it is suspect."""
+        return self.live if self.suspicion is None else None
 
 
 class PrefixIndex:
-    """Block hash -> workers that hold it, over the complete generations of all workers.
+    """Worker -> blocks it holds, in complete generations. Memory is bounded by `max_blocks` over all workers.
 
-    Holders are bit masks, so one walk over a prompt's hashes answers for all workers: 125 blocks take about
-    8 us for 3 workers and 34 us for 100. Memory is bounded by `max_blocks` over all workers.
+    One set per worker and nothing across workers: a generation comes and goes in one assignment, however
+    many blocks it has, and live streams do not wait for it. A prompt is walked once per worker that holds
+    its beginning, 3 us for 125 blocks; pricing the worker costs more.
     """
 
     def __init__(self, max_blocks: int = DEFAULT_MAX_BLOCKS) -> None:
         self._max_blocks = max_blocks
         self._blocks = 0
         self._workers: dict[str, _Worker] = {}
-        self._holders: dict[BlockHash, int] = {}
-        self._uid_of_bit: dict[int, str] = {}
 
     # Questions.
 
@@ -83,37 +82,22 @@ class PrefixIndex:
         Every precise worker among `uids` has an entry, 0 included. A worker that is unknown or not
         precise has none: nothing is known about it.
         """
-        matched: dict[str, int] = {}
-        alive = 0
-        for uid in uids:
-            worker = self._workers.get(uid)
-            if worker is not None and worker.precise:
-                matched[uid] = 0
-                alive |= worker.bit
-        if not alive:
-            return matched
-        holders_of = self._holders.get
-        run = 0
-        for block_hash in hashes:
-            still_alive = alive & holders_of(block_hash, 0)
-            if still_alive != alive:
-                self._credit(alive ^ still_alive, run, matched)
-                alive = still_alive
-                if not alive:
-                    return matched
-            run += 1
-        self._credit(alive, run, matched)
-        return matched
+        workers = ((uid, self._workers.get(uid)) for uid in uids)
+        return {
+            uid: worker.believed.run(hashes)
+            for uid, worker in workers
+            if worker is not None and worker.believed is not None
+        }
 
     def holds(self, uid: str, block_hash: BlockHash) -> bool:
         """Whether a precise worker holds this very block; False where nothing is known."""
         worker = self._workers.get(uid)
-        return worker is not None and worker.precise and bool(self._holders.get(block_hash, 0) & worker.bit)
+        return worker is not None and worker.believed is not None and block_hash in worker.believed
 
     def is_precise(self, uid: str) -> bool:
         """Whether this worker's set is complete and believed."""
         worker = self._workers.get(uid)
-        return worker is not None and worker.precise
+        return worker is not None and worker.believed is not None
 
     def position(self, uid: str) -> tuple[str, int] | None:
         """(epoch, seq) of the worker's live generation, suspect or not: where a replay would start.
@@ -140,19 +124,13 @@ class PrefixIndex:
         """Blocks of all generations; a block held by two workers counts twice."""
         return self._blocks
 
-    @property
-    def distinct_blocks(self) -> int:
-        """Different block hashes that some worker holds."""
-        return len(self._holders)
-
     # What the event stream reports.
 
     def connected(self, uid: str, epoch: str) -> None:
         """A verified hello of `uid` in `epoch`. Another epoch than the live one drops that at once."""
         worker = self._workers.get(uid)
         if worker is None:
-            worker = self._workers[uid] = _Worker(self._free_bit(), epoch)
-            self._uid_of_bit[worker.bit] = uid
+            worker = self._workers[uid] = _Worker(epoch)
         if worker.epoch != epoch:
             self._drop_live(worker)
             worker.epoch = epoch
@@ -195,7 +173,6 @@ class PrefixIndex:
         if worker is not None:
             self._stop_building(worker)
             self._drop_live(worker)
-            del self._uid_of_bit[worker.bit]
 
     # How generations change.
 
@@ -204,20 +181,15 @@ class PrefixIndex:
             self._drop_live(worker)
             raise IndexFullError(f"the index is full at {self._max_blocks} blocks")
         before = len(live)
-        cleared = live.hashes() if frame.cleared and frame.seq > live.seq else frozenset()
         try:
-            moved = live.apply(frame)
+            live.apply(frame)
         except PositionGapError:
             self._doubt(worker, Suspicion.GAP)
             raise
         except SetMismatchError:
             self._doubt(worker, Suspicion.MISMATCH)
             raise
-        if moved:
-            self._remove_holder(cleared, worker.bit)
-            self._remove_holder(cast("list[BlockHash]", frame.removed), worker.bit)
-            self._add_holder(cast("list[BlockHash]", frame.stored), worker.bit)
-            self._blocks += len(live) - before
+        self._blocks += len(live) - before
         if frame.seq == live.seq:
             # Position and digest agree: whatever raised the doubt, nothing is missing.
             worker.suspicion = None
@@ -251,19 +223,12 @@ class PrefixIndex:
         worker.reserved_blocks = 0
 
     def _swap_in(self, worker: _Worker, complete: ResidentSet) -> None:
-        if worker.live is None:
-            self._add_holder(complete, worker.bit)
-        else:
-            self._remove_holder(worker.live.missing_from(complete), worker.bit)
-            self._add_holder(complete.missing_from(worker.live), worker.bit)
-            self._blocks -= len(worker.live)
+        self._drop_live(worker)
         self._blocks += len(complete)
         worker.live = complete
-        worker.suspicion = None
 
     def _drop_live(self, worker: _Worker) -> None:
         if worker.live is not None:
-            self._remove_holder(worker.live, worker.bit)
             self._blocks -= len(worker.live)
         worker.live = None
         worker.suspicion = None
@@ -272,32 +237,3 @@ class PrefixIndex:
     def _doubt(worker: _Worker, suspicion: Suspicion) -> None:
         if worker.live is not None and (worker.suspicion is None or suspicion > worker.suspicion):
             worker.suspicion = suspicion
-
-    # Holders.
-
-    def _add_holder(self, hashes: Iterable[BlockHash], bit: int) -> None:
-        holders = self._holders
-        holders_of = holders.get
-        for block_hash in hashes:
-            holders[block_hash] = holders_of(block_hash, 0) | bit
-
-    def _remove_holder(self, hashes: Iterable[BlockHash], bit: int) -> None:
-        holders = self._holders
-        for block_hash in hashes:
-            others = holders[block_hash] & ~bit
-            if others:
-                holders[block_hash] = others
-            else:
-                del holders[block_hash]
-
-    def _credit(self, mask: int, run_blocks: int, matched: dict[str, int]) -> None:
-        while mask:
-            bit = mask & -mask
-            matched[self._uid_of_bit[bit]] = run_blocks
-            mask ^= bit
-
-    def _free_bit(self) -> int:
-        bit = 1
-        while bit in self._uid_of_bit:
-            bit <<= 1
-        return bit

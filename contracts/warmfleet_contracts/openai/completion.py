@@ -1,6 +1,6 @@
 """`POST /v1/completions`: the request."""
 
-from typing import Annotated, Final
+from typing import Annotated, Final, cast
 
 import msgspec
 
@@ -65,10 +65,10 @@ def _take_prompts(fields: RequestFields) -> list[Prompt]:
         raise RequestError("prompt: text or token ids are required", param="prompt")
     if isinstance(value, str):
         return [value]
-    if all(isinstance(item, int) for item in value):
-        return [[item for item in value if isinstance(item, int)]]
-    prompts: list[Prompt] = [item for item in value if not isinstance(item, int)]
-    kinds = {type(item) for item in value}
+    kinds = set(map(type, value))
+    if kinds == {int}:
+        return [cast("list[int]", value)]
+    prompts = cast("list[Prompt]", value)
     if len(kinds) > 1:
         raise RequestError("prompt: expected one kind of element, got several", param="prompt")
     if len(prompts) > MAX_PROMPTS:
