@@ -14,6 +14,8 @@ from warmfleet_router.tenants import TENANT_STATE, Tenant
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/health"})
 METRICS_PATH: Final = "/metrics"
 ADMIN_PREFIXES: Final = ("/debug", "/internal")
+_INCORRECT: Final = "Incorrect API key provided"
+"""OpenAI's words: LiteLLM knows a 401 by them."""
 _WANTED_HEADER: Final = "send it as `Authorization: Bearer <key>`"
 
 
@@ -73,9 +75,9 @@ class Authentication:
         found = self._keys.find(presented.strip() if well_formed else "")
         if found is None:
             wanted = "" if well_formed else f"; {_WANTED_HEADER}"
-            return _unauthorized(f"the API key is not valid here{wanted}")
+            return _unauthorized(f"{_INCORRECT}: it is not valid here{wanted}")
         tenant, entry = found
-        return tenant if not is_expired(entry) else _unauthorized("the API key has expired")
+        return tenant if not is_expired(entry) else _unauthorized(f"{_INCORRECT}: it has expired")
 
 
 def _unauthorized(message: str) -> RequestError:

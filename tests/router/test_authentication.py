@@ -75,6 +75,10 @@ async def test_a_refusal_has_openais_shape_and_says_what_to_send(stub, keys, tmp
         assert (error["code"], error["type"]) == ("invalid_api_key", "invalid_request_error")
         assert "Authorization: Bearer" in error["message"]
 
+        status, refused = await json_of(router, "/v1/models", bearer("wrong"))
+        assert (status, refused["error"]["code"]) == (401, "invalid_api_key")
+        assert refused["error"]["message"].startswith("Incorrect API key provided")
+
         status, refused = await json_of(router, "/v1/models", bearer(metrics))
         assert (status, refused["error"]["code"]) == (403, "missing_scope")
         assert "inference" in refused["error"]["message"]
