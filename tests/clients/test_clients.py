@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import pytest
 
-from warmfleet_testing.whole_fleet import WholeFleet, wait_for, whole_fleet
-from warmfleet_testing.worker_process import TINY_NAME, tiny_served_model
+from warmfleet_testing.keyed_fleet import KeyedFleet, keyed_fleet
+from warmfleet_testing.whole_fleet import wait_for
+from warmfleet_testing.worker_process import TINY_NAME
 
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]
-CLIENT_ROUTES: Final = ("/v1/", "/tokenize", "/detokenize")
 ENVIRONMENT: Final = {
     "PATH": os.environ["PATH"],
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # its list of prices comes from the network otherwise
@@ -53,19 +53,17 @@ CLIENTS: Final = (
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeFleet]:
-    home = tmp_path_factory.mktemp("home")
-    model = tiny_served_model(home / "model")
-    with whole_fleet(home, model, replicas=1, kv_cache="8Mi", max_model_length_tokens=1024) as running:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedFleet]:
+    with keyed_fleet(tmp_path_factory.mktemp("fleet")) as running:
         yield running
 
 
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.environment)
 def test_a_client_passes_every_scenario_and_sends_each_request_once(
-    client: Client, fleet: WholeFleet
+    client: Client, fleet: KeyedFleet, tmp_path: Path
 ) -> None:
     assert client.python.exists(), f"{client.environment} is not installed; run: make clients"
-    results = results_of(client.script, str(client.python), fleet)
+    results = results_of(client.script, str(client.python), fleet, tmp_path)
 
     for flavour in client.flavours:
         names = [result["name"] for result in results if result["name"].startswith(flavour)]
@@ -74,18 +72,25 @@ def test_a_client_passes_every_scenario_and_sends_each_request_once(
         assert int(row[3]) == len(names), f"docs/reference/clients.md says otherwise: {row}"
 
 
-def test_the_shapes_of_vllms_benchmark_succeed_a_thousand_times(fleet: WholeFleet) -> None:
-    results = results_of("vllm_bench_shapes.py", sys.executable, fleet)
+def test_the_shapes_of_vllms_benchmark_succeed_a_thousand_times(fleet: KeyedFleet, tmp_path: Path) -> None:
+    results = results_of("vllm_bench_shapes.py", sys.executable, fleet, tmp_path)
 
     assert sum(result["requests"] for result in results if "all succeed" in result["name"]) == 1000
 
 
-def results_of(script: str, python: str, fleet: WholeFleet) -> list[dict[str, Any]]:
+def results_of(script: str, python: str, fleet: KeyedFleet, home: Path) -> list[dict[str, Any]]:
     """What a script prints, after the checks that every script has to pass."""
-    before = len(logged_requests(fleet))
+    before = len(fleet.requests())
     finished = subprocess.run(
-        [python, str(HERE / "scenarios" / script), f"{fleet.url}/v1", TINY_NAME],
-        env={**ENVIRONMENT, "HOME": str(fleet.home)},
+        [
+            python,
+            str(HERE / "scenarios" / script),
+            f"{fleet.url}/v1",
+            TINY_NAME,
+            fleet.key,
+            fleet.other_key,
+        ],
+        env={**ENVIRONMENT, "HOME": str(home)},
         capture_output=True,
         text=True,
         timeout=SCRIPT_SECONDS,
@@ -97,22 +102,11 @@ def results_of(script: str, python: str, fleet: WholeFleet) -> list[dict[str, An
     assert [result for result in results if not result["ok"]] == []
 
     # Closed streams and timeouts have left no work behind, and no client has asked twice.
-    fleet.wait_until_quiet()
+    fleet.worker.wait_until_idle()
     sent = sum(result["requests"] for result in results)
-    wait_for(lambda: len(logged_requests(fleet)) - before >= sent, f"the router has logged {sent} requests")
-    assert len(logged_requests(fleet)) - before == sent
+    wait_for(lambda: len(fleet.requests()) - before >= sent, f"the router has logged {sent} requests")
+    assert len(fleet.requests()) - before == sent
     return results
-
-
-def logged_requests(fleet: WholeFleet) -> list[dict[str, Any]]:
-    """The router's log lines of requests to the routes that clients use."""
-    lines = (fleet.home / "run" / fleet.name / f"{fleet.name}-router-0.log").read_text().splitlines()
-    entries = [json.loads(line) for line in lines if line.startswith("{")]
-    return [
-        entry
-        for entry in entries
-        if entry["event"] == "request finished" and entry["path"].startswith(CLIENT_ROUTES)
-    ]
 
 
 def pinned_version(client: Client) -> str:

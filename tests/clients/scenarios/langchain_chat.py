@@ -25,16 +25,21 @@ class LangChain:
 
     base_url: str
     model: str
+    key: str
+    other_key: str
+    """May not call the model."""
 
     def chat(self, **fields: Any) -> ChatOpenAI:
         """A greedy, short-spoken chat model."""
-        defaults = {"model": self.model, "temperature": 0, "max_tokens": 8, "max_retries": 0, "timeout": 30}
-        return ChatOpenAI(base_url=self.base_url, api_key="unused", **(defaults | fields))
+        defaults = {"model": self.model, "api_key": self.key, "max_retries": 0, "timeout": 30}
+        defaults |= {"temperature": 0, "max_tokens": 8}
+        return ChatOpenAI(base_url=self.base_url, **(defaults | fields))
 
     def text(self, **fields: Any) -> OpenAI:
         """The same as a text model."""
-        defaults = {"model": self.model, "temperature": 0, "max_tokens": 8, "max_retries": 0}
-        return OpenAI(base_url=self.base_url, api_key="unused", **(defaults | fields))
+        defaults = {"model": self.model, "api_key": self.key, "max_retries": 0, "timeout": 30}
+        defaults |= {"temperature": 0, "max_tokens": 8}
+        return OpenAI(base_url=self.base_url, **(defaults | fields))
 
 
 class Tokens(BaseCallbackHandler):
@@ -188,6 +193,20 @@ async def sampling_fields_are_taken(langchain: LangChain) -> None:
     assert chat.invoke(QUESTION).usage_metadata["output_tokens"] > 0
 
 
+@SUITE.scenario(requests=2)
+async def log_probabilities_are_in_the_metadata(langchain: LangChain) -> None:
+    chat = langchain.chat().bind(logprobs=True, top_logprobs=2)
+    entries = chat.invoke(QUESTION).response_metadata["logprobs"]["content"]
+    assert len(entries) == 8
+    assert all(len(entry["top_logprobs"]) == 2 for entry in entries)
+    first, *others = chat.stream(QUESTION)
+    whole = first
+    for chunk in others:
+        whole += chunk
+    streamed = whole.response_metadata["logprobs"]["content"]
+    assert [entry["token"] for entry in streamed] == [entry["token"] for entry in entries]
+
+
 @SUITE.scenario(requests=1)
 async def generate_gives_n_choices(langchain: LangChain) -> None:
     result = langchain.chat(n=2, temperature=1).generate([[HumanMessage(QUESTION)]])
@@ -288,6 +307,13 @@ async def an_unknown_model_is_not_found(langchain: LangChain) -> None:
 
 
 @SUITE.scenario(requests=2)
+async def wrong_keys_are_told_apart(langchain: LangChain) -> None:
+    await raised(openai.AuthenticationError, lambda: langchain.chat(api_key="wrong").invoke(QUESTION))
+    chat = langchain.chat(api_key=langchain.other_key)
+    await raised(openai.PermissionDeniedError, lambda: chat.invoke(QUESTION))
+
+
+@SUITE.scenario(requests=2)
 async def a_fallback_answers_for_a_model_that_is_not_served(langchain: LangChain) -> None:
     chat = langchain.chat(model="gpt-4o").with_fallbacks([langchain.chat()])
     assert chat.invoke(QUESTION).content
@@ -310,4 +336,4 @@ async def the_text_model_completes_streams_and_batches(langchain: LangChain) -> 
 
 if __name__ == "__main__":
     given = target()
-    asyncio.run(SUITE.run(LangChain(given.base_url, given.model)))
+    asyncio.run(SUITE.run(LangChain(given.base_url, given.model, given.key, given.other_key)))

@@ -20,13 +20,16 @@ class LiteLlm:
 
     base_url: str
     model: str
+    key: str
+    other_key: str
+    """May not call the model."""
 
     def fields(self, provider: str, text: str, **more: Any) -> dict[str, Any]:
         """Arguments of a greedy, short chat completion."""
         defaults = {
             "model": f"{provider}/{self.model}",
             "api_base": self.base_url,
-            "api_key": "unused",
+            "api_key": self.key,
             "messages": [{"role": "user", "content": text}],
             "temperature": 0,
             "max_tokens": 8,
@@ -148,6 +151,16 @@ async def fields_that_litellm_does_not_know_go_through(lite: LiteLlm) -> None:
 
 
 @SUITE.scenario(requests=3)
+async def log_probabilities_are_served(lite: LiteLlm) -> None:
+    for provider in CHAT_PROVIDERS:
+        choice = lite.chat(provider, logprobs=True, top_logprobs=2).choices[0]
+        assert len(choice.logprobs.content) == 8
+        assert len(choice.logprobs.content[0].top_logprobs) == 2
+    choice = lite.complete(logprobs=2).choices[0]
+    assert len(choice.logprobs.tokens) == 8
+
+
+@SUITE.scenario(requests=3)
 async def stop_ends_the_answer(lite: LiteLlm) -> None:
     text = lite.chat().choices[0].message.content
     for stop in (text[2:4], [text[2:4], "never said"]):
@@ -229,6 +242,17 @@ async def an_unknown_model_is_not_found(lite: LiteLlm) -> None:
     await raised(litellm.NotFoundError, lambda: lite.achat(model="openai/no-such-model"))
 
 
+@SUITE.scenario(requests=4)
+async def a_wrong_key_is_known_as_such_and_a_model_not_allowed_is_named(lite: LiteLlm) -> None:
+    for provider in CHAT_PROVIDERS:
+        fields = lite.fields(provider, QUESTION, api_key="wrong")
+        await raised(litellm.AuthenticationError, lambda fields=fields: litellm.completion(**fields))
+        # LiteLLM has no case for 403.
+        fields = lite.fields(provider, QUESTION, api_key=lite.other_key)
+        error = await raised(litellm.BadRequestError, lambda fields=fields: litellm.completion(**fields))
+        assert "this key may not call" in str(error)
+
+
 @SUITE.scenario(requests=1)
 async def a_wrong_value_is_a_bad_request(lite: LiteLlm) -> None:
     error = await raised(litellm.BadRequestError, lambda: lite.chat(temperature=9))
@@ -241,7 +265,7 @@ async def embeddings_are_refused_with_what_is_served(lite: LiteLlm) -> None:
     fields = {
         "model": f"openai/{lite.model}",
         "api_base": lite.base_url,
-        "api_key": "unused",
+        "api_key": lite.key,
         "max_retries": 0,
     }
     error = await raised(litellm.BadRequestError, lambda: litellm.embedding(input=["text"], **fields))
@@ -327,4 +351,4 @@ async def a_fallback_answers_for_a_model_that_is_not_served(lite: LiteLlm) -> No
 
 if __name__ == "__main__":
     given = target()
-    asyncio.run(SUITE.run(LiteLlm(given.base_url, given.model)))
+    asyncio.run(SUITE.run(LiteLlm(given.base_url, given.model, given.key, given.other_key)))

@@ -235,6 +235,26 @@ async def penalties_change_the_answer(sdk: Sdk) -> None:
     assert set(answer.choices[0].message.content) == {"x", "y"}
 
 
+@SUITE.scenario(requests=3)
+async def log_probabilities_come_plain_and_streamed(sdk: Sdk) -> None:
+    (token_id,) = await sdk.token_ids("x")
+    fields = {"logprobs": True, "top_logprobs": 3, "logit_bias": {str(token_id): 3}}
+    answer = await sdk.chat(**fields)
+    entries = answer.choices[0].logprobs.content
+    assert len(entries) == answer.usage.completion_tokens
+    for entry in entries:
+        assert len(entry.top_logprobs) == 3
+        assert entry.logprob <= 0
+        assert entry.top_logprobs[0].logprob >= entry.top_logprobs[-1].logprob
+        assert not entry.model_extra
+    said = bytes(byte for entry in entries for byte in entry.bytes)
+    assert said.decode(errors="replace").startswith(answer.choices[0].message.content)
+    chunks = await sdk.chat_chunks(**fields)
+    pieces = [chunk.choices[0].logprobs for chunk in chunks]
+    streamed = [entry for piece in pieces if piece for entry in piece.content]
+    assert [entry.token for entry in streamed] == [entry.token for entry in entries]
+
+
 @SUITE.scenario(requests=1)
 async def sampling_fields_beyond_openais_are_taken_from_the_extra_body(sdk: Sdk) -> None:
     extra = {

@@ -14,6 +14,8 @@ class Sdk:
     client: Any
     base_url: str
     model: str
+    other_key: str
+    """May not call the model."""
 
     async def chat(self, text: str = "Say something.", **fields: Any) -> Any:
         """A chat answer, or a stream of its chunks; greedy and short unless told otherwise."""

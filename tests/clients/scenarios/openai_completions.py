@@ -64,6 +64,24 @@ async def a_completion_is_streamed(sdk: Sdk) -> None:
 
 
 @SUITE.scenario(requests=1)
+async def log_probabilities_have_a_place_for_every_token(sdk: Sdk) -> None:
+    choice = (await sdk.complete(logprobs=2)).choices[0]
+    lists = choice.logprobs
+    assert len(lists.tokens) == len(lists.token_logprobs) == len(lists.text_offset) == 8
+    assert all(len(top) >= 2 for top in lists.top_logprobs)
+    assert all(value <= 0 for value in lists.token_logprobs)
+
+
+@SUITE.scenario(requests=1)
+async def an_echoed_prompt_is_scored(sdk: Sdk) -> None:
+    answer = await sdk.complete("Once upon", echo=True, logprobs=1, max_tokens=1)
+    lists = answer.choices[0].logprobs
+    assert len(lists.tokens) == answer.usage.prompt_tokens + 1
+    assert lists.token_logprobs[0] is None
+    assert all(value <= 0 for value in lists.token_logprobs[1:])
+
+
+@SUITE.scenario(requests=1)
 async def choices_stand_prompt_by_prompt(sdk: Sdk) -> None:
     answer = await sdk.complete(["Once upon", "Far away"], n=2, best_of=2, temperature=1, seed=3)
     assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]

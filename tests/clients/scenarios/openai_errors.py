@@ -101,6 +101,22 @@ async def responses_are_not_found(sdk: Sdk) -> None:
 
 
 @SUITE.scenario(requests=2)
+async def a_wrong_key_is_an_authentication_error(sdk: Sdk) -> None:
+    for key in ("wrong", f"wf-{'a' * 10}-{'0' * 64}"):
+        models = sdk.client.with_options(api_key=key).models
+        error = await raised(openai.AuthenticationError, models.list)
+        assert (error.status_code, error.code) == (401, "invalid_api_key")
+
+
+@SUITE.scenario(requests=2)
+async def a_model_that_the_key_may_not_call_is_denied(sdk: Sdk) -> None:
+    other = Sdk(sdk.client.with_options(api_key=sdk.other_key), sdk.base_url, sdk.model, "")
+    for stream in (False, True):
+        error = await raised(openai.PermissionDeniedError, lambda stream=stream: other.chat(stream=stream))
+        assert (error.status_code, error.param) == (403, "model")
+
+
+@SUITE.scenario(requests=2)
 async def a_timeout_is_a_timeout_and_the_client_goes_on(sdk: Sdk) -> None:
     fields = {"max_tokens": 900, "extra_body": {"ignore_eos": True}}
     await raised(openai.APITimeoutError, lambda: sdk.chat(timeout=0.1, **fields))

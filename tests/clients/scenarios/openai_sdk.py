@@ -14,13 +14,13 @@ SUITES = (openai_chat.SUITE, openai_completions.SUITE, openai_errors.SUITE)
 
 async def main() -> None:
     given = target()
-    options = {"base_url": given.base_url, "api_key": "unused", "max_retries": 0, "timeout": 30}
+    options = {"base_url": given.base_url, "api_key": given.key, "max_retries": 0, "timeout": 30}
     with openai.OpenAI(**options) as client:
         for suite in SUITES:
-            await suite.run(Sdk(client, given.base_url, given.model), label="sync: ")
+            await suite.run(Sdk(client, given.base_url, given.model, given.other_key), label="sync: ")
     async with openai.AsyncOpenAI(**options) as client:
         for suite in SUITES:
-            await suite.run(Sdk(client, given.base_url, given.model), label="async: ")
+            await suite.run(Sdk(client, given.base_url, given.model, given.other_key), label="async: ")
 
 
 if __name__ == "__main__":

@@ -51,10 +51,13 @@ class Suite:
 
 
 def target() -> argparse.Namespace:
-    """The command line: `base_url` without a trailing slash, `/v1` included, and `model`."""
+    """The command line.
+
+    `base_url` has `/v1` and no trailing slash; `key` may call `model`, `other_key` only another one.
+    """
     parser = argparse.ArgumentParser()
-    parser.add_argument("base_url")
-    parser.add_argument("model")
+    for name in ("base_url", "model", "key", "other_key"):
+        parser.add_argument(name)
     return parser.parse_args()
 
 

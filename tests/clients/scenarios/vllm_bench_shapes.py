@@ -191,7 +191,7 @@ async def completions_all_succeed(bench: Bench) -> None:
                 "prompt": ids if index % 5 == 0 else random_text(draw),
                 "repetition_penalty": 1.0,
                 "max_tokens": OUTPUT_TOKENS,
-                "logprobs": None,
+                "logprobs": index % 3 or None,  # --logprobs
                 **common(bench, index),
             }
         )
@@ -221,7 +221,8 @@ async def main() -> None:
     connector = aiohttp.TCPConnector(
         limit=MAX_CONCURRENCY, limit_per_host=MAX_CONCURRENCY, ttl_dns_cache=300, keepalive_timeout=60
     )
-    async with aiohttp.ClientSession(connector=connector, trust_env=True) as session:
+    headers = {"Authorization": f"Bearer {given.key}"}  # from $OPENAI_API_KEY there
+    async with aiohttp.ClientSession(connector=connector, trust_env=True, headers=headers) as session:
         await SUITE.run(Bench(session, given.base_url.removesuffix("/v1"), given.model))
 
 
