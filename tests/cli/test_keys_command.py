@@ -3,6 +3,8 @@
 import datetime as dt
 import json
 import os
+import re
+import shlex
 import stat
 import subprocess
 import sys
@@ -194,3 +196,33 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 
     assert result.exit_code == 1
     assert "no such file or directory" in result.output
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "keys.md"
+
+
+def test_the_commands_of_the_page_work_in_their_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    commands = [
+        line
+        for block in re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL)
+        for line in block.splitlines()
+    ]
+    ours = [shlex.split(line)[1:] for line in commands if line.startswith("warmfleet keys ")]
+    assert commands[0] == "export WARMFLEET_KEYS_FILE=keys.json"
+    monkeypatch.setenv("WARMFLEET_KEYS_FILE", "keys.json")
+
+    for arguments in ours:
+        stored = parse_key_file(Path("keys.json").read_bytes()) if Path("keys.json").exists() else None
+        known = stored.keys[0].id if stored else ""
+        result = CliRunner().invoke(app, [known if part == "ID" else part for part in arguments])
+        assert result.exit_code == 0, (arguments, result.output)
+
+    assert len(ours) == 7
+    assert len(parse_key_file(Path("keys.json").read_bytes()).keys) == 3
+
+
+def test_the_file_of_the_page_is_one():
+    (example,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+    assert parse_key_file(example.encode()).keys[0].models == ("smollm2-135m-instruct",)

@@ -3,28 +3,18 @@
 import datetime as dt
 import json
 import re
-from typing import Any
 
 import structlog
 from prometheus_client import generate_latest
-from starlette.applications import Starlette
-from starlette.routing import Route
 
 from warmfleet_router.authentication import needed_scopes
 from warmfleet_router.metrics import MAX_TENANT_LABELS, RouterMetrics
-from warmfleet_testing.guarded_router import guarded, json_of, status_of
+from warmfleet_testing.guarded_router import guarded, json_of, routes_of, status_of
 from warmfleet_testing.planted_keys import bearer
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")
 OPEN = {"/livez", "/readyz", "/health"}
 HELLO = {"model": "stub", "prompt": "hello"}
-
-
-def routes_of(app: Any) -> list[Route]:
-    """Every route of the application inside the edge."""
-    while not isinstance(app, Starlette):
-        app = getattr(app, "_app", None) or app.app
-    return [route for route in app.routes if isinstance(route, Route)]
 
 
 async def test_every_route_and_method_is_closed_to_who_has_no_right_to_it(stub, keys, tmp_path):

@@ -5,7 +5,14 @@ import json
 import re
 from urllib.parse import urlsplit
 
-from warmfleet_testing.guarded_router import guarded
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from starlette.routing import Match
+
+from warmfleet_router.app import build_router
+from warmfleet_router.authentication import needed_scopes
+from warmfleet_router.settings import RouterSettings
+from warmfleet_testing.guarded_router import guarded, routes_of
 from warmfleet_testing.router_fixture import RunningRouter
 
 HELLO = {"model": "stub", "prompt": "hello"}
@@ -169,3 +176,32 @@ async def test_two_authorization_headers_are_refused_even_if_one_is_right(stub, 
             assert b" 401 " in await raw(router, head.encode() + b"\r\n\r\n")
         once = "GET /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + lines[0]
         assert b" 200 " in await raw(router, once.encode() + b"\r\n\r\n")
+
+
+ROUTES = routes_of(build_router(RouterSettings(endpoints=(), salt_key=b"k" * 32)).app)
+FRAGMENTS = st.sampled_from(
+    [
+        *("/", "//", ".", "..", "%2f", "%0a", "?", "#", ";", "\\", " ", "\t", "\n", "\u2028", "\u00ad", "x"),
+        *("v1", "models", "chat", "completions", "metrics", "livez", "readyz", "health"),
+        *("debug", "config", "decisions", "internal", "fleet"),
+    ]
+)
+KNOWN = st.sampled_from(
+    ["/livez", "/metrics", "/debug/config", "/internal/fleet", "/v1/models", "/v1/completions"]
+)
+
+
+@given(
+    path=st.one_of(
+        st.lists(FRAGMENTS, max_size=6).map("".join), st.builds("{}{}{}".format, FRAGMENTS, KNOWN, FRAGMENTS)
+    )
+)
+@settings(max_examples=1000)
+def test_what_a_path_is_routed_to_never_wants_more_than_what_was_asked_for(path):
+    """The rule looks at the path, the route at a pattern: they may not disagree."""
+    if not path.isprintable():
+        return  # refused before either looks
+    scope = {"type": "http", "method": "GET", "path": path, "headers": []}
+    for route in ROUTES:
+        if route.matches(scope)[0] is not Match.NONE:
+            assert needed_scopes(path) == needed_scopes(route.path)

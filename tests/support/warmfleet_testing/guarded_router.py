@@ -5,6 +5,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from starlette.applications import Starlette
+from starlette.routing import Route
+
 from warmfleet_testing.planted_keys import PlantedKeys
 from warmfleet_testing.router_fixture import RunningRouter, running_router
 from warmfleet_testing.stub_worker import StubWorker
@@ -28,3 +31,10 @@ async def status_of(
 async def json_of(router: RunningRouter, path: str, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
     async with router.http.get(router.url + path, headers=headers) as response:
         return response.status, await response.json()
+
+
+def routes_of(app: Any) -> list[Route]:
+    """Every route of the application inside the edge."""
+    while not isinstance(app, Starlette):
+        app = getattr(app, "_app", None) or app.app
+    return [route for route in app.routes if isinstance(route, Route)]
