@@ -78,6 +78,10 @@ def test_the_shapes_of_vllms_benchmark_succeed_a_thousand_times(fleet: KeyedFlee
     assert sum(result["requests"] for result in results if "all succeed" in result["name"]) == 1000
 
 
+def test_the_shapes_of_open_webui_are_served(fleet: KeyedFleet, tmp_path: Path) -> None:
+    assert len(results_of("open_webui_shapes.py", sys.executable, fleet, tmp_path)) == 5
+
+
 def results_of(script: str, python: str, fleet: KeyedFleet, home: Path) -> list[dict[str, Any]]:
     """What a script prints, after the checks that every script has to pass."""
     before = len(fleet.requests())
