@@ -4,6 +4,7 @@ Every refusal names the field, what was expected and what came, in OpenAI's erro
 checked before anything large is built.
 """
 
+import re
 from itertools import accumulate
 from typing import Final, TypeVar
 
@@ -20,6 +21,8 @@ MAX_PREVIEW_BYTES: Final = 64
 INVALID_REQUEST: Final = "invalid_request_error"
 
 _T = TypeVar("_T")
+_WHOLE_NUMBER: Final = re.compile(rb"(-?[0-9]+)\.0+")
+"""An integer, as JSON has it and some clients write it."""
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _STRUCTURE: Final = b'[]{}"'
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(_STRUCTURE))
@@ -134,6 +137,8 @@ def decode_value(name: str, raw: msgspec.Raw, decoder: msgspec.json.Decoder[_T])
     try:
         return decoder.decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        if (whole := _WHOLE_NUMBER.fullmatch(raw)) is not None:
+            return decode_value(name, msgspec.Raw(whole[1]), decoder)
         param = name.partition("[")[0].partition(".")[0]
         raise RequestError(f"{name}: {_reason(error)}, got {preview(raw)}", param=param) from error
 

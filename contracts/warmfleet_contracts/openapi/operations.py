@@ -46,7 +46,7 @@ def _path_parameter(name: str, description: str) -> Schema:
         "name": name,
         "in": "path",
         "required": True,
-        "schema": {"type": "string", "minLength": 1, "maxLength": 256},
+        "schema": {"type": "string", "minLength": 1, "maxLength": 256, "pattern": "^[ -~]+$"},
         "description": description,
     }
 

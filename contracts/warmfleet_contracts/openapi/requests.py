@@ -7,7 +7,7 @@ import msgspec
 
 from warmfleet_contracts.openai.chat import ROLES, chat_request
 from warmfleet_contracts.openai.completion import MAX_PROMPTS, completion_request
-from warmfleet_contracts.openai.generation import MAX_STOP_BYTES, MAX_STOP_STRINGS
+from warmfleet_contracts.openai.generation import MAX_LOGIT_BIASES, MAX_STOP_BYTES, MAX_STOP_STRINGS, Bias
 from warmfleet_contracts.openai.tokens import detokenize_request, tokenize_request
 from warmfleet_contracts.openai.values import TokenId
 from warmfleet_contracts.request_fields import RequestFields
@@ -60,7 +60,7 @@ def _request_schema(
 ) -> Schema:
     fields = traced(decode, example)
     properties = {
-        name: _refined(name, type_) or _value_schema(type_, default, is_required=name in required)
+        name: _property(name, type_, default, is_required=name in required)
         for name, (type_, default) in fields.types.items()
     }
     for name, neutral in fields.neutral.items():
@@ -86,12 +86,15 @@ def _only(present: str, absent: str) -> Schema:
     }
 
 
-def _value_schema(type_: Any, default: object, *, is_required: bool) -> Schema:
-    schema = inlined_schema(type_)
+def _property(name: str, type_: Any, default: object, *, is_required: bool) -> Schema:
+    # A text that is only tokenised is a plain string, whatever else a prompt may be.
+    refined = None if type_ == str | None else _REFINED.get(name)
+    schema = refined or inlined_schema(type_)
     kinds = [kind for kind in schema.get("anyOf", [schema]) if kind != {"type": "null"}]
+    further = {key: schema[key] for key in ("description",) if key in schema}
     if is_required:
-        return kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
-    nullable: Schema = {"anyOf": [*kinds, {"type": "null"}]}
+        return kinds[0] if len(kinds) == 1 else {"anyOf": kinds, **further}
+    nullable: Schema = {"anyOf": [*kinds, {"type": "null"}], **further}
     return nullable if default is None else {**nullable, "default": msgspec.to_builtins(default)}
 
 
@@ -138,6 +141,13 @@ _TOKEN_IDS: Final[Schema] = {"type": "array", "items": inlined_schema(TokenId), 
 _STOP_STRING: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_BYTES}
 
 _REFINED: Final[dict[str, Schema]] = {
+    "logit_bias": {
+        "type": "object",
+        "propertyNames": {"pattern": "^(0|[1-9][0-9]{0,8})$"},
+        "additionalProperties": inlined_schema(Bias),
+        "maxProperties": MAX_LOGIT_BIASES,
+        "description": "By token id.",
+    },
     "messages": {"type": "array", "items": _MESSAGE, "minItems": 1},
     "prompt": {
         "anyOf": [
@@ -156,23 +166,17 @@ _REFINED: Final[dict[str, Schema]] = {
         "anyOf": [
             _STOP_STRING,
             {"type": "array", "items": _STOP_STRING, "maxItems": MAX_STOP_STRINGS},
-            {"type": "null"},
         ],
         "description": f"Strings of at most {MAX_STOP_BYTES} bytes of UTF-8 each.",
     },
 }
-
-
-def _refined(name: str, type_: Any) -> Schema | None:
-    """What a decoder checks further than its type can say, for the fields that have more than a type."""
-    return None if type_ == str | None else _REFINED.get(name)
-
+"""What decoders check further than their types can say."""
 
 _CHAT: Final[Schema] = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 _REQUESTS: Final[dict[str, tuple[Callable[[RequestFields], object], Schema, tuple[str, ...]]]] = {
     "ChatRequest": (chat_request, _CHAT, ("model", "messages")),
     "CompletionRequest": (completion_request, {"model": "m", "prompt": "x"}, ("model", "prompt")),
     "TokenizeRequest": (tokenize_request, {"prompt": "x"}, ()),
-    "DetokenizeRequest": (detokenize_request, {"tokens": [1]}, ()),
+    "DetokenizeRequest": (detokenize_request, {"tokens": [1]}, ("tokens",)),
 }
 """Component -> decoder, a body that it takes whole, fields that must be there."""

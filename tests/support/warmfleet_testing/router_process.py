@@ -1,0 +1,79 @@
+"""A real router as a subprocess in front of real workers, its log readable."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+import httpx
+
+from warmfleet_testing.worker_process import WorkerProcess
+
+START_SECONDS: Final = 60.0
+
+
+@dataclass
+class RouterProcess:
+    """A running router; `url` has no trailing slash."""
+
+    process: subprocess.Popen[str]
+    url: str
+    errors: IO[str]
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=60)
+
+    def log_text(self) -> str:
+        """All that the router wrote to stderr so far."""
+        self.errors.seek(0)
+        return self.errors.read()
+
+    def log_lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log_text().splitlines() if line.startswith("{")]
+
+
+@contextmanager
+def router_process(
+    workers: Mapping[str, WorkerProcess],
+    home: Path,
+    *flags: str,
+    environment: Mapping[str, str] = {},
+) -> Iterator[RouterProcess]:
+    """A router on a free port that knows `workers` by their uids, ready; killed at the end."""
+    entries = [{"uid": uid, "url": worker.url, "token": worker.token} for uid, worker in workers.items()]
+    endpoints = home / "endpoints.json"
+    endpoints.write_text(json.dumps(entries))
+    command = [sys.executable, "-m", "warmfleet_router", "--port", "0", "--endpoints-file", str(endpoints)]
+    variables = {"WARMFLEET_HOME": str(home), "WARMFLEET_SALT_KEY": "5a" * 32, **environment}
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            [*command, *flags],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, **variables},
+        )
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, f"the router said nothing; exit code {process.wait()}"
+            router = RouterProcess(process, f"http://127.0.0.1:{json.loads(line)['port']}", errors)
+            _wait_until_ready(router)
+            yield router
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def _wait_until_ready(router: RouterProcess) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while httpx.get(f"{router.url}/readyz").status_code != 200:
+        assert time.monotonic() < deadline, router.log_text()
+        time.sleep(0.05)
