@@ -1,13 +1,19 @@
 """Request schemas, read off the decoders: which fields they take, of what type, with what default."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from warmfleet_contracts.openai.chat import ROLES, chat_request
 from warmfleet_contracts.openai.completion import MAX_PROMPTS, completion_request
-from warmfleet_contracts.openai.generation import MAX_LOGIT_BIASES, MAX_STOP_BYTES, MAX_STOP_STRINGS, Bias
+from warmfleet_contracts.openai.generation import (
+    MAX_LOGIT_BIASES,
+    MAX_STOP_BYTES,
+    MAX_STOP_STRINGS,
+    MAX_TOP_LOGPROBS,
+    Bias,
+)
 from warmfleet_contracts.openai.tokens import detokenize_request, tokenize_request
 from warmfleet_contracts.openai.values import TokenId
 from warmfleet_contracts.request_fields import RequestFields
@@ -43,7 +49,7 @@ class TracedFields(RequestFields):
 def request_schemas() -> dict[str, Schema]:
     """Schemas of all request bodies, by component name."""
     return {
-        name: _request_schema(decode, example, required)
+        name: _request_schema(decode, example, required, _REFINED | _REFINED_OF.get(name, {}))
         for name, (decode, example, required) in _REQUESTS.items()
     }
 
@@ -56,11 +62,14 @@ def traced(decode: Callable[[RequestFields], object], example: Schema) -> Traced
 
 
 def _request_schema(
-    decode: Callable[[RequestFields], object], example: Schema, required: tuple[str, ...]
+    decode: Callable[[RequestFields], object],
+    example: Schema,
+    required: tuple[str, ...],
+    refined: Mapping[str, Schema],
 ) -> Schema:
     fields = traced(decode, example)
     properties = {
-        name: _property(name, type_, default, is_required=name in required)
+        name: _property(refined.get(name) or inlined_schema(type_), default, is_required=name in required)
         for name, (type_, default) in fields.types.items()
     }
     for name, neutral in fields.neutral.items():
@@ -86,10 +95,7 @@ def _only(present: str, absent: str) -> Schema:
     }
 
 
-def _property(name: str, type_: Any, default: object, *, is_required: bool) -> Schema:
-    # A text that is only tokenised is a plain string, whatever else a prompt may be.
-    refined = None if type_ == str | None else _REFINED.get(name)
-    schema = refined or inlined_schema(type_)
+def _property(schema: Schema, default: object, *, is_required: bool) -> Schema:
     kinds = [kind for kind in schema.get("anyOf", [schema]) if kind != {"type": "null"}]
     further = {key: schema[key] for key in ("description",) if key in schema}
     if is_required:
@@ -149,19 +155,6 @@ _REFINED: Final[dict[str, Schema]] = {
         "description": "By token id.",
     },
     "messages": {"type": "array", "items": _MESSAGE, "minItems": 1},
-    "prompt": {
-        "anyOf": [
-            {"type": "string", "minLength": 1},
-            {
-                "type": "array",
-                "items": {"type": "string", "minLength": 1},
-                "minItems": 1,
-                "maxItems": MAX_PROMPTS,
-            },
-            _TOKEN_IDS,
-            {"type": "array", "items": _TOKEN_IDS, "minItems": 1, "maxItems": MAX_PROMPTS},
-        ],
-    },
     "stop": {
         "anyOf": [
             _STOP_STRING,
@@ -171,6 +164,24 @@ _REFINED: Final[dict[str, Schema]] = {
     },
 }
 """What decoders check further than their types can say."""
+
+_TEXT_PROMPT: Final[Schema] = {"type": "string", "minLength": 1}
+_REFINED_OF: Final[dict[str, dict[str, Schema]]] = {
+    "CompletionRequest": {
+        "prompt": {
+            "anyOf": [
+                _TEXT_PROMPT,
+                {"type": "array", "items": _TEXT_PROMPT, "minItems": 1, "maxItems": MAX_PROMPTS},
+                _TOKEN_IDS,
+                {"type": "array", "items": _TOKEN_IDS, "minItems": 1, "maxItems": MAX_PROMPTS},
+            ],
+        },
+        "logprobs": {
+            "anyOf": [{"type": "integer", "minimum": 0, "maximum": MAX_TOP_LOGPROBS}, {"enum": [False]}],
+        },
+    },
+}
+"""The same where a name means different things in different requests."""
 
 _CHAT: Final[Schema] = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 _REQUESTS: Final[dict[str, tuple[Callable[[RequestFields], object], Schema, tuple[str, ...]]]] = {

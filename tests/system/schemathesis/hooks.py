@@ -12,6 +12,8 @@ BEYOND_SCHEMA = (
     "expected token ids below",
     "expected the same as n",
     "expected at most max_tokens",
+    "expected logprobs to be true beside it",
+    "expected at least 1, or echo to be true",
     "expected strings of 1 to 256 bytes",
     "expected int, got float at [",  # JSON Schema takes 1.0 for an integer; a token id has one spelling
 )
