@@ -181,7 +181,7 @@ def test_what_has_no_effect_has_none_and_what_is_unknown_is_counted(client, path
         return float(line.rpartition(" ")[2])
 
     for value in ("anything", 7, [1], {"a": "b"}, True, None):
-        fields = {name: value for name in names if name != "priority"}
+        fields = dict.fromkeys(names, value)
         assert answer(client, path, **fields)["choices"] == plain
     before = counted()
     assert answer(client, path, nobody_knows=1, nobody_cares={"x": [1]})["choices"] == plain
