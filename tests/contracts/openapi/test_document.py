@@ -33,7 +33,7 @@ def test_what_is_routed_is_described_and_what_is_described_is_routed(server):
     if server == "router":
         app = build_router(RouterSettings(endpoints=(), salt_key=b"k" * 32)).app
     else:
-        app = build_app(SimpleNamespace(settings=SimpleNamespace(token=b""), events=None))
+        app = build_app(SimpleNamespace(settings=SimpleNamespace(token=b"", uid="w"), events=None))
     routed = {
         (route.path.replace(":path}", "}"), method.lower())
         for route in app._app.routes
