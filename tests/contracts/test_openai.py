@@ -11,6 +11,7 @@ from warmfleet_contracts.openai import (
     MAX_PROMPTS,
     UNSUPPORTED,
     ChatRequest,
+    CompletionRequest,
     RequestError,
     decode_chat_request,
     decode_completion_request,
@@ -248,6 +249,47 @@ def test_a_completion_prompt_has_four_shapes(prompt, expected):
 
     assert request.prompts == expected
     assert request.max_output_tokens == 16
+
+
+def completion(**fields: object) -> CompletionRequest:
+    return decode_completion_request(json.dumps({"model": "m", "prompt": "x", **fields}).encode())
+
+
+def test_log_probabilities_are_asked_for_in_two_ways():
+    assert chat().logprobs is chat(top_logprobs=0).logprobs is completion().logprobs is None
+    assert chat(logprobs=True).logprobs == completion(logprobs=0).logprobs == 0
+    assert chat(logprobs=True, top_logprobs=20).logprobs == completion(logprobs=20).logprobs == 20
+    assert completion(logprobs=False).logprobs is completion(logprobs=None).logprobs is None
+
+
+@pytest.mark.parametrize("value", [21, -1, True, "5", 1.5])
+def test_a_completions_log_probabilities_are_a_small_number(value):
+    with pytest.raises(RequestError) as caught:
+        completion(logprobs=value)
+
+    assert (caught.value.status, caught.value.param) == (400, "logprobs")
+
+
+def test_only_a_request_for_the_prompts_log_probabilities_may_not_read_the_cache():
+    assert completion(echo=True, logprobs=0).prompt_logprobs == 0
+    assert not completion(echo=True, logprobs=0).may_read_cache
+    for request in (completion(echo=True), completion(logprobs=5), chat(logprobs=True, echo=True)):
+        assert request.prompt_logprobs is None
+        assert request.may_read_cache
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_an_echo_may_have_nothing_after_it(name):
+    assert completion(echo=True, **{name: 0}).max_output_tokens == 0
+    with pytest.raises(RequestError, match="echo") as caught:
+        completion(**{name: 0})
+    assert caught.value.param == "max_tokens"
+    assert refusal_of(**{name: 0}).param == name
+
+
+def test_the_newer_name_of_a_completions_limit_wins():
+    assert completion(max_tokens=5, max_completion_tokens=7).max_output_tokens == 7
+    assert completion(max_tokens=5, max_completion_tokens=None).max_output_tokens == 5
 
 
 @pytest.mark.parametrize(

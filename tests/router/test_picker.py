@@ -27,7 +27,9 @@ def chain(tokens: Sequence[int], identity: bytes = IDENTITY) -> list[BlockHash]:
     return block_hashes(block_root(CacheIdentity(identity), salt=b"salt"), tokens, BLOCK)
 
 
-def prompts(*token_lists: Sequence[int], digest: str = "t", choices: int = 1) -> RequestPrompts:
+def prompts(
+    *token_lists: Sequence[int], digest: str = "t", choices: int = 1, may_read_cache: bool = True
+) -> RequestPrompts:
     return RequestPrompts(
         encoded={digest: [list(tokens) for tokens in token_lists]},
         salt=b"salt",
@@ -35,6 +37,7 @@ def prompts(*token_lists: Sequence[int], digest: str = "t", choices: int = 1) ->
         head=b"head",
         count=len(token_lists),
         choices=choices,
+        may_read_cache=may_read_cache,
     )
 
 
@@ -130,6 +133,22 @@ def test_the_last_token_is_never_predicted_as_cached(tokens: int) -> None:
     fleet.store("a", chain(prompt))
 
     assert fleet.pick(prompts(prompt)).prediction.cached_tokens == (tokens - 1) // BLOCK * BLOCK
+
+
+def test_a_request_that_may_not_read_the_cache_is_predicted_to_find_nothing_there() -> None:
+    tokens = list(range(330))
+    fleet = PickerFleet("a", "b")
+    fleet.store("b", chain(tokens)[:10])
+    fleet.load["b"] = fleet.report(0.001, queued_uncached_tokens=50)
+
+    choice = fleet.pick(prompts(tokens, may_read_cache=False))
+
+    # then the queue decides, and the blocks that it will leave behind are pending
+    assert choice.candidate.uid == "a"
+    assert choice.candidate.precise
+    assert (choice.prediction.cached_tokens, choice.charge.uncached_tokens) == (0, 330)
+    assert choice.prediction.first.last_block == chain(tokens)[-1]
+    assert len(choice.charge.new_hashes) == 20
 
 
 async def test_sixteen_siblings_of_a_new_prefix_follow_their_leader() -> None:

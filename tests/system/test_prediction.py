@@ -13,6 +13,8 @@ from warmfleet_testing.worker_process import tiny_served_model
 
 REQUESTS = 500
 PREFIXES = 60
+SCORED_RATIO = 0.1
+"""Of the token-id prompts: their own log probabilities are asked for."""
 BLOCK_TOKENS = 16
 WORDS = ("warm", "cold", "block", "table", "prefix", "seat", "lease", "router", "cache", "page", "hash")
 
@@ -26,7 +28,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeFleet]:
 
 
 class Workload:
-    """500 requests: token-id prompts at block edges, chats, and chats that feed an answer back."""
+    """500 requests: token-id prompts at block edges, some of them scored; chats, some that feed back."""
 
     def __init__(self) -> None:
         self._draw = random.Random(11)
@@ -51,6 +53,9 @@ class Workload:
             self.used_prefixes.add(tuple(prefix))
             tail = BLOCK_TOKENS * self._draw.randint(0, 3) + self._draw.choice((-1, 0, 1))
             prompt = prefix[:tail] if tail < 0 else prefix + [self._draw.randrange(256) for _ in range(tail)]
+            if self._draw.random() < SCORED_RATIO:
+                self.kinds["scored"] += 1
+                return "/v1/completions", {**limits, "prompt": prompt, "echo": True, "logprobs": 1}
             return "/v1/completions", {**limits, "prompt": prompt}
         if kind == "chat":
             system = self._draw.choice(self._systems)
@@ -97,6 +102,7 @@ def test_on_a_quiet_fleet_every_prediction_comes_true(fleet: WholeFleet) -> None
     # And the workload was what it claims to be
     assert len(workload.used_prefixes) >= 50
     assert workload.kinds["fed back"] >= 0.3 * REQUESTS * 0.8
+    assert workload.kinds["scored"] > 10
     assert hits > 100
     evicted = sum(worker_evictions(fleet))
     assert evicted > 0

@@ -1,6 +1,7 @@
 """Log probabilities as a client gets them: the values of transformers, OpenAI's shapes, plain as streamed."""
 
 import json
+import math
 import secrets
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ import pytest
 import tokenizers
 import torch
 import transformers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from openai import OpenAI
 
 from warmfleet_testing.tiny_tokenizer import tiny_tokenizer
 from warmfleet_testing.worker_process import TINY_NAME
+from warmfleet_worker.server.logprobs_json import representable
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 TOKENIZER = tokenizers.Tokenizer.from_str(json.dumps(tiny_tokenizer()))
@@ -131,3 +135,228 @@ def test_who_does_not_ask_gets_null(client):
         piece["logprobs"] is None
         for piece in streamed(client, COMPLETIONS, {"model": TINY_NAME, "prompt": "abc", "max_tokens": 4})
     )
+
+
+# One answer, plain and in pieces.
+
+PATHS = (CHAT, COMPLETIONS)
+
+
+def request_bodies() -> st.SearchStrategy[dict[str, Any]]:
+    texts = st.sampled_from(["hello", "héllo €", "end of it"])
+    return st.fixed_dictionaries(
+        {
+            "path": st.sampled_from(PATHS),
+            "prompts": st.lists(texts, min_size=1, max_size=2),
+            "top": st.integers(0, 4),
+            "n": st.integers(1, 2),
+            "seed": st.integers(0, 99),
+            "max_tokens": st.integers(1, 20),
+            "temperature": st.sampled_from([0.0, 1.0, 1.7]),
+            "return_token_ids": st.booleans(),
+            "ignore_eos": st.booleans(),
+            "echo": st.booleans(),
+            # Bytes below 128 only, or any: most characters are then torn, and stop strings are met.
+            "logit_bias": st.sampled_from([{}, {str(token_id): 30 for token_id in range(60, 70)}]),
+            "stop": st.lists(st.text("YZ[\\]^_abc\ufffd", min_size=1, max_size=2), max_size=2),
+        }
+    )
+
+
+def body_of(drawn: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    fields = dict(drawn)
+    path, prompts, top, echo = (fields.pop(name) for name in ("path", "prompts", "top", "echo"))
+    body = {"model": TINY_NAME, **fields}
+    if path == CHAT:
+        messages = [{"role": "user", "content": prompts[0]}]
+        return path, {**body, "messages": messages, "logprobs": True, "top_logprobs": top}
+    return path, {**body, "prompt": prompts, "logprobs": top, "echo": echo}
+
+
+def flattened(path: str, logprobs: dict[str, Any]) -> tuple[list[Any], list[float]]:
+    """What must be equal in every digit, and the values, which a batch of another shape rounds otherwise."""
+    if path == COMPLETIONS:
+        pairs = zip(logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True)
+        values = [part for value, top in pairs if top for part in (value, max(top.values()))]
+        return list(zip(logprobs["tokens"], logprobs["text_offset"], strict=True)), values
+    entries = [part for entry in logprobs["content"] for part in (entry, *entry["top_logprobs"])]
+    return [(part["token"], part["bytes"]) for part in entries], [part["logprob"] for part in entries]
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(drawn=request_bodies())
+def test_the_pieces_of_a_stream_are_the_plain_answer(client, drawn):
+    path, body = body_of(drawn)
+    plain = client.post(path, json={**body, **cold()}).raise_for_status().json()
+    pieces = streamed(client, path, {**body, **cold()})
+
+    for choice in plain["choices"]:
+        mine = [piece for piece in pieces if piece["index"] == choice["index"]]
+        text = choice["text"] if path == COMPLETIONS else choice["message"]["content"]
+        got = [flattened(path, piece["logprobs"]) for piece in mine if piece["logprobs"]]
+        exact, values = flattened(path, choice["logprobs"])
+        assert [part for part, _ in got for part in part] == exact
+        assert [value for _, part in got for value in part] == pytest.approx(values, abs=TOLERANCE)
+        if drawn["return_token_ids"]:
+            ids = [token_id for piece in mine for token_id in piece.get("token_ids", [])]
+            assert ids == choice["token_ids"]
+        if path == COMPLETIONS:
+            check_texts(mine, text, drawn, choice)
+
+
+def check_texts(
+    pieces: list[dict[str, Any]], text: str, drawn: dict[str, Any], choice: dict[str, Any]
+) -> None:
+    """Every piece has the tokens that begin in its text; only ids bring more, and only at the end."""
+    assert "".join(piece["text"] for piece in pieces) == text
+    end = 0
+    for piece in pieces:
+        start, end = end, end + len(piece["text"])
+        offsets = piece["logprobs"]["text_offset"] if piece["logprobs"] else []
+        last = piece["finish_reason"] is not None
+        assert all(offset >= start for offset in offsets)
+        assert all(offset < end for offset in offsets) or (last and drawn["return_token_ids"])
+    offsets = choice["logprobs"]["text_offset"]
+    assert offsets == sorted(offsets)
+    if drawn["return_token_ids"]:
+        given_prompt = drawn["prompts"][choice["index"] // drawn["n"]] if drawn["echo"] else ""
+        prompt_tokens = len(TOKENIZER.encode(given_prompt).ids)
+        assert len(offsets) == prompt_tokens + len(choice["token_ids"])
+
+
+# What is listed.
+
+HELLO_ID = TOKENIZER.token_to_id("hello")
+FIRST_ID, SECOND_ID = TOKENIZER.encode("é").ids
+E_ACUTE = {
+    "logit_bias": {str(FIRST_ID): 100, str(SECOND_ID): 85, str(HELLO_ID): 75},
+    "repetition_penalty": 1.5,
+    "max_tokens": 3,
+}
+"""The two bytes of one character, then a word: each wins once, as it loses a third for having come."""
+
+
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_tokens_that_a_stop_string_cut_off_are_listed_only_beside_their_ids(client, with_ids):
+    choice = completion(
+        client,
+        prompt="x",
+        logit_bias={str(HELLO_ID): 100},
+        stop="lohe",
+        logprobs=0,
+        return_token_ids=with_ids,
+    )["choices"][0]
+
+    assert choice["text"] == "hel"
+    assert choice["logprobs"]["tokens"] == (["hello", "hello"] if with_ids else ["hello"])
+    assert choice["logprobs"]["text_offset"] == ([0, 5] if with_ids else [0])
+    assert choice.get("token_ids") == ([HELLO_ID] * 2 if with_ids else None)
+
+
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_an_end_token_is_listed_only_beside_its_id(client, with_ids):
+    messages = [{"role": "user", "content": "x"}]
+    # The end token is the most likely by far, and may not come first.
+    body = {"model": TINY_NAME, "messages": messages, "logit_bias": {str(HELLO_ID): 70, "2": 100}}
+    fields = {"min_tokens": 1, "temperature": 0, "logprobs": True, "return_token_ids": with_ids}
+    choice = client.post(CHAT, json={**body, **fields}).json()["choices"][0]
+
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("hello", "stop")
+    tokens = [entry["token"] for entry in choice["logprobs"]["content"]]
+    assert tokens == (["hello", "<|im_end|>"] if with_ids else ["hello"])
+
+
+def test_the_bytes_of_a_torn_character_are_exact_and_come_with_its_text(client):
+    messages = [{"role": "user", "content": "x"}]
+    body = {"model": TINY_NAME, "messages": messages, "temperature": 0, "logprobs": True}
+    plain = client.post(CHAT, json={**body, **E_ACUTE}).json()["choices"][0]
+    pieces = streamed(client, CHAT, {**body, **E_ACUTE})
+
+    assert plain["message"]["content"] == "éhello"
+    entries = plain["logprobs"]["content"]
+    assert [entry["bytes"] for entry in entries] == [[0xC3], [0xA9], list(b"hello")]
+    assert [entry["token"] for entry in entries] == ["\ufffd", "\ufffd", "hello"]
+    for piece in pieces:
+        if piece["logprobs"]:
+            content = b"".join(bytes(entry["bytes"]) for entry in piece["logprobs"]["content"])
+            assert content.decode() == piece["delta"].get("content", "")
+
+
+def test_the_tokens_of_one_character_share_its_offset(client):
+    choice = completion(client, prompt="ab", echo=True, logprobs=0, **E_ACUTE)["choices"][0]
+
+    assert choice["text"] == "abéhello"
+    assert choice["logprobs"]["text_offset"] == [0, 1, 2, 2, 3]
+
+
+# Limits, bounds and the cache.
+
+
+def test_a_scored_prompt_finds_nothing_cached_and_leaves_its_blocks(client):
+    prompt = TOKENIZER.encode(secrets.token_hex(40)).ids
+    body = {"model": TINY_NAME, "prompt": prompt, "max_tokens": 1, "temperature": 0}
+    scored = {**body, "echo": True, "logprobs": 0}
+
+    answers = [client.post(COMPLETIONS, json=json_body) for json_body in (scored, scored, body)]
+
+    cached = [int(answer.headers["x-warmfleet-cached-tokens"]) for answer in answers]
+    assert cached == [0, 0, len(prompt) - 16]
+    assert [answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers] == cached
+
+
+def test_a_prompt_as_long_as_the_context_can_be_scored(client):
+    limit = client.get(f"/v1/models/{TINY_NAME}").json()["max_model_len"]
+    body = {"model": TINY_NAME, "prompt": [70] * limit, "echo": True, "logprobs": 0}
+
+    assert client.post(COMPLETIONS, json={**body, "max_tokens": 0}).status_code == 200
+    assert client.post(COMPLETIONS, json={**body, "max_tokens": 1}).status_code == 400
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_echo_of_nothing_more_is_the_prompt(client, stream):
+    body = {"model": TINY_NAME, "prompt": ["hello", "end"], "echo": True, "max_tokens": 0}
+    if stream:
+        choices = streamed(client, COMPLETIONS, body)
+    else:
+        answer = client.post(COMPLETIONS, json=body).json()
+        choices = answer["choices"]
+        assert answer["usage"]["completion_tokens"] == 0
+
+    assert sorted(choice["text"] for choice in choices) == ["end", "hello"]
+    assert {choice["finish_reason"] for choice in choices} == {"length"}
+
+
+def test_an_answer_beyond_the_bound_is_refused_before_any_work(client):
+    body = {"model": TINY_NAME, "prompt": ["x"] * 64, "n": 4, "max_tokens": 10_000, "logprobs": 20}
+    error = client.post(COMPLETIONS, json=body).json()["error"]
+
+    assert error["param"] == "logprobs"
+    assert "4194304" in error["message"]
+
+
+@pytest.mark.parametrize("value", [-math.inf, math.nan, -1e30, -9999.5])
+def test_what_json_cannot_hold_is_openais_least(value):
+    assert representable(value) == -9999.0
+    assert representable(-9998.0) == -9998.0
+
+
+def test_lm_evals_way_of_scoring_a_continuation_works(client, oracle):
+    """Token ids, echo, one token too many: what EleutherAI's harness sends and how it reads the answer."""
+    context, continuation = TOKENIZER.encode("hello").ids, TOKENIZER.encode(" hello").ids
+    prompts = [context + continuation, context + continuation[:1]]
+    body = {"prompt": prompts, "max_tokens": 1, "logprobs": 1, "seed": 1234, "echo": True}
+
+    choices = completion(client, **body)["choices"]
+
+    for prompt, choice in zip(prompts, sorted(choices, key=lambda choice: choice["index"]), strict=True):
+        values = choice["logprobs"]["token_logprobs"][len(context) : -1]
+        tops = choice["logprobs"]["top_logprobs"][len(context) : -1]
+        expected = expected_logprobs(oracle, prompt)[len(context) - 1 : -1]
+        wanted = expected.gather(1, torch.tensor(prompt[len(context) :])[:, None]).sum()
+        assert sum(values) == pytest.approx(float(wanted), abs=TOLERANCE * len(values))
+        is_greedy = all(value == max(top.values()) for value, top in zip(values, tops, strict=True))
+        assert is_greedy == (expected.argmax(dim=-1).tolist() == prompt[len(context) :])

@@ -1,6 +1,5 @@
 """The sampler against naive code: Philox word by word, filters by sorting, the draw by its definition."""
 
-import itertools
 import math
 
 import numpy as np
@@ -9,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from warmfleet_testing.naive_sampler import naive_noise, naive_philox, naive_sample
 from warmfleet_worker.batch import SampleRequest
 from warmfleet_worker.philox import philox_4x32
 from warmfleet_worker.sampler import gumbel_noise, sample
@@ -49,12 +49,12 @@ def _requests():
 )
 def test_philox_gives_the_published_words(counter, key, expected):
     assert _torch_philox(_words(counter), _words(key)) == _words(expected)
-    assert _naive_philox(_words(counter), _words(key)) == _words(expected)
+    assert naive_philox(_words(counter), _words(key)) == _words(expected)
 
 
 @given(counter=st.tuples(WORDS, WORDS, WORDS, WORDS), key=st.tuples(WORDS, WORDS))
 def test_philox_equals_its_definition_everywhere(counter, key):
-    assert _torch_philox(list(counter), list(key)) == _naive_philox(list(counter), list(key))
+    assert _torch_philox(list(counter), list(key)) == naive_philox(list(counter), list(key))
 
 
 @settings(deadline=None)
@@ -62,7 +62,7 @@ def test_philox_equals_its_definition_everywhere(counter, key):
 def test_noise_is_a_function_of_seed_output_index_and_token(seed, index, vocab_size):
     noise = gumbel_noise([1, seed], [0, index], vocab_size)[1]
 
-    np.testing.assert_allclose(noise.numpy(), _naive_noise(seed, index, vocab_size), rtol=2e-6, atol=2e-6)
+    np.testing.assert_allclose(noise.numpy(), naive_noise(seed, index, vocab_size), rtol=2e-6, atol=2e-6)
 
 
 def test_noise_has_the_moments_of_a_gumbel_distribution():
@@ -89,7 +89,7 @@ def test_a_draw_equals_the_naive_sampler(data):
     tokens = sample(logits, requests)
 
     # then
-    expected = [_naive_sample(row.numpy(), request) for row, request in zip(logits, requests, strict=True)]
+    expected = [naive_sample(row.numpy(), request) for row, request in zip(logits, requests, strict=True)]
     assert tokens == expected
 
 
@@ -109,7 +109,7 @@ def test_bias_penalties_and_the_minimum_length_change_a_draw_as_the_naive_sample
     tokens = sample(logits, requests)
 
     # then
-    expected = [_naive_sample(row.numpy(), request) for row, request in zip(logits, requests, strict=True)]
+    expected = [naive_sample(row.numpy(), request) for row, request in zip(logits, requests, strict=True)]
     assert tokens == expected
     assert torch.equal(logits, before)
 
@@ -205,7 +205,7 @@ def test_a_wide_nucleus_is_found_past_the_first_candidates():
     logits = -torch.arange(2000, dtype=torch.float32)[None] * 1e-4
     request = _request(top_p=0.9, output_index=3)
 
-    assert sample(logits, [request]) == [_naive_sample(logits[0].numpy(), request)]
+    assert sample(logits, [request]) == [naive_sample(logits[0].numpy(), request)]
 
 
 def _logit_rows(vocab_size, element):
@@ -228,65 +228,6 @@ def _changing_requests(draw, vocab_size):
         min_output_tokens=draw(st.integers(0, 20)),
         stop_token_ids=draw(st.frozensets(tokens | st.just(vocab_size + 7), max_size=2)),
     )
-
-
-def _naive_adjusted(logits, request):
-    """Token by token, in the order in which vLLM changes a logit."""
-    p = request.parameters
-    known = list(request.known_token_ids)
-    output = known[len(known) - request.output_index :]
-    changed = logits.copy()
-    for token in range(len(logits)):
-        changed[token] += np.float32(p.logit_bias.get(token, 0.0))
-        if token in known and changed[token] > 0:
-            changed[token] /= np.float32(p.repetition_penalty)
-        elif token in known:
-            changed[token] *= np.float32(p.repetition_penalty)
-        changed[token] -= np.float32(p.frequency_penalty) * np.float32(output.count(token))
-        changed[token] -= np.float32(p.presence_penalty) * np.float32(token in output)
-        if token in p.stop_token_ids and request.output_index < p.min_output_tokens:
-            changed[token] = -np.inf
-    return changed
-
-
-def _naive_sample(logits, request):
-    p = request.parameters
-    logits = _naive_adjusted(logits, request)
-    if p.temperature == 0:
-        return int(np.argmax(logits))
-    scaled = (logits.astype(np.float32) - logits.max()) / np.float32(p.temperature)
-    order = sorted(range(len(scaled)), key=lambda token: -scaled[token])
-    kept = [t for t in order if not 0 < p.top_k < len(order) or scaled[t] >= scaled[order[p.top_k - 1]]]
-    weights = np.exp(scaled.astype(np.float64))
-    total = sum(weights[t] for t in kept)
-    if p.top_p < 1:
-        masses = list(itertools.accumulate(weights[t] for t in kept))
-        edge = next(t for t, mass in zip(kept, masses, strict=True) if mass >= p.top_p * total)
-        kept = [t for t in kept if scaled[t] >= scaled[edge]]
-    if p.min_p > 0:
-        kept = [t for t in kept if weights[t] >= p.min_p]
-    noise = _naive_noise(p.seed, request.output_index, len(scaled))
-    return min(kept, key=lambda t: (-(scaled[t] + noise[t]), t))
-
-
-def _naive_noise(seed, index, vocab_size):
-    words = []
-    for counter in range(-(-vocab_size // 4)):
-        words += _naive_philox([counter, index, 0, 0], [seed & 0xFFFFFFFF, seed >> 32])
-    # The uniform numbers are float32 by definition; only the logarithms may differ by rounding.
-    uniform = (np.array(words[:vocab_size], dtype=np.float32) + np.float32(0.5)) * np.float32(2**-32)
-    uniform = np.minimum(uniform, np.float32(1 - 2**-24)).astype(np.float64)
-    return (-np.log(-np.log1p(-uniform))).astype(np.float32)
-
-
-def _naive_philox(counter, key):
-    (c0, c1, c2, c3), (k0, k1) = counter, key
-    for _ in range(10):
-        first, second = 0xD2511F53 * c0, 0xCD9E8D57 * c2
-        c0, c1 = (second >> 32) ^ c1 ^ k0, second & 0xFFFFFFFF
-        c2, c3 = (first >> 32) ^ c3 ^ k1, first & 0xFFFFFFFF
-        k0, k1 = (k0 + 0x9E3779B9) & 0xFFFFFFFF, (k1 + 0xBB67AE85) & 0xFFFFFFFF
-    return [c0, c1, c2, c3]
 
 
 def _torch_philox(counter, key):

@@ -1,5 +1,6 @@
 """Log probabilities in OpenAI's two shapes, for chat and for text completion."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -33,7 +34,7 @@ def completion_logprobs(tokens: Sequence[AnswerToken], texts: TokenTexts) -> dic
 
 def representable(logprob: float) -> float:
     """The value, or `LEAST_LOGPROB` for what is below it or no number."""
-    return max(logprob, LEAST_LOGPROB)
+    return max(logprob, LEAST_LOGPROB) if math.isfinite(logprob) else LEAST_LOGPROB
 
 
 def _chat_entry(token: AnswerToken, texts: TokenTexts) -> msgspec.Raw:

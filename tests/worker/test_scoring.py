@@ -1,0 +1,136 @@
+"""Log probabilities from logits, against numpy and sorting."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warmfleet_testing.runner_driver import LargestAllocation
+from warmfleet_testing.tiny_models import tiny_model_folder
+from warmfleet_worker import scoring
+from warmfleet_worker.batch import Chunk, SampleRequest, ScoreRequest, StepBatch
+from warmfleet_worker.runner import RunnerSettings, load_runner
+from warmfleet_worker.sampling import SamplingParameters
+from warmfleet_worker.scoring import score, score_rows
+
+torch.set_num_threads(1)
+MIB = 1024 * 1024
+
+
+def naive_logprobs(row: np.ndarray) -> np.ndarray:
+    relative = row.astype(np.float64) - row.max()
+    with np.errstate(divide="ignore"):
+        return relative - np.log(np.exp(relative).sum())
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_values_are_log_softmax_and_ties_go_to_the_lowest_id(data):
+    # given logits with many ties, some of them impossible
+    vocab_size = data.draw(st.integers(1, 30), label="vocabulary")
+    logit = st.integers(-6, 6).map(lambda halves: halves / 2) | st.just(-math.inf)
+    row = st.lists(logit, min_size=vocab_size, max_size=vocab_size).filter(lambda row: max(row) > -math.inf)
+    logits = torch.tensor(data.draw(st.lists(row, min_size=1, max_size=5)), dtype=torch.float32)
+    rows = range(len(logits))
+    own = [data.draw(st.integers(0, vocab_size - 1)) for _ in rows]
+    tops = [data.draw(st.none() | st.integers(0, 20)) for _ in rows]
+
+    # when
+    scores = score_rows(logits, own, tops)
+
+    # then
+    for index in rows:
+        expected = naive_logprobs(logits[index].numpy())
+        if tops[index] is None:
+            assert scores[index] is None
+            continue
+        (token,) = scores[index]
+        best = sorted(range(vocab_size), key=lambda number: (-logits[index, number].item(), number))
+        best = best[: tops[index]]
+        assert token.logprob == pytest.approx(expected[own[index]], abs=1e-5)
+        assert list(token.top_token_ids) == best
+        assert list(token.top_logprobs) == pytest.approx(list(expected[best]), abs=1e-5)
+
+
+def test_a_row_without_a_token_has_none():
+    assert score_rows(torch.zeros(2, 4), [None, 1], [3, 3])[0] is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_the_softmax_of_any_dtype_is_taken_in_float32_or_better(dtype):
+    logits = (8 * torch.randn(3, 1000, generator=torch.Generator().manual_seed(1))).to(dtype)
+
+    values = [token.logprob for token in score([logits], [5, 6, 7], 0)]
+
+    expected = logits.double().log_softmax(dim=-1)[range(3), [5, 6, 7]]
+    assert values == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_slices_change_nothing(monkeypatch):
+    logits = torch.randn(50, 64, generator=torch.Generator().manual_seed(2))
+    own = list(range(50))
+    whole = score([logits], own, 5)
+
+    monkeypatch.setattr(scoring, "SLICE_VALUES", 64 * 7)
+    slices = list(scoring.row_slices(50, 64))
+
+    assert [part.stop - part.start for part in slices] == [7] * 7 + [1]
+    assert score((logits[part] for part in slices), own, 5) == whole
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory):
+    folder = tiny_model_folder("llama", tmp_path_factory.mktemp("scored"), vocab_size=8192)
+    return load_runner(folder, RunnerSettings(kv_cache_bytes=2 * MIB, dtype="Float32"))
+
+
+def chunk_of(tokens, first=0, *, score=None, sequence_id=1, blocks=range(64), **parameters):
+    sampling = SamplingParameters(temperature=0.0, **parameters)
+    return Chunk(sequence_id, tokens, first, tuple(blocks), SampleRequest(sampling, 0), score)
+
+
+def test_a_long_prompt_is_scored_without_its_logits_ever_being_whole(runner):
+    # given a prompt whose logits would take 31 MiB
+    prompt = [(31 * index) % 8192 for index in range(1000)]
+    chunk = chunk_of(prompt, score=ScoreRequest(0, prompt[1:], 3))
+
+    # when
+    with LargestAllocation() as allocations:
+        (result,) = runner.execute(StepBatch((chunk,))).chunks
+
+    # then
+    assert result.prompt_logprobs.tokens == 999
+    assert allocations.largest_bytes <= scoring.SLICE_VALUES * 4
+
+
+def test_who_asks_changes_no_mates_token_and_who_does_not_ask_costs_no_row_of_the_head(runner, monkeypatch):
+    # given a batch of which one, then nobody asks
+    heads: list[int] = []
+    logits = type(runner._decoder).logits
+    monkeypatch.setattr(
+        type(runner._decoder),
+        "logits",
+        lambda decoder, hidden: heads.append(hidden.shape[0]) or logits(decoder, hidden),
+    )
+    prompts = [[5 * number + index for index in range(20)] for number in range(4)]
+
+    def step(asking: int | None) -> list[int]:
+        heads.clear()
+        chunks = []
+        for number, prompt in enumerate(prompts):
+            asks = {"logprobs": 20, "prompt_logprobs": 20} if number == asking else {}
+            score = ScoreRequest(0, prompt[1:], 20) if asks else None
+            blocks = range(16 * number, 16 * number + 16)
+            chunks.append(chunk_of(prompt, score=score, sequence_id=number, blocks=blocks, **asks))
+        results = runner.execute(StepBatch(tuple(chunks))).chunks
+        assert [result.logprobs is not None for result in results] == [n == asking for n in range(4)]
+        return [result.next_token_id for result in results]
+
+    # when / then
+    quiet = step(None)
+    assert heads == [4]
+    assert step(2) == quiet
+    assert heads == [4, 19]
