@@ -6,9 +6,9 @@ import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -190,7 +190,7 @@ def effective_settings(settings: RouterSettings) -> dict[str, object]:
     return _fields(settings)
 
 
-def _fields(value: RouterSettings | Endpoint) -> dict[str, object]:
+def _fields(value: Any) -> dict[str, object]:
     shown: dict[str, object] = {}
     for item in fields(value):
         content = getattr(value, item.name)
@@ -202,12 +202,10 @@ def _shown(value: object) -> object:
     match value:
         case Path():
             return str(value)
-        case Endpoint():
-            return _fields(value)
         case tuple():
             return [_shown(item) for item in value]
         case _:
-            return value
+            return _fields(value) if is_dataclass(value) else value
 
 
 def _salt_key(environment: Mapping[str, str]) -> tuple[bytes, bool]:
