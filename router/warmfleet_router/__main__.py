@@ -34,7 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             variable=SALT_KEY_VARIABLE,
         )
     router = build_router(settings)
-    server = Server(router.app, shutdown_seconds=round(settings.drain_seconds), date_header=False)
+    server = Server(
+        router.app,
+        shutdown_seconds=round(settings.drain_seconds),
+        date_header=False,
+        max_connections=settings.max_connections,
+    )
     with server.runner() as runner:
         runner.run(serve(router, server, listener))
     return 0

@@ -31,7 +31,7 @@ from warmfleet_router.picker import Picker
 from warmfleet_router.prefix_index import PrefixIndex
 from warmfleet_router.proxy import Proxy
 from warmfleet_router.retry_budget import RetryBudget
-from warmfleet_router.scorers import POLICIES
+from warmfleet_router.scorers import POLICIES, PRICED
 from warmfleet_router.settings import RouterSettings
 from warmfleet_router.silence import SilenceWatch
 from warmfleet_router.tenants import everybody
@@ -121,6 +121,7 @@ def build_router(settings: RouterSettings, discovery: Discovery | None = None) -
         retries=RetryBudget(settings.retry_budget, leases.now),
         metrics=metrics,
         router_id=life_id,
+        is_priced=settings.policy in PRICED,
         write_seconds=settings.write_seconds,
     )
     inspection = Inspection(

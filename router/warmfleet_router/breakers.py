@@ -79,6 +79,7 @@ class _Breaker:
     opened_at: float | None = None  # None while closed
     until: float = 0.0
     calm_since: float = 0.0
+    cause: Cause = Cause.FAILURES
     reason: str = ""
     probing: bool = False
 
@@ -171,8 +172,15 @@ class Breakers:
             self._open(uid, breaker, Cause.FAILURES, f"failed its probe: {reason}", now)
 
     def answered(self, breaker: _Breaker, dispatched_at: float) -> None:
-        """The first byte came. One sent since the ejection shows that the worker is back, on parole."""
-        if breaker.opened_at is not None and dispatched_at > breaker.opened_at:
+        """The first byte came. One sent since the ejection shows that the worker is back, on parole.
+
+        Before a slow worker's time is over an answer says nothing: that it answers was never in doubt.
+        """
+        if breaker.opened_at is None:
+            return
+        if dispatched_at >= breaker.until or (
+            breaker.cause is not Cause.SLOW and dispatched_at > breaker.opened_at
+        ):
             breaker.opened_at = None
             breaker.calm_since = self._now()
             # The answer may still break: until one is complete, a single failure is enough.
@@ -196,7 +204,7 @@ class Breakers:
         seconds = min(settings.ejection_seconds * breaker.ejections, settings.longest_ejection_seconds)
         seconds *= 1 + settings.jitter_ratio * self._draw()
         breaker.opened_at, breaker.until = now, now + seconds
-        breaker.reason = reason
+        breaker.cause, breaker.reason = cause, reason
         breaker.probing = False
         self._on_ejected(uid, cause, reason, seconds)
 

@@ -7,8 +7,15 @@ absolute terms. What makes all workers slow, a long prompt or a loaded machine, 
 
 import statistics
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+from warmfleet_router.cost import RatesSource
+from warmfleet_router.scorers import Candidate
+
+REFERENCE_PREFILL_TOKENS: Final = 64
+REFERENCE_SEQUENCES: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +45,7 @@ class Outliers:
     def __init__(self, settings: OutlierSettings | None = None) -> None:
         self._settings = settings if settings is not None else OutlierSettings()
         self._observations: dict[str, deque[_Observation]] = {}
+        self._slow_reports: dict[str, int] = {}
 
     def observe(
         self,
@@ -65,11 +73,45 @@ class Outliers:
         times = own / max(statistics.median(others), 1e-9)
         return f"{times:.0f} times slower than its peers" if times >= self._settings.ratio else ""
 
+    def report(self, chosen: Candidate, candidates: Sequence[Candidate]) -> str:
+        """Why `chosen` is an outlier by its own account of its steps, "" if it is not; once per dispatch.
+
+        For policies that send a slow worker as much as any other.
+        """
+        own = _reference_step_seconds(chosen)
+        peers = [
+            seconds
+            for candidate in candidates
+            if candidate.uid != chosen.uid and (seconds := _reference_step_seconds(candidate)) is not None
+        ]
+        times = own / statistics.median(peers) if own is not None and peers else 0.0
+        if times < self._settings.ratio:
+            self._slow_reports.pop(chosen.uid, None)
+            return ""
+        reports = self._slow_reports.get(chosen.uid, 0) + 1
+        self._slow_reports[chosen.uid] = reports
+        if reports < self._settings.observations:
+            return ""
+        return f"steps {times:.0f} times slower than its peers'"
+
     def forget(self, uid: str) -> None:
         """The worker is gone, or starts over."""
         self._observations.pop(uid, None)
+        self._slow_reports.pop(uid, None)
 
     def _median(self, uid: str, now: float) -> float | None:
         kept = self._observations.get(uid, ())
         fresh = [one.ratio for one in kept if now - one.at <= self._settings.kept_seconds]
         return statistics.median(fresh) if len(fresh) >= self._settings.observations else None
+
+
+def _reference_step_seconds(candidate: Candidate) -> float | None:
+    """What one and the same step takes on each worker; None without measurements of its own."""
+    rates = candidate.rates
+    if rates.source is not RatesSource.MEASURED:
+        return None
+    return (
+        rates.base_seconds
+        + rates.per_prefill_token_seconds * REFERENCE_PREFILL_TOKENS
+        + rates.per_decode_sequence_seconds * REFERENCE_SEQUENCES
+    )

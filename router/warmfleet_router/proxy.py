@@ -133,6 +133,7 @@ class Proxy:
         retries: RetryBudget,
         metrics: RouterMetrics,
         router_id: str,
+        is_priced: bool,
         write_seconds: float = 60.0,
     ) -> None:
         self._fleet = fleet
@@ -144,6 +145,7 @@ class Proxy:
         self._retries = retries
         self._metrics = metrics
         self._router_id = router_id
+        self._is_priced = is_priced
         self._write_seconds = write_seconds
 
     def choose(self, call: Call, decision: Decision) -> Choice | None:
@@ -152,6 +154,8 @@ class Proxy:
         choice = self._picker.pick(self._fleet.views(call.model), call.prompts, excluded=tried)
         if choice is not None:
             decision.attempts.append(attempt_of(choice))
+            if not self._is_priced:
+                self._judge_steps(choice)
         return choice
 
     async def serve(
@@ -313,6 +317,13 @@ class Proxy:
         attempt = exchange.attempt
         attempt.first_byte_after_ms = self._age_ms(exchange.call)
         self._metrics.on_first_byte(exchange.call.model, attempt.first_byte_after_ms / 1e3)
+
+    def _judge_steps(self, choice: Choice) -> None:
+        """Eject a worker that reports much slower steps than its peers; this request still goes there."""
+        verdict = self._outliers.report(choice.candidate, choice.ranking.candidates)
+        if verdict:
+            self._breakers.eject(choice.endpoint.uid, choice.epoch, Cause.SLOW, verdict)
+            self._outliers.forget(choice.endpoint.uid)
 
     def _judge_speed(self, exchange: _Exchange) -> None:
         """Eject a worker that is much slower than its own rates say, and than its peers are."""

@@ -131,6 +131,10 @@ POLICIES: Final[dict[str, Policy]] = {
 }
 
 
+PRICED: Final = frozenset({"LowestCost"})
+"""Policies that shed a slow worker by its price; under the others it has to be ejected."""
+
+
 def rendezvous_weight(uid: str, key: bytes) -> int:
     """Highest random weight (Thaler and Ravishankar, 1996): the same in every process."""
     digest = hashlib.blake2b(uid.encode(), key=key[:64], digest_size=8).digest()

@@ -14,6 +14,7 @@ import msgspec
 
 from warmfleet_contracts.errors import KeyFileError, WarmfleetError
 from warmfleet_contracts.home import warmfleet_home
+from warmfleet_contracts.http.connections import MAX_CONNECTIONS
 from warmfleet_contracts.keys import KeyFile, parse_key_file
 from warmfleet_contracts.names import SALT_KEY_VARIABLE
 from warmfleet_router.breakers import BreakerSettings
@@ -67,6 +68,8 @@ class RouterSettings:
     outliers: OutlierSettings = field(default_factory=OutlierSettings)
     silence: SilenceSettings = field(default_factory=SilenceSettings)
     retry_budget: RetryBudgetSettings = field(default_factory=RetryBudgetSettings)
+    max_connections: int = MAX_CONNECTIONS
+    """Open client connections; beyond it the one that has waited longest for a request is closed."""
     max_in_flight: int = 4096
     """Requests at once; the next one is answered 429."""
 
@@ -167,6 +170,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Rout
         open_metrics=given.open_metrics,
         cors_origins=tuple(given.cors_origin),
         drain_seconds=given.drain_seconds,
+        max_connections=given.max_connections,
         max_in_flight=given.max_in_flight,
     )
 
@@ -247,5 +251,6 @@ def _parser() -> argparse.ArgumentParser:
         help="origin of pages that may call, or * (repeatable)",
     )
     add("--drain-seconds", type=float, default=300.0, help="time for live answers after SIGTERM")
+    add("--max-connections", type=int, default=MAX_CONNECTIONS, help="open client connections")
     add("--max-in-flight", type=int, default=4096, help="requests at once; more are answered 429")
     return parser

@@ -1,5 +1,6 @@
 """Failing workers over real sockets: who is ejected, how often a request is tried, what a client sees."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from warmfleet_router.breakers import BreakerSettings
+from warmfleet_router.outliers import OutlierSettings
 from warmfleet_router.retry_budget import RetryBudgetSettings
 from warmfleet_testing.router_fixture import RunningRouter, running_router
 from warmfleet_testing.stub_worker import StubWorker, running_stub
@@ -118,3 +120,46 @@ async def test_retries_of_a_dying_fleet_stay_within_the_budget(
     assert all(int(headers["retry-after"]) >= 1 for _, headers, _ in answers)
     tries = sum(len(stub.requests) for stub in stubs)
     assert tries == 40 + 4 + 8
+
+
+async def asked(stubs: list[StubWorker], router: RunningRouter, rounds: int) -> list[int]:
+    """How many of `rounds` * 6 requests, six at a time, reached each stub."""
+    before = [len(stub.requests) for stub in stubs]
+    for number in range(rounds):
+        prompts = [f"{number} {position} " + "x" * 200 for position in range(6)]
+        answers = await asyncio.gather(*(router.ask(prompt) for prompt in prompts))
+        assert [status for status, _, _ in answers] == [200] * 6
+    return [len(stub.requests) - count for stub, count in zip(stubs, before, strict=True)]
+
+
+@pytest.mark.parametrize("policy", ["LowestCost", "LeastLoaded", "RoundRobin", "ConsistentHash"])
+async def test_a_worker_ten_times_slower_is_shed_under_every_policy(
+    stubs: list[StubWorker], tmp_path: Path, policy: str
+) -> None:
+    # Given three workers, of which the first prefills ten times slower, and says so
+    for stub in stubs:
+        stub.prefill_tokens_per_second = 40_000.0
+    stubs[0].prefill_tokens_per_second = 4_000.0
+    async with running_router(stubs, tmp_path, policy=policy) as router:
+        await asked(stubs, router, 6)
+
+        # When it has been noticed
+        slow, *others = await asked(stubs, router, 6)
+
+        # Then it gets far less than its third of 36; one worker in three may be ejected
+        assert slow <= 4
+        assert sum(others) >= 32
+        states = [(await breaker(router, stub.uid))["state"] for stub in stubs]
+        assert states.count("open") == (0 if policy == "LowestCost" else 1)
+
+
+async def test_a_worker_slower_than_it_says_is_ejected(stubs: list[StubWorker], tmp_path: Path) -> None:
+    # Given a worker whose first bytes come 0.4 s late, whatever its reports promise
+    stubs[0].faults.first_byte_delay_seconds = 0.4
+    outliers = OutlierSettings(observations=3)
+    async with running_router(stubs, tmp_path, policy="RoundRobin", outliers=outliers) as router:
+        answers = [await router.ask("hello", stream=True) for _ in range(12)]
+
+        assert [status for status, _, _ in answers] == [200] * 12
+        assert "slower than its peers" in str((await breaker(router, "w0"))["reason"])
+        assert 3 <= len(stubs[0].requests) <= 4

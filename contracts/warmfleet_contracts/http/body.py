@@ -9,6 +9,9 @@ from warmfleet_contracts.openai import MAX_BODY_BYTES, RequestError
 
 BODY_SECONDS: Final = 60.0
 """How long a client may take to send its body."""
+SLOW_START_SECONDS: Final = 10.0
+LEAST_BYTES_PER_SECOND: Final = 4096
+"""Below this, after `SLOW_START_SECONDS`, a body is a seat held rather than a request."""
 
 
 async def read_body(request: Request) -> bytes:
@@ -23,13 +26,18 @@ async def read_body(request: Request) -> bytes:
         raise too_large
     body = bytearray()
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(min(BODY_SECONDS, SLOW_START_SECONDS)) as deadline:
+            started = asyncio.get_running_loop().time()
             async for chunk in request.stream():
                 if len(body) + len(chunk) > MAX_BODY_BYTES:
                     raise too_large
                 body += chunk
+                earned_seconds = SLOW_START_SECONDS + len(body) / LEAST_BYTES_PER_SECOND
+                deadline.reschedule(started + min(BODY_SECONDS, earned_seconds))
     except TimeoutError as error:
         raise RequestError(
-            f"the body did not arrive within {BODY_SECONDS:.0f} seconds", status=408
+            f"the body came too slowly: {len(body)} bytes so far; the limits are {BODY_SECONDS:.0f} seconds "
+            f"and {LEAST_BYTES_PER_SECOND} bytes per second",
+            status=408,
         ) from error
     return bytes(body)

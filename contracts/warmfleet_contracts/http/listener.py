@@ -3,8 +3,12 @@
 import json
 import socket
 import sys
+from typing import Final
 
 import structlog
+
+UNSENT_BYTES: Final = 128 * 1024
+"""What the kernel keeps of an answer beyond what the client's window takes."""
 
 _log = structlog.get_logger("warmfleet.http")
 
@@ -27,6 +31,10 @@ def bind(host: str, port: int) -> socket.socket:
     # Accepted sockets inherit it. Without it every answer after its first write waits for a delayed
     # acknowledgement, 40 ms; asyncio sets it only on sockets that name their protocol.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # Inherited, too: what a slow reader has not taken waits with its writer, where it is bounded and counted,
+    # and not in megabytes of kernel memory per connection.
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     return listener
 
 

@@ -11,6 +11,7 @@ from typing import Final, cast
 import structlog
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from warmfleet_contracts.http.connections import Connections
 from warmfleet_contracts.request_fields import RequestError
 from warmfleet_contracts.worker_api import REQUEST_ID_HEADER
 
@@ -22,6 +23,7 @@ HEAD_SECONDS: Final = 30.0
 _STATUS_LINES: Final = {
     400: b"HTTP/1.1 400 Bad Request\r\n",
     408: b"HTTP/1.1 408 Request Timeout\r\n",
+    503: b"HTTP/1.1 503 Service Unavailable\r\n",
     431: b"HTTP/1.1 431 Request Header Fields Too Large\r\n",
 }
 
@@ -39,11 +41,39 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     """What came since then: part of a head or of trailers, and kept by the parser."""
     _head_deadline: asyncio.TimerHandle | None = None
 
+    open_connections: Connections
+    """Of the server; `bounded_by` sets it."""
+
+    @classmethod
+    def bounded_by(cls, connections: Connections) -> "type[BoundedHeadProtocol]":
+        """The protocol for a server with these connections."""
+        return type(cls.__name__, (cls,), {"open_connections": connections})
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))  # uvloop's descends from none
-        self._wait_for_head()
+        if self.open_connections.opened(self):
+            self._wait_for_head()
+        else:
+            limit = self.open_connections.limit
+            self._refuse(
+                RequestError(
+                    f"{limit} connections are open and busy, which is the limit",
+                    status=503,
+                    code="overloaded",
+                )
+            )
+
+    def crowded_out(self) -> None:
+        """Others ask while this connection only waits."""
+        self._stop_waiting()
+        self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        self.open_connections.waits(self)
+        super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.open_connections.closed(self)
         self._stop_waiting()
         super().connection_lost(exc)
 
@@ -71,6 +101,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self._in_head = False
         self._parsed += 1
         self._stop_waiting()
+        self.open_connections.asks(self)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:

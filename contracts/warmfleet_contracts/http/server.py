@@ -8,6 +8,7 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
+from warmfleet_contracts.http.connections import MAX_CONNECTIONS, Connections
 from warmfleet_contracts.http.protocol import BoundedHeadProtocol
 
 KEEP_ALIVE_SECONDS: Final = 75
@@ -17,8 +18,16 @@ KEEP_ALIVE_SECONDS: Final = 75
 class Server(uvicorn.Server):
     """uvicorn without its own signals, logs and headers: a signal means drain first, in our words."""
 
-    def __init__(self, app: ASGIApp, *, shutdown_seconds: int, date_header: bool = True) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        shutdown_seconds: int,
+        date_header: bool = True,
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
         """`shutdown_seconds`: how long open connections may take to end once the server should exit."""
+        self.connections = Connections(max_connections)
         config = uvicorn.Config(
             app,
             access_log=False,
@@ -26,7 +35,7 @@ class Server(uvicorn.Server):
             log_config=None,
             server_header=False,
             date_header=date_header,
-            http=BoundedHeadProtocol,
+            http=BoundedHeadProtocol.bounded_by(self.connections),
             timeout_graceful_shutdown=shutdown_seconds,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             ws="none",

@@ -90,7 +90,7 @@ async def running_router(
         RouterSettings(endpoints=tuple(endpoints), salt_key=SALT_KEY, policy=policy, home=home, **settings)
     )
     listener = bind("127.0.0.1", 0)
-    server = Server(router.app, shutdown_seconds=1)
+    server = Server(router.app, shutdown_seconds=1, max_connections=router.settings.max_connections)
     async with router.running(), aiohttp.ClientSession() as http:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         running = RunningRouter(router, f"http://127.0.0.1:{listener.getsockname()[1]}", http)

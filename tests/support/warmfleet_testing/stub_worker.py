@@ -70,6 +70,8 @@ class Faults:
     """Say nothing more after this many events."""
     silent_events: bool = False
     """Send no frame on the event stream."""
+    first_byte_delay_seconds: float = 0.0
+    """Late, and not to be seen in any report."""
     wrong_last_block: bool = False
 
 
@@ -85,6 +87,10 @@ class StubWorker:
     prefill_tokens_per_second: float = 100_000.0
     event_seconds: float = 0.0
     events: int = 3
+    event_padding_bytes: int = 0
+    """Bytes of comment with each event."""
+    written_events: int = 0
+    """Events that the sockets have taken, over all answers."""
     assets: PromptAssets = field(default_factory=tiny_prompt_assets)
     faults: Faults = field(default_factory=Faults)
     url: str = ""
@@ -261,7 +267,11 @@ class StubWorker:
         if is_chat:
             await response.write(b'data: {"role": "assistant"}\n\n')
         await self._prefill(len(tokens) - cached, hashes)
+        await asyncio.sleep(faults.first_byte_delay_seconds)
+        padding = b":" + b"x" * self.event_padding_bytes + b"\n" if self.event_padding_bytes else b""
         for number in range(self.events):
+            if padding:
+                await response.write(padding)
             if faults.hold_after_events == number:
                 await asyncio.Event().wait()
             if faults.die_after_events == number:
@@ -270,6 +280,7 @@ class StubWorker:
                 _close(request)
                 return response
             await response.write(b'data: {"text": "%d", "worker": "%s"}\n\n' % (number, self.uid.encode()))
+            self.written_events += 1
             await asyncio.sleep(self.event_seconds)
         await response.write(b"data: [DONE]\n\n")
         return response
