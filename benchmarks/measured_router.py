@@ -10,6 +10,7 @@ import os
 import random
 import re
 import secrets
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,6 +72,7 @@ class MeasuredRouter:
     url: str
     key: str
     pid: int
+    fleet_pid: int
     workers: tuple[tuple[str, str], ...]
     """URL and token of each stub worker."""
     http: httpx.AsyncClient
@@ -78,6 +80,11 @@ class MeasuredRouter:
     @property
     def usage(self) -> Usage:
         return Usage.of(self.pid)
+
+    @property
+    def others_cpu_seconds(self) -> float:
+        """Of stub fleet and load generator: on a full core they slow the streams that they measure."""
+        return Usage.of(self.fleet_pid).cpu_seconds + time.process_time()
 
     async def decisions(self, limit: int) -> list[dict[str, Any]]:
         """The router's newest decisions."""
@@ -93,9 +100,10 @@ async def measured_router(folder: Path, cores: Cores, *, blocks: int) -> AsyncIt
     """Router and fleet, ready and with every block in the index; logs and files go to `folder`."""
     endpoints_path, keys_path = folder / "endpoints.json", folder / "keys.json"
     key = _write_keys(keys_path)
-    path = os.pathsep.join([str(Path(__file__).parent), str(_ROOT / "tests" / "support")])
     environment = {
-        "PYTHONPATH": os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), path])),
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
+        ),
         SALT_KEY_VARIABLE: secrets.token_hex(32),
     }
     os.sched_setaffinity(0, cores.others)
@@ -121,7 +129,7 @@ async def measured_router(folder: Path, cores: Cores, *, blocks: int) -> AsyncIt
         workers = tuple(
             (endpoint.url, endpoint.token.decode()) for endpoint in read_endpoints(endpoints_path)
         )
-        yield MeasuredRouter(url, key, router.pid, workers, http)
+        yield MeasuredRouter(url, key, router.pid, fleet.pid, workers, http)
 
 
 class Prompts:

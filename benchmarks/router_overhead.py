@@ -32,10 +32,8 @@ from warmfleet_cli.bench.machine import idle_remark, measure_busy_ratio
 ADDED_MS: Final = 5.0
 DECISION_P50_MS: Final = 2.0
 DECISION_P95_MS: Final = 15.0
-ANSWER_TOKENS: Final = 10
 TOKENS_PER_SECOND: Final = 5.0
 RESAMPLES: Final = 2000
-WARM_UP_PAIRS: Final = 32
 
 MakeRequest = Callable[[int], tuple[str, bytes]]
 
@@ -91,10 +89,10 @@ def median_interval(values: Sequence[float], *, seed: int = 0) -> tuple[float, f
 class Lanes:
     """Sends the pairs of one variant."""
 
-    def __init__(self, router: MeasuredRouter, through: EventClient, direct: Sequence[EventClient]) -> None:
-        self._router = router
+    def __init__(self, through: EventClient, direct: Sequence[EventClient], *, answer_tokens: int) -> None:
         self._through = through
         self._direct = itertools.cycle(direct)
+        self._answer_tokens = answer_tokens
         self._random = random.Random(1)
 
     async def pairs(self, make: MakeRequest, *, lanes: int, count: int) -> list[tuple[Answer, Answer, str]]:
@@ -103,14 +101,14 @@ class Lanes:
 
         async def lane(number: int) -> list[tuple[Answer, Answer, str]]:
             # Lanes start spread over the length of a stream, and stay so.
-            await asyncio.sleep(number / lanes * ANSWER_TOKENS / TOKENS_PER_SECOND)
+            await asyncio.sleep(number / lanes * self._answer_tokens / TOKENS_PER_SECOND)
             return [await self._pair(make) for _ in left]
 
         done = await asyncio.gather(*(lane(number) for number in range(lanes)))
         return list(itertools.chain.from_iterable(done))
 
     async def _pair(self, make: MakeRequest) -> tuple[Answer, Answer, str]:
-        path, body = make(ANSWER_TOKENS)
+        path, body = make(self._answer_tokens)
         request_id = uuid.uuid4().hex
         clients = [next(self._direct), self._through]
         order = self._random.sample((0, 1), 2)
@@ -128,7 +126,7 @@ async def measure(
     name: str, make: MakeRequest, lanes: Lanes, router: MeasuredRouter, options: argparse.Namespace
 ) -> Variant:
     """One variant, after a few pairs that do not count."""
-    await lanes.pairs(make, lanes=options.streams, count=WARM_UP_PAIRS)
+    await lanes.pairs(make, lanes=options.streams, count=options.streams)
     before = router.usage
     pairs = await lanes.pairs(make, lanes=options.streams, count=options.pairs)
     used = router.usage.cpu_seconds - before.cpu_seconds
@@ -174,7 +172,7 @@ async def run(options: argparse.Namespace, cores: Cores) -> list[Variant]:
     async with measured_router(options.output_dir, cores, blocks=options.blocks) as router:
         through = EventClient(router.url, router.key)
         direct = [EventClient(url, token) for url, token in router.workers]
-        lanes = Lanes(router, through, direct)
+        lanes = Lanes(through, direct, answer_tokens=options.answer_tokens)
         measured = [await measure(name, make, lanes, router, options) for name, make in makers.items()]
         for client in (through, *direct):
             client.close()
@@ -204,6 +202,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=320, help="of each variant")
     parser.add_argument("--blocks", type=int, default=100_000, help="in the index")
     parser.add_argument("--prompt-tokens", type=int, default=2000)
+    parser.add_argument("--answer-tokens", type=int, default=10, help="at 5 tokens per second")
     parser.add_argument("--output-dir", type=Path, default=Path("bench-results/router-overhead"))
     options = parser.parse_args()
     remark = idle_remark(measure_busy_ratio())

@@ -15,6 +15,7 @@ import asyncio
 import functools
 import itertools
 import secrets
+import sys
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -58,7 +59,6 @@ from warmfleet_contracts.worker_api import (
     TOKENIZER_PATH,
     PromptAssets,
 )
-from warmfleet_testing.tiny_tokenizer import tiny_prompt_assets
 from warmfleet_worker.model.assets import load_prompt_assets
 from warmfleet_worker.model.catalog import catalog_model_path
 
@@ -74,9 +74,11 @@ SEATS: Final = 4096
 
 
 def benchmark_assets() -> PromptAssets:
-    """The catalog model's tokenizer if it was pulled, otherwise a byte-level one of a few hundred tokens."""
+    """The catalog model's tokenizer; exits with advice if the model was not pulled."""
     folder = catalog_model_path(CATALOG_MODEL_NAME, warmfleet_home())
-    return tiny_prompt_assets() if folder is None else load_prompt_assets(folder)
+    if folder is None:
+        sys.exit(f"the tokenizer is missing; fetch it: warmfleet model pull {CATALOG_MODEL_NAME}")
+    return load_prompt_assets(folder)
 
 
 class StubWorker:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from warmfleet_contracts.blocks import tenant_salt
-from warmfleet_contracts.http.body import read_body
+from warmfleet_contracts.http.body import decode_body, read_body
 from warmfleet_contracts.openai import (
     ChatRequest,
     CompletionRequest,
@@ -75,7 +75,7 @@ class Generation:
     async def _handle(self, request: Request, send: Send) -> None:
         body = await read_body(request)
         started = self._leases.now()
-        decoded = self._decode(body)
+        decoded = await decode_body(body, self._decode)
         self._metrics.on_ignored_fields(len(decoded.ignored_fields))
         tenant = tenant_of(request)
         require_model(tenant, decoded.model)

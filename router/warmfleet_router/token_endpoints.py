@@ -6,7 +6,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from warmfleet_contracts.http.body import read_body
+from warmfleet_contracts.http.body import decode_body, read_body
 from warmfleet_contracts.openai import (
     DetokenizeRequest,
     TokenizeRequest,
@@ -42,7 +42,7 @@ class TokenEndpoints:
 
     async def _pass_on(self, request: Request, decode: Callable[[bytes], Decoded]) -> Response:
         body = await read_body(request)
-        decoded = decode(body)
+        decoded = await decode_body(body, decode)
         tenant = tenant_of(request)
         if decoded.model is not None:
             require_model(tenant, decoded.model)

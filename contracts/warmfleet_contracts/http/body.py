@@ -1,7 +1,8 @@
 """The body of a request, bounded in size and time."""
 
 import asyncio
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from starlette.requests import Request
 
@@ -12,6 +13,10 @@ BODY_SECONDS: Final = 60.0
 SLOW_START_SECONDS: Final = 10.0
 LEAST_BYTES_PER_SECOND: Final = 4096
 """Below this, after `SLOW_START_SECONDS`, a body is a seat held rather than a request."""
+INLINE_BODY_BYTES: Final = 256 * 1024
+"""A larger body is decoded in a thread, so that live streams do not wait for all of it: 10 ms at most."""
+
+Decoded = TypeVar("Decoded")
 
 
 async def read_body(request: Request) -> bytes:
@@ -41,3 +46,10 @@ async def read_body(request: Request) -> bytes:
             status=408,
         ) from error
     return bytes(body)
+
+
+async def decode_body(body: bytes, decode: Callable[[bytes], Decoded]) -> Decoded:
+    """`decode(body)`; raises what `decode` raises."""
+    if len(body) <= INLINE_BODY_BYTES:
+        return decode(body)
+    return await asyncio.to_thread(decode, body)

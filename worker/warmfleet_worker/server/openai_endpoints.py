@@ -4,7 +4,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from warmfleet_contracts.http.body import read_body
+from warmfleet_contracts.http.body import decode_body, read_body
 from warmfleet_contracts.openai import (
     GenerationRequest,
     RequestError,
@@ -34,7 +34,7 @@ class OpenAIEndpoints:
 
     async def chat(self, request: Request) -> Response:
         dispatch = read_dispatch(request.headers)
-        decoded = decode_chat_request(await read_body(request))
+        decoded = await decode_body(await read_body(request), decode_chat_request)
         reader = self._admit(decoded)
         sequences = await reader.chat(decoded, dispatch)
         dialect = ChatDialect(self._worker.token_texts)
@@ -44,7 +44,7 @@ class OpenAIEndpoints:
 
     async def completion(self, request: Request) -> Response:
         dispatch = read_dispatch(request.headers)
-        decoded = decode_completion_request(await read_body(request))
+        decoded = await decode_body(await read_body(request), decode_completion_request)
         reader = self._admit(decoded)
         sequences = await reader.completion(decoded, dispatch)
         leadings = await reader.leadings(decoded, sequences)
@@ -63,7 +63,7 @@ class OpenAIEndpoints:
         return JSONResponse(self._model(name))
 
     async def tokenize(self, request: Request) -> Response:
-        decoded = decode_tokenize_request(await read_body(request))
+        decoded = await decode_body(await read_body(request), decode_tokenize_request)
         self._check_model(decoded.model)
         encoder = self._worker.encoder
         if decoded.messages is not None:
@@ -74,7 +74,7 @@ class OpenAIEndpoints:
         return JSONResponse({"count": len(token_ids), "max_model_len": limit, "tokens": token_ids})
 
     async def detokenize(self, request: Request) -> Response:
-        decoded = decode_detokenize_request(await read_body(request))
+        decoded = await decode_body(await read_body(request), decode_detokenize_request)
         self._check_model(decoded.model)
         decode = self._worker.encoder.decode
         # Many tokens take a while, and live streams must not wait for them.

@@ -35,7 +35,7 @@ from warmfleet_worker.ingress import MAX_ROUTER_ID_CHARS, MAX_SALT_BYTES
 from warmfleet_worker.sampling import SamplingParameters
 from warmfleet_worker.server.answer_tokens import Leading, text_offsets
 
-INLINE_PROMPT_CHARS: Final = 4096
+INLINE_PROMPT_CHARS: Final = 16_384
 """Longer prompts are encoded in a thread, so that live streams do not wait for them."""
 MAX_LOGPROBS: Final = 4 * 1024 * 1024
 """Log probabilities that one request may ask for in all: 20 beside each token of 200,000."""
