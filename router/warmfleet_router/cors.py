@@ -4,9 +4,12 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from warmfleet_contracts.http.edge import request_id_of
 from warmfleet_contracts.worker_api import DECISION_HEADER, REQUEST_ID_HEADER
 
 ANY_ORIGIN: Final = "*"
@@ -34,3 +37,9 @@ class CrossOrigin(CORSMiddleware):
             expose_headers=(REQUEST_ID_HEADER, DECISION_HEADER, "retry-after"),
             max_age=PREFLIGHT_SECONDS,
         )
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """Answered here, so the edge behind gives it no id."""
+        response = super().preflight_response(request_headers)
+        response.headers[REQUEST_ID_HEADER] = request_id_of(request_headers)
+        return response

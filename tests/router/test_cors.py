@@ -17,6 +17,7 @@ async def test_a_browser_may_ask_from_the_listed_origins_and_read_why_it_was_ref
     async with guarded(stub, tmp_path, keys, cors_origins=("https://chat.example.com",)) as router:
         url = router.url + "/v1/chat/completions"
         async with router.http.options(url, headers={**page, **preflight}) as response:
+            assert response.headers["x-request-id"]
             assert response.status == 200
             assert response.headers["access-control-allow-origin"] == page["origin"]
             assert "authorization" in response.headers["access-control-allow-headers"]
