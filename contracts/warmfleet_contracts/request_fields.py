@@ -16,6 +16,8 @@ MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 MAX_JSON_DEPTH: Final = 64
 MAX_JSON_BRACKETS: Final = 1_000_000
 """Objects and arrays in one body, opening and closing brackets counted."""
+MAX_JSON_STRINGS: Final = 262_144
+"""In one body, names of fields included: each costs more than its bytes to read."""
 MAX_PREVIEW_BYTES: Final = 64
 
 INVALID_REQUEST: Final = "invalid_request_error"
@@ -166,8 +168,14 @@ def check_json_depth(body: bytes) -> None:
     quotes go before that: `\\` pairs, then `\"`.
 
     Raises:
-        RequestError: too deep, or more than `MAX_JSON_BRACKETS`.
+        RequestError: too deep, or more than `MAX_JSON_BRACKETS` or `MAX_JSON_STRINGS`.
     """
+    # Not fewer than half of them, however they are escaped.
+    strings = (body.count(b'"') - body.count(rb"\"")) // 2
+    if strings > MAX_JSON_STRINGS:
+        raise RequestError(
+            f"the body has {strings} JSON strings, the limit is {MAX_JSON_STRINGS}", code="json_too_large"
+        )
     opening = body.count(b"[") + body.count(b"{")
     if opening <= MAX_JSON_DEPTH:
         return

@@ -15,6 +15,7 @@ from warmfleet_contracts.openai import (
     decode_detokenize_request,
     decode_tokenize_request,
 )
+from warmfleet_contracts.request_fields import MAX_JSON_STRINGS
 
 DECODERS = (
     decode_chat_request,
@@ -142,6 +143,24 @@ def test_ten_thousand_levels_are_refused_before_they_are_read(opening):
         decode_completion_request(body)
 
     assert caught.value.code in {"json_too_deep", "invalid_json"}
+
+
+@pytest.mark.parametrize("piece", [b'"",', b'"%d":1,', b'{"a":""},', b'"\\\\",'])
+def test_a_body_of_strings_only_is_refused_before_it_is_read(piece):
+    pieces = b"".join(piece.replace(b"%d", b"%d" % number) for number in range(2 * MAX_JSON_STRINGS + 2))
+    started = time.process_time()
+
+    with pytest.raises(RequestError) as caught:
+        decode_completion_request(b'{"model":"m","x":' + pieces)
+
+    assert caught.value.code == "json_too_large"
+    assert time.process_time() - started < 0.3
+
+
+def test_quotes_inside_text_are_no_strings():
+    text = '"' * 2 * (MAX_JSON_STRINGS + 1)
+
+    assert decode_completion_request(json.dumps({"model": "m", "prompt": text}).encode()).prompts == [text]
 
 
 @given(st.data())
