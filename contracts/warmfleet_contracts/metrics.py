@@ -102,4 +102,12 @@ ROUTER_PENDING_BLOCKS: Final = "warmfleet_router_pending_blocks"
 ROUTER_TOKENIZERS: Final = "warmfleet_router_tokenizers"
 ROUTER_STREAM_EVENTS: Final = "warmfleet_router_event_stream_events"
 """Labels `endpoint`, `event`: opened, failed, hellos_refused, snapshots, resyncs, load_only, silences."""
+ROUTER_HELD_REQUESTS: Final = "warmfleet_router_held_requests"
+ROUTER_HELD_TOKENS: Final = "warmfleet_router_held_tokens"
+"""Label `model_name`: prompts that wait in the router for a worker with room."""
+ROUTER_HELD_SECONDS: Final = "warmfleet_router_held_seconds"
+ROUTER_OVERLOADED: Final = "warmfleet_router_overloaded_requests"
+"""Labels `tenant`, of the key file's names, and `reason`: in_flight, queue_full, wait, held_too_long,
+tenant_requests, tenant_tokens, tenant_queue."""
+ROUTER_HELD_BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 120.0)
 ROUTER_DECISION_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5)

@@ -52,6 +52,7 @@ async def serve(router: Router, server: Server, listener: socket.socket) -> None
         log.info("draining", deadline_seconds=router.settings.drain_seconds)
         server.force_exit = server.should_exit  # the second one: do not wait for anybody
         server.should_exit = True
+        router.admission.door.draining = True
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

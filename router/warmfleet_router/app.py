@@ -15,6 +15,7 @@ from warmfleet_contracts.http.document import document_route
 from warmfleet_contracts.http.edge import Edge, Refusal
 from warmfleet_contracts.openai import RequestError
 from warmfleet_contracts.worker_api import DECISION_HEADER
+from warmfleet_router.admission import Admission
 from warmfleet_router.authentication import Authentication
 from warmfleet_router.breakers import Breakers, Cause
 from warmfleet_router.cors import CrossOrigin
@@ -61,6 +62,7 @@ class Router:
     leases: Leases
     breakers: Breakers
     picker: Picker
+    admission: Admission
     encoders: Encoders
     decisions: DecisionRing
     metrics: RouterMetrics
@@ -109,11 +111,21 @@ def build_router(settings: RouterSettings, discovery: Discovery | None = None) -
 
     fleet = Fleet(discovery or StaticDiscovery(settings.endpoints), upstream, index=index, on_gone=on_gone)
     picker = Picker(index, leases, POLICIES[settings.policy], breakers)
+    admission = Admission(
+        settings.admission,
+        views=fleet.views,
+        picker=picker,
+        leases=leases,
+        metrics=metrics,
+        waits_for_cheapest=settings.policy in PRICED,
+    )
+    fleet.on_change = leases.on_room = admission.wake
     encoders = Encoders(settings.tokenizers_path, upstream, fleet.views)
     decisions = DecisionRing(settings.ring_size)
     proxy = Proxy(
         fleet=fleet,
         picker=picker,
+        admission=admission,
         leases=leases,
         upstream=upstream,
         breakers=breakers,
@@ -123,11 +135,13 @@ def build_router(settings: RouterSettings, discovery: Discovery | None = None) -
         router_id=life_id,
         is_priced=settings.policy in PRICED,
         write_seconds=settings.write_seconds,
+        ping_seconds=settings.admission.ping_seconds,
     )
     inspection = Inspection(
         fleet=fleet,
         leases=leases,
         breakers=breakers,
+        admission=admission,
         encoders=encoders,
         decisions=decisions,
         metrics=metrics,
@@ -143,6 +157,7 @@ def build_router(settings: RouterSettings, discovery: Discovery | None = None) -
                 settings=settings,
                 fleet=fleet,
                 leases=leases,
+                admission=admission,
                 encoders=encoders,
                 proxy=proxy,
                 decisions=decisions,
@@ -188,6 +203,7 @@ def build_router(settings: RouterSettings, discovery: Discovery | None = None) -
         leases=leases,
         breakers=breakers,
         picker=picker,
+        admission=admission,
         encoders=encoders,
         decisions=decisions,
         metrics=metrics,

@@ -94,6 +94,14 @@ class Decision(msgspec.Struct, kw_only=True):
     decision_ms: float
     """From the complete body to the first choice: decoding, encoding, hashing, matching, cost."""
     attempts: list[Attempt]
+    tenant: str = "anonymous"
+    priority: int = 0
+    """What it may have of what it asked for; lower is more urgent."""
+    held_ms: float | None = None
+    """How long it waited in the router for a worker with room; None if it did not, or still does."""
+    held_behind: int | None = None
+    """About how many would be served before it when it began to wait; None if it went at once."""
+    held_because: str = ""
     outcome: Outcome = "in flight"
     total_ms: float | None = None
 

@@ -73,6 +73,8 @@ class Fleet:
         self._timing = timing if timing is not None else StreamTiming()
         self._clock = clock
         self._on_gone = on_gone
+        self.on_change: Callable[[], None] = _nobody_listens
+        """Called when a worker reported its load, was lost, or the list of endpoints changed."""
         self._streams: dict[str, WorkerStream] = {}
         self._followers: dict[str, asyncio.Task[None]] = {}
         self._watcher: asyncio.Task[None] | None = None
@@ -125,12 +127,16 @@ class Fleet:
                 self._on_gone(uid)
         for uid, endpoint in wanted.items():
             if uid not in self._streams:
-                stream = WorkerStream(endpoint, self.index, self._timing)
+                stream = WorkerStream(endpoint, self.index, self._timing, self._changed)
                 self._streams[uid] = stream
                 self._followers[uid] = asyncio.create_task(
                     follow(stream, self._source, timing=self._timing, clock=self._clock),
                     name=f"event stream of {endpoint.name}",
                 )
+        self._changed()
+
+    def _changed(self) -> None:
+        self.on_change()
 
     async def _watch(self) -> None:
         while True:
@@ -168,6 +174,10 @@ class Fleet:
 def served_names(endpoint: Endpoint, hello: Hello | None) -> Sequence[str]:
     """Discovery decides who owns a name; where it says nothing, the worker's own names count."""
     return endpoint.served_names or (hello.served_names if hello is not None else ())
+
+
+def _nobody_listens() -> None:
+    pass
 
 
 async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:

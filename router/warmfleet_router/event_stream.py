@@ -110,8 +110,16 @@ class ResyncNeededError(ContractError):
 class WorkerStream:
     """What the router believes of one worker, from the messages of its stream. No I/O, no clock."""
 
-    def __init__(self, endpoint: Endpoint, index: PrefixIndex, timing: StreamTiming) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        index: PrefixIndex,
+        timing: StreamTiming,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_change` is called when the load is reported and when the worker is lost."""
         self.endpoint = endpoint
+        self._on_change = on_change
         self.counts = StreamCounts()
         self.hello: Hello | None = None
         """The last verified hello; None before the first and after an impostor's."""
@@ -163,6 +171,7 @@ class WorkerStream:
         if message.load is not None:
             self.load = message.load
             self.load_at = now
+            self._on_change()
         if self._load_only_until is None:
             self._index_frame(message, now)
 
@@ -181,6 +190,7 @@ class WorkerStream:
             self._lost_at = now
         if now - self._lost_at >= self._timing.forget_after_seconds:
             self._index.forget(self.endpoint.uid)
+        self._on_change()
 
     def silent(self) -> None:
         """No frame for `silence_seconds`: the set is suspect until the stream proves otherwise."""

@@ -10,23 +10,29 @@ from starlette.types import Receive, Scope, Send
 from warmfleet_contracts.blocks import tenant_salt
 from warmfleet_contracts.http.body import decode_body, read_body
 from warmfleet_contracts.openai import (
+    MAX_BODY_BYTES,
     ChatRequest,
     CompletionRequest,
     RequestError,
     decode_chat_request,
     decode_completion_request,
 )
+from warmfleet_router.admission import Admission
 from warmfleet_router.decisions import Decision, DecisionRing, now_seconds
 from warmfleet_router.endpoints import EndpointView, Fleet
 from warmfleet_router.forwarded import request_headers, without_cache_salt
 from warmfleet_router.leases import Leases
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.proxy import Call, Proxy, describe
-from warmfleet_router.refusals import no_worker_error
+from warmfleet_router.proxy import Call, Proxy, describe, outcome_of
+from warmfleet_router.refusals import header_number, no_worker_error
 from warmfleet_router.request_prompts import HEAD_BYTES, RequestPrompts
 from warmfleet_router.settings import RouterSettings
 from warmfleet_router.tenants import Tenant, cache_group, require_model, tenant_of
 from warmfleet_router.tokenization import Encoders
+from warmfleet_router.turn import Turn
+
+UNDECLARED_BODY_BYTES: Final = 64 * 1024
+"""What a body without a declared length counts for until it has been read."""
 
 Decoded = ChatRequest | CompletionRequest
 
@@ -41,6 +47,7 @@ class Generation:
         settings: RouterSettings,
         fleet: Fleet,
         leases: Leases,
+        admission: Admission,
         encoders: Encoders,
         proxy: Proxy,
         decisions: DecisionRing,
@@ -50,65 +57,67 @@ class Generation:
         self._settings = settings
         self._fleet = fleet
         self._leases = leases
+        self._admission = admission
         self._encoders = encoders
         self._proxy = proxy
         self._decisions = decisions
         self._metrics = metrics
-        self._in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        if self._in_flight >= self._settings.max_in_flight:
-            raise RequestError(
-                f"{self._settings.max_in_flight} requests are in flight, which is the limit",
-                status=429,
-                type="rate_limit_error",
-                code="overloaded",
-                retry_after_seconds=1,
-            )
-        self._in_flight += 1
-        try:
-            await self._handle(request, send)
-        finally:
-            self._in_flight -= 1
+        with self._admission.enter(tenant_of(request), _declared_bytes(request)) as turn:
+            await self._handle(request, turn, send)
 
-    async def _handle(self, request: Request, send: Send) -> None:
+    async def _handle(self, request: Request, turn: Turn, send: Send) -> None:
+        call, decision = await self._prepare(request, turn)
+        # Stored before anything is dispatched: what it predicts cannot know what came of it.
+        self._decisions.add(decision)
+        self._metrics.on_start()
+        try:
+            try:
+                self._admission.place(turn)
+            except RequestError as error:
+                decision.outcome = outcome_of(error)
+                raise
+            decision.decision_ms = round((self._leases.now() - call.started) * 1e3, 3)
+            decision.held_behind, decision.held_because = turn.held_behind, turn.held_because
+            await self._proxy.serve(call, decision, turn, request.receive, send)
+        finally:
+            if decision.outcome == "in flight":  # cancelled, by the server's own end
+                decision.outcome = "failed"
+            decision.total_ms = round((self._leases.now() - call.started) * 1e3, 3)
+            self._metrics.on_end(call.model, decision.outcome)
+            self._metrics.on_tenant_end(turn.tenant.name, decision.outcome)
+            request.state.facts.update(
+                model=call.model,
+                stream=call.stream,
+                outcome=decision.outcome,
+                mode=decision.mode,
+                **({"held_ms": decision.held_ms} if decision.held_ms is not None else {}),
+                **describe(decision.attempts),
+            )
+
+    async def _prepare(self, request: Request, turn: Turn) -> tuple[Call, Decision]:
+        """From the body to what is needed later; what was decoded is not kept while the request waits."""
         body = await read_body(request)
         started = self._leases.now()
         decoded = await decode_body(body, self._decode)
         self._metrics.on_ignored_fields(len(decoded.ignored_fields))
-        tenant = tenant_of(request)
-        require_model(tenant, decoded.model)
+        require_model(turn.tenant, decoded.model)
         views = self._fleet.views(decoded.model)
         if not views:
-            raise model_not_found(decoded.model, self._fleet, tenant)
+            raise model_not_found(decoded.model, self._fleet, turn.tenant)
+        self._admission.ask(
+            turn,
+            decoded.model,
+            body_bytes=len(body),
+            sequences=_prompt_count(decoded) * decoded.n,
+            priority=getattr(decoded, "priority", 0),
+            output_limit_tokens=decoded.max_output_tokens,
+        )
         call = await self._call(request, decoded, body, views, started)
-        decision = self._decision(request, decoded, call)
-        choice = self._proxy.choose(call, decision)
-        decision.mode = "precise" if choice is not None and choice.candidate.precise else "load-only"
-        decision.decision_ms = round((self._leases.now() - started) * 1e3, 3)
-        # Stored before anything is dispatched: what it predicts cannot know what came of it.
-        self._decisions.add(decision)
-        self._metrics.on_decision(decoded.model, decision.mode, decision.decision_ms / 1e3)
-        self._metrics.on_start()
-        try:
-            if choice is None:
-                decision.outcome = "failed"
-                raise no_worker_error(decoded.model)
-            await self._proxy.serve(call, decision, choice, request.receive, send)
-        finally:
-            if decision.outcome == "in flight":  # cancelled, by the server's own end
-                decision.outcome = "failed"
-            decision.total_ms = round((self._leases.now() - started) * 1e3, 3)
-            self._metrics.on_end(decoded.model, decision.outcome)
-            self._metrics.on_tenant_end(tenant.name, decision.outcome)
-            request.state.facts.update(
-                model=decoded.model,
-                stream=decoded.stream,
-                outcome=decision.outcome,
-                mode=decision.mode,
-                **describe(decision.attempts),
-            )
+        self._admission.measure(turn, call.prompts)
+        return call, self._decision(request, turn, call)
 
     async def _call(
         self, request: Request, decoded: Decoded, body: bytes, views: list[EndpointView], started: float
@@ -129,7 +138,7 @@ class Generation:
                 salt=salt,
                 body_bytes=len(body),
                 head=_head(decoded),
-                count=1 if isinstance(decoded, ChatRequest) else len(decoded.prompts),
+                count=_prompt_count(decoded),
                 choices=decoded.n,
                 may_read_cache=decoded.may_read_cache,
             ),
@@ -139,12 +148,12 @@ class Generation:
             silent_events=decoded.n if is_chat else 0,
         )
 
-    def _decision(self, request: Request, decoded: Decoded, call: Call) -> Decision:
+    def _decision(self, request: Request, turn: Turn, call: Call) -> Decision:
         return Decision(
             id=request.state.decision_id,
             request_id=request.state.request_id,
             path=call.path,
-            model=decoded.model,
+            model=call.model,
             policy=self._settings.policy,
             mode="load-only",
             prompt_tokens=call.prompts.token_count or call.prompts.estimated_tokens,
@@ -152,6 +161,8 @@ class Generation:
             decided_at=now_seconds(),
             decision_ms=0.0,
             attempts=[],
+            tenant=turn.tenant.name,
+            priority=turn.priority,
         )
 
 
@@ -173,6 +184,16 @@ def model_not_found(model: str, fleet: Fleet, tenant: Tenant) -> RequestError:
         param="model",
         code="model_not_found",
     )
+
+
+def _declared_bytes(request: Request) -> int:
+    """What the body will take up, as far as the client says so; without a word it is taken for small."""
+    declared = header_number(request.headers.get("content-length"))
+    return UNDECLARED_BODY_BYTES if declared is None else min(declared, MAX_BODY_BYTES)
+
+
+def _prompt_count(decoded: Decoded) -> int:
+    return 1 if isinstance(decoded, ChatRequest) else len(decoded.prompts)
 
 
 def _head(decoded: Decoded) -> bytes:

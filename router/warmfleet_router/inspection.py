@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from warmfleet_contracts.openai import RequestError
+from warmfleet_router.admission import Admission
 from warmfleet_router.breakers import Breakers, BreakerView
 from warmfleet_router.decisions import DecisionRing
 from warmfleet_router.endpoints import EndpointView, Fleet
@@ -34,6 +35,7 @@ class Inspection:
         fleet: Fleet,
         leases: Leases,
         breakers: Breakers,
+        admission: Admission,
         encoders: Encoders,
         decisions: DecisionRing,
         metrics: RouterMetrics,
@@ -43,6 +45,7 @@ class Inspection:
         self._fleet = fleet
         self._leases = leases
         self._breakers = breakers
+        self._admission = admission
         self._encoders = encoders
         self._decisions = decisions
         self._metrics = metrics
@@ -75,6 +78,7 @@ class Inspection:
             pending_blocks=self._leases.pending.blocks,
             tokenizers=self._encoders.count,
             ejected=sum(self._breaker(view).state == "open" for view in views),
+            held=self._admission.held_by_model(),
         )
         return Response(content, media_type=CONTENT_TYPE_LATEST)
 
@@ -112,6 +116,11 @@ class Inspection:
                 "models": self._fleet.models(),
                 "ready_endpoints": len(ready),
                 "totals": sums,
+                "in_flight_requests": self._admission.door.in_flight.requests,
+                "held": {
+                    model: {"requests": requests, "tokens": tokens}
+                    for model, (requests, tokens) in self._admission.held_by_model().items()
+                },
                 "endpoints": [self._endpoint(view) for view in views],
             }
         )
@@ -144,6 +153,8 @@ class Inspection:
         return _json(decision.as_json())
 
     def _unready_reason(self) -> str:
+        if self._admission.door.draining:
+            return "draining"
         ready = [view for view in self._fleet.views() if view.ready]
         if not ready:
             return "no worker is ready"

@@ -57,6 +57,8 @@ class Leases:
         self.dispatches = OpenDispatches(router_id)
         self.pending = PendingPrefixes(now)
         self.seat_times = SeatTimes()
+        self.on_room: Callable[[], None] = _nobody_waits
+        """Called when a dispatch's prefill is done, and when it ends: somebody may have room now."""
 
     def lease(self, charge: Charge) -> "Lease":
         """A lease that counts from `async with` until that block ends, however it ends."""
@@ -80,6 +82,8 @@ class Lease(AbstractAsyncContextManager["Lease"]):
         self._ticket = 0
         self._seated_at: float | None = None
         self._first_byte = False
+        self._open = False
+        self._closed = False
 
     def seated(self) -> None:
         """The worker admitted the request: its response headers are here."""
@@ -91,23 +95,42 @@ class Lease(AbstractAsyncContextManager["Lease"]):
             self._first_byte = True
             self._leases.dispatches.first_byte(self.charge.uid, self.dispatch)
             self._leases.pending.settle(self._ticket)
+            self._leases.on_room()
+
+    def open(self) -> Self:
+        """Charge the worker from now on. Idempotent; `async with` does it too."""
+        if not self._open:
+            self._open = True
+            charge = self.charge
+            self.dispatch = self._leases.dispatches.open(
+                charge.uid,
+                uncached_tokens=charge.uncached_tokens,
+                seats=charge.sequences,
+                blocks=charge.blocks,
+            )
+            self._ticket = self._leases.pending.insert(charge.uid, charge.new_hashes)
+        return self
+
+    def close(self, *, ended_well: bool = False) -> None:
+        """Give everything back. Idempotent; the end of `async with` does it too."""
+        if not self._open or self._closed:
+            return
+        self._closed = True
+        self._leases.dispatches.close(self.charge.uid, self.dispatch)
+        if not self._first_byte:
+            self._leases.pending.drop(self._ticket)
+        elif ended_well and self._seated_at is not None:
+            self._leases.seat_times.observe(self.charge.uid, self._leases.now() - self._seated_at)
+        self._leases.on_room()
 
     async def __aenter__(self) -> Self:
-        charge = self.charge
-        self.dispatch = self._leases.dispatches.open(
-            charge.uid,
-            uncached_tokens=charge.uncached_tokens,
-            seats=charge.sequences,
-            blocks=charge.blocks,
-        )
-        self._ticket = self._leases.pending.insert(charge.uid, charge.new_hashes)
-        return self
+        return self.open()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leases.dispatches.close(self.charge.uid, self.dispatch)
-        if not self._first_byte:
-            self._leases.pending.drop(self._ticket)
-        elif error is None and self._seated_at is not None:
-            self._leases.seat_times.observe(self.charge.uid, self._leases.now() - self._seated_at)
+        self.close(ended_well=error is None)
+
+
+def _nobody_waits() -> None:
+    pass

@@ -1,6 +1,6 @@
 """The router's metrics: what it decided, what came of it, and what it knows of the fleet."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -82,6 +82,18 @@ class RouterMetrics:
             registry=self.registry,
             buckets=names.TIME_TO_FIRST_TOKEN_BUCKETS,
         )
+        self._held_seconds = Histogram(
+            names.ROUTER_HELD_SECONDS,
+            "How long requests that had to wait were held before they got a worker.",
+            ("model_name",),
+            registry=self.registry,
+            buckets=names.ROUTER_HELD_BUCKETS,
+        )
+        self._overloaded = self._counter(
+            names.ROUTER_OVERLOADED, "Requests refused for want of room.", ("reason", "tenant")
+        )
+        self._held_requests = self._gauge(names.ROUTER_HELD_REQUESTS, "Requests that wait.", ("model_name",))
+        self._held_tokens = self._gauge(names.ROUTER_HELD_TOKENS, "Their prompts' tokens.", ("model_name",))
         self._in_flight = self._gauge(names.ROUTER_IN_FLIGHT, "Requests that have not ended.", ())
         self._endpoints = self._gauge(names.ROUTER_ENDPOINTS, "Workers by state.", ("state",))
         self._index_blocks = self._gauge(names.ROUTER_INDEX_BLOCKS, "Blocks in the prefix index.", ())
@@ -117,6 +129,12 @@ class RouterMetrics:
     def on_first_byte(self, model: str, seconds: float) -> None:
         self._first_byte_seconds.labels(model).observe(seconds)
 
+    def on_held(self, model: str, seconds: float) -> None:
+        self._held_seconds.labels(model).observe(seconds)
+
+    def on_overload(self, reason: str, tenant: str) -> None:
+        self._overloaded.labels(reason, self._tenant_label(tenant)).inc()
+
     def on_answer(self, model: str, attempt: Attempt) -> None:
         """The worker said what it found in its cache."""
         self._prompt_tokens.labels(model).inc(attempt.actual_prompt_tokens or 0)
@@ -135,12 +153,7 @@ class RouterMetrics:
 
     def on_tenant_end(self, tenant: str, outcome: str) -> None:
         """`tenant` is a name out of the key file, never what a client sent."""
-        if tenant not in self._tenants:
-            if len(self._tenants) >= MAX_TENANT_LABELS:
-                tenant = "other"
-            else:
-                self._tenants.add(tenant)
-        self._tenant_requests.labels(tenant, outcome).inc()
+        self._tenant_requests.labels(self._tenant_label(tenant), outcome).inc()
 
     def on_key_file(self, result: str, *, keys: int | None = None) -> None:
         self._key_file_loads.labels(result).inc()
@@ -150,6 +163,13 @@ class RouterMetrics:
     def on_refused(self, status: int) -> None:
         self._refused.labels(str(status)).inc()
 
+    def _tenant_label(self, tenant: str) -> str:
+        if tenant not in self._tenants:
+            if len(self._tenants) >= MAX_TENANT_LABELS:
+                return "other"
+            self._tenants.add(tenant)
+        return tenant
+
     def render(
         self,
         views: Iterable[EndpointView],
@@ -158,8 +178,12 @@ class RouterMetrics:
         pending_blocks: int,
         tokenizers: int,
         ejected: int,
+        held: Mapping[str, tuple[int, int]],
     ) -> bytes:
-        """The exposition, with the gauges of the moment."""
+        """The exposition, with the gauges of the moment. `held`: requests and tokens that wait, by model."""
+        for model, (requests, tokens) in held.items():
+            self._held_requests.labels(model).set(requests)
+            self._held_tokens.labels(model).set(tokens)
         states = dict.fromkeys(("ready", "precise", "unready"), 0)
         self._stream_events.clear()
         for view in views:

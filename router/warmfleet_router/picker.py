@@ -143,10 +143,7 @@ class Picker:
 
         `planned` is what will be sent to a worker before this request, by uid.
         """
-        ready = [view for view in views if view.ready]
-        screening = self._breakers.screen({view.endpoint.uid: view.epoch for view in ready})
-        left_out = {**screening.ejected, **dict.fromkeys(excluded, "tried before")}
-        ready = [view for view in ready if view.endpoint.uid not in left_out]
+        ready, left_out = self.eligible(views, excluded)
         if not ready:
             return None
         matched = self._match(ready, prompts)
@@ -172,6 +169,15 @@ class Picker:
             _views={view.endpoint.uid: view for view in ready},
             _predictions=predictions,
         )
+
+    def eligible(
+        self, views: Sequence[EndpointView], excluded: Collection[str] = ()
+    ) -> tuple[list[EndpointView], dict[str, str]]:
+        """Ready workers that are neither `excluded` nor ejected; and why the others are left out, by uid."""
+        ready = [view for view in views if view.ready]
+        screening = self._breakers.screen({view.endpoint.uid: view.epoch for view in ready})
+        left_out = {**screening.ejected, **dict.fromkeys(excluded, "tried before")}
+        return [view for view in ready if view.endpoint.uid not in left_out], left_out
 
     def load(self, view: EndpointView, planned: UnreportedLoad | None = None) -> WorkerLoad:
         """A worker's report, less what has ended since, plus what this router sent or plans to send."""

@@ -21,16 +21,20 @@ from warmfleet_contracts.worker_api import (
     LAST_BLOCK_HEADER,
     MISDIRECTED_STATUS,
     POSITION_HEADER,
+    PRIORITY_HEADER,
     PROMPT_TOKENS_HEADER,
     REQUEST_ID_HEADER,
     ROUTER_ID_HEADER,
     SALT_HEADER,
     SEED_HEADER,
 )
+from warmfleet_router.admission import Admission
 from warmfleet_router.breakers import Breakers, Cause, Trial
+from warmfleet_router.client_answer import ClientAnswer, ClientStalledError, generated_tokens
 from warmfleet_router.decisions import (
     Attempt,
     Decision,
+    Outcome,
     attempt_of,
     difference_of,
 )
@@ -51,6 +55,7 @@ from warmfleet_router.refusals import (
 from warmfleet_router.request_prompts import RequestPrompts
 from warmfleet_router.retry_budget import RetryBudget
 from warmfleet_router.silence import Patience
+from warmfleet_router.turn import Grant, Turn
 from warmfleet_router.upstream import (
     Headers,
     Upstream,
@@ -102,6 +107,8 @@ class _Exchange:
     attempt: Attempt
     lease: Lease
     trial: Trial
+    turn: Turn
+    answer: ClientAnswer
 
 
 class _TryElsewhereError(Exception):
@@ -114,10 +121,6 @@ class _TryElsewhereError(Exception):
         self.is_fault = is_fault
 
 
-class _ClientStalledError(Exception):
-    """The client did not take a write in time."""
-
-
 class Proxy:
     """Dispatches calls to the workers that the picker chooses."""
 
@@ -126,6 +129,7 @@ class Proxy:
         *,
         fleet: Fleet,
         picker: Picker,
+        admission: Admission,
         leases: Leases,
         upstream: Upstream,
         breakers: Breakers,
@@ -135,9 +139,11 @@ class Proxy:
         router_id: str,
         is_priced: bool,
         write_seconds: float = 60.0,
+        ping_seconds: float = 10.0,
     ) -> None:
         self._fleet = fleet
         self._picker = picker
+        self._admission = admission
         self._leases = leases
         self._upstream = upstream
         self._breakers = breakers
@@ -147,49 +153,57 @@ class Proxy:
         self._router_id = router_id
         self._is_priced = is_priced
         self._write_seconds = write_seconds
+        self._ping_seconds = ping_seconds
 
-    def choose(self, call: Call, decision: Decision) -> Choice | None:
-        """Pick among workers that `decision` has not tried; record the attempt. None if none is left."""
-        tried = {attempt.uid for attempt in decision.attempts}
-        choice = self._picker.pick(self._fleet.views(call.model), call.prompts, excluded=tried)
-        if choice is not None:
-            decision.attempts.append(attempt_of(choice))
-            if not self._is_priced:
-                self._judge_steps(choice)
-        return choice
-
-    async def serve(
-        self, call: Call, decision: Decision, choice: Choice, receive: Receive, send: Send
-    ) -> None:
+    async def serve(self, call: Call, decision: Decision, turn: Turn, receive: Receive, send: Send) -> None:
         """Answer `call`, or stop at once when the client leaves, wherever the request stands.
 
         Raises:
             RequestError: no worker answered, and nothing has been sent.
         """
-        answering = asyncio.create_task(self._answer(call, decision, choice, send))
-        watching = asyncio.create_task(_client_left(receive))
-        try:
-            await asyncio.wait({answering, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if answering.done():
-                answering.result()
-            else:
-                decision.outcome = "client left"
-        except _ClientStalledError:
-            decision.outcome = "client left"
-        finally:
-            # Cancelling closes the upstream connection, which is what cancels the worker's sequence.
-            answering.cancel()
-            watching.cancel()
-            await asyncio.gather(answering, watching, return_exceptions=True)
-
-    async def _answer(self, call: Call, decision: Decision, choice: Choice, send: Send) -> None:
-        refusal: RequestError | None = None
-        candidate: Choice | None = choice
-        self._retries.request()
-        while candidate is not None:
-            attempt = decision.attempts[-1]
+        answer = ClientAnswer(
+            send,
+            write_seconds=self._write_seconds,
+            ping_seconds=self._ping_seconds if call.stream else None,
+        )
+        with answer:
+            answering = asyncio.create_task(self._answer(call, decision, turn, answer))
+            answer.on_stalled = answering.cancel
+            watching = asyncio.create_task(_client_left(receive))
             try:
-                await self._attempt(call, decision, candidate, send)
+                await asyncio.wait({answering, watching}, return_when=asyncio.FIRST_COMPLETED)
+                if answering.done() and not answering.cancelled():
+                    answering.result()
+                else:
+                    decision.outcome = "client left"
+            except ClientStalledError:
+                decision.outcome = "client left"
+            finally:
+                # Cancelling closes the upstream connection, which is what cancels the worker's sequence.
+                answering.cancel()
+                watching.cancel()
+                await asyncio.gather(answering, watching, return_exceptions=True)
+
+    async def _answer(self, call: Call, decision: Decision, turn: Turn, answer: ClientAnswer) -> None:
+        try:
+            await self._try_workers(call, decision, turn, answer)
+        except RequestError as error:
+            decision.outcome = outcome_of(error)
+            if not answer.started:
+                raise
+            await answer.refuse(error)
+
+    async def _try_workers(self, call: Call, decision: Decision, turn: Turn, answer: ClientAnswer) -> None:
+        refusal: RequestError | None = None
+        grant: Grant | None = await self._admission.granted(turn)
+        self._retries.request()
+        while grant is not None:
+            attempt = attempt_of(grant.choice)
+            self._record(call, decision, turn, attempt)
+            if not self._is_priced:
+                self._judge_steps(grant.choice)
+            try:
+                await self._attempt(call, decision, turn, grant, answer)
             except _TryElsewhereError as error:
                 attempt.error = str(error)
                 refusal = error.refusal or refusal
@@ -199,31 +213,44 @@ class Proxy:
                 )
             else:
                 return
-            candidate = self._choose_again(call, decision)
-        decision.outcome = "failed"
+            grant = await self._another(decision, turn)
         raise refusal or no_worker_error(call.model)
 
-    def _choose_again(self, call: Call, decision: Decision) -> Choice | None:
+    def _record(self, call: Call, decision: Decision, turn: Turn, attempt: Attempt) -> None:
+        """Write down a choice before its dispatch: what it predicts cannot know what came of it."""
+        if not decision.attempts:
+            decision.mode = "precise" if attempt.precise else "load-only"
+            self._metrics.on_decision(call.model, decision.mode, decision.decision_ms / 1e3)
+        decision.attempts.append(attempt)
+        if turn.held_since:
+            decision.held_ms = round(turn.held_seconds * 1e3, 3)
+
+    async def _another(self, decision: Decision, turn: Turn) -> Grant | None:
         if len(decision.attempts) >= MAX_TRIES:
             return None
         if not self._retries.take():
             self._metrics.on_refused_retry()
             _log.warning("retry refused, the budget is spent", request_id=decision.request_id)
             return None
-        return self.choose(call, decision)
+        return await self._admission.again(turn)
 
-    async def _attempt(self, call: Call, decision: Decision, choice: Choice, send: Send) -> None:
-        with self._breakers.trial(choice.endpoint.uid, choice.epoch) as trial:
-            async with self._leases.lease(choice.charge) as lease:
-                exchange = _Exchange(call, decision, choice, decision.attempts[-1], lease, trial)
+    async def _attempt(
+        self, call: Call, decision: Decision, turn: Turn, grant: Grant, answer: ClientAnswer
+    ) -> None:
+        choice = grant.choice
+        async with grant.lease as lease:
+            with self._breakers.trial(choice.endpoint.uid, choice.epoch) as trial:
+                exchange = _Exchange(
+                    call, decision, choice, decision.attempts[-1], lease, trial, turn, answer
+                )
                 try:
-                    await self._exchange(exchange, send)
+                    await self._exchange(exchange)
                 except _TryElsewhereError as error:
                     if error.is_fault:
                         trial.failed(str(error))
                     raise
 
-    async def _exchange(self, exchange: _Exchange, send: Send) -> None:
+    async def _exchange(self, exchange: _Exchange) -> None:
         call, attempt, lease = exchange.call, exchange.attempt, exchange.lease
         attempt.dispatch = lease.dispatch
         attempt.dispatched_after_ms = self._age_ms(call)
@@ -243,9 +270,9 @@ class Proxy:
                 if response.status in RETRIED_STATUSES:
                     raise self._refused(exchange, response)
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
-                    await self._stream(exchange, response, send)
+                    await self._stream(exchange, response)
                 else:
-                    await self._whole(exchange, response, send)
+                    await self._whole(exchange, response)
         except UpstreamUnreachableError as error:
             raise _TryElsewhereError(str(error)) from error
 
@@ -263,8 +290,9 @@ class Proxy:
             is_fault=status != 429 and not is_leaving,
         )
 
-    async def _stream(self, exchange: _Exchange, response: UpstreamResponse, send: Send) -> None:
+    async def _stream(self, exchange: _Exchange, response: UpstreamResponse) -> None:
         call, decision, attempt = exchange.call, exchange.decision, exchange.attempt
+        answer, turn = exchange.answer, exchange.turn
         events, cutter, started = 0, EventCutter(), False
         try:
             async for chunk in response.chunks():
@@ -273,13 +301,13 @@ class Proxy:
                     continue
                 if not started:
                     started = True
-                    await self._start(send, response)
-                if attempt.first_byte_after_ms is None:
-                    events += count_events(ready)
-                    if events > call.silent_events:
-                        self._first_byte(exchange)
-                        self._judge_speed(exchange)
-                await self._write(send, ready, more=True)
+                    await answer.start(response.status, _passed_back(response))
+                events += count_events(ready)
+                turn.output_tokens = max(events - call.silent_events, 0)
+                if attempt.first_byte_after_ms is None and turn.output_tokens:
+                    self._first_byte(exchange)
+                    self._judge_speed(exchange)
+                await answer.write(ready, more=True)
             if not started:
                 raise _TryElsewhereError("the worker ended its stream without a byte")
         except UpstreamBrokenError as error:
@@ -290,13 +318,14 @@ class Proxy:
             decision.outcome = "broken"
             self._metrics.on_broken_stream(call.model)
             _log.warning("stream broken", request_id=decision.request_id, uid=attempt.uid, reason=str(error))
-            await self._write(send, broken_stream_error().event(), more=False)
+            await answer.refuse(broken_stream_error())
             return
         exchange.trial.completed()
         decision.outcome = "completed"
-        await self._write(send, cutter.rest(), more=False)
+        turn.completed = True
+        await answer.write(cutter.rest(), more=False)
 
-    async def _whole(self, exchange: _Exchange, response: UpstreamResponse, send: Send) -> None:
+    async def _whole(self, exchange: _Exchange, response: UpstreamResponse) -> None:
         try:
             body = await response.body(MAX_PLAIN_BODY_BYTES)
         except UpstreamTooLargeError as error:
@@ -309,8 +338,15 @@ class Proxy:
         if response.status < 500:
             exchange.trial.completed()
         exchange.decision.outcome = "completed" if response.status < 400 else "refused"
-        await self._start(send, response, content_length=len(body))
-        await self._write(send, body, more=False)
+        generated = generated_tokens(body)
+        exchange.turn.output_tokens = generated or 0
+        exchange.turn.completed = generated is not None
+        if exchange.answer.started:  # by pings, for a stream that the worker refuses
+            await exchange.answer.end_with_event(b"data: " + body.replace(b"\n", b" ") + b"\n\n")
+            return
+        headers = [*_passed_back(response), (b"content-length", str(len(body)).encode())]
+        await exchange.answer.start(response.status, headers)
+        await exchange.answer.write(body, more=False)
 
     def _first_byte(self, exchange: _Exchange) -> None:
         exchange.lease.first_byte()
@@ -352,6 +388,7 @@ class Proxy:
             (SALT_HEADER, call.salt.hex()),
             (ROUTER_ID_HEADER, self._router_id),
             (DISPATCH_HEADER, str(lease.dispatch)),
+            (PRIORITY_HEADER, str(exchange.turn.priority)),
         ]
         if call.seed is not None:
             headers.append((SEED_HEADER, str(call.seed)))
@@ -379,30 +416,24 @@ class Proxy:
     def _age_ms(self, call: Call) -> float:
         return round((self._leases.now() - call.started) * 1e3, 3)
 
-    async def _start(
-        self, send: Send, response: UpstreamResponse, *, content_length: int | None = None
-    ) -> None:
-        headers = [
-            (name.encode(), value.encode("latin-1"))
-            for name in PASSED_BACK
-            if (value := response.headers.get(name)) is not None
-        ]
-        if content_length is not None:
-            headers.append((b"content-length", str(content_length).encode()))
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
 
-    async def _write(self, send: Send, body: bytes, *, more: bool) -> None:
-        try:
-            async with asyncio.timeout(self._write_seconds):
-                await send({"type": "http.response.body", "body": body, "more_body": more})
-        except TimeoutError as error:
-            raise _ClientStalledError from error
+def _passed_back(response: UpstreamResponse) -> list[tuple[bytes, bytes]]:
+    return [
+        (name.encode(), value.encode("latin-1"))
+        for name in PASSED_BACK
+        if (value := response.headers.get(name)) is not None
+    ]
 
 
 async def _client_left(receive: Receive) -> None:
     with contextlib.suppress(OSError):
         while (await receive())["type"] != "http.disconnect":
             pass
+
+
+def outcome_of(error: RequestError) -> Outcome:
+    """How a request ended that got `error` from the router."""
+    return "refused" if error.status == 429 else "failed"
 
 
 def describe(attempts: Sequence[Attempt]) -> dict[str, object]:

@@ -123,8 +123,9 @@ def consistent_hash(candidates: Sequence[Candidate], request: RoutedRequest) -> 
     return ranking
 
 
+LOWEST_COST: Final = "LowestCost"
 POLICIES: Final[dict[str, Policy]] = {
-    "LowestCost": lowest_cost,
+    LOWEST_COST: lowest_cost,
     "LeastLoaded": least_loaded,
     "RoundRobin": round_robin,
     "ConsistentHash": consistent_hash,

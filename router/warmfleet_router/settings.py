@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,12 +22,28 @@ from warmfleet_router.cors import is_origin
 from warmfleet_router.discovery import Endpoint, vetted_endpoints
 from warmfleet_router.key_source import read_key_file
 from warmfleet_router.outliers import OutlierSettings
+from warmfleet_router.queue_bounds import (
+    DEFAULT_HELD,
+    DEFAULT_IN_FLIGHT,
+    MIB,
+    AdmissionSettings,
+    Amount,
+)
 from warmfleet_router.retry_budget import RetryBudgetSettings
 from warmfleet_router.scorers import POLICIES
 from warmfleet_router.silence import SilenceSettings
 
 MIN_SALT_KEY_BYTES: Final = 16
 MAX_ENDPOINTS_FILE_BYTES: Final = 4 * 1024 * 1024
+_BOUNDS: Final = (
+    "max_in_flight",
+    "max_in_flight_mib",
+    "max_held",
+    "max_held_mib",
+    "max_held_tokens",
+    "max_wait_seconds",
+    "max_held_seconds",
+)
 _ROUTER_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,48}")
 
 
@@ -70,8 +86,7 @@ class RouterSettings:
     retry_budget: RetryBudgetSettings = field(default_factory=RetryBudgetSettings)
     max_connections: int = MAX_CONNECTIONS
     """Open client connections; beyond it the one that has waited longest for a request is closed."""
-    max_in_flight: int = 4096
-    """Requests at once; the next one is answered 429."""
+    admission: AdmissionSettings = field(default_factory=AdmissionSettings)
 
     @property
     def tokenizers_path(self) -> Path:
@@ -171,7 +186,24 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Rout
         cors_origins=tuple(given.cors_origin),
         drain_seconds=given.drain_seconds,
         max_connections=given.max_connections,
-        max_in_flight=given.max_in_flight,
+        admission=_admission(given),
+    )
+
+
+def _admission(given: argparse.Namespace) -> AdmissionSettings:
+    """Raises: SettingsError if a bound is not positive."""
+    for name in _BOUNDS:
+        if not 0 < getattr(given, name) < float("inf"):
+            raise SettingsError(
+                f"--{name.replace('_', '-')}: expected more than 0, got {getattr(given, name)}"
+            )
+    return AdmissionSettings(
+        max_in_flight=replace(
+            DEFAULT_IN_FLIGHT, requests=given.max_in_flight, body_bytes=given.max_in_flight_mib * MIB
+        ),
+        max_held=Amount(given.max_held, given.max_held_mib * MIB, given.max_held_tokens),
+        max_wait_seconds=given.max_wait_seconds,
+        max_held_seconds=given.max_held_seconds,
     )
 
 
@@ -252,5 +284,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--drain-seconds", type=float, default=300.0, help="time for live answers after SIGTERM")
     add("--max-connections", type=int, default=MAX_CONNECTIONS, help="open client connections")
-    add("--max-in-flight", type=int, default=4096, help="requests at once; more are answered 429")
+    in_flight, held, admission = DEFAULT_IN_FLIGHT, DEFAULT_HELD, AdmissionSettings()
+    add("--max-in-flight", type=int, default=in_flight.requests, help="requests at once; more get 429")
+    add("--max-in-flight-mib", type=int, default=in_flight.body_bytes // MIB, help="their bodies, in MiB")
+    add("--max-held", type=int, default=held.requests, help="requests that may wait for a worker with room")
+    add("--max-held-mib", type=int, default=held.body_bytes // MIB, help="their bodies, in MiB")
+    add("--max-held-tokens", type=int, default=held.tokens, help="their prompts, in tokens")
+    wait = "who would wait longer, as the queue drains, gets 429 at once"
+    add("--max-wait-seconds", type=float, default=admission.max_wait_seconds, help=wait)
+    longest = "who has waited this long gets 429"
+    add("--max-held-seconds", type=float, default=admission.max_held_seconds, help=longest)
     return parser

@@ -82,7 +82,7 @@ class StubWorker:
     uid: str
     served_name: str = "stub"
     token: str = ""
-    max_running_sequences: int = 8
+    max_running_sequences: int = 64
     total_blocks: int = 4096
     prefill_tokens_per_second: float = 100_000.0
     event_seconds: float = 0.0

@@ -1,0 +1,69 @@
+"""How fast a queue drains, and what follows for those who ask how long it will take."""
+
+import math
+from collections import deque
+from typing import Final
+
+WINDOW_SECONDS: Final = 10.0
+"""The rate is that of the last ten seconds: several answers, and not the fleet of a minute ago."""
+SETTLED_SECONDS: Final = 1.0
+"""Less than this into a wait, the rate of the last one is believed."""
+BUCKET_SECONDS: Final = 0.25
+MAX_RETRY_AFTER_SECONDS: Final = 60
+
+
+class DrainRate:
+    """Cost per second that left a queue, measured only while somebody waited. The time is an argument."""
+
+    def __init__(self) -> None:
+        self._buckets: deque[tuple[float, float]] = deque()
+        self._since: float | None = None
+        self._last: float | None = None
+
+    def filled(self, now: float) -> None:
+        """Somebody waits from now on. Idempotent."""
+        if self._since is None:
+            self._since = now
+            self._buckets.clear()
+
+    def emptied(self, now: float) -> None:
+        """Nobody waits any more. Idempotent."""
+        self._last = self.rate(now)
+        self._since = None
+
+    def drained(self, cost: float, now: float) -> None:
+        """A request of `cost` left the queue to be served."""
+        if self._buckets and now - self._buckets[-1][0] < BUCKET_SECONDS:
+            started, before = self._buckets[-1]
+            self._buckets[-1] = (started, before + cost)
+        else:
+            self._buckets.append((now, cost))
+        self._expire(now)
+
+    def rate(self, now: float) -> float | None:
+        """Cost per second; None while nothing is known."""
+        if self._since is None:
+            return self._last
+        self._expire(now)
+        elapsed = min(now - self._since, WINDOW_SECONDS)
+        if elapsed < SETTLED_SECONDS:
+            return self._last
+        return sum(cost for _, cost in self._buckets) / elapsed
+
+    def seconds(self, cost: float, now: float) -> float | None:
+        """Time until `cost` has drained, infinite if nothing moves; None while nothing is known."""
+        rate = self.rate(now)
+        if rate is None:
+            return None
+        return cost / rate if rate > 0 else math.inf
+
+    def _expire(self, now: float) -> None:
+        while self._buckets and now - self._buckets[0][0] > WINDOW_SECONDS:
+            self._buckets.popleft()
+
+
+def retry_after_seconds(seconds: float | None) -> int:
+    """A `Retry-After` for somebody who would wait `seconds`: whole, at least 1, at most a minute."""
+    if seconds is None:
+        return 1
+    return max(1, math.ceil(min(seconds, MAX_RETRY_AFTER_SECONDS)))

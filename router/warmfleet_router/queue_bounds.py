@@ -1,0 +1,110 @@
+"""How much the router keeps for clients at once: all together, and each tenant.
+
+Among tenants the threshold is dynamic: one may hold as much as is still free. So a single flooder gets half
+of the queue, two a third each, and there is always room for the next one (Choudhury and Hahne, Dynamic Queue
+Length Thresholds for Shared-Memory Packet Switches, IEEE/ACM ToN 6(2), 1998, with alpha = 1). Without keys
+all clients are one tenant, which may have everything.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from warmfleet_router.room import RoomRule
+
+MIB: Final = 1024 * 1024
+
+
+class Exceeded(StrEnum):
+    """Whose bound a request would pass."""
+
+    WHOLE = "whole"
+    TENANT = "tenant"
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """What one request, or several, take up."""
+
+    requests: int = 0
+    body_bytes: int = 0
+    tokens: int = 0
+    """Of the prompts; bytes / 4 where no tokenizer is known."""
+
+    def __add__(self, other: "Amount") -> "Amount":
+        return Amount(
+            self.requests + other.requests, self.body_bytes + other.body_bytes, self.tokens + other.tokens
+        )
+
+    def __sub__(self, other: "Amount") -> "Amount":
+        return Amount(
+            self.requests - other.requests, self.body_bytes - other.body_bytes, self.tokens - other.tokens
+        )
+
+    def within(self, bound: "Amount") -> bool:
+        """Whether no part exceeds that of `bound`."""
+        return (
+            self.requests <= bound.requests
+            and self.body_bytes <= bound.body_bytes
+            and self.tokens <= bound.tokens
+        )
+
+
+NOTHING: Final = Amount()
+DEFAULT_IN_FLIGHT: Final = Amount(requests=4096, body_bytes=512 * MIB, tokens=2**62)
+DEFAULT_HELD: Final = Amount(requests=2048, body_bytes=256 * MIB, tokens=8_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionSettings:
+    """Every bound on what one router keeps for its clients."""
+
+    max_in_flight: Amount = DEFAULT_IN_FLIGHT
+    """Requests that have not ended, held or at a worker, and the bytes of their bodies."""
+    max_held: Amount = DEFAULT_HELD
+    """Requests that wait for a worker. A tenant among others may have as much as is still free."""
+    max_wait_seconds: float = 8.0
+    """Who would wait longer, by the rate at which the queue drains, is refused at the door."""
+    max_held_seconds: float = 120.0
+    """Who did wait this long is refused."""
+    patience_seconds: float = 2.0
+    """How long a request may wait for the worker that holds more of its prompt while another has room, and
+    be passed over by smaller ones while it fits nowhere."""
+    no_worker_seconds: float = 5.0
+    """How long requests stay held while no worker is ready."""
+    ping_seconds: float = 10.0
+    """A stream that has sent nothing for this long gets its headers and a comment line."""
+    room: RoomRule = RoomRule()  # noqa: RUF009 - frozen
+
+
+class BoundedHold:
+    """What is held, in total and by tenant."""
+
+    def __init__(self, bound: Amount) -> None:
+        self.bound = bound
+        self.total = NOTHING
+        self._tenants: dict[str, Amount] = {}
+
+    def held(self, tenant: str) -> Amount:
+        return self._tenants.get(tenant, NOTHING)
+
+    def exceeded(self, tenant: str, amount: Amount, *, alone: bool) -> Exceeded | None:
+        """Whose bound `amount` more of `tenant` would pass. `alone`: there are no other tenants."""
+        total = self.total + amount
+        if not total.within(self.bound):
+            return Exceeded.WHOLE
+        if not alone and not (self.held(tenant) + amount).within(self.bound - total + amount):
+            return Exceeded.TENANT
+        return None
+
+    def take(self, tenant: str, amount: Amount) -> None:
+        self.total += amount
+        self._tenants[tenant] = self.held(tenant) + amount
+
+    def give_back(self, tenant: str, amount: Amount) -> None:
+        self.total -= amount
+        left = self.held(tenant) - amount
+        if left == NOTHING:
+            self._tenants.pop(tenant, None)
+        else:
+            self._tenants[tenant] = left

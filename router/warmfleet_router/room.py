@@ -1,0 +1,83 @@
+"""Has a worker room for one more request?
+
+A worker serves what it was sent first come, first served. So the router keeps that queue short and decides
+the order itself: it dispatches while the worker has a free seat, KV blocks, and less than a small window of
+prefill before it. The window covers the time from the end of a step to the arrival of the next request; a
+wider one only moves the wait to where nobody can put it in order.
+
+Part of the seats and blocks, the headroom, is kept from tenants that have more than their share of a model
+while others have asked for it lately: otherwise a light tenant would wait for the end of a long answer.
+
+A report is up to 20 ms old, and N routers each add what they sent since. A router never has more open
+dispatches on a worker than the worker has seats; N routers together, which cannot see each other's unreported
+dispatches, at most N times as many, and at most N windows of prefill plus N requests. The worker queues the
+excess, and the next report ends it.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from warmfleet_router.cost import MIN_PREFILL_TOKEN_SECONDS, StepRates, WorkerLoad
+
+PREFILL_WINDOW_SECONDS: Final = 0.1
+"""One step of the engine: its automatic token budget is what it computes in about this time."""
+HEADROOM_RATIO: Final = 1 / 8
+
+
+class Full(StrEnum):
+    """What a worker has no room in."""
+
+    SEATS = "seats"
+    BLOCKS = "blocks"
+    PREFILL = "prefill"
+
+
+@dataclass(frozen=True, slots=True)
+class RoomRule:
+    """How full a worker may be."""
+
+    window_seconds: float = PREFILL_WINDOW_SECONDS
+    """Prefill that may stand before a new request."""
+    headroom_ratio: float = HEADROOM_RATIO
+    """Part of the seats and of the blocks that is kept from those above their share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one request asks of a worker's room."""
+
+    sequences: int
+    blocks: int = 0
+    may_use_headroom: bool = True
+
+
+def lacking(load: WorkerLoad, rates: StepRates, need: Need, rule: RoomRule) -> Full | None:
+    """What a worker under `load` lacks for `need`; None if it has room.
+
+    A worker without any sequence has room for everything: nothing will be freed by waiting.
+    """
+    if not load.sequences:
+        return None
+    if load.max_running_sequences:
+        seats = load.max_running_sequences - _kept(load.max_running_sequences, need, rule)
+        # What exceeds all seats gets an empty worker, above; the rest of it waits there.
+        if load.sequences + need.sequences > seats:
+            return Full.SEATS
+    if load.total_blocks:
+        blocks = load.total_blocks - _kept(load.total_blocks, need, rule)
+        if load.pinned_blocks + need.blocks > blocks:
+            return Full.BLOCKS
+    queued_seconds = prefill_seconds(load.queued_uncached_tokens, rates)
+    return Full.PREFILL if queued_seconds >= rule.window_seconds else None
+
+
+def prefill_seconds(tokens: int, rates: StepRates) -> float:
+    """Time to compute `tokens` of a prompt."""
+    return tokens * max(rates.per_prefill_token_seconds, MIN_PREFILL_TOKEN_SECONDS)
+
+
+def _kept(total: int, need: Need, rule: RoomRule) -> int:
+    # A worker with a single seat has none to keep.
+    return 0 if need.may_use_headroom or total < 2 else math.ceil(total * rule.headroom_ratio)

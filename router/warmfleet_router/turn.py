@@ -1,0 +1,81 @@
+"""One request's place in the router, from the door to its end."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from warmfleet_contracts.openai import RequestError
+from warmfleet_router.fair_queue import Waiting
+from warmfleet_router.leases import Lease
+from warmfleet_router.model_line import ModelLine
+from warmfleet_router.picker import Choice
+from warmfleet_router.queue_bounds import NOTHING, Amount
+from warmfleet_router.request_prompts import RequestPrompts
+from warmfleet_router.tenants import Tenant
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A worker with room, charged already: the lease is open."""
+
+    choice: Choice
+    lease: Lease
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Turn:
+    """What admission knows of one request; `with` gives back whatever it holds, however it ends."""
+
+    tenant: Tenant
+    on_end: Callable[["Turn"], None]
+    started: float
+    taken: Amount = NOTHING
+    """Its part of what is in flight."""
+
+    # What it asks, once the body is decoded.
+    line: ModelLine["Turn"] | None = None
+    sequences: int = 1
+    priority: int = 0
+    output_limit_tokens: int | None = None
+    prompts: RequestPrompts | None = None
+    prompt_tokens: int = 0
+
+    # While it is held.
+    held: Amount = NOTHING
+    waiting: Waiting["Turn"] | None = None
+    future: "asyncio.Future[None] | None" = None
+    timer: asyncio.TimerHandle | None = None
+    held_since: float = 0.0
+    refusal: RequestError | None = None
+
+    # What the decision record tells of it.
+    held_seconds: float = 0.0
+    held_behind: int | None = None
+    """Requests that would be served before it when it began to wait; None if it never did."""
+    held_because: str = ""
+
+    # Once it has a worker.
+    grant: Grant | None = None
+    """Granted and not taken yet."""
+    lease: Lease | None = None
+    seats: int = 0
+    tried: set[str] = field(default_factory=set)
+    uncached_tokens: int = 0
+    charged_cost: float | None = None
+    output_tokens: int = 0
+    """What was generated so far; whoever passes the answer on counts."""
+    completed: bool = False
+
+    @property
+    def is_held(self) -> bool:
+        return self.future is not None and not self.future.done()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.on_end(self)

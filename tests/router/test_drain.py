@@ -1,0 +1,56 @@
+"""The drain rate against streams of departures worked out by hand."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmfleet_router.drain import DrainRate, retry_after_seconds
+
+
+def test_nothing_is_known_before_anything_waited() -> None:
+    assert DrainRate().rate(5.0) is None
+    assert DrainRate().seconds(100, 5.0) is None
+
+
+def test_the_rate_is_what_left_in_the_last_ten_seconds() -> None:
+    drain = DrainRate()
+    drain.filled(100.0)
+    for tenth in range(400):  # 10 per second for 20 s, then 20 per second
+        drain.drained(1.0 if tenth < 200 else 2.0, 100.0 + tenth / 10)
+
+    assert drain.rate(140.0) == pytest.approx(20, rel=0.05)
+    assert drain.seconds(200, 140.0) == pytest.approx(10, rel=0.05)
+
+
+def test_a_new_wait_begins_with_the_rate_of_the_last_one() -> None:
+    drain = DrainRate()
+    drain.filled(0.0)
+    for tenth in range(50):
+        drain.drained(1.0, tenth / 10)
+    drain.emptied(5.0)
+
+    drain.filled(1000.0)
+
+    assert drain.rate(1000.5) == pytest.approx(10, rel=0.1)
+    assert drain.rate(1002.0) == 0
+
+
+def test_a_queue_that_stands_still_takes_for_ever_and_says_a_minute() -> None:
+    drain = DrainRate()
+    drain.filled(0.0)
+
+    assert drain.seconds(1, 5.0) == math.inf
+    assert retry_after_seconds(drain.seconds(1, 5.0)) == 60
+
+
+@given(st.none() | st.floats(0, 1e9), st.floats(0, 100))
+def test_retry_after_is_whole_bounded_and_rises_with_the_wait(seconds: float | None, more: float) -> None:
+    value = retry_after_seconds(seconds)
+
+    assert isinstance(value, int)
+    assert 1 <= value <= 60
+    if seconds is not None:
+        assert value <= retry_after_seconds(seconds + more)
+        assert value >= min(seconds, 60)

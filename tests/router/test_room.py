@@ -1,0 +1,110 @@
+"""When a worker has room, and who may have the last of it."""
+
+import pytest
+
+from warmfleet_router.cost import RatesSource, StepRates, WorkerLoad
+from warmfleet_router.room import Full, Need, RoomRule, lacking
+from warmfleet_router.shares import Shares
+
+RATES = StepRates(0.01, 0.001, 0.0, 0.0, RatesSource.MEASURED)  # 1,000 prompt tokens per second
+RULE = RoomRule(window_seconds=0.1, headroom_ratio=1 / 8)
+
+
+def load(running: int = 1, waiting: int = 0, queued: int = 0, pinned: int = 0) -> WorkerLoad:
+    return WorkerLoad(
+        running_sequences=running,
+        waiting_sequences=waiting,
+        max_running_sequences=16,
+        queued_uncached_tokens=queued,
+        total_blocks=100,
+        pinned_blocks=pinned,
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "need", "expected"),
+    [
+        (load(running=15), Need(1), None),
+        (load(running=16), Need(1), Full.SEATS),
+        (load(running=12, waiting=4), Need(1), Full.SEATS),
+        (load(running=9), Need(8), Full.SEATS),
+        (load(pinned=90), Need(1, blocks=10), None),
+        (load(pinned=90), Need(1, blocks=11), Full.BLOCKS),
+        (load(queued=99), Need(1), None),
+        (load(queued=100), Need(1), Full.PREFILL),
+        (load(running=0), Need(99, blocks=1000), None),
+        (load(running=13), Need(1, may_use_headroom=False), None),
+        (load(running=14), Need(1, may_use_headroom=False), Full.SEATS),
+        (load(pinned=86), Need(1, blocks=2, may_use_headroom=False), Full.BLOCKS),
+        (WorkerLoad(running_sequences=10_000), Need(1, blocks=10_000), None),
+    ],
+    ids=[
+        "the last seat",
+        "no seat",
+        "seats that waiting ones will have",
+        "fewer seats than choices",
+        "the last blocks",
+        "too few blocks",
+        "within the window",
+        "window full",
+        "an empty worker takes anything",
+        "below the headroom",
+        "the headroom's seats are kept",
+        "the headroom's blocks are kept",
+        "a worker that reports no bounds",
+    ],
+)
+def test_room_is_seats_blocks_and_a_short_prefill_queue(
+    state: WorkerLoad, need: Need, expected: Full | None
+) -> None:
+    assert lacking(state, RATES, need, RULE) is expected
+
+
+def test_a_worker_with_one_seat_keeps_none() -> None:
+    single = WorkerLoad(max_running_sequences=1)
+
+    assert lacking(single, RATES, Need(1, may_use_headroom=False), RULE) is None
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_tenant_alone_is_within_its_share_whatever_it_holds() -> None:
+    shares = Shares(Clock())
+    shares.seen("only", 1.0)
+    shares.take("only", 100)
+
+    assert shares.is_within("only", 1.0, 1, 16)
+
+
+def test_shares_follow_weights_while_others_were_there_lately() -> None:
+    clock = Clock()
+    shares = Shares(clock, recent_seconds=300)
+    shares.seen("heavy", 3.0)
+    shares.seen("light", 1.0)
+    shares.take("heavy", 11)
+    shares.take("light", 4)
+
+    assert shares.is_within("heavy", 3.0, 1, 16)
+    assert not shares.is_within("heavy", 3.0, 2, 16)
+    assert not shares.is_within("light", 1.0, 1, 16)
+    clock.now = 200
+    shares.seen("heavy", 3.0)
+    clock.now = 301
+    assert shares.is_within("heavy", 3.0, 5, 16)
+
+
+def test_who_has_no_seat_is_within_its_share_even_with_many_choices() -> None:
+    shares = Shares(Clock())
+    shares.seen("a", 1.0)
+    shares.seen("b", 1.0)
+
+    assert shares.is_within("a", 1.0, 12, 16)
+    shares.take("a", 12)
+    shares.give_back("a", 12)
+    assert shares.seats("a") == 0
