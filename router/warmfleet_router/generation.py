@@ -112,7 +112,7 @@ class Generation:
             decoded.model,
             body_bytes=len(body),
             sequences=_prompt_count(decoded) * decoded.n,
-            priority=getattr(decoded, "priority", 0),
+            priority=decoded.priority,
             output_limit_tokens=decoded.max_output_tokens,
         )
         call = await self._call(request, decoded, body, views, started)
