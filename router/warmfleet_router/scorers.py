@@ -123,9 +123,8 @@ def consistent_hash(candidates: Sequence[Candidate], request: RoutedRequest) -> 
     return ranking
 
 
-LOWEST_COST: Final = "LowestCost"
 POLICIES: Final[dict[str, Policy]] = {
-    LOWEST_COST: lowest_cost,
+    "LowestCost": lowest_cost,
     "LeastLoaded": least_loaded,
     "RoundRobin": round_robin,
     "ConsistentHash": consistent_hash,

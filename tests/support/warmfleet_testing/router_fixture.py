@@ -91,7 +91,7 @@ async def running_router(
     )
     listener = bind("127.0.0.1", 0)
     server = Server(router.app, shutdown_seconds=1, max_connections=router.settings.max_connections)
-    async with router.running(), aiohttp.ClientSession() as http:
+    async with router.running(), aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         running = RunningRouter(router, f"http://127.0.0.1:{listener.getsockname()[1]}", http)
         try:

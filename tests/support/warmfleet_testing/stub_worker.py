@@ -107,6 +107,7 @@ class StubWorker:
         self.resident: set[BlockHash] = set()
         self.seq = 0
         self.running = 0
+        self.peak_running = 0
         self.queued_tokens = 0
         self.admitted: dict[str, int] = {}
         self.open_connections = 0
@@ -207,6 +208,7 @@ class StubWorker:
         self.bodies.append(body)
         self.arrived.set()
         self.running += 1
+        self.peak_running = max(self.peak_running, self.running)
         try:
             return await self._answer(request, body)
         except (asyncio.CancelledError, ConnectionError):
