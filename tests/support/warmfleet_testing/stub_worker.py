@@ -150,7 +150,7 @@ class StubWorker:
 
     async def _heartbeats(self) -> None:
         while True:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.25)
             self.publish()
 
     async def _kv_events(self, request: web.Request) -> web.StreamResponse:
