@@ -72,7 +72,7 @@ class PromptEncoder:
         unknown_token = self._description["model"].get("unk_token")
         # A character outside the vocabulary is "unknown" wherever it stands, which injects nothing.
         self._watched_ids = frozenset(self._control_ids.values()) - {self._control_ids.get(unknown_token)}
-        self._words = WordTable.of(self._description, self._tokenize)
+        self._words = WordTable.of(self._description, self.tokenizer.model, self._tokenize)
         self._hidden = _HiddenTokenizer(self._description, self._control_ids)
         self._bos_ids = [_bos_id(self.tokenizer, assets)] if assets.add_bos else []
 

@@ -2,7 +2,7 @@
 
 A byte-level BPE tokenizer cuts text into words by a regular expression and then encodes each word on its
 own. So a word's ids never depend on its neighbours, and those of all words in the vocabulary can be looked
-up. What is not in the table goes to the tokenizer.
+up. A word that is not in the table goes to the tokenizer's model alone.
 
 This is exact for tokenizers of the shapes in `_WORDS` only, and there for ASCII, where Python's regular
 expressions and the tokenizer's agree on what a letter is. Any other text is given to the tokenizer whole,
@@ -18,6 +18,8 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, Final, cast
+
+from tokenizers.models import Model
 
 Encode = Callable[[str], Sequence[int]]
 """A tokenizer's own way from text to ids, without special tokens."""
@@ -57,30 +59,32 @@ _CHUNK: Final = re.compile(r".{256}.*?[A-Za-z](?= [A-Za-z])|.+", re.DOTALL)
 """Pieces of little more than 256 characters, cut where it changes nothing."""
 _KNOWN_PER_UNKNOWN: Final = 3
 """With fewer known words than that for each unknown one, a chunk is faster in one piece."""
-_BYTE_LETTERS: Final = str.maketrans({"Ġ": " ", "Ċ": "\n", "ĉ": "\t", "č": "\r"})
-"""How byte-level vocabularies write white space; other ASCII characters stand for themselves."""
+_BYTE_LETTERS: Final = {byte: 0x100 + byte for byte in range(33)} | {0x7F: 0x121}
+"""How byte-level vocabularies write white space and control characters; the rest of ASCII is as it is."""
+_BYTES: Final = {letter: byte for byte, letter in _BYTE_LETTERS.items()}
 
 
 class WordTable:
     """Encodes exactly as one tokenizer does. Immutable; safe to share between threads."""
 
-    def __init__(self, words: str, description: dict[str, Any], encode: Encode) -> None:
-        """`words`: what the words of ASCII text are; `encode`: the tokenizer that `description` describes."""
+    def __init__(self, words: str, description: dict[str, Any], model: Model, encode: Encode) -> None:
+        """`words`: what the words of ASCII text are; the rest is one tokenizer, described and at work."""
+        self._tokenize = model.tokenize
         self._encode = encode
         self._find_words = re.compile(words).findall
         literals = [token["content"] for token in description.get("added_tokens") or []]
         # Leftmost and longest, as the tokenizer finds them before it looks for words.
         alternatives = "|".join(re.escape(literal) for literal in sorted(literals, key=len, reverse=True))
         self._literal = re.compile(f"({alternatives or '(?!)'})")
-        vocabulary = (token.translate(_BYTE_LETTERS) for token in description["model"]["vocab"])
+        vocabulary = (token.translate(_BYTES) for token in description["model"]["vocab"])
         words_of_it = (word for word in vocabulary if word.isascii() and self._find_words(word) == [word])
         self._ids = {part: tuple(encode(part)) for part in chain(words_of_it, literals)}
 
     @classmethod
-    def of(cls, description: dict[str, Any], encode: Encode) -> "WordTable | None":
+    def of(cls, description: dict[str, Any], model: Model, encode: Encode) -> "WordTable | None":
         """The table of a tokenizer.json's content; None for a tokenizer that does not work this way."""
         words = _words_of(description)
-        return None if words is None else cls(words, description, encode)
+        return None if words is None else cls(words, description, model, encode)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; raises what the tokenizer raises."""
@@ -103,14 +107,15 @@ class WordTable:
                         found += ids
                         continue
                 parts.append(chunk)
-                found.append(None)
+                found.append(self._encode(chunk))
         encoded: dict[str, Sequence[int]] = {}
         place = -1
         for _ in range(found.count(None)):
             place = found.index(None, place + 1)
             part = parts[place]
             if part not in encoded:
-                encoded[part] = self._encode(part)
+                letters = part.translate(_BYTE_LETTERS)
+                encoded[part] = [token.id for token in self._tokenize(letters)]
             found[place] = encoded[part]
         return list(chain.from_iterable(cast("list[Sequence[int]]", found)))
 
