@@ -49,6 +49,20 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
 
 
+class RequestView(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for the whole request, also before its first dispatch."""
+
+    id: str
+    request_id: str
+    path: str
+    model: str
+    outcome: str
+    priority: int = 0
+    held_ms: float | None = None
+    held_behind: int | None = None
+    held_because: str = ""
+
+
 class DecisionView(AttemptView, frozen=True, kw_only=True):
     """The last dispatch, with what holds for the whole request."""
 
@@ -81,19 +95,34 @@ def why(
         print_json(document)
         return
     try:
-        decision = msgspec.convert(document, DecisionView)
+        request = msgspec.convert(document, RequestView)
+        decision = msgspec.convert(document, DecisionView) if "endpoint" in document else None
     except msgspec.ValidationError as error:
         raise CliError(
             f"the router describes its decision in a way this command does not know: {error}",
             advice="--output json prints it as it stands",
             exit_code=ExitCode.REFUSED,
         ) from None
-    print_decision(make_console(), decision)
+    console = make_console()
+    print_request(console, request)
+    if decision is None:
+        console.print(f"no worker got it; outcome {request.outcome}")
+    else:
+        print_decision(console, decision)
+
+
+def print_request(console: Console, request: RequestView) -> None:
+    """Whose request it is, and how long it waited in the router for a worker with room."""
+    console.print(f"{request.id}  {request.path}  model {request.model}  request {request.request_id}")
+    if request.held_behind is not None:
+        waited = "is held" if request.held_ms is None else f"was held for {request.held_ms:.0f} ms"
+        console.print(
+            f"{waited} at priority {request.priority}, behind {request.held_behind}: {request.held_because}"
+        )
 
 
 def print_decision(console: Console, decision: DecisionView) -> None:
     """The decision for people: the choice, the table behind it, prediction and truth."""
-    console.print(f"{decision.id}  {decision.path}  model {decision.model}  request {decision.request_id}")
     for attempt in decision.retried:
         failed = attempt.error or f"status {attempt.status}"
         console.print(f"tried {attempt.endpoint} first: {failed}")

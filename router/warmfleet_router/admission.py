@@ -357,6 +357,9 @@ class Admission:
 
     def _consider(self, turn: Turn, fleet: FleetNow, scan: "_Scan") -> Choice | None:
         """A worker for `turn`; None if it is passed over this time."""
+        if turn.tried.issuperset(fleet.ready):
+            self._refuse(turn, no_worker_error(fleet.model))
+            return None
         if turn.tenant.name in scan.done:
             return None
         rule = self._settings.room
@@ -434,7 +437,7 @@ class Admission:
     # Inside: judging.
 
     def _look(self, model: str, tried: Collection[str] = ()) -> FleetNow:
-        return FleetNow(self._views(model), self._picker, tried)
+        return FleetNow(model, self._views(model), self._picker, tried)
 
     def _decide(
         self,

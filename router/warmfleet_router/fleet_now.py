@@ -13,8 +13,11 @@ PRIOR_BLOCK_TOKENS = 16
 class FleetNow:
     """Workers that can be given requests now; a load is brought up to date after each dispatch."""
 
-    def __init__(self, views: Sequence[EndpointView], picker: Picker, tried: Collection[str] = ()) -> None:
+    def __init__(
+        self, model: str, views: Sequence[EndpointView], picker: Picker, tried: Collection[str] = ()
+    ) -> None:
         """`tried` workers are left out, as are those that are ejected."""
+        self.model = model
         self.views = views
         self._picker = picker
         self.ready = {view.endpoint.uid: view for view in picker.eligible(views, tried)[0]}

@@ -343,6 +343,32 @@ async def test_a_retry_keeps_its_turn(tmp_path: Path) -> None:
     assert served.index("r0") < served.index("r3")
 
 
+async def test_a_retry_whose_last_worker_is_lost_ends_and_blocks_nobody(tmp_path: Path) -> None:
+    # given: a request that failed on one worker and waits for the other, which is full
+    with ExitStack() as stack, ExitStack() as mortal:
+        failing = stack.enter_context(running_stub(StubWorker(uid="w0", max_running_sequences=1)))
+        full = mortal.enter_context(running_stub(StubWorker(uid="w1", max_running_sequences=1)))
+        async with running_router([failing, full], tmp_path) as router:
+            failing.faults.hold_headers = full.faults.hold_headers = True
+            occupying = [asyncio.create_task(router.ask(f"occupying {n}")) for n in range(2)]
+            await until(lambda: failing.running == full.running == 1)
+            failing.faults.hold_headers = False
+            failing.faults.refuse_status = 503
+            waiting = asyncio.create_task(router.ask("hi"))
+            await until(lambda: held(router).requests == 1)
+            mine = next(n for n in range(2) if b"occupying %d" % n in failing.bodies[0])
+            await cancelled([occupying[mine]])
+            await until(lambda: len(failing.requests) > 1 and held(router).requests == 1)
+            failing.faults.refuse_status = 0
+            # when
+            mortal.close()
+            status, _, _ = await waiting
+            other, _, _ = await router.ask("hi")
+            await cancelled(occupying)
+
+    assert (status, other) == (503, 200)
+
+
 async def test_held_requests_end_when_no_worker_comes_back(tmp_path: Path) -> None:
     settings = AdmissionSettings(no_worker_seconds=0.3)
     with ExitStack() as stack:
