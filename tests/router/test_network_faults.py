@@ -39,7 +39,7 @@ async def faulty_network(stubs: list[StubWorker], home: Path) -> AsyncGenerator[
                 stubs,
                 home,
                 policy="RoundRobin",
-                silence=SilenceSettings(hung_seconds=1.5, answer_seconds=3.0),
+                silence=SilenceSettings(hung_seconds=1.5, answer_seconds=20.0),
                 breaker=BreakerSettings(ejection_seconds=0.3),
             )
         )
@@ -163,9 +163,12 @@ async def test_a_worker_that_stops_in_mid_stream_leaves_an_error_object_in_time(
 async def test_a_worker_that_works_for_long_is_waited_for(network: Network) -> None:
     """Three times `hung_seconds` of prefill: the answer is silent, the event stream is not."""
     for stub in network.stubs:
-        stub.prefill_tokens_per_second = 1.1
+        stub.prefill_tokens_per_second = 1 / 4.5
 
+    started = time.monotonic()
     assert await outcomes(network.router, 1) == {"whole": 1}
+    assert time.monotonic() - started >= 4.5
+    assert network.router.router.decisions.newest(1)[0].retries == 0
 
 
 async def test_bytes_that_were_flipped_reach_nobody_as_an_event_stream_of_the_router(
