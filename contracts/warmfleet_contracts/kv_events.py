@@ -60,6 +60,7 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens: int = 0
     """Tokens of KV that the running sequences attend to."""
     total_blocks: int = 0
+    """0 while the engine cannot compute: it is still loading, or has work and reports no step."""
     pinned_blocks: int = 0
     """Blocks that live sequences hold."""
     cached_blocks: int = 0

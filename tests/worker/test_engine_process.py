@@ -1,6 +1,5 @@
 """The engine is a process of its own: server and engine live and die together."""
 
-import asyncio
 import contextlib
 import json
 import os
@@ -18,13 +17,11 @@ import pytest
 
 from warmfleet_contracts.errors import ContractError
 from warmfleet_testing.worker_process import TINY_NAME, running_worker
-from warmfleet_worker.engine_client import MAX_BUFFERED_TOKENS, Admission, Generation
 from warmfleet_worker.engine_messages import (
     MAX_MESSAGE_BYTES,
     AddSequence,
     EngineReady,
     MessageFramer,
-    SequenceUpdate,
     StepReport,
     decode_engine_message,
     decode_server_message,
@@ -81,30 +78,6 @@ def test_a_malformed_message_is_refused_by_both_sides(body):
 def test_a_message_beyond_the_bound_is_refused_at_its_length():
     with pytest.raises(ContractError):
         list(MessageFramer().feed((MAX_MESSAGE_BYTES + 1).to_bytes(4, "little")))
-
-
-async def test_a_reader_far_behind_loses_its_own_sequence_only():
-    aborted: list[int] = []
-    slow = Generation(1, asyncio.Event(), aborted.append)
-
-    for _ in range(MAX_BUFFERED_TOKENS // 64 + 1):
-        assert not slow.finished
-        slow.apply(SequenceUpdate(sequence_id=1, cached_tokens=0, token_ids=[5] * 64), "e:0")
-
-    assert aborted == [1]
-    assert slow.take().finish_reason == "error"
-
-
-async def test_leaving_a_generation_aborts_it_once_and_only_while_it_runs():
-    aborted: list[int] = []
-    with Generation(1, asyncio.Event(), aborted.append) as running:
-        running.apply(SequenceUpdate(sequence_id=1, cached_tokens=16, token_ids=[5]), "e:7")
-    running.abort()
-    with Generation(2, asyncio.Event(), aborted.append) as done:
-        done.apply(SequenceUpdate(sequence_id=2, cached_tokens=0, finish_reason="length"), "e:7")
-
-    assert running.admission == Admission(cached_tokens=16, last_block=b"", position="e:7")
-    assert aborted == [1]
 
 
 def test_an_idle_engine_ends_when_its_server_closes_the_socket(tiny_served_path):

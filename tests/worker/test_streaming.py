@@ -2,9 +2,7 @@
 
 import itertools
 import json
-import os
 import secrets
-import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -189,10 +187,9 @@ def test_a_client_that_leaves_before_its_first_token_frees_its_blocks(shared_wor
 
 @pytest.fixture(scope="module")
 def narrow_worker(tiny_served_path: Path) -> Iterator[WorkerProcess]:
-    """One seat to run, two sequences at once, and little patience."""
+    """One seat to run, two sequences at once, and a ping at every turn."""
     flags = ("--max-running-sequences", "1", "--max-live-sequences", "2", "--ping-seconds", "0.05")
-    more = ("--stall-seconds", "0.3", "--kv-cache-bytes", "4000000")
-    with running_worker(tiny_served_path, *flags, *more) as worker:
+    with running_worker(tiny_served_path, *flags, "--kv-cache-bytes", "4000000") as worker:
         yield worker
 
 
@@ -227,27 +224,6 @@ def test_what_exceeds_the_bound_on_live_sequences_is_answered_429(narrow_worker)
     assert int(refused.headers["retry-after"]) >= 1
     assert refused.json()["error"]["code"] == "overloaded"
     assert later.status_code == 200
-
-
-def test_liveness_speaks_for_an_engine_that_has_work_and_does_not_step(narrow_worker):
-    def livez() -> int:
-        return httpx.get(f"{narrow_worker.url}/livez").status_code
-
-    engine_pid = narrow_worker.engine_pid
-    os.kill(engine_pid, signal.SIGSTOP)
-    time.sleep(0.4)
-    without_work = livez()
-    holder = raw_request(narrow_worker, long_body(stream=True))
-    time.sleep(0.6)
-    stopped = livez()
-    os.kill(engine_pid, signal.SIGCONT)
-    assert holder.recv(4096)
-    while livez() != 200:
-        time.sleep(0.05)
-    holder.close()
-    narrow_worker.wait_until_idle()
-
-    assert (without_work, stopped) == (200, 503)
 
 
 def test_a_reader_that_stands_still_loses_only_its_own_request(tiny_served_path):

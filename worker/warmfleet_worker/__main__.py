@@ -1,6 +1,6 @@
 """`python -m warmfleet_worker`: one model behind an OpenAI-compatible server, its engine in a child process.
 
-Exit codes: 0 after a drain, 1 when the engine failed or died, 2 when the start was refused.
+Exit codes: 0 after a drain, 1 when the engine failed, died or stalled, 2 when the start was refused.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from warmfleet_worker.model.assets import load_prompt_assets
 from warmfleet_worker.server.app import build_app
 from warmfleet_worker.server.events import EventHub
 from warmfleet_worker.server.state import EngineNews, WorkerState
+from warmfleet_worker.server.watchdog import watch_engine
 from warmfleet_worker.settings import WorkerSettings, parse_settings
 from warmfleet_worker.token_texts import TokenTexts
 
@@ -98,13 +99,14 @@ async def serve(worker: WorkerState, engine: ProcessEngine, server: Server, list
     engine_run = asyncio.create_task(engine.run())
     server_run = asyncio.create_task(server.serve(sockets=[listener]))
     drained = asyncio.create_task(_drain_after(stop, worker))
+    watchdog = asyncio.create_task(watch_engine(worker, engine))
     await asyncio.wait({engine_run, server_run, drained}, return_when=asyncio.FIRST_COMPLETED)
     failed = engine_run.done()
     worker.ended = True
     if failed:
         log.error("the engine ended, so does this worker", reason=await engine_run)
     # Streams that are still open end with an error object, because their engine is gone.
-    for task in (drained, engine_run):
+    for task in (watchdog, drained, engine_run):
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task

@@ -9,7 +9,6 @@ import itertools
 import os
 import socket
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -26,6 +25,8 @@ from warmfleet_worker.engine_messages import (
     EngineFailed,
     EngineReady,
     MessageFramer,
+    PauseSequence,
+    ResumeSequence,
     SequenceUpdate,
     ServerMessage,
     StepReport,
@@ -36,8 +37,12 @@ from warmfleet_worker.logprobs import TokenLogprobs
 from warmfleet_worker.sampling import SamplingParameters
 from warmfleet_worker.settings import EngineSettings
 
+PAUSE_TOKENS: Final = 256
+"""Tokens that one sequence may be ahead of its reader before it is paused, until all of them are taken."""
 MAX_BUFFERED_TOKENS: Final = 4096
-"""Tokens that one sequence may be ahead of its reader before the reader loses it."""
+"""Tokens after which the reader loses the sequence, because it did not pause in time."""
+MAX_BACKLOG_BYTES: Final = 256 * 1024 * 1024
+"""What the engine may leave unread before nothing more is submitted."""
 _READ_BYTES: Final = 1024 * 1024
 _SLEEPING_THREADS: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
 """A kernel's threads sleep between parallel regions. Spinning, OpenMP's default, is a little faster on an
@@ -87,16 +92,28 @@ class TokenUpdate:
     error: str = ""
 
 
-class Generation:
-    """One sequence in the engine, as its reader holds it; leaving the `with` block gives it back."""
+class SequenceControl(Protocol):
+    """What a reader tells the engine about its sequence. Ids that ended are ignored."""
 
-    def __init__(self, sequence_id: int, wake: asyncio.Event, abort: Callable[[int], None]) -> None:
+    def abort_sequence(self, sequence_id: int) -> None: ...
+    def pause_sequence(self, sequence_id: int) -> None: ...
+    def resume_sequence(self, sequence_id: int) -> None: ...
+
+
+class Generation:
+    """One sequence in the engine, as its reader holds it; leaving the `with` block gives it back.
+
+    A reader that leaves more than `PAUSE_TOKENS` unread pauses the sequence, and taking them resumes it.
+    """
+
+    def __init__(self, sequence_id: int, wake: asyncio.Event, control: SequenceControl) -> None:
         self.sequence_id = sequence_id
         self.admission: Admission | None = None
         self.finished = False
         """Whether the engine is done with it; there may still be an update to take."""
         self._wake = wake
-        self._abort = abort
+        self._control = control
+        self._paused = False
         self._update = TokenUpdate()
 
     def __enter__(self) -> Self:
@@ -111,13 +128,16 @@ class Generation:
         """Everything that came since the last call; does not wait."""
         update = self._update
         self._update = TokenUpdate(finish_reason=update.finish_reason, error=update.error)
+        if self._paused:
+            self._paused = False
+            self._control.resume_sequence(self.sequence_id)
         return update
 
     def abort(self) -> None:
         """Stop it, if it still runs; its blocks are free by the end of the step in flight."""
         if not self.finished:
             self.finished = True
-            self._abort(self.sequence_id)
+            self._control.abort_sequence(self.sequence_id)
 
     def apply(self, update: SequenceUpdate, position: str) -> None:
         """Take over what the engine says; called by the engine's reader."""
@@ -133,6 +153,9 @@ class Generation:
         elif len(self._update.token_ids) > MAX_BUFFERED_TOKENS:
             self.abort()
             self._finish("error", f"the answer was not read for {MAX_BUFFERED_TOKENS} tokens")
+        elif len(self._update.token_ids) > PAUSE_TOKENS and not self._paused:
+            self._paused = True
+            self._control.pause_sequence(self.sequence_id)
         self._wake.set()
 
     def fail(self, reason: str) -> None:
@@ -157,11 +180,6 @@ class Engine(Protocol):
     @property
     def live_sequences(self) -> int:
         """Submitted and neither finished nor aborted."""
-        ...
-
-    @property
-    def last_report_seconds(self) -> float:
-        """Event loop time of its last word."""
         ...
 
     def submit(self, request: SequenceRequest, wake: asyncio.Event) -> Generation:
@@ -201,6 +219,9 @@ class ProcessEngine:
         self._listener = listener
         self._ready: EngineReady | None = None
         self._generations: dict[int, Generation] = {}
+        self._paused: set[int] = set()
+        self._process: asyncio.subprocess.Process | None = None
+        self._killed = ""
         self._ids = itertools.count(1)
         self._writer: asyncio.StreamWriter | None = None
         self._gone = ""
@@ -216,14 +237,21 @@ class ProcessEngine:
         return len(self._generations)
 
     @property
+    def working_sequences(self) -> int:
+        """Live ones that are not paused: the engine must say something as long as there are any."""
+        return len(self._generations) - len(self._paused)
+
+    @property
     def last_report_seconds(self) -> float:
+        """Event loop time of the engine's last word, or of when it last got something to do."""
         return self._last_report_seconds
 
     def submit(self, request: SequenceRequest, wake: asyncio.Event) -> Generation:
         if self._ready is None or self._gone:
             raise EngineGoneError(self._gone or "the engine is not ready yet")
-        if not self._generations:
-            self._last_report_seconds = asyncio.get_running_loop().time()
+        if self._writer is not None and self._writer.transport.get_write_buffer_size() > MAX_BACKLOG_BYTES:
+            raise EngineGoneError("the engine does not keep up with what it is told")
+        self._note_work()
         sequence_id = next(self._ids)
         self._send(
             AddSequence(
@@ -238,7 +266,7 @@ class ProcessEngine:
                 dispatch=request.dispatch,
             )
         )
-        generation = Generation(sequence_id, wake, self._abort)
+        generation = Generation(sequence_id, wake, self)
         self._generations[sequence_id] = generation
         return generation
 
@@ -268,17 +296,19 @@ class ProcessEngine:
                 stdout=sys.stderr,  # stdout carries the server's own announcement only
                 env=_SLEEPING_THREADS | dict(os.environ),
             )
+        self._process = process
         self.pid = process.pid
         reader, self._writer = await asyncio.open_connection(sock=ours)
         reason = ""
         try:
-            reason = await self._read(reader)
+            reason = await self._read(reader) or self._killed
         finally:
             self._writer.close()
             self._gone = reason or "the engine process ended"
             for generation in list(self._generations.values()):
                 generation.fail("the engine is gone")
             self._generations.clear()
+            self._paused.clear()
             # The reader of a dead process learns only that the socket closed; its status says why.
             status = await _exit_status(process)
             self._gone = reason or f"the engine process ended with {status}"
@@ -320,11 +350,37 @@ class ProcessEngine:
             generation.apply(update, position)
             if generation.finished:
                 self._generations.pop(update.sequence_id, None)
+                self._paused.discard(update.sequence_id)
         self._listener.on_report(report)
 
-    def _abort(self, sequence_id: int) -> None:
-        if self._generations.pop(sequence_id, None) is not None and not self._gone:
+    def abort_sequence(self, sequence_id: int) -> None:
+        self._paused.discard(sequence_id)
+        if self._generations.pop(sequence_id, None) is not None:
             self._send(AbortSequence(sequence_id=sequence_id))
+
+    def pause_sequence(self, sequence_id: int) -> None:
+        if sequence_id in self._generations:
+            self._paused.add(sequence_id)
+            self._send(PauseSequence(sequence_id=sequence_id))
+
+    def resume_sequence(self, sequence_id: int) -> None:
+        if sequence_id in self._paused:
+            self._note_work()
+            self._paused.discard(sequence_id)
+            self._send(ResumeSequence(sequence_id=sequence_id))
+
+    def kill(self, reason: str) -> None:
+        """End the process whatever it does; `run` then returns `reason`."""
+        self._killed = reason
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+        if self._writer is not None:
+            self._writer.transport.abort()  # one that cannot even be killed is not waited for
+
+    def _note_work(self) -> None:
+        """An idle engine owes its next word from now on."""
+        if not self.working_sequences:
+            self._last_report_seconds = asyncio.get_running_loop().time()
 
     def _send(self, message: ServerMessage) -> None:
         if self._writer is None or self._gone:
@@ -338,5 +394,9 @@ async def _exit_status(process: asyncio.subprocess.Process) -> str:
             code = await process.wait()
     except TimeoutError:
         process.kill()
-        code = await process.wait()
+        try:
+            async with asyncio.timeout(10):
+                code = await process.wait()
+        except TimeoutError:
+            return "no exit code: it cannot be killed"
     return f"signal {-code}" if code < 0 else f"exit code {code}"

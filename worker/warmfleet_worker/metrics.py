@@ -65,6 +65,14 @@ class WorkerMetrics:
         )
         self._aborted = self._counter(names.WORKER_ABORTED_REQUESTS, "Requests whose client left.")
         self._ignored = self._counter(names.WORKER_IGNORED_FIELDS, "Unknown request fields ignored.")
+        self._paused = self._gauge(names.WORKER_PAUSED_SEQUENCES, "Sequences whose reader is behind.")
+        self._failed_executions = self._counter(
+            names.WORKER_FAILED_EXECUTIONS, "Times that an engine step or a part of one raised."
+        )
+        self._failed_sequences = self._counter(
+            names.WORKER_FAILED_SEQUENCES, "Sequences that could not be computed."
+        )
+        self._stalls = self._counter(names.WORKER_ENGINE_STALLS, "Times that a busy engine was silent.")
         self._subscribers = self._gauge(names.WORKER_EVENT_SUBSCRIBERS, "Event streams open.")
         self._dropped = self._counter(
             names.WORKER_DROPPED_SUBSCRIBERS, "Event streams closed for reading too slowly."
@@ -94,6 +102,9 @@ class WorkerMetrics:
             self._step.observe(report.step_seconds)
         self._preempted.inc(report.preempted_sequences)
         self._evicted.inc(report.evicted_blocks)
+        self._paused.set(report.paused_sequences)
+        self._failed_executions.inc(report.failed_executions)
+        self._failed_sequences.inc(report.failed_sequences)
 
     def on_admission(self, *, prompt_tokens: int, cached_tokens: int, queue_seconds: float) -> None:
         """A sequence was matched against the cache."""
@@ -120,6 +131,9 @@ class WorkerMetrics:
 
     def on_abort(self) -> None:
         self._aborted.inc()
+
+    def on_stall(self, *, stalled: bool) -> None:
+        self._stalls.inc(stalled)
 
     def on_ignored_fields(self, fields: int) -> None:
         self._ignored.inc(fields)

@@ -59,8 +59,9 @@ class WorkerSettings:
     """How long one write to a client may take before the client is given up."""
     ping_seconds: float = 10.0
     """A stream that has nothing to say for this long says `: ping`."""
-    stall_seconds: float = 120.0
-    """An engine that has work and reports no step for this long is not alive."""
+    stall_seconds: float = 60.0
+    """An engine that has work and reports no step for this long is not alive; after twice as long it is
+    killed, and the worker ends."""
 
     @property
     def model_path(self) -> Path:
@@ -130,9 +131,21 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-subscribers", type=_at_least(1), default=32, help="event streams open at once")
     add("--drain-seconds", type=float, default=300.0, help="time for live answers after SIGTERM")
     add("--write-seconds", type=float, default=60.0, help="time for one write to a client")
-    add("--stall-seconds", type=float, default=120.0, help="silence of a busy engine that /livez tolerates")
+    add(
+        "--stall-seconds",
+        type=_seconds,
+        default=60.0,
+        help="silence of a busy engine that /livez tolerates; after twice as long the worker ends",
+    )
     add("--ping-seconds", type=float, default=10.0, help="silence after which a stream says ': ping'")
     return parser
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a positive number of seconds, got {text}")
+    return value
 
 
 def _at_least(minimum: int) -> Callable[[str], int]:

@@ -99,11 +99,13 @@ class EventHub:
         self._mirror = ResidentSet("")
         self._changes = ChangeBuffer()
         self._load = LoadReport()
+        self._reported = LoadReport()  # as the engine said it
         self._replay = ReplayBuffer()
         self._subscribers: set[Subscriber] = set()
         self._flush_handle: asyncio.TimerHandle | None = None
         self._requests = 0
         self._draining = False
+        self._stalled = False
         self._closed = False
         self._started = asyncio.Event()
 
@@ -129,9 +131,10 @@ class EventHub:
     def start(self, ready: EngineReady) -> None:
         """The engine is there: from now on there is something to say."""
         self._mirror = ResidentSet(ready.epoch)
-        self._load = self._with_draining(
-            LoadReport(max_running_sequences=ready.max_running_sequences, total_blocks=ready.total_blocks)
+        self._reported = LoadReport(
+            max_running_sequences=ready.max_running_sequences, total_blocks=ready.total_blocks
         )
+        self._load = self._marked(self._reported)
         self._started.set()
         self._schedule_heartbeat()
 
@@ -144,7 +147,8 @@ class EventHub:
             self._changes.remove(block_hash)
         for block_hash in report.stored:
             self._changes.store(block_hash)
-        load = self._with_draining(report.load)
+        self._reported = report.load
+        load = self._marked(report.load)
         news = bool(self._changes) or _differs(load, self._load)
         self._load = load
         if news:
@@ -164,7 +168,14 @@ class EventHub:
     def drain(self) -> None:
         """Say at once that this worker is draining."""
         self._draining = True
-        self._load = self._with_draining(self._load)
+        self._load = self._marked(self._load)
+        if self._started.is_set():
+            self._flush()
+
+    def stall(self, *, stalled: bool) -> None:
+        """Say at once that the engine does not compute, or that it does again."""
+        self._stalled = stalled
+        self._load = self._marked(self._reported)
         if self._started.is_set():
             self._flush()
 
@@ -249,8 +260,13 @@ class EventHub:
                 self._on_dropped()
         self._schedule_heartbeat()
 
-    def _with_draining(self, load: LoadReport) -> LoadReport:
-        return msgspec.structs.replace(load, draining=True) if self._draining else load
+    def _marked(self, load: LoadReport) -> LoadReport:
+        """`load` as routers must understand it: they send nothing to an engine without blocks."""
+        return msgspec.structs.replace(
+            load,
+            draining=load.draining or self._draining,
+            total_blocks=0 if self._stalled else load.total_blocks,
+        )
 
 
 def _differs(load: LoadReport, previous: LoadReport) -> bool:
@@ -260,4 +276,5 @@ def _differs(load: LoadReport, previous: LoadReport) -> bool:
         or load.waiting_sequences != previous.waiting_sequences
         or load.admitted_dispatches != previous.admitted_dispatches
         or load.draining != previous.draining
+        or load.total_blocks != previous.total_blocks
     )

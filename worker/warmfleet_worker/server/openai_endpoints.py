@@ -35,7 +35,7 @@ class OpenAIEndpoints:
     async def chat(self, request: Request) -> Response:
         dispatch = read_dispatch(request.headers)
         decoded = await decode_body(await read_body(request), decode_chat_request)
-        reader = self._admit(decoded)
+        reader = self._admit(decoded, decoded.n)
         sequences = await reader.chat(decoded, dispatch)
         dialect = ChatDialect(self._worker.token_texts)
         leadings = [Leading()] * len(sequences)
@@ -45,7 +45,7 @@ class OpenAIEndpoints:
     async def completion(self, request: Request) -> Response:
         dispatch = read_dispatch(request.headers)
         decoded = await decode_body(await read_body(request), decode_completion_request)
-        reader = self._admit(decoded)
+        reader = self._admit(decoded, len(decoded.prompts) * decoded.n)
         sequences = await reader.completion(decoded, dispatch)
         leadings = await reader.leadings(decoded, sequences)
         dialect = CompletionDialect(self._worker.token_texts)
@@ -85,9 +85,11 @@ class OpenAIEndpoints:
         )
         return JSONResponse({"prompt": text})
 
-    def _admit(self, decoded: GenerationRequest) -> PromptReader:
+    def _admit(self, decoded: GenerationRequest, sequences: int) -> PromptReader:
+        """Refuse what cannot be served now, before any work on the prompts."""
         self._check_model(decoded.model)
         ready = self._worker.ready_engine()
+        self._worker.check_room(sequences)
         self._worker.metrics.on_ignored_fields(len(decoded.ignored_fields))
         return PromptReader(self._worker.encoder, ready)
 

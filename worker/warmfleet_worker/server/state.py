@@ -50,6 +50,8 @@ class WorkerState:
     """Unix time."""
     draining: bool = False
     open_answers: OpenAnswers = field(default_factory=OpenAnswers)
+    stalled: bool = False
+    """Whether the engine has work and has said nothing for too long; the watchdog keeps it."""
     ended: bool = False
     """Whether the engine is gone: this process is about to end too."""
 
@@ -63,15 +65,19 @@ class WorkerState:
             raise self.not_ready_error("this worker is draining")
         if self.ended or self.engine.ready is None:
             raise self.not_ready_error("the engine is not ready")
+        if self.stalled:
+            raise self.not_ready_error("the engine has work and reports no step")
         return self.engine.ready
 
     def check_room(self, sequences: int) -> None:
         """Refuse what would exceed the bound on live sequences.
 
         Raises:
-            RequestError: 429, before any work is admitted.
+            RequestError: 429, before any work is admitted; 400 for what would never fit.
         """
         limit = self.settings.max_live_sequences
+        if sequences > limit:
+            raise RequestError(f"the request asks for {sequences} answers, this worker has {limit} at once")
         if self.engine.live_sequences + sequences > limit:
             raise RequestError(
                 f"this worker has {self.engine.live_sequences} live sequences, the limit is {limit}",
@@ -86,13 +92,8 @@ class WorkerState:
 
     @property
     def alive(self) -> bool:
-        """False when the engine has work and has said nothing for too long."""
-        if self.ended:
-            return False
-        if not self.engine.live_sequences:
-            return True
-        silent_seconds = asyncio.get_running_loop().time() - self.engine.last_report_seconds
-        return silent_seconds < self.settings.stall_seconds
+        """False when the engine is gone, or has work and has said nothing for too long."""
+        return not (self.ended or self.stalled)
 
 
 class EngineNews:

@@ -1,0 +1,175 @@
+"""An engine that has work and reports no step: first not ready, then replaced."""
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from warmfleet_contracts.kv_events import Frame, MessageReader
+from warmfleet_testing.worker_process import TINY_NAME, running_worker
+from warmfleet_worker.server.watchdog import Health, StepWatchdog
+from warmfleet_worker.settings import parse_settings
+
+BODY = {"model": TINY_NAME, "prompt": "hello", "max_tokens": 900, "temperature": 0, "ignore_eos": True}
+
+
+def looks(watchdog, seconds, *, start=0.0, working=True, last_report_seconds=0.0):
+    """What the watchdog says at every look until `seconds`."""
+    said = []
+    now = start
+    while now <= seconds:
+        said.append(watchdog.look(now, working=working, last_report_seconds=last_report_seconds))
+        now += watchdog.look_seconds
+    return said
+
+
+def test_silence_is_a_stall_first_and_a_loss_after_twice_the_time():
+    watchdog = StepWatchdog(8.0)
+    assert watchdog.look_seconds == 1.0
+
+    said = looks(watchdog, 17.0)
+
+    # The first look hears the last report.
+    assert said == [Health.WELL] * 8 + [Health.STALLED] * 8 + [Health.LOST] * 2
+
+
+def test_a_report_or_the_end_of_all_work_ends_a_stall():
+    for change in ({"last_report_seconds": 9.0}, {"working": False}):
+        watchdog = StepWatchdog(8.0)
+        assert looks(watchdog, 10.0)[-1] is Health.STALLED
+        assert watchdog.look(11.0, **{"working": True, "last_report_seconds": 0.0, **change}) is Health.WELL
+
+
+def test_an_idle_engine_may_be_silent():
+    assert set(looks(StepWatchdog(1.0), 50.0, working=False)) == {Health.WELL}
+
+
+def test_time_in_which_nobody_could_look_says_nothing_of_the_engine():
+    watchdog = StepWatchdog(8.0)
+    looks(watchdog, 2.0)
+
+    assert watchdog.look(3600.0, working=True, last_report_seconds=0.0) is Health.WELL
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+class EventReader(threading.Thread):
+    """The newest total_blocks that a router would hear."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self.url = url
+        self.total_blocks: list[int] = []
+        self.start()
+
+    def run(self) -> None:
+        messages = MessageReader()
+        with (
+            contextlib.suppress(httpx.HTTPError),
+            httpx.stream("GET", f"{self.url}/internal/kv-events", timeout=60) as response,
+        ):
+            for data in response.iter_raw():
+                for message in messages.feed(data):
+                    if isinstance(message, Frame) and message.load is not None:
+                        self.total_blocks.append(message.load.total_blocks)
+
+    def wait_for(self, wanted: bool) -> None:
+        deadline = time.monotonic() + 10
+        while not self.total_blocks or bool(self.total_blocks[-1]) != wanted:
+            assert time.monotonic() < deadline, self.total_blocks
+            time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def held_stream(worker):
+    """A stream in the middle of its answer, and the lines that come after its first."""
+    with (
+        httpx.Client(base_url=worker.url, timeout=60) as client,
+        client.stream("POST", "/v1/completions", json={**BODY, "stream": True}) as response,
+    ):
+        lines = response.iter_lines()
+        next(lines)
+        yield lines
+
+
+def statuses(worker):
+    return [httpx.get(f"{worker.url}{path}", timeout=10).status_code for path in ("/livez", "/readyz")]
+
+
+def wait_for_statuses(worker, wanted):
+    deadline = time.monotonic() + 15
+    while statuses(worker) != wanted:
+        assert time.monotonic() < deadline, (statuses(worker), wanted)
+        time.sleep(0.02)
+
+
+def test_a_stalled_engine_takes_nothing_new_and_recovers(tiny_served_path):
+    flags = ("--stall-seconds", "4", "--kv-cache-bytes", "4000000")
+    with running_worker(tiny_served_path, *flags) as worker:
+        router = EventReader(worker.url)
+        engine_pid = worker.engine_pid
+        router.wait_for(wanted=True)
+        os.kill(engine_pid, signal.SIGSTOP)
+        time.sleep(0.2)
+        assert statuses(worker) == [200, 200], "without work there is nothing to say"
+        os.kill(engine_pid, signal.SIGCONT)
+
+        with held_stream(worker) as lines:
+            os.kill(engine_pid, signal.SIGSTOP)
+            wait_for_statuses(worker, [503, 503])
+            router.wait_for(wanted=False)
+            refused = httpx.post(f"{worker.url}/v1/completions", json=BODY, timeout=10)
+            os.kill(engine_pid, signal.SIGCONT)
+            rest = [line for line in lines if line]
+
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) >= 1
+        assert rest[-1] == "data: [DONE]", "who was there before is served to the end"
+        wait_for_statuses(worker, [200, 200])
+        router.wait_for(wanted=True)
+        answer = httpx.post(f"{worker.url}/v1/completions", json={**BODY, "max_tokens": 3}, timeout=30)
+        assert answer.status_code == 200
+        assert "warmfleet_worker_engine_stalls_total" in httpx.get(f"{worker.url}/metrics").text
+
+
+def test_an_engine_that_stays_silent_is_killed_and_its_worker_ends(tiny_served_path):
+    flags = ("--stall-seconds", "1", "--kv-cache-bytes", "4000000")
+    with running_worker(tiny_served_path, *flags) as worker:
+        engine_pid = worker.engine_pid
+        plain: list[httpx.Response] = []
+
+        def ask() -> None:
+            plain.append(httpx.post(f"{worker.url}/v1/completions", json=BODY, timeout=60))
+
+        with held_stream(worker) as lines:
+            os.kill(engine_pid, signal.SIGSTOP)
+            asker = threading.Thread(target=ask)
+            asker.start()
+            rest = [line for line in lines if line]
+        asker.join(20)
+
+        assert "error" in json.loads(rest[-1].removeprefix("data: "))
+        assert [(answer.status_code, answer.json()["error"]["type"]) for answer in plain] == [
+            (503, "server_error")
+        ]
+        assert worker.process.wait(15) == 1
+        assert "no step" in worker.wait_for_log("the engine ended, so does this worker")["reason"]
+        assert not is_running(engine_pid)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "nan", "inf", "x"])
+def test_a_stall_time_that_means_nothing_is_refused(capsys, value):
+    with pytest.raises(SystemExit):
+        parse_settings(["--model", "/anywhere", "--stall-seconds", value], {})
+    assert "--stall-seconds" in capsys.readouterr().err
