@@ -226,28 +226,6 @@ def test_what_exceeds_the_bound_on_live_sequences_is_answered_429(narrow_worker)
     assert later.status_code == 200
 
 
-def test_a_reader_that_stands_still_loses_only_its_own_request(tiny_served_path):
-    flags = ("--write-seconds", "0.3", "--kv-cache-bytes", "30000000")
-    with running_worker(tiny_served_path, *flags) as worker:
-        connection = socket.socket()
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-        connection.connect(("127.0.0.1", worker.port))
-        prompts = [secrets.token_hex(8) for _ in range(40)]
-        body = {"model": TINY_NAME, "prompt": prompts, "max_tokens": 900, "stream": True, "ignore_eos": True}
-        content = json.dumps(body).encode()
-        head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(content)}\r\n\r\n"
-        connection.sendall(head.encode() + content)
-
-        with worker.client() as client:
-            answers = [client.post(CHAT, json=chat_body()) for _ in range(3)]
-        line = worker.wait_for_log("request finished", 60, path="/v1/completions")
-        connection.close()
-
-        assert {answer.status_code for answer in answers} == {200}
-        assert "abort" in line["finish_reasons"]
-        assert worker.wait_until_idle()["pinned_blocks"] == 0
-
-
 def generated_tokens(worker: WorkerProcess) -> float:
     lines = metric_lines(worker)
     return next(float(line.split()[-1]) for line in lines if line.startswith("vllm:generation_tokens_total{"))

@@ -1,0 +1,174 @@
+"""No sequence and no frame ends the engine: what cannot run is refused, what is no message is an error."""
+
+import math
+import socket
+import threading
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from warmfleet_contracts.errors import ContractError
+from warmfleet_testing.fake_runner import EngineDriver
+from warmfleet_worker.engine_messages import (
+    AddSequence,
+    decode_engine_message,
+    decode_server_message,
+    encode_message,
+)
+from warmfleet_worker.engine_process import ServerChannel, ServerGoneError, serve
+from warmfleet_worker.sampling import SamplingParameters
+
+INTEGERS = st.one_of(st.integers(-3, 40), st.sampled_from([-(2**63), 2**63 - 1, 2**64 - 1, 2**31, 10**6]))
+FLOATS = st.one_of(
+    st.floats(), st.sampled_from([0.0, 1.0, -1.0, 5e-324, 1e308, math.nan, math.inf, -math.inf])
+)
+SAMPLING = st.builds(
+    SamplingParameters,
+    temperature=FLOATS,
+    top_p=FLOATS,
+    top_k=INTEGERS,
+    min_p=FLOATS,
+    seed=INTEGERS,
+    max_output_tokens=INTEGERS,
+    min_output_tokens=INTEGERS,
+    logit_bias=st.dictionaries(INTEGERS, FLOATS, max_size=3),
+    presence_penalty=FLOATS,
+    frequency_penalty=FLOATS,
+    repetition_penalty=FLOATS,
+    stop_token_ids=st.frozensets(INTEGERS, max_size=3),
+    logprobs=st.none(),
+    prompt_logprobs=st.none() | INTEGERS.filter(lambda top: not 0 <= top <= 20),
+)
+PLAUSIBLE = st.builds(SamplingParameters, max_output_tokens=st.integers(0, 5), top_k=INTEGERS)
+MESSAGES = st.builds(
+    AddSequence,
+    sequence_id=INTEGERS,
+    prompt_token_ids=st.lists(INTEGERS, max_size=6) | st.lists(st.integers(0, 499), max_size=300),
+    salt=st.binary(max_size=80),
+    sampling=SAMPLING | PLAUSIBLE,
+    use_prefix_cache=st.booleans(),
+    priority=INTEGERS,
+    router_id=st.text(max_size=80),
+    dispatch=INTEGERS,
+)
+
+
+@pytest.fixture(autouse=True)
+def log():
+    with capture_logs() as entries:
+        yield entries
+
+
+@settings(max_examples=300, deadline=None, phases=[Phase.generate])
+@given(messages=st.lists(MESSAGES, min_size=1, max_size=4))
+def test_no_well_typed_sequence_ends_the_engine(messages):
+    driver = EngineDriver(total_blocks=20, max_model_length_tokens=60)
+    ends = {}
+    for message in messages:
+        driver.core.add(decode_server_message(encode_message(message)[4:]))
+    for _ in range(400):
+        if not driver.core.has_work:
+            break
+        report = decode_engine_message(encode_message(driver.core.step())[4:])
+        for update in report.updates:
+            if update.finish_reason:
+                assert update.sequence_id not in ends
+                ends[update.sequence_id] = update.finish_reason
+
+    assert not driver.core.has_work
+    assert not driver.runner.violations
+    assert ends.keys() == {message.sequence_id for message in messages}
+    assert driver.core.report().load.pinned_blocks == 0
+    driver.add(2**50, [1, 2, 3])
+    driver.resident = set(driver.core._pool.resident_hashes)
+    driver._seq = driver.core.report().seq
+    while 2**50 not in driver.finish_reasons:
+        driver.step()
+    driver.assert_exact(2**50)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("temperature", math.nan, "temperature"),
+        ("temperature", -0.1, "temperature"),
+        ("top_p", 1.5, "top_p"),
+        ("min_p", math.inf, "min_p"),
+        ("top_k", -1, "top_k"),
+        ("max_output_tokens", -1, "max_output_tokens"),
+        ("min_output_tokens", -7, "min_output_tokens"),
+        ("presence_penalty", -math.inf, "presence_penalty"),
+        ("repetition_penalty", 0.0, "repetition_penalty"),
+        ("logit_bias", {3: math.nan}, "logit_bias"),
+        ("logit_bias", {-1: 1.0}, "bias token id"),
+        ("stop_token_ids", frozenset({-1}), "stop token id"),
+        ("logprobs", 21, "log probabilities"),
+        ("prompt_logprobs", 1, "log probabilities"),
+    ],
+)
+def test_a_sampling_parameter_out_of_its_range_is_refused_by_name(field, value, words):
+    driver = EngineDriver()
+    fields = {"max_output_tokens": 3, field: value}
+    driver.core.add(AddSequence(sequence_id=1, prompt_token_ids=[1], sampling=SamplingParameters(**fields)))
+
+    (update,) = driver.core.step().updates
+
+    assert update.finish_reason == "error"
+    assert words in update.error
+
+
+@pytest.mark.parametrize("priority", [-101, 101])
+def test_a_priority_out_of_its_range_is_refused(priority):
+    driver = EngineDriver()
+    driver.add(1, [1, 2], priority=priority)
+    driver.run()
+
+    assert "priority" in driver.errors[1]
+
+
+def ending_of(data: bytes) -> list[BaseException]:
+    """How an engine's loop ends that is told `data` and then nothing more."""
+    ours, theirs = socket.socketpair()
+    endings: list[BaseException] = []
+
+    def loop() -> None:
+        try:
+            serve(EngineDriver().core, ServerChannel(theirs))
+        except (ContractError, ServerGoneError) as error:
+            endings.append(error)
+
+    with ours, theirs:
+        thread = threading.Thread(target=loop)
+        thread.start()
+        ours.sendall(data)
+        ours.shutdown(socket.SHUT_WR)
+        thread.join(20)
+        assert not thread.is_alive(), "the engine hangs"
+    return endings
+
+
+@settings(max_examples=60, deadline=None)
+@given(body=st.binary(max_size=200), lies=st.integers(0, 2**32 - 1) | st.none())
+def test_a_garbage_frame_is_a_protocol_error_and_never_a_hang(body, lies):
+    length = len(body) if lies is None else lies
+    (ending,) = ending_of(length.to_bytes(4, "little") + body)
+
+    if lies is None:
+        assert isinstance(ending, ContractError)
+
+
+def test_a_frame_nested_without_end_is_a_protocol_error():
+    body = b"\x83\xa4type\xa5abort\xabsequence_id\x01\xa1x" + b"\x91" * 100_000 + b"\x01"
+    (ending,) = ending_of(len(body).to_bytes(4, "little") + body)
+
+    assert isinstance(ending, ContractError)
+
+
+def test_a_server_that_hangs_up_in_the_middle_of_a_frame_ends_the_engine():
+    message = AddSequence(sequence_id=1, prompt_token_ids=[1], sampling=SamplingParameters())
+
+    (ending,) = ending_of(encode_message(message)[:-3])
+
+    assert isinstance(ending, ServerGoneError)

@@ -1,0 +1,84 @@
+"""Who does not read pauses only its own request, and loses it in the end."""
+
+import json
+import secrets
+import socket
+import time
+
+import httpx
+
+from warmfleet_testing.worker_process import TINY_NAME, running_worker
+
+KV = ("--kv-cache-bytes", "30000000")
+ANSWERS = 14
+
+
+def slow_body() -> dict[str, object]:
+    """Answers whose events are so many and so large that no socket buffer holds them."""
+    prompts = [secrets.token_hex(8) for _ in range(ANSWERS)]
+    body = {"model": TINY_NAME, "prompt": prompts, "max_tokens": 900, "temperature": 0}
+    return {**body, "ignore_eos": True, "logprobs": 20}
+
+
+def stalled_connection(worker, body) -> socket.socket:
+    """A stream that was asked for and is not read."""
+    content = json.dumps({**body, "stream": True}).encode()
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+    connection.connect(("127.0.0.1", worker.port))
+    head = f"POST /v1/completions HTTP/1.0\r\nhost: x\r\ncontent-length: {len(content)}\r\n\r\n"
+    connection.sendall(head.encode() + content)
+    return connection
+
+
+def paused_sequences(worker) -> float:
+    lines = httpx.get(f"{worker.url}/metrics", timeout=30).text.splitlines()
+    (line,) = [line for line in lines if line.startswith("warmfleet_worker_paused_sequences{")]
+    return float(line.split()[-1])
+
+
+def wait_until_paused(worker) -> None:
+    deadline = time.monotonic() + 60
+    while paused_sequences(worker) != ANSWERS:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def texts_of(stream: bytes) -> dict[int, str]:
+    texts = dict.fromkeys(range(ANSWERS), "")
+    events = [line for line in stream.decode().splitlines() if line.startswith("data: ")]
+    assert events[-1] == "data: [DONE]"
+    for event in events[:-1]:
+        (choice,) = json.loads(event.removeprefix("data: "))["choices"]
+        texts[choice["index"]] += choice["text"]
+    return texts
+
+
+def test_a_paused_answer_holds_nothing_and_goes_on_where_it_was(tiny_served_path):
+    body = slow_body()
+    with running_worker(tiny_served_path, *KV) as worker, worker.client() as client:
+        connection = stalled_connection(worker, body)
+        wait_until_paused(worker)
+
+        assert worker.cache()["pinned_blocks"] == 0
+        other = client.post("/v1/completions", json={**body, "prompt": "hello", "max_tokens": 5})
+        assert other.status_code == 200
+
+        connection.settimeout(60)
+        with connection:
+            stream = b"".join(iter(lambda: connection.recv(1024 * 1024), b""))
+        plain = client.post("/v1/completions", json=body, timeout=60).json()
+
+    assert texts_of(stream) == {choice["index"]: choice["text"] for choice in plain["choices"]}
+
+
+def test_a_reader_that_stands_still_loses_its_request(tiny_served_path):
+    with running_worker(tiny_served_path, *KV, "--write-seconds", "0.3") as worker:
+        with stalled_connection(worker, slow_body()), worker.client() as client:
+            answer = client.post("/v1/completions", json={"model": TINY_NAME, "prompt": "a", "max_tokens": 5})
+            line = worker.wait_for_log("request finished", 60, finish_reasons=["abort"] * ANSWERS)
+
+        assert answer.status_code == 200
+        assert line["status"] == 200
+        assert worker.wait_until_idle()["pinned_blocks"] == 0
+        assert paused_sequences(worker) == 0
