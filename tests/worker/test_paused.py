@@ -29,6 +29,7 @@ def test_a_paused_sequence_gives_seat_and_blocks_to_others():
     while 2 not in driver.finish_reasons:
         driver.step()
     assert not driver.core.has_work, "a paused sequence is no reason to step"
+    assert driver.core.report().paused_sequences == 1
     assert driver.outputs[1] == driver.expected(1)[0][:1]
     driver.core.resume(1)
     driver.run()

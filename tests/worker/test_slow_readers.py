@@ -65,6 +65,7 @@ def test_a_paused_answer_holds_nothing_and_goes_on_where_it_was(tiny_served_path
         assert other.status_code == 200
 
         connection.settimeout(60)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * 1024 * 1024)
         with connection:
             stream = b"".join(iter(lambda: connection.recv(1024 * 1024), b""))
         plain = client.post("/v1/completions", json=body, timeout=60).json()

@@ -194,7 +194,7 @@ class EngineCore:
 
     def report(self) -> StepReport:
         """Load alone; updates and cache news stay for the next step."""
-        return StepReport(seq=self._seq, load=self._load())
+        return StepReport(seq=self._seq, load=self._load(), paused_sequences=self._scheduler.paused_sequences)
 
     def _compute(self, batch: StepBatch) -> StepOutcome:
         if not batch.chunks:
