@@ -35,6 +35,9 @@ _NAME_START: Final = 0xF0000
 _NONCE_CHARS: Final = 12
 """12 private-use characters: 204 bits that no request can guess."""
 
+_REMEMBERING: Final = (tokenizers.models.BPE, tokenizers.models.Unigram)
+"""Models of the library that keep the ids of words they have seen."""
+
 _ROLE: Final = re.compile(r"\w{1,64}")
 _NO_LITERAL: Final = re.compile(r"(?!)")
 
@@ -207,9 +210,13 @@ def _tokenizer_description(tokenizer_json: str) -> dict[str, Any]:
 
 def _build_tokenizer(description: dict[str, Any]) -> tokenizers.Tokenizer:
     try:
-        return tokenizers.Tokenizer.from_str(json.dumps(description, ensure_ascii=False))
+        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(description, ensure_ascii=False))
     except Exception as error:  # tokenizers raises bare Exception
         raise PromptError(f"tokenizer.json cannot be loaded: {error}") from error
+    if isinstance(tokenizer.model, _REMEMBERING):
+        # Words encoded for one tenant would be twice as fast for the next, who could tell by the time.
+        tokenizer.model._resize_cache(0)  # noqa: SLF001 - the only switch there is; the JSON's is ignored
+    return tokenizer
 
 
 def _encode(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:

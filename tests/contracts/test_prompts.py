@@ -6,6 +6,10 @@ tokenizer without added tokens encoded.
 """
 
 import json
+import random
+import statistics
+import string
+import time
 from functools import cache
 from pathlib import Path
 
@@ -500,3 +504,27 @@ def test_nothing_typed_at_the_real_model_adds_or_removes_a_control_token(turns):
     assets, encoder = real_chat()
 
     assert encoder.encode_chat(messages_of(turns)) == chatml_ids(assets, [DEFAULT_SYSTEM, *turns])
+
+
+# What is encoded leaves no trace.
+
+
+@pytest.mark.model
+def test_a_word_takes_as_long_the_second_time_as_the_first():
+    """A tokenizer that remembers words tells one tenant by the clock what another has sent."""
+    encoder = PromptEncoder.from_assets(load_prompt_assets(pulled_catalog_model()))
+    draw = random.Random(0)
+
+    def cpu_seconds(text: str) -> float:
+        start = time.process_time()
+        encoder._hidden.encode_plain(text)
+        return time.process_time() - start
+
+    first, again = [], []
+    for _ in range(15):
+        text = " ".join("".join(draw.choices(string.ascii_lowercase, k=200)) for _ in range(100))
+        first.append(cpu_seconds(text))
+        again.append(cpu_seconds(text))
+
+    # With the library's cache the quotient is above 2.
+    assert statistics.median(first) / statistics.median(again) < 1.5
