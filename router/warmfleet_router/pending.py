@@ -140,4 +140,5 @@ class PendingPrefixes:
     @property
     def blocks(self) -> int:
         """Blocks of all live entries, a block counted once per entry."""
+        self.expire()  # nobody else asks while no request comes
         return self._blocks
