@@ -2,13 +2,13 @@
 
 import asyncio
 
-from warmfleet_worker.engine_client import (
+from warmfleet_worker.engine_messages import SequenceUpdate
+from warmfleet_worker.generation import (
     MAX_BUFFERED_TOKENS,
     PAUSE_TOKENS,
     Admission,
     Generation,
 )
-from warmfleet_worker.engine_messages import SequenceUpdate
 
 
 class Control:

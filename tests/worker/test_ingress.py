@@ -5,7 +5,7 @@ import socket
 import threading
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -61,7 +61,7 @@ def log():
         yield entries
 
 
-@settings(max_examples=300, deadline=None, phases=[Phase.generate])
+@settings(max_examples=300, deadline=None)
 @given(messages=st.lists(MESSAGES, min_size=1, max_size=4))
 def test_no_well_typed_sequence_ends_the_engine(messages):
     driver = EngineDriver(total_blocks=20, max_model_length_tokens=60)
@@ -117,6 +117,24 @@ def test_a_sampling_parameter_out_of_its_range_is_refused_by_name(field, value, 
 
     assert update.finish_reason == "error"
     assert words in update.error
+
+
+def test_an_id_whose_refusal_is_not_told_yet_is_not_given_to_another_sequence():
+    driver = EngineDriver()
+    for prompt_token_ids in ([], [1, 2], [3]):
+        driver.core.add(
+            AddSequence(
+                sequence_id=1,
+                prompt_token_ids=prompt_token_ids,
+                sampling=SamplingParameters(max_output_tokens=1),
+            )
+        )
+
+    assert [update.error for update in driver.core.step().updates] == ["the prompt has no tokens"]
+    assert not driver.core.has_work
+    driver.add(1, [1, 2])
+    driver.run()
+    driver.assert_exact(1)
 
 
 @pytest.mark.parametrize("priority", [-101, 101])

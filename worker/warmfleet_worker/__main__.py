@@ -19,7 +19,7 @@ from warmfleet_contracts.http.listener import listen
 from warmfleet_contracts.http.logs import configure_logs
 from warmfleet_contracts.http.server import Server
 from warmfleet_contracts.prompts import PromptEncoder
-from warmfleet_worker.engine_client import ProcessEngine
+from warmfleet_worker.engine_client import ENGINE_MODULE, ProcessEngine
 from warmfleet_worker.metrics import WorkerMetrics
 from warmfleet_worker.model.assets import load_prompt_assets
 from warmfleet_worker.server.app import build_app
@@ -35,7 +35,7 @@ LAST_WORDS_SECONDS = 5
 log = structlog.get_logger("warmfleet.worker")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, *, engine_module: str = ENGINE_MODULE) -> int:
     """Serve until told to stop; returns the exit code."""
     settings = parse_settings(arguments)
     configure_logs(uid=settings.uid)
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if listener is None:
         return 2
     try:
-        worker, engine = build_worker(settings)
+        worker, engine = build_worker(settings, engine_module)
     except WarmfleetError as error:
         log.error(  # noqa: TRY400 - a trace says nothing more
             "cannot serve this model", model=str(settings.model_path), reason=str(error)
@@ -54,7 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return runner.run(serve(worker, engine, server, listener))
 
 
-def build_worker(settings: WorkerSettings) -> tuple[WorkerState, ProcessEngine]:
+def build_worker(
+    settings: WorkerSettings, engine_module: str = ENGINE_MODULE
+) -> tuple[WorkerState, ProcessEngine]:
     """All parts of a worker, nothing started yet.
 
     Raises:
@@ -70,7 +72,7 @@ def build_worker(settings: WorkerSettings) -> tuple[WorkerState, ProcessEngine]:
         tokenizer_digest=bytes.fromhex(encoder.tokenizer_digest),
         chat_template_digest=encoder.chat_template_digest,
     )
-    engine = ProcessEngine(engine_settings, EngineNews(events, metrics))
+    engine = ProcessEngine(engine_settings, EngineNews(events, metrics), engine_module)
     worker = WorkerState(
         settings=settings,
         assets=assets,

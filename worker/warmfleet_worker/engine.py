@@ -81,7 +81,7 @@ class EngineCore:
         self._cache = PrefixCache(self._pool, identity, block_size_tokens)
         self._scheduler = Scheduler(self._pool, self._cache, settings)
         self._step_time = StepTimeEstimator()
-        self._pending: list[SequenceUpdate] = []
+        self._pending: dict[int, SequenceUpdate] = {}
         self._admitted_dispatches: OrderedDict[str, int] = OrderedDict()
         self._arrivals = 0
         self._seq = 0
@@ -110,13 +110,14 @@ class EngineCore:
     def add(self, message: AddSequence) -> None:
         """Queue a sequence. One that can never run gets an error update in the next report."""
         self._count_dispatch(message)
-        if message.sequence_id in self._scheduler:
+        # Also one whose end is not told yet: it would be taken for the end of the new one.
+        if message.sequence_id in self._scheduler or message.sequence_id in self._pending:
             _log.warning("sequence id reused, ignored", sequence_id=message.sequence_id)
             return
         refusal = refusal_of(message, self._limits) or self._no_place()
         if refusal:
-            self._pending.append(
-                SequenceUpdate(sequence_id=message.sequence_id, finish_reason="error", error=refusal)
+            self._pending[message.sequence_id] = SequenceUpdate(
+                sequence_id=message.sequence_id, finish_reason="error", error=refusal
             )
             return
         root = self._cache.root(message.salt)
@@ -142,7 +143,7 @@ class EngineCore:
         """End a sequence and free its blocks at once. Unknown ids are ignored."""
         update = self._scheduler.abort(sequence_id)
         if update is not None:
-            self._pending.append(update)
+            self._pending[sequence_id] = update
 
     def pause(self, sequence_id: int) -> None:
         """Take seat and blocks from a sequence; its blocks stay cached while there is room."""
@@ -170,7 +171,7 @@ class EngineCore:
         outcome = self._compute(plan.batch)
         outcomes = self._scheduler.apply(plan, outcome.chunks)
         self._judge_runner(outcome)
-        updates = _merged([*self._pending, *plan.admissions, *outcomes])
+        updates = _merged([*self._pending.values(), *plan.admissions, *outcomes])
         self._pending.clear()
         changes = self._pool.take_changes()
         self._seq += bool(changes)

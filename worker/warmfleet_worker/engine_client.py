@@ -9,9 +9,8 @@ import itertools
 import os
 import socket
 import sys
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Final, Protocol, Self
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import msgspec
 import structlog
@@ -27,26 +26,23 @@ from warmfleet_worker.engine_messages import (
     MessageFramer,
     PauseSequence,
     ResumeSequence,
-    SequenceUpdate,
     ServerMessage,
     StepReport,
     decode_engine_message,
     encode_message,
 )
-from warmfleet_worker.logprobs import TokenLogprobs
+from warmfleet_worker.generation import Generation
 from warmfleet_worker.sampling import SamplingParameters
 from warmfleet_worker.settings import EngineSettings
 
-PAUSE_TOKENS: Final = 256
-"""Tokens that one sequence may be ahead of its reader before it is paused, until all of them are taken."""
-MAX_BUFFERED_TOKENS: Final = 4096
-"""Tokens after which the reader loses the sequence, because it did not pause in time."""
 MAX_BACKLOG_BYTES: Final = 256 * 1024 * 1024
 """What the engine may leave unread before nothing more is submitted."""
 _READ_BYTES: Final = 1024 * 1024
 _SLEEPING_THREADS: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
 """A kernel's threads sleep between parallel regions. Spinning, OpenMP's default, is a little faster on an
 idle machine and tens of times slower as soon as something else wants one of the cores."""
+
+ENGINE_MODULE: Final = "warmfleet_worker.engine_process"
 
 log = structlog.get_logger("warmfleet.worker.engine")
 
@@ -66,107 +62,6 @@ class SequenceRequest:
     priority: int = 0
     router_id: str = ""
     dispatch: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """What the engine found in its cache when it admitted a sequence."""
-
-    cached_tokens: int
-    last_block: bytes
-    """Hash of the prompt's last full block; empty for a prompt shorter than one block."""
-    position: str
-    """`epoch:seq` of the event stream at that moment."""
-
-
-@dataclass(slots=True)
-class TokenUpdate:
-    """What came since the last look."""
-
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    """Of `token_ids`, if the sequence asks."""
-    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-    finish_reason: str = ""
-    """"" while it runs; then "stop", "length", "abort" or "error"."""
-    error: str = ""
-
-
-class SequenceControl(Protocol):
-    """What a reader tells the engine about its sequence. Ids that ended are ignored."""
-
-    def abort_sequence(self, sequence_id: int) -> None: ...
-    def pause_sequence(self, sequence_id: int) -> None: ...
-    def resume_sequence(self, sequence_id: int) -> None: ...
-
-
-class Generation:
-    """One sequence in the engine, as its reader holds it; leaving the `with` block gives it back.
-
-    A reader that leaves more than `PAUSE_TOKENS` unread pauses the sequence, and taking them resumes it.
-    """
-
-    def __init__(self, sequence_id: int, wake: asyncio.Event, control: SequenceControl) -> None:
-        self.sequence_id = sequence_id
-        self.admission: Admission | None = None
-        self.finished = False
-        """Whether the engine is done with it; there may still be an update to take."""
-        self._wake = wake
-        self._control = control
-        self._paused = False
-        self._update = TokenUpdate()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.abort()
-
-    def take(self) -> TokenUpdate:
-        """Everything that came since the last call; does not wait."""
-        update = self._update
-        self._update = TokenUpdate(finish_reason=update.finish_reason, error=update.error)
-        if self._paused:
-            self._paused = False
-            self._control.resume_sequence(self.sequence_id)
-        return update
-
-    def abort(self) -> None:
-        """Stop it, if it still runs; its blocks are free by the end of the step in flight."""
-        if not self.finished:
-            self.finished = True
-            self._control.abort_sequence(self.sequence_id)
-
-    def apply(self, update: SequenceUpdate, position: str) -> None:
-        """Take over what the engine says; called by the engine's reader."""
-        if self.admission is None and update.cached_tokens is not None:
-            self.admission = Admission(update.cached_tokens, update.last_block, position)
-        self._update.token_ids += update.token_ids
-        if update.logprobs is not None:
-            self._update.logprobs.append(update.logprobs)
-        if update.prompt_logprobs is not None:
-            self._update.prompt_logprobs.append(update.prompt_logprobs)
-        if update.finish_reason:
-            self._finish(update.finish_reason, update.error)
-        elif len(self._update.token_ids) > MAX_BUFFERED_TOKENS:
-            self.abort()
-            self._finish("error", f"the answer was not read for {MAX_BUFFERED_TOKENS} tokens")
-        elif len(self._update.token_ids) > PAUSE_TOKENS and not self._paused:
-            self._paused = True
-            self._control.pause_sequence(self.sequence_id)
-        self._wake.set()
-
-    def fail(self, reason: str) -> None:
-        """The engine is gone."""
-        self._finish("error", reason)
-        self._wake.set()
-
-    def _finish(self, reason: str, error: str) -> None:
-        self.finished = True
-        self._update.finish_reason = reason
-        self._update.error = error
 
 
 class Engine(Protocol):
@@ -212,10 +107,16 @@ class EngineListener(Protocol):
 
 
 class ProcessEngine:
-    """Our engine in a child process, over a socketpair."""
+    """An engine in a child process, over a socketpair.
 
-    def __init__(self, settings: EngineSettings, listener: EngineListener) -> None:
+    `module` is what the process runs, as `python -m`: ours, or another one with its arguments and messages.
+    """
+
+    def __init__(
+        self, settings: EngineSettings, listener: EngineListener, module: str = ENGINE_MODULE
+    ) -> None:
         self._settings = settings
+        self._module = module
         self._listener = listener
         self._ready: EngineReady | None = None
         self._generations: dict[int, Generation] = {}
@@ -286,7 +187,7 @@ class ProcessEngine:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "warmfleet_worker.engine_process",
+                self._module,
                 "--fd",
                 str(theirs.fileno()),
                 "--settings",

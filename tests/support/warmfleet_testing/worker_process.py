@@ -108,13 +108,14 @@ class WorkerProcess:
 def running_worker(
     model_path: Path,
     *flags: str,
+    module: str = "warmfleet_worker",
     token: str = "",
     wait: bool = True,
     environment: Mapping[str, str] = {},
 ) -> Iterator[WorkerProcess]:
     """A worker on a free port, ready unless `wait` is false; killed at the end if it still runs."""
     defaults = ("--served-name", TINY_NAME, "--port", "0", "--threads", "1", "--dtype", "Float32")
-    command = [sys.executable, "-m", "warmfleet_worker", "--model", str(model_path), *defaults, *flags]
+    command = [sys.executable, "-m", module, "--model", str(model_path), *defaults, *flags]
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             command,

@@ -1,0 +1,118 @@
+"""One sequence in the engine, as the server's reader of it holds it.
+
+A reader that is behind pauses its sequence, one that leaves gives it back. Nothing here waits or does I/O.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from warmfleet_worker.engine_messages import SequenceUpdate
+from warmfleet_worker.logprobs import TokenLogprobs
+
+PAUSE_TOKENS: Final = 256
+"""Tokens that one sequence may be ahead of its reader before it is paused, until all of them are taken."""
+MAX_BUFFERED_TOKENS: Final = 4096
+"""Tokens after which the reader loses the sequence, because it did not pause in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What the engine found in its cache when it admitted a sequence."""
+
+    cached_tokens: int
+    last_block: bytes
+    """Hash of the prompt's last full block; empty for a prompt shorter than one block."""
+    position: str
+    """`epoch:seq` of the event stream at that moment."""
+
+
+@dataclass(slots=True)
+class TokenUpdate:
+    """What came since the last look."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Of `token_ids`, if the sequence asks."""
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: str = ""
+    """"" while it runs; then "stop", "length", "abort" or "error"."""
+    error: str = ""
+
+
+class SequenceControl(Protocol):
+    """What a reader tells the engine about its sequence. Ids that ended are ignored."""
+
+    def abort_sequence(self, sequence_id: int) -> None: ...
+    def pause_sequence(self, sequence_id: int) -> None: ...
+    def resume_sequence(self, sequence_id: int) -> None: ...
+
+
+class Generation:
+    """One sequence in the engine, as its reader holds it; leaving the `with` block gives it back.
+
+    A reader that leaves more than `PAUSE_TOKENS` unread pauses the sequence, and taking them resumes it.
+    """
+
+    def __init__(self, sequence_id: int, wake: asyncio.Event, control: SequenceControl) -> None:
+        self.sequence_id = sequence_id
+        self.admission: Admission | None = None
+        self.finished = False
+        """Whether the engine is done with it; there may still be an update to take."""
+        self._wake = wake
+        self._control = control
+        self._paused = False
+        self._update = TokenUpdate()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    def take(self) -> TokenUpdate:
+        """Everything that came since the last call; does not wait."""
+        update = self._update
+        self._update = TokenUpdate(finish_reason=update.finish_reason, error=update.error)
+        if self._paused:
+            self._paused = False
+            self._control.resume_sequence(self.sequence_id)
+        return update
+
+    def abort(self) -> None:
+        """Stop it, if it still runs; its blocks are free by the end of the step in flight."""
+        if not self.finished:
+            self.finished = True
+            self._control.abort_sequence(self.sequence_id)
+
+    def apply(self, update: SequenceUpdate, position: str) -> None:
+        """Take over what the engine says; called by the engine's reader."""
+        if self.admission is None and update.cached_tokens is not None:
+            self.admission = Admission(update.cached_tokens, update.last_block, position)
+        self._update.token_ids += update.token_ids
+        if update.logprobs is not None:
+            self._update.logprobs.append(update.logprobs)
+        if update.prompt_logprobs is not None:
+            self._update.prompt_logprobs.append(update.prompt_logprobs)
+        if update.finish_reason:
+            self._finish(update.finish_reason, update.error)
+        elif len(self._update.token_ids) > MAX_BUFFERED_TOKENS:
+            self.abort()
+            self._finish("error", f"the answer was not read for {MAX_BUFFERED_TOKENS} tokens")
+        elif len(self._update.token_ids) > PAUSE_TOKENS and not self._paused:
+            self._paused = True
+            self._control.pause_sequence(self.sequence_id)
+        self._wake.set()
+
+    def fail(self, reason: str) -> None:
+        """The engine is gone."""
+        self._finish("error", reason)
+        self._wake.set()
+
+    def _finish(self, reason: str, error: str) -> None:
+        self.finished = True
+        self._update.finish_reason = reason
+        self._update.error = error
