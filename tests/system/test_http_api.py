@@ -102,6 +102,19 @@ def test_the_tables_hold_what_is_served_and_what_decoders_know():
     assert set(SERVED_PATHS) <= {path for path, _, state in ENDPOINTS if state == "works"}
 
 
+def test_the_short_table_of_the_readme_agrees_with_the_long_ones():
+    readme = (ROOT / "README.md").read_text().partition("| | endpoints | fields")[2].partition("\n\n")[0]
+    cells = [line.strip("|").split("|") for line in readme.splitlines()[2:]]
+    states = {path: {state} for path, _, state in ENDPOINTS}
+    states |= {name: {chat, text} for name, chat, text in FIELDS}
+
+    named = [
+        (name, row[0].strip()) for row in cells for cell in row[1:] for name in re.findall("`(.+?)`", cell)
+    ]
+    assert {state for _, state in named} == {"works", "no effect", "typed 400", "404"}
+    assert [(name, state) for name, state in named if state not in states[name]] == []
+
+
 WORKING_BODIES = {
     CHAT: body_of(CHAT),
     TEXT: body_of(TEXT),
