@@ -19,6 +19,7 @@ MAX_JSON_BRACKETS: Final = 1_000_000
 MAX_JSON_STRINGS: Final = 262_144
 """In one body, names of fields included: each costs more than its bytes to read."""
 MAX_PREVIEW_BYTES: Final = 64
+MAX_REASON_CHARS: Final = 256
 
 INVALID_REQUEST: Final = "invalid_request_error"
 
@@ -201,7 +202,10 @@ def _is_same(value: object, other: object) -> bool:
 
 def _reason(error: Exception) -> str:
     """What msgspec says, as the middle of a sentence, without its type quotes."""
-    text = str(error).replace("`", "").replace(" - at $", " at ")
+    text = str(error)
+    if len(text) > MAX_REASON_CHARS:  # it quotes what it did not expect, whole
+        text = f"{text[:MAX_REASON_CHARS]}..."
+    text = text.replace("`", "").replace(" - at $", " at ")
     return text[:1].lower() + text[1:]
 
 

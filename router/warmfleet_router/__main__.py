@@ -14,6 +14,7 @@ import structlog
 from warmfleet_contracts.http.listener import listen
 from warmfleet_contracts.http.logs import configure_logs
 from warmfleet_contracts.http.server import Server
+from warmfleet_contracts.memory import return_freed_memory
 from warmfleet_contracts.names import SALT_KEY_VARIABLE
 from warmfleet_router.app import Router, build_router
 from warmfleet_router.settings import parse_settings
@@ -23,6 +24,7 @@ log = structlog.get_logger("warmfleet.router")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until told to stop; returns the exit code."""
+    return_freed_memory()
     settings = parse_settings(arguments)
     configure_logs(router=settings.router_id)
     listener = listen(settings.host, settings.port, settings.router_id)

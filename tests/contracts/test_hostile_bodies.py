@@ -105,6 +105,17 @@ def test_a_value_out_of_any_range_is_refused_by_name(raw, param):
     assert len(caught.value.message) < 400
 
 
+def test_a_refusal_quotes_a_megabyte_only_in_part():
+    for wrong in (
+        {"role": "x" * 1_000_000, "content": "x"},
+        {"role": "user", "content": [{"type": "x" * 1_000_000}]},
+    ):
+        with pytest.raises(RequestError) as caught:
+            decode_chat_request(json.dumps({"model": "m", "messages": [wrong]}).encode())
+
+        assert len(caught.value.message) < 500
+
+
 @pytest.mark.parametrize("digits", [400, 5_000, 1_000_000])
 def test_a_number_of_many_digits_costs_nothing(digits):
     started = time.process_time()

@@ -18,6 +18,7 @@ from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.http.listener import listen
 from warmfleet_contracts.http.logs import configure_logs
 from warmfleet_contracts.http.server import Server
+from warmfleet_contracts.memory import return_freed_memory
 from warmfleet_contracts.prompts import PromptEncoder
 from warmfleet_worker.engine_client import ENGINE_MODULE, ProcessEngine
 from warmfleet_worker.metrics import WorkerMetrics
@@ -37,6 +38,7 @@ log = structlog.get_logger("warmfleet.worker")
 
 def main(arguments: Sequence[str] | None = None, *, engine_module: str = ENGINE_MODULE) -> int:
     """Serve until told to stop; returns the exit code."""
+    return_freed_memory()
     settings = parse_settings(arguments)
     configure_logs(uid=settings.uid)
     listener = listen(settings.host, settings.port, settings.uid)

@@ -142,11 +142,21 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         # None until the first request, whatever uvicorn declares.
         return bool(self.cycle) and not self.cycle.response_complete
 
+    @property
+    def _awaits_body(self) -> bool:
+        """Whether the only request that has no answer yet is still arriving."""
+        return (
+            self._is_answering and self.cycle.more_body and not (self.cycle.response_started or self.pipeline)
+        )
+
     def _refuse(self, error: RequestError) -> None:
         """Answer without an application and close; in the middle of another answer only close."""
+        if self._awaits_body:
+            self.cycle.disconnected = True  # this is its answer; the application hears that the client left
+            self.cycle.message_event.set()
         request_id = uuid.uuid4().hex
         _log.info("connection refused", request_id=request_id, status=error.status, reason=error.message)
-        if not self._is_answering:
+        if not self._is_answering or self._awaits_body:
             body = error.body()
             headers = (
                 f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"

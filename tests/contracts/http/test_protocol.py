@@ -138,3 +138,21 @@ async def test_trailers_are_no_headers_and_have_an_end(address):
     }
     assert b"smuggled" not in said
     assert sent < 10 * 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"+2\r\n{}\r\n0\r\n\r\n", b"2\r\n{}xx0\r\n\r\n", b"10000000000000002\r\n{}\r\n0\r\n\r\n"],
+    ids=["sign", "end", "size"],
+)
+async def test_a_chunk_that_is_none_is_told_so(address, body):
+    _, said = await answer(address, HEAD + b"transfer-encoding: chunked\r\n\r\n" + body)
+
+    assert error_of(said, 400)["code"] == "invalid_http"
+    assert said.count(b"HTTP/1.1 ") == 1
+
+
+async def test_garbage_behind_a_request_is_no_answer_to_it(address):
+    _, said = await answer(address, b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n" + b"garbage\r\n\r\n")
+
+    assert b"HTTP/1.1 400" not in said

@@ -1,6 +1,7 @@
 """The OpenAI endpoints: completions, models, tokens."""
 
-from starlette.concurrency import run_in_threadpool
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -79,7 +80,7 @@ class OpenAIEndpoints:
         decode = self._worker.encoder.decode
         # Many tokens take a while, and live streams must not wait for them.
         text = (
-            await run_in_threadpool(decode, decoded.token_ids)
+            await asyncio.to_thread(decode, decoded.token_ids)
             if len(decoded.token_ids) > INLINE_PROMPT_CHARS
             else decode(decoded.token_ids)
         )

@@ -1,5 +1,6 @@
 """From an HTTP request to what the engine is asked: dispatch headers, prompts, limits."""
 
+import asyncio
 import re
 import secrets
 from collections.abc import Sequence
@@ -7,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 
 from warmfleet_contracts.blocks import tenant_salt
@@ -141,7 +141,7 @@ class PromptReader:
             return Leading(text)
         tokenizer = self._encoder.tokenizer
         if len(text) > INLINE_PROMPT_CHARS:
-            offsets = await run_in_threadpool(text_offsets, tokenizer, token_ids, text)
+            offsets = await asyncio.to_thread(text_offsets, tokenizer, token_ids, text)
         else:
             offsets = text_offsets(tokenizer, token_ids, text)
         return Leading(text, token_ids, offsets)
@@ -258,7 +258,7 @@ async def encode_messages(encoder: PromptEncoder, messages: Sequence[ChatMessage
     """Token ids of a conversation; a prompt error becomes a 400."""
     try:
         if sum(len(message.content) for message in messages) > INLINE_PROMPT_CHARS:
-            return await run_in_threadpool(encoder.encode_chat, messages)
+            return await asyncio.to_thread(encoder.encode_chat, messages)
         return encoder.encode_chat(messages)
     except PromptError as error:
         raise RequestError(str(error), param="messages") from error
@@ -268,7 +268,7 @@ async def encode_text(encoder: PromptEncoder, text: str) -> list[int]:
     """Token ids of a completion prompt; a prompt error becomes a 400."""
     try:
         if len(text) > INLINE_PROMPT_CHARS:
-            return await run_in_threadpool(encoder.encode_text, text)
+            return await asyncio.to_thread(encoder.encode_text, text)
         return encoder.encode_text(text)
     except PromptError as error:
         raise RequestError(str(error), param="prompt") from error

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -167,7 +166,7 @@ class Answer(Response):
 async def _encoded(answers: Sequence[Delta], encode: Callable[[], bytes]) -> bytes:
     """What `encode` gives; many log probabilities are encoded in a thread, for the sake of live streams."""
     if sum(len(answer.logprobs or ()) for answer in answers) > INLINE_LOGPROBS:
-        return await run_in_threadpool(encode)
+        return await asyncio.to_thread(encode)
     return encode()
 
 
