@@ -1,33 +1,55 @@
-"""The router's benchmark runs as its documentation says, small: counts are checked, never times."""
+"""Benchmarks run as their documentation says, small: counts are checked, never times."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "router_overhead.py"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.mark.model
-def test_the_overhead_benchmark_measures_every_pair_and_finds_no_parity_bug(tmp_path):
-    small = {"--streams": 4, "--pairs": 8, "--blocks": 2000, "--prompt-tokens": 300, "--answer-tokens": 2}
-    arguments = [str(part) for option in small.items() for part in option]
-
+def results_of(name: str, folder: Path, options: dict[str, object]) -> dict[str, Any]:
+    """What a benchmark has written, run with `options`."""
+    arguments = [str(part) for option in options.items() for part in option]
     finished = subprocess.run(
-        [sys.executable, str(BENCHMARK), *arguments, "--output-dir", str(tmp_path)],
+        [sys.executable, str(BENCHMARKS / f"{name}.py"), *arguments, "--output-dir", str(folder)],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-
     # 1 says that a target was missed: on a busy machine a time may be.
     assert finished.returncode in {0, 1}, finished.stderr
-    variants = json.loads((tmp_path / "results.json").read_text())["variants"]
+    results: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    return results
+
+
+@pytest.mark.model
+def test_the_overhead_benchmark_measures_every_pair_and_finds_no_parity_bug(tmp_path):
+    small = {"--streams": 4, "--pairs": 8, "--blocks": 2000, "--prompt-tokens": 300, "--answer-tokens": 2}
+
+    variants = results_of("router_overhead", tmp_path, small)["variants"]
+
     assert [variant["name"] for variant in variants] == ["shared-prefix chat", "unique text", "token ids"]
     for variant in variants:
         assert (variant["pairs"], variant["failed"], variant["parity_bugs"]) == (8, 0, 0)
         assert variant["precise"] == 1.0
         assert variant["prompt_tokens"] >= 300
+
+
+@pytest.mark.model
+def test_the_isolation_benchmark_finds_hits_within_a_tenant_and_none_across(tmp_path):
+    results = results_of("tenant_isolation", tmp_path, {"--probes": 40, "--prompt-tokens": 96})
+
+    assert results["wrongly_open"] == []
+    cached = {name: way["features"]["cached_tokens"] for name, way in results["ways"].items()}
+    warm = {name: way["warm"] for name, way in results["ways"].items()}
+    assert cached["resident, attacker"] == cached["in flight, attacker"] == [0] * 40
+    assert cached["resident, own tenant"] == [80 * one for one in warm["resident, own tenant"]]
+    for name, way in results["ways"].items():
+        assert sum(warm[name]) * 2 == len(warm[name])
+        for alike in ("number of headers", "bytes of headers"):
+            assert len(set(way["features"][alike])) == 1, name
