@@ -42,7 +42,9 @@ def test_the_overhead_benchmark_measures_every_pair_and_finds_no_parity_bug(tmp_
 
 @pytest.mark.model
 def test_the_isolation_benchmark_finds_hits_within_a_tenant_and_none_across(tmp_path):
-    results = results_of("tenant_isolation", tmp_path, {"--probes": 40, "--prompt-tokens": 96})
+    results = results_of(
+        "tenant_isolation", tmp_path, {"--probes": 40, "--prompt-tokens": 96, "--workers": 1}
+    )
 
     assert results["wrongly_open"] == []
     cached = {name: way["features"]["cached_tokens"] for name, way in results["ways"].items()}
