@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import structlog
 
+from warmfleet_contracts.http.descriptors import connections_that_fit
 from warmfleet_contracts.http.listener import listen
 from warmfleet_contracts.http.logs import configure_logs
 from warmfleet_contracts.http.server import Server
@@ -18,6 +19,9 @@ from warmfleet_contracts.memory import return_freed_memory
 from warmfleet_contracts.names import SALT_KEY_VARIABLE
 from warmfleet_router.app import Router, build_router
 from warmfleet_router.settings import parse_settings
+
+DESCRIPTORS_EACH = 2
+"""The client's connection, and one to a worker."""
 
 log = structlog.get_logger("warmfleet.router")
 
@@ -40,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         router.app,
         shutdown_seconds=round(settings.drain_seconds),
         date_header=False,
-        max_connections=settings.max_connections,
+        max_connections=connections_that_fit(settings.max_connections, descriptors_each=DESCRIPTORS_EACH),
     )
     with server.runner() as runner:
         runner.run(serve(router, server, listener))

@@ -107,6 +107,14 @@ class EngineMachine(RuleBasedStateMachine):
         )
         self.next_id += 1
 
+    @rule()
+    def add_a_better_follower_of_a_prompt_that_has_begun(self):
+        prompt = prompt_of(24, first=7 * self.next_id)
+        for priority in (7, -5):
+            self.driver.add(self.next_id, prompt, max_output_tokens=2, priority=priority)
+            self.next_id += 1
+            self.one_step()
+
     @precondition(lambda self: self.driver.core.has_work)
     @rule(count=st.integers(1, 6))
     def step(self, count):

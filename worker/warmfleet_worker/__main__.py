@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_contracts.http.descriptors import connections_that_fit
 from warmfleet_contracts.http.listener import listen
 from warmfleet_contracts.http.logs import configure_logs
 from warmfleet_contracts.http.server import Server
@@ -51,7 +52,11 @@ def main(arguments: Sequence[str] | None = None, *, engine_module: str = ENGINE_
             "cannot serve this model", model=str(settings.model_path), reason=str(error)
         )
         return 2
-    server = Server(build_app(worker), shutdown_seconds=LAST_WORDS_SECONDS)
+    server = Server(
+        build_app(worker),
+        shutdown_seconds=LAST_WORDS_SECONDS,
+        max_connections=connections_that_fit(settings.max_connections, descriptors_each=1),
+    )
     with server.runner() as runner:
         return runner.run(serve(worker, engine, server, listener))
 

@@ -10,6 +10,7 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
+from warmfleet_contracts.http.connections import MAX_CONNECTIONS
 from warmfleet_contracts.names import WORKER_TOKEN_VARIABLE
 
 Dtype = Literal["Auto", "Float32", "BFloat16", "Float16", "Float64"]
@@ -51,6 +52,8 @@ class WorkerSettings:
     """Bearer token that callers must present; empty means none."""
     max_live_sequences: int = 1024
     """Sequences waiting or running; the next one is answered 429."""
+    max_connections: int = MAX_CONNECTIONS
+    """Open client connections; beyond it the one that has waited longest for a request is closed."""
     max_subscribers: int = 32
     """Event streams open at once."""
     drain_seconds: float = 300.0
@@ -91,6 +94,7 @@ def parse_settings(
         uid=given.uid or f"{socket.gethostname()}-{os.getpid()}",
         token=environment.get(WORKER_TOKEN_VARIABLE, "").encode(),
         max_live_sequences=given.max_live_sequences,
+        max_connections=given.max_connections,
         max_subscribers=given.max_subscribers,
         drain_seconds=given.drain_seconds,
         write_seconds=given.write_seconds,
@@ -128,6 +132,7 @@ def _parser() -> argparse.ArgumentParser:
         default=1024,
         help="waiting and running; more are answered 429",
     )
+    add("--max-connections", type=_at_least(1), default=MAX_CONNECTIONS, help="open client connections")
     add("--max-subscribers", type=_at_least(1), default=32, help="event streams open at once")
     add("--drain-seconds", type=float, default=300.0, help="time for live answers after SIGTERM")
     add("--write-seconds", type=float, default=60.0, help="time for one write to a client")
