@@ -1,0 +1,128 @@
+"""What may not stand in the source at all: classes E and H of the advisories, as far as a reader can tell."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES: Final = sorted(
+    path for part in ("contracts", "router", "worker", "cli") for path in (ROOT / part).rglob("*.py")
+)
+FORBIDDEN_MODULES: Final = frozenset(
+    {
+        "pickle",
+        "cPickle",
+        "marshal",
+        "shelve",
+        "dill",
+        "cloudpickle",
+        "jsonpickle",
+        "joblib",
+        "telnetlib",
+        "zmq",
+    }
+)
+"""They run what they read, or open sockets that nobody guards."""
+FORBIDDEN_CALLS: Final = frozenset(
+    {
+        *("eval", "exec", "compile", "__import__", "os.system", "os.popen", "os.execvp", "os.spawnvp"),
+        *(
+            "yaml.load",
+            "yaml.unsafe_load",
+            "yaml.full_load",
+            "torch.load",
+            "torch.jit.load",
+            "torch.hub.load",
+        ),
+        *(
+            "numpy.load",
+            "np.load",
+            "tempfile.mktemp",
+            "subprocess.getoutput",
+            "asyncio.create_subprocess_shell",
+        ),
+    }
+)
+FORBIDDEN_KEYWORDS: Final = frozenset({"shell", "trust_remote_code", "allow_pickle"})
+"""Harmless only when they are false."""
+
+
+def findings(source: str) -> Iterator[str]:
+    """Line and name of everything in `source` that may not be there."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                modules = [name.name for name in names]
+            case ast.ImportFrom(module=str(module)):
+                modules = [module, *(f"{module}.{name.name}" for name in node.names)]
+            case ast.Call():
+                modules = []
+                yield from call_findings(node)
+            case _:
+                continue
+        for module in modules:
+            if module.partition(".")[0] in FORBIDDEN_MODULES or module in FORBIDDEN_CALLS:
+                yield f"{node.lineno}: imports {module}"
+
+
+def call_findings(call: ast.Call) -> Iterator[str]:
+    name = ast.unparse(call.func)
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    if name in FORBIDDEN_CALLS:
+        safe = keywords.get("weights_only") if name == "torch.load" else None
+        if not (isinstance(safe, ast.Constant) and safe.value is True):
+            yield f"{call.lineno}: calls {name}"
+    for keyword in FORBIDDEN_KEYWORDS & set(keywords):
+        value = keywords[keyword]
+        if not (isinstance(value, ast.Constant) and value.value is False):
+            yield f"{call.lineno}: passes {keyword} to {name}"
+
+
+def test_no_source_runs_what_it_reads() -> None:
+    assert len(SOURCES) > 100
+
+    found = [
+        f"{path.relative_to(ROOT)}:{finding}" for path in SOURCES for finding in findings(path.read_text())
+    ]
+
+    assert not found, found
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import os.path, marshal",
+        "from subprocess import getoutput",
+        "from torch import load",
+        "def f():\n    return eval('1')",
+        "torch.load(path)",
+        "torch.load(path, weights_only=False)",
+        "torch.load(path, weights_only=flag)",
+        "yaml.load(text, Loader=yaml.FullLoader)",
+        "subprocess.run(command, shell=True)",
+        "subprocess.run(command, shell=flag)",
+        "np.load(path, allow_pickle=True)",
+        "AutoModel.from_pretrained(path, trust_remote_code=True)",
+    ],
+)
+def test_the_gate_sees_what_is_planted(planted: str) -> None:
+    assert list(findings(planted))
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        "re.compile('x')",
+        "torch.load(path, weights_only=True)",
+        "yaml.safe_load(text)",
+        "subprocess.run(command, shell=False)",
+        "model.eval()",
+    ],
+)
+def test_the_gate_lets_through_what_is_harmless(harmless: str) -> None:
+    assert not list(findings(harmless))
