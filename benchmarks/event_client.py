@@ -4,6 +4,7 @@ What it costs is time that the router's core does not have to share: one buffer 
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import Final, cast
 from urllib.parse import urlsplit
 
 _DONE: Final = b"data: [DONE]\n\n"
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: (\d+)", re.IGNORECASE)
+_RETRY_AFTER: Final = re.compile(rb"\r\nretry-after: (\d+)", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -24,6 +27,8 @@ class Answer:
     tokens: int = 0
     has_usage: bool = False
     done: bool = False
+    retry_after_seconds: int | None = None
+    """What a refusal says about when to come back."""
 
     @property
     def complete(self) -> bool:
@@ -41,6 +46,7 @@ class _Connection(asyncio.Protocol):
         self._started = 0.0
         self._rest = b""
         self._in_head = True
+        self._refusal_bytes = 0
         self._answer = Answer()
         self._finished: asyncio.Future[Answer] | None = None
         self._on_first_token: Callable[[], object] = lambda: None
@@ -72,9 +78,14 @@ class _Connection(asyncio.Protocol):
             self._in_head = False
             self._answer.status = int(head.split(b" ", 2)[1])
             if self._answer.status != 200:
+                length, wait = _LENGTH.search(head), _RETRY_AFTER.search(head)
+                self._refusal_bytes = int(length[1]) if length else 0
+                self._answer.retry_after_seconds = int(wait[1]) if wait else None
+        if self._answer.status != 200:
+            self._rest = data
+            if len(data) >= self._refusal_bytes:
                 self._finish()
-                self.transport.close()
-                return
+            return
         end = data.rfind(b"\n") + 1
         lines, self._rest = data[:end], data[end:]
         answer = self._answer

@@ -99,7 +99,7 @@ class MeasuredRouter:
 async def measured_router(folder: Path, cores: Cores, *, blocks: int) -> AsyncIterator[MeasuredRouter]:
     """Router and fleet, ready and with every block in the index; logs and files go to `folder`."""
     endpoints_path, keys_path = folder / "endpoints.json", folder / "keys.json"
-    key = _write_keys(keys_path)
+    key = write_keys(keys_path)
     environment = {
         "PYTHONPATH": os.pathsep.join(
             filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
@@ -116,7 +116,7 @@ async def measured_router(folder: Path, cores: Cores, *, blocks: int) -> AsyncIt
             spawned("stub-fleet", fleet_arguments, log_folder=folder, environment=environment)
         )
         await fleet.listening()
-        with _affinity(cores.router):
+        with on_cores(cores.router):
             router: LocalProcess = await stack.enter_async_context(
                 spawned(
                     "router",
@@ -182,7 +182,7 @@ def _body(max_tokens: int, **fields: object) -> bytes:
     return msgspec.json.encode({"model": MODEL_NAME, **options, **fields})
 
 
-def _write_keys(path: Path) -> str:
+def write_keys(path: Path) -> str:
     """A key file with one tenant; its key's text."""
     key = new_key()
     entry = KeyEntry(
@@ -198,7 +198,7 @@ def _write_keys(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _affinity(cores: frozenset[int]) -> Iterator[None]:
+def on_cores(cores: frozenset[int]) -> Iterator[None]:
     """What is started in the block runs on `cores`."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)

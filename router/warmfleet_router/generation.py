@@ -86,6 +86,7 @@ class Generation:
             if decision.outcome == "in flight":  # cancelled, by the server's own end
                 decision.outcome = "failed"
             decision.total_ms = round((self._leases.now() - call.started) * 1e3, 3)
+            self._decisions.ended(decision)
             self._metrics.on_end(call.model, decision.outcome)
             self._metrics.on_tenant_end(turn.tenant.name, decision.outcome)
             request.state.facts.update(

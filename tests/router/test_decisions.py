@@ -49,6 +49,47 @@ def test_the_ring_keeps_only_the_newest() -> None:
     assert len(ring) == 3
 
 
+def test_a_decision_that_ended_is_found_as_it_was() -> None:
+    ring = DecisionRing(capacity=4)
+    ended = decision("0", attempts=[attempt(), attempt(uid="b")])
+    ring.add(ended)
+    ring.add(decision("1"))
+    before = ended.as_json()
+
+    ring.ended(ended)
+    ring.ended(ended)
+    ring.ended(decision("never added"))
+
+    found = ring.find("0")
+    assert found is not ended
+    assert found == ring.find("request-0") == ended
+    assert found is not None
+    assert found.as_json() == before
+    assert [entry.id for entry in ring.newest(4)] == ["1", "0"]
+
+
+def test_a_decision_may_end_after_it_has_left_the_ring() -> None:
+    ring = DecisionRing(capacity=1)
+    late = decision("0")
+    ring.add(late)
+    ring.add(decision("1"))
+
+    ring.ended(late)
+
+    assert [entry.id for entry in ring.newest(4)] == ["1"]
+
+
+def test_the_id_of_a_decision_goes_before_the_same_id_of_a_later_request() -> None:
+    ring = DecisionRing()
+    for entry in (decision("a"), decision("b", request_id="a")):
+        ring.add(entry)
+        ring.ended(entry)
+
+    found = ring.find("a")
+    assert found is not None
+    assert found.id == "a"
+
+
 def test_a_request_id_that_was_used_twice_finds_the_newer_decision() -> None:
     ring = DecisionRing(capacity=2)
     for number in range(3):
