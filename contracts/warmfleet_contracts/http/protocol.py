@@ -76,6 +76,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self.open_connections.closed(self)
         self._stop_waiting()
         super().connection_lost(exc)
+        # After a reset uvicorn leaves this timer running, and with it everything of the connection in memory.
+        self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
         parsed = self._parsed

@@ -2,7 +2,10 @@
 
 import asyncio
 import contextlib
+import gc
 import json
+import socket
+import struct
 from collections.abc import AsyncGenerator
 
 import pytest
@@ -156,3 +159,25 @@ async def test_garbage_behind_a_request_is_no_answer_to_it(address):
     _, said = await answer(address, b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n" + b"garbage\r\n\r\n")
 
     assert b"HTTP/1.1 400" not in said
+
+
+async def test_a_connection_that_is_reset_leaves_nothing_behind(address):
+    def open_protocols() -> int:
+        gc.collect()
+        return sum(isinstance(one, protocol.BoundedHeadProtocol) for one in gc.get_objects())
+
+    before = open_protocols()
+    for _ in range(5):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(HEAD + b"content-length: 0\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        reset = struct.pack("ii", 1, 0)  # linger for zero seconds: RST
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        writer.close()
+    del reader, writer
+
+    for _ in range(100):
+        if open_protocols() == before:
+            break
+        await asyncio.sleep(0.05)
+    assert open_protocols() == before
