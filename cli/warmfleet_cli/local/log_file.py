@@ -1,4 +1,7 @@
-"""What a child prints, kept in a file that cannot grow without end."""
+"""What a child prints, kept in a file that cannot grow without end.
+
+On a full disk it is lost, and counted; the fleet goes on.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,17 +28,35 @@ class LogFile:
             path.replace(self._previous_path)
         self._file = path.open("ab", buffering=0)
         self._size = 0
+        self._lost_bytes = 0
+        self._trouble = ""
 
     def write(self, data: bytes) -> None:
-        """Append; starts a new file first when this one is full."""
-        if self._size and self._size + len(data) > self._max_bytes:
-            self._file.close()
+        """Append, in a new file when this one is full. What cannot be written is counted instead."""
+        try:
+            self._make_room(len(data))
+            if self._lost_bytes:
+                note = f"\n-- {self._lost_bytes} bytes of the log are lost: {self._trouble} --\n"
+                self._append(note.encode())
+                self._lost_bytes = 0
+            self._append(data)
+        except OSError as error:
+            self._lost_bytes += len(data)
+            self._trouble = (error.strerror or str(error)).lower()
+
+    def _make_room(self, wanted_bytes: int) -> None:
+        if self._size and self._size + wanted_bytes > self._max_bytes:
             self.path.replace(self._previous_path)
+            self._file.close()
             self._file = self.path.open("ab", buffering=0)
             self._size = 0
             self._has_rotated = True
-        self._file.write(data)
-        self._size += len(data)
+
+    def _append(self, data: bytes) -> None:
+        while data:
+            written = self._file.write(data)
+            self._size += written
+            data = data[written:]
 
     def close(self) -> None:
         self._file.close()

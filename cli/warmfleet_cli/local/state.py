@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -55,7 +55,10 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunFolder:
-    """Files of one fleet. Readable by the owner only: they hold worker tokens."""
+    """Files of one fleet. Readable by the owner only: they hold worker tokens.
+
+    Whatever writes raises CliError, with the file's name, if it cannot.
+    """
 
     def __init__(self, home: Path, name: str) -> None:
         self.name = name
@@ -65,7 +68,10 @@ class RunFolder:
         self.supervisor_log_path = self.path / "supervisor.log"
 
     def create(self) -> None:
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(self.path, error) from error
 
     def log_path(self, process: str) -> Path:
         return self.path / f"{process}.log"
@@ -105,13 +111,26 @@ class RunFolder:
         self._state_path.unlink(missing_ok=True)
         self.endpoints_path.unlink(missing_ok=True)
 
-    @staticmethod
-    def _replace(path: Path, data: bytes) -> None:
+    def _replace(self, path: Path, data: bytes) -> None:
+        """Readers see the old file or the new one, never a part."""
         temporary = path.with_name(path.name + ".new")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        temporary.replace(path)
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            temporary.replace(path)
+        except OSError as error:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise unwritable(path, error) from error
+
+
+def unwritable(path: Path, error: OSError) -> CliError:
+    """Why a file of a fleet cannot be written, with its name: the system's own error often has none."""
+    return CliError(
+        f"{path} cannot be written: {(error.strerror or str(error)).lower()}",
+        advice="free some space, or set WARMFLEET_HOME to a folder with room",
+    )
 
 
 def already_running(name: str) -> CliError:

@@ -1,6 +1,7 @@
 """Keeps the processes of one local fleet running, and takes every one of them along when it ends."""
 
 import asyncio
+import contextlib
 import os
 import secrets
 import signal
@@ -18,7 +19,14 @@ from warmfleet_cli.local.identity import ProcessIdentity, identify
 from warmfleet_cli.local.liveness import LivenessPolicy, until_lifeless
 from warmfleet_cli.local.log_file import LogFile, worth_quoting
 from warmfleet_cli.local.plan import FleetPlan, ProcessPlan
-from warmfleet_cli.local.state import FleetPhase, FleetState, ProcessPhase, ProcessState, RunFolder
+from warmfleet_cli.local.state import (
+    FleetPhase,
+    FleetState,
+    ProcessPhase,
+    ProcessState,
+    RunFolder,
+    unwritable,
+)
 from warmfleet_contracts.names import API_KEY_VARIABLE, SALT_KEY_VARIABLE, WORKER_TOKEN_VARIABLE
 
 _READY_POLL_SECONDS: Final = 0.1
@@ -26,13 +34,20 @@ _PROBE_TIMEOUT_SECONDS: Final = 5.0
 _KILL_GRACE_SECONDS: Final = 15.0
 """What a process gets beyond its drain time before it is killed."""
 _QUOTED_LOG_LINES: Final = 8
-
+_SAVE_RETRY_SECONDS: Final = 2.0
 
 STOP_AT_ONCE_SIGNAL: Final = signal.SIGQUIT
 """A signal of its own: two SIGTERM in a row may arrive as one."""
 
 EventKind = Literal[
-    "Started", "ProcessReady", "FleetReady", "Unresponsive", "Restarting", "Stopping", "Stopped"
+    "Started",
+    "ProcessReady",
+    "FleetReady",
+    "Unresponsive",
+    "Restarting",
+    "StateUnsaved",
+    "Stopping",
+    "Stopped",
 ]
 
 
@@ -95,6 +110,8 @@ class Supervisor:
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
         self._all_ready = asyncio.Event()
+        self._unsaved = False
+        self._save_later: asyncio.TimerHandle | None = None
         own = identify(os.getpid())
         assert own is not None
         self._identity = own
@@ -117,7 +134,12 @@ class Supervisor:
     def _make_member(self, plan: ProcessPlan, secret: dict[str, str]) -> _Member:
         inherited = {name: value for name, value in os.environ.items() if name != API_KEY_VARIABLE}
         environment = {**inherited, "PYTHONUNBUFFERED": "1", **plan.environment, **secret}
-        return _Member(plan, LogFile(self._folder.log_path(plan.name)), environment)
+        path = self._folder.log_path(plan.name)
+        try:
+            log = LogFile(path)
+        except OSError as error:
+            raise unwritable(path, error) from error
+        return _Member(plan, log, environment)
 
     def request_stop(self) -> None:
         """Drain and stop; asked a second time, stop at once."""
@@ -138,7 +160,7 @@ class Supervisor:
         """
         started = time.monotonic()
         self._folder.write_endpoints(self._endpoints)
-        self._save()
+        self._folder.write(self._state())
         keepers = [asyncio.create_task(self._keep(member), name=member.plan.name) for member in self._members]
         try:
             await self._until_ready(keepers)
@@ -152,6 +174,8 @@ class Supervisor:
         finally:
             self._stop.set()
             await self._stop_all(keepers)
+            if self._save_later is not None:
+                self._save_later.cancel()
             self._folder.clear()
             for member in self._members:
                 member.log.close()
@@ -295,21 +319,37 @@ class Supervisor:
         self._save()
 
     def _save(self) -> None:
-        self._folder.write(
-            FleetState(
-                name=self._plan.name,
-                phase=self._phase,
-                supervisor=self._identity,
-                detached=self._detached,
-                urls=self._plan.urls,
-                served_names=list(self._plan.served_names),
-                drain_timeout_seconds=self._plan.drain_timeout_seconds,
-                processes=[member.state() for member in self._members],
-            )
+        """Write the state down; while that fails the fleet goes on, and what was written before stands."""
+        if self._save_later is not None:
+            self._save_later.cancel()
+            self._save_later = None
+        try:
+            self._folder.write(self._state())
+        except CliError as error:
+            if not self._unsaved:
+                text = f"{error}; `warmfleet status` shows what was so before"
+                self._emit("StateUnsaved", "", text)
+            self._unsaved = True
+            self._save_later = asyncio.get_running_loop().call_later(_SAVE_RETRY_SECONDS, self._save)
+        else:
+            self._unsaved = False
+
+    def _state(self) -> FleetState:
+        return FleetState(
+            name=self._plan.name,
+            phase=self._phase,
+            supervisor=self._identity,
+            detached=self._detached,
+            urls=self._plan.urls,
+            served_names=list(self._plan.served_names),
+            drain_timeout_seconds=self._plan.drain_timeout_seconds,
+            processes=[member.state() for member in self._members],
         )
 
     def _emit(self, kind: EventKind, process: str, text: str) -> None:
-        self._report(FleetEvent(kind=kind, process=process, text=text))
+        # Who writes it down may have no room for it.
+        with contextlib.suppress(OSError):
+            self._report(FleetEvent(kind=kind, process=process, text=text))
 
 
 def supervise(

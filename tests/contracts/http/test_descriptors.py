@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmfleet_contracts.http.descriptors import RESERVED_DESCRIPTORS, fitting
-from warmfleet_testing.open_files import OpenFiles, under
+from warmfleet_testing.process_limits import open_files, under
 
 SCRIPT = """
 import resource, json
@@ -36,10 +36,10 @@ def test_what_fits_stays_within_the_limit_and_leaves_the_reserve_alone(wanted, l
 @pytest.mark.parametrize(
     ("limits", "connections", "soft", "warns"),
     [
-        (OpenFiles(1024, 8192), 2000, 4128, False),
-        (OpenFiles(6000, 8192), 2000, 6000, False),
-        (OpenFiles(256, 1024), 448, 1024, True),
-        (OpenFiles(64, 64), 16, 64, True),
+        (open_files(1024, 8192), 2000, 4128, False),
+        (open_files(6000, 8192), 2000, 6000, False),
+        (open_files(256, 1024), 448, 1024, True),
+        (open_files(64, 64), 16, 64, True),
     ],
     ids=["a low soft limit", "enough", "a low hard limit", "hardly any"],
 )

@@ -14,7 +14,7 @@ from typing import IO, Any, Final
 
 import httpx
 
-from warmfleet_testing.open_files import OpenFiles, under
+from warmfleet_testing.process_limits import Limits, under
 from warmfleet_testing.worker_process import WorkerProcess
 
 START_SECONDS: Final = 60.0
@@ -46,7 +46,7 @@ def router_process(
     home: Path,
     *flags: str,
     environment: Mapping[str, str] = {},
-    open_files: OpenFiles | None = None,
+    limits: Limits | None = None,
 ) -> Iterator[RouterProcess]:
     """A router on a free port that knows `workers` by their uids, ready; killed at the end."""
     entries = [{"uid": uid, "url": worker.url, "token": worker.token} for uid, worker in workers.items()]
@@ -56,7 +56,7 @@ def router_process(
     variables = {"WARMFLEET_HOME": str(home), "WARMFLEET_SALT_KEY": "5a" * 32, **environment}
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            under(open_files, [*command, *flags]),
+            under(limits or {}, [*command, *flags]),
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,

@@ -124,7 +124,7 @@ def whole_fleet(
     }
     path = home / f"{name}.yaml"
     path.write_text(json.dumps(manifest))
-    router_port, worker_port = _free_port_range(1), _free_port_range(replicas)
+    router_port, worker_port = free_port_range(1), free_port_range(replicas)
     ports = ("--port", str(router_port), "--worker-port", str(worker_port))
     admin_key, guard = "", ()
     if keys is not None:
@@ -153,7 +153,7 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def _free_port_range(count: int) -> int:
+def free_port_range(count: int) -> int:
     """First of `count` consecutive ports that nobody listens on now."""
     while True:
         with socket.socket() as probe:

