@@ -45,6 +45,8 @@ LAST_BLOCK_HEADER: Final = "x-warmfleet-last-block"
 """Hex of the hash of the prompt's last full block; absent for a prompt shorter than one block."""
 POSITION_HEADER: Final = "x-warmfleet-position"
 """`epoch:seq` of the event stream when the prompt was matched against the cache."""
+GENERATED_TOKENS_HEADER: Final = "x-warmfleet-generated-tokens"
+"""Of all choices of a plain answer, whose headers come when it is whole. A stream's events are counted."""
 
 # Router -> client.
 DECISION_HEADER: Final = "x-warmfleet-decision"

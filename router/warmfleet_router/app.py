@@ -22,6 +22,7 @@ from warmfleet_router.cors import CrossOrigin
 from warmfleet_router.decisions import DecisionRing
 from warmfleet_router.discovery import Discovery, StaticDiscovery
 from warmfleet_router.endpoints import Fleet
+from warmfleet_router.exchange import Exchanges
 from warmfleet_router.generation import DECODERS, Generation
 from warmfleet_router.inspection import Inspection
 from warmfleet_router.key_source import KeySource
@@ -35,6 +36,7 @@ from warmfleet_router.retry_budget import RetryBudget
 from warmfleet_router.scorers import POLICIES, PRICED
 from warmfleet_router.settings import RouterSettings
 from warmfleet_router.silence import SilenceWatch
+from warmfleet_router.speed import SpeedJudge
 from warmfleet_router.tenants import everybody
 from warmfleet_router.token_endpoints import TokenEndpoints
 from warmfleet_router.tokenization import Encoders
@@ -122,18 +124,21 @@ def build_router(settings: RouterSettings, discovery: Discovery | None = None) -
     fleet.on_change = leases.on_room = admission.wake
     encoders = Encoders(settings.tokenizers_path, upstream, fleet.views)
     decisions = DecisionRing(settings.ring_size)
-    proxy = Proxy(
+    exchanges = Exchanges(
         fleet=fleet,
-        picker=picker,
-        admission=admission,
+        predictor=picker.predictor,
         leases=leases,
         upstream=upstream,
         breakers=breakers,
-        outliers=outliers,
-        retries=RetryBudget(settings.retry_budget, leases.now),
+        speed=SpeedJudge(outliers, breakers, leases.now, is_priced=settings.policy in PRICED),
         metrics=metrics,
         router_id=life_id,
-        is_priced=settings.policy in PRICED,
+    )
+    proxy = Proxy(
+        exchanges,
+        admission=admission,
+        retries=RetryBudget(settings.retry_budget, leases.now),
+        metrics=metrics,
         write_seconds=settings.write_seconds,
         ping_seconds=settings.admission.ping_seconds,
     )

@@ -11,9 +11,10 @@ is judged by the median of its peers of the same cache identity, and without any
 import math
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from warmfleet_contracts.kv_events import LoadReport, StepTimeFit
 
@@ -35,8 +36,7 @@ class RatesSource(StrEnum):
     PRIOR = "prior"
 
 
-@dataclass(frozen=True, slots=True)
-class StepRates:
+class StepRates(msgspec.Struct, frozen=True, gc=False):
     """Coefficients of one worker's step time."""
 
     base_seconds: float
@@ -57,8 +57,7 @@ PRIOR: Final = StepRates(
 only the order matters, and the first answers replace it."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLoad:
+class WorkerLoad(msgspec.Struct, frozen=True, gc=False):
     """A worker's report plus what this router sent since: all that the cost depends on."""
 
     running_sequences: int = 0
@@ -76,8 +75,7 @@ class WorkerLoad:
         return self.running_sequences + self.waiting_sequences
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True, gc=False):
     """What one request would ask of one worker."""
 
     uncached_tokens: int
@@ -87,8 +85,7 @@ class Work:
     sequences: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class CostTerms:
+class CostTerms(msgspec.Struct, frozen=True, gc=False):
     """One candidate's cost, term by term, in milliseconds."""
 
     wait_ms: float

@@ -3,8 +3,8 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import structlog
 
 from warmfleet_contracts.kv_events import Hello, LoadReport
@@ -18,8 +18,7 @@ __all__ = ["Discovery", "Endpoint", "EndpointView", "Fleet", "StaticDiscovery"]
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointView:
+class EndpointView(msgspec.Struct, frozen=True):
     """One endpoint at one moment; the picker decides on these and on the index, on nothing else."""
 
     endpoint: Endpoint
@@ -38,6 +37,11 @@ class EndpointView:
     resident_blocks: int
     counts: StreamCounts
     """Live counters of the stream, for metrics."""
+
+    @property
+    def identity(self) -> bytes:
+        """Of its cache; empty before the first hello."""
+        return self.hello.identity if self.hello is not None else b""
 
     @property
     def epoch(self) -> str:
@@ -92,8 +96,11 @@ class Fleet:
 
     def views(self, model: str | None = None) -> list[EndpointView]:
         """Every endpoint, in order of discovery; with `model`, those that serve it."""
-        views = [self._view(stream) for stream in self._streams.values()]
-        return [view for view in views if model is None or model in view.served_names]
+        return [
+            self._view(stream)
+            for stream in self._streams.values()
+            if model is None or model in served_names(stream.endpoint, stream.hello)
+        ]
 
     def view(self, uid: str) -> EndpointView | None:
         """One endpoint; None if it is not (or no longer) discovered."""

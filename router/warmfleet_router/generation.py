@@ -18,12 +18,13 @@ from warmfleet_contracts.openai import (
     decode_completion_request,
 )
 from warmfleet_router.admission import Admission
+from warmfleet_router.call import Call
 from warmfleet_router.decisions import Decision, DecisionRing, now_seconds
 from warmfleet_router.endpoints import EndpointView, Fleet
 from warmfleet_router.forwarded import request_headers, without_cache_salt
 from warmfleet_router.leases import Leases
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.proxy import Call, Proxy, describe, outcome_of
+from warmfleet_router.proxy import Proxy, describe, outcome_of
 from warmfleet_router.refusals import header_number, no_worker_error
 from warmfleet_router.request_prompts import HEAD_BYTES, RequestPrompts
 from warmfleet_router.settings import RouterSettings
@@ -138,7 +139,7 @@ class Generation:
                 encoded=encoded,
                 salt=salt,
                 body_bytes=len(body),
-                head=_head(decoded),
+                head=b"" if encoded else _head(decoded),
                 count=_prompt_count(decoded),
                 choices=decoded.n,
                 may_read_cache=decoded.may_read_cache,

@@ -7,9 +7,10 @@ last, and makes the prompt's blocks pending for the worker. See `load` and `pend
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
+
+import msgspec
 
 from warmfleet_contracts.blocks import BlockHash
 from warmfleet_router.cost import PRIOR_SEAT_SECONDS
@@ -37,8 +38,7 @@ class SeatTimes:
         self._seconds.pop(uid, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(msgspec.Struct, frozen=True):
     """What one dispatch asks of its worker."""
 
     uid: str

@@ -13,14 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from warmfleet_contracts.kv_events import LoadReport
 
 MAX_OPEN_DISPATCHES: Final = 65_536
 """Open dispatches to one worker; more is a leak of leases, and the oldest charges are dropped."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnreportedLoad:
+class UnreportedLoad(msgspec.Struct, frozen=True, gc=False):
     """Charges on top of a load report."""
 
     tokens: int = 0
@@ -36,8 +37,7 @@ class UnreportedLoad:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class EndedLoad:
+class EndedLoad(msgspec.Struct, frozen=True, gc=False):
     """What a load report still counts of dispatches that have ended since it came."""
 
     seats: int = 0

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import msgspec
+
 from warmfleet_contracts.blocks import BlockHash
 
 SETTLE_SECONDS: Final = 2.0
@@ -27,8 +29,7 @@ class Residents(Protocol):
     def holds(self, uid: str, block_hash: BlockHash) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True, gc=False):
     """How far a prompt is covered on a worker, in blocks from position 0."""
 
     blocks: int
@@ -105,7 +106,7 @@ class PendingPrefixes:
         counts = self._counts.get(uid)
         if not counts:
             return Run(resident_run_blocks, 0)
-        for block_hash in hashes[:resident_run_blocks]:
+        for block_hash in list(filter(counts.__contains__, hashes[:resident_run_blocks])):
             counts.pop(block_hash, None)
         position, pending = resident_run_blocks, 0
         while position < len(hashes):

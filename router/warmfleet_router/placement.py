@@ -6,7 +6,8 @@ worker that is busy for another 100 ms comes sooner than one from a cold worker 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from warmfleet_router.cost import WorkerLoad
 from warmfleet_router.load import UnreportedLoad
@@ -15,8 +16,7 @@ from warmfleet_router.room import Full, Need, RoomRule, lacking, prefill_seconds
 from warmfleet_router.scorers import EQUAL_MS, EQUAL_RATIO, Candidate
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True):
     """Where a request goes, or why it waits."""
 
     choice: Choice | None
@@ -24,7 +24,7 @@ class Placement:
     """Why it waits; empty if it goes."""
     plan_uid: str = ""
     """The worker it will probably get."""
-    plan: UnreportedLoad = UnreportedLoad()  # noqa: RUF009 - frozen
+    plan: UnreportedLoad = UnreportedLoad()
     """What it will ask of that worker: those behind it must reckon with it."""
 
 

@@ -7,8 +7,9 @@ among the candidates, and not again on a retry.
 import hashlib
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from warmfleet_contracts.blocks import (
     BlockHash,
@@ -28,8 +29,7 @@ BYTES_PER_TOKEN: Final = 4
 """Estimate while no tokenizer is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class HashedPrompt:
+class HashedPrompt(msgspec.Struct, frozen=True):
     """One prompt under one identity."""
 
     tokens: int
@@ -76,9 +76,8 @@ class RequestPrompts:
         self.sequences = count * choices
         """What a worker runs for it; the choices of one prompt share its blocks."""
         self.estimated_tokens = max(body_bytes // BYTES_PER_TOKEN, 1)
-        first = next((encoded[digest][0] for digest in sorted(encoded)), None)
-        self.head_key = _digest(head[:HEAD_BYTES] if first is None else _as_bytes(first[:HEAD_TOKENS]))
-        self.whole_key = _digest(head if first is None else _as_bytes(first))
+        # Until a tokenizer is known; a request is not to keep its text beside its token ids.
+        self._text_keys = None if encoded else (_digest(head[:HEAD_BYTES]), _digest(head))
 
     def hashed(self, hello: Hello) -> tuple[HashedPrompt, ...] | None:
         """The prompts under a worker's identity; None without its tokenizer."""
@@ -92,6 +91,20 @@ class RequestPrompts:
             self._hashed[key] = known
         return known
 
+    @property
+    def head_key(self) -> bytes:
+        """Stands for the first prompt's beginning; of the request's text while no tokenizer is known."""
+        return self._text_keys[0] if self._text_keys else _digest(_as_bytes(self._first[:HEAD_TOKENS]))
+
+    @property
+    def whole_key(self) -> bytes:
+        """Stands for the whole first prompt, as far as it is known."""
+        return self._text_keys[1] if self._text_keys else _digest(_as_bytes(self._first))
+
+    @property
+    def _first(self) -> Sequence[int]:
+        return self._encoded[min(self._encoded)][0]
+
     def compact(self) -> None:
         """Keep token ids in four bytes each instead of an object: for a request that has to wait."""
         self._encoded = {
@@ -102,9 +115,9 @@ class RequestPrompts:
     @property
     def token_count(self) -> int | None:
         """Prompt tokens by the first known tokenizer, over all prompts; None without any."""
-        for digest in sorted(self._encoded):
-            return sum(len(token_ids) for token_ids in self._encoded[digest])
-        return None
+        if not self._encoded:
+            return None
+        return sum(len(token_ids) for token_ids in self._encoded[min(self._encoded)])
 
     def _hash(self, token_ids: Sequence[int], hello: Hello) -> HashedPrompt:
         hashes: list[BlockHash] = []

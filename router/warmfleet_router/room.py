@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+import msgspec
+
 from warmfleet_router.cost import MIN_PREFILL_TOKEN_SECONDS, StepRates, WorkerLoad
 
 PREFILL_WINDOW_SECONDS: Final = 0.1
@@ -44,8 +46,7 @@ class RoomRule:
     """Part of the seats and of the blocks that is kept from those above their share."""
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(msgspec.Struct, frozen=True, gc=False):
     """What one request asks of a worker's room."""
 
     sequences: int

@@ -7,8 +7,9 @@ costs, lower is better, in the policy's own unit.
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from warmfleet_router.cost import CostTerms, StepRates, WorkerLoad
 
@@ -21,8 +22,7 @@ BOUNDED_LOAD_RATIO: Final = 1.25
 (Mirrokni, Thorup, Zadimoghaddam: Consistent Hashing with Bounded Loads, 2016)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(msgspec.Struct, frozen=True):
     """One ready worker as this request sees it."""
 
     uid: str
@@ -40,8 +40,7 @@ class Candidate:
     cost: CostTerms
 
 
-@dataclass(frozen=True, slots=True)
-class RoutedRequest:
+class RoutedRequest(msgspec.Struct, frozen=True):
     """What a policy may know of the request."""
 
     head_key: bytes
@@ -52,8 +51,7 @@ class RoutedRequest:
     """Rises by one per request of this router."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
+class Ranking(msgspec.Struct, frozen=True):
     """Candidates from best to worst, and why the first is first."""
 
     candidates: tuple[Candidate, ...]

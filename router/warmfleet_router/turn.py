@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+import msgspec
+
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.fair_queue import Waiting
 from warmfleet_router.leases import Lease
@@ -16,8 +18,7 @@ from warmfleet_router.request_prompts import RequestPrompts
 from warmfleet_router.tenants import Tenant
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(msgspec.Struct, frozen=True):
     """A worker with room, charged already: the lease is open."""
 
     choice: Choice
@@ -67,6 +68,11 @@ class Turn:
     output_tokens: int = 0
     """What was generated so far; whoever passes the answer on counts."""
     completed: bool = False
+
+    @property
+    def size(self) -> Amount:
+        """What it takes up while it is held."""
+        return Amount(1, self.taken.body_bytes, self.prompt_tokens)
 
     @property
     def is_held(self) -> bool:

@@ -111,7 +111,7 @@ class Upstream:
         self, *, connect_seconds: float = CONNECT_SECONDS, silence: SilenceWatch | None = None
     ) -> None:
         """Without `silence` nobody ends a read from a silent worker."""
-        self._connect_seconds = connect_seconds
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds)
         self._silence = silence if silence is not None else unwatched()
         self._session: aiohttp.ClientSession | None = None
 
@@ -212,7 +212,7 @@ class Upstream:
             headers=sent,
             # aiohttp sends a stream in pieces, so that one long prompt does not hold up every live answer.
             data=io.BytesIO(body) if len(body) > INLINE_BODY_BYTES else body or None,
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_seconds),
+            timeout=self._timeout,
             allow_redirects=False,
         )
         try:

@@ -35,6 +35,7 @@ from warmfleet_contracts.prompts import PromptEncoder
 from warmfleet_contracts.worker_api import (
     CACHED_TOKENS_HEADER,
     DISPATCH_HEADER,
+    GENERATED_TOKENS_HEADER,
     KV_EVENTS_PATH,
     LAST_BLOCK_HEADER,
     MISDIRECTED_STATUS,
@@ -249,7 +250,8 @@ class StubWorker:
         if not json.loads(body).get("stream"):
             await self._prefill(len(tokens) - cached, hashes)
             answer = json.dumps({"text": words, "worker": self.uid}).encode()
-            response = web.StreamResponse(headers={**headers, "content-type": "application/json"})
+            headers |= {"content-type": "application/json", GENERATED_TOKENS_HEADER: str(self.events)}
+            response = web.StreamResponse(headers=headers)
             response.content_length = len(answer)
             await response.prepare(request)
             if faults.close_before_first_byte:

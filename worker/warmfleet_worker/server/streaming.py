@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from warmfleet_contracts.openai import GenerationRequest, RequestError
 from warmfleet_contracts.worker_api import (
     CACHED_TOKENS_HEADER,
+    GENERATED_TOKENS_HEADER,
     LAST_BLOCK_HEADER,
     POSITION_HEADER,
     PROMPT_TOKENS_HEADER,
@@ -123,10 +124,13 @@ class Answer(Response):
             if delta is not None:
                 pieces[delta.index].append(delta)
         answers = [joined(index, taken) for index, taken in enumerate(pieces)]
-        body = await _encoded(
-            answers, lambda: self._plan.dialect.whole(self._head, answers, total_usage(choices))
-        )
-        headers = {"content-type": "application/json", "content-length": str(len(body))}
+        usage = total_usage(choices)
+        body = await _encoded(answers, lambda: self._plan.dialect.whole(self._head, answers, usage))
+        headers = {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            GENERATED_TOKENS_HEADER: str(usage.completion_tokens),
+        }
         await send(_start({**headers, **admission_headers(choices[0])}))
         await self._write(send, body, more=False)
 

@@ -1,0 +1,280 @@
+"""One call at one worker: dispatch, compare what was predicted, pass the answer on.
+
+Bodies are not parsed. A stream is cut only at the blank lines between its events, so that a worker's death
+never leaves half an event in front of the error object; its events are counted. A plain answer is read whole
+(bounded) before anything is sent: until then a dead worker costs the client time and nothing else. What the
+worker has to say to the router stands in its headers.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from warmfleet_contracts.openai import RequestError
+from warmfleet_contracts.worker_api import (
+    CACHED_TOKENS_HEADER,
+    DISPATCH_HEADER,
+    GENERATED_TOKENS_HEADER,
+    LAST_BLOCK_HEADER,
+    MISDIRECTED_STATUS,
+    POSITION_HEADER,
+    PRIORITY_HEADER,
+    PROMPT_TOKENS_HEADER,
+    REQUEST_ID_HEADER,
+    ROUTER_ID_HEADER,
+    SALT_HEADER,
+    SEED_HEADER,
+)
+from warmfleet_router.breakers import Breakers, Cause, Trial
+from warmfleet_router.call import Call
+from warmfleet_router.client_answer import ClientAnswer
+from warmfleet_router.decisions import Attempt, Decision, difference_of
+from warmfleet_router.endpoints import Fleet
+from warmfleet_router.event_cutter import EventCutter, count_events
+from warmfleet_router.forwarded import PASSED_BACK
+from warmfleet_router.leases import Lease, Leases
+from warmfleet_router.metrics import RouterMetrics
+from warmfleet_router.picker import Choice
+from warmfleet_router.prediction import Predictor
+from warmfleet_router.refusals import broken_stream_error, header_number, refusal_of, too_large_error
+from warmfleet_router.silence import Patience
+from warmfleet_router.speed import SpeedJudge
+from warmfleet_router.turn import Grant, Turn
+from warmfleet_router.upstream import (
+    Upstream,
+    UpstreamBrokenError,
+    UpstreamError,
+    UpstreamResponse,
+    UpstreamTooLargeError,
+    UpstreamUnreachableError,
+)
+
+STREAM_HEAD_SECONDS: Final = 30.0
+"""A worker answers a stream's headers on admission, or after 10 s in its queue."""
+MAX_PLAIN_BODY_BYTES: Final = 64 * 1024 * 1024
+RETRIED_STATUSES: Final = frozenset({401, 403, MISDIRECTED_STATUS, 429, 502, 503})
+"""A worker that is overloaded, draining or without its engine has computed nothing for this request. 401, 403
+and 421 are between router and worker: not the token, or not the process, that is expected at the address."""
+
+_log = structlog.get_logger("warmfleet.router.proxy")
+
+
+class TryElsewhereError(Exception):
+    """This worker did not answer, and nothing was sent to the client yet."""
+
+    def __init__(self, reason: str, refusal: RequestError | None = None, *, is_fault: bool = True) -> None:
+        """`is_fault`: the worker's breaker should hear of it."""
+        super().__init__(reason)
+        self.refusal = refusal
+        self.is_fault = is_fault
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """One call at one worker, with what it holds and whom it reports to."""
+
+    call: Call
+    decision: Decision
+    choice: Choice
+    attempt: Attempt
+    lease: Lease
+    trial: Trial
+    turn: Turn
+    answer: ClientAnswer
+
+
+class Exchanges:
+    """Has calls answered by the workers that they were granted."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        predictor: Predictor,
+        leases: Leases,
+        upstream: Upstream,
+        breakers: Breakers,
+        speed: SpeedJudge,
+        metrics: RouterMetrics,
+        router_id: str,
+    ) -> None:
+        self._fleet = fleet
+        self._predictor = predictor
+        self._leases = leases
+        self._upstream = upstream
+        self._breakers = breakers
+        self._speed = speed
+        self._metrics = metrics
+        self._router_id = router_id
+
+    async def run(
+        self, call: Call, decision: Decision, turn: Turn, grant: Grant, answer: ClientAnswer
+    ) -> None:
+        """Send `call` to the granted worker and its answer to the client; ends the lease.
+
+        Raises:
+            TryElsewhereError: the worker did not answer, and another one may.
+        """
+        choice = grant.choice
+        self._speed.dispatched(choice)
+        async with grant.lease as lease:
+            with self._breakers.trial(choice.endpoint.uid, choice.epoch) as trial:
+                attempt = decision.attempts[-1]
+                exchange = _Exchange(call, decision, choice, attempt, lease, trial, turn, answer)
+                try:
+                    await self._dispatch(exchange)
+                except TryElsewhereError as error:
+                    if error.is_fault:
+                        trial.failed(str(error))
+                    raise
+
+    async def _dispatch(self, exchange: _Exchange) -> None:
+        call, attempt, lease = exchange.call, exchange.attempt, exchange.lease
+        attempt.dispatch = lease.dispatch
+        attempt.dispatched_after_ms = self._age_ms(call)
+        try:
+            async with self._upstream.request(
+                exchange.choice.endpoint,
+                "POST",
+                call.path,
+                headers=self._headers(exchange),
+                body=call.body,
+                wait_seconds=STREAM_HEAD_SECONDS if call.stream else None,
+                patience=Patience.STREAM if call.stream else Patience.PLAIN,
+            ) as response:
+                lease.seated()
+                attempt.headers_after_ms = self._age_ms(call)
+                self._compare(call, attempt, response)
+                if response.status in RETRIED_STATUSES:
+                    raise self._refused(exchange, response)
+                if response.headers.get("content-type", "").startswith("text/event-stream"):
+                    await self._stream(exchange, response)
+                else:
+                    await self._whole(exchange, response)
+        except UpstreamUnreachableError as error:
+            raise TryElsewhereError(str(error)) from error
+
+    def _refused(self, exchange: _Exchange, response: UpstreamResponse) -> TryElsewhereError:
+        """Why a worker that refuses is left, and whether it is to blame."""
+        status, endpoint = response.status, exchange.choice.endpoint
+        if status == MISDIRECTED_STATUS:
+            reason = "another worker answers at its address"
+            self._breakers.eject(endpoint.uid, exchange.choice.epoch, Cause.IMPOSTOR, reason)
+        view = self._fleet.view(endpoint.uid)
+        is_leaving = status == 503 and (view is None or not view.ready)
+        return TryElsewhereError(
+            f"the worker answered {status}",
+            refusal_of(exchange.call.model, status, response.headers.get("retry-after")),
+            is_fault=status != 429 and not is_leaving,
+        )
+
+    async def _stream(self, exchange: _Exchange, response: UpstreamResponse) -> None:
+        call, decision, attempt = exchange.call, exchange.decision, exchange.attempt
+        answer, turn = exchange.answer, exchange.turn
+        events, cutter, started = 0, EventCutter(), False
+        try:
+            async for chunk in response.chunks():
+                ready = cutter.feed(chunk)
+                if not ready:
+                    continue
+                if not started:
+                    started = True
+                    await answer.start(response.status, _passed_back(response))
+                events += count_events(ready)
+                turn.output_tokens = max(events - call.silent_events, 0)
+                if attempt.first_byte_after_ms is None and turn.output_tokens:
+                    waited_ms = self._first_byte(exchange)
+                    self._speed.answered(exchange.choice, waited_ms / 1e3, exchange.trial)
+                await answer.write(ready, more=True)
+            if not started:
+                raise TryElsewhereError("the worker ended its stream without a byte")
+        except UpstreamBrokenError as error:
+            if not started:
+                raise TryElsewhereError(str(error)) from error
+            attempt.error = str(error)
+            exchange.trial.failed(attempt.error)
+            decision.outcome = "broken"
+            self._metrics.on_broken_stream(call.model)
+            _log.warning("stream broken", request_id=decision.request_id, uid=attempt.uid, reason=str(error))
+            await answer.refuse(broken_stream_error())
+            return
+        exchange.trial.completed()
+        decision.outcome = "completed"
+        turn.completed = True
+        await answer.write(cutter.rest(), more=False)
+
+    async def _whole(self, exchange: _Exchange, response: UpstreamResponse) -> None:
+        try:
+            body = await response.body(MAX_PLAIN_BODY_BYTES)
+        except UpstreamTooLargeError as error:
+            raise TryElsewhereError(
+                str(error), too_large_error(MAX_PLAIN_BODY_BYTES), is_fault=False
+            ) from error
+        except UpstreamError as error:
+            raise TryElsewhereError(str(error)) from error
+        self._first_byte(exchange)
+        if response.status < 500:
+            exchange.trial.completed()
+        exchange.decision.outcome = "completed" if response.status < 400 else "refused"
+        generated = header_number(response.headers.get(GENERATED_TOKENS_HEADER))
+        exchange.turn.output_tokens = generated or 0
+        exchange.turn.completed = generated is not None
+        if exchange.answer.started:  # by pings, for a stream that the worker refuses
+            await exchange.answer.end_with_event(b"data: " + body.replace(b"\n", b" ") + b"\n\n")
+            return
+        headers = [*_passed_back(response), (b"content-length", str(len(body)).encode())]
+        await exchange.answer.start(response.status, headers)
+        await exchange.answer.write(body, more=False)
+
+    def _first_byte(self, exchange: _Exchange) -> float:
+        """The prefill is done; milliseconds since the dispatch."""
+        exchange.lease.first_byte()
+        attempt = exchange.attempt
+        attempt.first_byte_after_ms = self._age_ms(exchange.call)
+        self._metrics.on_first_byte(exchange.call.model, attempt.first_byte_after_ms / 1e3)
+        return attempt.first_byte_after_ms - (attempt.dispatched_after_ms or 0.0)
+
+    def _headers(self, exchange: _Exchange) -> list[tuple[str, str]]:
+        call, lease = exchange.call, exchange.lease
+        headers = [
+            *call.headers,
+            (REQUEST_ID_HEADER, exchange.decision.request_id),
+            (SALT_HEADER, call.salt.hex()),
+            (ROUTER_ID_HEADER, self._router_id),
+            (DISPATCH_HEADER, str(lease.dispatch)),
+            (PRIORITY_HEADER, str(exchange.turn.priority)),
+        ]
+        if call.seed is not None:
+            headers.append((SEED_HEADER, str(call.seed)))
+        return headers
+
+    def _compare(self, call: Call, attempt: Attempt, response: UpstreamResponse) -> None:
+        """Write what the worker found beside what was predicted."""
+        attempt.status = response.status
+        attempt.actual_prompt_tokens = header_number(response.headers.get(PROMPT_TOKENS_HEADER))
+        attempt.actual_cached_tokens = header_number(response.headers.get(CACHED_TOKENS_HEADER))
+        attempt.position = response.headers.get(POSITION_HEADER, "")[:128] or None
+        last_block = response.headers.get(LAST_BLOCK_HEADER)
+        if last_block is not None and attempt.last_block is not None:
+            attempt.last_block_matches = last_block == attempt.last_block
+        actual = attempt.actual_cached_tokens
+        if actual is None:
+            return
+        view = self._fleet.view(attempt.uid)
+        coming = view is not None and self._predictor.is_coming(view, call.prompts, actual)
+        attempt.difference = difference_of(attempt, actual, is_coming=coming)
+        self._metrics.on_answer(call.model, attempt)
+        if attempt.last_block_matches is False:
+            _log.error("router and worker hash a prompt differently", uid=attempt.uid)
+
+    def _age_ms(self, call: Call) -> float:
+        return round((self._leases.now() - call.started) * 1e3, 3)
+
+
+def _passed_back(response: UpstreamResponse) -> list[tuple[bytes, bytes]]:
+    return [
+        (name.encode(), value.encode("latin-1"))
+        for name in PASSED_BACK
+        if (value := response.headers.get(name)) is not None
+    ]

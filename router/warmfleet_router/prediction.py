@@ -1,0 +1,123 @@
+"""What a worker would find of a request's prompts in its cache: index, and what is on its way there."""
+
+from collections.abc import Collection
+
+import msgspec
+
+from warmfleet_contracts.blocks import BlockHash
+from warmfleet_router.endpoints import EndpointView
+from warmfleet_router.pending import PendingPrefixes
+from warmfleet_router.prefix_index import PrefixIndex
+from warmfleet_router.request_prompts import HashedPrompt, RequestPrompts
+
+
+class PromptPrediction(msgspec.Struct, frozen=True):
+    """How much of one prompt a worker holds, in tokens."""
+
+    prompt_tokens: int
+    cached_tokens: int = 0
+    """min(longest run of resident or pending blocks, cacheable tokens)."""
+    pending_tokens: int = 0
+    """The part of `cached_tokens` that is not resident yet."""
+    last_block: BlockHash | None = None
+    """Hash of the last full block; None if there is none, or no tokenizer."""
+    resident_blocks: int = 0
+    """The run from the first block that the worker holds for sure."""
+
+
+class Prediction(msgspec.Struct, frozen=True):
+    """What a worker would find of a request's prompts, and what it would have to do."""
+
+    prompts: tuple[HashedPrompt, ...]
+    """Empty without the worker's tokenizer."""
+    parts: tuple[PromptPrediction, ...]
+    """One per prompt; without a tokenizer one for all of them."""
+    prompt_tokens: int
+    cached_tokens: int
+    pending_tokens: int
+    needed_blocks: int
+    precise: bool = False
+    """Whether `cached_tokens` comes from a complete index; otherwise it is 0 for want of knowledge."""
+
+    @property
+    def first(self) -> PromptPrediction:
+        """Of the first prompt: the one that the worker's answer headers speak of."""
+        return self.parts[0]
+
+    @property
+    def new_hashes(self) -> tuple[BlockHash, ...]:
+        """Full blocks that are not resident: what the request makes pending."""
+        rest = (
+            prompt.hashes[part.resident_blocks :]
+            for prompt, part in zip(self.prompts, self.parts, strict=False)
+        )
+        return tuple(dict.fromkeys(block_hash for hashes in rest for block_hash in hashes))
+
+
+class Predictor:
+    """Asks index and pending blocks; changes neither."""
+
+    def __init__(self, index: PrefixIndex, pending: PendingPrefixes) -> None:
+        self._index = index
+        self._pending = pending
+
+    def predict(self, view: EndpointView, prompts: RequestPrompts) -> Prediction:
+        """What the worker of `view` would find."""
+        hashed = prompts.hashed(view.hello) if view.hello is not None else None
+        if hashed is None:
+            tokens = prompts.token_count or prompts.estimated_tokens
+            block_size = view.hello.block_size_tokens if view.hello is not None else tokens
+            needed_blocks = -(-tokens // block_size)
+            return Prediction((), (PromptPrediction(tokens),), tokens, 0, 0, needed_blocks)
+        uid = view.endpoint.uid
+        precise = view.precise and self._index.is_precise(uid)
+        parts: list[PromptPrediction] = []
+        earlier: set[BlockHash] = set()
+        for prompt in hashed:
+            part = self._predict_prompt(uid, prompt, earlier) if precise else _unknown(prompt)
+            parts.append(part)
+            if len(hashed) > 1:
+                earlier.update(prompt.hashes[part.resident_blocks :])
+        return Prediction(
+            prompts=hashed,
+            parts=tuple(parts),
+            prompt_tokens=sum(part.prompt_tokens for part in parts),
+            cached_tokens=sum(part.cached_tokens for part in parts),
+            pending_tokens=sum(part.pending_tokens for part in parts),
+            needed_blocks=sum(prompt.blocks for prompt in hashed),
+            precise=precise,
+        )
+
+    def is_coming(self, view: EndpointView, prompts: RequestPrompts, cached_tokens: int) -> bool:
+        """Whether the worker holds by now, or is computing, the first prompt's block at `cached_tokens`.
+
+        To be asked by a dispatch about the block that it missed: its own claim to it does not count.
+        """
+        hashed = prompts.hashed(view.hello) if view.hello is not None else None
+        if not hashed or (position := cached_tokens // hashed[0].block_size_tokens) >= len(hashed[0].hashes):
+            return False
+        block_hash, uid = hashed[0].hashes[position], view.endpoint.uid
+        return self._index.holds(uid, block_hash) or self._pending.claims(uid, block_hash) > 1
+
+    def _predict_prompt(
+        self, uid: str, prompt: HashedPrompt, earlier_prompts: Collection[BlockHash]
+    ) -> PromptPrediction:
+        hashes, block_size = prompt.hashes, prompt.block_size_tokens
+        resident_blocks = self._index.run(uid, hashes) or 0
+        run = self._pending.run(uid, hashes, resident_blocks, self._index)
+        blocks, pending_blocks = run.blocks, run.pending_blocks
+        # Prompts of one request share prefixes too: the first computes, the others wait for it.
+        while blocks < len(hashes) and hashes[blocks] in earlier_prompts:
+            blocks, pending_blocks = blocks + 1, pending_blocks + 1
+        cached_tokens = min(blocks * block_size, prompt.cacheable_tokens)
+        return PromptPrediction(
+            prompt_tokens=prompt.tokens,
+            cached_tokens=cached_tokens,
+            pending_tokens=max(cached_tokens - (blocks - pending_blocks) * block_size, 0),
+            last_block=hashes[-1] if hashes else None,
+            resident_blocks=resident_blocks,
+        )
+
+
+def _unknown(prompt: HashedPrompt) -> PromptPrediction:
+    return PromptPrediction(prompt.tokens, last_block=prompt.hashes[-1] if prompt.hashes else None)
