@@ -1,7 +1,5 @@
 """From a routed call to an answer: wait for a worker, try another one, stop when the client leaves."""
 
-import asyncio
-import contextlib
 from collections.abc import Sequence
 from typing import Final
 
@@ -12,6 +10,7 @@ from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission import Admission
 from warmfleet_router.call import Call
 from warmfleet_router.client_answer import ClientAnswer
+from warmfleet_router.client_presence import unless_left
 from warmfleet_router.decisions import Attempt, Decision, Outcome, attempt_of
 from warmfleet_router.exchange import Exchanges, TryElsewhereError
 from warmfleet_router.metrics import RouterMetrics
@@ -55,21 +54,12 @@ class Proxy:
             write_seconds=self._write_seconds,
             ping_seconds=self._ping_seconds if call.stream else None,
         )
-        with answer:
-            answering = asyncio.create_task(self._answer(call, decision, turn, answer))
-            answer.on_stalled = answering.cancel
-            watching = asyncio.create_task(_client_left(receive))
-            try:
-                await asyncio.wait({answering, watching}, return_when=asyncio.FIRST_COMPLETED)
-                if answering.done() and not answering.cancelled():
-                    answering.result()
-                else:
-                    decision.outcome = "client left"
-            finally:
-                # Cancelling closes the upstream connection, which is what cancels the worker's sequence.
-                answering.cancel()
-                watching.cancel()
-                await asyncio.gather(answering, watching, return_exceptions=True)
+        async with unless_left(receive) as client:
+            answer.on_stalled = client.leave
+            with answer:
+                await self._answer(call, decision, turn, answer)
+        if client.left:
+            decision.outcome = "client left"
 
     async def _answer(self, call: Call, decision: Decision, turn: Turn, answer: ClientAnswer) -> None:
         try:
@@ -118,12 +108,6 @@ class Proxy:
             _log.warning("retry refused, the budget is spent", request_id=decision.request_id)
             return None
         return await self._admission.again(turn)
-
-
-async def _client_left(receive: Receive) -> None:
-    with contextlib.suppress(OSError):
-        while (await receive())["type"] != "http.disconnect":
-            pass
 
 
 def outcome_of(error: RequestError) -> Outcome:

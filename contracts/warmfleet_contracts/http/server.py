@@ -33,6 +33,7 @@ class Server(uvicorn.Server):
             access_log=False,
             lifespan="off",
             log_config=None,
+            proxy_headers=False,  # nothing asks who the client is
             server_header=False,
             date_header=date_header,
             http=BoundedHeadProtocol.bounded_by(self.connections),
