@@ -6,6 +6,7 @@ so in the decision and in a metric.
 
 import asyncio
 import contextlib
+import gc
 import os
 import re
 import tempfile
@@ -148,6 +149,8 @@ class Encoders:
             self._encoders[digest] = encoder
             while len(self._encoders) > MAX_ENCODERS:
                 self._encoders.popitem(last=False)
+            # A hundred thousand words that stay; each full collection would walk them all, for 50 ms.
+            gc.freeze()
             _log.info("tokenizer ready", digest=digest, vocabulary_size=encoder.vocabulary_size)
 
     def _refuse(self, digest: str, reason: str) -> None:

@@ -1,25 +1,31 @@
 """Structured logs on stderr: JSON lines, or readable ones on a terminal. Never the text of a prompt."""
 
+import json
 import logging
 import sys
+from typing import Final
 
 import structlog
 
+_ENCODE: Final = json.JSONEncoder(default=repr).encode
+
 
 def configure_logs(**context: str) -> None:
-    """Send structlog and the standard library's through one formatter; `context` is in every line."""
+    """Write structlog's lines, and the standard library's, in one form; `context` is in every line."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
+        structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]
     renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else structlog.processors.JSONRenderer()
+        structlog.dev.ConsoleRenderer() if sys.stderr.isatty() else _as_json
     )
+    # Straight to the file: the way through the standard library costs three times as much, per request.
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        logger_factory=structlog.stdlib.LoggerFactory(),
+        processors=[*shared, renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -32,3 +38,8 @@ def configure_logs(**context: str) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     structlog.contextvars.bind_contextvars(**context)
+
+
+def _as_json(logger: object, method: str, event: structlog.typing.EventDict) -> str:
+    del logger, method
+    return _ENCODE(event)
