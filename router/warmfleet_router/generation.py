@@ -19,6 +19,7 @@ from warmfleet_contracts.openai import (
 )
 from warmfleet_router.admission import Admission
 from warmfleet_router.call import Call
+from warmfleet_router.context_length import require_fitting
 from warmfleet_router.decisions import Decision, DecisionRing, now_seconds
 from warmfleet_router.endpoints import EndpointView, Fleet
 from warmfleet_router.forwarded import request_headers, without_cache_salt
@@ -125,10 +126,12 @@ class Generation:
         self, request: Request, decoded: Decoded, body: bytes, views: list[EndpointView], started: float
     ) -> Call:
         is_chat = isinstance(decoded, ChatRequest)
-        digests = sorted({view.hello.tokenizer_digest for view in views if view.hello is not None})
+        hellos = [view.hello for view in views if view.hello is not None]
+        digests = sorted({hello.tokenizer_digest for hello in hellos})
         group = cache_group(tenant_of(request), [view.endpoint.shared_cache for view in views])
         salt = tenant_salt(self._settings.salt_key, group, decoded.cache_salt)
         encoded = await self._encoders.encode(decoded, digests)
+        require_fitting(decoded, encoded, hellos)
         return Call(
             path=request.scope["path"],
             model=decoded.model,

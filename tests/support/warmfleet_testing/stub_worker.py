@@ -85,6 +85,7 @@ class StubWorker:
     token: str = ""
     max_running_sequences: int = 64
     total_blocks: int = 4096
+    max_model_length_tokens: int = 1_000_000
     prefill_tokens_per_second: float = 100_000.0
     event_seconds: float = 0.0
     events: int = 3
@@ -165,7 +166,7 @@ class StubWorker:
             epoch=self.uid,
             served_names=[self.served_name],
             tokenizer_digest=self.encoder.tokenizer_digest,
-            max_model_length_tokens=8192,
+            max_model_length_tokens=self.max_model_length_tokens,
             proof=hello_proof(token, nonce=nonce, uid=self.uid, identity=STUB_IDENTITY) if token else b"",
         )
         response = web.StreamResponse()
@@ -197,7 +198,9 @@ class StubWorker:
     async def _tokenize(self, request: web.Request) -> web.Response:
         self.requests.append({name.lower(): value for name, value in request.headers.items()})
         tokens = self.encoder.encode_text((await request.json())["prompt"])
-        return web.json_response({"count": len(tokens), "max_model_len": 8192, "tokens": tokens})
+        return web.json_response(
+            {"count": len(tokens), "max_model_len": self.max_model_length_tokens, "tokens": tokens}
+        )
 
     # Generation.
 

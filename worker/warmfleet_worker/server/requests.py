@@ -19,6 +19,7 @@ from warmfleet_contracts.openai import (
     Prompt,
     RequestError,
 )
+from warmfleet_contracts.openai.context_length import context_length_error, least_answer_tokens
 from warmfleet_contracts.prompts import ChatMessage, PromptEncoder
 from warmfleet_contracts.worker_api import (
     DISPATCH_HEADER,
@@ -156,7 +157,7 @@ class PromptReader:
     ) -> list[SequenceRequest]:
         self._check_bias(request.logit_bias)
         for token_ids in prompts:
-            self._check(token_ids, param, least_output_tokens=0 if request.max_output_tokens == 0 else 1)
+            self._check(token_ids, param, least_answer_tokens(request.max_output_tokens))
         self._check_logprobs(request, prompts)
         return [
             SequenceRequest(
@@ -173,7 +174,7 @@ class PromptReader:
             for sampling in self._samplings(request, len(token_ids), dispatch.seed)
         ]
 
-    def _check(self, token_ids: list[int], param: str, *, least_output_tokens: int) -> None:
+    def _check(self, token_ids: list[int], param: str, least_output_tokens: int) -> None:
         if not token_ids:
             raise RequestError(f"{param}: expected at least one token, got none", param=param)
         highest = max(token_ids)
@@ -184,13 +185,7 @@ class PromptReader:
             )
         limit = self._ready.max_model_length_tokens
         if len(token_ids) + least_output_tokens > limit:
-            raise RequestError(
-                # Clients match the first sentence; LangChain, "prompt is too long".
-                f"This model's maximum context length is {limit} tokens. However, the prompt is too long: "
-                f"it has {len(token_ids)} tokens, and the answer needs at least one more.",
-                param=param,
-                code="context_length_exceeded",
-            )
+            raise context_length_error(len(token_ids), limit, param)
 
     def _check_logprobs(self, request: GenerationRequest, prompts: Sequence[list[int]]) -> None:
         """Bound the answer: it is kept until it is whole."""

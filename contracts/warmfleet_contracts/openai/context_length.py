@@ -1,0 +1,19 @@
+"""Prompts that do not fit into a model's context, refused in the same words wherever it is noticed."""
+
+from warmfleet_contracts.request_fields import RequestError
+
+
+def least_answer_tokens(max_output_tokens: int | None) -> int:
+    """What must be left of the context for an answer: a token, unless none is asked for."""
+    return 0 if max_output_tokens == 0 else 1
+
+
+def context_length_error(prompt_tokens: int, limit_tokens: int, param: str) -> RequestError:
+    """400 for a prompt that leaves no room for its answer in a context of `limit_tokens`."""
+    return RequestError(
+        # Clients match the first sentence; LangChain, "prompt is too long".
+        f"This model's maximum context length is {limit_tokens} tokens. However, the prompt is too long: "
+        f"it has {prompt_tokens} tokens, and the answer needs at least one more.",
+        param=param,
+        code="context_length_exceeded",
+    )

@@ -1,0 +1,34 @@
+"""What every worker would refuse for its length is refused here, before it is hashed, held or sent."""
+
+from collections.abc import Mapping, Sequence
+
+from warmfleet_contracts.kv_events import Hello
+from warmfleet_contracts.openai import ChatRequest, CompletionRequest
+from warmfleet_contracts.openai.context_length import context_length_error, least_answer_tokens
+
+
+def require_fitting(
+    request: ChatRequest | CompletionRequest,
+    encoded: Mapping[str, Sequence[Sequence[int]]],
+    hellos: Sequence[Hello],
+) -> None:
+    """Refuse prompts that fit no worker; `encoded` are their ids by tokenizer digest.
+
+    A worker whose tokenizer is not known yet may take anything.
+
+    Raises:
+        RequestError: 400, as the worker with the longest context would put it.
+    """
+    least = least_answer_tokens(request.max_output_tokens)
+    refusals: list[tuple[int, int]] = []
+    for hello in hellos:
+        limit = hello.max_model_length_tokens
+        prompts = encoded.get(hello.tokenizer_digest)
+        too_long = [len(prompt) for prompt in prompts or () if len(prompt) + least > limit]
+        if not too_long:
+            return
+        refusals.append((limit, too_long[0]))
+    if refusals:
+        limit, prompt_tokens = max(refusals)
+        param = "messages" if isinstance(request, ChatRequest) else "prompt"
+        raise context_length_error(prompt_tokens, limit, param)
