@@ -57,6 +57,7 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     model: str
     outcome: str
+    tenant: str = "anonymous"
     priority: int = 0
     held_ms: float | None = None
     held_behind: int | None = None
@@ -113,7 +114,10 @@ def why(
 
 def print_request(console: Console, request: RequestView) -> None:
     """Whose request it is, and how long it waited in the router for a worker with room."""
-    console.print(f"{request.id}  {request.path}  model {request.model}  request {request.request_id}")
+    console.print(
+        f"{request.id}  {request.path}  model {request.model}  tenant {request.tenant}"
+        f"  request {request.request_id}"
+    )
     if request.held_behind is not None:
         waited = "is held" if request.held_ms is None else f"was held for {request.held_ms:.0f} ms"
         console.print(

@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.http.descriptors import connections_that_fit
 from warmfleet_contracts.http.listener import listen
 from warmfleet_contracts.http.logs import configure_logs
@@ -21,6 +22,7 @@ from warmfleet_contracts.memory import return_freed_memory
 from warmfleet_contracts.names import SALT_KEY_VARIABLE
 from warmfleet_router.app import Router, build_router
 from warmfleet_router.settings import parse_settings
+from warmfleet_router.upstream import require_fast_parser
 
 DESCRIPTORS_EACH: Final = 2
 """The client's connection, and one to a worker."""
@@ -36,6 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = parse_settings(arguments)
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
     configure_logs(router=settings.router_id)
+    try:
+        require_fast_parser()
+    except WarmfleetError as error:
+        log.error("cannot start", reason=str(error))  # noqa: TRY400 - a trace says nothing more
+        return 2
     listener = listen(settings.host, settings.port, settings.router_id)
     if listener is None:
         return 2

@@ -33,6 +33,7 @@ class Prediction(msgspec.Struct, frozen=True):
     parts: tuple[PromptPrediction, ...]
     """One per prompt; without a tokenizer one for all of them."""
     prompt_tokens: int
+    """As often as they are computed: once per choice, where the choices cannot share."""
     cached_tokens: int
     pending_tokens: int
     needed_blocks: int
@@ -67,8 +68,9 @@ class Predictor:
         if hashed is None:
             tokens = prompts.token_count or prompts.estimated_tokens
             block_size = view.hello.block_size_tokens if view.hello is not None else tokens
-            needed_blocks = -(-tokens // block_size)
-            return Prediction((), (PromptPrediction(tokens),), tokens, 0, 0, needed_blocks)
+            needed_blocks = -(-tokens // block_size) * prompts.unshared_copies
+            computed_tokens = tokens * prompts.unshared_copies
+            return Prediction((), (PromptPrediction(tokens),), computed_tokens, 0, 0, needed_blocks)
         uid = view.endpoint.uid
         precise = view.precise and self._index.is_precise(uid)
         parts: list[PromptPrediction] = []
@@ -81,10 +83,10 @@ class Predictor:
         return Prediction(
             prompts=hashed,
             parts=tuple(parts),
-            prompt_tokens=sum(part.prompt_tokens for part in parts),
+            prompt_tokens=sum(prompt.tokens * prompt.copies for prompt in hashed),
             cached_tokens=sum(part.cached_tokens for part in parts),
             pending_tokens=sum(part.pending_tokens for part in parts),
-            needed_blocks=sum(prompt.blocks for prompt in hashed),
+            needed_blocks=sum(prompt.blocks * prompt.copies for prompt in hashed),
             precise=precise,
         )
 

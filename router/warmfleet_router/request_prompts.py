@@ -38,6 +38,8 @@ class HashedPrompt(msgspec.Struct, frozen=True):
     """Of the full blocks. Empty for a model whose cache cannot be matched yet (sliding window)."""
 
     may_read_cache: bool = True
+    copies: int = 1
+    """How many sequences compute and hold it for themselves: the choices, where no cache can be read."""
 
     @property
     def cacheable_tokens(self) -> int:
@@ -71,10 +73,13 @@ class RequestPrompts:
         self._encoded = encoded
         self._salt = salt
         self._may_read_cache = may_read_cache
+        self._choices = choices
         self._hashed: dict[tuple[bytes, int, str], tuple[HashedPrompt, ...]] = {}
         self.count = count
         self.sequences = count * choices
-        """What a worker runs for it; the choices of one prompt share its blocks."""
+        """What a worker runs for it; the choices of one prompt share its blocks, where they may."""
+        self.unshared_copies = 1 if may_read_cache else choices
+        """How often each prompt is computed, as far as that is known without a worker's identity."""
         self.estimated_tokens = max(body_bytes // BYTES_PER_TOKEN, 1)
         # Until a tokenizer is known; a request is not to keep its text beside its token ids.
         self._text_keys = None if encoded else (_digest(head[:HEAD_BYTES]), _digest(head))
@@ -121,7 +126,8 @@ class RequestPrompts:
 
     def _hash(self, token_ids: Sequence[int], hello: Hello) -> HashedPrompt:
         hashes: list[BlockHash] = []
-        if prefix_caching_supported(hello.window_tokens):
+        caches = prefix_caching_supported(hello.window_tokens)
+        if caches:
             root = block_root(CacheIdentity(hello.identity), salt=self._salt)
             hashes = block_hashes(root, token_ids, hello.block_size_tokens)
         return HashedPrompt(
@@ -129,6 +135,7 @@ class RequestPrompts:
             block_size_tokens=hello.block_size_tokens,
             hashes=tuple(hashes),
             may_read_cache=self._may_read_cache,
+            copies=1 if caches and self._may_read_cache else self._choices,
         )
 
 

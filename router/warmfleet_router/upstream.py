@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import aiohttp
+from aiohttp import http_parser
 
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.worker_api import KV_EVENTS_PATH, NONCE_HEADER, UID_HEADER
@@ -30,6 +31,10 @@ PROBES: Final = 3
 """A node that vanishes without a word is noticed after 25 s, even while a request waits for its admission."""
 READ_BYTES: Final = 64 * 1024
 """What is read ahead of a slow client, per stream; the library stops reading at twice as much."""
+
+
+class SlowClientLibraryError(WarmfleetError):
+    """The client library runs without its C extension."""
 
 
 class UpstreamError(WarmfleetError):
@@ -51,6 +56,22 @@ class UpstreamBrokenError(UpstreamError):
 
 class UpstreamTooLargeError(UpstreamError):
     """An answer exceeds the bound its reader set."""
+
+
+def require_fast_parser() -> None:
+    """Refuse a client library that parses answers in Python.
+
+    That one is many times slower, and the more lenient of the two: which of them reads an answer must not
+    depend on how a package was built.
+
+    Raises:
+        SlowClientLibraryError: the C extension is not there, or switched off.
+    """
+    if http_parser.HttpResponseParser is http_parser.HttpResponseParserPy:
+        raise SlowClientLibraryError(
+            f"aiohttp {aiohttp.__version__} has no C extension here: install a wheel of it for this platform "
+            "and leave AIOHTTP_NO_EXTENSIONS unset"
+        )
 
 
 @dataclass(frozen=True, slots=True)

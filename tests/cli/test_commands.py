@@ -431,6 +431,7 @@ def test_why_shows_candidates_prediction_and_truth(router: str) -> None:
     result = run("why", "req-1", "--url", router)
 
     lines = result.stdout.splitlines()
+    assert "tenant anonymous" in lines[0]
     assert "LowestCost chose stub-1 (lowest cost) among 3" in lines[1]
     assert lines[4].split()[:3] == ["*", "stub-1", "48"]
     assert lines[5].split()[:3] == ["+~", "stub-0", "0"]

@@ -62,6 +62,35 @@ async def test_a_client_that_reads_a_byte_per_second_is_bounded_and_then_given_u
         assert "client left" in {one.outcome for one in router.router.decisions.newest(50)}
 
 
+async def test_nothing_is_kept_for_a_client_that_stands_still(
+    stub: StubWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given an answer of 64 MiB, and a client that takes nothing of it and stays
+    monkeypatch.setattr("warmfleet_contracts.http.protocol.CLOSING_SECONDS", 0.5)
+    stub.events, stub.event_padding_bytes = 1024, 65_536
+    async with running_router([stub], tmp_path, write_seconds=0.5) as router:
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(connection, address(router))
+            await loop.sock_sendall(connection, request(stream=True))
+            port = connection.getsockname()[1]
+            await router.until(lambda: kernel_sockets(address(router)[1], port) == 1)
+
+            # When it is given up, then its connection goes, with what the kernel had for it
+            await router.until(stub.cancelled.is_set, seconds=20)
+            await router.until(lambda: kernel_sockets(address(router)[1], port) == 0, seconds=10)
+            await router.is_quiet()
+
+
+def kernel_sockets(local_port: int, remote_port: int) -> int:
+    """Sockets of one end of a connection on the loopback, those that nobody owns any more included."""
+    ends = (f":{local_port:04X}", f":{remote_port:04X}")
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[1].endswith(ends[0]) and row[2].endswith(ends[1]) for row in rows)
+
+
 @pytest.mark.parametrize("part", ["head", "body"])
 async def test_slow_requests_crowd_out_each_other_and_nobody_else(
     stub: StubWorker, tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch

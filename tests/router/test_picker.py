@@ -151,6 +151,21 @@ def test_a_request_that_may_not_read_the_cache_is_predicted_to_find_nothing_ther
     assert len(choice.charge.new_hashes) == 20
 
 
+def test_choices_that_may_not_read_the_cache_are_priced_as_prompts_of_their_own() -> None:
+    tokens = list(range(330))
+    fleet = PickerFleet("a")
+
+    shared = fleet.pick(prompts(tokens, choices=4))
+    alone = fleet.pick(prompts(tokens, choices=4, may_read_cache=False))
+    unknown = fleet.pick(prompts(tokens, choices=4, may_read_cache=False, digest="other"))
+
+    assert (shared.charge.uncached_tokens, shared.charge.blocks) == (330, 21)
+    assert (alone.charge.uncached_tokens, alone.charge.blocks) == (4 * 330, 4 * 21)
+    assert unknown.charge.uncached_tokens == 4 * 330
+    assert alone.candidate.cost.prefill_ms == pytest.approx(4 * shared.candidate.cost.prefill_ms)
+    assert alone.prediction.first.prompt_tokens == 330, "what the worker's headers speak of"
+
+
 async def test_sixteen_siblings_of_a_new_prefix_follow_their_leader() -> None:
     # given: a cold fleet and a prefix that costs 3.2 s to compute
     prefix = list(range(3200))

@@ -1,7 +1,12 @@
 """The upstream client against sockets that misbehave."""
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 from collections.abc import AsyncGenerator
+from pathlib import Path
 
 import pytest
 
@@ -152,3 +157,24 @@ def test_only_the_cache_salt_leaves_the_body() -> None:
 
     assert without_cache_salt(body) == b'{"model":"m","big":12345678901234567890123,"f":1.10}'
     assert without_cache_salt(b'{"a":  1}') == b'{"a":  1}'
+
+
+def test_a_router_does_not_start_on_a_client_library_without_its_extension(tmp_path: Path) -> None:
+    (tmp_path / "endpoints.json").write_text("[]")
+    command = [sys.executable, "-m", "warmfleet_router", "--port", "0"]
+
+    finished = subprocess.run(
+        [*command, "--endpoints-file", str(tmp_path / "endpoints.json")],
+        env={**os.environ, "AIOHTTP_NO_EXTENSIONS": "1", "WARMFLEET_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert finished.returncode == 2
+    assert finished.stdout == "", "nothing is announced"
+    (said,) = map(json.loads, finished.stderr.splitlines())
+    assert (said["event"], said["level"]) == ("cannot start", "error")
+    assert "aiohttp" in said["reason"]
+    assert "no C extension" in said["reason"]

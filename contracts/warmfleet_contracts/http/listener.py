@@ -10,6 +10,10 @@ import structlog
 UNSENT_BYTES: Final = 128 * 1024
 """What the kernel keeps of an answer beyond what the client's window takes."""
 
+UNTAKEN_SECONDS: Final = 90
+"""How long the kernel keeps a connection whose peer takes nothing of what there is for it. Longer than a
+write may take, so that it decides only where no writer waits any more, or the peer is gone."""
+
 _log = structlog.get_logger("warmfleet.http")
 
 
@@ -35,6 +39,8 @@ def bind(host: str, port: int) -> socket.socket:
     # and not in megabytes of kernel memory per connection.
     if hasattr(socket, "TCP_NOTSENT_LOWAT"):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNTAKEN_SECONDS * 1000)
     return listener
 
 

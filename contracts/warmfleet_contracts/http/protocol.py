@@ -5,10 +5,13 @@ bytes they are; an application hears of them only then. So both bounds stand her
 """
 
 import asyncio
+import socket
+import struct
 import uuid
 from typing import Final, cast
 
 import structlog
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from warmfleet_contracts.http.connections import Connections
@@ -19,7 +22,11 @@ MAX_HEAD_BYTES: Final = 64 * 1024
 """Request line and headers together; trailers, too."""
 HEAD_SECONDS: Final = 30.0
 """From the first byte of a request, or from an empty connection, to the end of a head."""
+CLOSING_SECONDS: Final = 30.0
+"""How long a client may take for the rest of an answer after which its connection closes."""
 
+_RESET: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER of no time at all: closing forgets what is unsent, instead of keeping it until it is taken."""
 _STATUS_LINES: Final = {
     400: b"HTTP/1.1 400 Bad Request\r\n",
     408: b"HTTP/1.1 408 Request Timeout\r\n",
@@ -40,6 +47,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     _kept_bytes = 0
     """What came since then: part of a head or of trailers, and kept by the parser."""
     _head_deadline: asyncio.TimerHandle | None = None
+    _is_lost = False
 
     open_connections: Connections
     """Of the server; `bounded_by` sets it."""
@@ -51,6 +59,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))  # uvloop's descends from none
+        self._whole_app, self.app = self.app, self._answer
         if self.open_connections.opened(self):
             self._wait_for_head()
         else:
@@ -66,6 +75,27 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def crowded_out(self) -> None:
         """Others ask while this connection only waits."""
         self._stop_waiting()
+        self._reset()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application; when the connection is closed after it, that does not last for ever."""
+        try:
+            await self._whole_app(scope, receive, send)
+        finally:
+            self.loop.call_soon(self._bound_closing)  # uvicorn closes in the step that is under way
+
+    def _bound_closing(self) -> None:
+        if self.transport.is_closing() and not self._is_lost:
+            # Closing waits until all is sent, and the client may never read.
+            self.loop.call_later(CLOSING_SECONDS, self._reset)
+
+    def _reset(self) -> None:
+        """End the connection and forget what is unsent, here and in the kernel. Harmless once it is gone."""
+        if self._is_lost:
+            return
+        connection = self.transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.transport.abort()
 
     def on_response_complete(self) -> None:
@@ -73,6 +103,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
         self.open_connections.closed(self)
         self._stop_waiting()
         super().connection_lost(exc)
