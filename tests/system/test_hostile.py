@@ -20,8 +20,15 @@ from warmfleet_testing.planted_keys import bearer
 from warmfleet_testing.process_sockets import listening_ports
 from warmfleet_testing.tiny_tokenizer import TINY_CONTROL_TOKENS
 
-WORDS_PER_FLOOD = 400
+WORDS_PER_FLOOD = 250
 TIMES_PER_MIX = 3
+SETS_UP = {
+    "eight choices of 64 prompts",
+    "log probabilities beyond an answer's size",
+    "a prompt of one run",
+    "a hundred thousand unknown fields",
+}
+"""Sent before memory is looked at: then the largest batch has its buffers, and all threads are there."""
 LEAST_PER_CLASS = 6
 LEAST_IN_ALL = 80
 
@@ -31,10 +38,10 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostileFleet]:
     with hostile_fleet(tmp_path_factory.mktemp("fleet")) as fleet:
-        # Before memory is looked at: what is set up once for the first large request of each kind.
         for request in hostile_requests("B", wrong_key=fleet.wrong_key, others_key=fleet.others_key):
-            for server in request.servers:
-                fleet.send(server, request)
+            if request.name in SETS_UP:
+                for server in request.servers:
+                    fleet.send(server, request)
         yield fleet
 
 
@@ -119,7 +126,7 @@ def test_no_flood_of_names_makes_metrics_or_processes_larger(fleet: HostileFleet
     with fleet.unharmed():
         statuses = flood(WORDS_PER_FLOOD)
 
-    assert statuses.total() > 8000
+    assert statuses.total() > 5000
     assert set(statuses) <= {200, 400, 401, 404, 405, 429}
     assert {server: series(server) for server in before} == before
 
