@@ -117,7 +117,7 @@ class Admission:
             raise no_worker_error(line.model)
         because = f"{line.waiting} wait already"
         if not line.waiting:
-            placement = self._grants.decide(turn, fleet, may_wait=True)
+            placement = self._grants.decide(turn, fleet, may_wait=True, is_next=True)
             if placement.choice is not None:
                 self._grants.give(turn, placement.choice)
                 return
@@ -167,7 +167,7 @@ class Admission:
         fleet = self._grants.look(line.model, turn.tried)
         if not fleet.ready:
             return None
-        placement = self._grants.decide(turn, fleet, may_wait=False)
+        placement = self._grants.decide(turn, fleet, may_wait=False, is_next=False)
         if placement.choice is not None:
             self._grants.give(turn, placement.choice)
         else:

@@ -243,7 +243,7 @@ class Exchanges:
             (SALT_HEADER, call.salt.hex()),
             (ROUTER_ID_HEADER, self._router_id),
             (DISPATCH_HEADER, str(lease.dispatch)),
-            (PRIORITY_HEADER, str(exchange.turn.priority)),
+            (PRIORITY_HEADER, str(exchange.turn.sent_priority)),
         ]
         if call.seed is not None:
             headers.append((SEED_HEADER, str(call.seed)))

@@ -8,7 +8,7 @@ from warmfleet_router.cost import StepRates, WorkerLoad, measured_rates, median_
 from warmfleet_router.endpoints import EndpointView
 from warmfleet_router.leases import Leases
 from warmfleet_router.load import UnreportedLoad
-from warmfleet_router.room import Full, Need, RoomRule, lacking
+from warmfleet_router.room import Full, Need, RoomRule, lacking, prefill_seconds
 
 PRIOR_BLOCK_TOKENS: Final = 16
 
@@ -59,6 +59,10 @@ class FleetNow:
         return {
             lacking(load, self.rates[uid], need, rule) for uid, load in self.loads.items() if uid not in tried
         }
+
+    def is_within_window(self, uid: str, tokens: int, rule: RoomRule) -> bool:
+        """Whether `tokens` of prefill on a worker leave its window open."""
+        return prefill_seconds(tokens, self.rates[uid]) < rule.window_seconds
 
     def has_room(self, need: Need, rule: RoomRule, tried: Collection[str] = ()) -> bool:
         """Whether `need` fits anywhere."""

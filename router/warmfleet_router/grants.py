@@ -7,6 +7,7 @@ from warmfleet_router.fleet_now import FleetNow
 from warmfleet_router.leases import Leases
 from warmfleet_router.load import UnreportedLoad
 from warmfleet_router.model_line import cost_of
+from warmfleet_router.overtaking import may_overtake
 from warmfleet_router.picker import NOTHING_PLANNED, Choice, Picker
 from warmfleet_router.placement import Placement, place
 from warmfleet_router.room import Need, RoomRule
@@ -41,11 +42,13 @@ class Grants:
         fleet: FleetNow,
         *,
         may_wait: bool,
+        is_next: bool,
         planned: Mapping[str, UnreportedLoad] = NOTHING_PLANNED,
     ) -> Placement:
         """A worker of `fleet`, or why it is better to wait; changes nothing.
 
-        `may_wait`: for the cheapest worker while another has room.
+        `may_wait`: for the cheapest worker while another has room. `is_next`: in the fair order nobody
+        stands before it, so that it may overtake.
         """
         assert turn.prompts is not None
         ranked = self._picker.rank(fleet, turn.prompts, tried=turn.tried, planned=planned)
@@ -57,6 +60,19 @@ class Grants:
             self.rule,
             may_use_headroom=self._is_within_share(turn, fleet),
             may_wait_for_cheapest=may_wait and self._waits_for_cheapest,
+            may_overtake=lambda uid: is_next and self.may_overtake(turn, fleet, uid),
+        )
+
+    def may_overtake(self, turn: Turn, fleet: FleetNow, uid: str) -> bool:
+        """Whether the request, if it is next, passes what this router has sent to a worker."""
+        line = turn.line
+        assert line is not None
+        return may_overtake(
+            turn.tenant.name,
+            turn.priority,
+            line.prefills.on(uid),
+            counter=line.fair.counter,
+            is_within_window=lambda tokens: fleet.is_within_window(uid, tokens, self.rule),
         )
 
     def need(self, turn: Turn, fleet: FleetNow, *, may_use_headroom: bool | None = None) -> Need:
@@ -86,6 +102,8 @@ class Grants:
                 turn.waiting = None
         turn.tried.add(choice.candidate.uid)
         turn.lease = self._leases.lease(choice.charge).open()
+        turn.overtakes = choice.overtakes
+        line.prefills.add(turn.lease, name, turn.sent_priority)
         turn.seats = turn.sequences
         line.shares.take(name, turn.seats)
         turn.grant = Grant(choice, turn.lease)

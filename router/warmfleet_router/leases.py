@@ -85,6 +85,11 @@ class Lease(AbstractAsyncContextManager["Lease"]):
         self._open = False
         self._closed = False
 
+    @property
+    def is_prefilling(self) -> bool:
+        """Open, and nothing of the answer is here."""
+        return self._open and not self._first_byte and not self._closed
+
     def seated(self) -> None:
         """The worker admitted the request: its response headers are here."""
         self._seated_at = self._leases.now()

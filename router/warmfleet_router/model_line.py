@@ -5,6 +5,7 @@ from typing import Final, Generic, TypeVar
 
 from warmfleet_router.drain import DrainRate
 from warmfleet_router.fair_queue import FairQueue
+from warmfleet_router.overtaking import Prefills
 from warmfleet_router.shares import Shares
 
 OUTPUT_WEIGHT: Final = 2.0
@@ -25,6 +26,7 @@ class ModelLine(Generic[T]):
         self.retries: list[T] = []
         self.drain = DrainRate()
         self.shares = Shares(now)
+        self.prefills = Prefills()
         self.unready_since: float | None = None
         """Since when no worker is ready, seen while somebody waited."""
         self._output_tokens = PRIOR_OUTPUT_TOKENS

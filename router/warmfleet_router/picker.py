@@ -35,6 +35,8 @@ class Choice(msgspec.Struct, frozen=True):
     prediction: Prediction
     ranking: Ranking
     charge: Charge
+    overtakes: bool = False
+    """It goes although the worker's window is full, before what stands there."""
 
 
 class Ranked(msgspec.Struct, frozen=True):
@@ -51,7 +53,7 @@ class Ranked(msgspec.Struct, frozen=True):
         """KV blocks that the prompts would pin there."""
         return self.predictions[candidate.uid].needed_blocks
 
-    def choice(self, candidate: Candidate, reason: str = "") -> Choice:
+    def choice(self, candidate: Candidate, reason: str = "", *, overtakes: bool = False) -> Choice:
         """`candidate` chosen; `reason` says why, where it is not the ranking's first."""
         view, prediction = self.views[candidate.uid], self.predictions[candidate.uid]
         return Choice(
@@ -68,6 +70,7 @@ class Ranked(msgspec.Struct, frozen=True):
                 sequences=self.sequences,
                 new_hashes=prediction.new_hashes,
             ),
+            overtakes=overtakes,
         )
 
 

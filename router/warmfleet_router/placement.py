@@ -5,7 +5,7 @@ so because it holds more of the prompt, the request may wait for it a short whil
 worker that is busy for another 100 ms comes sooner than one from a cold worker that computes for a second.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -35,8 +35,12 @@ def place(
     *,
     may_use_headroom: bool,
     may_wait_for_cheapest: bool,
+    may_overtake: Callable[[str], bool],
 ) -> Placement:
-    """Decide for one request; `loads` are the workers' without what is only planned."""
+    """Decide for one request; `loads` are the workers' without what is only planned.
+
+    `may_overtake` says of a worker whose window is full, by uid, whether the request passes what it holds.
+    """
     cheapest = ranked.ranking.candidates[0]
     with_room: Candidate | None = None
     first_lack: Full | None = None
@@ -46,6 +50,9 @@ def place(
         if lack is None or (lack is Full.PREFILL and _follows(candidate, rule)):
             with_room = candidate
             break
+        if lack is Full.PREFILL and may_overtake(candidate.uid):
+            reason = f"{candidate.endpoint}, before further prompts of tenants that got more"
+            return Placement(ranked.choice(candidate, reason, overtakes=True))
         first_lack = first_lack or lack
     if with_room is cheapest:
         return Placement(ranked.choice(cheapest))

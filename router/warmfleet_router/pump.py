@@ -111,9 +111,10 @@ class Pump:
         waiting = [*line.retries, *(waiting.item for waiting in line.fair.head(SCANNED_REQUESTS))]
         scan = _Scan()
         for turn in waiting:
-            if scan.is_over or not fleet.has_room(Need(1), self._grants.rule):
+            is_next = scan.passed_over == 0
+            if scan.is_over or not (is_next or fleet.has_room(Need(1), self._grants.rule)):
                 return
-            choice = self._consider(turn, line, fleet, scan)
+            choice = self._consider(turn, line, fleet, scan, is_next=is_next)
             if choice is not None:
                 self._grants.give(turn, choice)
                 self._hold.release(turn, line)
@@ -122,8 +123,10 @@ class Pump:
         if line.waiting and len(waiting) >= SCANNED_REQUESTS:
             self.wake()
 
-    def _consider(self, turn: Turn, line: ModelLine[Turn], fleet: FleetNow, scan: _Scan) -> Choice | None:
-        """A worker for `turn`; None if it is passed over this time."""
+    def _consider(
+        self, turn: Turn, line: ModelLine[Turn], fleet: FleetNow, scan: _Scan, *, is_next: bool
+    ) -> Choice | None:
+        """A worker for `turn`; None if it is passed over this time. `is_next`: nobody before it was."""
         if turn.tried.issuperset(fleet.ready):
             self._hold.refuse(turn, line, no_worker_error(line.model))
             return None
@@ -132,9 +135,13 @@ class Pump:
         rule = self._grants.rule
         aged = self._now() - turn.held_since >= self._settings.patience_seconds
         lacks = fleet.lacks(self._grants.need(turn, fleet), rule, turn.tried)
-        if None in lacks:
+        if None in lacks or (
+            is_next and any(self._grants.may_overtake(turn, fleet, uid) for uid in fleet.ready)
+        ):
             may_wait = not aged and not turn.tried
-            placement = self._grants.decide(turn, fleet, may_wait=may_wait, planned=scan.planned)
+            placement = self._grants.decide(
+                turn, fleet, may_wait=may_wait, is_next=is_next, planned=scan.planned
+            )
             if placement.choice is None:
                 scan.pass_over(placement)
             return placement.choice

@@ -9,6 +9,7 @@ from typing import Self
 import msgspec
 
 from warmfleet_contracts.openai import RequestError
+from warmfleet_contracts.worker_api import HIGHEST_PRIORITY
 from warmfleet_router.fair_queue import Waiting
 from warmfleet_router.leases import Lease
 from warmfleet_router.model_line import ModelLine
@@ -62,6 +63,8 @@ class Turn:
     """Granted and not taken yet."""
     lease: Lease | None = None
     seats: int = 0
+    overtakes: bool = False
+    """It goes before what the worker was sent already, by one step of priority."""
     tried: set[str] = field(default_factory=set)
     uncached_tokens: int = 0
     charged_cost: float | None = None
@@ -73,6 +76,11 @@ class Turn:
     def size(self) -> Amount:
         """What it takes up while it is held."""
         return Amount(1, self.taken.body_bytes, self.prompt_tokens)
+
+    @property
+    def sent_priority(self) -> int:
+        """What the worker is told."""
+        return max(self.priority - self.overtakes, HIGHEST_PRIORITY)
 
     @property
     def is_held(self) -> bool:

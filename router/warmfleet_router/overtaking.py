@@ -1,0 +1,83 @@
+"""Who may be sent to a worker whose prefill window is full: a tenant that overtakes.
+
+The window keeps the order in the router, but what has been dispatched stands before everybody who comes
+later: under a flood a whole window of the flooder's prompts, plus one more. So a tenant's second prompt on a
+worker, and each further one, is *extra*: another tenant that has nothing to compute there may pass it. That
+one is dispatched at once, one step of priority better, and the worker computes it from its next step on.
+
+Fair queueing stays what it is: only who is next in its order overtakes, and only tenants that got more. Who
+is first of its tenant is never overtaken, and all who are have one window together: of many tenants that come
+at once, most are held.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from warmfleet_router.leases import Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """A prompt that was dispatched to a worker and of whose answer nothing is known yet."""
+
+    tenant: str
+    priority: int
+    """As it was sent."""
+    tokens: int
+    """Uncached when it was sent."""
+    is_extra: bool
+    """Its tenant had another one there."""
+
+
+class Prefills:
+    """The prompts of one model that this router's workers are computing, or are about to."""
+
+    def __init__(self) -> None:
+        self._of_worker: dict[str, dict[Lease, Prefill]] = {}
+
+    def add(self, lease: Lease, tenant: str, priority: int) -> None:
+        """An open lease; it counts until its first byte or its end."""
+        uid = lease.charge.uid
+        self._prune(uid)
+        at_worker = self._of_worker.setdefault(uid, {})
+        is_extra = any(prefill.tenant == tenant for prefill in at_worker.values())
+        at_worker[lease] = Prefill(tenant, priority, lease.charge.uncached_tokens, is_extra)
+
+    def on(self, uid: str) -> list[Prefill]:
+        """What a worker has before it, in the order of dispatch."""
+        self._prune(uid)
+        return list(self._of_worker.get(uid, {}).values())
+
+    def _prune(self, uid: str) -> None:
+        at_worker = self._of_worker.get(uid, {})
+        for lease in [lease for lease in at_worker if not lease.is_prefilling]:
+            del at_worker[lease]
+        if not at_worker:
+            self._of_worker.pop(uid, None)
+
+
+def may_overtake(
+    tenant: str,
+    priority: int,
+    prefills: Iterable[Prefill],
+    *,
+    counter: Callable[[str], float],
+    is_within_window: Callable[[int], bool],
+) -> bool:
+    """Whether a request of `tenant` passes the extras among `prefills`.
+
+    `counter` is what a tenant got so far per weight; `is_within_window` judges the tokens that would still
+    stand before the request.
+    """
+    firsts_tokens, extras = 0, 0
+    own = counter(tenant)
+    for prefill in prefills:
+        if prefill.tenant == tenant:
+            return False
+        if not prefill.is_extra:
+            firsts_tokens += prefill.tokens
+        elif prefill.priority < priority or counter(prefill.tenant) < own:
+            return False
+        else:
+            extras += 1
+    return extras > 0 and is_within_window(firsts_tokens)
