@@ -2,7 +2,8 @@
 
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -80,11 +81,19 @@ class Router:
             yield
 
 
-def build_router(settings: RouterSettings, discovery: Discovery | None = None) -> Router:
-    """A router that has not been started; `discovery` replaces the settings' list of endpoints."""
+def build_router(
+    settings: RouterSettings,
+    discovery: Discovery | None = None,
+    *,
+    now: Callable[[], float] = time.monotonic,
+) -> Router:
+    """A router that has not been started; `discovery` replaces the settings' list of endpoints.
+
+    `now` is the clock by which waits, rates and ejections are measured, in seconds.
+    """
     # Counters start at 1 in each life, and workers remember the highest per id: an id lives once.
     life_id = f"{settings.router_id}-{secrets.token_hex(4)}"
-    leases = Leases(life_id)
+    leases = Leases(life_id, now)
     index = PrefixIndex()
     metrics = RouterMetrics()
     keys = KeySource(settings.keys, settings.keys_path, metrics) if settings.keys is not None else None

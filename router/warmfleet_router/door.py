@@ -4,8 +4,8 @@ from typing import Final
 
 from warmfleet_router.drain import retry_after_seconds
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.overload import draining_error, overloaded_error, quota_error
 from warmfleet_router.queue_bounds import Amount, BoundedHold
+from warmfleet_router.refusals import draining_error, overloaded_error, quota_error
 from warmfleet_router.tenants import Tenant
 
 REQUEST_EWMA_WEIGHT: Final = 0.05

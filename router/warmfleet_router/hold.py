@@ -12,8 +12,8 @@ from warmfleet_contracts.openai import RequestError
 from warmfleet_router.drain import retry_after_seconds
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.model_line import ModelLine
-from warmfleet_router.overload import overloaded_error, quota_error
 from warmfleet_router.queue_bounds import NOTHING, AdmissionSettings, Amount, BoundedHold, Exceeded
+from warmfleet_router.refusals import overloaded_error, quota_error
 from warmfleet_router.tenants import ANONYMOUS
 from warmfleet_router.turn import Turn
 

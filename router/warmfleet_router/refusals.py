@@ -1,4 +1,4 @@
-"""What a client is told when no worker answered, or not to the end."""
+"""What a client is told that is not answered, through no fault of its request."""
 
 from typing import Final
 
@@ -7,51 +7,45 @@ from warmfleet_contracts.openai import RequestError
 RETRY_AFTER_SECONDS: Final = 1
 
 
-def no_worker_error(model: str) -> RequestError:
+def no_worker_error(model: str, retry_after_seconds: int = RETRY_AFTER_SECONDS) -> RequestError:
     """No worker can take the request now; it may be tried again."""
-    return RequestError(
-        f"no replica of model {model!r} can answer at the moment",
-        status=503,
-        type="server_error",
-        code="no_replica",
-        retry_after_seconds=RETRY_AFTER_SECONDS,
-    )
+    text = f"no replica of model {model!r} can answer at the moment"
+    return _failure(text, 503, "no_replica", retry_after_seconds)
+
+
+def draining_error() -> RequestError:
+    """This router is about to end; another one serves."""
+    return _failure("this router is shutting down", 503, "draining", RETRY_AFTER_SECONDS)
 
 
 def broken_stream_error() -> RequestError:
     """The worker died in the middle of a stream."""
-    return RequestError(
-        "the replica that was answering is gone; the answer is incomplete",
-        status=502,
-        type="server_error",
-        code="replica_lost",
-    )
+    text = "the replica that was answering is gone; the answer is incomplete"
+    return _failure(text, 502, "replica_lost")
 
 
 def too_large_error(limit_bytes: int) -> RequestError:
     """A plain answer does not fit into what is kept of it."""
-    return RequestError(
-        f"the answer exceeds the limit of {limit_bytes} bytes; ask for a stream",
-        status=502,
-        type="server_error",
-        code="answer_too_large",
-    )
+    text = f"the answer exceeds the limit of {limit_bytes} bytes; ask for a stream"
+    return _failure(text, 502, "answer_too_large")
+
+
+def overloaded_error(text: str, retry_after_seconds: int) -> RequestError:
+    """The fleet, or the router, has all it can take."""
+    return _limit(text, "overloaded", retry_after_seconds)
+
+
+def quota_error(text: str, retry_after_seconds: int) -> RequestError:
+    """The tenant has all that is its own; others may go on."""
+    return _limit(text, "tenant_quota_exceeded", retry_after_seconds)
 
 
 def refusal_of(model: str, status: int, retry_after: str | None) -> RequestError:
     """What a client hears when every worker refused; a worker's own words stay inside."""
     seconds = header_number(retry_after) or RETRY_AFTER_SECONDS
     if status == 429:
-        return RequestError(
-            f"every replica of model {model!r} is overloaded",
-            status=429,
-            type="rate_limit_error",
-            code="overloaded",
-            retry_after_seconds=seconds,
-        )
-    error = no_worker_error(model)
-    error.retry_after_seconds = seconds
-    return error
+        return overloaded_error(f"every replica of model {model!r} is overloaded", seconds)
+    return no_worker_error(model, seconds)
 
 
 def header_number(value: str | None) -> int | None:
@@ -59,3 +53,15 @@ def header_number(value: str | None) -> int | None:
     if value is None or not (value.isascii() and value.isdecimal() and len(value) <= 20):
         return None
     return int(value)
+
+
+def _failure(text: str, status: int, code: str, retry_after_seconds: int | None = None) -> RequestError:
+    return RequestError(
+        text, status=status, type="server_error", code=code, retry_after_seconds=retry_after_seconds
+    )
+
+
+def _limit(text: str, code: str, retry_after_seconds: int) -> RequestError:
+    return RequestError(
+        text, status=429, type="rate_limit_error", code=code, retry_after_seconds=retry_after_seconds
+    )

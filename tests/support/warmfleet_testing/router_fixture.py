@@ -5,6 +5,7 @@
 import asyncio
 import io
 import json
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -73,9 +74,13 @@ async def running_router(
     policy: str = "LowestCost",
     wait_ready: bool = True,
     shared_cache: str = "",
+    now: Callable[[], float] = time.monotonic,
     **settings: Any,
 ) -> AsyncGenerator[RunningRouter, None]:
-    """A started router with further `settings`; `wait_ready`: all stubs ready, precise, tokenizers known."""
+    """A started router with further `settings`; `wait_ready`: all stubs ready, precise, tokenizers known.
+
+    `now` is the clock of its rates and waits.
+    """
     endpoints = [
         Endpoint(
             uid=stub.uid,
@@ -87,7 +92,8 @@ async def running_router(
         for stub in stubs
     ]
     router = build_router(
-        RouterSettings(endpoints=tuple(endpoints), salt_key=SALT_KEY, policy=policy, home=home, **settings)
+        RouterSettings(endpoints=tuple(endpoints), salt_key=SALT_KEY, policy=policy, home=home, **settings),
+        now=now,
     )
     listener = bind("127.0.0.1", 0)
     server = Server(router.app, shutdown_seconds=1, max_connections=router.settings.max_connections)
