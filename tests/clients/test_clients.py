@@ -93,6 +93,7 @@ def results_of(script: str, python: str, fleet: KeyedFleet, home: Path) -> list[
             TINY_NAME,
             fleet.key,
             fleet.other_key,
+            fleet.narrow_key,
         ],
         env={**ENVIRONMENT, "HOME": str(home)},
         capture_output=True,

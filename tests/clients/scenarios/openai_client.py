@@ -1,7 +1,7 @@
 """The OpenAI SDK as scenarios see it: one client, sync or async, behind the same calls."""
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from suite import each, settled
@@ -16,6 +16,12 @@ class Sdk:
     model: str
     other_key: str
     """May not call the model."""
+    narrow_key: str
+    """May have one request in flight."""
+
+    def with_key(self, key: str) -> "Sdk":
+        """The same client with another key."""
+        return replace(self, client=self.client.with_options(api_key=key))
 
     async def chat(self, text: str = "Say something.", **fields: Any) -> Any:
         """A chat answer, or a stream of its chunks; greedy and short unless told otherwise."""

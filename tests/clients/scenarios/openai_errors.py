@@ -4,7 +4,7 @@ from typing import Any
 
 import openai
 from openai_client import Sdk
-from suite import Suite, raised
+from suite import Suite, raised, settled
 
 SUITE = Suite()
 
@@ -110,10 +110,20 @@ async def a_wrong_key_is_an_authentication_error(sdk: Sdk) -> None:
 
 @SUITE.scenario(requests=2)
 async def a_model_that_the_key_may_not_call_is_denied(sdk: Sdk) -> None:
-    other = Sdk(sdk.client.with_options(api_key=sdk.other_key), sdk.base_url, sdk.model, "")
+    other = sdk.with_key(sdk.other_key)
     for stream in (False, True):
         error = await raised(openai.PermissionDeniedError, lambda stream=stream: other.chat(stream=stream))
         assert (error.status_code, error.param) == (403, "model")
+
+
+@SUITE.scenario(requests=2)
+async def a_tenant_at_its_limit_is_told_when_to_ask_again(sdk: Sdk) -> None:
+    narrow = sdk.with_key(sdk.narrow_key)
+    stream = await narrow.chat(stream=True, max_tokens=900, extra_body={"ignore_eos": True})
+    error = await raised(openai.RateLimitError, narrow.chat)
+    await settled(stream.close())
+    assert (error.status_code, error.code) == (429, "tenant_quota_exceeded")
+    assert int(error.response.headers["retry-after"]) >= 1
 
 
 @SUITE.scenario(requests=2)

@@ -1,6 +1,8 @@
 """Every scenario of the OpenAI SDK, through its sync and its async client."""
 
+import argparse
 import asyncio
+from typing import Any
 
 import openai
 import openai_chat
@@ -17,10 +19,14 @@ async def main() -> None:
     options = {"base_url": given.base_url, "api_key": given.key, "max_retries": 0, "timeout": 30}
     with openai.OpenAI(**options) as client:
         for suite in SUITES:
-            await suite.run(Sdk(client, given.base_url, given.model, given.other_key), label="sync: ")
+            await suite.run(sdk_of(client, given), label="sync: ")
     async with openai.AsyncOpenAI(**options) as client:
         for suite in SUITES:
-            await suite.run(Sdk(client, given.base_url, given.model, given.other_key), label="async: ")
+            await suite.run(sdk_of(client, given), label="async: ")
+
+
+def sdk_of(client: Any, given: argparse.Namespace) -> Sdk:
+    return Sdk(client, given.base_url, given.model, given.other_key, given.narrow_key)
 
 
 if __name__ == "__main__":

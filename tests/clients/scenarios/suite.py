@@ -53,10 +53,11 @@ class Suite:
 def target() -> argparse.Namespace:
     """The command line.
 
-    `base_url` has `/v1` and no trailing slash; `key` may call `model`, `other_key` only another one.
+    `base_url` has `/v1` and no trailing slash; `key` may call `model`, `other_key` only another one, and
+    `narrow_key` may have one request in flight.
     """
     parser = argparse.ArgumentParser()
-    for name in ("base_url", "model", "key", "other_key"):
+    for name in ("base_url", "model", "key", "other_key", "narrow_key"):
         parser.add_argument(name)
     return parser.parse_args()
 

@@ -29,6 +29,8 @@ class KeyedFleet:
     key: str
     other_key: str
     """Of a tenant that may call another model only."""
+    narrow_key: str
+    """Of a tenant that may have one request in flight."""
     worker: WorkerProcess
     log_path: Path
 
@@ -44,6 +46,7 @@ def keyed_fleet(home: Path) -> Iterator[KeyedFleet]:
     """With a context of 1,024 tokens and 8 MB of KV cache; `/metrics` is open."""
     keys = PlantedKeys()
     key, other_key = keys.add("ours").text, keys.add("theirs", models=["another"]).text
+    narrow_key = keys.add("narrow", max_in_flight_requests=1).text
     keys_path, endpoints_path, log_path = (
         home / name for name in ("keys.json", "endpoints.json", "router.log")
     )
@@ -71,7 +74,7 @@ def keyed_fleet(home: Path) -> Iterator[KeyedFleet]:
                 assert line, f"the router said nothing; exit code {process.wait()}"
                 url = f"http://127.0.0.1:{json.loads(line)['port']}"
                 wait_for(lambda: httpx.get(f"{url}/readyz").status_code == 200, "the router is ready")
-                yield KeyedFleet(url, key, other_key, worker, log_path)
+                yield KeyedFleet(url, key, other_key, narrow_key, worker, log_path)
             finally:
                 process.kill()
                 process.communicate()
