@@ -4,14 +4,16 @@ import asyncio
 import random
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import linear_regression
 from typing import Any, Final
 
 from warmfleet_testing.leaving_clients import Goodbye, LeavingClient
-from warmfleet_testing.watched_fleet import WatchedFleet
-from warmfleet_testing.worker_process import TINY_NAME
+from warmfleet_testing.watched_fleet import WatchedFleet, watched_fleet
+from warmfleet_testing.worker_process import TINY_NAME, tiny_served_model
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
@@ -125,6 +127,14 @@ def growth_bytes_per_lap(points: Sequence[QuietPoint], process: str = "") -> flo
     after = points[1:]
     sizes = [point.resident_bytes[process] if process else point.total_bytes for point in after]
     return linear_regression(range(len(after)), sizes).slope
+
+
+@contextmanager
+def soaked_fleet(home: Path) -> Iterator[WatchedFleet]:
+    """Router and worker with 488 blocks, which a few hundred requests fill."""
+    flags = ("--kv-cache-bytes", "4000000", "--max-running-sequences", str(AT_ONCE))
+    with watched_fleet(home, tiny_served_model(home / "model"), *flags) as fleet:
+        yield fleet
 
 
 def _text(draw: random.Random, words: int) -> str:

@@ -25,8 +25,10 @@ from warmfleet_contracts.kv_events import (
 from warmfleet_contracts.resident import ChangeBuffer, ResidentSet
 from warmfleet_worker.engine_messages import EngineReady, StepReport
 
-MAX_REPLAY_FRAMES: Final = 4096
-MAX_REPLAY_BYTES: Final = 16 * 1024 * 1024
+MAX_REPLAY_FRAMES: Final = 1024
+"""Twenty seconds of a busy worker: a router that was gone for longer starts with a snapshot."""
+MAX_REPLAY_BYTES: Final = 1024 * 1024
+"""The snapshot of 65,536 blocks; a longer replay would not be the shorter way."""
 MAX_SUBSCRIBER_BYTES: Final = 8 * 1024 * 1024
 
 log = structlog.get_logger("warmfleet.worker.events")

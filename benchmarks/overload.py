@@ -1,0 +1,386 @@
+"""What becomes of a fleet that is asked for three times what it can do, and how soon is it itself again?
+
+One router with keys before real workers. A closed loop first measures the capacity: so many requests under
+way that every seat is always taken. Then requests arrive in an open loop, as a Poisson process, whether or
+not earlier ones were answered: at half the capacity, at three times, and at half again. All have prompts of
+their own, so the cache helps nobody.
+
+    python benchmarks/overload.py [--workers 1] [--factor 3] [--seconds 30]
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import math
+import os
+import random
+import secrets
+import sys
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+import msgspec
+import uvloop
+from event_client import Answer, EventClient
+from measured_router import COMPLETIONS_PATH, Cores, machine_line, on_cores, write_keys
+
+from warmfleet_cli.bench.figures import Target, mean, median, percentile
+from warmfleet_cli.bench.machine import idle_remark, measure_busy_ratio
+from warmfleet_cli.bench.processes import LocalProcess, spawned
+from warmfleet_contracts.home import warmfleet_home
+from warmfleet_contracts.names import HOME_VARIABLE, SALT_KEY_VARIABLE
+from warmfleet_router.admission import ALWAYS_HELD_REQUESTS
+from warmfleet_router.queue_bounds import AdmissionSettings
+from warmfleet_worker.model.catalog import catalog_model_path
+
+MODEL_NAME: Final = "smollm2-135m-instruct"
+PROMPT_TOKENS: Final = 64
+ANSWER_TOKENS: Final = 16
+KNOWN_TOKEN_IDS: Final = range(1000, 40_000)
+SEATS: Final = 8
+NORMAL_RATIO: Final = 0.5
+"""Of the capacity: what arrives before and after the overload."""
+SETTLING: Final = 1 / 3
+"""Part of a phase that is not counted: the queue fills, caches warm up."""
+SAMPLE_SECONDS: Final = 0.1
+MIN_GOODPUT_RATIO: Final = 0.9
+MAX_REFUSAL_MS: Final = 50.0
+MAX_RECOVERY_SECONDS: Final = 10.0
+NORMAL_FIRST_TOKEN_RATIO: Final = 1.5
+HELD_MARGIN: Final = 1.5
+"""The drain rate that bounds the queue is an estimate."""
+WARM_UP_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One request; times are seconds on the loop's clock."""
+
+    due: float
+    answer: Answer
+    ended: float
+
+    @property
+    def refused(self) -> bool:
+        return self.answer.status == 429
+
+    @property
+    def latency_seconds(self) -> float:
+        """From when it was due to the last byte of what came."""
+        return self.ended - self.due
+
+    @property
+    def first_token_seconds(self) -> float | None:
+        """From when it was due, too."""
+        if self.answer.first_token_seconds is None:
+            return None
+        return self.latency_seconds - self.answer.total_seconds + self.answer.first_token_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What the router held at one moment."""
+
+    at: float
+    held_requests: int
+    worker_waiting: int
+    worker_running: int
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A time in which requests arrived at one rate."""
+
+    started: float
+    ended: float
+
+    @property
+    def counted_from(self) -> float:
+        return self.started + (self.ended - self.started) * SETTLING
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Everything that was sent and seen."""
+
+    sent: Sequence[Sent]
+    samples: Sequence[Sample]
+
+    def goodput(self, phase: Phase) -> float:
+        """Whole answers per second that ended in the part of `phase` that counts."""
+        since, until = phase.counted_from, phase.ended
+        return sum(one.answer.complete and since <= one.ended < until for one in self.sent) / (until - since)
+
+    def due(self, since: float, until: float) -> list[Sent]:
+        return [one for one in self.sent if since <= one.due < until]
+
+    def first_token_ms(self, since: float, until: float) -> list[float]:
+        """Of what was due in that time and got an answer."""
+        return [
+            one.first_token_seconds * 1e3
+            for one in self.due(since, until)
+            if one.first_token_seconds is not None
+        ]
+
+    def most_held(self, phase: Phase) -> int:
+        held = (one.held_requests for one in self.samples if phase.started <= one.at < phase.ended)
+        return max(held, default=0)
+
+    def seats_taken(self, phase: Phase) -> float:
+        """Sequences that ran, on average over the part of `phase` that counts."""
+        since, until = phase.counted_from, phase.ended
+        return mean([one.worker_running for one in self.samples if since <= one.at < until])
+
+    def recovered_after_seconds(self, phase: Phase, *, normal_held: int) -> float:
+        """From the start of `phase` until, for good, at most `normal_held` wait and nobody is refused."""
+        busy = [one.at for one in self.samples if one.held_requests > normal_held]
+        refused = [one.due for one in self.sent if one.refused]
+        last = max((at for at in (*busy, *refused) if phase.started <= at < phase.ended), default=None)
+        return 0.0 if last is None else last + SAMPLE_SECONDS - phase.started
+
+
+class Load:
+    """Sends requests and watches the router."""
+
+    def __init__(self, url: str, key: str, http: httpx.AsyncClient, *, seed: int = 0) -> None:
+        self._sent: list[Sent] = []
+        self._samples: list[Sample] = []
+        self.watched = Watched(self._sent, self._samples)
+        self._client = EventClient(url, key)
+        self._url, self._key, self._http = url, key, http
+        self._random = random.Random(seed)
+        self._now = asyncio.get_running_loop().time
+
+    async def closed_loop(self, *, under_way: int, seconds: float) -> Phase:
+        """Keep `under_way` requests under way for `seconds`."""
+        phase = Phase(self._now(), self._now() + seconds)
+
+        async def one_after_the_other() -> None:
+            while self._now() < phase.ended:
+                await self._send(self._now())
+
+        await asyncio.gather(*(one_after_the_other() for _ in range(under_way)))
+        return phase
+
+    async def open_loop(self, tasks: asyncio.TaskGroup, *, per_second: float, seconds: float) -> Phase:
+        """Send at the moments of a Poisson process for `seconds`; `tasks` wait for the last answers."""
+        phase = Phase(self._now(), self._now() + seconds)
+        due = phase.started
+        while (due := due + self._random.expovariate(per_second)) < phase.ended:
+            await asyncio.sleep(max(due - self._now(), 0))
+            tasks.create_task(self._send(due))
+        await asyncio.sleep(max(phase.ended - self._now(), 0))
+        return phase
+
+    async def watch(self) -> None:
+        """Sample the router until cancelled."""
+        headers = {"authorization": f"Bearer {self._key}"}
+        while True:
+            at = self._now()
+            response = await self._http.get(f"{self._url}/internal/fleet", headers=headers)
+            fleet = response.raise_for_status().json()
+            totals = fleet["totals"]
+            held = sum(held["requests"] for held in fleet["held"].values())
+            self._samples.append(Sample(at, held, totals["waiting_sequences"], totals["running_sequences"]))
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+    def close(self) -> None:
+        self._client.close()
+
+    async def _send(self, due: float) -> None:
+        fields = {"model": MODEL_NAME, "max_tokens": ANSWER_TOKENS, "ignore_eos": True}
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        prompt = self._random.choices(KNOWN_TOKEN_IDS, k=PROMPT_TOKENS)
+        body = msgspec.json.encode({**fields, **options, "prompt": prompt})
+        answer = await self._client.ask(COMPLETIONS_PATH, body, uuid.uuid4().hex)
+        self._sent.append(Sent(due, answer, self._now()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overload:
+    """What was measured."""
+
+    capacity_per_second: float
+    """Whole answers per second, closed loop."""
+    requests: int
+    answered: int
+    refused: int
+    failed: int
+    """Neither answered whole nor refused with 429."""
+    goodput_per_second: float
+    refusal_p50_ms: float
+    refusal_p95_ms: float
+    retry_after_seconds: tuple[int, int]
+    """Least and most of what refusals said."""
+    seats_taken: tuple[float, float]
+    """On average, at capacity and in the overload: what the goodput should be alike for."""
+    most_held: int
+    most_waiting_at_workers: int
+    first_token_p50_ms: dict[str, float]
+    """Before, during and after; and after it was normal again."""
+    first_token_p95_ms: dict[str, float]
+    recovered_after_seconds: float
+
+    def targets(self, factor: float) -> list[Target]:
+        held = (
+            self.capacity_per_second * AdmissionSettings().max_wait_seconds * HELD_MARGIN
+            + ALWAYS_HELD_REQUESTS
+        )
+        slower = self.first_token_p50_ms["recovered"] / self.first_token_p50_ms["before"]
+        limits = (
+            ("neither answered nor refused", self.failed, 0, ""),
+            ("median time to a refusal", self.refusal_p50_ms, MAX_REFUSAL_MS, " ms"),
+            ("most requests held", self.most_held, math.ceil(held), ""),
+            ("back to normal after", self.recovered_after_seconds, MAX_RECOVERY_SECONDS, " s"),
+            ("first token from then on, over that before", slower, NORMAL_FIRST_TOKEN_RATIO, ""),
+        )
+        ratio = self.goodput_per_second / self.capacity_per_second
+        return [
+            Target(f"goodput at {factor:g} x capacity, over the peak", ratio, MIN_GOODPUT_RATIO),
+            *(
+                Target(name, measured, limit, at_least=False, unit=unit)
+                for name, measured, limit, unit in limits
+            ),
+        ]
+
+    def lines(self) -> list[str]:
+        least, most = self.retry_after_seconds
+        first_token = ", ".join(
+            f"{phase} {self.first_token_p50_ms[phase]:.0f}/{self.first_token_p95_ms[phase]:.0f}"
+            for phase in self.first_token_p50_ms
+        )
+        answered, refused, failed = self.answered, self.refused, self.failed
+        return [
+            f"capacity {_rate(self.capacity_per_second)}",
+            f"overload: {self.requests} requests, {answered} answered, {refused} refused, {failed} failed",
+            f"goodput in it: {_rate(self.goodput_per_second)}",
+            f"refusals: p50/p95 {self.refusal_p50_ms:.1f}/{self.refusal_p95_ms:.1f} ms to their last byte",
+            f"Retry-After: {least} to {most} s",
+            f"seats taken: {self.seats_taken[0]:.2f} at capacity, {self.seats_taken[1]:.2f} in the overload",
+            f"held at most {self.most_held}, waiting at the workers at most {self.most_waiting_at_workers}",
+            f"time to first token p50/p95 in ms: {first_token}",
+        ]
+
+
+def _rate(per_second: float) -> str:
+    return f"{per_second:.2f} requests/s, {per_second * ANSWER_TOKENS:.0f} generated tokens/s"
+
+
+def summary(watched: Watched, capacity: Phase, before: Phase, during: Phase, after: Phase) -> Overload:
+    """What the figures are, from what was sent and seen."""
+    asked = watched.due(during.started, during.ended)
+    refusals = [one for one in asked if one.refused]
+    answered = sum(one.answer.complete for one in asked)
+    refusal_ms = [one.latency_seconds * 1e3 for one in refusals]
+    waits = [one.answer.retry_after_seconds or 0 for one in refusals]
+    recovered = after.started + MAX_RECOVERY_SECONDS
+    spans = {
+        "before": (before.started, before.ended),
+        "during": (during.started, during.ended),
+        "after": (after.started, after.ended),
+        "recovered": (recovered, after.ended),
+    }
+    first_tokens = {name: watched.first_token_ms(*span) for name, span in spans.items()}
+    return Overload(
+        capacity_per_second=watched.goodput(capacity),
+        requests=len(asked),
+        answered=answered,
+        refused=len(refusals),
+        failed=len(asked) - answered - len(refusals),
+        goodput_per_second=watched.goodput(during),
+        refusal_p50_ms=median(refusal_ms),
+        refusal_p95_ms=percentile(refusal_ms, 95),
+        retry_after_seconds=(min(waits, default=0), max(waits, default=0)),
+        seats_taken=(watched.seats_taken(capacity), watched.seats_taken(during)),
+        most_held=watched.most_held(during),
+        most_waiting_at_workers=max((one.worker_waiting for one in watched.samples), default=0),
+        first_token_p50_ms={name: median(values) for name, values in first_tokens.items()},
+        first_token_p95_ms={name: percentile(values, 95) for name, values in first_tokens.items()},
+        recovered_after_seconds=watched.recovered_after_seconds(after, normal_held=watched.most_held(before)),
+    )
+
+
+async def run(options: argparse.Namespace, cores: Cores) -> tuple[Overload, Watched]:
+    async with fleet(options, cores) as load:
+        watching = asyncio.create_task(load.watch())
+        await load.closed_loop(under_way=SEATS * options.workers, seconds=WARM_UP_SECONDS)
+        saturated = SEATS * options.workers * 2
+        capacity = await load.closed_loop(under_way=saturated, seconds=options.seconds)
+        per_second = load.watched.goodput(capacity)
+        async with asyncio.TaskGroup() as tasks:
+            phases = [
+                await load.open_loop(tasks, per_second=per_second * ratio, seconds=options.seconds)
+                for ratio in (NORMAL_RATIO, options.factor, NORMAL_RATIO)
+            ]
+        watching.cancel()
+        load.close()
+    before, during, after = phases
+    return summary(load.watched, capacity, before, during, after), load.watched
+
+
+@contextlib.asynccontextmanager
+async def fleet(options: argparse.Namespace, cores: Cores) -> AsyncIterator[Load]:
+    """Workers on their cores, the router with the load generator on the first; ready."""
+    folder, model_path = (
+        options.output_dir,
+        options.model_path or catalog_model_path(MODEL_NAME, warmfleet_home()),
+    )
+    if model_path is None:
+        raise SystemExit(f"model {MODEL_NAME} is not here; fetch it: warmfleet model pull {MODEL_NAME}")
+    key = write_keys(folder / "keys.json")
+    environment = {SALT_KEY_VARIABLE: secrets.token_hex(32), HOME_VARIABLE: str(folder)}
+    worker = ["warmfleet_worker", "--model", str(model_path), "--served-name", MODEL_NAME, "--port", "0"]
+    worker += ["--max-running-sequences", str(SEATS), "--max-model-length-tokens", "1024"]
+    worker += ["--threads", str(max(len(cores.others) // options.workers, 1))]
+    router = ["warmfleet_router", "--port", "0", "--keys-file", str(folder / "keys.json")]
+    async with contextlib.AsyncExitStack() as stack:
+        http = await stack.enter_async_context(httpx.AsyncClient(timeout=30, trust_env=False))
+
+        async def start(name: str, arguments: Sequence[str], on: frozenset[int]) -> LocalProcess:
+            with on_cores(on):
+                process = spawned(name, arguments, log_folder=folder, environment=environment)
+                return await stack.enter_async_context(process)
+
+        for number in range(options.workers):
+            process = await start(f"worker-{number}", [*worker, "--uid", f"worker-{number}"], cores.others)
+            router += ["--endpoint", f"worker-{number}={await process.ready(http)}"]
+        url = await (await start("router", router, cores.router)).ready(http)
+        with on_cores(cores.router):
+            yield Load(url, key, http)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--factor", type=float, default=3.0, help="of the capacity, at the worst")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each of the four phases")
+    parser.add_argument("--model-path", type=Path, help=f"instead of {MODEL_NAME}")
+    parser.add_argument("--output-dir", type=Path, default=Path("bench-results/overload"))
+    options = parser.parse_args()
+    remark = idle_remark(measure_busy_ratio())
+    cores = Cores.shared_out(sorted(os.sched_getaffinity(0)))
+    options.output_dir.mkdir(parents=True, exist_ok=True)
+    print(f"{machine_line()}\n{remark}", flush=True)
+    measured, watched = uvloop.run(run(options, cores))
+    targets = measured.targets(options.factor)
+    print("\n".join(measured.lines()))
+    print("\n".join(target.verdict() for target in targets))
+    record = {
+        "machine": machine_line(),
+        "idle": remark,
+        "options": {name: str(value) for name, value in vars(options).items()},
+        "measured": asdict(measured),
+        "samples": [asdict(sample) for sample in watched.samples],
+        "sent": [asdict(one) for one in watched.sent],
+    }
+    (options.output_dir / "results.json").write_text(json.dumps(record) + "\n")
+    return 0 if all(target.reached for target in targets) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

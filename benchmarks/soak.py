@@ -1,0 +1,66 @@
+"""Does memory grow with the number of requests served?
+
+Ten thousand requests, no two alike, one in ten cancelled and one in twenty invalid, go through a real router
+to a real worker with a tiny model. After every thousand, when nothing is under way, the resident memory of
+router, worker and engine is read. The growth is the slope of a line through these points, by least squares,
+without the first thousand: until then caches and buffers fill.
+
+    make soak, or PYTHONPATH=tests/support python benchmarks/soak.py [--laps 10]
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from warmfleet_cli.bench.figures import Target
+from warmfleet_testing.soak import LAP_REQUESTS, QuietPoint, Soak, growth_bytes_per_lap, soaked_fleet
+
+MB: Final = 1_000_000
+MAX_GROWTH_MB: Final = 1.0
+
+
+def line(point: QuietPoint) -> str:
+    sizes = (f"{name} {size / MB:.1f}" for name, size in point.resident_bytes.items())
+    return f"after {point.requests:6}: {', '.join(sizes)}, together {point.total_bytes / MB:.1f} MB"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--laps", type=int, default=10, help="of a thousand requests, at least three")
+    parser.add_argument("--output-dir", type=Path, default=Path("bench-results/soak"))
+    options = parser.parse_args()
+    options.output_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as home, soaked_fleet(Path(home)) as fleet:
+        start = fleet.worker.cache()
+        soak = Soak(fleet)
+        points = asyncio.run(soak.run(options.laps, lambda point: print(line(point), flush=True)))
+        fleet.clear_cache()
+        end = fleet.worker.cache()
+    growth = {name: growth_bytes_per_lap(points, name) / MB for name in points[0].resident_bytes}
+    growth["together"] = growth_bytes_per_lap(points) / MB
+    print(f"requests: {dict(soak.answers)}")
+    print(f"growth per {LAP_REQUESTS} in MB: {', '.join(f'{name} {mb:.2f}' for name, mb in growth.items())}")
+    targets = [
+        Target(f"growth per {LAP_REQUESTS}", growth["together"], MAX_GROWTH_MB, at_least=False, unit=" MB"),
+        Target(
+            "blocks not back",
+            sum(
+                end[field] != start[field] for field in ("pinned_blocks", "cached_blocks", "resident_blocks")
+            ),
+            0,
+            at_least=False,
+        ),
+    ]
+    print("\n".join(target.verdict() for target in targets))
+    record = {"points": [asdict(point) for point in points], "growth_mb": growth, "answers": soak.answers}
+    (options.output_dir / "results.json").write_text(json.dumps(record, indent=2) + "\n")
+    return 0 if all(target.reached for target in targets) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
