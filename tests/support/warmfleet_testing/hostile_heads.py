@@ -16,8 +16,6 @@ from warmfleet_testing.hostile_request import (
 
 BODY: Final = with_fields(TEXT, {})
 SECRET_PATHS: Final = ("/debug/config", "/internal/fleet", "/internal/decisions", "/internal/cache")
-INSIDES: Final = (b'"settings"', b'"endpoints"', b'"resident_blocks"', b'"decisions"', b"salt_key")
-"""What no answer to a request of this class may hold."""
 
 
 def head_attacks(wrong_key: str, others_key: str) -> list[HostileRequest]:

@@ -21,6 +21,8 @@ MAX_ANSWER_SECONDS: Final = 30.0
 
 _STATUS: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 _TELLS_INSIDES: Final = re.compile(r"Traceback|\.py\b|site-packages|/proc/|/home/|/tmp/|object at 0x")
+_ADMIN_ANSWERS: Final = (b'"settings"', b'"endpoints"', b'"resident_blocks"', b'"decisions"', b"salt_key")
+"""Words of the answers that only admins may see: no attack has such a key."""
 
 Wire = Callable[["Caller"], Iterable[bytes]]
 
@@ -108,6 +110,8 @@ def fault_of(request: HostileRequest, answer: Answer) -> str:
         return "" if request.may_be_cut else f"no answer, {answer.content[:200]!r}"
     if not statuses <= request.statuses or any(status >= 500 and status != 503 for status in statuses):
         return f"answered {sorted(statuses)}, {answer.content[:600]!r}"
+    if any(word in answer.content for word in _ADMIN_ANSWERS):
+        return f"an admin's answer, {answer.content[:600]!r}"
     if answer.seconds > MAX_ANSWER_SECONDS:
         return f"answered after {answer.seconds:.1f} s"
     if request.max_sent_bytes is not None and answer.sent_bytes > request.max_sent_bytes:
