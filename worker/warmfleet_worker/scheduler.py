@@ -22,7 +22,7 @@ import bisect
 import math
 import sys
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -33,6 +33,7 @@ from warmfleet_worker.kv_cache.block_pool import BlockPool
 from warmfleet_worker.kv_cache.block_table import blocks_for
 from warmfleet_worker.kv_cache.prefix_cache import NO_HIT, PrefixCache, PrefixHit
 from warmfleet_worker.sequence import Rank, Sequence, SequenceState
+from warmfleet_worker.step_plan import PlanDraft, StepPlan
 from warmfleet_worker.step_time import MIN_AUTO_BATCHED_TOKENS
 
 WATERMARK_RATIO: Final = 0.01
@@ -61,36 +62,6 @@ class SchedulerSettings:
             raise ValueError("an engine needs at least one seat to run and one to wait")
         if self.max_batched_tokens < 0 or self.max_model_length_tokens < 2:
             raise ValueError("a token budget is 0 (auto) or more, a context at least two tokens")
-
-
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """One step: the batch, and the sequence of each of its chunks in the same order."""
-
-    batch: StepBatch
-    sequences: tuple[Sequence, ...]
-    preempted_sequences: int
-    admissions: tuple[SequenceUpdate, ...]
-    """First updates of the sequences that start with this step."""
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A plan in the making."""
-
-    planned: dict[Sequence, int]
-    """Tokens of each sequence."""
-    allowance_tokens: int
-    """What prefills may still compute."""
-    seats: int
-    admissions: list[SequenceUpdate] = field(default_factory=list)
-
-    def plan(self, sequence: Sequence) -> None:
-        """Give a prefill as much of the allowance as it can use."""
-        tokens = min(sequence.uncomputed_tokens, self.allowance_tokens)
-        if tokens:
-            self.planned[sequence] = tokens
-            self.allowance_tokens -= tokens
 
 
 class Scheduler:
@@ -156,7 +127,7 @@ class Scheduler:
         self._lend(seats - len(self._running))
         best_first = sorted(self._running, key=_standing)
         planned, preempted_sequences = self._plan_decodes(best_first)
-        draft = _Draft(planned, self._prefill_allowance(budget_tokens, len(planned)), seats)
+        draft = PlanDraft(planned, self._prefill_allowance(budget_tokens, len(planned)), seats)
         for sequence in best_first:
             if sequence.state is SequenceState.RUNNING and sequence not in planned:
                 self._admit(draft, ahead_of=sequence.standing)
@@ -223,7 +194,7 @@ class Scheduler:
         seats = self._settings.max_running_sequences
         return min(seats, budget_tokens) if self._settings.max_batched_tokens else seats
 
-    def _admit(self, draft: _Draft, ahead_of: Rank = _LAST) -> None:
+    def _admit(self, draft: PlanDraft, ahead_of: Rank = _LAST) -> None:
         """Start waiting sequences that stand before `ahead_of`, and plan their first chunks."""
         kept_blocks = 0
         place = 0
