@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from warmfleet_testing.plain_http import NO_TLS
 from warmfleet_testing.whole_fleet import WholeFleet, whole_fleet
 from warmfleet_testing.worker_process import tiny_served_model
 
@@ -77,7 +78,7 @@ class Workload:
 def test_on_a_quiet_fleet_every_prediction_comes_true(fleet: WholeFleet) -> None:
     workload = Workload()
     hits = 0
-    with httpx.Client(base_url=fleet.url, timeout=60) as client:
+    with httpx.Client(base_url=fleet.url, timeout=60, verify=NO_TLS) as client:
         for number in range(REQUESTS):
             path, body = workload.next_request()
             response = client.post(path, json=body)
@@ -113,7 +114,7 @@ def test_a_prediction_is_kept_before_anything_is_dispatched(fleet: WholeFleet) -
     prompt = [number % 251 for number in range(300)]
     body = {"model": "tiny", "prompt": prompt, "max_tokens": 200, "ignore_eos": True, "stream": True}
     with (
-        httpx.Client(base_url=fleet.url, timeout=60) as client,
+        httpx.Client(base_url=fleet.url, timeout=60, verify=NO_TLS) as client,
         client.stream("POST", "/v1/completions", json=body) as response,
     ):
         chunks = (
@@ -128,6 +129,6 @@ def test_a_prediction_is_kept_before_anything_is_dispatched(fleet: WholeFleet) -
 
 def worker_evictions(fleet: WholeFleet) -> Iterator[float]:
     for endpoint in fleet.endpoints().values():
-        for line in httpx.get(f"{endpoint['url']}/metrics").text.splitlines():
+        for line in httpx.get(f"{endpoint['url']}/metrics", verify=NO_TLS).text.splitlines():
             if line.startswith("warmfleet_worker_evicted_blocks_total"):
                 yield float(line.rpartition(" ")[2])

@@ -13,6 +13,7 @@ from typing import Any, Final
 import httpx
 
 from warmfleet_contracts.keys import encode_key_file
+from warmfleet_testing.plain_http import NO_TLS
 from warmfleet_testing.planted_keys import PlantedKeys
 from warmfleet_testing.whole_fleet import wait_for
 from warmfleet_testing.worker_process import WorkerProcess, running_worker, tiny_served_model
@@ -73,7 +74,10 @@ def keyed_fleet(home: Path) -> Iterator[KeyedFleet]:
                 line = process.stdout.readline()
                 assert line, f"the router said nothing; exit code {process.wait()}"
                 url = f"http://127.0.0.1:{json.loads(line)['port']}"
-                wait_for(lambda: httpx.get(f"{url}/readyz").status_code == 200, "the router is ready")
+                wait_for(
+                    lambda: httpx.get(f"{url}/readyz", verify=NO_TLS).status_code == 200,
+                    "the router is ready",
+                )
                 yield KeyedFleet(url, key, other_key, narrow_key, worker, log_path)
             finally:
                 process.kill()

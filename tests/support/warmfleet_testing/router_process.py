@@ -14,6 +14,7 @@ from typing import IO, Any, Final
 
 import httpx
 
+from warmfleet_testing.plain_http import NO_TLS
 from warmfleet_testing.process_limits import Limits, under
 from warmfleet_testing.worker_process import WorkerProcess
 
@@ -29,7 +30,7 @@ class RouterProcess:
     errors: IO[str]
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=60)
+        return httpx.Client(base_url=self.url, timeout=60, verify=NO_TLS)
 
     def log_text(self) -> str:
         """All that the router wrote to stderr so far."""
@@ -76,6 +77,6 @@ def router_process(
 
 def _wait_until_ready(router: RouterProcess) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while httpx.get(f"{router.url}/readyz").status_code != 200:
+    while httpx.get(f"{router.url}/readyz", verify=NO_TLS).status_code != 200:
         assert time.monotonic() < deadline, router.log_text()
         time.sleep(0.05)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import httpx
 
+from warmfleet_testing.plain_http import NO_TLS
 from warmfleet_testing.router_process import RouterProcess, router_process
 from warmfleet_testing.worker_process import WorkerProcess, running_worker
 
@@ -39,16 +40,18 @@ class WatchedFleet:
 
     def fleet(self) -> dict[str, Any]:
         """`GET /internal/fleet` of the router."""
-        fleet: dict[str, Any] = httpx.get(f"{self.url}/internal/fleet", timeout=30).raise_for_status().json()
+        fleet: dict[str, Any] = (
+            httpx.get(f"{self.url}/internal/fleet", timeout=30, verify=NO_TLS).raise_for_status().json()
+        )
         return fleet
 
     def worker_metric(self, name: str) -> float:
         """Sum over the series of that name."""
-        return _sum(httpx.get(f"{self.worker.url}/metrics", timeout=30).text, name)
+        return _sum(httpx.get(f"{self.worker.url}/metrics", timeout=30, verify=NO_TLS).text, name)
 
     def router_metric(self, name: str) -> float:
         """Sum over the series of that name."""
-        return _sum(httpx.get(f"{self.url}/metrics", timeout=30).text, name)
+        return _sum(httpx.get(f"{self.url}/metrics", timeout=30, verify=NO_TLS).text, name)
 
     def resident_bytes(self) -> dict[str, int]:
         """Memory that each process holds now."""

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import httpx
 
 from warmfleet_contracts.keys import encode_key_file
+from warmfleet_testing.plain_http import NO_TLS
 from warmfleet_testing.planted_keys import PlantedKeys
 
 START_SECONDS: Final = 120
@@ -42,7 +43,9 @@ class WholeFleet:
     def get(self, path: str) -> dict[str, Any]:
         headers = {"authorization": f"Bearer {self.admin_key}"} if self.admin_key else {}
         answer: dict[str, Any] = (
-            httpx.get(f"{self.url}{path}", headers=headers, timeout=30).raise_for_status().json()
+            httpx.get(f"{self.url}{path}", headers=headers, timeout=30, verify=NO_TLS)
+            .raise_for_status()
+            .json()
         )
         return answer
 
@@ -72,7 +75,7 @@ class WholeFleet:
     def worker_cache(self, endpoint: dict[str, Any]) -> dict[str, Any]:
         """`GET /internal/cache` of one worker."""
         headers = {"authorization": f"Bearer {self._token(endpoint['name'])}"}
-        response = httpx.get(f"{endpoint['url']}/internal/cache", headers=headers, timeout=30)
+        response = httpx.get(f"{endpoint['url']}/internal/cache", headers=headers, timeout=30, verify=NO_TLS)
         cache: dict[str, Any] = response.raise_for_status().json()
         return cache
 

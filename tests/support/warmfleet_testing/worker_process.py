@@ -15,6 +15,7 @@ from typing import IO, Any, Final
 import httpx
 import torch
 
+from warmfleet_testing.plain_http import NO_TLS
 from warmfleet_testing.tiny_models import tiny_model_folder
 from warmfleet_testing.tiny_tokenizer import CHATML_TEMPLATE, TINY_CONTROL_TOKENS, tiny_tokenizer
 
@@ -61,7 +62,7 @@ class WorkerProcess:
         return int(children.split()[0])
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, headers=self.headers, timeout=30)
+        return httpx.Client(base_url=self.url, headers=self.headers, timeout=30, verify=NO_TLS)
 
     def cache(self) -> dict[str, Any]:
         """`GET /internal/cache`."""
@@ -98,7 +99,7 @@ class WorkerProcess:
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise AssertionError(f"the worker ended with {self.process.returncode}: {self.log_lines()}")
-            if httpx.get(f"{self.url}/readyz").status_code == 200:
+            if httpx.get(f"{self.url}/readyz", verify=NO_TLS).status_code == 200:
                 return
             time.sleep(0.05)
         raise AssertionError(f"the worker is not ready after {START_SECONDS} s: {self.log_lines()}")
