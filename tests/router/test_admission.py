@@ -13,7 +13,7 @@ import pytest
 from warmfleet_router.queue_bounds import AdmissionSettings, Amount
 from warmfleet_testing.planted_keys import PlantedKeys, bearer
 from warmfleet_testing.router_fixture import RunningRouter, running_router
-from warmfleet_testing.stub_worker import StubWorker, running_stub
+from warmfleet_testing.stub_worker import StubWorker, running_stub, running_stubs
 
 ROOMY = Amount(requests=1000, body_bytes=10**8, tokens=10**7)
 SLOW = {"events": 4, "event_seconds": 0.05}
@@ -313,11 +313,7 @@ async def test_a_pinged_stream_hears_what_its_worker_refuses(tmp_path: Path) -> 
 
 async def test_a_retry_keeps_its_turn(tmp_path: Path) -> None:
     # given: one worker that fails, one that is full, and others in line
-    with ExitStack() as stack:
-        stubs = [
-            stack.enter_context(running_stub(StubWorker(uid=f"w{n}", max_running_sequences=1)))
-            for n in range(2)
-        ]
+    with running_stubs(2, max_running_sequences=1) as stubs:
         async with running_router(stubs, tmp_path) as router:
             for stub in stubs:
                 stub.faults.hold_headers = True
@@ -483,13 +479,7 @@ async def test_two_routers_overshoot_by_no_more_than_their_own_seats(tmp_path: P
 async def test_overload_keeps_the_workers_busy_and_leaves_nothing_behind(tmp_path: Path) -> None:
     # given: 8 seats and answers of 200 ms, so 40 answers per second at most; three times that arrives
     settings = AdmissionSettings(max_wait_seconds=1.0, max_held=Amount(50, 10**8, 10**7))
-    with ExitStack() as stack:
-        stubs = [
-            stack.enter_context(
-                running_stub(StubWorker(uid=f"w{n}", max_running_sequences=4, events=1, event_seconds=0.2))
-            )
-            for n in range(2)
-        ]
+    with running_stubs(2, max_running_sequences=4, events=1, event_seconds=0.2) as stubs:
         async with running_router(stubs, tmp_path, admission=settings) as router:
             asking = []
             busy: list[int] = []
@@ -532,15 +522,7 @@ async def test_a_draining_router_serves_what_it_holds_and_takes_nothing_new(tmp_
 async def test_a_request_waits_for_its_warm_worker_only_while_that_pays(tmp_path: Path) -> None:
     # given: a prefix that takes 400 ms and lies on a worker that is full for 100 ms more
     prefix = [5] * 4000
-    with ExitStack() as stack:
-        stubs = [
-            stack.enter_context(
-                running_stub(
-                    StubWorker(uid=f"w{n}", max_running_sequences=1, prefill_tokens_per_second=10_000)
-                )
-            )
-            for n in range(2)
-        ]
+    with running_stubs(2, max_running_sequences=1, prefill_tokens_per_second=10_000) as stubs:
         async with running_router(stubs, tmp_path) as router:
             await router.ask([*prefix, 1])
             warm = next(stub for stub in stubs if stub.requests)

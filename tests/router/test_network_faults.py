@@ -5,7 +5,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from warmfleet_router.breakers import BreakerSettings
 from warmfleet_router.silence import SilenceSettings
 from warmfleet_testing.fault_proxy import FaultProxy, running_fault_proxy
 from warmfleet_testing.router_fixture import RunningRouter, running_router
-from warmfleet_testing.stub_worker import StubWorker, running_stub
+from warmfleet_testing.stub_worker import StubWorker, running_stubs
 
 WORDS = [str(number) for number in range(3)]
 
@@ -49,8 +49,8 @@ async def faulty_network(stubs: list[StubWorker], home: Path) -> AsyncGenerator[
 
 @pytest.fixture
 def stubs() -> Iterator[list[StubWorker]]:
-    with ExitStack() as stack:
-        yield [stack.enter_context(running_stub(StubWorker(uid=f"w{number}"))) for number in range(2)]
+    with running_stubs(2) as running:
+        yield running
 
 
 @pytest.fixture

@@ -14,15 +14,15 @@ import pytest
 
 from warmfleet_router.discovery import Endpoint
 from warmfleet_testing.router_fixture import RunningRouter, running_router
-from warmfleet_testing.stub_worker import StubWorker, running_stub
+from warmfleet_testing.stub_worker import StubWorker, running_stub, running_stubs
 
 LONG = "x" * 200
 
 
 @pytest.fixture
 def stubs() -> Iterator[list[StubWorker]]:
-    with ExitStack() as stack:
-        yield [stack.enter_context(running_stub(StubWorker(uid=f"w{number}"))) for number in range(2)]
+    with running_stubs(2) as running:
+        yield running
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,15 @@ from warmfleet_router.breakers import BreakerSettings
 from warmfleet_router.outliers import OutlierSettings
 from warmfleet_router.retry_budget import RetryBudgetSettings
 from warmfleet_testing.router_fixture import RunningRouter, running_router
-from warmfleet_testing.stub_worker import StubWorker, running_stub
+from warmfleet_testing.stub_worker import StubWorker, running_stubs
 
 BRIEF = BreakerSettings(ejection_seconds=0.3, jitter_ratio=0.0)
 
 
 @pytest.fixture
 def stubs() -> Iterator[list[StubWorker]]:
-    with ExitStack() as stack:
-        yield [stack.enter_context(running_stub(StubWorker(uid=f"w{number}"))) for number in range(3)]
+    with running_stubs(3) as running:
+        yield running
 
 
 @pytest.fixture

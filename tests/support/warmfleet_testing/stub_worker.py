@@ -9,8 +9,9 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -363,6 +364,13 @@ def running_stub(stub: StubWorker) -> Iterator[StubWorker]:
         stop.set()
         thread.join(10)
         assert not thread.is_alive(), "the stub does not stop"
+
+
+@contextmanager
+def running_stubs(count: int, **fields: Any) -> Iterator[list[StubWorker]]:
+    """`count` stubs, `w0` and up, with the same `fields`."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(running_stub(StubWorker(uid=f"w{n}", **fields))) for n in range(count)]
 
 
 def _close(request: web.Request) -> None:
