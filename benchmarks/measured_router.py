@@ -139,7 +139,8 @@ class Prompts:
         self._encoder = PromptEncoder.from_assets(benchmark_assets())
         self._random = random.Random(seed)
         self._tokens = tokens
-        texts = [path.read_text(encoding="utf-8") for path in sorted(_ROOT.glob("**/*.md"))]
+        documents = [*sorted(_ROOT.glob("*.md")), *sorted((_ROOT / "docs").glob("**/*.md"))]
+        texts = [path.read_text(encoding="utf-8") for path in documents]
         sentences = re.split(r"(?<=[.:;])\s+|\n\n+", "\n\n".join([(_ROOT / "LICENSE").read_text(), *texts]))
         plain = [text for text in sentences if text.strip() and "<|" not in text]
         self._sentences = [(text + " ", len(self._encoder.encode_text(text))) for text in plain]

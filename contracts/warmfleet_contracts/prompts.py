@@ -22,6 +22,7 @@ import tokenizers
 
 from warmfleet_contracts.chat_template import MAX_RENDERED_CHARS, ChatMessage, ChatTemplate
 from warmfleet_contracts.errors import PromptError
+from warmfleet_contracts.segment_memory import Encode, SaltedSegments
 from warmfleet_contracts.word_table import WordTable
 from warmfleet_contracts.worker_api import PromptAssets
 
@@ -94,8 +95,10 @@ class PromptEncoder:
         """The conversation as text, generation prompt included; raises PromptError."""
         return self._render(messages, self._max_chars)
 
-    def encode_chat(self, messages: Sequence[ChatMessage]) -> list[int]:
-        """Token ids of the conversation, generation prompt included.
+    def encode_chat(
+        self, messages: Sequence[ChatMessage], segments: SaltedSegments | None = None
+    ) -> list[int]:
+        """Token ids of the conversation, generation prompt included; `segments` only makes it faster.
 
         The control ids are those of the template, whatever the messages say. Raises PromptError if the
         template refuses the conversation or the text is too long.
@@ -112,17 +115,17 @@ class PromptEncoder:
             )
         templates_own = self._watched_literals(marked)
         if templates_own == self._watched_literals(rendered):
-            token_ids = self._encode(rendered)
+            token_ids = self._encode(rendered, segments)
             # A normalizer can turn look-alikes into a literal that the text does not show.
             if sum(map(self._watched_ids.__contains__, token_ids)) <= len(templates_own):
                 return token_ids
         return hidden.encode(marked, mark)
 
-    def encode_text(self, text: str) -> list[int]:
+    def encode_text(self, text: str, segments: SaltedSegments | None = None) -> list[int]:
         """Token ids of a completion prompt: BOS if the model wants one, otherwise never a control token."""
         if len(text) > self._max_chars:
             raise PromptError(f"the prompt has {len(text)} characters, the limit is {self._max_chars}")
-        token_ids = self._encode(text)
+        token_ids = self._encode(text, segments)
         if not self._watched_ids.isdisjoint(token_ids):
             token_ids = self._hidden_tokenizer(text).encode_plain(text)
         return self._bos_ids + token_ids
@@ -142,10 +145,16 @@ class PromptEncoder:
                 raise PromptError("a message's role must be a word of at most 64 letters")
         return self._chat_template.render(messages, max_chars=max_chars)
 
-    def _encode(self, text: str) -> list[int]:
+    def _encode(self, text: str, segments: SaltedSegments | None) -> list[int]:
         if self._words is None:
             return self._tokenize(text)
-        return self._words.encode(text)
+        if segments is None:
+            return self._words.encode(text)
+
+        def recall(segment: str, encode: Encode) -> Sequence[int]:
+            return segments.encode(self.tokenizer_digest, segment, encode)
+
+        return self._words.encode(text, recall)
 
     def _tokenize(self, text: str) -> list[int]:
         return _encode(self.tokenizer, text)

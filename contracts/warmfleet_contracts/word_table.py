@@ -10,8 +10,11 @@ cut at most in front of a space between two ASCII letters: no word of these shap
 by a space, one that ends in a letter ends there whatever follows, and a space in front of a letter starts a
 word whatever stands before it.
 
-The table is made from the vocabulary alone. Nothing is remembered of any request, so nobody can learn from
-its times what somebody else has sent.
+The table is made from the vocabulary alone. It remembers nothing of any request, so nobody can learn from its
+times what somebody else has sent.
+
+No word reaches across the literal of an added token either. So the text between two of them, a segment, is
+encoded on its own, and its ids can be remembered by whoever calls (`segment_memory`).
 """
 
 import re
@@ -23,6 +26,8 @@ from tokenizers.models import Model
 
 Encode = Callable[[str], Sequence[int]]
 """A tokenizer's own way from text to ids, without special tokens."""
+Recall = Callable[[str, Encode], Sequence[int]]
+"""Ids of a segment: remembered, or made by the given function."""
 
 _SPACE: Final = r" \t\n\r\f\v"
 _GPT2: Final = (
@@ -34,12 +39,13 @@ _DIGITS_GPT2: Final = (
     r"'(?:[sdmt]|ll|ve|re)| ?[A-Za-z]+|[0-9]"
     rf"| ?[^{_SPACE}0-9A-Za-z]+|[{_SPACE}]+(?![^{_SPACE}0-9])|[{_SPACE}]+"
 )
-_QWEN2_SOURCE: Final = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+# Qwen2 and Llama 3 differ in how many digits stand together.
+_SPLIT_SOURCE: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_QWEN2: Final = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n0-9A-Za-z]?[A-Za-z]+|[0-9]"
+_SPLIT: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n0-9A-Za-z]?[A-Za-z]+|%s"
     rf"| ?[^{_SPACE}0-9A-Za-z]+[\r\n]*|[{_SPACE}]*[\r\n]+|[{_SPACE}]+(?![^{_SPACE}])|[{_SPACE}]+"
 )
 
@@ -48,9 +54,15 @@ _ISOLATED: Final = {"type": "Split", "behavior": "Isolated", "invert": False}
 _WORDS: Final[tuple[tuple[tuple[dict[str, Any], ...], str], ...]] = (
     (({**_BYTE_LEVEL, "use_regex": True},), _GPT2),
     (({"type": "Digits", "individual_digits": True}, {**_BYTE_LEVEL, "use_regex": True}), _DIGITS_GPT2),
-    (
-        ({**_ISOLATED, "pattern": {"Regex": _QWEN2_SOURCE}}, {**_BYTE_LEVEL, "use_regex": False}),
-        _QWEN2,
+    *(
+        (
+            (
+                {**_ISOLATED, "pattern": {"Regex": _SPLIT_SOURCE % digits_source}},
+                {**_BYTE_LEVEL, "use_regex": False},
+            ),
+            _SPLIT % digits,
+        )
+        for digits_source, digits in ((r"\p{N}", "[0-9]"), (r"\p{N}{1,3}", "[0-9]{1,3}"))
     ),
 )
 """The pre-tokenizers whose words are known, and what those words are in ASCII text."""
@@ -86,28 +98,34 @@ class WordTable:
         words = _words_of(description)
         return None if words is None else cls(words, description, model, encode)
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of `text`; raises what the tokenizer raises."""
+    def encode(self, text: str, recall: Recall | None = None) -> list[int]:
+        """Token ids of `text`, segments by way of `recall`; raises what the tokenizer raises."""
+        token_ids: list[int] = []
+        # The pattern is one group: segments and literals take turns.
+        for turn, piece in enumerate(self._literal.split(text)):
+            if turn % 2:
+                token_ids += self._ids[piece]
+            elif recall is None:
+                token_ids += self._encode_segment(piece)
+            else:
+                token_ids += recall(piece, self._encode_segment)
+        return token_ids
+
+    def _encode_segment(self, segment: str) -> list[int]:
         parts: list[str] = []
         found: list[Sequence[int] | None] = []
         known_ids = self._ids.get
-        # The pattern is one group: text and literals take turns.
-        for turn, piece in enumerate(self._literal.split(text)):
-            if turn % 2:
-                parts.append(piece)
-                found.append(self._ids[piece])
-                continue
-            for chunk in _CHUNK.findall(piece):
-                if chunk.isascii():
-                    words = self._find_words(chunk)
-                    ids = list(map(known_ids, words))
-                    unknown = ids.count(None)
-                    if unknown * (_KNOWN_PER_UNKNOWN + 1) <= len(words):
-                        parts += words
-                        found += ids
-                        continue
-                parts.append(chunk)
-                found.append(self._encode(chunk))
+        for chunk in _CHUNK.findall(segment):
+            if chunk.isascii():
+                words = self._find_words(chunk)
+                ids = list(map(known_ids, words))
+                unknown = ids.count(None)
+                if unknown * (_KNOWN_PER_UNKNOWN + 1) <= len(words):
+                    parts += words
+                    found += ids
+                    continue
+            parts.append(chunk)
+            found.append(self._encode(chunk))
         encoded: dict[str, Sequence[int]] = {}
         place = -1
         for _ in range(found.count(None)):

@@ -130,7 +130,7 @@ class Generation:
         digests = sorted({hello.tokenizer_digest for hello in hellos})
         group = cache_group(tenant_of(request), [view.endpoint.shared_cache for view in views])
         salt = tenant_salt(self._settings.salt_key, group, decoded.cache_salt)
-        encoded = await self._encoders.encode(decoded, digests)
+        encoded = await self._encoders.encode(decoded, digests, salt)
         require_fitting(decoded, encoded, hellos)
         return Call(
             path=request.scope["path"],

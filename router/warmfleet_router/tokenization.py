@@ -22,6 +22,7 @@ import structlog
 from warmfleet_contracts.errors import ContractError, PromptError, WarmfleetError
 from warmfleet_contracts.openai import ChatRequest, CompletionRequest, RequestError
 from warmfleet_contracts.prompts import PromptEncoder
+from warmfleet_contracts.segment_memory import SaltedSegments, SegmentMemory
 from warmfleet_contracts.worker_api import TOKENIZER_PATH, PromptAssets
 from warmfleet_router.endpoints import EndpointView
 from warmfleet_router.upstream import Upstream, UpstreamError
@@ -57,6 +58,7 @@ class Encoders:
         self._views = views
         self._encoders: OrderedDict[str, PromptEncoder] = OrderedDict()
         self._refused: dict[str, str] = {}
+        self._memory = SegmentMemory()
         self._threads = ThreadPoolExecutor(ENCODING_THREADS, thread_name_prefix="encode")
         self._keeper: asyncio.Task[None] | None = None
 
@@ -85,29 +87,32 @@ class Encoders:
         return len(self._encoders)
 
     async def encode(
-        self, request: ChatRequest | CompletionRequest, digests: Sequence[str]
+        self, request: ChatRequest | CompletionRequest, digests: Sequence[str], salt: bytes
     ) -> dict[str, list[list[int]]]:
         """Token ids of every prompt of `request`, by each of the `digests` that is known.
+
+        Long segments are remembered under `salt`, that of the tenant's blocks.
 
         Raises:
             RequestError: the prompt cannot be rendered or encoded.
         """
         encoded: dict[str, list[list[int]]] = {}
+        segments = self._memory.of_salt(salt)
         for digest in digests:
             encoder = self.known(digest)
             if encoder is not None:
-                encoded[digest] = await self._encode(encoder, request)
+                encoded[digest] = await self._encode(encoder, request, segments)
         return encoded
 
     async def _encode(
-        self, encoder: PromptEncoder, request: ChatRequest | CompletionRequest
+        self, encoder: PromptEncoder, request: ChatRequest | CompletionRequest, segments: SaltedSegments
     ) -> list[list[int]]:
         param = "messages" if isinstance(request, ChatRequest) else "prompt"
         try:
             if prompt_chars(request) <= INLINE_CHARS:
-                return _encode_prompts(encoder, request)
+                return _encode_prompts(encoder, request, segments)
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, _encode_prompts, encoder, request)
+            return await loop.run_in_executor(self._threads, _encode_prompts, encoder, request, segments)
         except PromptError as error:
             raise RequestError(str(error), param=param) from error
 
@@ -168,10 +173,15 @@ def prompt_chars(request: ChatRequest | CompletionRequest) -> int:
     return sum(len(prompt) for prompt in request.prompts)
 
 
-def _encode_prompts(encoder: PromptEncoder, request: ChatRequest | CompletionRequest) -> list[list[int]]:
+def _encode_prompts(
+    encoder: PromptEncoder, request: ChatRequest | CompletionRequest, segments: SaltedSegments
+) -> list[list[int]]:
     if isinstance(request, ChatRequest):
-        return [encoder.encode_chat(request.messages)]
-    return [encoder.encode_text(prompt) if isinstance(prompt, str) else prompt for prompt in request.prompts]
+        return [encoder.encode_chat(request.messages, segments)]
+    return [
+        encoder.encode_text(prompt, segments) if isinstance(prompt, str) else prompt
+        for prompt in request.prompts
+    ]
 
 
 def _build(body: bytes, digest: str) -> PromptEncoder:

@@ -13,11 +13,28 @@ from warmfleet_contracts.word_table import WordTable
 from warmfleet_testing.catalog_model import pulled_catalog_model
 from warmfleet_testing.tiny_tokenizer import TINY_CONTROL_TOKENS, tiny_tokenizer
 
-QWEN2_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+SPLIT_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+
+
+def split(digits):
+    return {
+        "type": "Sequence",
+        "pretokenizers": [
+            {
+                "type": "Split",
+                "pattern": {"Regex": SPLIT_WORDS % digits},
+                "behavior": "Isolated",
+                "invert": False,
+            },
+            BYTE_LEVEL | {"use_regex": False},
+        ],
+    }
+
+
 SHAPES = {
     "GPT-2": {},
     "digits": {
@@ -26,34 +43,25 @@ SHAPES = {
             "pretokenizers": [{"type": "Digits", "individual_digits": True}, BYTE_LEVEL],
         }
     },
-    "Qwen2": {
-        "normalizer": {"type": "NFC"},
-        "pre_tokenizer": {
-            "type": "Sequence",
-            "pretokenizers": [
-                {
-                    "type": "Split",
-                    "pattern": {"Regex": QWEN2_WORDS},
-                    "behavior": "Isolated",
-                    "invert": False,
-                },
-                BYTE_LEVEL | {"use_regex": False},
-            ],
-        },
-    },
+    "Qwen2": {"normalizer": {"type": "NFC"}, "pre_tokenizer": split(r"\p{N}")},
+    "Llama 3": {"pre_tokenizer": split(r"\p{N}{1,3}")},
+    "Llama 3 whole words": {"pre_tokenizer": split(r"\p{N}{1,3}"), "model": {"ignore_merges": True}},
 }
 # Merges over white space, punctuation and contractions show a word that is cut in the wrong place.
 MERGES = [
     ["Ġ", "Ġ"], ["ĠĠ", "Ġ"], ["Ċ", "Ċ"], ["ĊĊ", "Ġ"], ["ĉ", "a"], ["'", "s"], ["l", "l"], ["'", "ll"],
     ["Ġ", "a"], ["Ġa", "b"], ["a", "b"], ["1", "2"], ["Ġ", "1"], ["!", "Ċ"], ["Ġ", "!"], ["(", "a"],
-    ["ab", "Ġ"], ["Ã", "©"],
+    ["ab", "Ġ"], ["Ã", "©"], ["12", "1"], ["121", "2"],
 ]  # fmt: skip
+# Only a model that ignores merges finds these.
+UNREACHED = ["Ġabb", "212", "Ã©aÃ©"]
 
 PIECES = st.one_of(
     st.sampled_from(TINY_CONTROL_TOKENS),
     st.sampled_from(
         ["'s", "'LL", " 's", "ab ab", "é a", "a é", "a\u0301", "ſ", "\u212a", "\u00a0", "\u2028", "1 ²"]
     ),
+    st.sampled_from([" abb", "1212", "212", "12121", "éaé"]),
     st.text("ab 's\n\t\r!<>|(12", max_size=8),
     st.text(st.characters(max_codepoint=127), max_size=8),
     st.text(max_size=5),
@@ -73,10 +81,14 @@ def table_and_oracle(description):
 
 @cache
 def tiny(shape):
-    description = tiny_tokenizer(**SHAPES[shape])
+    parts = dict(SHAPES[shape])
+    model = parts.pop("model", {})
+    description = tiny_tokenizer(**parts)
+    description["model"] |= model
     description["model"]["merges"] += MERGES
-    for left, right in MERGES:
-        description["model"]["vocab"].setdefault(left + right, len(description["model"]["vocab"]))
+    words = (*(left + right for left, right in MERGES), *UNREACHED)
+    for word in words:
+        description["model"]["vocab"].setdefault(word, len(description["model"]["vocab"]))
     return table_and_oracle(description)
 
 

@@ -92,7 +92,7 @@ class OpenAIEndpoints:
         ready = self._worker.ready_engine()
         self._worker.check_room(sequences)
         self._worker.metrics.on_ignored_fields(len(decoded.ignored_fields))
-        return PromptReader(self._worker.encoder, ready)
+        return PromptReader(self._worker.encoder, ready, self._worker.segment_memory)
 
     def _answer(self, request: Request, plan: AnswerPlan) -> Response:
         facts = request.state.facts

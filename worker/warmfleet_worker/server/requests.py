@@ -21,6 +21,7 @@ from warmfleet_contracts.openai import (
 )
 from warmfleet_contracts.openai.context_length import context_length_error, least_answer_tokens
 from warmfleet_contracts.prompts import ChatMessage, PromptEncoder
+from warmfleet_contracts.segment_memory import SaltedSegments, SegmentMemory
 from warmfleet_contracts.worker_api import (
     DISPATCH_HEADER,
     HIGHEST_PRIORITY,
@@ -105,21 +106,24 @@ def _priority(value: str | None) -> int | None:
 class PromptReader:
     """Encodes prompts and checks them against the model's limits."""
 
-    def __init__(self, encoder: PromptEncoder, ready: EngineReady) -> None:
+    def __init__(self, encoder: PromptEncoder, ready: EngineReady, memory: SegmentMemory) -> None:
         self._encoder = encoder
         self._ready = ready
+        self._memory = memory
 
     async def chat(self, request: ChatRequest, dispatch: DispatchHeaders) -> list[SequenceRequest]:
         """The `n` sequences of a chat request; raises RequestError."""
-        token_ids = await encode_messages(self._encoder, request.messages)
+        segments = self._memory.of_salt(_request_salt(request, dispatch))
+        token_ids = await encode_messages(self._encoder, request.messages, segments)
         return self._sequences(request, [token_ids], dispatch, param="messages")
 
     async def completion(
         self, request: CompletionRequest, dispatch: DispatchHeaders
     ) -> list[SequenceRequest]:
         """`n` sequences per prompt, those of a prompt together; raises RequestError."""
+        segments = self._memory.of_salt(_request_salt(request, dispatch))
         token_ids = [
-            await encode_text(self._encoder, prompt) if isinstance(prompt, str) else prompt
+            await encode_text(self._encoder, prompt, segments) if isinstance(prompt, str) else prompt
             for prompt in request.prompts
         ]
         return self._sequences(request, token_ids, dispatch, param="prompt")
@@ -249,22 +253,24 @@ class PromptReader:
         )
 
 
-async def encode_messages(encoder: PromptEncoder, messages: Sequence[ChatMessage]) -> list[int]:
+async def encode_messages(
+    encoder: PromptEncoder, messages: Sequence[ChatMessage], segments: SaltedSegments | None = None
+) -> list[int]:
     """Token ids of a conversation; a prompt error becomes a 400."""
     try:
         if sum(len(message.content) for message in messages) > INLINE_PROMPT_CHARS:
-            return await asyncio.to_thread(encoder.encode_chat, messages)
-        return encoder.encode_chat(messages)
+            return await asyncio.to_thread(encoder.encode_chat, messages, segments)
+        return encoder.encode_chat(messages, segments)
     except PromptError as error:
         raise RequestError(str(error), param="messages") from error
 
 
-async def encode_text(encoder: PromptEncoder, text: str) -> list[int]:
+async def encode_text(encoder: PromptEncoder, text: str, segments: SaltedSegments | None = None) -> list[int]:
     """Token ids of a completion prompt; a prompt error becomes a 400."""
     try:
         if len(text) > INLINE_PROMPT_CHARS:
-            return await asyncio.to_thread(encoder.encode_text, text)
-        return encoder.encode_text(text)
+            return await asyncio.to_thread(encoder.encode_text, text, segments)
+        return encoder.encode_text(text, segments)
     except PromptError as error:
         raise RequestError(str(error), param="prompt") from error
 

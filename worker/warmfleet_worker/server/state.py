@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from warmfleet_contracts.openai import RequestError
 from warmfleet_contracts.prompts import PromptEncoder
+from warmfleet_contracts.segment_memory import SegmentMemory
 from warmfleet_contracts.worker_api import PromptAssets
 from warmfleet_worker.engine_client import Engine
 from warmfleet_worker.engine_messages import EngineReady, StepReport
@@ -50,6 +51,7 @@ class WorkerState:
     """Unix time."""
     draining: bool = False
     open_answers: OpenAnswers = field(default_factory=OpenAnswers)
+    segment_memory: SegmentMemory = field(default_factory=SegmentMemory)
     stalled: bool = False
     """Whether the engine has work and has said nothing for too long; the watchdog keeps it."""
     ended: bool = False

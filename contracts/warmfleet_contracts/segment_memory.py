@@ -1,0 +1,102 @@
+"""Remembers the token ids of long pieces of text, so that a system prompt is not encoded for every request.
+
+Who sends a text that is remembered gets his answer a little sooner. So whatever is remembered answers only to
+the salt it was sent with, which is that of the sender's tenant or sharing group: nobody can learn from times
+what others have sent, no more than from their blocks.
+"""
+
+import contextlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+Encode = Callable[[str], Sequence[int]]
+"""From text to token ids, the same for the same text."""
+
+MIN_SEGMENT_CHARS: Final = 512
+"""Shorter text is encoded about as fast as it is looked up, and there is much more of it."""
+SEGMENT_MEMORY_BYTES: Final = 64 * 1024 * 1024
+"""At the least some 700 system prompts of 2,000 tokens."""
+_ID_BYTES: Final = 40
+"""A place in a tuple and an integer of its own; most share theirs with the tokenizer's table."""
+_WIDE_CHAR_BYTES: Final = 8
+"""What Python needs for any character, and again for its UTF-8 once a tokenizer has read it."""
+_ENTRY_BYTES: Final = 512
+"""Key, salt and links of one segment."""
+
+_Key = tuple[bytes, str, str]
+
+
+class SegmentMemory:
+    """Ids by salt, tokenizer and text; the least recently used go. Safe to share between threads."""
+
+    def __init__(self, limit_bytes: int = SEGMENT_MEMORY_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._held_bytes = 0
+        self._entries: OrderedDict[_Key, tuple[int, ...]] = OrderedDict()
+        # Only for changes of `_held_bytes`: a look-up is single operations of the dictionary.
+        self._changes = threading.Lock()
+
+    def of_salt(self, salt: bytes) -> "SaltedSegments":
+        """What is remembered under `salt`, and nothing else."""
+        return SaltedSegments(self, salt)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of what is remembered, counted from above: never more than the limit."""
+        return self._held_bytes
+
+    @property
+    def count(self) -> int:
+        return len(self._entries)
+
+    def _recall(self, key: _Key) -> tuple[int, ...] | None:
+        ids = self._entries.get(key)
+        if ids is not None:
+            with contextlib.suppress(KeyError):  # another thread has let it go meanwhile
+                self._entries.move_to_end(key)
+        return ids
+
+    def _remember(self, key: _Key, ids: tuple[int, ...]) -> None:
+        size_bytes = _size_bytes(key, ids)
+        if size_bytes > self._limit_bytes:
+            return
+        with self._changes:
+            if key in self._entries:  # two threads have encoded it at once
+                return
+            while self._held_bytes + size_bytes > self._limit_bytes:
+                oldest = self._entries.popitem(last=False)
+                self._held_bytes -= _size_bytes(*oldest)
+            self._entries[key] = ids
+            self._held_bytes += size_bytes
+
+
+class SaltedSegments:
+    """A memory as the requests of one salt see it."""
+
+    __slots__ = ("_memory", "_salt")
+
+    def __init__(self, memory: SegmentMemory, salt: bytes) -> None:
+        self._memory = memory
+        self._salt = salt
+
+    def encode(self, tokenizer_digest: str, text: str, encode: Encode) -> Sequence[int]:
+        """`encode(text)`, remembered if `text` is long; raises what `encode` raises.
+
+        `encode` must be the one that `tokenizer_digest` names.
+        """
+        if len(text) < MIN_SEGMENT_CHARS:
+            return encode(text)
+        key = (self._salt, tokenizer_digest, text)
+        ids = self._memory._recall(key)  # noqa: SLF001 - one noun, seen by one salt
+        if ids is None:
+            ids = tuple(encode(text))
+            self._memory._remember(key, ids)  # noqa: SLF001
+        return ids
+
+
+def _size_bytes(key: _Key, ids: tuple[int, ...]) -> int:
+    salt, _, text = key
+    char_bytes = 1 if text.isascii() else _WIDE_CHAR_BYTES
+    return _ENTRY_BYTES + len(salt) + char_bytes * len(text) + _ID_BYTES * len(ids)

@@ -1,0 +1,176 @@
+"""The memory of encoded segments: same ids with and without it, bounded, and each salt for itself."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warmfleet_contracts.chat_template import ChatMessage
+from warmfleet_contracts.errors import PromptError
+from warmfleet_contracts.prompts import PromptEncoder
+from warmfleet_contracts.segment_memory import MIN_SEGMENT_CHARS, SegmentMemory
+from warmfleet_testing.tiny_tokenizer import tiny_prompt_assets, tiny_tokenizer
+
+TOKENIZERS = ("GPT-2", "digits")
+SALTS = (b"", b"a" * 32, b"b" * 32)
+LONG = "the cat sat on the mat. " * 30
+SEGMENTS = st.sampled_from(
+    [
+        LONG,
+        LONG + "x",
+        "é " * MIN_SEGMENT_CHARS,
+        "12 " * MIN_SEGMENT_CHARS,
+        "a" * (MIN_SEGMENT_CHARS - 1),
+        "a" * MIN_SEGMENT_CHARS,
+        LONG + "<|im_end|>" + LONG,
+        "short",
+    ]
+)
+CONTENTS = st.lists(SEGMENTS, min_size=1, max_size=3)
+REQUESTS = st.lists(
+    st.tuples(
+        st.sampled_from(SALTS), st.sampled_from(TOKENIZERS), st.lists(SEGMENTS, min_size=1, max_size=3)
+    ),
+    max_size=12,
+)
+
+
+@cache
+def encoder(shape):
+    digits = {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}]}
+    digits["pretokenizers"].append(tiny_tokenizer()["pre_tokenizer"])
+    parts = {} if shape == "GPT-2" else {"pre_tokenizer": digits}
+    return PromptEncoder.from_assets(tiny_prompt_assets(tokenizer=tiny_tokenizer(**parts)))
+
+
+class Counted:
+    """Encodes by length and remembers what it was asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, text):
+        self.asked.append(text)
+        return list(range(len(text) // 4))
+
+
+@settings(max_examples=100, deadline=None)
+@given(requests=REQUESTS, limit_bytes=st.sampled_from([0, 20_000, 60_000, 10**7]))
+def test_prompts_encode_the_same_with_a_memory_of_any_size(requests, limit_bytes):
+    memory = SegmentMemory(limit_bytes)
+
+    for salt, shape, contents in requests:
+        segments = memory.of_salt(salt)
+        messages = [ChatMessage("user", content) for content in contents]
+        assert encoder(shape).encode_chat(messages, segments) == encoder(shape).encode_chat(messages)
+        assert encoder(shape).encode_text(contents[0], segments) == encoder(shape).encode_text(contents[0])
+        assert memory.held_bytes <= limit_bytes
+
+
+def test_a_long_segment_is_encoded_once():
+    encode, segments = Counted(), SegmentMemory().of_salt(b"a")
+
+    first, second = (segments.encode("t", LONG, encode) for _ in range(2))
+
+    assert encode.asked == [LONG]
+    assert list(first) == list(second)
+
+
+def test_a_segment_that_another_salt_has_sent_is_encoded_again():
+    encode, memory = Counted(), SegmentMemory()
+
+    for salt in SALTS * 2:
+        memory.of_salt(salt).encode("t", LONG, encode)
+
+    assert encode.asked == [LONG] * len(SALTS)
+
+
+def test_a_segment_of_another_tokenizer_is_encoded_again():
+    encode, segments = Counted(), SegmentMemory().of_salt(b"a")
+
+    for tokenizer in ("t", "u", "t", "u"):
+        segments.encode(tokenizer, LONG, encode)
+
+    assert encode.asked == [LONG] * 2
+
+
+def test_short_text_is_not_remembered():
+    encode, memory = Counted(), SegmentMemory()
+
+    memory.of_salt(b"a").encode("t", "a" * (MIN_SEGMENT_CHARS - 1), encode)
+
+    assert (memory.count, memory.held_bytes) == (0, 0)
+
+
+def test_the_segment_that_was_not_used_for_longest_goes_first():
+    encode = Counted()
+    texts = [letter * 1000 for letter in "abc"]
+    measure = SegmentMemory()
+    measure.of_salt(b"a").encode("t", texts[0], encode)
+    memory = SegmentMemory(2 * measure.held_bytes)
+    segments = memory.of_salt(b"a")
+
+    segments.encode("t", texts[0], encode)
+    segments.encode("t", texts[1], encode)
+    segments.encode("t", texts[0], encode)
+    segments.encode("t", texts[2], encode)
+    assert memory.count == 2
+    encode.asked.clear()
+    segments.encode("t", texts[0], encode)
+    segments.encode("t", texts[1], encode)
+
+    assert encode.asked == [texts[1]]
+
+
+def test_a_segment_larger_than_the_memory_drives_nothing_out():
+    encode, memory = Counted(), SegmentMemory(20_000)
+    segments = memory.of_salt(b"a")
+    segments.encode("t", "a" * 1000, encode)
+
+    segments.encode("t", "b" * 100_000, encode)
+
+    assert memory.count == 1
+    assert 0 < memory.held_bytes <= 20_000
+
+
+def test_a_prompt_that_cannot_be_encoded_leaves_nothing_behind():
+    memory = SegmentMemory()
+
+    for _ in range(2):
+        with pytest.raises(PromptError):
+            encoder("GPT-2").encode_text("\ud800" * 1000, memory.of_salt(b"a"))
+
+    assert memory.count == 0
+
+
+def test_changing_the_ids_of_a_prompt_changes_no_later_prompt():
+    segments = SegmentMemory().of_salt(b"a")
+    first = encoder("GPT-2").encode_text(LONG, segments)
+    expected = list(first)
+
+    first.clear()
+
+    assert encoder("GPT-2").encode_text(LONG, segments) == expected
+
+
+def test_threads_that_encode_and_drive_out_at_once_get_the_right_ids():
+    memory = SegmentMemory(40_000)
+    texts = [letter * 1000 for letter in "abcdefgh"]
+    start = threading.Barrier(4)
+
+    def work(turn):
+        start.wait(timeout=10)
+        segments = memory.of_salt(b"a")
+        for step in range(2000):
+            text = texts[(turn + step * (turn + 1)) % len(texts)]
+            ids = segments.encode("t", text, lambda text: [ord(text[0])] * 250)
+            assert ids[0] == ord(text[0])
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(work, range(4)))
+
+    assert 0 < memory.held_bytes <= 40_000
+    assert memory.count > 0
