@@ -18,6 +18,8 @@ MIN_SEGMENT_CHARS: Final = 512
 """Shorter text is encoded about as fast as it is looked up, and there is much more of it."""
 SEGMENT_MEMORY_BYTES: Final = 64 * 1024 * 1024
 """At the least some 700 system prompts of 2,000 tokens."""
+_LARGEST_SHARE: Final = 8
+"""One segment takes up at most this part of the memory: a single prompt does not drive out all others."""
 _ID_BYTES: Final = 40
 """A place in a tuple and an integer of its own; most share theirs with the tokenizer's table."""
 _WIDE_CHAR_BYTES: Final = 8
@@ -60,7 +62,7 @@ class SegmentMemory:
 
     def _remember(self, key: _Key, ids: tuple[int, ...]) -> None:
         size_bytes = _size_bytes(key, ids)
-        if size_bytes > self._limit_bytes:
+        if size_bytes * _LARGEST_SHARE > self._limit_bytes:
             return
         with self._changes:
             if key in self._entries:  # two threads have encoded it at once

@@ -58,7 +58,7 @@ class Counted:
 
 
 @settings(max_examples=100, deadline=None)
-@given(requests=REQUESTS, limit_bytes=st.sampled_from([0, 20_000, 60_000, 10**7]))
+@given(requests=REQUESTS, limit_bytes=st.sampled_from([0, 200_000, 500_000, 10**7]))
 def test_prompts_encode_the_same_with_a_memory_of_any_size(requests, limit_bytes):
     memory = SegmentMemory(limit_bytes)
 
@@ -107,17 +107,15 @@ def test_short_text_is_not_remembered():
 
 def test_the_segment_that_was_not_used_for_longest_goes_first():
     encode = Counted()
-    texts = [letter * 1000 for letter in "abc"]
+    texts = [letter * 1000 for letter in "abcdefghi"]
     measure = SegmentMemory()
     measure.of_salt(b"a").encode("t", texts[0], encode)
-    memory = SegmentMemory(2 * measure.held_bytes)
+    memory = SegmentMemory(8 * measure.held_bytes)
     segments = memory.of_salt(b"a")
 
-    segments.encode("t", texts[0], encode)
-    segments.encode("t", texts[1], encode)
-    segments.encode("t", texts[0], encode)
-    segments.encode("t", texts[2], encode)
-    assert memory.count == 2
+    for text in (*texts[:8], texts[0], texts[8]):
+        segments.encode("t", text, encode)
+    assert memory.count == 8
     encode.asked.clear()
     segments.encode("t", texts[0], encode)
     segments.encode("t", texts[1], encode)
@@ -125,15 +123,15 @@ def test_the_segment_that_was_not_used_for_longest_goes_first():
     assert encode.asked == [texts[1]]
 
 
-def test_a_segment_larger_than_the_memory_drives_nothing_out():
-    encode, memory = Counted(), SegmentMemory(20_000)
+def test_a_segment_larger_than_an_eighth_of_the_memory_drives_nothing_out():
+    encode, memory = Counted(), SegmentMemory(100_000)
     segments = memory.of_salt(b"a")
     segments.encode("t", "a" * 1000, encode)
 
-    segments.encode("t", "b" * 100_000, encode)
+    segments.encode("t", "b" * 2000, encode)
 
     assert memory.count == 1
-    assert 0 < memory.held_bytes <= 20_000
+    assert 0 < memory.held_bytes <= 100_000
 
 
 def test_a_prompt_that_cannot_be_encoded_leaves_nothing_behind():
@@ -157,8 +155,8 @@ def test_changing_the_ids_of_a_prompt_changes_no_later_prompt():
 
 
 def test_threads_that_encode_and_drive_out_at_once_get_the_right_ids():
-    memory = SegmentMemory(40_000)
-    texts = [letter * 1000 for letter in "abcdefgh"]
+    memory = SegmentMemory(100_000)
+    texts = [letter * 1000 for letter in "abcdefghijklm"]
     start = threading.Barrier(4)
 
     def work(turn):
@@ -172,5 +170,5 @@ def test_threads_that_encode_and_drive_out_at_once_get_the_right_ids():
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(work, range(4)))
 
-    assert 0 < memory.held_bytes <= 40_000
+    assert 0 < memory.held_bytes <= 100_000
     assert memory.count > 0

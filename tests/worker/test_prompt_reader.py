@@ -1,0 +1,44 @@
+"""What a worker remembers of prompts belongs to the salt of the dispatch."""
+
+import json
+
+from warmfleet_contracts.openai import decode_chat_request
+from warmfleet_contracts.prompts import PromptEncoder
+from warmfleet_contracts.segment_memory import SegmentMemory
+from warmfleet_testing.tiny_tokenizer import tiny_prompt_assets
+from warmfleet_worker.engine_messages import EngineReady
+from warmfleet_worker.server.requests import DispatchHeaders, PromptReader
+
+READY = EngineReady(
+    epoch="life-1",
+    identity=bytes(16),
+    block_size_tokens=16,
+    window_tokens=0,
+    total_blocks=1000,
+    kv_bytes_per_token=512,
+    max_model_length_tokens=8192,
+    max_batched_tokens=0,
+    max_running_sequences=8,
+    dtype="Float32",
+    device="cpu",
+    vocabulary_size=1024,
+)
+
+
+async def test_each_dispatch_salt_and_each_body_salt_remembers_for_itself() -> None:
+    encoder, memory = PromptEncoder.from_assets(tiny_prompt_assets()), SegmentMemory()
+    reader = PromptReader(encoder, READY, memory)
+    body = {"model": "m", "messages": [{"role": "system", "content": "the cat sat. " * 50}]}
+    plain = decode_chat_request(json.dumps(body).encode())
+    salted = decode_chat_request(json.dumps(body | {"cache_salt": "mine"}).encode())
+    router = [DispatchHeaders(salt=salt) for salt in (b"a" * 32, b"b" * 32)]
+    counts = []
+
+    for request, dispatch in [(plain, router[0]), (plain, router[1]), (plain, DispatchHeaders())] * 2:
+        (sequence,) = await reader.chat(request, dispatch)
+        assert list(sequence.prompt_token_ids) == encoder.encode_chat(request.messages)
+        counts.append(memory.count)
+    await reader.chat(salted, DispatchHeaders())
+
+    assert counts == [1, 2, 3, 3, 3, 3]
+    assert memory.count == 4
