@@ -48,6 +48,7 @@ NORMAL_RATIO: Final = 0.5
 SETTLING: Final = 1 / 3
 """Part of a phase that is not counted: the queue fills, caches warm up."""
 SAMPLE_SECONDS: Final = 0.1
+STANDING_SECONDS: Final = 1.0
 MIN_GOODPUT_RATIO: Final = 0.9
 MAX_REFUSAL_MS: Final = 50.0
 MAX_RECOVERY_SECONDS: Final = 10.0
@@ -137,10 +138,21 @@ class Watched:
         return mean([one.worker_running for one in self.samples if since <= one.at < until])
 
     def recovered_after_seconds(self, phase: Phase, *, normal_held: int) -> float:
-        """From the start of `phase` until, for good, at most `normal_held` wait and nobody is refused."""
-        busy = [one.at for one in self.samples if one.held_requests > normal_held]
-        refused = [one.due for one in self.sent if one.refused]
-        last = max((at for at in (*busy, *refused) if phase.started <= at < phase.ended), default=None)
+        """From the start of `phase` until, for good, no queue stands and nobody is refused.
+
+        A queue stands while more than `normal_held` wait for at least `STANDING_SECONDS` on end: that one
+        request of a random stream waits for another's prefill is as normal before an overload as after it.
+        """
+        ends = [one.due for one in self.sent if one.refused]
+        since: float | None = None
+        for sample in self.samples:
+            if sample.held_requests <= normal_held:
+                since = None
+                continue
+            since = sample.at if since is None else since
+            if sample.at - since >= STANDING_SECONDS:
+                ends.append(sample.at)
+        last = max((at for at in ends if phase.started <= at < phase.ended), default=None)
         return 0.0 if last is None else last + SAMPLE_SECONDS - phase.started
 
 
