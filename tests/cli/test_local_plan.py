@@ -8,7 +8,13 @@ import pytest
 import yaml
 
 from warmfleet_cli.errors import CliError, ExitCode
-from warmfleet_cli.local.plan import FleetPlan, LocalOptions, plan_fleet, require_local_support
+from warmfleet_cli.local.plan import (
+    MAX_WAIT_SECONDS,
+    FleetPlan,
+    LocalOptions,
+    plan_fleet,
+    require_local_support,
+)
 from warmfleet_contracts.errors import ManifestError
 from warmfleet_contracts.manifests import load_manifest
 from warmfleet_contracts.resources import ModelDeployment
@@ -166,6 +172,7 @@ def test_a_router_understands_every_flag_it_is_given(tmp_path: Path) -> None:
     settings = parse_router_settings(plan.routers[0].argv[3:], {})
 
     assert settings.keys_path == keys
+    assert settings.admission.max_wait_seconds == MAX_WAIT_SECONDS
     assert settings.keys is not None
     assert plan.asks_for_keys
     assert plan.shared_cache == plan.name

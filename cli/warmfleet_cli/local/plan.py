@@ -18,6 +18,9 @@ MAX_LOCAL_ROUTERS: Final = 8
 _WHOLE_CONTEXT_TOKENS: Final = 16_777_216
 """The worker serves the model's own context where that is shorter."""
 
+MAX_WAIT_SECONDS: Final = 60.0
+"""How long a local router lets a request wait. A service refuses early, to be soon itself again; here a
+burst is one person's own, and all of it wants an answer."""
 _CLUSTER_ONLY: Final = (
     "model.cache",
     "engine.image",
@@ -264,6 +267,7 @@ def _plan_router(
         "--endpoints-file": str(endpoints_path),
         "--policy": deployment.spec.routing.policy,
         "--router-id": name,
+        "--max-wait-seconds": f"{MAX_WAIT_SECONDS:g}",
         "--drain-seconds": str(deployment.spec.rollout.drain_timeout_seconds),
     }
     if keys_path is not None:
