@@ -87,7 +87,13 @@ class WatchedFleet:
         """Forget every block; the fleet must be quiet."""
         with self.worker.client() as client:
             client.delete("/internal/cache").raise_for_status()
-        wait_until(lambda: not self.worker.cache()["cached_blocks"], self.worker.cache)
+
+        def forgotten() -> bool:
+            cache = self.worker.cache()
+            # The server's mirror hears of it a moment after the load report.
+            return not cache["cached_blocks"] and not cache["resident_blocks"]
+
+        wait_until(forgotten, self.worker.cache)
 
 
 @contextmanager
