@@ -63,7 +63,7 @@ class AdmissionSettings:
     """Requests that have not ended, held or at a worker, and the bytes of their bodies."""
     max_held: Amount = DEFAULT_HELD
     """Requests that wait for a worker. A tenant among others may have as much as is still free."""
-    max_wait_seconds: float = 4.0
+    max_wait_seconds: float = 3.0
     """Who would wait longer, by the rate at which the queue drains, is refused at the door.
 
     A full queue takes twice as long to empty when arrivals fall to half of what the fleet can do."""
