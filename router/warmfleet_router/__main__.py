@@ -4,7 +4,6 @@ Exit codes: 0 after a drain, 2 when the start was refused.
 """
 
 import asyncio
-import gc
 import signal
 import socket
 import sys
@@ -26,8 +25,6 @@ from warmfleet_router.upstream import require_fast_parser
 
 DESCRIPTORS_EACH: Final = 2
 """The client's connection, and one to a worker."""
-YOUNG_OBJECTS: Final = 10_000
-"""Between collections. A request makes hundreds and leaves hardly one in a cycle."""
 
 log = structlog.get_logger("warmfleet.router")
 
@@ -36,7 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until told to stop; returns the exit code."""
     return_freed_memory()
     settings = parse_settings(arguments)
-    gc.set_threshold(YOUNG_OBJECTS, 20, 20)
     configure_logs(router=settings.router_id)
     try:
         require_fast_parser()

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 import httpx
 
 from warmfleet_contracts.keys import encode_key_file
+from warmfleet_contracts.kv_events import COALESCE_SECONDS
 from warmfleet_testing.plain_http import NO_TLS
 from warmfleet_testing.planted_keys import PlantedKeys
 
@@ -60,15 +61,23 @@ class WholeFleet:
     def wait_until_quiet(self) -> None:
         """Until no request runs and the router holds of each worker what the worker itself says it holds."""
 
-        def is_quiet() -> bool:
-            return all(
+        def seen() -> dict[str, int] | None:
+            endpoints = self.endpoints().values()
+            is_quiet = all(
                 endpoint["ready"]
                 and endpoint["precise"]
                 and endpoint["open_dispatches"] == 0
                 and endpoint["load"].get("running_sequences", 0) == 0
                 and endpoint["resident_blocks"] == self.worker_cache(endpoint)["resident_blocks"]
-                for endpoint in self.endpoints().values()
+                for endpoint in endpoints
             )
+            return {one["name"]: one["resident_blocks"] for one in endpoints} if is_quiet else None
+
+        def is_quiet() -> bool:
+            before = seen()
+            # A worker's server hears of its engine's blocks, and a router of them, up to 20 ms late.
+            time.sleep(2 * COALESCE_SECONDS)
+            return before is not None and seen() == before
 
         wait_for(is_quiet, "the fleet is quiet")
 
