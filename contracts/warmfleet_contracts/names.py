@@ -22,3 +22,57 @@ LOCAL_WORKER_PORT: Final = 8100
 
 MAX_DEPLOYMENT_NAME_LENGTH: Final = 52
 """Children are named after their deployment; a label value ends at 63 characters."""
+
+# The group and what belongs to it in a cluster.
+GROUP: Final = "warmfleet.dev"
+VERSION: Final = "v1alpha1"
+PLURAL: Final = "modeldeployments"
+FIELD_MANAGER: Final = "warmfleet-operator"
+STATUS_FIELD_MANAGER: Final = "warmfleet-operator-status"
+
+# Labels. Selectors are immutable in a Deployment: these two never change.
+MODEL_DEPLOYMENT_LABEL: Final = "warmfleet.dev/model-deployment"
+COMPONENT_LABEL: Final = "warmfleet.dev/component"
+REVISION_LABEL: Final = "warmfleet.dev/revision"
+"""Hash of the pod template; on pods only, in no selector."""
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY: Final = "warmfleet"
+NAME_LABEL: Final = "app.kubernetes.io/name"
+INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
+PART_OF_LABEL: Final = "app.kubernetes.io/part-of"
+WORKER_COMPONENT: Final = "worker"
+MODEL_FETCH_COMPONENT: Final = "model-fetch"
+ROUTER_COMPONENT: Final = "router"
+OPERATOR_COMPONENT: Final = "operator"
+
+# Containers, volumes and ports of a worker pod.
+ENGINE_CONTAINER: Final = "engine"
+MODEL_FETCH_CONTAINER: Final = "model-fetch"
+ROUTER_CONTAINER: Final = "router"
+OPERATOR_CONTAINER: Final = "operator"
+MODEL_VOLUME: Final = "model"
+MODEL_MOUNT_PATH: Final = "/models"
+HTTP_PORT_NAME: Final = "http"
+WORKER_PORT: Final = 8000
+OPERATOR_HEALTH_PORT: Final = 8081
+OPERATOR_METRICS_PORT: Final = 8082
+
+# Secrets of a release, and the one in each namespace that holds models.
+ROOT_KEYS_WORKER_TOKEN: Final = "worker-token-root"  # noqa: S105 - a key in a Secret, not a token
+ROOT_KEYS_SALT: Final = "salt-key"
+ROOT_KEYS_OPERATOR_TOKEN: Final = "operator-token"  # noqa: S105 - as above
+NAMESPACE_SECRET: Final = "warmfleet-worker-key"  # noqa: S105 - a Secret's name
+NAMESPACE_SECRET_KEY: Final = "namespace-key"  # noqa: S105 - a key in a Secret, not a token
+
+# Environment of cluster processes.
+POD_UID_VARIABLE: Final = "WARMFLEET_POD_UID"
+POD_NAMESPACE_VARIABLE: Final = "WARMFLEET_POD_NAMESPACE"
+POD_NAME_VARIABLE: Final = "WARMFLEET_POD_NAME"
+NAMESPACE_KEY_VARIABLE: Final = "WARMFLEET_NAMESPACE_KEY"
+"""Hex. A worker derives its own token from it and its pod's uid."""
+WORKER_TOKEN_ROOT_VARIABLE: Final = "WARMFLEET_WORKER_TOKEN_ROOT"  # noqa: S105 - the variable's name
+"""Hex. Routers and the operator derive every worker's token from it."""
+OPERATOR_TOKEN_VARIABLE: Final = "WARMFLEET_OPERATOR_TOKEN"  # noqa: S105 - the variable's name
+"""Bearer token by which routers know the operator: `/internal/` and `/metrics`, no inference."""
+IMAGE_MODELS_VARIABLE: Final = "WARMFLEET_IMAGE_MODELS"
+"""A warmfleet home inside the image, with the models that were baked in; read-only."""

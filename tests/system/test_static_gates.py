@@ -9,7 +9,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES: Final = sorted(
-    path for part in ("contracts", "router", "worker", "cli") for path in (ROOT / part).rglob("*.py")
+    path
+    for part in ("contracts", "operator", "router", "worker", "devcluster", "cli")
+    for path in (ROOT / part).rglob("*.py")
 )
 FORBIDDEN_MODULES: Final = frozenset(
     {

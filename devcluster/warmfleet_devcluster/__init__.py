@@ -1,0 +1,1 @@
+"""A real Kubernetes control plane without containers, for tests, laptops and teaching."""

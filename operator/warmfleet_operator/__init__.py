@@ -1,0 +1,1 @@
+"""Kubernetes operator: reconciles ModelDeployments into workers."""
