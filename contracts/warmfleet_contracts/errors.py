@@ -6,6 +6,7 @@ WarmfleetError
 ├── RequestError           a request is refused; carries the OpenAI error fields and the HTTP status
 ├── ManifestError          a ModelDeployment manifest is invalid
 ├── KeyFileError           a file of API keys is invalid
+├── SecretError            a secret in the environment is unusable
 └── ModelError             a model's files are missing, damaged or not supported
 """
 
@@ -28,6 +29,10 @@ class ManifestError(WarmfleetError):
 
 class KeyFileError(WarmfleetError):
     """A file of API keys is invalid or cannot be changed as asked; the text names the field."""
+
+
+class SecretError(WarmfleetError):
+    """A secret in the environment is unusable; the text names its variable and nothing of its content."""
 
 
 class ModelError(WarmfleetError):

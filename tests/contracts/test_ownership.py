@@ -1,0 +1,80 @@
+"""Name ownership against a restatement that looks at each name alone."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmfleet_contracts.ownership import Claim, owned_names, owners
+
+NAMES = st.sampled_from(["chat", "code", "meta-llama/tiny", "team-a/m", "team-b/m"])
+CLAIMS = st.lists(
+    st.builds(
+        Claim,
+        namespace=st.sampled_from(["team-a", "team-b"]),
+        name=st.sampled_from(["m", "n", "o"]),
+        uid=st.sampled_from([f"uid-{number}" for number in range(8)]),
+        created=st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z", "2026-10-01T00:00:00Z"]),
+        served_names=st.lists(NAMES, max_size=3, unique=True).map(tuple),
+    ),
+    max_size=6,
+    unique_by=(lambda claim: claim.uid, lambda claim: claim.qualified_name),
+)
+
+
+def claim(name, **changes):
+    fields = {"namespace": "default", "uid": f"uid-{name}", "created": "2026-01-01T00:00:00Z"}
+    return Claim(**{**fields, "name": name, "served_names": (name,), **changes})
+
+
+@given(CLAIMS)
+def test_every_claimed_name_has_the_owner_that_a_look_at_it_alone_finds(claims):
+    found = owners(claims)
+
+    wanted = {name for claim in claims for name in (claim.qualified_name, *claim.served_names)}
+    assert set(found) == wanted
+    for name in wanted:
+        own = [claim for claim in claims if claim.qualified_name == name]
+        claimants = own or [claim for claim in claims if name in claim.served_names]
+        assert found[name] == min(claimants, key=lambda claim: (claim.created, claim.uid))
+
+
+@given(CLAIMS, st.randoms(use_true_random=False))
+def test_the_order_in_which_claims_are_seen_changes_nothing(claims, order: random.Random):
+    shuffled = list(claims)
+    order.shuffle(shuffled)
+
+    assert owners(shuffled) == owners(claims)
+
+
+@given(CLAIMS)
+def test_every_name_is_listed_at_exactly_one_deployment(claims):
+    owner = owners(claims)
+    names = owned_names(owner)
+
+    assert sorted(name for owned in names.values() for name in owned) == sorted(owner)
+    assert all(owner[name].uid == uid for uid, owned in names.items() for name in owned)
+    assert set(names) == {claim.uid for claim in claims}
+
+
+def test_the_oldest_keeps_a_name_and_the_younger_gets_it_when_the_oldest_goes():
+    older, younger = claim("b"), claim("a", created="2026-01-02T00:00:00Z", served_names=("b",))
+
+    assert owners([younger, older])["b"] is older
+    assert owners([younger])["b"] is younger
+
+
+def test_of_two_made_within_the_same_second_the_lower_uid_decides():
+    first, second = claim("x", uid="1", served_names=("n",)), claim("y", uid="2", served_names=("n",))
+
+    assert owners([second, first])["n"] is first
+
+
+@pytest.mark.parametrize("created", ["2020-01-01T00:00:00Z", "2030-01-01T00:00:00Z"])
+def test_nobody_takes_anothers_qualified_name(created):
+    victim = claim("chat", namespace="team-a")
+    thief = claim("thief", served_names=("team-a/chat",), created=created)
+
+    assert owners([thief, victim])["team-a/chat"] is victim
+    assert owners([thief])["team-a/chat"] is thief
