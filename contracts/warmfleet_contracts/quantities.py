@@ -1,4 +1,4 @@
-"""Kubernetes quantities (`512Mi`, `2G`, `1e9`) as whole bytes."""
+"""Kubernetes quantities: of memory (`512Mi`, `2G`, `1e9`) as whole bytes, of CPU (`1500m`) as cores."""
 
 import re
 from decimal import Decimal
@@ -25,6 +25,7 @@ _QUANTITY: Final = re.compile(
     r"(?P<number>\d{1,19}(\.\d{0,9})?|\.\d{1,9})(?P<suffix>[kMGTPE]|[KMGTPE]i|[eE][+]?\d{1,2})?",
     re.ASCII,
 )
+_CORES: Final = re.compile(r"(?P<number>\d{1,9}(\.\d{0,9})?|\.\d{1,9})(?P<milli>m?)", re.ASCII)
 _MAX_BYTES: Final = 2**63 - 1
 
 
@@ -64,3 +65,17 @@ def format_bytes(size_bytes: int) -> str:
 
 Bytes = Annotated[int, BeforeValidator(parse_bytes), PlainSerializer(format_bytes, return_type=str)]
 """A field that is a quantity in the manifest and an int of bytes in the program."""
+
+
+def parse_cores(quantity: object) -> Decimal:
+    """CPU cores of a quantity as the API server reads it: `1500m` and `1.5` are 1.5.
+
+    Raises:
+        ValueError: not a quantity of cores.
+    """
+    if isinstance(quantity, bool) or not isinstance(quantity, (int, float, str)):
+        raise ValueError("must be a quantity such as 1500m")  # noqa: TRY004 - pydantic reports ValueError
+    match = _CORES.fullmatch(str(quantity))
+    if match is None:
+        raise ValueError(f"{str(quantity)[:40]!r} is not a quantity of cores, such as 2 or 1500m")
+    return Decimal(match["number"]) / (1000 if match["milli"] else 1)

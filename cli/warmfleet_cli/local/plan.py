@@ -12,12 +12,10 @@ from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_contracts.errors import ManifestError
 from warmfleet_contracts.names import LOCAL_HOST
 from warmfleet_contracts.resources import ModelDeployment, Resource
+from warmfleet_contracts.worker_flags import unsupported_engine_fields, worker_flags
 
 MAX_LOCAL_WORKERS: Final = 64
 MAX_LOCAL_ROUTERS: Final = 8
-_WHOLE_CONTEXT_TOKENS: Final = 16_777_216
-"""The worker serves the model's own context where that is shorter."""
-
 MAX_WAIT_SECONDS: Final = 60.0
 """How long a local router lets a request wait. A service refuses early, to be soon itself again; here a
 burst is one person's own, and all of it wants an answer."""
@@ -118,12 +116,6 @@ def require_local_support(deployment: ModelDeployment, *, origin: str, has_keys:
         "spec.model.source.image: images need a cluster; use catalog or localPath": source.image is not None,
         "spec.model.source.persistentVolumeClaim: claims need a cluster; "
         "use catalog or localPath": source.persistent_volume_claim is not None,
-        "spec.engine.weightQuantization: Int8 is not available yet; allowed: None": (
-            spec.engine.weight_quantization != "None"
-        ),
-        f"spec.kvCache.dtype: {spec.kv_cache.dtype} is not available yet; allowed: Auto": (
-            spec.kv_cache.dtype != "Auto"
-        ),
         "spec.kvCache.deviceMemoryPercent: local workers share this machine's memory; use size": (
             spec.kv_cache.device_memory_percent is not None
         ),
@@ -131,6 +123,8 @@ def require_local_support(deployment: ModelDeployment, *, origin: str, has_keys:
     for text, applies in refused.items():
         if applies:
             raise ManifestError(f"{origin}: {text}")
+    for field, text in unsupported_engine_fields(spec):
+        raise ManifestError(f"{origin}: {field}: {text}")
     for variable in spec.engine.env:
         if variable.value_from is not None:
             raise ManifestError(
@@ -226,35 +220,16 @@ def plan_fleet(
 def _plan_worker(
     deployment: ModelDeployment, *, name: str, port: int, uid: str, model_path: Path, threads: int
 ) -> ProcessPlan:
-    spec = deployment.spec
-    flags: dict[str, object] = {
-        "--model": model_path,
-        "--host": LOCAL_HOST,
-        "--port": port,
-        "--uid": uid,
-        "--dtype": spec.engine.dtype,
-        "--kv-cache-bytes": spec.kv_cache.size_bytes,
-        "--block-size-tokens": spec.kv_cache.block_size_tokens,
-        "--max-model-length-tokens": spec.engine.max_model_length_tokens or _WHOLE_CONTEXT_TOKENS,
-        "--max-running-sequences": spec.engine.max_running_sequences,
-        "--max-batched-tokens": spec.engine.max_batched_tokens or 0,
-        "--threads": threads,
-        "--drain-seconds": spec.rollout.drain_timeout_seconds,
-    }
-    argv = [sys.executable, "-m", "warmfleet_worker"]
-    for flag, value in flags.items():
-        argv += [flag, str(value)]
-    for served_name in deployment.served_names:
-        argv += ["--served-name", served_name]
-    if spec.kv_cache.prefix_caching == "Disabled":
-        argv.append("--no-prefix-caching")
+    flags = worker_flags(
+        deployment, model_path=str(model_path), host=LOCAL_HOST, port=port, uid=uid, threads=threads
+    )
     return ProcessPlan(
         name=name,
         role="worker",
-        argv=tuple(argv),
+        argv=(sys.executable, "-m", "warmfleet_worker", *flags),
         port=port,
         uid=uid,
-        environment={variable.name: variable.value or "" for variable in spec.engine.env},
+        environment={variable.name: variable.value or "" for variable in deployment.spec.engine.env},
     )
 
 

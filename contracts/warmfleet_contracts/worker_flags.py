@@ -1,0 +1,59 @@
+"""From a ModelDeployment to the flags of its workers: the same for a local fleet and for a cluster."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from warmfleet_contracts.resources import ModelDeployment, ModelDeploymentSpec
+
+_WHOLE_CONTEXT_TOKENS: Final = 16_777_216
+"""The worker serves the model's own context where that is shorter."""
+
+
+def worker_flags(
+    deployment: ModelDeployment, *, model_path: str, host: str, port: int, uid: str, threads: int
+) -> tuple[str, ...]:
+    """Arguments of `python -m warmfleet_worker`. They hold no secret.
+
+    Args:
+        deployment: without any of `unsupported_engine_fields`.
+        model_path: the model's folder, as the worker sees it.
+        host: address to listen on.
+        port: port to listen on.
+        uid: identity that the worker proves to routers.
+        threads: CPU threads; 0 means all cores.
+    """
+    spec = deployment.spec
+    memory: dict[str, object] = (
+        {"--device-memory-percent": spec.kv_cache.device_memory_percent}
+        if spec.kv_cache.size_bytes is None
+        else {"--kv-cache-bytes": spec.kv_cache.size_bytes}
+    )
+    flags: dict[str, object] = {
+        "--model": model_path,
+        "--host": host,
+        "--port": port,
+        "--uid": uid,
+        "--dtype": spec.engine.dtype,
+        **memory,
+        "--block-size-tokens": spec.kv_cache.block_size_tokens,
+        "--max-model-length-tokens": spec.engine.max_model_length_tokens or _WHOLE_CONTEXT_TOKENS,
+        "--max-running-sequences": spec.engine.max_running_sequences,
+        "--max-batched-tokens": spec.engine.max_batched_tokens or 0,
+        "--threads": threads,
+        "--drain-seconds": spec.rollout.drain_timeout_seconds,
+    }
+    arguments = [text for flag, value in flags.items() for text in (flag, str(value))]
+    for served_name in deployment.served_names:
+        arguments += ["--served-name", served_name]
+    if spec.kv_cache.prefix_caching == "Disabled":
+        arguments.append("--no-prefix-caching")
+    return tuple(arguments)
+
+
+def unsupported_engine_fields(spec: ModelDeploymentSpec) -> Iterator[tuple[str, str]]:
+    """Fields that are valid and that no worker can honour yet: their path, and what is allowed instead."""
+    if spec.engine.weight_quantization != "None":
+        quantization = spec.engine.weight_quantization
+        yield "spec.engine.weightQuantization", f"{quantization} is not available yet; allowed: None"
+    if spec.kv_cache.dtype != "Auto":
+        yield "spec.kvCache.dtype", f"{spec.kv_cache.dtype} is not available yet; allowed: Auto"

@@ -1,0 +1,75 @@
+"""The Job that fills a shared claim with the model, once for all replicas."""
+
+from typing import Final
+
+from warmfleet_contracts.model_fetch import FetchExitCode
+from warmfleet_contracts.names import MODEL_FETCH_COMPONENT, MODEL_FETCH_CONTAINER
+from warmfleet_operator.desired.metadata import Manifest, child, fetch_job_name, fetch_labels
+from warmfleet_operator.desired.model import (
+    cache_claim,
+    fetch_container,
+    fetch_volumes,
+    model_volume,
+    temporary_volume,
+)
+from warmfleet_operator.desired.observed import ObservedDeployment
+from warmfleet_operator.desired.pod_security import pod_security_context
+from warmfleet_operator.desired.template import overlaid_job
+from warmfleet_operator.desired.worker import scheduling
+from warmfleet_operator.settings import OperatorSettings
+
+BACKOFF_LIMIT: Final = 4
+_GRACE_SECONDS: Final = 15
+
+
+def fetch_job(observed: ObservedDeployment, settings: OperatorSettings) -> Manifest | None:
+    """The Job; None where no claim has to be filled. Done, it stays: it says that the model is there.
+
+    Raises:
+        OverlayError: `spec.podTemplate` contradicts what the operator owns.
+    """
+    if not cache_claim(observed):
+        return None
+    template = {
+        "metadata": {"labels": fetch_labels(observed)},
+        "spec": {
+            "automountServiceAccountToken": False,
+            "containers": [fetch_container(observed, settings)],
+            "enableServiceLinks": False,
+            # A failed pod stays, and with it the reason.
+            "restartPolicy": "Never",
+            "securityContext": pod_security_context(writes_claim=True),
+            "serviceAccountName": observed.name,
+            "terminationGracePeriodSeconds": _GRACE_SECONDS,
+            "volumes": [model_volume(observed), temporary_volume(), *fetch_volumes(settings)],
+            **scheduling(observed, settings),
+        },
+    }
+    return child(
+        observed,
+        "batch/v1",
+        "Job",
+        fetch_job_name(observed),
+        MODEL_FETCH_COMPONENT,
+        spec={
+            "activeDeadlineSeconds": observed.spec.rollout.startup_timeout_seconds,
+            "backoffLimit": BACKOFF_LIMIT,
+            "podFailurePolicy": {
+                "rules": [
+                    {
+                        "action": "FailJob",
+                        "onExitCodes": {
+                            "containerName": MODEL_FETCH_CONTAINER,
+                            "operator": "In",
+                            "values": [int(FetchExitCode.USAGE), int(FetchExitCode.REFUSED)],
+                        },
+                    },
+                    {
+                        "action": "Ignore",
+                        "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+                    },
+                ]
+            },
+            "template": overlaid_job(template, observed),
+        },
+    )

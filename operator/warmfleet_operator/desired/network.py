@@ -1,0 +1,110 @@
+"""How workers are found and who may reach them: the Service and the NetworkPolicies."""
+
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from warmfleet_contracts.names import (
+    COMPONENT_LABEL,
+    HTTP_PORT_NAME,
+    INSTANCE_LABEL,
+    MODEL_FETCH_COMPONENT,
+    OPERATOR_COMPONENT,
+    WORKER_PORT,
+)
+from warmfleet_operator.desired.metadata import Manifest, child, fetch_policy_name, selector
+from warmfleet_operator.desired.model import cache_claim, is_fetched
+from warmfleet_operator.desired.observed import ObservedDeployment
+from warmfleet_operator.settings import OperatorSettings
+
+_DNS_PORTS: Final = (53, 5353)
+"""5353: where some distributions' resolvers listen behind port 53 of their Service."""
+
+_HTTPS_PORT: Final = 443
+_HTTP_PORT: Final = 80
+
+_ANYWHERE: Final[list[dict[str, Any]]] = [
+    # Pods, too: a mirror or a proxy may run in this cluster. The cloud's metadata service is neither.
+    {"namespaceSelector": {}},
+    {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}},
+    {"ipBlock": {"cidr": "::/0", "except": ["fd00:ec2::254/128", "fe80::/10"]}},
+]
+
+
+def worker_service(observed: ObservedDeployment) -> Manifest:
+    """Headless: routers read its EndpointSlices and choose a pod themselves."""
+    port = {"name": HTTP_PORT_NAME, "port": WORKER_PORT, "protocol": "TCP", "targetPort": HTTP_PORT_NAME}
+    return child(
+        observed,
+        "v1",
+        "Service",
+        spec={"clusterIP": "None", "ports": [port], "selector": selector(observed.name)},
+    )
+
+
+def network_policies(observed: ObservedDeployment, settings: OperatorSettings) -> list[Manifest]:
+    """Who may reach a worker, and whom it and a fetch may reach; none if they are switched off."""
+    if not settings.network_policies_enabled:
+        return []
+    fetches_by_job = bool(cache_claim(observed))
+    way_out = [_dns()]
+    fetch_way_out = way_out if settings.hub_offline else [*way_out, _hub(settings)]
+    workers = child(
+        observed,
+        "networking.k8s.io/v1",
+        "NetworkPolicy",
+        spec={
+            "podSelector": {"matchLabels": selector(observed.name)},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [_from_release(settings)],
+            "egress": fetch_way_out if is_fetched(observed) and not fetches_by_job else way_out,
+        },
+    )
+    if not fetches_by_job:
+        return [workers]
+    fetch = child(
+        observed,
+        "networking.k8s.io/v1",
+        "NetworkPolicy",
+        fetch_policy_name(observed),
+        MODEL_FETCH_COMPONENT,
+        spec={
+            "podSelector": {"matchLabels": selector(observed.name, MODEL_FETCH_COMPONENT)},
+            "policyTypes": ["Ingress", "Egress"],
+            "egress": fetch_way_out,
+        },
+    )
+    return [workers, fetch]
+
+
+def _from_release(settings: OperatorSettings) -> Manifest:
+    namespace = {"matchLabels": {"kubernetes.io/metadata.name": settings.release_namespace}}
+    operator = {COMPONENT_LABEL: OPERATOR_COMPONENT, INSTANCE_LABEL: settings.release_name}
+    return {
+        "from": [
+            {"namespaceSelector": namespace, "podSelector": {"matchLabels": dict(pods)}}
+            for pods in (settings.router_pod_labels, operator)
+        ],
+        "ports": [{"port": HTTP_PORT_NAME, "protocol": "TCP"}],
+    }
+
+
+def _dns() -> Manifest:
+    # To anywhere: resolvers run on nodes, in other namespaces or at link-local addresses.
+    return {
+        "ports": [{"port": port, "protocol": protocol} for port in _DNS_PORTS for protocol in ("UDP", "TCP")]
+    }
+
+
+def _hub(settings: OperatorSettings) -> Manifest:
+    urls = (settings.hub_endpoint, settings.http_proxy, settings.https_proxy)
+    ports = {_HTTPS_PORT, *(_port(url) for url in urls if url)}
+    return {"to": list(_ANYWHERE), "ports": [{"port": port, "protocol": "TCP"} for port in sorted(ports)]}
+
+
+def _port(url: str) -> int:
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        port = parts.port
+    except ValueError:  # a client of that address fails as well, and says so
+        port = None
+    return port or (_HTTPS_PORT if parts.scheme == "https" else _HTTP_PORT)

@@ -1,0 +1,39 @@
+"""A ModelDeployment as the API server holds it: what the user wrote, and which object it is."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from warmfleet_contracts.manifests import parse_manifest
+from warmfleet_contracts.resources import ModelDeployment, ModelDeploymentSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedDeployment:
+    """A checked ModelDeployment with the metadata that its children need."""
+
+    resource: ModelDeployment
+    namespace: str
+    uid: str
+
+    @classmethod
+    def from_object(cls, raw: Mapping[str, Any]) -> Self:
+        """Read an object of the API server.
+
+        Raises:
+            ManifestError: it is not a ModelDeployment that this version understands.
+        """
+        metadata = raw.get("metadata") or {}
+        return cls(
+            resource=parse_manifest(dict(raw), origin=str(metadata.get("name", "manifest"))),
+            namespace=str(metadata.get("namespace", "")),
+            uid=str(metadata.get("uid", "")),
+        )
+
+    @property
+    def name(self) -> str:
+        return self.resource.metadata.name
+
+    @property
+    def spec(self) -> ModelDeploymentSpec:
+        return self.resource.spec

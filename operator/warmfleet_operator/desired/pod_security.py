@@ -1,0 +1,46 @@
+"""What the restricted Pod Security Standard asks of a pod, as defaults under what a user says.
+
+https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any, Final
+
+from warmfleet_operator.overlay import merge
+
+Manifest = dict[str, Any]
+
+_POD: Final[Manifest] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+_CONTAINER: Final[Manifest] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+CLAIM_GROUP: Final = 65532
+"""Group of the images' user: a claim's root folder belongs to root unless the kubelet gives it away."""
+
+
+def pod_security_context(*, writes_claim: bool = False) -> Manifest:
+    """Of a pod. No user id: images have one, and some clusters choose their own."""
+    context = copy.deepcopy(_POD)
+    if writes_claim:
+        context |= {"fsGroup": CLAIM_GROUP, "fsGroupChangePolicy": "OnRootMismatch"}
+    return context
+
+
+def container_security_context() -> Manifest:
+    """Of our own containers: restricted, and the root file system read-only."""
+    return {**copy.deepcopy(_CONTAINER), "readOnlyRootFilesystem": True}
+
+
+def restrict_containers(pod_spec: Mapping[str, Any]) -> Manifest:
+    """The pod with restricted defaults under the context of every container that says nothing itself."""
+    restricted = dict(pod_spec)
+    for kind in ("initContainers", "containers"):
+        if kind in restricted:
+            restricted[kind] = [
+                {
+                    **container,
+                    "securityContext": merge(_CONTAINER, container.get("securityContext") or {}),
+                }
+                for container in restricted[kind]
+            ]
+    return restricted

@@ -1,0 +1,104 @@
+"""A user's `spec.podTemplate` over a pod of ours, and what it may not touch."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from warmfleet_contracts.names import ENGINE_CONTAINER, GROUP, MODEL_FETCH_CONTAINER
+from warmfleet_operator.desired.errors import OverlayError
+from warmfleet_operator.desired.metadata import Manifest
+from warmfleet_operator.desired.observed import ObservedDeployment
+from warmfleet_operator.desired.pod_security import restrict_containers
+from warmfleet_operator.overlay import merge
+
+_FIELD: Final = "spec.podTemplate"
+_OWN_VARIABLES: Final = "WARMFLEET_"
+_OF_EVERY_POD: Final = ("dnsConfig", "dnsPolicy", "hostAliases", "imagePullSecrets", "securityContext")
+"""Fields of the overlay that concern a fetching Job as much as a worker."""
+
+
+def overlaid(template: Manifest, observed: ObservedDeployment) -> Manifest:
+    """The worker's pod template as the user wants it, restricted where the user says nothing.
+
+    Raises:
+        OverlayError: the overlay cannot be merged, or changes labels, variables or containers that are ours.
+    """
+    merged = merge(template, _overlay(observed), _FIELD)
+    _require_own(template, merged)
+    return {**merged, "spec": restrict_containers(merged["spec"])}
+
+
+def overlaid_job(template: Manifest, observed: ObservedDeployment) -> Manifest:
+    """A fetching Job's pod template, with what the overlay says of every pod and of `model-fetch`.
+
+    Raises:
+        OverlayError: as for the worker.
+    """
+    spec = _overlay(observed).get("spec") or {}
+    partial: Manifest = {name: spec[name] for name in _OF_EVERY_POD if name in spec}
+    containers = [
+        container
+        for container in spec.get("initContainers") or ()
+        if isinstance(container, Mapping) and container.get("name") == MODEL_FETCH_CONTAINER
+    ]
+    if containers:
+        partial["containers"] = containers
+    merged = merge(template, {"spec": partial}, _FIELD)
+    _require_own_variables(template, merged)
+    return {**merged, "spec": restrict_containers(merged["spec"])}
+
+
+def _overlay(observed: ObservedDeployment) -> dict[str, Any]:
+    overlay = observed.spec.pod_template
+    if overlay is None:
+        return {}
+    return {
+        name: value
+        for name, value in (("metadata", overlay.metadata), ("spec", overlay.spec))
+        if value is not None
+    }
+
+
+def _require_own(template: Manifest, merged: Manifest) -> None:
+    _require_own_labels(template, merged)
+    names = {container["name"] for container in _containers(merged, "containers")}
+    if ENGINE_CONTAINER not in names:
+        raise OverlayError(f"{_FIELD}.spec.containers", f"takes away the container {ENGINE_CONTAINER}")
+    _require_own_variables(template, merged)
+
+
+def _require_own_labels(template: Manifest, merged: Manifest) -> None:
+    field = f"{_FIELD}.metadata.labels"
+    owned, labels = template["metadata"]["labels"], merged["metadata"].get("labels", {})
+    for name, value in owned.items():
+        if labels.get(name) != value:
+            raise OverlayError(f"{field}[{name}]", "is set by warmfleet itself, selectors depend on it")
+    for name in sorted(labels.keys() - owned.keys()):
+        if name.split("/")[0] == GROUP:
+            raise OverlayError(f"{field}[{name}]", f"labels of {GROUP} are set by warmfleet itself")
+
+
+def _require_own_variables(template: Manifest, merged: Manifest) -> None:
+    for kind in ("containers", "initContainers"):
+        ours = {item["name"]: _own_variables(item) for item in _containers(template, kind)}
+        for container in _containers(merged, kind):
+            name = container["name"]
+            expected, found = ours.get(name, {}), _own_variables(container)
+            for variable in sorted(expected.keys() | found.keys()):
+                if found.get(variable) != expected.get(variable):
+                    raise OverlayError(
+                        f"{_FIELD}.spec.{kind}[{name}].env[{variable}]",
+                        f"variables that begin with {_OWN_VARIABLES} are set by warmfleet itself",
+                    )
+
+
+def _own_variables(container: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        variable["name"]: variable
+        for variable in container.get("env") or ()
+        if str(variable["name"]).startswith(_OWN_VARIABLES)
+    }
+
+
+def _containers(template: Manifest, kind: str) -> list[dict[str, Any]]:
+    containers: list[dict[str, Any]] = template["spec"].get(kind) or []
+    return containers

@@ -1,0 +1,246 @@
+"""The Deployment of workers and its pod template."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from warmfleet_contracts.model_fetch import TERMINATION_MESSAGE_PATH, model_folder
+from warmfleet_contracts.names import (
+    ENGINE_CONTAINER,
+    HTTP_PORT_NAME,
+    NAMESPACE_KEY_VARIABLE,
+    NAMESPACE_SECRET,
+    NAMESPACE_SECRET_KEY,
+    POD_UID_VARIABLE,
+    SHARED_MEMORY_VOLUME,
+    WORKER_PORT,
+)
+from warmfleet_contracts.quantities import format_bytes, parse_cores
+from warmfleet_contracts.worker_flags import worker_flags
+from warmfleet_operator.desired.metadata import Manifest, child, labels, selector
+from warmfleet_operator.desired.model import (
+    TEMPORARY_PATH,
+    cache_claim,
+    fetch_volumes,
+    init_containers,
+    is_fetched,
+    model_mount,
+    model_volume,
+    temporary_mount,
+    temporary_volume,
+    worker_image,
+)
+from warmfleet_operator.desired.observed import ObservedDeployment
+from warmfleet_operator.desired.pod_security import container_security_context, pod_security_context
+from warmfleet_operator.desired.template import overlaid
+from warmfleet_operator.overlay import merge
+from warmfleet_operator.revision import with_revision
+from warmfleet_operator.settings import OperatorSettings
+
+GRACE_AFTER_DRAIN_SECONDS: Final = 15
+"""Between the end of the drain and SIGKILL: last words, and the engine's own end."""
+
+UNREACHABLE_NODE_SECONDS: Final = 30
+"""A worker of a node that is gone is replaced this soon; Kubernetes' own default is 300."""
+
+_PROBE_TIMEOUT_SECONDS: Final = 5
+_STARTUP_PERIOD_SECONDS: Final = 2
+_PROGRESS_MARGIN_SECONDS: Final = 600
+"""Image pulls and model fetches come before the startup budget."""
+
+
+def replicas(observed: ObservedDeployment) -> int:
+    """Workers that are wanted now. With autoscaling, the first size within its bounds."""
+    spec = observed.spec
+    if spec.suspend:
+        return 0
+    if spec.autoscaling is None:
+        return spec.replicas
+    return max(spec.autoscaling.min_replicas, min(spec.replicas, spec.autoscaling.max_replicas))
+
+
+def worker_deployment(observed: ObservedDeployment, settings: OperatorSettings) -> Manifest:
+    """The Deployment; its pods carry the revision of their template as a label.
+
+    Raises:
+        OverlayError: `spec.podTemplate` contradicts what the operator owns.
+    """
+    rollout = observed.spec.rollout
+    strategy = {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable}
+    return child(
+        observed,
+        "apps/v1",
+        "Deployment",
+        spec={
+            "replicas": replicas(observed),
+            "revisionHistoryLimit": 3,
+            "progressDeadlineSeconds": rollout.startup_timeout_seconds + _PROGRESS_MARGIN_SECONDS,
+            "selector": {"matchLabels": selector(observed.name)},
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": strategy},
+            "template": with_revision(overlaid(pod_template(observed, settings), observed)),
+        },
+    )
+
+
+def pod_template(observed: ObservedDeployment, settings: OperatorSettings) -> Manifest:
+    """A worker pod before the user's overlay."""
+    spec = observed.spec
+    pod: Manifest = {
+        "automountServiceAccountToken": False,
+        "containers": [_engine(observed, settings)],
+        "enableServiceLinks": False,
+        "securityContext": pod_security_context(),
+        "serviceAccountName": observed.name,
+        "terminationGracePeriodSeconds": rollout_grace_seconds(observed),
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": selector(observed.name)},
+                "matchLabelKeys": ["pod-template-hash"],
+            }
+        ],
+        "volumes": _volumes(observed, settings),
+        **scheduling(observed, settings),
+    }
+    if init := init_containers(observed, settings):
+        pod["initContainers"] = init
+    if spec.accelerator is not None and spec.accelerator.runtime_class_name is not None:
+        pod["runtimeClassName"] = spec.accelerator.runtime_class_name
+    annotations = {"kubectl.kubernetes.io/default-container": ENGINE_CONTAINER}
+    return {"metadata": {"labels": labels(observed.name), "annotations": annotations}, "spec": pod}
+
+
+def rollout_grace_seconds(observed: ObservedDeployment) -> int:
+    """From SIGTERM to SIGKILL."""
+    return observed.spec.rollout.drain_timeout_seconds + GRACE_AFTER_DRAIN_SECONDS
+
+
+def scheduling(observed: ObservedDeployment, settings: OperatorSettings) -> Manifest:
+    """Where pods of the deployment may run; a fetch follows its workers, because volumes have zones."""
+    spec = observed.spec
+    secrets = [*settings.image_pull_secrets, *(reference.name for reference in spec.image_pull_secrets)]
+    away = [
+        {
+            "key": f"node.kubernetes.io/{state}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": UNREACHABLE_NODE_SECONDS,
+        }
+        for state in ("not-ready", "unreachable")
+    ]
+    fields: Manifest = {
+        "affinity": spec.affinity,
+        "imagePullSecrets": [{"name": name} for name in dict.fromkeys(secrets)],
+        "nodeSelector": spec.node_selector,
+        "priorityClassName": spec.priority_class_name,
+        "tolerations": [*away, *spec.tolerations],
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _engine(observed: ObservedDeployment, settings: OperatorSettings) -> Manifest:
+    resources = _resources(observed, settings)
+    return {
+        "name": ENGINE_CONTAINER,
+        "image": worker_image(observed, settings),
+        "imagePullPolicy": settings.image_pull_policy,
+        "args": list(
+            worker_flags(
+                observed.resource,
+                model_path=model_folder(observed.spec.model.source),
+                host="0.0.0.0",  # noqa: S104 - routers come from other pods
+                port=WORKER_PORT,
+                uid=f"$({POD_UID_VARIABLE})",
+                threads=_threads(resources),
+            )
+        ),
+        "env": _environment(observed),
+        "ports": [{"name": HTTP_PORT_NAME, "containerPort": WORKER_PORT, "protocol": "TCP"}],
+        "resources": resources,
+        "securityContext": container_security_context(),
+        "terminationMessagePath": TERMINATION_MESSAGE_PATH,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": _mounts(observed),
+        **_probes(observed),
+    }
+
+
+def _environment(observed: ObservedDeployment) -> list[dict[str, Any]]:
+    key = {"name": NAMESPACE_SECRET, "key": NAMESPACE_SECRET_KEY}
+    own: list[dict[str, Any]] = [
+        {"name": POD_UID_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+        {"name": NAMESPACE_KEY_VARIABLE, "valueFrom": {"secretKeyRef": key}},
+        {"name": "HOME", "value": TEMPORARY_PATH},
+    ]
+    theirs = [
+        {"name": variable.name, "value": variable.value or ""}
+        if variable.value_from is None
+        else {"name": variable.name, "valueFrom": variable.value_from}
+        for variable in observed.spec.engine.env
+    ]
+    named = {variable["name"]: variable for variable in own + theirs}
+    return list(named.values())
+
+
+def _resources(observed: ObservedDeployment, settings: OperatorSettings) -> Manifest:
+    resources = dict(observed.spec.resources or settings.default_resources)
+    accelerator = observed.spec.accelerator
+    if accelerator is None:
+        return resources
+    return merge(resources, {"limits": {accelerator.resource_name: str(accelerator.count)}})
+
+
+def _threads(resources: Mapping[str, Any]) -> int:
+    """CPU threads of the engine: as many as its limit has cores; 0, all of the node's, without a limit."""
+    limits = resources.get("limits")
+    try:
+        cores = parse_cores(limits["cpu"]) if isinstance(limits, Mapping) and "cpu" in limits else None
+    except ValueError:
+        return 0  # the API server refuses the quantity, and says so better
+    return 0 if cores is None else max(1, math.floor(cores))
+
+
+def _probes(observed: ObservedDeployment) -> Manifest:
+    def get(path: str, period_seconds: int, failures: int) -> Manifest:
+        return {
+            "httpGet": {"path": path, "port": HTTP_PORT_NAME, "scheme": "HTTP"},
+            "periodSeconds": period_seconds,
+            "timeoutSeconds": _PROBE_TIMEOUT_SECONDS,
+            "failureThreshold": failures,
+            "successThreshold": 1,
+        }
+
+    budget = observed.spec.rollout.startup_timeout_seconds
+    return {
+        "startupProbe": get(
+            "/readyz", _STARTUP_PERIOD_SECONDS, max(1, math.ceil(budget / _STARTUP_PERIOD_SECONDS))
+        ),
+        "readinessProbe": get("/readyz", 5, 2),
+        # Speaks only for the step watchdog: an overloaded or draining worker is alive.
+        "livenessProbe": get("/livez", 10, 3),
+    }
+
+
+def _shared_memory(observed: ObservedDeployment) -> Manifest | None:
+    accelerator = observed.spec.accelerator
+    if accelerator is None or accelerator.shared_memory_size is None:
+        return None
+    limit = format_bytes(accelerator.shared_memory_size)
+    return {"name": SHARED_MEMORY_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": limit}}
+
+
+def _volumes(observed: ObservedDeployment, settings: OperatorSettings) -> list[Manifest]:
+    volumes = [model_volume(observed), temporary_volume()]
+    if is_fetched(observed) and not cache_claim(observed):
+        volumes += fetch_volumes(settings)
+    shared_memory = _shared_memory(observed)
+    return volumes if shared_memory is None else [*volumes, shared_memory]
+
+
+def _mounts(observed: ObservedDeployment) -> list[Manifest]:
+    mounts = [model_mount(observed), temporary_mount()]
+    if _shared_memory(observed) is not None:
+        mounts.append({"name": SHARED_MEMORY_VOLUME, "mountPath": "/dev/shm"})  # noqa: S108 - its own
+    return mounts

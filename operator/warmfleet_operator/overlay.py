@@ -1,0 +1,103 @@
+"""A user's overlay over what the operator made: maps merge, null deletes, known lists merge by key.
+
+Like Kubernetes' strategic merge patch, without its directives. Nothing given is changed.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from warmfleet_operator.desired.errors import OverlayError
+
+MAX_DEPTH: Final = 32
+
+_KEYS: Final[Mapping[str, str]] = {
+    "containers": "name",
+    "initContainers": "name",
+    "volumes": "name",
+    "env": "name",
+    "imagePullSecrets": "name",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "ports": "containerPort",
+    "hostAliases": "ip",
+    "topologySpreadConstraints": "topologyKey",
+}
+"""Lists whose items have an identity, and the field that is it."""
+
+_APPENDED: Final = frozenset({"tolerations"})
+"""Lists whose items have none: new ones follow. All other lists are replaced."""
+
+
+def merge(base: Mapping[str, Any], overlay: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """`base` with `overlay` over it, a new value.
+
+    Args:
+        base: what is there.
+        overlay: what is asked for; a field that is None is removed.
+        path: where both stand in the manifest; for errors.
+
+    Raises:
+        OverlayError: a list item lacks the field that identifies it, or a value has the wrong shape.
+    """
+    return _merge_maps(base, overlay, path, 0)
+
+
+def _merge_maps(base: Mapping[str, Any], overlay: Mapping[str, Any], path: str, depth: int) -> dict[str, Any]:
+    if depth > MAX_DEPTH:
+        raise OverlayError(path[:200], f"nested more than {MAX_DEPTH} levels deep")
+    merged = copy.deepcopy(dict(base))
+    for name, value in overlay.items():
+        if value is None:
+            merged.pop(name, None)
+            continue
+        merged[name] = _merge_values(merged.get(name), value, f"{path}.{name}" if path else name, depth + 1)
+    return merged
+
+
+def _merge_values(base: object, value: object, path: str, depth: int) -> object:
+    name = path.rpartition(".")[2]
+    if isinstance(value, Mapping):
+        return _merge_maps(base if isinstance(base, Mapping) else {}, value, path, depth)
+    if name in _KEYS:
+        return _merge_lists(_items(base, path), _items(value, path), _KEYS[name], path, depth)
+    if name in _APPENDED:
+        return _appended(_items(base, path), _items(value, path), path)
+    return copy.deepcopy(value)
+
+
+def _items(value: object, path: str) -> list[dict[str, Any]]:
+    if value is None:
+        return []
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise OverlayError(path, "expected a list")
+    for i, item in enumerate(value):
+        if not isinstance(item, Mapping):
+            raise OverlayError(f"{path}[{i}]", "expected an object")
+    return [dict(item) for item in value]
+
+
+def _merge_lists(
+    base: list[dict[str, Any]], overlay: list[dict[str, Any]], key: str, path: str, depth: int
+) -> list[dict[str, Any]]:
+    merged = copy.deepcopy(base)
+    for i, item in enumerate(overlay):
+        identity = item.get(key)
+        if not isinstance(identity, (str, int)):
+            raise OverlayError(f"{path}[{i}]", f"needs {key}, by which it merges")
+        place = next((j for j, known in enumerate(merged) if known.get(key) == identity), None)
+        where = f"{path}[{identity}]"
+        if place is None:
+            merged.append(_merge_maps({}, item, where, depth))
+        else:
+            merged[place] = _merge_maps(merged[place], item, where, depth)
+    return merged
+
+
+def _appended(base: list[dict[str, Any]], overlay: list[dict[str, Any]], path: str) -> list[dict[str, Any]]:
+    merged = copy.deepcopy(base)
+    for item in overlay:
+        wanted = _merge_maps({}, item, path, 0)
+        if wanted not in merged:
+            merged.append(wanted)
+    return merged
