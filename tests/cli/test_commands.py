@@ -19,9 +19,9 @@ from typer.testing import CliRunner, Result
 
 from warmfleet_cli.__main__ import app
 from warmfleet_cli.errors import ExitCode
-from warmfleet_cli.local.identity import ProcessIdentity, identify
 from warmfleet_cli.local.ports import free_ports
 from warmfleet_cli.local.state import FleetState, ProcessState, RunFolder
+from warmfleet_contracts.process_identity import ProcessIdentity, identify
 from warmfleet_testing.local_fleet import NAME, pids, running, start, stub_plan, wait_for_fleet
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"

@@ -15,7 +15,6 @@ import msgspec
 from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.local.backoff import RestartPolicy
 from warmfleet_cli.local.child import Child
-from warmfleet_cli.local.identity import ProcessIdentity, identify
 from warmfleet_cli.local.liveness import LivenessPolicy, until_lifeless
 from warmfleet_cli.local.log_file import LogFile, worth_quoting
 from warmfleet_cli.local.plan import FleetPlan, ProcessPlan
@@ -28,6 +27,7 @@ from warmfleet_cli.local.state import (
     unwritable,
 )
 from warmfleet_contracts.names import API_KEY_VARIABLE, SALT_KEY_VARIABLE, WORKER_TOKEN_VARIABLE
+from warmfleet_contracts.process_identity import ProcessIdentity, identify
 
 _READY_POLL_SECONDS: Final = 0.1
 _PROBE_TIMEOUT_SECONDS: Final = 5.0

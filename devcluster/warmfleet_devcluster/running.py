@@ -1,0 +1,127 @@
+"""A devcluster seen by whoever starts it: start a supervisor, hear its news, ask it to end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from warmfleet_contracts.process_identity import is_alive, send_signal
+from warmfleet_devcluster.errors import (
+    AlreadyRunningError,
+    BinariesMissingError,
+    DevclusterError,
+    NotPermittedError,
+    PortBusyError,
+    StartFailedError,
+)
+from warmfleet_devcluster.settings import DevclusterSettings
+from warmfleet_devcluster.state import StateFolder
+from warmfleet_devcluster.supervisor import Failure, Progress, Ready
+
+_STOP_SECONDS: Final = 60.0
+_POLL_SECONDS: Final = 0.05
+_ERRORS: Final[dict[str, type[DevclusterError]]] = {
+    kind.__name__: kind
+    for kind in (
+        AlreadyRunningError,
+        BinariesMissingError,
+        DevclusterError,
+        NotPermittedError,
+        PortBusyError,
+        StartFailedError,
+    )
+}
+
+
+def start_supervisor(
+    settings: DevclusterSettings, report: Callable[[str], None]
+) -> "subprocess.Popen[bytes]":
+    """Start a supervisor in a session of its own; returns when its devcluster is ready.
+
+    Raises:
+        DevclusterError: the devcluster did not start; nothing of it is left running.
+    """
+    if os.geteuid() != 0:
+        raise NotPermittedError(
+            "a devcluster needs root, to make network namespaces and mounts",
+            advice="run it as root, for instance with sudo",
+        )
+    folder = StateFolder(settings.state)
+    settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with folder.supervisor_log.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "warmfleet_devcluster.supervisor"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        _tell(process, settings)
+        _hear(process, report)
+    except BaseException:
+        process.terminate()
+        process.wait(_STOP_SECONDS)
+        raise
+    finally:
+        assert process.stdout is not None
+        process.stdout.close()
+    if not settings.attached:
+        assert process.stdin is not None
+        process.stdin.close()
+    assert folder.read() is not None
+    return process
+
+
+def stop_devcluster(folder: StateFolder) -> bool:
+    """End the devcluster in `folder`, or tidy up after one that died; False if there is none.
+
+    Raises:
+        DevclusterError: it does not end.
+    """
+    state = folder.read()
+    if state is None:
+        return False
+    if not send_signal(state.supervisor, signal.SIGTERM):
+        with folder.locked():
+            folder.end_leftovers()
+            folder.clear(keep_logs=True)
+        return True
+    deadline = time.monotonic() + _STOP_SECONDS
+    while is_alive(state.supervisor):
+        if time.monotonic() > deadline:
+            raise DevclusterError(f"the devcluster has not ended after {_STOP_SECONDS:g} s")
+        time.sleep(_POLL_SECONDS)
+    return True
+
+
+def _tell(process: "subprocess.Popen[bytes]", settings: DevclusterSettings) -> None:
+    assert process.stdin is not None
+    process.stdin.write(msgspec.json.encode(settings, enc_hook=_encode_path))
+    process.stdin.flush()
+
+
+def _hear(process: "subprocess.Popen[bytes]", report: Callable[[str], None]) -> None:
+    assert process.stdout is not None
+    decoder = msgspec.json.Decoder(Progress | Ready | Failure)
+    for line in process.stdout:
+        match decoder.decode(line):
+            case Progress(text):
+                report(text)
+            case Failure(kind, text, advice):
+                process.wait()
+                raise _ERRORS[kind](text, advice=advice)
+            case Ready():
+                return
+    raise StartFailedError(f"the supervisor ended with code {process.wait()} before the devcluster was ready")
+
+
+def _encode_path(value: Any) -> str:
+    assert isinstance(value, Path), value
+    return str(value)

@@ -1,0 +1,40 @@
+"""What a devcluster is asked to be."""
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from warmfleet_devcluster.addresses import MAX_NODES
+from warmfleet_devcluster.errors import DevclusterError
+
+MAX_HOLLOW_NODES: Final = 200
+
+
+class DevclusterSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One devcluster. Everything it writes is below `state`."""
+
+    state: Path
+    home: Path
+    """The warmfleet home: its models are what the images hold, its `controlplane` the programs."""
+    binaries: Path
+    nodes: int = 2
+    """Process nodes; without any, no pod ever runs."""
+    pretend: dict[str, int] = {}
+    """Extended resources that every process node claims to have, as `nvidia.com/gpu`: 2."""
+    hollow: int = 0
+    """Hollow nodes, whose pods become ready without running."""
+    api_port: int = 0
+    """Port of the API server on the host's loopback; 0 takes a free one."""
+    attached: bool = False
+    """Whether the devcluster ends when the standard input of its supervisor does."""
+    ready_seconds: float = 120.0
+    """Most seconds until everything is ready."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.nodes <= MAX_NODES:
+            raise DevclusterError(f"a devcluster has 0 to {MAX_NODES} process nodes, not {self.nodes}")
+        if not 0 <= self.hollow <= MAX_HOLLOW_NODES:
+            raise DevclusterError(f"a devcluster has 0 to {MAX_HOLLOW_NODES} hollow nodes, not {self.hollow}")
+        if any(amount < 0 for amount in self.pretend.values()):
+            raise DevclusterError("a node cannot pretend to have less than nothing")
