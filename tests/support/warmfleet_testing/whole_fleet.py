@@ -68,7 +68,7 @@ class WholeFleet:
                 and endpoint["precise"]
                 and endpoint["open_dispatches"] == 0
                 and endpoint["load"].get("running_sequences", 0) == 0
-                and endpoint["resident_blocks"] == self.worker_cache(endpoint)["resident_blocks"]
+                and self._is_mirrored(endpoint)
                 for endpoint in endpoints
             )
             return {one["name"]: one["resident_blocks"] for one in endpoints} if is_quiet else None
@@ -80,6 +80,11 @@ class WholeFleet:
             return before is not None and seen() == before
 
         wait_for(is_quiet, "the fleet is quiet")
+
+    def _is_mirrored(self, endpoint: dict[str, Any]) -> bool:
+        """Whether the router's view is of the engine that runs now, and of all its blocks."""
+        cache = self.worker_cache(endpoint)
+        return all(endpoint[field] == cache[field] for field in ("epoch", "resident_blocks"))
 
     def worker_cache(self, endpoint: dict[str, Any]) -> dict[str, Any]:
         """`GET /internal/cache` of one worker."""
@@ -151,14 +156,27 @@ def whole_fleet(
 
 
 def wait_for(found: Callable[[], Found], what: str, *, seconds: float = 30) -> Found:
-    """The first truthy value of `found`."""
+    """The first truthy value of `found`; a process that is down or starting, whom it asks, says "not yet"."""
     deadline = time.monotonic() + seconds
     while True:
-        value = found()
+        value, why = _try(found)
         if value:
             return value
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s: {what}") from why
         time.sleep(0.02)
+
+
+def _try(found: Callable[[], Found]) -> tuple[Found | None, httpx.HTTPError | None]:
+    """The value of `found`, or why nobody answered it."""
+    try:
+        return found(), None
+    except httpx.TransportError as error:
+        return None, error
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+            raise
+        return None, error
 
 
 def kill(pid: int) -> None:
