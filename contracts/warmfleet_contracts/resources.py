@@ -2,9 +2,10 @@
 
 The same resource drives `warmfleet up` and the operator. Fields are camelCase in the manifest; whatever is
 not a field is refused, so that a misspelt knob never counts as set. `manifests.py` reads one from YAML.
+crds/warmfleet.dev_modeldeployments.yaml says the same to the API server, and a test compares the two.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
@@ -36,16 +37,28 @@ Switch = Literal["Enabled", "Disabled"]
 ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 ServedName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$", max_length=128)]
 Labels = Annotated[dict[str, str], Field(max_length=64)]
+LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
 Opaque = Annotated[dict[str, Any], Field(max_length=64)]
 """A Kubernetes object that is passed on as it stands; the API server checks it."""
+_MOST_BYTES: Final = 2**50
 
 
 class Resource(BaseModel):
-    """A part of the manifest: frozen, camelCase, unknown fields and wrong types refused."""
+    """A part of the manifest: frozen, camelCase, unknown fields and wrong types refused.
+
+    A field that is null counts as absent, as it does to the API server: `engine:` with nothing under it.
+    """
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, alias_generator=to_camel, validate_by_name=False
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        return {key: item for key, item in value.items() if item is not None}
 
     def chosen(self, *alternatives: str) -> list[str]:
         """Which of the fields are set, by their names in the manifest."""
@@ -64,6 +77,14 @@ class Resource(BaseModel):
             raise ValueError(f"give exactly one of {names}; given: {given}")
 
 
+def _require_distinct(names: Iterable[str], field: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{field} holds {name!r} twice")
+        seen.add(name)
+
+
 def _manifest_name(resource: type[Resource], field: str) -> str:
     return resource.model_fields[field].alias or field
 
@@ -72,7 +93,9 @@ class SecretKeyReference(Resource):
     """One key of a Secret in the same namespace."""
 
     name: ObjectName = Field(description="Name of the Secret.")
-    key: str = Field(min_length=1, max_length=253, description="Key inside the Secret.")
+    key: str = Field(
+        min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$", description="Key inside the Secret."
+    )
 
 
 class NameReference(Resource):
@@ -91,11 +114,14 @@ class HuggingFaceSource(Resource):
     """A repository on the Hugging Face hub, pinned to one commit."""
 
     repository: str = Field(
-        pattern=r"^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$", max_length=192, description="`owner/name`."
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*$",
+        max_length=192,
+        description="--model: `owner/name`.",
     )
     revision: str = Field(
         pattern=r"^[0-9a-f]{40}$",
-        description="Full commit hash; a branch could move under a fleet.",
+        max_length=40,
+        description="--revision: full commit hash; a branch could move under a fleet.",
     )
     token_secret_ref: SecretKeyReference | None = Field(
         default=None, description="Token for a private or gated repository. Default: anonymous."
@@ -105,7 +131,12 @@ class HuggingFaceSource(Resource):
 class ImageSource(Resource):
     """An OCI image whose root holds the model's files."""
 
-    reference: str = Field(min_length=1, max_length=512, description="Image reference, best with a digest.")
+    reference: str = Field(
+        min_length=1,
+        max_length=512,
+        pattern=r"^[!-~]+$",
+        description="Image reference, best with a digest.",
+    )
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
         default="IfNotPresent", description="When the kubelet pulls the image."
     )
@@ -116,6 +147,12 @@ class PersistentVolumeClaimSource(Resource):
 
     claim_name: ObjectName = Field(description="Name of the PersistentVolumeClaim.")
     sub_path: str = Field(default="", max_length=1024, description="Folder inside the volume; empty = root.")
+
+    @model_validator(mode="after")
+    def _inside(self) -> Self:
+        if self.sub_path.startswith("/") or ".." in self.sub_path.split("/"):
+            raise ValueError("subPath must be relative and must not contain ..")
+        return self
 
 
 class LocalPathSource(Resource):
@@ -152,7 +189,9 @@ class ModelSource(Resource):
 class EmptyDirCache(Resource):
     """Model files on the node's disk, for one pod's life."""
 
-    size_limit: Bytes | None = Field(default=None, ge=1, description="Bytes, as a quantity. Default: none.")
+    size_limit: Bytes | None = Field(
+        default=None, ge=1, le=_MOST_BYTES, description="Bytes, as a quantity to 1Pi. Default: none."
+    )
 
 
 class ClaimCache(Resource):
@@ -180,15 +219,24 @@ class ModelSpec(Resource):
         default=(),
         max_length=8,
         strict=False,
-        description="Values of `model` that requests may use, up to 8. Default: metadata.name.",
+        description="--served-model-name: values of `model` that requests may use, up to 8. "
+        "Default: metadata.name.",
     )
     source: ModelSource = Field(description="Where the files come from.")
     cache: ModelCache | None = Field(default=None, description="Where a cluster keeps them.")
 
     @model_validator(mode="after")
     def _distinct_names(self) -> Self:
-        if len(set(self.served_names)) != len(self.served_names):
-            raise ValueError("servedNames holds a name twice")
+        _require_distinct(self.served_names, "servedNames")
+        return self
+
+    @model_validator(mode="after")
+    def _cache_of_fetched_files(self) -> Self:
+        mounted = self.source.chosen("image", "persistent_volume_claim")
+        if self.cache is not None and mounted:
+            raise ValueError(
+                f"cache is for fetched files; the volume of source.{mounted[0]} is mounted as it is"
+            )
         return self
 
 
@@ -220,7 +268,9 @@ class EngineSpec(Resource):
     type: Annotated[Literal["Warmfleet"], BeforeValidator(_known_engine)] = Field(
         default="Warmfleet", description="Which engine computes: Warmfleet, the one in this project."
     )
-    image: str = Field(default="", max_length=512, description="Worker image; empty = the chart's.")
+    image: str = Field(
+        default="", max_length=512, pattern=r"^[!-~]*$", description="Worker image; empty = the chart's."
+    )
     dtype: Literal["Auto", "BFloat16", "Float16", "Float32"] = Field(
         default="Auto",
         description="--dtype: type of weights and activations. Auto = the device's best.",
@@ -230,7 +280,7 @@ class EngineSpec(Resource):
     )
     max_model_length_tokens: int | None = Field(
         default=None,
-        ge=1,
+        ge=2,
         le=16_777_216,
         description="--max-model-len: prompt and answer together, in tokens. Default: the model's context.",
     )
@@ -247,6 +297,11 @@ class EngineSpec(Resource):
         default=(), max_length=64, strict=False, description="Additional environment, up to 64 variables."
     )
 
+    @model_validator(mode="after")
+    def _distinct_variables(self) -> Self:
+        _require_distinct((variable.name for variable in self.env), "env")
+        return self
+
 
 class KvCacheSpec(Resource):
     """The memory that holds keys and values: exactly one of size, deviceMemoryPercent."""
@@ -255,14 +310,14 @@ class KvCacheSpec(Resource):
         default=None,
         alias="size",
         ge=2**20,
-        le=2**50,
+        le=_MOST_BYTES,
         description="--kv-cache-memory-bytes: bytes per replica, as a quantity from 1Mi to 1Pi.",
     )
     device_memory_percent: int | None = Field(
         default=None,
         ge=1,
         le=95,
-        description="--gpu-memory-utilization: percent of device memory, 1..95.",
+        description="--gpu-memory-utilization: percent of an accelerator's memory, 1..95.",
     )
     dtype: Literal["Auto", "Int8", "Int4"] = Field(
         default="Auto", description="--kv-cache-dtype: type of keys and values. Auto = the engine's dtype."
@@ -340,12 +395,18 @@ class AcceleratorSpec(Resource):
     """The device that a worker pod asks for."""
 
     resource_name: str = Field(
-        default="nvidia.com/gpu", max_length=253, description="Extended resource of the device plugin."
+        default="nvidia.com/gpu",
+        pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
+        max_length=253,
+        description="Extended resource of the device plugin, as domain/name.",
     )
-    count: int = Field(default=1, ge=1, le=64, description="Devices per replica.")
+    count: int = Field(default=1, ge=1, le=64, description="--tensor-parallel-size: devices per replica.")
     runtime_class_name: ObjectName | None = Field(default=None, description="Default: the node's.")
     shared_memory_size: Bytes | None = Field(
-        default=None, ge=1, description="Bytes of /dev/shm, as a quantity. Default: the runtime's."
+        default=None,
+        ge=1,
+        le=_MOST_BYTES,
+        description="Bytes of /dev/shm, as a quantity to 1Pi. Default: the runtime's.",
     )
 
 
@@ -370,7 +431,9 @@ class ModelDeploymentSpec(Resource):
     rollout: RolloutSpec = Field(default_factory=RolloutSpec, description="How replicas are replaced.")
     accelerator: AcceleratorSpec | None = Field(default=None, description="Device per replica.")
     resources: Opaque | None = Field(default=None, description="ResourceRequirements of the engine.")
-    node_selector: Labels | None = Field(default=None, description="Labels that a node must have.")
+    node_selector: Annotated[dict[str, LabelValue], Field(max_length=64)] | None = Field(
+        default=None, description="Labels that a node must have."
+    )
     tolerations: tuple[Opaque, ...] = Field(
         default=(), max_length=64, strict=False, description="Kubernetes tolerations."
     )
@@ -381,6 +444,31 @@ class ModelDeploymentSpec(Resource):
     )
     pod_template: PodTemplate | None = Field(default=None, description="Overlay over the worker pod.")
     suspend: bool = Field(default=False, description="true stops every replica and keeps the resource.")
+
+    @model_validator(mode="after")
+    def _distinct_secrets(self) -> Self:
+        _require_distinct((secret.name for secret in self.image_pull_secrets), "imagePullSecrets")
+        return self
+
+    @model_validator(mode="after")
+    def _replicas_within_autoscaling(self) -> Self:
+        if self.autoscaling is not None and self.replicas > self.autoscaling.max_replicas:
+            raise ValueError(
+                f"replicas {self.replicas} is greater than autoscaling.maxReplicas "
+                f"{self.autoscaling.max_replicas}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _percent_of_a_device(self, validation: ValidationInfo) -> Self:
+        # `warmfleet up` knows no accelerators and refuses the percentage itself, with its own advice.
+        local = (validation.context or {}).get(LOCAL_CONTEXT)
+        if self.kv_cache.device_memory_percent is not None and self.accelerator is None and not local:
+            raise ValueError(
+                "kvCache.deviceMemoryPercent is a share of an accelerator's memory; give accelerator, "
+                "or kvCache.size"
+            )
+        return self
 
 
 class Metadata(Resource):
