@@ -1,7 +1,6 @@
 """What a router is told at its start: by flags, its salt key by the environment, worker tokens by a file."""
 
 import argparse
-import ipaddress
 import os
 import re
 import secrets
@@ -15,8 +14,10 @@ import msgspec
 from warmfleet_contracts.errors import KeyFileError, WarmfleetError
 from warmfleet_contracts.home import warmfleet_home
 from warmfleet_contracts.http.connections import MAX_CONNECTIONS
+from warmfleet_contracts.http.listener import is_loopback
 from warmfleet_contracts.keys import KeyFile, parse_key_file
 from warmfleet_contracts.names import SALT_KEY_VARIABLE
+from warmfleet_contracts.worker_tokens import secret_from_hex
 from warmfleet_router.breakers import BreakerSettings
 from warmfleet_router.cors import is_origin
 from warmfleet_router.discovery import Endpoint, vetted_endpoints
@@ -33,7 +34,6 @@ from warmfleet_router.retry_budget import RetryBudgetSettings
 from warmfleet_router.scorers import POLICIES
 from warmfleet_router.silence import SilenceSettings
 
-MIN_SALT_KEY_BYTES: Final = 16
 MAX_ENDPOINTS_FILE_BYTES: Final = 4 * 1024 * 1024
 _BOUNDS: Final = (
     "max_in_flight",
@@ -112,14 +112,6 @@ def parse_settings(
         return _settings(given, environment)
     except WarmfleetError as error:
         parser.error(str(error))
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def read_endpoints(path: Path) -> list[Endpoint]:
@@ -248,15 +240,7 @@ def _salt_key(environment: Mapping[str, str]) -> tuple[bytes, bool]:
     value = environment.get(SALT_KEY_VARIABLE, "")
     if not value:
         return secrets.token_bytes(32), True
-    try:
-        key = bytes.fromhex(value)
-    except ValueError as error:
-        raise SettingsError(f"${SALT_KEY_VARIABLE}: expected hexadecimal digits") from error
-    if len(key) < MIN_SALT_KEY_BYTES:
-        raise SettingsError(
-            f"${SALT_KEY_VARIABLE}: expected at least {MIN_SALT_KEY_BYTES} bytes, got {len(key)}"
-        )
-    return key, False
+    return secret_from_hex(value, SALT_KEY_VARIABLE), False
 
 
 def _parser() -> argparse.ArgumentParser:

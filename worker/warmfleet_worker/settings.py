@@ -1,20 +1,31 @@
-"""What a worker is told at its start: by flags, and its token by the environment."""
+"""What a worker is told at its start: by flags, and its token by the environment.
+
+On one machine the token is given (`WARMFLEET_WORKER_TOKEN`). In a cluster it is derived from the key of the
+namespace (`WARMFLEET_NAMESPACE_KEY`) and the pod's uid, so that no pod's token stands anywhere.
+"""
 
 import argparse
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, get_args
 
 import msgspec
 
+from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.http.connections import MAX_CONNECTIONS
-from warmfleet_contracts.names import WORKER_TOKEN_VARIABLE
+from warmfleet_contracts.http.listener import is_loopback
+from warmfleet_contracts.names import NAMESPACE_KEY_VARIABLE, POD_UID_VARIABLE, WORKER_TOKEN_VARIABLE
+from warmfleet_contracts.worker_tokens import secret_from_hex, worker_token
 
 Dtype = Literal["Auto", "Float32", "BFloat16", "Float16", "Float64"]
 BLOCK_SIZES: Final = (16, 32, 64, 128)
+
+
+class SettingsError(WarmfleetError):
+    """A flag or a variable is wrong; the text names it."""
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +59,7 @@ class WorkerSettings:
     port: int = 8000
     """0 lets the system choose; the line on stdout says which."""
     uid: str = ""
-    token: bytes = b""
+    token: bytes = field(default=b"", repr=False)
     """Bearer token that callers must present; empty means none."""
     max_live_sequences: int = 1024
     """Sequences waiting or running; the next one is answered 429."""
@@ -75,7 +86,23 @@ def parse_settings(
     arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ
 ) -> WorkerSettings:
     """Settings from the command line; exits with a usage error on a wrong flag."""
-    given = _parser().parse_args(arguments)
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    try:
+        return _settings(given, environment)
+    except WarmfleetError as error:
+        parser.error(str(error))
+
+
+def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> WorkerSettings:
+    uid = given.uid or environment.get(POD_UID_VARIABLE, "")
+    token = _token(uid, environment)
+    if not (token or is_loopback(given.host) or given.allow_anonymous):
+        raise SettingsError(
+            f"--host {given.host}: callers without a token are served on loopback only; "
+            f"${NAMESPACE_KEY_VARIABLE} or ${WORKER_TOKEN_VARIABLE} asks for one, "
+            "--allow-anonymous serves everybody"
+        )
     return WorkerSettings(
         engine=EngineSettings(
             model_path=str(given.model.resolve()),
@@ -91,8 +118,8 @@ def parse_settings(
         served_names=tuple(given.served_name or [given.model.resolve().name]),
         host=given.host,
         port=given.port,
-        uid=given.uid or f"{socket.gethostname()}-{os.getpid()}",
-        token=environment.get(WORKER_TOKEN_VARIABLE, "").encode(),
+        uid=uid or f"{socket.gethostname()}-{os.getpid()}",
+        token=token,
         max_live_sequences=given.max_live_sequences,
         max_connections=given.max_connections,
         max_subscribers=given.max_subscribers,
@@ -103,11 +130,24 @@ def parse_settings(
     )
 
 
+def _token(uid: str, environment: Mapping[str, str]) -> bytes:
+    """What callers must present; empty if the environment says nothing of it."""
+    given, key = environment.get(WORKER_TOKEN_VARIABLE, ""), environment.get(NAMESPACE_KEY_VARIABLE, "")
+    if given and key:
+        raise SettingsError(f"${WORKER_TOKEN_VARIABLE} and ${NAMESPACE_KEY_VARIABLE}: give one of them")
+    if not key:
+        return given.encode()
+    if not uid:
+        raise SettingsError(f"${NAMESPACE_KEY_VARIABLE}: needs the pod's uid in --uid or ${POD_UID_VARIABLE}")
+    return worker_token(secret_from_hex(key, NAMESPACE_KEY_VARIABLE), uid)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m warmfleet_worker",
         description="Serve one model over an OpenAI-compatible API.",
-        epilog=f"The bearer token that callers must present comes from ${WORKER_TOKEN_VARIABLE}.",
+        epilog=f"The bearer token that callers must present comes from ${WORKER_TOKEN_VARIABLE}, "
+        f"or is derived from ${NAMESPACE_KEY_VARIABLE} and the pod's uid.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
@@ -115,7 +155,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--served-name", action="append", help="name clients use (repeatable; default: the folder's)")
     add("--host", default="127.0.0.1", help="address to listen on")
     add("--port", type=_at_least(0), default=8000, help="port to listen on; 0 chooses a free one")
-    add("--uid", default="", help="identity of this process in the fleet")
+    add("--allow-anonymous", action="store_true", help="serve callers without a token beyond loopback")
+    add("--uid", default="", help=f"identity of this process in the fleet (default: ${POD_UID_VARIABLE})")
     add("--kv-cache-bytes", type=_at_least(1), default=256 * 1024 * 1024, help="size of the KV cache")
     add("--block-size-tokens", type=int, choices=BLOCK_SIZES, default=16, help="tokens per KV block")
     add("--dtype", choices=get_args(Dtype), default="Auto", help="type of weights and KV")

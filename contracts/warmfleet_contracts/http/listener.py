@@ -1,5 +1,6 @@
 """The socket that a server listens on, and the line that says where."""
 
+import ipaddress
 import json
 import socket
 import sys
@@ -26,6 +27,14 @@ def listen(host: str, port: int, uid: str) -> socket.socket | None:
         return None
     announce(listener, uid)
     return listener
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def bind(host: str, port: int) -> socket.socket:
