@@ -52,7 +52,6 @@ def test_a_deployment_without_a_claim_has_five_children_of_its_own_name():
     [
         ({"engine": {"weightQuantization": "Int8"}}, "spec.engine.weightQuantization"),
         ({"kvCache": {"size": "1Gi", "dtype": "Int4"}}, "spec.kvCache.dtype"),
-        ({"kvCache": {"deviceMemoryPercent": 80}}, "spec.kvCache.deviceMemoryPercent"),
         ({"accelerator": {"count": 2}}, "spec.accelerator.count"),
     ],
 )

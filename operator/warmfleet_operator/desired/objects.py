@@ -46,10 +46,6 @@ def require_support(observed: ObservedDeployment) -> None:
             "spec.accelerator.count",
             f"is {accelerator.count}; a worker computes on one device, use replicas for more",
         )
-    if accelerator is None and observed.spec.kv_cache.device_memory_percent is not None:
-        raise UnsupportedError(
-            "spec.kvCache.deviceMemoryPercent", "needs spec.accelerator; workers on CPUs take size"
-        )
 
 
 def _service_account(observed: ObservedDeployment) -> Manifest:
