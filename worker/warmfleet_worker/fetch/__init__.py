@@ -1,0 +1,1 @@
+"""`python -m warmfleet_worker.fetch`: brings a model to where a worker will look for it."""

@@ -1,0 +1,96 @@
+"""`python -m warmfleet_worker.fetch`; exit codes are `contracts.model_fetch.FetchExitCode`."""
+
+import errno
+import signal
+import sys
+import types
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NoReturn
+
+import structlog
+
+from warmfleet_contracts.errors import ModelError
+from warmfleet_contracts.http.logs import configure_logs
+from warmfleet_contracts.model_fetch import MAX_TERMINATION_MESSAGE_BYTES, FetchExitCode
+from warmfleet_worker.fetch.catalog import fetch_catalog_model
+from warmfleet_worker.fetch.errors import FetchError
+from warmfleet_worker.fetch.hub import fetch_hub_model
+from warmfleet_worker.fetch.progress import Progress
+from warmfleet_worker.fetch.settings import FetchSettings, parse_settings
+from warmfleet_worker.fetch.store import ModelStore
+from warmfleet_worker.model.manifest import ModelManifest
+
+_WAIT_POLL_SECONDS: Final = 1.0
+
+log = structlog.get_logger("warmfleet.fetch")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fetch, and say how it ended: in the log, and in the pod's termination message."""
+    settings = parse_settings(arguments)
+    configure_logs(model=settings.source)
+    signal.signal(signal.SIGTERM, _on_sigterm)  # process 1 of a container has no default for it
+    try:
+        manifest = fetch(settings)
+    except ModelError as error:
+        code = error.exit_code if isinstance(error, FetchError) else FetchExitCode.FAILED
+        text = f"{settings.source}: {error}"
+        log.error("the model was not fetched", reason=str(error), exit_code=int(code))  # noqa: TRY400
+    except OSError as error:
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        code = FetchExitCode.NO_SPACE if full else FetchExitCode.FAILED
+        text = f"{settings.source}: {error}"
+        log.error("the model was not fetched", reason=str(error), exit_code=int(code))  # noqa: TRY400
+    else:
+        code, text = FetchExitCode.DONE, f"{settings.source}: {manifest.total_bytes} bytes"
+        log.info(
+            "the model is there",
+            folder=str(settings.into),
+            bytes=manifest.total_bytes,
+            digest=manifest.model_digest,
+        )
+    _leave_message(settings.termination_message, text)
+    return int(code)
+
+
+def fetch(settings: FetchSettings) -> ModelManifest:
+    """Make sure that the model lies at `settings.into`; says what it is.
+
+    Raises:
+        ModelError: it does not, and why.
+        OSError: the folder cannot be read or written.
+    """
+    store, progress = ModelStore(settings.into), Progress(settings.timeout_seconds)
+    if settings.wait:
+        while (manifest := store.manifest()) is None:
+            progress.tell("waiting for the Job that fetches the model")
+            progress.sleep(_WAIT_POLL_SECONDS)
+        return manifest
+    with store.locked(progress):
+        if store.manifest() is None:
+            if settings.catalog:
+                fetch_catalog_model(settings, store, progress)
+            else:
+                fetch_hub_model(settings, store, progress)
+    manifest = store.manifest()
+    if manifest is None:
+        raise FetchError("what was fetched is not whole")
+    return manifest
+
+
+def _leave_message(path: Path, text: str) -> None:
+    """For `kubectl describe` and the operator. Outside a pod nobody made the file."""
+    with suppress(OSError):
+        if path.exists():
+            path.write_bytes(text.encode()[:MAX_TERMINATION_MESSAGE_BYTES])
+
+
+def _on_sigterm(number: int, frame: types.FrameType | None) -> NoReturn:
+    del frame
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

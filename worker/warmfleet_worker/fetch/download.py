@@ -1,0 +1,92 @@
+"""One file from the hub into a folder: from where it stopped, no longer than listed, and checked."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Final
+
+from warmfleet_worker.fetch.errors import FetchError
+from warmfleet_worker.fetch.hub_client import HubClient, TransientError, retried
+from warmfleet_worker.fetch.progress import Progress
+from warmfleet_worker.fetch.selection import HubFile
+
+_READ_BYTES: Final = 2**20
+PARTIAL_SUFFIX: Final = ".partial"
+
+
+def download_file(client: HubClient, file: HubFile, folder: Path, progress: Progress) -> None:
+    """Bring `file` into `folder`; what is there whole is not fetched again.
+
+    Raises:
+        FetchError: it could not be had, or what came is not what the hub listed.
+        OSError: it could not be written.
+    """
+    target = folder / file.name
+    if target.is_file() and target.stat().st_size == file.size_bytes:
+        return
+    partial = folder / f"{file.name}{PARTIAL_SUFFIX}"
+    for last in (False, True):
+        while _size_bytes(partial) != file.size_bytes or not partial.exists():
+            _go_on(client, file, partial, progress)
+        progress.tell("verifying", file=file.name)
+        if _is_what_was_listed(partial, file):
+            partial.rename(target)
+            return
+        # What an earlier fetch left may be from a broken disk or another writer: once from the start.
+        partial.unlink()
+        if last:
+            raise FetchError(f"{file.name} does not have the digest that the hub lists: not used")
+
+
+def _go_on(client: HubClient, file: HubFile, partial: Path, progress: Progress) -> None:
+    """Fetch until the file is whole, or until attempts in a row brought nothing."""
+    before = _size_bytes(partial)
+    try:
+        retried(lambda: _append(client, file, partial, progress), progress)
+    except TransientError:
+        if _size_bytes(partial) <= before:
+            raise
+
+
+def _append(client: HubClient, file: HubFile, partial: Path, progress: Progress) -> None:
+    have = _size_bytes(partial)
+    if have > file.size_bytes:
+        partial.unlink()
+        have = 0
+    if have == file.size_bytes and partial.exists():
+        return
+    with client.content(file, have) as (begins, pieces), partial.open("ab") as out:
+        out.truncate(begins)
+        done = begins
+        for piece in pieces:
+            done += len(piece)
+            if done > file.size_bytes:
+                raise FetchError(f"{file.name} is longer than the {file.size_bytes} bytes that the hub lists")
+            out.write(piece)
+            progress.tell("downloading", file=file.name, done_bytes=done, total_bytes=file.size_bytes)
+        out.flush()
+        os.fsync(out.fileno())
+    if done < file.size_bytes:
+        raise TransientError(f"{file.name} ended after {done} of {file.size_bytes} bytes")
+
+
+def _is_what_was_listed(path: Path, file: HubFile) -> bool:
+    sha256 = hashlib.sha256()
+    # git's own name of a blob; it guards against damage, not against an attacker
+    git_sha1 = hashlib.sha1(f"blob {file.size_bytes}\0".encode(), usedforsecurity=False)
+    with path.open("rb") as content:
+        while piece := content.read(_READ_BYTES):
+            if file.sha256:
+                sha256.update(piece)
+            elif file.git_sha1:
+                git_sha1.update(piece)
+    if file.sha256:
+        return sha256.hexdigest() == file.sha256
+    return not file.git_sha1 or git_sha1.hexdigest() == file.git_sha1
+
+
+def _size_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,41 @@
+"""How far a fetch is, as log lines every few seconds, and when it has to give up."""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from warmfleet_worker.fetch.errors import FetchError
+
+LOG_EVERY_SECONDS: Final = 5.0
+
+log = structlog.get_logger("warmfleet.fetch")
+
+
+class Progress:
+    """One fetch's clock and mouth."""
+
+    def __init__(self, timeout_seconds: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._timeout_seconds = timeout_seconds
+        self._deadline = now() + timeout_seconds
+        self._last: tuple[str, float] = ("", 0.0)
+
+    def tell(self, stage: str, **figures: object) -> None:
+        """Log a stage when it begins, and then every few seconds.
+
+        Raises:
+            FetchError: the time is up.
+        """
+        now = self._now()
+        if now >= self._deadline:
+            raise FetchError(f"not fetched within {self._timeout_seconds:g} s; last: {stage}")
+        last_stage, said = self._last
+        if stage != last_stage or now - said >= LOG_EVERY_SECONDS:
+            self._last = (stage, now)
+            log.info(stage, **figures)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, but not beyond the deadline."""
+        time.sleep(max(0.0, min(seconds, self._deadline - self._now())))
