@@ -1,0 +1,26 @@
+{{/* The way to the cluster's DNS. */}}
+{{- define "warmfleet.egress.dns" -}}
+# DNS.
+- ports:
+    {{- range .Values.networkPolicies.dns.ports }}
+    - {protocol: UDP, port: {{ . }}}
+    - {protocol: TCP, port: {{ . }}}
+    {{- end }}
+{{- end -}}
+
+{{/* The ways to the API server and to DNS. */}}
+{{- define "warmfleet.egress.cluster" -}}
+# The API server.
+- ports:
+    {{- range .Values.networkPolicies.apiServer.ports }}
+    - {protocol: TCP, port: {{ . }}}
+    {{- end }}
+  {{- with .Values.networkPolicies.apiServer.cidrs }}
+  to:
+    {{- range . }}
+    - ipBlock:
+        cidr: {{ . }}
+    {{- end }}
+  {{- end }}
+{{ include "warmfleet.egress.dns" . }}
+{{- end -}}
