@@ -12,13 +12,15 @@ KEY = os.environ.get("WARMFLEET_API_KEY", "")
 SECONDS = 60
 
 
-def ask(path):
+def ask(path: str) -> tuple[int, bytes]:
     """Status and body of one answer; a refused connection is tried again until the time is over."""
     deadline = time.monotonic() + SECONDS
     headers = {"authorization": f"Bearer {KEY}"} if KEY else {}
     while True:
         try:
-            with urllib.request.urlopen(urllib.request.Request(URL + path, headers=headers), timeout=5) as answer:
+            with urllib.request.urlopen(
+                urllib.request.Request(URL + path, headers=headers), timeout=5
+            ) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
             if error.code != 503 or time.monotonic() > deadline:
@@ -29,14 +31,16 @@ def ask(path):
         time.sleep(1)
 
 
-def main():
+def main() -> int:
     status, body = ask("/readyz")
     print("/readyz", status, body.decode(errors="replace"))
     if status != 200:
         return 1
     status, body = ask("/v1/models")
     if status == 401 and os.environ["NEEDS_KEY"] == "yes" and not KEY:
-        print("/v1/models 401: the router asks for a key, as it should; tests.apiKey lets this test go further")
+        print(
+            "/v1/models 401: the router asks for a key, as it should; tests.apiKey lets this test go further"
+        )
         return 0
     print("/v1/models", status, body.decode(errors="replace"))
     return 0 if status == 200 and json.loads(body)["object"] == "list" else 1

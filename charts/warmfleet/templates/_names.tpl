@@ -1,11 +1,11 @@
 {{/* The chart's name in labels. */}}
 {{- define "warmfleet.name" -}}
-{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 36 | trimSuffix "-" -}}
 {{- end -}}
 
 {{/*
 Prefix of all object names. Release names may hold dots and begin with a digit, names of Services may not; what is
-longer than 40 characters ends with a hash, so that two long releases of one namespace stay apart.
+longer than 36 characters ends with a hash, so that two long releases of one namespace stay apart.
 */}}
 {{- define "warmfleet.fullname" -}}
 {{- $name := include "warmfleet.name" . -}}
@@ -17,8 +17,8 @@ longer than 40 characters ends with a hash, so that two long releases of one nam
 {{- if regexMatch "^[0-9]" $full -}}
 {{- $full = printf "wf-%s" $full -}}
 {{- end -}}
-{{- if gt (len $full) 40 -}}
-{{- $full = printf "%s-%s" ($full | trunc 31 | trimSuffix "-") ($full | sha256sum | trunc 8) -}}
+{{- if gt (len $full) 36 -}}
+{{- $full = printf "%s-%s" ($full | trunc 27 | trimSuffix "-") ($full | sha256sum | trunc 8) -}}
 {{- end -}}
 {{- $full -}}
 {{- end -}}

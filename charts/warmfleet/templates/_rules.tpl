@@ -7,10 +7,13 @@ No wildcards, nothing on pods/exec; Secrets by name, except for `create`, which 
 {{- define "warmfleet.rules.operator.models" -}}
 - apiGroups: [warmfleet.dev]
   resources: [modeldeployments]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 - apiGroups: [warmfleet.dev]
   resources: [modeldeployments/status]
-  verbs: [get, patch]
+  verbs: [patch]
+- apiGroups: [warmfleet.dev]
+  resources: [modeldeployments/finalizers]
+  verbs: [update]
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [get, list, watch, create, patch, delete]
@@ -28,7 +31,7 @@ No wildcards, nothing on pods/exec; Secrets by name, except for `create`, which 
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]
@@ -61,15 +64,15 @@ No wildcards, nothing on pods/exec; Secrets by name, except for `create`, which 
   verbs: [get]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, watch]
+  verbs: [list]
 {{- end -}}
 
 {{/* The router, in each namespace with ModelDeployments. It only reads. */}}
 {{- define "warmfleet.rules.router.models" -}}
 - apiGroups: [warmfleet.dev]
   resources: [modeldeployments]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 {{- end -}}
