@@ -47,6 +47,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     _kept_bytes = 0
     """What came since then: part of a head or of trailers, and kept by the parser."""
     _head_deadline: asyncio.TimerHandle | None = None
+    _closing_deadline: asyncio.TimerHandle | None = None
     _is_lost = False
 
     open_connections: Connections
@@ -85,9 +86,9 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             self.loop.call_soon(self._bound_closing)  # uvicorn closes in the step that is under way
 
     def _bound_closing(self) -> None:
-        if self.transport.is_closing() and not self._is_lost:
+        if self.transport.is_closing() and not self._is_lost and self._closing_deadline is None:
             # Closing waits until all is sent, and the client may never read.
-            self.loop.call_later(CLOSING_SECONDS, self._reset)
+            self._closing_deadline = self.loop.call_later(CLOSING_SECONDS, self._reset)
 
     def _reset(self) -> None:
         """End the connection and forget what is unsent, here and in the kernel. Harmless once it is gone."""
@@ -107,8 +108,10 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self.open_connections.closed(self)
         self._stop_waiting()
         super().connection_lost(exc)
-        # After a reset uvicorn leaves this timer running, and with it everything of the connection in memory.
+        # A timer that ran on would keep everything of the connection in memory; uvicorn's does after a reset.
         self._unset_keepalive_if_required()
+        if self._closing_deadline is not None:
+            self._closing_deadline.cancel()
 
     def data_received(self, data: bytes) -> None:
         parsed = self._parsed

@@ -59,7 +59,11 @@ class LeavingClient:
         head = f"POST {path} HTTP/1.1\r\nhost: fleet\r\n{authorization}content-type: application/json\r\n"
         request = f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
         count = len(request) if sent_ratio >= 1 else int(len(request) * sent_ratio)
-        await asyncio.get_running_loop().sock_sendall(self._socket, request[:count])
+        await self.send(request[:count])
+
+    async def send(self, content: bytes) -> None:
+        """Any bytes, such as those of a request by hand."""
+        await asyncio.get_running_loop().sock_sendall(self._socket, content)
 
     async def read(self, *, at_most: int | None = None) -> Answer:
         """The answer to its end, or until `at_most` bytes of it have come."""
