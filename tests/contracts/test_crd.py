@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from warmfleet_contracts.errors import ManifestError
+from warmfleet_contracts.manifests import parse_manifest
 from warmfleet_contracts.names import API_VERSION, GROUP, KIND, PLURAL, VERSION
 from warmfleet_contracts.resources import ModelDeployment
 from warmfleet_testing.crd_schema import (
@@ -19,6 +21,7 @@ from warmfleet_testing.crd_schema import (
     status_fields,
     walk,
 )
+from warmfleet_testing.crd_violations import Violation, spec_violations
 
 ALIKE = (
     "type",
@@ -287,3 +290,10 @@ def test_columns_and_scale_point_at_fields_that_exist() -> None:
     ]
     for path in [column["jsonPath"] for column in columns.values()] + list(scale.values()):
         assert path.replace("[0]", "[]") in paths
+
+
+@pytest.mark.parametrize("violation", spec_violations(), ids=lambda violation: violation.constraint)
+def test_what_the_api_server_refuses_is_no_manifest_for_warmfleet_up_either(violation: Violation) -> None:
+    """tests/kubernetes shows each of them to a real API server."""
+    with pytest.raises(ManifestError):
+        parse_manifest(violation.manifest, origin="fleet.yaml")

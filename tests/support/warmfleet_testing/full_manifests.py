@@ -1,0 +1,99 @@
+"""Valid manifests that together fill every field of the schema, and ways to change them."""
+
+import copy
+from collections.abc import Callable
+from typing import Any, Final
+
+import yaml
+
+Manifest = dict[str, Any]
+
+MINIMAL: Final[Manifest] = yaml.safe_load("""
+apiVersion: warmfleet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: probe}
+spec:
+  model: {source: {catalog: {name: smollm2-135m-instruct}}}
+  kvCache: {size: 64Mi}
+""")
+
+FULL: Final[Manifest] = yaml.safe_load("""
+apiVersion: warmfleet.dev/v1alpha1
+kind: ModelDeployment
+metadata: {name: probe, labels: {a: b}, annotations: {c: d}}
+spec:
+  model:
+    servedNames: [probe, org/big]
+    source: {huggingFace: {repository: org/big, revision: 0123456789012345678901234567890123456789,
+             tokenSecretRef: {name: hub, key: token}}}
+    cache: {persistentVolumeClaim: {claimName: models}}
+  engine: {type: Warmfleet, image: "registry.example/worker:1", dtype: BFloat16, weightQuantization: Int8,
+           maxModelLengthTokens: 8192, maxRunningSequences: 128, maxBatchedTokens: 4096,
+           env: [{name: A, value: b}, {name: C, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]}
+  kvCache: {deviceMemoryPercent: 80, dtype: Int8, blockSizeTokens: 64,
+            prefixCaching: Disabled, sharing: Deployment}
+  replicas: 3
+  autoscaling: {mode: Advisory, minReplicas: 0, maxReplicas: 9, policyRef: {name: calm}}
+  routing: {policy: ConsistentHash}
+  rollout: {maxSurge: 0, maxUnavailable: 1, drainTimeoutSeconds: 60, startupTimeoutSeconds: 600}
+  accelerator: {resourceName: amd.com/gpu, count: 2, runtimeClassName: nvidia, sharedMemorySize: 8Gi}
+  resources: {limits: {memory: 32Gi}}
+  nodeSelector: {zone: a}
+  tolerations: [{operator: Exists, tolerationSeconds: 30}]
+  affinity: {nodeAffinity: {}}
+  priorityClassName: high
+  imagePullSecrets: [{name: registry}]
+  podTemplate: {metadata: {labels: {x: y}}, spec: {hostNetwork: false}}
+  suspend: true
+""")
+
+
+def changed(manifest: Manifest, change: Callable[[Manifest], object]) -> Manifest:
+    """A copy, changed by `change`."""
+    copied = copy.deepcopy(manifest)
+    change(copied)
+    return copied
+
+
+def _with_spec(**members: Any) -> Manifest:
+    return changed(MINIMAL, lambda manifest: manifest["spec"].update(members))
+
+
+ALL: Final[dict[str, Manifest]] = {
+    "full": FULL,
+    "minimal": MINIMAL,
+    "empty-dir": _with_spec(
+        model={"source": {"catalog": {"name": "a"}}, "cache": {"emptyDir": {"sizeLimit": "2Gi"}}}
+    ),
+    "image": _with_spec(model={"source": {"image": {"reference": "a@sha256:b", "pullPolicy": "Always"}}}),
+    "claim": _with_spec(
+        model={"source": {"persistentVolumeClaim": {"claimName": "models", "subPath": "a/b"}}}
+    ),
+}
+"""Between them every field of `spec` but localPath, which no cluster accepts."""
+
+LOCAL: Final = _with_spec(model={"source": {"localPath": {"path": "/models/a"}}})
+
+STATUS: Final[Manifest] = yaml.safe_load("""
+observedGeneration: 3
+selector: warmfleet.dev/model-deployment=probe,warmfleet.dev/component=worker
+replicas: 3
+readyReplicas: 2
+updatedReplicas: 3
+desiredReplicas: 3
+readySummary: 2/3
+url: http://warmfleet-router.warmfleet.svc:8080/v1
+revision: 5f8c6b7d9
+image: registry.example/worker@sha256:abc
+accelerator: 2 x nvidia.com/gpu
+model: {digest: abc, sizeBytes: 97000000}
+kvCache: {capacityTokens: 100000, usedPercent: 40, hitPercent: 87}
+waitingRequests: 4
+scaling:
+  decisions:
+    - {time: "2026-01-02T03:04:05Z", from: 2, to: 3, reason: KvPressure, message: "Demand rose.",
+       inputs: {demandTokens: "90000"}}
+conditions:
+  - {type: Ready, status: "False", observedGeneration: 3, lastTransitionTime: "2026-01-02T03:04:05Z",
+     reason: Progressing, message: 2 of 3 workers are ready}
+""")
