@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from warmfleet_contracts.http.app import openai_app
 from warmfleet_contracts.http.document import document_route
-from warmfleet_contracts.http.edge import Edge, Refusal
+from warmfleet_contracts.http.edge import Edge
 from warmfleet_contracts.openai import RequestError
 from warmfleet_contracts.worker_api import DECISION_HEADER
 from warmfleet_router.admission import Admission
@@ -38,7 +38,6 @@ from warmfleet_router.scorers import POLICIES, PRICED
 from warmfleet_router.settings import RouterSettings
 from warmfleet_router.silence import SilenceWatch
 from warmfleet_router.speed import SpeedJudge
-from warmfleet_router.tenants import everybody
 from warmfleet_router.token_endpoints import TokenEndpoints
 from warmfleet_router.tokenization import Encoders
 from warmfleet_router.upstream import Upstream
@@ -202,12 +201,15 @@ def build_router(
     def on_refused(error: RequestError) -> None:
         metrics.on_refused(error.status)
 
-    refusal: Refusal = everybody
-    if keys is not None:
-        refusal = Authentication(keys, open_metrics=settings.open_metrics, on_refused=on_refused).refusal
+    authentication = Authentication(
+        keys,
+        operator_token=settings.operator_token,
+        open_metrics=settings.open_metrics,
+        on_refused=on_refused,
+    )
     edge = Edge(
         openai_app(routes, on_refused=on_refused),
-        refusal=refusal,
+        refusal=authentication.refusal,
         drawn_ids={"decision_id": DECISION_HEADER},
     )
     return Router(

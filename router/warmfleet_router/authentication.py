@@ -1,5 +1,11 @@
-"""Who may ask for what, decided on the path that is routed, before anything else looks at a request."""
+"""Who may ask for what, decided on the path that is routed, before anything else looks at a request.
 
+The operator has a token of its own: it reads what administrators read, and asks no model anything. A router
+without keys serves every caller as one anonymous tenant; once it knows an operator, `/internal` and `/debug`
+are the operator's alone.
+"""
+
+import hmac
 from collections.abc import Callable
 from typing import Final
 
@@ -9,7 +15,7 @@ from starlette.types import Scope
 from warmfleet_contracts.keys import is_expired
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.key_source import KeySource
-from warmfleet_router.tenants import TENANT_STATE, Tenant
+from warmfleet_router.tenants import ANONYMOUS, ANONYMOUS_BESIDE_OPERATOR, OPERATOR, TENANT_STATE, Tenant
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/health"})
 METRICS_PATH: Final = "/metrics"
@@ -34,12 +40,23 @@ def needed_scopes(path: str) -> frozenset[str]:
 
 
 class Authentication:
-    """Refuses who presents no key of `keys`, or one without the scope; leaves the tenant in the state."""
+    """Refuses who has no right to a path; leaves the tenant in the state.
+
+    Without `keys` everybody but the operator is anonymous, whatever they present.
+    """
 
     def __init__(
-        self, keys: KeySource, *, open_metrics: bool, on_refused: Callable[[RequestError], None]
+        self,
+        keys: KeySource | None,
+        *,
+        operator_token: bytes,
+        open_metrics: bool,
+        on_refused: Callable[[RequestError], None],
     ) -> None:
+        """`operator_token`: empty where no operator is known."""
         self._keys = keys
+        self._operator_token = operator_token
+        self._anonymous = ANONYMOUS_BESIDE_OPERATOR if operator_token else ANONYMOUS
         self._open_metrics = open_metrics
         self._on_refused = on_refused
 
@@ -53,13 +70,10 @@ class Authentication:
         if isinstance(found, RequestError):
             self._on_refused(found)
             return found
-        scope["state"]["facts"].update(tenant=found.name, key_id=found.key_id)
+        if self._keys is not None or found is OPERATOR:
+            scope["state"]["facts"].update(tenant=found.name, key_id=found.key_id)
         if not needed & found.scopes:
-            error = RequestError(
-                f"this key has no scope for {path[:128]}; it needs {' or '.join(sorted(needed))}",
-                status=403,
-                code="missing_scope",
-            )
+            error = _without_scope(found, path, needed)
             self._on_refused(error)
             return error
         scope["state"][TENANT_STATE] = found
@@ -67,17 +81,36 @@ class Authentication:
 
     def _tenant(self, headers: Headers) -> Tenant | RequestError:
         given = headers.getlist("authorization")
-        if not given:
-            return _unauthorized(f"no API key was given; {_WANTED_HEADER}")
-        scheme, _, presented = given[0].partition(" ")
+        scheme, _, presented = (given[0] if given else "").partition(" ")
         # Two headers would be one key for us and perhaps the other for a proxy before us.
         well_formed = len(given) == 1 and scheme.lower() == "bearer"
-        found = self._keys.find(presented.strip() if well_formed else "")
+        presented = presented.strip() if well_formed else ""
+        if self._is_operator(presented):
+            return OPERATOR
+        if self._keys is None:
+            return self._anonymous
+        if not given:
+            return _unauthorized(f"no API key was given; {_WANTED_HEADER}")
+        found = self._keys.find(presented)
         if found is None:
             wanted = "" if well_formed else f"; {_WANTED_HEADER}"
             return _unauthorized(f"{_INCORRECT}: it is not valid here{wanted}")
         tenant, entry = found
         return tenant if not is_expired(entry) else _unauthorized(f"{_INCORRECT}: it has expired")
+
+    def _is_operator(self, presented: str) -> bool:
+        token = presented.encode("latin-1", "replace")
+        return bool(self._operator_token) and hmac.compare_digest(token, self._operator_token)
+
+
+def _without_scope(tenant: Tenant, path: str, needed: frozenset[str]) -> RequestError:
+    if tenant is ANONYMOUS_BESIDE_OPERATOR:
+        return _unauthorized(f"{path[:128]} is open to who holds a token for it; {_WANTED_HEADER}")
+    return RequestError(
+        f"this key has no scope for {path[:128]}; it needs {' or '.join(sorted(needed))}",
+        status=403,
+        code="missing_scope",
+    )
 
 
 def _unauthorized(message: str) -> RequestError:

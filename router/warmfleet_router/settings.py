@@ -16,7 +16,7 @@ from warmfleet_contracts.home import warmfleet_home
 from warmfleet_contracts.http.connections import MAX_CONNECTIONS
 from warmfleet_contracts.http.listener import is_loopback
 from warmfleet_contracts.keys import KeyFile, parse_key_file
-from warmfleet_contracts.names import SALT_KEY_VARIABLE
+from warmfleet_contracts.names import OPERATOR_TOKEN_VARIABLE, SALT_KEY_VARIABLE
 from warmfleet_contracts.worker_tokens import secret_from_hex
 from warmfleet_router.breakers import BreakerSettings
 from warmfleet_router.cors import is_origin
@@ -44,6 +44,8 @@ _BOUNDS: Final = (
     "max_wait_seconds",
     "max_held_seconds",
 )
+MIN_OPERATOR_TOKEN_CHARS: Final = 16
+_BEARER: Final = re.compile(rb"[!-~]{%d,1024}" % MIN_OPERATOR_TOKEN_CHARS)
 _ROUTER_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,48}")
 
 
@@ -70,6 +72,8 @@ class RouterSettings:
     """The keys at the start; None serves everybody as one anonymous tenant."""
     keys_path: Path | None = None
     """Where the keys are followed."""
+    operator_token: bytes = field(default=b"", repr=False)
+    """By which the operator is known; empty where there is none."""
     open_metrics: bool = False
     """Whether `/metrics` needs no key."""
     cors_origins: tuple[str, ...] = ()
@@ -174,6 +178,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Rout
         allow_anonymous=given.allow_anonymous,
         keys=_keys(given.keys_file) if given.keys_file is not None else None,
         keys_path=given.keys_file,
+        operator_token=_operator_token(environment),
         open_metrics=given.open_metrics,
         cors_origins=tuple(given.cors_origin),
         drain_seconds=given.drain_seconds,
@@ -241,6 +246,16 @@ def _salt_key(environment: Mapping[str, str]) -> tuple[bytes, bool]:
     if not value:
         return secrets.token_bytes(32), True
     return secret_from_hex(value, SALT_KEY_VARIABLE), False
+
+
+def _operator_token(environment: Mapping[str, str]) -> bytes:
+    token = environment.get(OPERATOR_TOKEN_VARIABLE, "").strip().encode()
+    if token and _BEARER.fullmatch(token) is None:
+        raise SettingsError(
+            f"${OPERATOR_TOKEN_VARIABLE}: expected at least {MIN_OPERATOR_TOKEN_CHARS} printable characters "
+            "without spaces"
+        )
+    return token
 
 
 def _parser() -> argparse.ArgumentParser:

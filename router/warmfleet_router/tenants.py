@@ -1,12 +1,10 @@
 """Whose request it is: the tenant that its key names, as the rest of the router sees it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.types import Scope
 
 from warmfleet_contracts.openai import RequestError
 
@@ -44,6 +42,12 @@ class Tenant:
 ANONYMOUS: Final = Tenant(name="anonymous")
 """Everybody, as long as there are no keys."""
 
+ANONYMOUS_BESIDE_OPERATOR: Final = replace(ANONYMOUS, scopes=SCOPES - {"admin"})
+"""The same where an operator is known: what is administrators' is not everybody's any more."""
+
+OPERATOR: Final = Tenant(name="operator", key_id="operator", scopes=frozenset({"metrics", "admin"}))
+"""Who presents the operator's token."""
+
 
 def tenant_of(request: Request) -> Tenant:
     """The tenant that authentication found for `request`."""
@@ -79,9 +83,3 @@ def cache_group(tenant: Tenant, shared_caches: Sequence[str]) -> str:
     if len(agreed) == 1 and (deployment := agreed.pop()):
         return f"deployment/{deployment}"
     return f"group/{tenant.sharing_group}" if tenant.sharing_group else tenant.name
-
-
-def everybody(scope: Scope, headers: Headers) -> None:
-    """Authentication without keys: all callers are one tenant."""
-    del headers
-    scope["state"][TENANT_STATE] = ANONYMOUS
