@@ -32,27 +32,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = parse_settings(arguments)
     configure_logs(model=settings.source)
     signal.signal(signal.SIGTERM, _on_sigterm)  # process 1 of a container has no default for it
-    try:
-        manifest = fetch(settings)
-    except ModelError as error:
-        code = error.exit_code if isinstance(error, FetchError) else FetchExitCode.FAILED
-        text = f"{settings.source}: {error}"
-        log.error("the model was not fetched", reason=str(error), exit_code=int(code))  # noqa: TRY400
-    except OSError as error:
-        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
-        code = FetchExitCode.NO_SPACE if full else FetchExitCode.FAILED
-        text = f"{settings.source}: {error}"
-        log.error("the model was not fetched", reason=str(error), exit_code=int(code))  # noqa: TRY400
-    else:
-        code, text = FetchExitCode.DONE, f"{settings.source}: {manifest.total_bytes} bytes"
-        log.info(
-            "the model is there",
-            folder=str(settings.into),
-            bytes=manifest.total_bytes,
-            digest=manifest.model_digest,
-        )
+    code, text = attempt(settings)
     _leave_message(settings.termination_message, text)
     return int(code)
+
+
+def attempt(settings: FetchSettings) -> tuple[FetchExitCode, str]:
+    """Fetch; how it ended, by exit code and in a sentence."""
+    try:
+        manifest = fetch(settings)
+    except (ModelError, OSError) as error:
+        code = _exit_code(error)
+        log.error("the model was not fetched", reason=str(error), exit_code=int(code))  # noqa: TRY400
+        return code, f"{settings.source}: {error}"
+    log.info(
+        "the model is there",
+        folder=str(settings.into),
+        bytes=manifest.total_bytes,
+        digest=manifest.model_digest,
+    )
+    return FetchExitCode.DONE, f"{settings.source}: {manifest.total_bytes} bytes"
 
 
 def fetch(settings: FetchSettings) -> ModelManifest:
@@ -78,6 +77,14 @@ def fetch(settings: FetchSettings) -> ModelManifest:
     if manifest is None:
         raise FetchError("what was fetched is not whole")
     return manifest
+
+
+def _exit_code(error: ModelError | OSError) -> FetchExitCode:
+    if isinstance(error, FetchError):
+        return error.exit_code
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return FetchExitCode.NO_SPACE
+    return FetchExitCode.FAILED
 
 
 def _leave_message(path: Path, text: str) -> None:

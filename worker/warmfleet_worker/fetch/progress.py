@@ -30,7 +30,8 @@ class Progress:
         """
         now = self._now()
         if now >= self._deadline:
-            raise FetchError(f"not fetched within {self._timeout_seconds:g} s; last: {stage}")
+            last = ": ".join(str(part) for part in (stage, figures.get("reason")) if part)
+            raise FetchError(f"not fetched within {self._timeout_seconds:g} s; last: {last}")
         last_stage, said = self._last
         if stage != last_stage or now - said >= LOG_EVERY_SECONDS:
             self._last = (stage, now)
