@@ -1,11 +1,13 @@
-"""A devcluster's processes in their order: etcd, API server, controllers and scheduler, network, nodes."""
+"""A devcluster's processes in their order: etcd, API server, controllers and scheduler, add-ons, nodes."""
 
 import asyncio
+import json
+import socket
 import ssl
 import time
-from collections.abc import Callable, Sequence
-from ipaddress import IPv4Address
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Sequence
+from importlib.metadata import version
+from typing import Final
 
 import httpx
 import yaml
@@ -13,33 +15,30 @@ import yaml
 from warmfleet_devcluster.addresses import (
     API_SERVER_ADDRESS,
     API_SERVER_PORT,
-    CLUSTER_DOMAIN,
-    KUBERNETES_SERVICE_ADDRESS,
+    DNS_ADDRESS,
+    SERVICE_NETWORK,
+    node_address,
 )
 from warmfleet_devcluster.binaries import Binaries
-from warmfleet_devcluster.certificates import (
-    CertificateAuthority,
-    service_account_keys,
-    write_private,
-)
 from warmfleet_devcluster.component import Component, ComponentPlan
+from warmfleet_devcluster.credentials import Credentials
 from warmfleet_devcluster.errors import StartFailedError
 from warmfleet_devcluster.flags import (
-    AUDIT_POLICY,
-    ControlPlaneFiles,
     api_server_flags,
     controller_manager_flags,
     etcd_flags,
     scheduler_flags,
 )
 from warmfleet_devcluster.forwarder import HostForwarder
-from warmfleet_devcluster.kubeconfig import write_kubeconfig
+from warmfleet_devcluster.images import image_list, image_values
 from warmfleet_devcluster.namespace import NetworkNamespace
+from warmfleet_devcluster.plans import addons_plan, hollow_plan, node_plan, tool_plan
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import ComponentState, StateFolder
 
-_POLL_SECONDS = 0.1
-_INNER_URL = f"https://{API_SERVER_ADDRESS}:{API_SERVER_PORT}"
+_POLL_SECONDS: Final = 0.1
+_REQUEST_SECONDS: Final = 5.0
+_DNS_PORT: Final = 53
 
 
 class Cluster:
@@ -60,9 +59,11 @@ class Cluster:
 
     @property
     def components(self) -> list[Component]:
+        """Everything that was started, in this order."""
         return [component for stage in self._stages for component in stage]
 
     def component_states(self) -> list[ComponentState]:
+        """For the state file."""
         return [ComponentState(component.plan.name, component.identity) for component in self.components]
 
     async def start(self) -> None:
@@ -72,33 +73,19 @@ class Cluster:
             DevclusterError: not permitted, port busy, or a component did not become ready.
         """
         self._deadline = time.monotonic() + self._settings.ready_seconds
-        self._namespace = NetworkNamespace()
-        self._namespace.add_addresses([API_SERVER_ADDRESS])
-        self._forwarder = HostForwarder(self._namespace, API_SERVER_ADDRESS, API_SERVER_PORT)
-        port = await self._forwarder.start(self._settings.api_port)
-        self.api_url = f"https://127.0.0.1:{port}"
-        files = self._write_credentials()
-
-        self._report("starting etcd and the API server")
-        etcd = self._tool("etcd", etcd_flags(files))
-        api_server = self._tool("kube-apiserver", api_server_flags(files))
-        # Stopped in reverse: an API server waits up to a minute for clients that still watch.
-        await self._start_stage([etcd])
-        await self._start_stage([api_server])
-        async with self._client() as client:
-            await self._until(client, "/readyz", "the API server")
-            self._report("starting controllers and scheduler")
-            await self._start_stage(
-                [
-                    self._tool("kube-controller-manager", controller_manager_flags(files)),
-                    self._tool("kube-scheduler", scheduler_flags(files)),
-                ]
-            )
-            # Without it no pod is admitted: it is the first thing that the controllers do for a namespace.
-            await self._until(client, "/api/v1/namespaces/default/serviceaccounts/default", "controllers")
+        await self._make_network()
+        credentials = Credentials(self._folder, self.api_url)
+        async with self._client(credentials) as client:
+            await self._start_control_plane(credentials, client)
+            await self._start_addons(credentials)
+            if self._settings.nodes or self._settings.hollow:
+                await self._start_nodes(credentials, client)
 
     async def stop(self) -> None:
-        """End everything that was started, clients first."""
+        """End everything that was started, the last first.
+
+        An API server waits up to a minute for clients that still watch, so they end before it.
+        """
         while self._stages:
             await asyncio.gather(*(component.stop() for component in self._stages[-1]))
             self._stages.pop()
@@ -117,8 +104,61 @@ class Cluster:
                 wait.cancel()
         return waits[done.pop()]
 
-    def _tool(self, name: str, flags: Sequence[str]) -> ComponentPlan:
-        return ComponentPlan(name=name, argv=(str(self._binaries[name]), *flags))
+    def check_alive(self) -> None:
+        """Raise StartFailedError, with its last words, if a component has ended."""
+        for component in self.components:
+            if component.exit_code is not None:
+                raise ended_early(component, self._folder)
+
+    async def _make_network(self) -> None:
+        self._namespace = NetworkNamespace()
+        nodes = [node_address(index) for index in range(self._settings.nodes)]
+        self._namespace.add_addresses([API_SERVER_ADDRESS, DNS_ADDRESS, *nodes])
+        # Without a route the kernel refuses to connect before the rules of Services are asked.
+        self._namespace.add_route(SERVICE_NETWORK, source=API_SERVER_ADDRESS)
+        self._forwarder = HostForwarder(self._namespace, API_SERVER_ADDRESS, API_SERVER_PORT)
+        port = await self._forwarder.start(self._settings.api_port)
+        self.api_url = f"https://127.0.0.1:{port}"
+
+    async def _start_control_plane(self, credentials: Credentials, client: httpx.AsyncClient) -> None:
+        files = credentials.control_plane()
+        self._report("starting etcd and the API server")
+        await self._start_stage([tool_plan(self._binaries, "etcd", etcd_flags(files))])
+        await self._start_stage([tool_plan(self._binaries, "kube-apiserver", api_server_flags(files))])
+        await self._until(lambda: _answers(client, "/readyz"), "the API server is")
+        self._report("starting controllers and scheduler")
+        await self._start_stage(
+            [
+                tool_plan(self._binaries, "kube-controller-manager", controller_manager_flags(files)),
+                tool_plan(self._binaries, "kube-scheduler", scheduler_flags(files)),
+            ]
+        )
+        # Without it no pod is admitted: it is the first thing that the controllers do for a namespace.
+        account = "/api/v1/namespaces/default/serviceaccounts/default"
+        await self._until(lambda: _answers(client, account), "controllers are")
+
+    async def _start_addons(self, credentials: Credentials) -> None:
+        self._report("starting Services, names and volumes")
+        await self._start_stage([addons_plan(self._folder, credentials)])
+        await self._until(self._serves_names, "names are")
+
+    async def _start_nodes(self, credentials: Credentials, client: httpx.AsyncClient) -> None:
+        images = {"images": image_list(version("warmfleet"), self._settings.home)}
+        self._folder.images.write_text(json.dumps(images, indent=2))
+        values = yaml.safe_dump(image_values(version("warmfleet")), sort_keys=False)
+        self._folder.images_values.write_text(values)
+        count = self._settings.nodes + self._settings.hollow
+        self._report(f"starting {count} nodes")
+        plans = [
+            node_plan(
+                index, self._settings, self._folder, credentials.node(index), str(credentials.authority)
+            )
+            for index in range(self._settings.nodes)
+        ]
+        if self._settings.hollow:
+            plans.append(hollow_plan(self._settings, credentials))
+        await self._start_stage(plans)
+        await self._until(lambda: _has_ready_nodes(client, count), "nodes are")
 
     async def _start_stage(self, plans: Sequence[ComponentPlan]) -> None:
         assert self._namespace is not None
@@ -129,15 +169,17 @@ class Cluster:
             # One by one into the list: what runs is stopped, even if the next one cannot be started.
             stage.append(await Component.start(plan, namespace=self._namespace.path, log=log))
 
-    def _client(self) -> httpx.AsyncClient:
-        trust = ssl.create_default_context(cafile=str(self._folder.pki / "ca.crt"))
-        trust.load_cert_chain(self._folder.pki / "admin.crt", self._folder.pki / "admin.key")
+    def _client(self, credentials: Credentials) -> httpx.AsyncClient:
+        trust = ssl.create_default_context(cafile=str(credentials.authority))
+        trust.load_cert_chain(credentials.admin.certificate, credentials.admin.key)
         # trust_env off: a proxy meant for the internet must not see loopback requests.
-        return httpx.AsyncClient(base_url=self.api_url, verify=trust, trust_env=False, timeout=5)
+        return httpx.AsyncClient(
+            base_url=self.api_url, verify=trust, trust_env=False, timeout=_REQUEST_SECONDS
+        )
 
-    async def _until(self, client: httpx.AsyncClient, path: str, what: str) -> None:
-        """Poll until `path` answers 200."""
-        while not await _answers(client, path):
+    async def _until(self, ready: Callable[[], Awaitable[bool]], what: str) -> None:
+        """Poll until it is ready, everything else lives, and time is left."""
+        while not await ready():
             self.check_alive()
             if time.monotonic() > self._deadline:
                 raise StartFailedError(
@@ -146,46 +188,24 @@ class Cluster:
                 )
             await asyncio.sleep(_POLL_SECONDS)
 
-    def check_alive(self) -> None:
-        """Raise StartFailedError, with its last words, if a component has ended."""
-        for component in self.components:
-            if component.exit_code is not None:
-                raise StartFailedError(
-                    f"{component.plan.name} ended with code {component.exit_code}: {component.last_words()}",
-                    advice=f"the whole log is {self._folder.log(component.plan.name)}",
-                )
+    async def _serves_names(self) -> bool:
+        assert self._namespace is not None
+        probe = self._namespace.make_socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            await asyncio.get_running_loop().sock_connect(probe, (str(DNS_ADDRESS), _DNS_PORT))
+        except OSError:
+            return False
+        finally:
+            probe.close()
+        return True
 
-    def _write_credentials(self) -> ControlPlaneFiles:
-        authority = CertificateAuthority(self._folder.pki)
-        names = ["localhost", "kubernetes"]
-        names += [f"kubernetes.default{suffix}" for suffix in ("", ".svc", f".svc.{CLUSTER_DOMAIN}")]
-        addresses = [API_SERVER_ADDRESS, KUBERNETES_SERVICE_ADDRESS, IPv4Address("127.0.0.1")]
-        admin = authority.client("admin", user="warmfleet-devcluster-admin", groups=["system:masters"])
-        write_kubeconfig(
-            self._folder.kubeconfig, server=self.api_url, authority=authority.files.certificate, user=admin
-        )
-        policy = self._folder.path / "audit-policy.yaml"
-        write_private(policy, yaml.safe_dump(AUDIT_POLICY).encode())
-        return ControlPlaneFiles(
-            etcd_folder=self._folder.part("etcd"),
-            authority=authority.files,
-            api_server=authority.server("kube-apiserver", names=names, addresses=addresses),
-            kubelet_client=authority.client(
-                "kubelet-client", user="kube-apiserver-kubelet-client", groups=["system:masters"]
-            ),
-            service_accounts=service_account_keys(self._folder.pki),
-            controller_manager_kubeconfig=self._component_kubeconfig(authority, "kube-controller-manager"),
-            scheduler_kubeconfig=self._component_kubeconfig(authority, "kube-scheduler"),
-            audit_policy=policy,
-            audit_log=self._folder.audit_log,
-        )
 
-    def _component_kubeconfig(self, authority: CertificateAuthority, name: str) -> Path:
-        """A kubeconfig for a component inside the cluster's network, by the identity Kubernetes gives it."""
-        path = self._folder.pki / f"{name}.kubeconfig"
-        user = authority.client(name, user=f"system:{name}")
-        write_kubeconfig(path, server=_INNER_URL, authority=authority.files.certificate, user=user)
-        return path
+def ended_early(component: Component, folder: StateFolder) -> StartFailedError:
+    """What to say about a component that ended by itself."""
+    return StartFailedError(
+        f"{component.plan.name} ended with code {component.exit_code}: {component.last_words()}",
+        advice=f"the whole log is {folder.log(component.plan.name)}",
+    )
 
 
 async def _answers(client: httpx.AsyncClient, path: str) -> bool:
@@ -193,3 +213,17 @@ async def _answers(client: httpx.AsyncClient, path: str) -> bool:
         return (await client.get(path)).status_code == httpx.codes.OK
     except httpx.HTTPError:
         return False
+
+
+async def _has_ready_nodes(client: httpx.AsyncClient, count: int) -> bool:
+    try:
+        nodes = (await client.get("/api/v1/nodes")).raise_for_status().json()["items"]
+    except httpx.HTTPError:
+        return False
+    return sum(_is_ready(node) for node in nodes) >= count
+
+
+def _is_ready(node: dict[str, object]) -> bool:
+    status = node.get("status")
+    conditions = status.get("conditions", []) if isinstance(status, dict) else []
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)

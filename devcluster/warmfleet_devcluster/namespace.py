@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -66,6 +66,16 @@ class NetworkNamespace:
                 (index,) = netlink.link_lookup(ifname="lo")
                 for address in wanted:
                     netlink.addr("add", index=index, address=str(address), prefixlen=32)
+
+        self.run(add)
+
+    def add_route(self, network: IPv4Network, *, source: IPv4Address) -> None:
+        """Send a network's packets through the loopback, from `source` unless the sender says otherwise."""
+
+        def add() -> None:
+            with IPRoute() as netlink:
+                (index,) = netlink.link_lookup(ifname="lo")
+                netlink.route("add", dst=str(network), oif=index, prefsrc=str(source))
 
         self.run(add)
 

@@ -18,8 +18,8 @@ import msgspec
 
 from warmfleet_contracts.process_identity import identify
 from warmfleet_devcluster.addresses import node_name
-from warmfleet_devcluster.cluster import Cluster
-from warmfleet_devcluster.errors import DevclusterError, StartFailedError
+from warmfleet_devcluster.cluster import Cluster, ended_early
+from warmfleet_devcluster.errors import DevclusterError
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import DevclusterState, StateFolder
 
@@ -96,10 +96,7 @@ class Supervisor:
             ended.cancel()
             return
         component = ended.result()
-        raise StartFailedError(
-            f"{component.plan.name} ended with code {component.exit_code}: {component.last_words()}",
-            advice=f"the whole log is {self._folder.log(component.plan.name)}",
-        )
+        raise ended_early(component, self._folder)
 
     def _save(self, phase: Literal["Starting", "Ready", "Stopping"]) -> None:
         own = identify(os.getpid())

@@ -83,6 +83,12 @@ class ControlPlane:
         """`kubectl get ARGS -o json`, decoded."""
         return json.loads(self.kubectl("get", *args, "-o", "json"))
 
+    def inside(self, *command: str) -> list[str]:
+        """A command line that runs `command` inside the cluster's network."""
+        state = self.folder.read()
+        assert state is not None
+        return ["nsenter", f"--net=/proc/{state.components[0].identity.pid}/ns/net", *command]
+
     def audit_writes(self, since: float = 0.0) -> list[AuditWrite]:
         """Every write, also a refused one, that arrived at or after `since` (unix seconds); oldest first."""
         with self.folder.audit_log.open() as log:

@@ -1,0 +1,60 @@
+"""The images of a devcluster: references that stand for this very installation. Pure."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from warmfleet_contracts.names import IMAGE_MODELS_VARIABLE
+
+REGISTRY: Final = "registry.devcluster.local/warmfleet"
+"""No such host exists: a reference that is not on the list cannot be pulled, as it should be."""
+IMAGE_USER: Final = 65532
+
+_REPOSITORIES: Final = {
+    "operator": ("warmfleet-operator", "warmfleet_operator"),
+    "router": ("warmfleet-router", "warmfleet_router"),
+    "workerCpu": ("warmfleet-worker-cpu", "warmfleet_worker"),
+    "workerCuda": ("warmfleet-worker-cuda", "warmfleet_worker"),
+}
+"""The chart's value to repository and Python package."""
+
+_PASSED_ON: Final = ("PYTHONPATH", "OMP_NUM_THREADS", "LANG", "LC_ALL")
+"""What this process's environment says about how Python runs here."""
+
+
+def image_list(
+    version: str, models_home: Path, environment: Mapping[str, str] = os.environ
+) -> dict[str, dict[str, Any]]:
+    """What each reference runs: the interpreter that runs us, with the models of a warmfleet home."""
+    passed_on = {name: environment[name] for name in _PASSED_ON if name in environment}
+    variables = {
+        # The venv's own programs first: pods call `python`.
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        IMAGE_MODELS_VARIABLE: str(models_home),
+        **passed_on,
+    }
+    return {
+        f"{REGISTRY}/{repository}:{version}": {
+            "entrypoint": [sys.executable, "-m", package],
+            "env": variables,
+            "user": str(IMAGE_USER),
+            "paths": [str(models_home)],
+        }
+        for repository, package in _REPOSITORIES.values()
+    }
+
+
+def image_values(version: str) -> dict[str, Any]:
+    """The chart's values that name these images: what `helm install -f` takes."""
+    return {
+        "images": {
+            "registry": REGISTRY,
+            **{
+                value: {"repository": repository, "tag": version, "digest": ""}
+                for value, (repository, _) in _REPOSITORIES.items()
+            },
+        }
+    }
