@@ -58,7 +58,9 @@ class ControlPlane:
     def environment(self) -> dict[str, str]:
         """For a child process that shall find this cluster, and kubectl and helm."""
         path = f"{self.binaries.folder}{os.pathsep}{os.environ.get('PATH', '')}"
-        return {**os.environ, "KUBECONFIG": str(self.kubeconfig), "PATH": path}
+        # Discovery is cached by host and port, both of which the next control plane may have again.
+        cache = str(self.settings.state / "kubectl-cache")
+        return {**os.environ, "KUBECONFIG": str(self.kubeconfig), "PATH": path, "KUBECACHEDIR": cache}
 
     def kubectl(self, *args: str, input: str | None = None) -> str:  # noqa: A002 - as in subprocess
         """What kubectl printed.

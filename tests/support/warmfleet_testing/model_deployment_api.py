@@ -105,11 +105,19 @@ def _is_known(control_plane: ControlPlane) -> bool:
 
 
 def _await_served(api: ModelDeploymentApi) -> None:
-    """Established comes a moment before the first request is served."""
+    """Established comes moments before requests are served, the short name is known, the schema shown."""
     deadline = time.monotonic() + _SERVED_SECONDS
-    while api.create({}).code == 404:
+    while api.create({}).code == 404 or not _is_explained(api.control_plane):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def _is_explained(control_plane: ControlPlane) -> bool:
+    try:
+        control_plane.kubectl("explain", "mdep.spec")
+    except KubectlError:
+        return False
+    return True
 
 
 def _client(kubeconfig: Path) -> httpx.Client:
