@@ -1,0 +1,103 @@
+"""A container's log, as container runtimes keep it: each line with time and stream, rotated by size."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from warmfleet_devcluster.clock import rfc3339_nano
+
+MAX_LINE_BYTES: Final = 16 << 10
+"""A longer line is written in parts, marked P."""
+
+
+class LogWriter:
+    """Appends what a container says to `path`; the file before the last rotation is kept as `path`.1."""
+
+    def __init__(self, path: Path, max_bytes: int = 10 << 20) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._file: BinaryIO = path.open("ab")
+        self._written_bytes = self._file.tell()
+        self._partial: dict[str, bytes] = {}
+
+    def write(self, stream: str, chunk: bytes) -> None:
+        """Takes output as it comes, in any pieces."""
+        *lines, rest = (self._partial.get(stream, b"") + chunk).split(b"\n")
+        stamp = rfc3339_nano().encode()
+        entries: list[bytes] = []
+        for line in lines:
+            while len(line) > MAX_LINE_BYTES:
+                entries.append(_entry(stamp, stream, b"P", line[:MAX_LINE_BYTES]))
+                line = line[MAX_LINE_BYTES:]
+            entries.append(_entry(stamp, stream, b"F", line))
+        while len(rest) > MAX_LINE_BYTES:
+            entries.append(_entry(stamp, stream, b"P", rest[:MAX_LINE_BYTES]))
+            rest = rest[MAX_LINE_BYTES:]
+        self._partial[stream] = rest
+        self._append(b"".join(entries))
+
+    def close(self) -> None:
+        for stream, rest in self._partial.items():
+            if rest:
+                self._append(_entry(rfc3339_nano().encode(), stream, b"F", rest))
+        self._file.close()
+
+    def _append(self, entries: bytes) -> None:
+        if not entries:
+            return
+        if self._written_bytes + len(entries) > self._max_bytes and self._written_bytes > 0:
+            self._file.close()
+            self._path.replace(rotated(self._path))
+            self._file = self._path.open("ab")
+            self._written_bytes = 0
+        self._file.write(entries)
+        self._file.flush()
+        self._written_bytes += len(entries)
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What a reader asks for, as in the query of `containerLogs`."""
+
+    follow: bool = False
+    previous: bool = False
+    timestamps: bool = False
+    tail_lines: int | None = None
+    since: str = ""
+    """RFC 3339; entries before it are left out."""
+    limit_bytes: int | None = None
+
+
+def rotated(path: Path) -> Path:
+    return path.with_name(path.name + ".1")
+
+
+def was_rotated(path: Path, descriptor: int) -> bool:
+    """Whether the open file is no longer the one that is written to."""
+    try:
+        return path.stat().st_ino != os.fstat(descriptor).st_ino
+    except OSError:
+        return True
+
+
+def read_entries(path: Path) -> Iterator[bytes]:
+    """Every entry that is kept, oldest first, with its line end."""
+    for part in (rotated(path), path):
+        if part.exists():
+            with part.open("rb") as file:
+                yield from file
+
+
+def present(entry: bytes, options: LogOptions) -> bytes:
+    """What a reader sees of one entry; empty if it is too old for them."""
+    stamp, _stream, tag, text = entry.rstrip(b"\n").split(b" ", 3)
+    if options.since and stamp.decode() < options.since:
+        return b""
+    shown = text if tag == b"P" else text + b"\n"
+    return stamp + b" " + shown if options.timestamps else shown
+
+
+def _entry(stamp: bytes, stream: str, tag: bytes, line: bytes) -> bytes:
+    return b"%s %s %s %s\n" % (stamp, stream.encode(), tag, line)

@@ -1,0 +1,91 @@
+"""What pods refer to in the API server: Secrets, ConfigMaps, claims, tokens, read as the node."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Final
+
+from warmfleet_devcluster.api_client import ApiClient, ApiError
+from warmfleet_devcluster.node.environment import References
+from warmfleet_devcluster.node.errors import VolumeError
+
+Json = dict[str, Any]
+
+_DEFAULT_TOKEN_SECONDS: Final = 3600
+_REFRESH_RATIO: Final = 0.8
+
+
+class PodObjects:
+    """Reads for one pod. Tokens are kept until most of their life is over."""
+
+    def __init__(self, api: ApiClient, pod: Json) -> None:
+        self._api = api
+        self._namespace: str = pod["metadata"]["namespace"]
+        self._pod = pod
+        self._tokens: dict[tuple[str, int], tuple[str, float]] = {}
+
+    async def references(self, secrets: Iterable[str], config_maps: Iterable[str]) -> References:
+        """Everything named, None for what does not exist. Raises VolumeError when the API server is away."""
+        return References(
+            secrets={name: await self._read("secrets", name) for name in secrets},
+            config_maps={name: await self._read("configmaps", name) for name in config_maps},
+        )
+
+    async def claimed_folder(self, claim: str) -> str:
+        """The folder behind a PersistentVolumeClaim. Raises VolumeError until it is bound."""
+        found = await self._read("persistentvolumeclaims", claim)
+        if found is None:
+            raise VolumeError(f'persistentvolumeclaim "{claim}" not found')
+        name = found["spec"].get("volumeName")
+        if not name or found.get("status", {}).get("phase") != "Bound":
+            raise VolumeError(f'persistentvolumeclaim "{claim}" is not bound')
+        try:
+            volume = await self._api.get(f"/api/v1/persistentvolumes/{name}")
+        except ApiError as error:
+            raise VolumeError(f"persistentvolume {name}: {error}") from error
+        source = volume["spec"].get("hostPath") or volume["spec"].get("local")
+        if not source:
+            raise VolumeError(f"persistentvolume {name} is no hostPath volume")
+        return str(source["path"])
+
+    async def token(self, wanted: Json) -> str:
+        """A token of the pod's service account, bound to the pod. Raises VolumeError."""
+        audience, seconds = (
+            wanted.get("audience", ""),
+            wanted.get("expirationSeconds", _DEFAULT_TOKEN_SECONDS),
+        )
+        held = self._tokens.get((audience, seconds))
+        now = asyncio.get_running_loop().time()
+        if held and now < held[1]:
+            return held[0]
+        account = self._pod["spec"].get("serviceAccountName", "default")
+        metadata = self._pod["metadata"]
+        asked = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {
+                "audiences": [audience] if audience else [],
+                "expirationSeconds": seconds,
+                "boundObjectRef": {
+                    "apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"],
+                },
+            },
+        }  # fmt: skip
+        try:
+            path = f"/api/v1/namespaces/{self._namespace}/serviceaccounts/{account}/token"
+            answer = await self._api.post(path, asked)
+        except ApiError as error:
+            raise VolumeError(f"no token for service account {account}: {error}") from error
+        token = str(answer["status"]["token"])
+        self._tokens[(audience, seconds)] = (token, now + seconds * _REFRESH_RATIO)
+        return token
+
+    async def _read(self, plural: str, name: str) -> Json | None:
+        try:
+            # Version 0 is answered from the API server's cache: refreshing is cheap.
+            return await self._api.get(
+                f"/api/v1/namespaces/{self._namespace}/{plural}/{name}", {"resourceVersion": "0"}
+            )
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise VolumeError(f"cannot read {plural} {name}: {error}") from error

@@ -1,0 +1,341 @@
+"""One pod on a node: set up, init containers in order, containers side by side, status, end."""
+
+import asyncio
+import contextlib
+import hashlib
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import aiohttp
+
+from warmfleet_devcluster.api_client import ApiClient, ApiError
+from warmfleet_devcluster.clock import rfc3339
+from warmfleet_devcluster.node.backoff import Backoff
+from warmfleet_devcluster.node.container_runner import ContainerRunner
+from warmfleet_devcluster.node.environment import PodContext
+from warmfleet_devcluster.node.errors import ImageError, NodeError
+from warmfleet_devcluster.node.images import ImageList
+from warmfleet_devcluster.node.network import AddressPool, connect_pod, disconnect_pod
+from warmfleet_devcluster.node.pod_context import PodEnvironment
+from warmfleet_devcluster.node.pod_files import etc_files
+from warmfleet_devcluster.node.pod_objects import PodObjects
+from warmfleet_devcluster.node.pod_status import FINAL_PHASES, PodFacts, pod_status
+from warmfleet_devcluster.node.settings import NodeSettings
+from warmfleet_devcluster.node.volumes import PodVolumes
+
+Json = dict[str, Any]
+
+_DEFAULT_GRACE_SECONDS: Final = 30.0
+_RETRY_SECONDS: Final = 2.0
+_COALESCE_SECONDS: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlace:
+    """What a pod needs of its node."""
+
+    api: ApiClient
+    addresses: AddressPool
+    images: ImageList
+    settings: NodeSettings
+    allocatable: Mapping[str, str]
+    probe_session: aiohttp.ClientSession
+    cluster_env: Mapping[str, str]
+
+
+class PodRunner:
+    """Runs one pod from its binding to its deletion; `task` ends when nothing of it is left on the node."""
+
+    def __init__(self, pod: Json, place: NodePlace) -> None:
+        metadata, spec = pod["metadata"], pod["spec"]
+        self.uid: str = metadata["uid"]
+        self._pod = pod
+        self._place = place
+        self._path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+        self._start_time = rfc3339()
+        self._changed = asyncio.Event()
+        self._stop_asked = asyncio.Event()
+        self._grace_seconds = 0.0
+        self._deleted = False
+        """The API server waits for this node to confirm the deletion."""
+        self._written: Json = pod.get("status", {})
+        folder = place.settings.state / "pods" / self.uid
+        objects = PodObjects(place.api, pod)
+        ratio = place.settings.time_ratio
+        self._shared = PodEnvironment(
+            pod=pod,
+            folder=folder,
+            context=PodContext(pod, "", place.settings.address, place.allocatable),
+            volumes=PodVolumes(pod, folder / "volumes", objects, place.images),
+            objects=objects,
+            images=place.images,
+            probe_session=place.probe_session,
+            backoff=Backoff().scaled(ratio),
+            retry_seconds=_RETRY_SECONDS * ratio,
+            cluster_env=place.cluster_env,
+            changed=self._changed.set,
+        )
+        policy = spec.get("restartPolicy", "Always")
+        before = {
+            status["name"]: status
+            for status in (
+                *self._written.get("containerStatuses", []),
+                *self._written.get("initContainerStatuses", []),
+            )
+        }
+        self._inits = [
+            ContainerRunner(
+                container,
+                self._shared,
+                restart_policy=container.get("restartPolicy", "Never" if policy == "Never" else "OnFailure"),
+                sidecar=container.get("restartPolicy") == "Always",
+                before=before.get(container["name"]),
+            )
+            for container in spec.get("initContainers", [])
+        ]
+        self._mains = [
+            ContainerRunner(
+                container, self._shared, restart_policy=policy, before=before.get(container["name"])
+            )
+            for container in spec["containers"]
+        ]
+        self.update(pod)
+        self.task = asyncio.create_task(self._run())
+
+    def update(self, pod: Json) -> None:
+        """A newer version of the pod from the API server."""
+        self._pod = self._shared.pod = pod
+        self._shared.context = replace(self._shared.context, pod=pod)
+        self._changed.set()
+        if "deletionTimestamp" in pod["metadata"]:
+            self._deleted = True
+            self.stop(float(pod["metadata"].get("deletionGracePeriodSeconds", _DEFAULT_GRACE_SECONDS)))
+
+    def removed(self) -> None:
+        """The object is gone from the API server, by force: so goes the pod, at once."""
+        self._deleted = False
+        self.stop(0.0)
+
+    def stop(self, grace_seconds: float) -> None:
+        """Ends the pod's containers; a later call can only shorten the grace period."""
+        if not self._stop_asked.is_set():
+            self._grace_seconds = grace_seconds
+            self._stop_asked.set()
+        elif grace_seconds < self._grace_seconds:
+            self._grace_seconds = grace_seconds
+            asyncio.get_running_loop().call_later(grace_seconds, self._kill)
+
+    def container(self, name: str) -> ContainerRunner | None:
+        """The container of that name, init containers included."""
+        return next((runner for runner in (*self._mains, *self._inits) if runner.name == name), None)
+
+    def is_named(self, namespace: str, name: str) -> bool:
+        metadata = self._pod["metadata"]
+        return (metadata["namespace"], metadata["name"]) == (namespace, name)
+
+    @property
+    def grace_seconds(self) -> float:
+        """How long the pod may take to end when nobody says otherwise."""
+        return float(self._pod["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS))
+
+    @property
+    def namespace_fd(self) -> int | None:
+        """The pod's network namespace while it has one."""
+        return self._shared.network.namespace_fd if self._shared.network else None
+
+    async def _run(self) -> None:
+        publishing = asyncio.create_task(self._publish_changes())
+        try:
+            if self._written.get("phase") not in FINAL_PHASES and not self._stop_asked.is_set():
+                try:
+                    await self._live()
+                finally:
+                    self._kill()
+                    await self._release_network()
+            self._changed.set()
+            await self._stop_asked.wait()
+            publishing.cancel()
+            await asyncio.gather(publishing, return_exceptions=True)
+            await self._publish()
+            if self._deleted:
+                await self._confirm_deletion()
+        finally:
+            publishing.cancel()
+            await asyncio.to_thread(self._remove_files)
+
+    async def _live(self) -> None:
+        """From the first volume to the end of the last container."""
+        following = asyncio.create_task(self._start_and_follow())
+        stopping = asyncio.create_task(self._stop_asked.wait())
+        refreshing = asyncio.create_task(self._refresh_volumes())
+        try:
+            await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                await self._stop_containers()
+            await following
+        finally:
+            for task in (following, stopping, refreshing):
+                task.cancel()
+            await asyncio.gather(following, stopping, refreshing, return_exceptions=True)
+
+    async def _start_and_follow(self) -> None:
+        if not await self._prepare():
+            return
+        sidecars: list[asyncio.Task[None]] = []
+        try:
+            for runner, manifest in zip(
+                self._inits, self._pod["spec"].get("initContainers", []), strict=True
+            ):
+                if manifest.get("restartPolicy") == "Always":
+                    sidecars.append(asyncio.create_task(runner.run()))
+                    await self._first(runner.has_started.wait(), self._stop_asked.wait())
+                else:
+                    await runner.run()
+                    if not runner.view().succeeded:
+                        return
+                if self._stop_asked.is_set():
+                    return
+            for runner in self._mains:
+                runner.wait_because("ContainerCreating")
+            await asyncio.gather(*(runner.run() for runner in self._mains))
+        finally:
+            # Sidecars outlive the containers they serve, in reverse order of their start.
+            if sidecars and not self._stop_asked.is_set():
+                for runner in reversed(self._inits):
+                    await runner.stop(_DEFAULT_GRACE_SECONDS)
+            await asyncio.gather(*sidecars)
+
+    async def _prepare(self) -> bool:
+        """Network and volumes; tries until they are there. False if the pod was stopped first."""
+        for runner in (*self._inits, *self._mains):
+            runner.wait_because("PodInitializing" if self._inits else "ContainerCreating")
+        while not self._stop_asked.is_set():
+            try:
+                if self._shared.network is None:
+                    await self._connect()
+                await self._shared.volumes.prepare(self._shared.context)
+            except (NodeError, OSError) as error:
+                reason = "ErrImagePull" if isinstance(error, ImageError) else "ContainerCreating"
+                for runner in (*self._inits, *self._mains):
+                    runner.wait_because(reason, str(error))
+                await self._first(asyncio.sleep(self._shared.retry_seconds), self._stop_asked.wait())
+            else:
+                return True
+        return False
+
+    async def _connect(self) -> None:
+        place = self._place
+        address = place.addresses.take()
+        interface = "pod" + hashlib.sha256(self.uid.encode()).hexdigest()[:12]
+        try:
+            self._shared.network = await connect_pod(address, place.settings.address, interface)
+        except BaseException:
+            place.addresses.give_back(address)
+            raise
+        self._shared.context = replace(self._shared.context, pod_ip=address)
+        self._shared.files = etc_files(self._pod, address, place.settings.dns, place.settings.cluster_domain)
+        self._changed.set()
+
+    async def _stop_containers(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._grace_seconds
+        manifests = self._pod["spec"].get("initContainers", [])
+        plain = [
+            runner
+            for runner, manifest in zip(self._inits, manifests, strict=True)
+            if manifest.get("restartPolicy") != "Always"
+        ]
+        await asyncio.gather(*(runner.stop(self._grace_seconds) for runner in (*self._mains, *plain)))
+        for runner in reversed(self._inits):
+            await runner.stop(max(0.0, deadline - loop.time()))
+
+    async def _refresh_volumes(self) -> None:
+        while True:
+            await asyncio.sleep(self._place.settings.volume_refresh_seconds)
+            if self._shared.network is not None:
+                with contextlib.suppress(NodeError, OSError):  # shown as it was until it can be read again
+                    await self._shared.volumes.refresh(self._shared.context)
+
+    async def _publish_changes(self) -> None:
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(_COALESCE_SECONDS)
+            self._changed.clear()
+            if not await self._publish():
+                await asyncio.sleep(1.0)
+                self._changed.set()
+
+    async def _publish(self) -> bool:
+        """Writes the status if it has changed; False if it has to be tried again."""
+        status = pod_status(
+            self._facts(),
+            [runner.view() for runner in self._inits],
+            [runner.view() for runner in self._mains],
+            previous=self._written,
+            now=rfc3339(),
+        )
+        if status == self._written:
+            return True
+        try:
+            await self._place.api.patch(
+                f"{self._path}/status", {"metadata": {"uid": self.uid}, "status": status}
+            )
+        except ApiError as error:
+            # Gone, or another pod of the same name: nothing to tell any more.
+            return error.status in (404, 409)
+        self._written = status
+        return True
+
+    def _facts(self) -> PodFacts:
+        spec = self._pod["spec"]
+        known = {c["type"]: c["status"] for c in self._pod.get("status", {}).get("conditions", [])}
+        gates = [gate["conditionType"] for gate in spec.get("readinessGates", [])]
+        return PodFacts(
+            restart_policy=spec.get("restartPolicy", "Always"),
+            gates_open=all(known.get(gate) == "True" for gate in gates),
+            generation=self._pod["metadata"].get("generation", 0),
+            host_ip=self._place.settings.address,
+            pod_ip=self._shared.context.pod_ip or self._written.get("podIP", ""),
+            start_time=self._start_time,
+        )
+
+    async def _confirm_deletion(self) -> None:
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "gracePeriodSeconds": 0,
+            "preconditions": {"uid": self.uid},
+        }
+        while True:
+            try:
+                await self._place.api.delete(self._path, options)
+            except ApiError as error:
+                if error.status not in (404, 409):
+                    await asyncio.sleep(1.0)
+                    continue
+            return
+
+    async def _release_network(self) -> None:
+        network, self._shared.network = self._shared.network, None
+        if network is not None:
+            await disconnect_pod(network)
+            self._place.addresses.give_back(network.address)
+
+    def _kill(self) -> None:
+        for runner in (*self._mains, *self._inits):
+            runner.kill()
+
+    def _remove_files(self) -> None:
+        self._shared.volumes.remove()
+        shutil.rmtree(self._shared.folder, ignore_errors=True)
+
+    @staticmethod
+    async def _first(*waits: Any) -> None:
+        tasks = [asyncio.ensure_future(wait) for wait in waits]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()

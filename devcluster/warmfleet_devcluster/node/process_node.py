@@ -1,0 +1,173 @@
+"""One node: registers itself, keeps its Lease and status fresh, runs the pods bound to it."""
+
+import asyncio
+import contextlib
+from typing import Any, Final
+
+import aiohttp
+import structlog
+
+from warmfleet_devcluster.api_client import ApiClient, ApiError
+from warmfleet_devcluster.clock import rfc3339, rfc3339_micro
+from warmfleet_devcluster.node.images import ImageList
+from warmfleet_devcluster.node.network import AddressPool, prepare_node
+from warmfleet_devcluster.node.pod_runner import NodePlace, PodRunner
+from warmfleet_devcluster.node.settings import NodeSettings
+from warmfleet_devcluster.node_object import LEASES, lease_object, machine_capacity, node_object, node_status
+from warmfleet_devcluster.pod_watch import watch_pods
+
+Json = dict[str, Any]
+
+_RETRY_SECONDS: Final = 1.0
+_STATUS_EVERY: Final = 2
+log = structlog.get_logger()
+
+
+class ProcessNode:
+    """Runs until cancelled; then stops its pods."""
+
+    def __init__(self, settings: NodeSettings, images: ImageList) -> None:
+        self.name = settings.name
+        self._settings = settings
+        self._images = images
+        self._addresses = AddressPool(settings.pod_cidr)
+        self._capacity = {**machine_capacity(settings.max_pods), **settings.pretend}
+        self._since = rfc3339()
+        self._pods: dict[str, PodRunner] = {}
+        """By uid."""
+
+    async def prepare(self) -> None:
+        """Makes sure that the node's address exists and that packets are passed on. Raises NodeError."""
+        await prepare_node(self._settings.address)
+
+    def find(self, namespace: str, name: str) -> PodRunner | None:
+        """The pod of that name on this node."""
+        return next((pod for pod in self._pods.values() if pod.is_named(namespace, name)), None)
+
+    async def run(self) -> None:
+        """Registers and serves; on cancellation stops every pod within its grace period."""
+        timeout = aiohttp.ClientTimeout(total=None)
+        # Every probe has a connection of its own, as from the kubelet: nothing is kept between two.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        async with (
+            ApiClient.from_kubeconfig(self._settings.kubeconfig) as api,
+            aiohttp.ClientSession(timeout=timeout, connector=connector, trust_env=False) as probe_session,
+        ):
+            uid = await self._register(api)
+            place = NodePlace(
+                api=api,
+                addresses=self._addresses,
+                images=self._images,
+                settings=self._settings,
+                allocatable=self._capacity,
+                probe_session=probe_session,
+                cluster_env=await self._cluster_env(api),
+            )
+            log.info("node registered", node=self.name, address=self._settings.address)
+            renewing = asyncio.create_task(self._renew(api, uid))
+            try:
+                await self._follow_pods(place)
+            finally:
+                renewing.cancel()
+                await asyncio.gather(renewing, return_exceptions=True)
+                await asyncio.shield(self._stop_pods())
+
+    async def _follow_pods(self, place: NodePlace) -> None:
+        async for kind, told in watch_pods(place.api, f"spec.nodeName={self.name}"):
+            if kind == "SYNC":
+                for uid in self._pods.keys() - told.keys():
+                    self._pods[uid].removed()
+                for pod in told.values():
+                    self._take(pod, place)
+            elif kind == "DELETED":
+                known = self._pods.get(told["metadata"]["uid"])
+                if known:
+                    known.removed()
+            else:
+                self._take(told, place)
+
+    def _take(self, pod: Json, place: NodePlace) -> None:
+        uid = pod["metadata"]["uid"]
+        known = self._pods.get(uid)
+        if known:
+            known.update(pod)
+            return
+        runner = self._pods[uid] = PodRunner(pod, place)
+        runner.task.add_done_callback(lambda task: self._forget(uid, task))
+
+    def _forget(self, uid: str, task: asyncio.Task[None]) -> None:
+        self._pods.pop(uid, None)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("pod failed on its node", uid=uid, error=repr(task.exception()))
+
+    async def _stop_pods(self) -> None:
+        runners = list(self._pods.values())
+        for runner in runners:
+            runner.stop(runner.grace_seconds)
+        if runners:
+            await asyncio.wait([runner.task for runner in runners])
+
+    async def _register(self, api: ApiClient) -> str:
+        """Creates the Node or takes over the one there is; returns its uid."""
+        while True:
+            try:
+                try:
+                    node = await api.post(
+                        "/api/v1/nodes", node_object(self.name, {}, self._settings.pod_cidr, self._status())
+                    )
+                except ApiError as error:
+                    if error.status != 409:
+                        raise
+                    node = await api.patch(f"/api/v1/nodes/{self.name}/status", {"status": self._status()})
+                return str(node["metadata"]["uid"])
+            except ApiError as error:
+                log.warning("node not registered", node=self.name, error=str(error))
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _renew(self, api: ApiClient, uid: str) -> None:
+        beats = 0
+        while True:
+            with contextlib.suppress(ApiError):  # the next beat is the retry
+                await self._renew_lease(api, uid)
+                # A node comes back from Unknown by its status only: a beat after a failed one writes it.
+                if beats % _STATUS_EVERY == 0:
+                    await api.patch(f"/api/v1/nodes/{self.name}/status", {"status": self._status()})
+                beats += 1
+                await asyncio.sleep(self._settings.lease_seconds)
+                continue
+            beats = 0
+            await asyncio.sleep(min(_RETRY_SECONDS, self._settings.lease_seconds))
+
+    async def _renew_lease(self, api: ApiClient, uid: str) -> None:
+        lease = lease_object(self.name, uid, rfc3339_micro(), int(self._settings.lease_seconds * 4))
+        try:
+            await api.patch(f"{LEASES}/{self.name}", {"spec": lease["spec"]})
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            await api.post(LEASES, lease)
+
+    async def _cluster_env(self, api: ApiClient) -> dict[str, str]:
+        """Where containers find the API server."""
+        while True:
+            try:
+                service = await api.get("/api/v1/namespaces/default/services/kubernetes")
+            except ApiError:
+                await asyncio.sleep(_RETRY_SECONDS)
+                continue
+            host, port = service["spec"]["clusterIP"], str(service["spec"]["ports"][0]["port"])
+            return {
+                "KUBERNETES_SERVICE_HOST": host,
+                "KUBERNETES_SERVICE_PORT": port,
+                "KUBERNETES_SERVICE_PORT_HTTPS": port,
+            }
+
+    def _status(self) -> Json:
+        return node_status(
+            self.name,
+            address=self._settings.address,
+            kubelet_port=self._settings.kubelet_port,
+            capacity=self._capacity,
+            since=self._since,
+            now=rfc3339(),
+        )
