@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import aiohttp
+import structlog
 
 from warmfleet_devcluster.api_client import ApiClient, ApiError
 from warmfleet_devcluster.clock import rfc3339
@@ -24,6 +25,8 @@ from warmfleet_devcluster.node.pod_objects import PodObjects
 from warmfleet_devcluster.node.pod_status import FINAL_PHASES, PodFacts, pod_status
 from warmfleet_devcluster.node.settings import NodeSettings
 from warmfleet_devcluster.node.volumes import PodVolumes
+
+log = structlog.get_logger()
 
 Json = dict[str, Any]
 
@@ -61,6 +64,8 @@ class PodRunner:
         self._deleted = False
         """The API server waits for this node to confirm the deletion."""
         self._written: Json = pod.get("status", {})
+        self._over = self._written.get("phase") in FINAL_PHASES
+        """It ended under an earlier process of this node: what is left to do is to confirm its deletion."""
         folder = place.settings.state / "pods" / self.uid
         objects = PodObjects(place.api, pod)
         ratio = place.settings.time_ratio
@@ -148,7 +153,7 @@ class PodRunner:
     async def _run(self) -> None:
         publishing = asyncio.create_task(self._publish_changes())
         try:
-            if self._written.get("phase") not in FINAL_PHASES and not self._stop_asked.is_set():
+            if not self._over and not self._stop_asked.is_set():
                 try:
                     await self._live()
                 finally:
@@ -269,6 +274,8 @@ class PodRunner:
 
     async def _publish(self) -> bool:
         """Writes the status if it has changed; False if it has to be tried again."""
+        if self._over:
+            return True
         status = pod_status(
             self._facts(),
             [runner.view() for runner in self._inits],
@@ -279,10 +286,10 @@ class PodRunner:
         if status == self._written:
             return True
         try:
-            await self._place.api.patch(
-                f"{self._path}/status", {"metadata": {"uid": self.uid}, "status": status}
-            )
+            body = {"metadata": {"uid": self.uid}, "status": _patch(status)}
+            await self._place.api.patch(f"{self._path}/status", body)
         except ApiError as error:
+            log.warning("status not written", pod=self._path, error=str(error))
             # Gone, or another pod of the same name: nothing to tell any more.
             return error.status in (404, 409)
         self._written = status
@@ -339,3 +346,11 @@ class PodRunner:
         finally:
             for task in tasks:
                 task.cancel()
+
+
+def _patch(status: Json) -> Json:
+    """A status as a strategic merge patch that leaves nothing of the one before."""
+    addresses = {key: [{"$patch": "replace"}, *status[key]] for key in ("podIPs", "hostIPs") if key in status}
+    # Conditions are merged by type, field by field: an old reason has to be taken away.
+    conditions = [{"reason": None, "message": None, **condition} for condition in status["conditions"]]
+    return {**status, **addresses, "conditions": conditions}

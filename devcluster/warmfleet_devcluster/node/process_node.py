@@ -103,7 +103,7 @@ class ProcessNode:
     async def _stop_pods(self) -> None:
         runners = list(self._pods.values())
         for runner in runners:
-            runner.stop(runner.grace_seconds)
+            runner.stop(min(runner.grace_seconds, self._settings.shutdown_seconds))
         if runners:
             await asyncio.wait([runner.task for runner in runners])
 

@@ -36,4 +36,6 @@ class NodeSettings:
     """How soon a changed Secret or ConfigMap shows in its volumes."""
     lease_seconds: float = 5.0
     """Between two renewals of a node's Lease; its status follows every second one."""
+    shutdown_seconds: float = 8.0
+    """The longest that pods get to end when the node itself is stopped."""
     max_pods: int = 110
