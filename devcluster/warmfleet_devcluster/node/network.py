@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from pyroute2 import IPRoute  # type: ignore[import-untyped] # it ships no types
+from pyroute2 import IPRoute
 
 from warmfleet_devcluster.node.errors import NodeError
 

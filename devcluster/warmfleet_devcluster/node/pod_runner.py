@@ -350,7 +350,9 @@ class PodRunner:
 
 def _patch(status: Json) -> Json:
     """A status as a strategic merge patch that leaves nothing of the one before."""
-    addresses = {key: [{"$patch": "replace"}, *status[key]] for key in ("podIPs", "hostIPs") if key in status}
+    addresses: Json = {
+        key: [{"$patch": "replace"}, *status[key]] for key in ("podIPs", "hostIPs") if key in status
+    }
     # Conditions are merged by type, field by field: an old reason has to be taken away.
     conditions = [{"reason": None, "message": None, **condition} for condition in status["conditions"]]
     return {**status, **addresses, "conditions": conditions}
