@@ -104,16 +104,17 @@ async def test_a_key_caps_the_urgency_that_its_requests_may_ask_for(tmp_path: Pa
 async def test_a_light_tenant_does_not_stand_behind_a_flood(tmp_path: Path) -> None:
     keys = PlantedKeys()
     flooder, light = keys.add("flooder"), keys.add("light")
+    settings = AdmissionSettings(max_wait_seconds=60)  # nobody is refused, however slow this machine is
     with running_stub(StubWorker(uid="w0", max_running_sequences=8, **SLOW)) as stub:
-        async with running_router([stub], tmp_path, keys=keys.file) as router:
+        async with running_router([stub], tmp_path, keys=keys.file, admission=settings) as router:
             assert (await router.ask("hi", headers=bearer(light)))[0] == 200  # it was there lately
             flood = [
                 asyncio.create_task(
                     router.ask("hi", stream=True, headers={**bearer(flooder), "x-request-id": f"flood-{n}"})
                 )
-                for n in range(45)
+                for n in range(80)
             ]
-            await until(lambda: held(router).requests >= 35 and stub.running >= 7)
+            await until(lambda: held(router).requests >= 70 and stub.running >= 7)
             await asyncio.sleep(0.1)
             most_at_the_stub = stub.running
 
@@ -129,7 +130,7 @@ async def test_a_light_tenant_does_not_stand_behind_a_flood(tmp_path: Path) -> N
     assert most_at_the_stub == 7
     assert len(ranks) == 5
     assert max(ranks) <= 2
-    assert still_held > 0
+    assert still_held >= 10
     assert {status for status, _, _ in answers} == {200}
 
 

@@ -122,9 +122,9 @@ class Soak:
                 return CHAT, {**options, "messages": messages}
 
 
-def growth_bytes_per_lap(points: Sequence[QuietPoint], process: str = "") -> float:
-    """Slope of the memory after the first lap, by least squares: of one process, or of all."""
-    after = points[1:]
+def growth_bytes_per_lap(points: Sequence[QuietPoint], process: str = "", *, since: int = 1) -> float:
+    """Slope of the memory after lap `since`, by least squares: of one process, or of all."""
+    after = points[since:]
     sizes = [point.resident_bytes[process] if process else point.total_bytes for point in after]
     return linear_regression(range(len(after)), sizes).slope
 
