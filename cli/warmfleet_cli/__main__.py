@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 from warmfleet_cli.bench.app import bench_app
 from warmfleet_cli.chat import chat
+from warmfleet_cli.devcluster import devcluster_app
 from warmfleet_cli.down import down
 from warmfleet_cli.errors import EXIT_CODES_HELP, ExitCode, exit_code_of
 from warmfleet_cli.keys import keys_app
@@ -58,6 +59,7 @@ for command, example in _EXAMPLES.items():
 app.add_typer(model_app, name="model", epilog=EXIT_CODES_HELP)
 app.add_typer(keys_app, name="keys", epilog=EXIT_CODES_HELP)
 app.add_typer(bench_app, name="bench")
+app.add_typer(devcluster_app, name="devcluster", epilog=EXIT_CODES_HELP)
 
 
 @app.command(epilog="Example: warmfleet version --output json")

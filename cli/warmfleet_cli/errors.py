@@ -3,6 +3,7 @@
 from enum import IntEnum
 
 from warmfleet_contracts.errors import ManifestError, ModelError, WarmfleetError
+from warmfleet_devcluster.errors import AlreadyRunningError, DevclusterError, PortBusyError, StartFailedError
 
 
 class ExitCode(IntEnum):
@@ -37,19 +38,22 @@ class CliError(WarmfleetError):
         self.exit_code = exit_code
 
 
+_EXIT_CODES: dict[type[WarmfleetError], ExitCode] = {
+    ManifestError: ExitCode.MANIFEST,
+    ModelError: ExitCode.MODEL,
+    AlreadyRunningError: ExitCode.ALREADY_RUNNING,
+    PortBusyError: ExitCode.PORT_BUSY,
+    StartFailedError: ExitCode.START_FAILED,
+}
+
+
 def exit_code_of(error: WarmfleetError) -> ExitCode:
     """The documented exit code for an error of any part."""
-    match error:
-        case CliError():
-            return error.exit_code
-        case ManifestError():
-            return ExitCode.MANIFEST
-        case ModelError():
-            return ExitCode.MODEL
-        case _:
-            return ExitCode.FAILED
+    if isinstance(error, CliError):
+        return error.exit_code
+    return next((code for kind, code in _EXIT_CODES.items() if isinstance(error, kind)), ExitCode.FAILED)
 
 
 def advice_of(error: WarmfleetError) -> str:
     """What to do about an error; empty where its text says it all."""
-    return error.advice if isinstance(error, CliError) else ""
+    return error.advice if isinstance(error, CliError | DevclusterError) else ""

@@ -2,13 +2,12 @@
 
 import base64
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
 from warmfleet_devcluster.certificates import KeyPair, write_private
-
-CONTEXT: Final = "warmfleet-devcluster"
+from warmfleet_devcluster.settings import CONTEXT
 
 
 def kubeconfig(*, server: str, authority: bytes, certificate: bytes, key: bytes) -> dict[str, Any]:

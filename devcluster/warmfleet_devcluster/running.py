@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,9 +21,9 @@ from warmfleet_devcluster.errors import (
     PortBusyError,
     StartFailedError,
 )
+from warmfleet_devcluster.news import Failure, Progress, Ready
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import StateFolder
-from warmfleet_devcluster.supervisor import Failure, Progress, Ready
 
 _STOP_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.05
@@ -39,9 +40,15 @@ _ERRORS: Final[dict[str, type[DevclusterError]]] = {
 }
 
 
-def start_supervisor(
-    settings: DevclusterSettings, report: Callable[[str], None]
-) -> "subprocess.Popen[bytes]":
+@dataclass(frozen=True, slots=True)
+class RunningSupervisor:
+    """A supervisor whose devcluster is ready. Attached, it ends when the input of `process` is closed."""
+
+    process: "subprocess.Popen[bytes]"
+    ready: Ready
+
+
+def start_supervisor(settings: DevclusterSettings, report: Callable[[str], None]) -> RunningSupervisor:
     """Start a supervisor in a session of its own; returns when its devcluster is ready.
 
     Raises:
@@ -64,7 +71,7 @@ def start_supervisor(
         )
     try:
         _tell(process, settings)
-        _hear(process, report)
+        ready = _hear(process, report, folder)
     except BaseException:
         process.terminate()
         process.wait(_STOP_SECONDS)
@@ -75,8 +82,7 @@ def start_supervisor(
     if not settings.attached:
         assert process.stdin is not None
         process.stdin.close()
-    assert folder.read() is not None
-    return process
+    return RunningSupervisor(process, ready)
 
 
 def stop_devcluster(folder: StateFolder) -> bool:
@@ -107,7 +113,7 @@ def _tell(process: "subprocess.Popen[bytes]", settings: DevclusterSettings) -> N
     process.stdin.flush()
 
 
-def _hear(process: "subprocess.Popen[bytes]", report: Callable[[str], None]) -> None:
+def _hear(process: "subprocess.Popen[bytes]", report: Callable[[str], None], folder: StateFolder) -> Ready:
     assert process.stdout is not None
     decoder = msgspec.json.Decoder(Progress | Ready | Failure)
     for line in process.stdout:
@@ -117,9 +123,12 @@ def _hear(process: "subprocess.Popen[bytes]", report: Callable[[str], None]) -> 
             case Failure(kind, text, advice):
                 process.wait()
                 raise _ERRORS[kind](text, advice=advice)
-            case Ready():
-                return
-    raise StartFailedError(f"the supervisor ended with code {process.wait()} before the devcluster was ready")
+            case Ready() as ready:
+                return ready
+    raise StartFailedError(
+        f"the supervisor ended with code {process.wait()} before the devcluster was ready",
+        advice=f"its log is {folder.supervisor_log}",
+    )
 
 
 def _encode_path(value: Any) -> str:

@@ -9,6 +9,8 @@ from warmfleet_devcluster.addresses import MAX_NODES
 from warmfleet_devcluster.errors import DevclusterError
 
 MAX_HOLLOW_NODES: Final = 200
+CONTEXT: Final = "warmfleet-devcluster"
+"""Name of the only context, cluster and user in a devcluster's kubeconfig."""
 
 
 class DevclusterSettings(msgspec.Struct, frozen=True, kw_only=True):

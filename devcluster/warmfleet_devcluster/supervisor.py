@@ -20,35 +20,11 @@ from warmfleet_contracts.process_identity import identify
 from warmfleet_devcluster.addresses import node_name
 from warmfleet_devcluster.cluster import Cluster, ended_early
 from warmfleet_devcluster.errors import DevclusterError
+from warmfleet_devcluster.news import Failure, News, Progress, Ready
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import DevclusterState, StateFolder
 
 MAX_SETTINGS_BYTES: Final = 65536
-
-
-class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """A step begins."""
-
-    text: str
-
-
-class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """Everything is ready; nothing is said after this."""
-
-    api_url: str
-    seconds: float
-
-
-class Failure(msgspec.Struct, frozen=True, tag="failure"):
-    """The devcluster did not start; nothing of it is left."""
-
-    kind: str
-    """Name of the error's class."""
-    text: str
-    advice: str
-
-
-News = Progress | Ready | Failure
 
 
 class Supervisor:

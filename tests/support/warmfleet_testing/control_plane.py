@@ -131,7 +131,7 @@ def running_control_plane(**settings: Any) -> Iterator[ControlPlane]:
                 **settings,
             }
         )
-        process = start_supervisor(wanted, lambda _: None)
+        process = start_supervisor(wanted, lambda _: None).process
         try:
             yield ControlPlane(wanted, process)
         finally:
