@@ -119,3 +119,23 @@ ROUTER_OVERLOADED: Final = "warmfleet_router_overloaded_requests"
 tenant_requests, tenant_tokens, tenant_queue."""
 ROUTER_HELD_BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 120.0)
 ROUTER_DECISION_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5)
+
+# The operator's own.
+OPERATOR_RECONCILIATIONS: Final = "warmfleet_operator_reconciliations"
+"""Label `result`: done, failed, refused, not_leading."""
+OPERATOR_RECONCILE_SECONDS: Final = "warmfleet_operator_reconcile_seconds"
+OPERATOR_WRITES: Final = "warmfleet_operator_writes"
+"""Labels `kind`, `verb`: apply, delete, scale, status, event."""
+OPERATOR_ERRORS: Final = "warmfleet_operator_errors"
+"""Label `error`: conflict, gone, throttled, refused, unreachable, other."""
+OPERATOR_QUEUE_DEPTH: Final = "warmfleet_operator_queue_depth"
+"""Deployments that are to be looked at, those due later included."""
+OPERATOR_LEADER: Final = "warmfleet_operator_leader"
+"""1 while this replica may write."""
+OPERATOR_WATCH_BEHIND_SECONDS: Final = "warmfleet_operator_watch_behind_seconds"
+"""Label `kind`: for how long its watch has missed something that a list held."""
+OPERATOR_OBJECTS: Final = "warmfleet_operator_objects"
+"""Label `kind`: objects that are known."""
+OPERATOR_CONDITIONS: Final = "warmfleet_operator_deployments"
+"""Labels `condition`, `status`: ModelDeployments, by what their status says."""
+OPERATOR_RECONCILE_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

@@ -1,0 +1,132 @@
+"""kopf as informer: it watches, and what it sees goes into the store. The only module that imports kopf.
+
+Nothing else of kopf is used: no handler that writes, no finalizer, no peering, no events of its own. It runs in
+a thread of its own, because its `operator()` cancels at its end every task of the loop that it runs in.
+"""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import kopf
+import structlog
+
+from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL
+from warmfleet_operator.cluster import Connection
+from warmfleet_operator.kinds import MODEL_DEPLOYMENT, WATCHED, Kind
+from warmfleet_operator.store import Entry, Key, entry_of
+
+STOP_SECONDS: Final = 5.0
+_PAGE_SIZE: Final = 200
+
+log = structlog.get_logger("warmfleet.operator")
+
+
+class Informer:
+    """Watches every kind in its own thread, and reports to the loop that made it."""
+
+    def __init__(
+        self,
+        *,
+        namespaces: Sequence[str],
+        connect: Callable[[], Awaitable[Connection]],
+        on_seen: Callable[[Entry], None],
+        on_gone: Callable[[Kind, Key, str], None],
+    ) -> None:
+        """`connect`, `on_seen` and `on_gone` are called in the loop that makes the informer."""
+        self._namespaces = tuple(namespaces)
+        self._connect = connect
+        self._on_seen = on_seen
+        self._on_gone = on_gone
+        self._loop = asyncio.get_running_loop()
+        self._stop = threading.Event()
+        self.ended: Final = self._loop.create_future()
+        """Done when the thread has ended: of itself only when kopf gave up, for the reason it holds."""
+        self._thread = threading.Thread(target=self._run, name="informer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the watches; returns when the thread is gone, or is given up."""
+        self._stop.set()
+        await asyncio.to_thread(self._thread.join, STOP_SECONDS)
+
+    def _run(self) -> None:
+        problem: BaseException | None = None
+        try:
+            asyncio.run(self._watch())
+        except BaseException as error:  # noqa: BLE001 - whatever ended the thread is the operator's end, too
+            problem = error
+        self._loop.call_soon_threadsafe(self._say_ended, problem)
+
+    def _say_ended(self, problem: BaseException | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(problem)
+
+    async def _watch(self) -> None:
+        await kopf.operator(
+            registry=self._registry(),
+            settings=_settings(),
+            standalone=True,
+            clusterwide=not self._namespaces,
+            namespaces=self._namespaces,
+            stop_flag=self._stop,
+        )
+
+    def _registry(self) -> kopf.OperatorRegistry:
+        registry = kopf.OperatorRegistry()
+
+        async def login(**_: object) -> kopf.ConnectionInfo:
+            future = asyncio.run_coroutine_threadsafe(self._connected(), self._loop)
+            connection = await asyncio.wrap_future(future)
+            return kopf.ConnectionInfo(
+                server=connection.server,
+                ca_path=connection.ca_path,
+                token=connection.token,
+                certificate_path=connection.certificate_path,
+                private_key_path=connection.key_path,
+            )
+
+        kopf.on.login(registry=registry)(login)
+        for kind in WATCHED:
+            kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=kind.plural)(
+                self._reporter(kind)
+            )
+        return registry
+
+    async def _connected(self) -> Connection:
+        return await self._connect()
+
+    def _reporter(self, kind: Kind) -> Callable[..., Awaitable[None]]:
+        async def report(event: Any, **_: object) -> None:
+            # Cut down here, so that the whole object does not live until the other loop has time for it.
+            entry = entry_of(kind, event["object"])
+            if event["type"] == "DELETED":
+                self._loop.call_soon_threadsafe(self._on_gone, kind, entry.key, entry.uid)
+            else:
+                self._loop.call_soon_threadsafe(self._on_seen, entry)
+
+        return report
+
+
+def _settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True  # no rights on namespaces and CustomResourceDefinitions needed
+    watching = settings.watching
+    watching.server_timeout = 300
+    watching.client_timeout = 330
+    watching.connect_timeout = 10
+    watching.inactivity_timeout = 75  # bookmarks come every minute
+    watching.chunk_size = _PAGE_SIZE
+    for kind in WATCHED:
+        if kind is not MODEL_DEPLOYMENT:
+            watching.label_selectors[kind.group, kind.version, kind.plural] = MODEL_DEPLOYMENT_LABEL
+    settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 10
+    settings.networking.error_backoffs = (1, 1, 2, 3, 5)
+    settings.process.ultimate_exiting_timeout = None
+    settings.execution.max_workers = 1
+    return settings

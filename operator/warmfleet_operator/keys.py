@@ -1,0 +1,131 @@
+"""The Secrets that all others derive from: made if they are absent, never changed.
+
+A release has one Secret of root keys. Workers in a namespace share one key, derived from the root and the
+namespace's name, and each derives its own token from it; the root itself stays in the release's namespace.
+"""
+
+import base64
+import binascii
+import secrets
+from typing import Final
+
+import structlog
+
+from warmfleet_contracts.names import (
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    NAMESPACE_SECRET,
+    NAMESPACE_SECRET_KEY,
+    ROOT_KEYS_OPERATOR_TOKEN,
+    ROOT_KEYS_SALT,
+    ROOT_KEYS_WORKER_TOKEN,
+)
+from warmfleet_contracts.worker_tokens import namespace_key
+from warmfleet_operator.cluster import Cluster
+from warmfleet_operator.errors import Conflict, Gone, KeysMissing
+from warmfleet_operator.kinds import SECRET
+from warmfleet_operator.settings import OperatorSettings
+
+ROOT_KEY_BYTES: Final = 32
+_ROOT_KEYS: Final = (ROOT_KEYS_WORKER_TOKEN, ROOT_KEYS_SALT, ROOT_KEYS_OPERATOR_TOKEN)
+
+log = structlog.get_logger("warmfleet.operator")
+
+
+class Keys:
+    """Looks after the Secrets; remembers for how long it need not look again."""
+
+    def __init__(self, cluster: Cluster, settings: OperatorSettings) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._root: bytes | None = None
+        self._operator_token = ""
+        self._present: set[str] = set()
+
+    def look_again(self) -> None:
+        """Somebody may have deleted a Secret meanwhile."""
+        self._root = None
+        self._present.clear()
+
+    async def operator_token(self) -> str:
+        """What routers know the operator by.
+
+        Raises:
+            KeysMissing: the Secret is somebody else's to provide, and is not there or lacks a key.
+            ClusterError: it cannot be read or made.
+        """
+        await self._root_key()
+        return self._operator_token
+
+    async def ensure_namespace(self, namespace: str) -> None:
+        """Make sure that workers in `namespace` find their key; raises as `operator_token`."""
+        if namespace in self._present:
+            return
+        key = namespace_key(await self._root_key(), namespace).hex()
+        try:
+            known = await self._cluster.read(SECRET, namespace, NAMESPACE_SECRET)
+        except Gone:
+            if not await self._create(namespace, NAMESPACE_SECRET, {NAMESPACE_SECRET_KEY: key}):
+                return  # another was first; what it made is compared next time
+            log.info("key of a namespace made", namespace=namespace, secret=NAMESPACE_SECRET)
+        else:
+            if _values(known).get(NAMESPACE_SECRET_KEY, "").strip() != key:
+                log.error(
+                    "the namespace's key does not derive from the root key: routers will not know its "
+                    "workers; delete the Secret and restart them, or give the root key back",
+                    namespace=namespace,
+                    secret=NAMESPACE_SECRET,
+                )
+        self._present.add(namespace)
+
+    async def _root_key(self) -> bytes:
+        if self._root is not None:
+            return self._root
+        namespace, name = self._settings.release_namespace, self._settings.root_secret_name
+        try:
+            values = _values(await self._cluster.read(SECRET, namespace, name))
+        except Gone:
+            if not self._settings.create_root_secret:
+                raise KeysMissing(f"Secret {namespace}/{name} with the root keys is not there") from None
+            values = {key: secrets.token_hex(ROOT_KEY_BYTES) for key in _ROOT_KEYS}
+            if not await self._create(namespace, name, values):
+                values = _values(await self._cluster.read(SECRET, namespace, name))
+            else:
+                log.info("root keys made", namespace=namespace, secret=name)
+        try:
+            root = bytes.fromhex(values[ROOT_KEYS_WORKER_TOKEN])
+            self._operator_token = values[ROOT_KEYS_OPERATOR_TOKEN].strip()
+        except (KeyError, ValueError):
+            keys = f"{ROOT_KEYS_WORKER_TOKEN} and {ROOT_KEYS_OPERATOR_TOKEN}"
+            raise KeysMissing(f"Secret {namespace}/{name}: {keys} must hold hexadecimal digits") from None
+        self._root = root
+        return root
+
+    async def _create(self, namespace: str, name: str, values: dict[str, str]) -> bool:
+        body = {
+            "apiVersion": SECRET.api_version,
+            "kind": SECRET.name,
+            "metadata": {
+                "namespace": namespace,
+                "name": name,
+                "labels": {MANAGED_BY_LABEL: MANAGED_BY},
+            },
+            "type": "Opaque",
+            "stringData": values,
+        }
+        try:
+            await self._cluster.create(SECRET, body)
+        except Conflict:
+            return False
+        return True
+
+
+def _values(secret: dict[str, object]) -> dict[str, str]:
+    data = secret.get("data")
+    values: dict[str, str] = {}
+    for key, value in (data if isinstance(data, dict) else {}).items():
+        try:
+            values[key] = base64.b64decode(value).decode("ascii")
+        except (binascii.Error, UnicodeDecodeError, TypeError):
+            continue  # not ours
+    return values

@@ -1,0 +1,57 @@
+"""The kinds of objects that the operator reads and writes, and their paths in the API."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from warmfleet_contracts.names import API_VERSION, KIND, PLURAL
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A namespaced kind."""
+
+    api_version: str
+    name: str
+    plural: str
+
+    @property
+    def group(self) -> str:
+        """Empty for the core group."""
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def version(self) -> str:
+        return self.api_version.rpartition("/")[2]
+
+    def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
+        """Path of a collection, an object or its subresource; without a namespace, of all namespaces."""
+        root = f"/apis/{self.api_version}" if self.group else f"/api/{self.api_version}"
+        scope = f"/namespaces/{namespace}" if namespace else ""
+        return "/".join(filter(None, (f"{root}{scope}/{self.plural}", name, subresource)))
+
+
+MODEL_DEPLOYMENT: Final = Kind(API_VERSION, KIND, PLURAL)
+DEPLOYMENT: Final = Kind("apps/v1", "Deployment", "deployments")
+SERVICE: Final = Kind("v1", "Service", "services")
+SERVICE_ACCOUNT: Final = Kind("v1", "ServiceAccount", "serviceaccounts")
+DISRUPTION_BUDGET: Final = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+NETWORK_POLICY: Final = Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies")
+JOB: Final = Kind("batch/v1", "Job", "jobs")
+POD: Final = Kind("v1", "Pod", "pods")
+SECRET: Final = Kind("v1", "Secret", "secrets")
+LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
+EVENT: Final = Kind("events.k8s.io/v1", "Event", "events")
+
+CHILDREN: Final = (SERVICE_ACCOUNT, NETWORK_POLICY, SERVICE, DISRUPTION_BUDGET, JOB, DEPLOYMENT)
+"""What a ModelDeployment is made of, in the order in which it is applied."""
+
+WATCHED: Final = (MODEL_DEPLOYMENT, *CHILDREN, POD)
+
+
+def kind_of(manifest: Mapping[str, Any]) -> Kind:
+    """The kind of a manifest; raises KeyError for one that is not a child's."""
+    return _BY_NAME[manifest["apiVersion"], manifest["kind"]]
+
+
+_BY_NAME: Final = {(kind.api_version, kind.name): kind for kind in (*WATCHED, SECRET, LEASE, EVENT)}

@@ -1,0 +1,148 @@
+"""What has to be written so that the cluster holds what is desired. Pure: the same input, the same plan."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from warmfleet_contracts.names import APPLIED_ANNOTATION
+from warmfleet_operator.covers import covers
+from warmfleet_operator.kinds import DEPLOYMENT, JOB, Kind, kind_of
+from warmfleet_operator.rollouts import digest
+
+Manifest = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """An object to be deleted; exactly this one."""
+
+    kind: Kind
+    name: str
+    uid: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """A Deployment whose number of replicas changes while its pods have to stay as they are."""
+
+    name: str
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Writes, in order: removals, then applies."""
+
+    applies: tuple[Manifest, ...] = ()
+    removals: tuple[Removal, ...] = ()
+    scalings: tuple[Scaling, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    """Objects of ours that exist and are somebody else's, in words."""
+    pending: tuple[str, ...] = ()
+    """Objects whose old self has to go first."""
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to write."""
+        return bool(self.applies or self.removals or self.scalings)
+
+
+def plan_changes(
+    desired: Iterable[Manifest], observed: Iterable[Manifest], owner_uid: str, *, frozen: bool = False
+) -> Plan:
+    """Compare what is wanted with what is there.
+
+    Args:
+        desired: all objects of one ModelDeployment.
+        observed: the objects that carry its label, whoever made them.
+        owner_uid: uid of the ModelDeployment; only what it controls is changed or deleted.
+        frozen: its pods have to stay as they are for now; their number may change.
+    """
+    present = {(kind_of(manifest), manifest["metadata"]["name"]): manifest for manifest in observed}
+    applies: list[Manifest] = []
+    removals: list[Removal] = []
+    scalings: list[Scaling] = []
+    conflicts: list[str] = []
+    pending: list[str] = []
+    wanted: set[tuple[Kind, str]] = set()
+    for manifest in map(stamped, desired):
+        kind, name = kind_of(manifest), manifest["metadata"]["name"]
+        wanted.add((kind, name))
+        current = present.get((kind, name))
+        if current is None:
+            applies.append(manifest)
+        elif not controlled_by(current, owner_uid):
+            conflicts.append(foreign(current))
+        elif "deletionTimestamp" in current["metadata"]:
+            pending.append(f"{kind.name} {name}")
+        elif kind is JOB:
+            if not _job_may_stay(manifest, current):
+                removals.append(Removal(kind, name, current["metadata"]["uid"], "is made anew"))
+        elif kind is DEPLOYMENT and frozen:
+            replicas = manifest["spec"]["replicas"]
+            if current["spec"].get("replicas") != replicas:
+                scalings.append(Scaling(name, replicas))
+        elif not in_force(manifest, current):
+            applies.append(manifest)
+    for (kind, name), current in present.items():
+        gone = "deletionTimestamp" in current["metadata"]
+        if (kind, name) not in wanted and not gone and controlled_by(current, owner_uid):
+            removals.append(Removal(kind, name, current["metadata"]["uid"], "is no longer wanted"))
+    return Plan(tuple(applies), tuple(removals), tuple(scalings), tuple(conflicts), tuple(pending))
+
+
+def stamped(manifest: Manifest) -> dict[str, Any]:
+    """The manifest with a digest of itself as annotation."""
+    metadata = manifest["metadata"]
+    annotations = {
+        name: value
+        for name, value in (metadata.get("annotations") or {}).items()
+        if name != APPLIED_ANNOTATION
+    }
+    plain = {**metadata, "annotations": annotations}
+    stamp = digest({**manifest, "metadata": plain})
+    return {**manifest, "metadata": {**plain, "annotations": {**annotations, APPLIED_ANNOTATION: stamp}}}
+
+
+def in_force(manifest: Manifest, current: Manifest) -> bool:
+    """Whether exactly this manifest was applied last, and nobody has changed what it names since.
+
+    The digest alone would miss an edit, the comparison alone a field that is no longer wanted.
+    """
+    applied = (current["metadata"].get("annotations") or {}).get(APPLIED_ANNOTATION)
+    return bool(applied == manifest["metadata"]["annotations"][APPLIED_ANNOTATION]) and covers(
+        manifest, current
+    )
+
+
+def controlled_by(manifest: Manifest, owner_uid: str) -> bool:
+    """Whether the object's controller is this ModelDeployment, and not another of the same name."""
+    references = manifest["metadata"].get("ownerReferences") or ()
+    return any(reference.get("controller") and reference["uid"] == owner_uid for reference in references)
+
+
+def foreign(current: Manifest) -> str:
+    """Why an object is not ours, in words."""
+    name = f"{current['kind']} {current['metadata']['name']}"
+    references = current["metadata"].get("ownerReferences") or ()
+    controller = next((reference for reference in references if reference.get("controller")), None)
+    if controller is None:
+        return f"{name} exists and was not made for this ModelDeployment"
+    return f"{name} exists and belongs to {controller['kind']} {controller['name']} ({controller['uid']})"
+
+
+def _job_may_stay(manifest: Manifest, current: Manifest) -> bool:
+    """A Job's template cannot be changed. One that fetched the model stays, whatever it would be today."""
+    if job_ended(current) == "Complete":
+        return True
+    annotations = current["metadata"].get("annotations") or {}
+    same = annotations.get(APPLIED_ANNOTATION) == manifest["metadata"]["annotations"][APPLIED_ANNOTATION]
+    return same or job_ended(current) == ""
+
+
+def job_ended(job: Manifest) -> str:
+    """Complete, Failed, or empty while it is under way."""
+    for condition in (job.get("status") or {}).get("conditions") or ():
+        if condition["type"] in {"Complete", "Failed"} and condition["status"] == "True":
+            return str(condition["type"])
+    return ""

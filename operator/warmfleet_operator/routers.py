@@ -1,0 +1,207 @@
+"""What the routers say of the workers: asked every few seconds, summed over all routers, never waited for."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+import msgspec
+import structlog
+
+from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_operator.cluster import Cluster
+from warmfleet_operator.keys import Keys
+from warmfleet_operator.kinds import POD
+from warmfleet_operator.settings import OperatorSettings
+
+ANSWER_SECONDS: Final = 5.0
+MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
+MAX_ROUTERS: Final = 32
+FRESH_SECONDS: Final = 45.0
+"""For so long what a router said last still counts: one lost answer is no news."""
+
+log = structlog.get_logger("warmfleet.operator")
+
+
+class _Load(msgspec.Struct):
+    waiting_sequences: int = 0
+    total_blocks: int = 0
+    pinned_blocks: int = 0
+
+
+class _Endpoint(msgspec.Struct):
+    uid: str
+    ready: bool = False
+    block_size_tokens: int | None = None
+    load: _Load = msgspec.field(default_factory=_Load)
+
+
+class _Held(msgspec.Struct):
+    requests: int = 0
+
+
+class _Tokens(msgspec.Struct):
+    prompt: int = 0
+    cached: int = 0
+
+
+class FleetAnswer(msgspec.Struct):
+    """What is read of a router's `/internal/fleet`."""
+
+    endpoints: list[_Endpoint] = []
+    held: dict[str, _Held] = {}
+    tokens: dict[str, _Tokens] = {}
+    """By model name, since the router's start."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFigures:
+    """One worker, as the routers see it."""
+
+    ready_in_routers: int
+    total_blocks: int
+    pinned_blocks: int
+    block_size_tokens: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Tokens of prompts, and how many of them were in a cache."""
+
+    prompt: int = 0
+    cached: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """All routers together."""
+
+    routers: int = 0
+    """Ready router pods."""
+    answering: int = 0
+    problem: str = ""
+    """Why the last that did not answer did not."""
+    workers: Mapping[str, WorkerFigures] = field(default_factory=dict)
+    """By pod uid."""
+    held: Mapping[str, int] = field(default_factory=dict)
+    """Requests that wait in routers, by model name."""
+    tokens: Mapping[str, Tokens] = field(default_factory=dict)
+    """By model name."""
+    asked: bool = False
+    """False before the first round."""
+
+
+def summed(answers: Iterable[FleetAnswer], *, routers: int, problem: str = "") -> FleetView:
+    """What several routers say, as one. Each has its own view of the same workers: load is not added up."""
+    answers = list(answers)
+    workers: dict[str, WorkerFigures] = {}
+    held: dict[str, int] = {}
+    tokens: dict[str, Tokens] = {}
+    for answer in answers:
+        for endpoint in answer.endpoints:
+            load, known = endpoint.load, workers.get(endpoint.uid)
+            workers[endpoint.uid] = WorkerFigures(
+                ready_in_routers=int(endpoint.ready) + (known.ready_in_routers if known else 0),
+                total_blocks=max(load.total_blocks, known.total_blocks if known else 0),
+                pinned_blocks=max(load.pinned_blocks, known.pinned_blocks if known else 0),
+                block_size_tokens=endpoint.block_size_tokens or (known.block_size_tokens if known else 0),
+                waiting=max(load.waiting_sequences, known.waiting if known else 0),
+            )
+        for model, waiting in answer.held.items():
+            held[model] = held.get(model, 0) + waiting.requests
+        for model, more in answer.tokens.items():
+            so_far = tokens.get(model, Tokens())
+            tokens[model] = Tokens(so_far.prompt + more.prompt, so_far.cached + more.cached)
+    return FleetView(routers, len(answers), problem, workers, held, tokens, asked=True)
+
+
+class Routers:
+    """Asks, and keeps the last answer of each."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        keys: Keys,
+        settings: OperatorSettings,
+        on_news: Callable[[FleetView, FleetView], None],
+    ) -> None:
+        """`on_news` gets the view before and after each round."""
+        self._cluster = cluster
+        self._keys = keys
+        self._settings = settings
+        self._on_news = on_news
+        self._answers: dict[str, tuple[float, FleetAnswer]] = {}
+        self.view = FleetView()
+
+    async def ask(self) -> None:
+        """One round. Never raises: what went wrong is said by the view."""
+        before = self.view
+        try:
+            addresses = await self._addresses()
+            token = await self._keys.operator_token()
+        except WarmfleetError as error:
+            # Of the routers nothing is known; what they said last stays for as long as it is fresh.
+            self.view = self._summed(before.routers, str(error))
+        else:
+            problems = await self._ask_all(addresses, token)
+            for uid in self._answers.keys() - addresses.keys():
+                del self._answers[uid]
+            self.view = self._summed(len(addresses), next(iter(problems), ""))
+        if self.view.problem and self.view.problem != before.problem:
+            log.warning("a router does not answer", reason=self.view.problem)
+        self._on_news(before, self.view)
+
+    async def _addresses(self) -> dict[str, str]:
+        """Addresses of ready router pods, by uid."""
+        labels = self._settings.router_pod_labels
+        pods = await self._cluster.list(POD, self._settings.release_namespace, labels)
+        ready = [pod for pod in pods if _is_ready(pod)][:MAX_ROUTERS]
+        return {pod["metadata"]["uid"]: pod["status"]["podIP"] for pod in ready}
+
+    async def _ask_all(self, addresses: Mapping[str, str], token: str) -> list[str]:
+        timeout = httpx.Timeout(ANSWER_SECONDS)
+        async with httpx.AsyncClient(timeout=timeout, trust_env=False, verify=False) as client:  # noqa: S501 - plain HTTP inside the cluster
+            asked = (self._ask_one(client, uid, ip, token) for uid, ip in addresses.items())
+            return [problem for problem in await asyncio.gather(*asked) if problem]
+
+    async def _ask_one(self, client: httpx.AsyncClient, uid: str, ip: str, token: str) -> str:
+        host = f"[{ip}]" if ":" in ip else ip
+        url = f"http://{host}:{self._settings.router_port}/internal/fleet"
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                content = await _bounded(client, url, token)
+            self._answers[uid] = (time.monotonic(), msgspec.json.decode(content, type=FleetAnswer))
+        except (httpx.HTTPError, TimeoutError, ValueError) as error:
+            return f"router at {ip}: {str(error) or type(error).__name__}"[:256]
+        return ""
+
+    def _summed(self, routers: int, problem: str) -> FleetView:
+        oldest = time.monotonic() - FRESH_SECONDS
+        fresh = [answer for at, answer in self._answers.values() if at >= oldest]
+        return summed(fresh, routers=routers, problem=problem)
+
+
+async def _bounded(client: httpx.AsyncClient, url: str, token: str) -> bytes:
+    content = bytearray()
+    async with client.stream("GET", url, headers={"authorization": f"Bearer {token}"}) as response:
+        if response.status_code != 200:
+            raise ValueError(f"answers {response.status_code}")
+        async for chunk in response.aiter_bytes():
+            content += chunk
+            if len(content) > MAX_ANSWER_BYTES:
+                raise ValueError(f"answers more than {MAX_ANSWER_BYTES} bytes")
+    return bytes(content)
+
+
+def _is_ready(pod: Mapping[str, Any]) -> bool:
+    status = pod.get("status") or {}
+    conditions = {item["type"]: item["status"] for item in status.get("conditions") or ()}
+    return (
+        conditions.get("Ready") == "True"
+        and bool(status.get("podIP"))
+        and "deletionTimestamp" not in pod["metadata"]
+    )

@@ -1,0 +1,125 @@
+"""Is what the store holds what the cluster holds? Asked at the start, and every minute from then on.
+
+A watch can die without a word, and one that is begun anew never tells what was deleted while it was away. So
+names and versions are listed beside the watches: what is missing from the list is dropped, and a kind that
+stays behind the list for too long makes the process unhealthy.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL
+from warmfleet_operator.cluster import Cluster, Listed
+from warmfleet_operator.errors import ClusterError
+from warmfleet_operator.kinds import MODEL_DEPLOYMENT, WATCHED, Kind
+from warmfleet_operator.store import Key, Store
+
+FIRST_SECONDS: Final = 0.25
+PERIOD_SECONDS: Final = 60.0
+BEHIND_LIMIT_SECONDS: Final = 90.0
+"""A watch that has missed something for so long is taken for dead. kopf reopens a silent one after 75 s."""
+
+log = structlog.get_logger("warmfleet.operator")
+
+
+@dataclass(slots=True)
+class WatchHealth:
+    """Since when each kind's watch is behind what was listed; kinds that are not are absent."""
+
+    behind_since: dict[Kind, float] = field(default_factory=dict)
+    missed: dict[Kind, dict[tuple[str, str], int]] = field(default_factory=dict)
+    """What the store did not have at the last look: version by namespace and name."""
+
+
+class Sync:
+    """Compares, and knows whether the first comparison has succeeded."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        store: Store,
+        namespaces: Iterable[str],
+        clock: Callable[[], float],
+        period_seconds: float = PERIOD_SECONDS,
+    ) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._namespaces: tuple[str | None, ...] = tuple(namespaces) or (None,)
+        self._clock = clock
+        self._period_seconds = period_seconds
+        self._health = WatchHealth()
+        self.synced = asyncio.Event()
+        """Set once the store has held everything that was listed."""
+
+    def behind_seconds(self) -> dict[Kind, float]:
+        """For how long each watch has been behind; 0 for those that are not."""
+        now = self._clock()
+        since = self._health.behind_since
+        return {kind: now - since[kind] if kind in since else 0.0 for kind in WATCHED}
+
+    def dead_watches(self) -> list[str]:
+        """Kinds whose watch has missed something for too long."""
+        behind = self.behind_seconds().items()
+        return [kind.plural for kind, seconds in behind if seconds > BEHIND_LIMIT_SECONDS]
+
+    async def run(self) -> None:
+        """Compare until cancelled."""
+        while True:
+            try:
+                complete = True
+                for kind in WATCHED:
+                    complete &= await self._compare(kind)
+                if complete and not self.synced.is_set():
+                    log.info("synced", objects=sum(self._store.counts().values()))
+                    self.synced.set()
+            except ClusterError as error:
+                log.warning("cannot list", reason=str(error))
+            await asyncio.sleep(self._pause())
+
+    def _pause(self) -> float:
+        if not self.synced.is_set():
+            return FIRST_SECONDS
+        in_doubt = any(self._health.missed.values())
+        return self._period_seconds / 4 if in_doubt else self._period_seconds
+
+    async def _compare(self, kind: Kind) -> bool:
+        """Whether the store holds all that is listed of `kind`."""
+        selector = "" if kind is MODEL_DEPLOYMENT else MODEL_DEPLOYMENT_LABEL
+        newest = self._store.newest(kind)
+        listed: list[Listed] = []
+        for namespace in self._namespaces:
+            listed += await self._cluster.names(kind, namespace, selector)
+        self._store.keep_only(kind, listed, newest)
+        missing: dict[tuple[str, str], int] = {}
+        for item in listed:
+            known = self._store.version(kind, Key(item.namespace, item.name))
+            if known is None or known[1] < item.resource_version:
+                missing[item.namespace, item.name] = item.resource_version
+        self._judge(kind, missing)
+        return not missing
+
+    def _judge(self, kind: Kind, missing: dict[tuple[str, str], int]) -> None:
+        """Behind is who still has not got what was listed last time: the newest change is always on its way."""
+        before = self._health.missed.get(kind, {})
+        still = [
+            name
+            for name, version in before.items()
+            if name in missing and (self._held(kind, name) or 0) < version
+        ]
+        if still:
+            since = self._health.behind_since.setdefault(kind, self._clock())
+            if self.synced.is_set():
+                seconds = round(self._clock() - since, 1)
+                log.warning("a watch is behind", kind=kind.plural, objects=len(still), seconds=seconds)
+        else:
+            self._health.behind_since.pop(kind, None)
+        self._health.missed[kind] = missing
+
+    def _held(self, kind: Kind, name: tuple[str, str]) -> int | None:
+        known = self._store.version(kind, Key(*name))
+        return known[1] if known is not None else None
