@@ -21,12 +21,12 @@ from kubernetes.aio.client import ApiClient, Configuration
 from warmfleet_contracts.names import FIELD_MANAGER, STATUS_FIELD_MANAGER
 from warmfleet_operator.errors import (
     ClusterError,
-    Conflict,
-    Gone,
+    ConflictError,
+    GoneError,
     OperatorError,
-    Refused,
-    Throttled,
-    Unreachable,
+    RefusedError,
+    ThrottledError,
+    UnreachableError,
 )
 from warmfleet_operator.fence import Fence
 from warmfleet_operator.kinds import EVENT, LEASE, MODEL_DEPLOYMENT, Kind, kind_of
@@ -121,10 +121,10 @@ class Cluster:
     # Reads.
 
     async def read(self, kind: Kind, namespace: str, name: str) -> dict[str, Any]:
-        """One object; raises Gone."""
+        """One object; raises GoneError."""
         return await self._request("GET", kind.path(namespace, name))
 
-    async def list(self, kind: Kind, namespace: str, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+    async def selected(self, kind: Kind, namespace: str, labels: Mapping[str, str]) -> list[dict[str, Any]]:
         """The objects of a namespace that carry `labels`; at most a page of them."""
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         query = {"labelSelector": selector, "limit": str(PAGE_SIZE)}
@@ -155,8 +155,10 @@ class Cluster:
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         return await self._write("PATCH", path, query, manifest, content_type=_APPLY)
 
-    async def apply_status(self, namespace: str, name: str, uid: str, status: Mapping[str, Any]) -> None:
-        """Replace the status of a ModelDeployment; Conflict if the name is another object's by now."""
+    async def apply_status(
+        self, namespace: str, name: str, uid: str, status: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Replace the status of a ModelDeployment; ConflictError if the name is another object's by now."""
         body = {
             "apiVersion": MODEL_DEPLOYMENT.api_version,
             "kind": MODEL_DEPLOYMENT.name,
@@ -165,7 +167,7 @@ class Cluster:
         }
         path = MODEL_DEPLOYMENT.path(namespace, name, "status")
         query = {"fieldManager": STATUS_FIELD_MANAGER, "force": "true"}
-        await self._write("PATCH", path, query, body, content_type=_APPLY)
+        return await self._write("PATCH", path, query, body, content_type=_APPLY)
 
     async def merge(
         self, kind: Kind, namespace: str, name: str, changes: Mapping[str, Any]
@@ -175,12 +177,12 @@ class Cluster:
         return await self._write("PATCH", kind.path(namespace, name), query, changes, content_type=_MERGE)
 
     async def create(self, kind: Kind, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Make an object; Conflict if it is there already."""
+        """Make an object; ConflictError if it is there already."""
         path = kind.path(body["metadata"]["namespace"])
         return await self._write("POST", path, {"fieldManager": FIELD_MANAGER}, body)
 
     async def delete(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
-        """Delete exactly this object and, in the background, what it owns; Conflict if it is another by now."""
+        """Delete exactly this object and what it owns; ConflictError if the name is another's by now."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         await self._write("DELETE", kind.path(namespace, name), {}, body)
 
@@ -189,7 +191,7 @@ class Cluster:
         namespace, name = event["metadata"]["namespace"], event["metadata"]["name"]
         try:
             await self._write("POST", EVENT.path(namespace), {}, event)
-        except Conflict:
+        except ConflictError:
             known = await self.read(EVENT, namespace, name)
             count = int((known.get("series") or {}).get("count", 1)) + 1
             series = {"series": {"count": count, "lastObservedTime": event["eventTime"]}}
@@ -198,11 +200,11 @@ class Cluster:
     # The lease decides who may write, so it is written without asking.
 
     async def create_lease(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Make the lease; Conflict if another was first."""
+        """Make the lease; ConflictError if another was first."""
         return await self._request("POST", LEASE.path(body["metadata"]["namespace"]), body=body, write=True)
 
     async def replace_lease(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace the lease as it was read; Conflict if another was first."""
+        """Replace the lease as it was read; ConflictError if another was first."""
         metadata = body["metadata"]
         path = LEASE.path(metadata["namespace"], metadata["name"])
         return await self._request("PUT", path, body=body, write=True)
@@ -240,9 +242,9 @@ class Cluster:
         try:
             await self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
             response = await self._api.call_api(method, url, headers, body, _request_timeout=timeout)
-            content = await response.read()
+            content: bytes = await response.read()  # type: ignore[no-untyped-call] # as the library has it
         except (aiohttp.ClientError, OSError, TimeoutError, config.ConfigException) as error:
-            raise Unreachable(f"{method} {path}: {str(error) or type(error).__name__}") from error
+            raise UnreachableError(f"{method} {path}: {str(error) or type(error).__name__}") from error
         answer = _decoded(content)
         if response.status < 300:
             return answer
@@ -253,9 +255,12 @@ async def _configuration(kubeconfig: Path | None) -> Configuration:
     configuration = Configuration()
     try:
         if kubeconfig is None:
-            config.load_incluster_config(configuration)
+            config.load_incluster_config(configuration)  # type: ignore[no-untyped-call] # as the library has it
         else:
-            await config.load_kube_config(str(kubeconfig), client_configuration=configuration)
+            load = config.load_kube_config(  # type: ignore[no-untyped-call] # as the library has it
+                str(kubeconfig), client_configuration=configuration
+            )
+            await load
     except (config.ConfigException, OSError, ValueError) as error:
         where = "the pod's service account" if kubeconfig is None else str(kubeconfig)
         raise OperatorError(f"cannot reach the API server by {where}: {error}") from error
@@ -274,13 +279,13 @@ def _error(status: int, request: str, answer: Mapping[str, Any], retry_after: st
     message = str(answer.get("message") or f"answered {status}")[:MAX_MESSAGE_LENGTH]
     match status:
         case 404 | 410:
-            return Gone(message)
+            return GoneError(message)
         case 409:
-            return Conflict(message)
+            return ConflictError(message)
         case 429:
             asked = retry_after if retry_after and retry_after.isdecimal() else ""
-            return Throttled(f"{request}: {message}", float(asked or _DEFAULT_PAUSE_SECONDS))
+            return ThrottledError(f"{request}: {message}", float(asked or _DEFAULT_PAUSE_SECONDS))
         case 400 | 403 | 405 | 413 | 415 | 422:
-            return Refused(message)
+            return RefusedError(message)
         case _:
-            return Unreachable(f"{request}: {status}: {message}")
+            return UnreachableError(f"{request}: {status}: {message}")

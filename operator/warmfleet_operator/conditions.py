@@ -101,9 +101,7 @@ def _problems(facts: Facts) -> Iterator[Problem]:
     yield from _deadline(facts)
 
 
-def _first(
-    pods: Iterable[PodView], reason: Reason, complaint: Callable[[PodView], str]
-) -> Iterator[Problem]:
+def _first(pods: Iterable[PodView], reason: Reason, complaint: Callable[[PodView], str]) -> Iterator[Problem]:
     for pod in pods:
         if text := complaint(pod):
             yield Problem(reason, f"{pod.name}: {text}")
@@ -143,7 +141,9 @@ def _crash(pod: PodView) -> str:
     engine = pod.engine
     if engine.restarts < CRASHES and not (engine.restarts and engine.waiting == "CrashLoopBackOff"):
         return ""
-    return f"the engine ended {engine.restarts} times, last with exit code {engine.exit_code}: {engine.message}"
+    return (
+        f"the engine ended {engine.restarts} times, last with exit code {engine.exit_code}: {engine.message}"
+    )
 
 
 def _no_room(facts: Facts, waiting: list[PodView]) -> Iterator[Problem]:
@@ -264,24 +264,31 @@ def _stalled(problem: Problem | None) -> Condition:
 
 
 def _model_cached(facts: Facts, problem: Problem | None) -> Condition:
-    kind = ConditionType.MODEL_CACHED
     if not facts.is_fetched:
-        return Condition(kind, TRUE, Reason.PROVIDED, "the volume holds the model; nothing is fetched")
-    if problem is not None and problem.reason is Reason.FETCH_FAILED:
-        return Condition(kind, FALSE, problem.reason, problem.message)
-    if facts.job is not None and job_ended(facts.job) == "Complete":
-        return Condition(kind, TRUE, Reason.CACHED, "the claim holds the model")
-    if facts.job_wanted:
-        if facts.job is None:
-            return Condition(kind, UNKNOWN, Reason.NOT_OBSERVED, "the Job that fetches the model is not there")
-        return Condition(kind, FALSE, Reason.FETCHING, "a Job fetches the model onto the claim")
-    workers = [pod for pod in facts.pods if pod.live and not pod.job]
-    done = [pod for pod in workers if pod.fetch.succeeded or pod.ready]
-    if done:
-        return Condition(kind, TRUE, Reason.CACHED, "every pod that serves holds the model")
+        status, reason, text = TRUE, Reason.PROVIDED, "the volume holds the model; nothing is fetched"
+    elif problem is not None and problem.reason is Reason.FETCH_FAILED:
+        status, reason, text = FALSE, problem.reason, problem.message
+    elif facts.job_wanted:
+        status, reason, text = _cached_by_job(facts.job)
+    else:
+        status, reason, text = _cached_by_pods([pod for pod in facts.pods if pod.live and not pod.job])
+    return Condition(ConditionType.MODEL_CACHED, status, reason, text)
+
+
+def _cached_by_job(job: Mapping[str, Any] | None) -> tuple[ConditionStatus, Reason, str]:
+    if job is None:
+        return UNKNOWN, Reason.NOT_OBSERVED, "the Job that fetches the model is not there yet"
+    if job_ended(job) == "Complete":
+        return TRUE, Reason.CACHED, "the claim holds the model"
+    return FALSE, Reason.FETCHING, "a Job fetches the model onto the claim"
+
+
+def _cached_by_pods(workers: list[PodView]) -> tuple[ConditionStatus, Reason, str]:
+    if any(pod.fetch.succeeded or pod.ready for pod in workers):
+        return TRUE, Reason.CACHED, "every pod that serves holds the model"
     if any(pod.fetch.running for pod in workers):
-        return Condition(kind, FALSE, Reason.FETCHING, "pods fetch the model")
-    return Condition(kind, UNKNOWN, Reason.NOT_OBSERVED, "no pod has tried to fetch the model yet")
+        return FALSE, Reason.FETCHING, "pods fetch the model"
+    return UNKNOWN, Reason.NOT_OBSERVED, "no pod has tried to fetch the model yet"
 
 
 def _name_accepted(facts: Facts) -> Condition:

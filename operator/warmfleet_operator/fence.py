@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from warmfleet_operator.errors import NotLeading
+from warmfleet_operator.errors import NotLeadingError
 
 
 def _since_boot() -> float:
@@ -33,6 +33,6 @@ class Fence:
         self._deadline = float("-inf")
 
     def require(self) -> None:
-        """Raises: NotLeading."""
+        """Raises: NotLeadingError."""
         if not self.leading:
-            raise NotLeading("the lease was not renewed in time; another replica may be leading")
+            raise NotLeadingError("the lease was not renewed in time; another replica may be leading")

@@ -1,7 +1,7 @@
 """kopf as informer: it watches, and what it sees goes into the store. The only module that imports kopf.
 
-Nothing else of kopf is used: no handler that writes, no finalizer, no peering, no events of its own. It runs in
-a thread of its own, because its `operator()` cancels at its end every task of the loop that it runs in.
+Nothing else of kopf is used: no handler that writes, no finalizer, no peering, no events of its own. It runs
+in a thread of its own, because its `operator()` cancels at its end every task of the loop that it runs in.
 """
 
 import asyncio

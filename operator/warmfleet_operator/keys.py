@@ -22,7 +22,7 @@ from warmfleet_contracts.names import (
 )
 from warmfleet_contracts.worker_tokens import namespace_key
 from warmfleet_operator.cluster import Cluster
-from warmfleet_operator.errors import Conflict, Gone, KeysMissing
+from warmfleet_operator.errors import ConflictError, GoneError, KeysMissingError
 from warmfleet_operator.kinds import SECRET
 from warmfleet_operator.settings import OperatorSettings
 
@@ -51,7 +51,7 @@ class Keys:
         """What routers know the operator by.
 
         Raises:
-            KeysMissing: the Secret is somebody else's to provide, and is not there or lacks a key.
+            KeysMissingError: the Secret is somebody else's to provide, and is not there or lacks a key.
             ClusterError: it cannot be read or made.
         """
         await self._root_key()
@@ -64,7 +64,7 @@ class Keys:
         key = namespace_key(await self._root_key(), namespace).hex()
         try:
             known = await self._cluster.read(SECRET, namespace, NAMESPACE_SECRET)
-        except Gone:
+        except GoneError:
             if not await self._create(namespace, NAMESPACE_SECRET, {NAMESPACE_SECRET_KEY: key}):
                 return  # another was first; what it made is compared next time
             log.info("key of a namespace made", namespace=namespace, secret=NAMESPACE_SECRET)
@@ -84,9 +84,9 @@ class Keys:
         namespace, name = self._settings.release_namespace, self._settings.root_secret_name
         try:
             values = _values(await self._cluster.read(SECRET, namespace, name))
-        except Gone:
+        except GoneError:
             if not self._settings.create_root_secret:
-                raise KeysMissing(f"Secret {namespace}/{name} with the root keys is not there") from None
+                raise KeysMissingError(f"Secret {namespace}/{name} with the root keys is not there") from None
             values = {key: secrets.token_hex(ROOT_KEY_BYTES) for key in _ROOT_KEYS}
             if not await self._create(namespace, name, values):
                 values = _values(await self._cluster.read(SECRET, namespace, name))
@@ -97,7 +97,9 @@ class Keys:
             self._operator_token = values[ROOT_KEYS_OPERATOR_TOKEN].strip()
         except (KeyError, ValueError):
             keys = f"{ROOT_KEYS_WORKER_TOKEN} and {ROOT_KEYS_OPERATOR_TOKEN}"
-            raise KeysMissing(f"Secret {namespace}/{name}: {keys} must hold hexadecimal digits") from None
+            raise KeysMissingError(
+                f"Secret {namespace}/{name}: {keys} must hold hexadecimal digits"
+            ) from None
         self._root = root
         return root
 
@@ -115,7 +117,7 @@ class Keys:
         }
         try:
             await self._cluster.create(SECRET, body)
-        except Conflict:
+        except ConflictError:
             return False
         return True
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import structlog
 
 from warmfleet_operator.cluster import Cluster
-from warmfleet_operator.errors import ClusterError, Conflict, Gone
+from warmfleet_operator.errors import ClusterError, ConflictError, GoneError
 from warmfleet_operator.fence import Fence
 from warmfleet_operator.kinds import LEASE
 from warmfleet_operator.settings import LeaseSettings
@@ -42,7 +42,11 @@ def may_take(lease: Mapping[str, Any], identity: str, seen: Sighting, now: float
 
 
 def held(
-    lease: Mapping[str, Any] | None, name: tuple[str, str], identity: str, duration_seconds: float, now: datetime
+    lease: Mapping[str, Any] | None,
+    name: tuple[str, str],
+    identity: str,
+    duration_seconds: float,
+    now: datetime,
 ) -> dict[str, Any]:
     """The Lease in the hands of `identity`; keeps the resourceVersion, so that replacing it compares."""
     old = (lease or {}).get("spec") or {}
@@ -100,7 +104,7 @@ class Campaign:
         started = self._fence.clock()
         try:
             await self._renew(started)
-        except Conflict:
+        except ConflictError:
             self._lease = None  # another was first; the next attempt reads who
         except ClusterError as error:
             self._lease = None
@@ -110,7 +114,7 @@ class Campaign:
         if self._lease is None or not self._fence.leading:
             try:
                 self._lease = await self._cluster.read(LEASE, self._namespace, self._settings.name)
-            except Gone:
+            except GoneError:
                 self._lease = None
         if self._lease is not None:
             version = self._lease["metadata"]["resourceVersion"]

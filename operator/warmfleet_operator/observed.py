@@ -6,8 +6,8 @@ from typing import Any
 
 from warmfleet_contracts.conditions import Reason
 from warmfleet_contracts.ownership import Claim
+from warmfleet_operator.fleet import FleetView
 from warmfleet_operator.pods import PodView
-from warmfleet_operator.routers import FleetView
 
 
 @dataclass(frozen=True, slots=True)

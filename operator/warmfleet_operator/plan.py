@@ -1,6 +1,6 @@
 """What has to be written so that the cluster holds what is desired. Pure: the same input, the same plan."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,30 @@ class Scaling:
 
     name: str
     replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """An object to be made or changed."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """An object that has a name of ours and is somebody else's."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An object that has to be gone before it can be made."""
+
+    name: str
+
+
+Step = Apply | Removal | Scaling | Conflict | Pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,36 +83,50 @@ def plan_changes(
         frozen: its pods have to stay as they are for now; their number may change.
     """
     present = {(kind_of(manifest), manifest["metadata"]["name"]): manifest for manifest in observed}
-    applies: list[Manifest] = []
-    removals: list[Removal] = []
-    scalings: list[Scaling] = []
-    conflicts: list[str] = []
-    pending: list[str] = []
+    steps: list[Step] = []
     wanted: set[tuple[Kind, str]] = set()
     for manifest in map(stamped, desired):
-        kind, name = kind_of(manifest), manifest["metadata"]["name"]
-        wanted.add((kind, name))
-        current = present.get((kind, name))
+        identity = kind_of(manifest), manifest["metadata"]["name"]
+        wanted.add(identity)
+        current = present.get(identity)
         if current is None:
-            applies.append(manifest)
+            steps.append(Apply(manifest))
         elif not controlled_by(current, owner_uid):
-            conflicts.append(foreign(current))
-        elif "deletionTimestamp" in current["metadata"]:
-            pending.append(f"{kind.name} {name}")
-        elif kind is JOB:
-            if not _job_may_stay(manifest, current):
-                removals.append(Removal(kind, name, current["metadata"]["uid"], "is made anew"))
-        elif kind is DEPLOYMENT and frozen:
-            replicas = manifest["spec"]["replicas"]
-            if current["spec"].get("replicas") != replicas:
-                scalings.append(Scaling(name, replicas))
-        elif not in_force(manifest, current):
-            applies.append(manifest)
-    for (kind, name), current in present.items():
+            steps.append(Conflict(foreign(current)))
+        else:
+            steps += _changes(manifest, current, frozen=frozen)
+    for identity, current in present.items():
         gone = "deletionTimestamp" in current["metadata"]
-        if (kind, name) not in wanted and not gone and controlled_by(current, owner_uid):
-            removals.append(Removal(kind, name, current["metadata"]["uid"], "is no longer wanted"))
-    return Plan(tuple(applies), tuple(removals), tuple(scalings), tuple(conflicts), tuple(pending))
+        if identity not in wanted and not gone and controlled_by(current, owner_uid):
+            steps.append(_removal(current, "is no longer wanted"))
+    return Plan(
+        applies=tuple(step.manifest for step in steps if isinstance(step, Apply)),
+        removals=tuple(step for step in steps if isinstance(step, Removal)),
+        scalings=tuple(step for step in steps if isinstance(step, Scaling)),
+        conflicts=tuple(step.why for step in steps if isinstance(step, Conflict)),
+        pending=tuple(step.name for step in steps if isinstance(step, Pending)),
+    )
+
+
+def _changes(manifest: Manifest, current: Manifest, *, frozen: bool) -> Iterator[Step]:
+    """What has to happen to an object of ours that is there."""
+    kind, name = kind_of(manifest), manifest["metadata"]["name"]
+    if "deletionTimestamp" in current["metadata"]:
+        yield Pending(f"{kind.name} {name}")
+    elif kind is JOB:
+        if not _job_may_stay(manifest, current):
+            yield _removal(current, "is made anew")
+    elif kind is DEPLOYMENT and frozen:
+        replicas = manifest["spec"]["replicas"]
+        if current["spec"].get("replicas") != replicas:
+            yield Scaling(name, replicas)
+    elif not in_force(manifest, current):
+        yield Apply(manifest)
+
+
+def _removal(current: Manifest, why: str) -> Removal:
+    metadata = current["metadata"]
+    return Removal(kind_of(current), metadata["name"], metadata["uid"], why)
 
 
 def stamped(manifest: Manifest) -> dict[str, Any]:

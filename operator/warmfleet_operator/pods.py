@@ -8,7 +8,9 @@ from warmfleet_contracts.names import ENGINE_CONTAINER, MODEL_FETCH_CONTAINER, R
 from warmfleet_operator.times import seconds_of
 
 MAX_MESSAGE_LENGTH: Final = 1024
-_IMAGE_REASONS: Final = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+_IMAGE_REASONS: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ class WorkQueue(Generic[K]):
         """
         self._working.discard(key)
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        doubled = MIN_BACKOFF_SECONDS * 2 ** min(failures - 1, 20)
+        doubled: float = MIN_BACKOFF_SECONDS * 2 ** min(failures - 1, 20)
         jitter = self._uniform(1 - _JITTER_RATIO, 1 + _JITTER_RATIO)
         pause = max(min(doubled * jitter, MAX_BACKOFF_SECONDS), at_least_seconds)
         self._not_before[key] = now + at_least_seconds

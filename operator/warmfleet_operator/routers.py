@@ -1,9 +1,8 @@
-"""What the routers say of the workers: asked every few seconds, summed over all routers, never waited for."""
+"""What the routers say of the workers: asked every few seconds, and never waited for."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import httpx
@@ -12,6 +11,7 @@ import structlog
 
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_operator.cluster import Cluster
+from warmfleet_operator.fleet import FleetAnswer, FleetView, summed
 from warmfleet_operator.keys import Keys
 from warmfleet_operator.kinds import POD
 from warmfleet_operator.settings import OperatorSettings
@@ -23,99 +23,6 @@ FRESH_SECONDS: Final = 45.0
 """For so long what a router said last still counts: one lost answer is no news."""
 
 log = structlog.get_logger("warmfleet.operator")
-
-
-class _Load(msgspec.Struct):
-    waiting_sequences: int = 0
-    total_blocks: int = 0
-    pinned_blocks: int = 0
-
-
-class _Endpoint(msgspec.Struct):
-    uid: str
-    ready: bool = False
-    block_size_tokens: int | None = None
-    load: _Load = msgspec.field(default_factory=_Load)
-
-
-class _Held(msgspec.Struct):
-    requests: int = 0
-
-
-class _Tokens(msgspec.Struct):
-    prompt: int = 0
-    cached: int = 0
-
-
-class FleetAnswer(msgspec.Struct):
-    """What is read of a router's `/internal/fleet`."""
-
-    endpoints: list[_Endpoint] = []
-    held: dict[str, _Held] = {}
-    tokens: dict[str, _Tokens] = {}
-    """By model name, since the router's start."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerFigures:
-    """One worker, as the routers see it."""
-
-    ready_in_routers: int
-    total_blocks: int
-    pinned_blocks: int
-    block_size_tokens: int
-    waiting: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """Tokens of prompts, and how many of them were in a cache."""
-
-    prompt: int = 0
-    cached: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class FleetView:
-    """All routers together."""
-
-    routers: int = 0
-    """Ready router pods."""
-    answering: int = 0
-    problem: str = ""
-    """Why the last that did not answer did not."""
-    workers: Mapping[str, WorkerFigures] = field(default_factory=dict)
-    """By pod uid."""
-    held: Mapping[str, int] = field(default_factory=dict)
-    """Requests that wait in routers, by model name."""
-    tokens: Mapping[str, Tokens] = field(default_factory=dict)
-    """By model name."""
-    asked: bool = False
-    """False before the first round."""
-
-
-def summed(answers: Iterable[FleetAnswer], *, routers: int, problem: str = "") -> FleetView:
-    """What several routers say, as one. Each has its own view of the same workers: load is not added up."""
-    answers = list(answers)
-    workers: dict[str, WorkerFigures] = {}
-    held: dict[str, int] = {}
-    tokens: dict[str, Tokens] = {}
-    for answer in answers:
-        for endpoint in answer.endpoints:
-            load, known = endpoint.load, workers.get(endpoint.uid)
-            workers[endpoint.uid] = WorkerFigures(
-                ready_in_routers=int(endpoint.ready) + (known.ready_in_routers if known else 0),
-                total_blocks=max(load.total_blocks, known.total_blocks if known else 0),
-                pinned_blocks=max(load.pinned_blocks, known.pinned_blocks if known else 0),
-                block_size_tokens=endpoint.block_size_tokens or (known.block_size_tokens if known else 0),
-                waiting=max(load.waiting_sequences, known.waiting if known else 0),
-            )
-        for model, waiting in answer.held.items():
-            held[model] = held.get(model, 0) + waiting.requests
-        for model, more in answer.tokens.items():
-            so_far = tokens.get(model, Tokens())
-            tokens[model] = Tokens(so_far.prompt + more.prompt, so_far.cached + more.cached)
-    return FleetView(routers, len(answers), problem, workers, held, tokens, asked=True)
 
 
 class Routers:
@@ -158,7 +65,7 @@ class Routers:
     async def _addresses(self) -> dict[str, str]:
         """Addresses of ready router pods, by uid."""
         labels = self._settings.router_pod_labels
-        pods = await self._cluster.list(POD, self._settings.release_namespace, labels)
+        pods = await self._cluster.selected(POD, self._settings.release_namespace, labels)
         ready = [pod for pod in pods if _is_ready(pod)][:MAX_ROUTERS]
         return {pod["metadata"]["uid"]: pod["status"]["podIP"] for pod in ready}
 

@@ -50,7 +50,7 @@ def status_of(facts: Facts) -> dict[str, Any]:
     accelerator = (facts.deployment.get("spec") or {}).get("accelerator")
     if accelerator:
         name = accelerator.get("resourceName", "nvidia.com/gpu")
-        status["accelerator"] = f"{accelerator.get('count', 1)} {name}"
+        status["accelerator"] = f"{accelerator.get('count', 1)} x {name}"
     if model := _model(facts):
         status["model"] = model
     return status | _figures(facts)

@@ -6,6 +6,7 @@ fifth of what the same objects cost as dictionaries; pods as the few fields that
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -127,7 +128,7 @@ class Store:
         """The highest version of this kind."""
         return max((entry.version for entry in self._entries[kind].values()), default=0)
 
-    def keys(self) -> list[Key]:
+    def deployments(self) -> list[Key]:
         """Every ModelDeployment."""
         return list(self._entries[MODEL_DEPLOYMENT])
 
@@ -148,6 +149,13 @@ class Store:
         for entry in self._entries[MODEL_DEPLOYMENT].values():
             if entry.claim is not None:
                 yield entry.claim
+
+    def concerned(self, pod_uids: AbstractSet[str], names: AbstractSet[str]) -> Iterator[Key]:
+        """Those who own one of the pods, or want one of the names."""
+        for key, entry in self._entries[MODEL_DEPLOYMENT].items():
+            own_names = entry.claim.served_names if entry.claim is not None else ()
+            if not names.isdisjoint(own_names) or any(pod.uid in pod_uids for pod in self.pods(key)):
+                yield key
 
     def upgrades(self) -> Iterator[tuple[Key, UpgradeState]]:
         """Where every Deployment stands."""
@@ -177,10 +185,17 @@ class Store:
 
     def _tell_rivals(self, entry: Entry, known: Entry | None) -> None:
         names = {
-            name for claim in (entry.claim, known.claim if known else None) if claim for name in claim.served_names
+            name
+            for claim in (entry.claim, known.claim if known else None)
+            if claim
+            for name in claim.served_names
         }
         for key, other in self._entries[MODEL_DEPLOYMENT].items():
-            if other.claim is not None and key != entry.key and not names.isdisjoint(other.claim.served_names):
+            if (
+                other.claim is not None
+                and key != entry.key
+                and not names.isdisjoint(other.claim.served_names)
+            ):
                 self._changed(key)
 
 

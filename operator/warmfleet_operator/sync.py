@@ -104,7 +104,7 @@ class Sync:
         return not missing
 
     def _judge(self, kind: Kind, missing: dict[tuple[str, str], int]) -> None:
-        """Behind is who still has not got what was listed last time: the newest change is always on its way."""
+        """Behind is who still lacks what was listed last time: the newest change is always on its way."""
         before = self._health.missed.get(kind, {})
         still = [
             name

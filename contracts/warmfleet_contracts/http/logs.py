@@ -10,8 +10,12 @@ import structlog
 _ENCODE: Final = json.JSONEncoder(default=repr).encode
 
 
-def configure_logs(**context: str) -> None:
-    """Write structlog's lines, and the standard library's, in one form; `context` is in every line."""
+def configure_logs(level: str = "info", /, **context: str) -> None:
+    """Write structlog's lines, and the standard library's, in one form; `context` is in every line.
+
+    `level` is the least one that is written: debug, info, warning or error.
+    """
+    least = logging.getLevelNamesMapping()[level.upper()]
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -24,7 +28,7 @@ def configure_logs(**context: str) -> None:
     # Straight to the file: the way through the standard library costs three times as much, per request.
     structlog.configure(
         processors=[*shared, renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(least),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
@@ -35,7 +39,7 @@ def configure_logs(**context: str) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(level=least, handlers=[handler], force=True)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     structlog.contextvars.bind_contextvars(**context)
 

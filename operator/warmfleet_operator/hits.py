@@ -1,0 +1,42 @@
+"""Hit rates of the last minutes, from counters that only grow and begin anew with each router."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from warmfleet_operator.fleet import Tokens
+
+WINDOW_SECONDS: Final = 300.0
+MAX_MODELS: Final = 4096
+
+
+class HitRates:
+    """Per model name: prompt tokens, and those of them that were cached, within the window."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, Tokens] = {}
+        self._recent: dict[str, deque[tuple[float, int, int]]] = {}
+        self._percent: dict[str, tuple[int, int]] = {}
+
+    def add(self, tokens: Mapping[str, Tokens], now_seconds: float) -> None:
+        """Take the counters of all routers, summed, as they are now."""
+        for model, now in list(tokens.items())[:MAX_MODELS]:
+            before = self._last.get(model, now)
+            self._last[model] = now
+            prompt, cached = now.prompt - before.prompt, now.cached - before.cached
+            recent = self._recent.setdefault(model, deque())
+            if prompt > 0 and 0 <= cached <= prompt:  # less than before: a router left or began anew
+                recent.append((now_seconds, prompt, cached))
+            while recent and recent[0][0] < now_seconds - WINDOW_SECONDS:
+                recent.popleft()
+            if recent:
+                self._percent[model] = (sum(item[1] for item in recent), sum(item[2] for item in recent))
+        for model in self._last.keys() - tokens.keys():
+            for kept in (self._last, self._recent, self._percent):
+                kept.pop(model, None)
+
+    def percent(self, names: Iterable[str]) -> int | None:
+        """Of all prompt tokens for these names; of the last traffic there was, None before any."""
+        known = [self._percent[name] for name in names if name in self._percent]
+        prompt = sum(item[0] for item in known)
+        return round(100 * sum(item[1] for item in known) / prompt) if prompt else None
