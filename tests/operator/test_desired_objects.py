@@ -1,49 +1,51 @@
 """What a ModelDeployment wants in a cluster: which objects, and how they hang together."""
 
+import json
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL, REVISION_LABEL
 from warmfleet_operator.desired.errors import UnsupportedError
-from warmfleet_operator.desired.objects import desired_objects
-from warmfleet_operator.desired.observed import ObservedDeployment
-from warmfleet_operator.settings import OperatorSettings
-
-SETTINGS = OperatorSettings(
-    release_namespace="warmfleet",
-    worker_cpu_image="registry.example/worker:cpu",
-    worker_cuda_image="registry.example/worker:cuda",
-    router_pod_labels={"warmfleet.dev/component": "router"},
+from warmfleet_testing.desired_specs import (
+    BEHIND_A_PROXY,
+    EXAMPLES,
+    FROM_A_CLAIM,
+    FROM_AN_IMAGE,
+    FULL,
+    GPU_FROM_THE_HUB_ON_A_CLAIM,
+    MINIMAL,
+    NAMES,
+    SETTINGS,
+    desired,
+    pod_template,
+    specs,
 )
+from warmfleet_testing.pod_security import violations
+
+CLAIM = {"persistentVolumeClaim": {"claimName": "models"}}
 
 
-def observed(name="smollm2", labels=None, **spec):
-    return ObservedDeployment.from_object(
-        {
-            "apiVersion": "warmfleet.dev/v1alpha1",
-            "kind": "ModelDeployment",
-            "metadata": {"name": name, "namespace": "models", "uid": "0123", "labels": labels or {}},
-            "spec": {
-                "model": {"source": {"catalog": {"name": "smollm2-135m-instruct"}}},
-                "kvCache": {"size": "512Mi"},
-                **spec,
-            },
-        }
-    )
+def engine(template):
+    return next(item for item in template["spec"]["containers"] if item["name"] == "engine")
 
 
-def objects(settings=SETTINGS, **spec):
-    """By kind and name."""
-    return {
-        (item["kind"], item["metadata"]["name"]): item for item in desired_objects(observed(**spec), settings)
-    }
+def templates(children):
+    return [child["spec"]["template"] for child in children.values() if "template" in child.get("spec", {})]
+
+
+def flag(container, name):
+    return container["args"][container["args"].index(name) + 1]
 
 
 def test_a_deployment_without_a_claim_has_five_children_of_its_own_name():
-    assert list(objects()) == [
-        ("ServiceAccount", "smollm2"),
-        ("NetworkPolicy", "smollm2"),
-        ("Service", "smollm2"),
-        ("PodDisruptionBudget", "smollm2"),
-        ("Deployment", "smollm2"),
+    assert list(desired(MINIMAL)) == [
+        ("ServiceAccount", "chat"),
+        ("NetworkPolicy", "chat"),
+        ("Service", "chat"),
+        ("PodDisruptionBudget", "chat"),
+        ("Deployment", "chat"),
     ]
 
 
@@ -57,5 +59,256 @@ def test_a_deployment_without_a_claim_has_five_children_of_its_own_name():
 )
 def test_what_no_worker_can_honour_is_refused_by_field(spec, field):
     with pytest.raises(UnsupportedError, match=field) as refusal:
-        objects(**spec)
+        desired({**MINIMAL, **spec})
     assert refusal.value.field == field
+
+
+@settings(max_examples=80, deadline=None)
+@given(specs(), NAMES)
+def test_every_pod_is_admitted_under_restricted_pod_security(spec, name):
+    for template in templates(desired(spec, BEHIND_A_PROXY, name=name)):
+        # Images as volumes are newer than the documented list; the API server's own verdict is tested, too.
+        pod = template["spec"]
+        pod["volumes"] = [volume for volume in pod["volumes"] if "image" not in volume]
+        assert list(violations(pod)) == []
+        assert pod["automountServiceAccountToken"] is False
+
+
+@settings(max_examples=80, deadline=None)
+@given(specs(), NAMES)
+def test_selectors_find_the_pods_of_their_own_deployment_and_no_other(spec, name):
+    children = desired(spec, name=name)
+    deployment = children["Deployment", name]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    for selector in (
+        deployment["spec"]["selector"]["matchLabels"],
+        children["Service", name]["spec"]["selector"],
+        children["PodDisruptionBudget", name]["spec"]["selector"]["matchLabels"],
+        children["NetworkPolicy", name]["spec"]["podSelector"]["matchLabels"],
+    ):
+        assert selector.items() <= labels.items()
+        assert selector[MODEL_DEPLOYMENT_LABEL] == name
+        assert REVISION_LABEL not in selector
+    for (kind, _), child in children.items():
+        if kind == "Job":  # its pods are no workers: they get no traffic and count for no budget
+            job_labels = child["spec"]["template"]["metadata"]["labels"]
+            assert not deployment["spec"]["selector"]["matchLabels"].items() <= job_labels.items()
+
+
+@settings(max_examples=80, deadline=None)
+@given(specs(), NAMES)
+def test_children_are_named_within_kubernetes_limits_and_owned_by_the_deployment(spec, name):
+    for (_, child_name), child in desired(spec, name=name).items():
+        assert len(child_name) <= 63
+        assert child_name.startswith(name[:39])
+        (owner,) = child["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["name"], owner["controller"]) == ("ModelDeployment", name, True)
+        assert child["metadata"]["namespace"] == "models"
+        assert all(len(value) <= 63 for value in child["metadata"]["labels"].values())
+
+
+@settings(max_examples=50, deadline=None)
+@given(specs(), NAMES)
+def test_the_same_input_gives_the_same_bytes_and_every_object_is_plain_json(spec, name):
+    once, again = (json.dumps(list(desired(spec, name=name).values())) for _ in range(2))
+    assert once == again
+
+
+@settings(max_examples=50, deadline=None)
+@given(specs(), st.integers(0, 50), st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz")))
+def test_replicas_labels_and_routing_of_the_resource_leave_its_pods_alone(spec, replicas, labels):
+    changed = {**spec, "replicas": replicas, "routing": {"policy": "RoundRobin"}, "suspend": True}
+    assert pod_template(spec) == pod_template(changed, labels=labels, generation=7)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"engine": {"dtype": "Float16"}},
+        {"kvCache": {"size": "513Mi"}},
+        {"model": {"source": {"catalog": {"name": "another"}}}},
+        {"rollout": {"drainTimeoutSeconds": 299}},
+        {"nodeSelector": {"a": "b"}},
+        {"podTemplate": {"metadata": {"annotations": {"a": "b"}}}},
+    ],
+)
+def test_what_changes_pods_changes_their_revision(change):
+    before, after = (
+        pod_template(spec)["metadata"]["labels"][REVISION_LABEL] for spec in (MINIMAL, {**MINIMAL, **change})
+    )
+    assert before != after
+
+
+def test_secrets_are_referred_to_and_never_written_down():
+    for spec, release in EXAMPLES.values():
+        for template in templates(desired(spec, release)):
+            containers = [*template["spec"]["containers"], *template["spec"].get("initContainers", [])]
+            for container in containers:
+                assert not any("KEY" in part or "TOKEN" in part for part in container.get("args", []))
+                for variable in container.get("env", []):
+                    if variable["name"] in {"WARMFLEET_NAMESPACE_KEY", "HF_TOKEN"}:
+                        assert "value" not in variable
+                        assert set(variable["valueFrom"]) == {"secretKeyRef"}
+
+
+def test_the_hubs_token_is_given_to_the_fetch_and_not_to_the_engine():
+    worker = pod_template(GPU_FROM_THE_HUB_ON_A_CLAIM)
+    job = pod_template(GPU_FROM_THE_HUB_ON_A_CLAIM, kind="Job")
+    assert "HF_TOKEN" not in json.dumps(worker)
+    assert "HF_TOKEN" in json.dumps(job)
+
+
+@pytest.mark.parametrize(
+    ("spec", "replicas"),
+    [
+        ({}, 1),
+        ({"replicas": 0}, 0),
+        ({"replicas": 7}, 7),
+        ({"replicas": 7, "suspend": True}, 0),
+        ({"replicas": 1, "autoscaling": {"minReplicas": 2, "maxReplicas": 4}}, 2),
+        ({"replicas": 3, "autoscaling": {"minReplicas": 2, "maxReplicas": 4}}, 3),
+        ({"replicas": 3, "autoscaling": {"maxReplicas": 4}, "suspend": True}, 0),
+    ],
+)
+def test_replicas_follow_the_spec_within_bounds_unless_suspended(spec, replicas):
+    assert desired({**MINIMAL, **spec})["Deployment", "chat"]["spec"]["replicas"] == replicas
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 3600), st.integers(1, 86_400))
+def test_a_pod_may_load_and_drain_for_as_long_as_the_spec_says(drain_seconds, startup_seconds):
+    rollout = {"drainTimeoutSeconds": drain_seconds, "startupTimeoutSeconds": startup_seconds}
+    template = pod_template({**MINIMAL, "rollout": rollout})
+    container = engine(template)
+    probe = container["startupProbe"]
+    assert 0 <= probe["periodSeconds"] * probe["failureThreshold"] - startup_seconds < probe["periodSeconds"]
+    assert flag(container, "--drain-seconds") == str(drain_seconds)
+    assert template["spec"]["terminationGracePeriodSeconds"] == drain_seconds + 15
+
+
+@pytest.mark.parametrize(
+    ("limit", "threads"),
+    [("4", "4"), (2, "2"), ("2500m", "2"), ("100m", "1"), ("0.5", "1"), ("many", "0"), (None, "0")],
+)
+def test_the_engine_has_as_many_threads_as_its_limit_has_cores(limit, threads):
+    resources = {"limits": {} if limit is None else {"cpu": limit}}
+    template = pod_template({**MINIMAL, "resources": resources})
+    assert flag(engine(template), "--threads") == threads
+
+
+def test_a_release_has_default_resources_for_deployments_that_name_none():
+    assert engine(pod_template(MINIMAL, BEHIND_A_PROXY))["resources"]["limits"]["cpu"] == "3500m"
+    own = {**MINIMAL, "resources": {"limits": {"cpu": "1"}}}
+    assert engine(pod_template(own, BEHIND_A_PROXY))["resources"] == {"limits": {"cpu": "1"}}
+
+
+def test_a_source_that_needs_no_fetch_has_no_fetching_container():
+    for spec in (FROM_AN_IMAGE, FROM_A_CLAIM):
+        pod = pod_template(spec)["spec"]
+        assert "initContainers" not in pod
+        model = flag(pod["containers"][0], "--model")
+        (mount,) = [item for item in pod["containers"][0]["volumeMounts"] if item["name"] == "model"]
+        assert mount["mountPath"] == model
+        assert mount["readOnly"] is True
+
+
+def test_pods_with_a_shared_claim_wait_for_the_job_and_only_read():
+    pod = pod_template(GPU_FROM_THE_HUB_ON_A_CLAIM)["spec"]
+    (init,) = pod["initContainers"]
+    assert "--wait" in init["args"]
+    for container in (init, pod["containers"][0]):
+        assert {item["name"]: item.get("readOnly") for item in container["volumeMounts"]}["model"] is True
+
+
+def test_another_source_or_another_way_to_it_is_another_job_over_the_same_folder_only_if_the_files_are():
+    def job(**hub):
+        source = {"huggingFace": {"repository": "a/b", "revision": "a" * 40, **hub}}
+        spec = {**MINIMAL, "model": {"source": source, "cache": CLAIM}}
+        children = desired(spec)
+        (name,) = [name for kind, name in children if kind == "Job"]
+        return name, flag(engine(children["Deployment", "chat"]["spec"]["template"]), "--model")
+
+    plain, with_token = job(), job(tokenSecretRef={"name": "t", "key": "k"})
+    other = job(revision="b" * 40)
+    assert plain[0] != with_token[0]
+    assert plain[1] == with_token[1]
+    assert other[0] not in {plain[0], with_token[0]}
+    assert other[1] != plain[1]
+
+
+def test_jobs_of_long_names_that_begin_alike_are_two():
+    spec = {**MINIMAL, "model": {**MINIMAL["model"], "cache": CLAIM}}
+    names = {name for end in "xy" for kind, name in desired(spec, name="a" * 51 + end) if kind == "Job"}
+    assert len(names) == 2
+    assert {len(name) for name in names} <= set(range(64))
+
+
+def ports(policy):
+    """Ports that a policy lets out to more than names."""
+    return [{port["port"] for port in rule["ports"]} for rule in policy["spec"]["egress"] if "to" in rule]
+
+
+def test_only_pods_that_fetch_may_leave_the_cluster():
+    direct = desired(MINIMAL, BEHIND_A_PROXY)
+    assert ports(direct["NetworkPolicy", "chat"]) == [{443, 3128, 8443}]
+    by_job = desired(GPU_FROM_THE_HUB_ON_A_CLAIM, BEHIND_A_PROXY)
+    assert ports(by_job["NetworkPolicy", "chat"]) == []
+    assert ports(by_job["NetworkPolicy", "chat-fetch"]) == [{443, 3128, 8443}]
+    for spec in (FROM_AN_IMAGE, FROM_A_CLAIM):
+        assert ports(desired(spec)["NetworkPolicy", "chat"]) == []
+
+
+def test_offline_nobody_leaves_and_the_fetch_knows():
+    offline = {**vars_of(SETTINGS), "hub_offline": True}
+    children = desired(MINIMAL, type(SETTINGS)(**offline))
+    assert ports(children["NetworkPolicy", "chat"]) == []
+    (init,) = children["Deployment", "chat"]["spec"]["template"]["spec"]["initContainers"]
+    assert "--offline" in init["args"]
+
+
+def test_the_metadata_service_of_a_cloud_is_out_of_reach():
+    (rule,) = [rule for rule in desired(MINIMAL)["NetworkPolicy", "chat"]["spec"]["egress"] if "to" in rule]
+    blocks = [peer["ipBlock"] for peer in rule["to"] if "ipBlock" in peer]
+    assert [block["cidr"] for block in blocks] == ["0.0.0.0/0", "::/0"]
+    assert "169.254.0.0/16" in blocks[0]["except"]
+
+
+def test_network_policies_can_be_switched_off():
+    without = type(SETTINGS)(**{**vars_of(SETTINGS), "network_policies_enabled": False})
+    assert not [kind for kind, _ in desired(GPU_FROM_THE_HUB_ON_A_CLAIM, without) if kind == "NetworkPolicy"]
+
+
+def test_an_accelerator_is_asked_for_with_its_runtime_and_its_shared_memory():
+    pod = pod_template(GPU_FROM_THE_HUB_ON_A_CLAIM)["spec"]
+    assert engine({"spec": pod})["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert pod["runtimeClassName"] == "nvidia"
+    (memory,) = [volume["emptyDir"] for volume in pod["volumes"] if volume["name"] == "shared-memory"]
+    assert memory == {"medium": "Memory", "sizeLimit": "8Gi"}
+    job = pod_template(GPU_FROM_THE_HUB_ON_A_CLAIM, kind="Job")["spec"]
+    assert "runtimeClassName" not in job
+    assert "nvidia.com/gpu" not in json.dumps(job["containers"])
+
+
+def test_a_fetch_runs_where_its_workers_run_because_volumes_have_zones():
+    job = pod_template(GPU_FROM_THE_HUB_ON_A_CLAIM, kind="Job")["spec"]
+    worker = pod_template(GPU_FROM_THE_HUB_ON_A_CLAIM)["spec"]
+    assert {name: job[name] for name in ("nodeSelector", "tolerations")} == {
+        name: worker[name] for name in ("nodeSelector", "tolerations")
+    }
+
+
+def test_a_full_spec_reaches_the_pod():
+    template = pod_template(FULL, BEHIND_A_PROXY)
+    pod, container = template["spec"], engine(template)
+    assert container["image"] == FULL["engine"]["image"]
+    assert "--no-prefix-caching" in container["args"]
+    assert flag(container, "--threads") == "2"
+    assert [item["name"] for item in pod["imagePullSecrets"]] == ["mirror", "own"]
+    assert pod["priorityClassName"] == "system-cluster-critical"
+    assert template["metadata"]["labels"]["team"] == "search"
+    assert [item["name"] for item in pod["containers"]] == ["engine", "sidecar"]
+    assert [item["name"] for item in container["env"]][-2:] == ["OMP_WAIT_POLICY", "NODE"]
+
+
+def vars_of(release):
+    return {name: getattr(release, name) for name in release.__dataclass_fields__}
