@@ -19,7 +19,7 @@ define install_system
 else echo "error: $(1) is missing; on Debian: sudo apt-get install $(1)"; exit 1; fi; }
 endef
 
-.PHONY: help up setup model clients fmt lint types imports test check chart soak constraints client-pins clean
+.PHONY: help up setup model clients fmt lint types imports test check chart reference soak constraints client-pins clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ check: lint types imports test ## Exactly what CI runs
 chart: setup ## Make the chart's schema, its documentation and its copy of the resource definition again
 	@mkdir -p charts/warmfleet/files/crds && cp crds/*.yaml charts/warmfleet/files/crds/
 	@$(BIN)/python charts/values_reference.py
+
+reference: setup ## Make the tables of docs/reference/modeldeployment.md again, from crds/
+	@$(BIN)/python crds/modeldeployment_reference.py
 
 soak: setup ## Ten thousand requests, and what they leave in memory (two minutes)
 	@PYTHONPATH=tests/support $(BIN)/python benchmarks/soak.py

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import pytest
+from modeldeployment_reference import PAGE, with_tables
 from pydantic import ValidationError
 
 from warmfleet_contracts.errors import ManifestError
@@ -194,7 +195,7 @@ def test_a_description_says_flag_unit_default_and_bounds(path: str) -> None:
     text = field.schema["description"]
     flag = re.match(r"--[a-z-]+", RESOURCE_FIELDS[path].schema.get("description", ""))
 
-    assert flag is None or flag[0] in text
+    assert flag is None or text.startswith(f"{flag[0]}: ")
     for suffix, unit in UNITS.items():
         assert not path.endswith(suffix) or unit in text.lower()
     if "default" in field.schema and field.schema["type"] != "object":
@@ -297,3 +298,20 @@ def test_what_the_api_server_refuses_is_no_manifest_for_warmfleet_up_either(viol
     """tests/kubernetes shows each of them to a real API server."""
     with pytest.raises(ManifestError):
         parse_manifest(violation.manifest, origin="fleet.yaml")
+
+
+def test_the_page_of_the_documentation_is_made_from_the_definition() -> None:
+    page = PAGE.read_text()
+
+    assert "`make reference`" in page
+    assert with_tables(page, load_crd()) == page
+    for field in spec_fields():
+        if field.path != "spec" and not field.path.endswith(("[]", "{}")):
+            assert f"| `{field.path.removeprefix('spec.')}` |" in page
+
+
+def test_the_page_lists_every_rule() -> None:
+    page = PAGE.read_text()
+    rules = [rule for field in spec_fields() for rule in field.schema.get("x-kubernetes-validations", ())]
+
+    assert all(rule["message"] in page for rule in [*rules, *root_schema()["x-kubernetes-validations"]])

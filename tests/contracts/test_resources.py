@@ -64,6 +64,15 @@ def test_the_example_is_a_valid_deployment_of_two_workers() -> None:
     assert deployment.spec.kv_cache.size_bytes == 512 * 2**20
 
 
+@pytest.mark.parametrize("path", sorted(EXAMPLE.parent.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_example_is_valid_and_says_what_it_is(path: Path) -> None:
+    """tests/kubernetes shows them to a real API server."""
+    deployment = load_manifest(path)
+
+    assert deployment.served_names
+    assert path.read_text().startswith("# ")
+
+
 def test_the_smallest_manifest_gets_the_documented_defaults() -> None:
     deployment = load_manifest(SMALLEST)
 

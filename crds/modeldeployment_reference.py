@@ -1,0 +1,132 @@
+"""docs/reference/modeldeployment.md, made from the CustomResourceDefinition, which is the one source.
+
+`python crds/modeldeployment_reference.py` writes the tables between the page's two markers; the prose
+outside them is written by hand. A test compares.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+CRD: Final = Path(__file__).parent / "warmfleet.dev_modeldeployments.yaml"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "reference" / "modeldeployment.md"
+BEGIN: Final = "<!-- tables: made by `make reference` -->"
+END: Final = "<!-- end of tables -->"
+
+Schema = Mapping[str, Any]
+
+
+def tables(crd: Schema) -> str:
+    """Every field of spec and status, and every rule between fields, as Markdown."""
+    (version,) = crd["spec"]["versions"]
+    root = version["schema"]["openAPIV3Schema"]
+    spec, status = root["properties"]["spec"], root["properties"]["status"]
+    parts = [
+        "## Fields of spec",
+        "| field | type | default | meaning |\n|---|---|---|---|",
+        *_rows(spec, "spec", is_spec=True),
+        "",
+        "## Rules between fields",
+        "| field | the API server says |\n|---|---|",
+        *_rules(root, ""),
+        "",
+        "## Fields of status",
+        "| field | type | meaning |\n|---|---|---|",
+        *_rows(status, "status", is_spec=False),
+        "",
+        "## Columns of kubectl get",
+        "| column | field | meaning |\n|---|---|---|",
+        *_columns(version["additionalPrinterColumns"]),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def with_tables(page: str, crd: Schema) -> str:
+    """The page with its tables made again.
+
+    Raises:
+        ValueError: a marker is missing.
+    """
+    head, begin, rest = page.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{PAGE.name} must hold {BEGIN} and {END}")
+    return f"{head}{BEGIN}\n{tables(crd)}{END}{tail}"
+
+
+def _rows(schema: Schema, path: str, *, is_spec: bool) -> Iterator[str]:
+    for name, member in schema.get("properties", {}).items():
+        field = f"{path}.{name}"
+        cells = [f"`{field.partition('.')[2]}`", _type(member)]
+        if is_spec:
+            cells.append("**required**" if name in schema.get("required", ()) else _default(member))
+        yield f"| {' | '.join([*cells, _cell(member['description'])])} |"
+        yield from _rows(
+            member.get("items", member), f"{field}[]" if "items" in member else field, is_spec=is_spec
+        )
+
+
+def _type(schema: Schema) -> str:
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if schema.get("x-kubernetes-int-or-string"):
+        return "quantity"
+    match schema["type"]:
+        case "array":
+            return f"list, at most {schema['maxItems']}"
+        case "object":
+            return _object_type(schema)
+        case "string":
+            return (
+                f"string, at most {schema['maxLength']}" if "maxLength" in schema else str(schema["format"])
+            )
+    if {"minimum", "maximum"} <= schema.keys():
+        return f"{schema['type']}, {schema['minimum']} to {schema['maximum']}"
+    return str(schema["type"])
+
+
+def _object_type(schema: Schema) -> str:
+    if schema.get("x-kubernetes-preserve-unknown-fields"):
+        return "Kubernetes object"
+    return "object" if "properties" in schema else f"map, at most {schema['maxProperties']}"
+
+
+def _default(schema: Schema) -> str:
+    # An object's default only lets those of its members apply.
+    if "default" not in schema or schema["type"] == "object":
+        return ""
+    return f"`{json.dumps(schema['default']).strip(chr(34))}`"
+
+
+def _rules(schema: Schema, path: str) -> Iterator[str]:
+    for rule in schema.get("x-kubernetes-validations", ()):
+        field = f"{path}{rule.get('fieldPath', '')}".lstrip(".")
+        yield f"| `{field}` | {_cell(rule['message'])} |"
+    for name, member in schema.get("properties", {}).items():
+        yield from _rules(member, f"{path}.{name}")
+    if "items" in schema:
+        yield from _rules(schema["items"], f"{path}[]")
+
+
+def _columns(columns: list[Schema]) -> Iterator[str]:
+    for column in columns:
+        wide = " (`-o wide`)" if column.get("priority", 0) else ""
+        yield f"| {column['name']}{wide} | `{column['jsonPath']}` | {_cell(column['description'])} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(with_tables(PAGE.read_text(), yaml.safe_load(CRD.read_text())))
+    sys.stdout.write(f"{PAGE.name} is up to date\n")
+
+
+if __name__ == "__main__":
+    main()
