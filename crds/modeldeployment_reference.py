@@ -65,9 +65,8 @@ def _rows(schema: Schema, path: str, *, is_spec: bool) -> Iterator[str]:
         if is_spec:
             cells.append("**required**" if name in schema.get("required", ()) else _default(member))
         yield f"| {' | '.join([*cells, _cell(member['description'])])} |"
-        yield from _rows(
-            member.get("items", member), f"{field}[]" if "items" in member else field, is_spec=is_spec
-        )
+        yield from _rows(member, field, is_spec=is_spec)
+        yield from _rows(member.get("items", {}), f"{field}[]", is_spec=is_spec)
 
 
 def _type(schema: Schema) -> str:
@@ -75,18 +74,14 @@ def _type(schema: Schema) -> str:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     if schema.get("x-kubernetes-int-or-string"):
         return "quantity"
-    match schema["type"]:
-        case "array":
-            return f"list, at most {schema['maxItems']}"
-        case "object":
-            return _object_type(schema)
-        case "string":
-            return (
-                f"string, at most {schema['maxLength']}" if "maxLength" in schema else str(schema["format"])
-            )
+    kind: str = schema["type"]
+    if kind == "object":
+        return _object_type(schema)
     if {"minimum", "maximum"} <= schema.keys():
-        return f"{schema['type']}, {schema['minimum']} to {schema['maximum']}"
-    return str(schema["type"])
+        return f"{kind}, {schema['minimum']} to {schema['maximum']}"
+    if kind == "array":
+        return f"list, at most {schema['maxItems']}"
+    return kind + (f", at most {schema['maxLength']}" if "maxLength" in schema else "")
 
 
 def _object_type(schema: Schema) -> str:
