@@ -38,10 +38,13 @@ def paused_sequences(worker) -> float:
 
 
 def wait_until_paused(worker) -> None:
+    """Until all have been paused for a while: until the sockets' buffers are full, they go on again."""
     deadline = time.monotonic() + 60
-    while paused_sequences(worker) != ANSWERS:
+    paused_polls = 0
+    while paused_polls < 10:
         assert time.monotonic() < deadline
         time.sleep(0.1)
+        paused_polls = paused_polls + 1 if paused_sequences(worker) == ANSWERS else 0
 
 
 def texts_of(stream: bytes) -> dict[int, str]:
