@@ -23,6 +23,8 @@ from warmfleet_testing.desired_specs import (
     specs,
 )
 from warmfleet_testing.pod_security import violations
+from warmfleet_worker import settings as worker_settings
+from warmfleet_worker.fetch import settings as fetch_settings
 
 CLAIM = {"persistentVolumeClaim": {"claimName": "models"}}
 
@@ -72,6 +74,27 @@ def test_every_pod_is_admitted_under_restricted_pod_security(spec, name):
         pod["volumes"] = [volume for volume in pod["volumes"] if "image" not in volume]
         assert list(violations(pod)) == []
         assert pod["automountServiceAccountToken"] is False
+
+
+@settings(max_examples=80, deadline=None)
+@given(specs(), NAMES)
+def test_workers_and_fetches_understand_every_flag_and_agree_on_the_folder(spec, name):
+    for template in templates(desired(spec, BEHIND_A_PROXY, name=name)):
+        pod = template["spec"]
+        fetches = [
+            fetch_settings.parse_settings(container["args"], {})
+            for container in [*pod.get("initContainers", []), *pod["containers"]]
+            if container["name"] == "model-fetch"
+        ]
+        for container in pod["containers"]:
+            if container["name"] == "engine":
+                worker = worker_settings.parse_settings(
+                    container["args"], {"WARMFLEET_NAMESPACE_KEY": "0f" * 32, "WARMFLEET_POD_UID": "uid"}
+                )
+                assert worker.port == 8000
+                assert worker.served_names == tuple(spec["model"].get("servedNames", [name]))
+                for fetch in fetches:
+                    assert fetch.into == worker.model_path
 
 
 @settings(max_examples=80, deadline=None)

@@ -164,6 +164,7 @@ def build_core(settings: EngineSettings) -> tuple[Core, EngineReady]:
         RunnerSettings(
             dtype=settings.dtype,
             kv_cache_bytes=settings.kv_cache_bytes,
+            device_memory_percent=settings.device_memory_percent,
             block_size_tokens=settings.block_size_tokens,
             max_model_length_tokens=settings.max_model_length_tokens,
             threads=settings.threads,

@@ -18,7 +18,8 @@ from warmfleet_worker.attention.backend import AttentionBackend
 from warmfleet_worker.attention.reference import ReferenceAttention
 from warmfleet_worker.batch import Chunk, ChunkResult, ScoreRequest, StepBatch, StepResult
 from warmfleet_worker.kv_arena import KvArena
-from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
+from warmfleet_worker.kv_budget import DeviceMemory, share_of_device_bytes
+from warmfleet_worker.kv_cache.layout import KvLayout, KvShape, kv_layout
 from warmfleet_worker.logprobs import TokenLogprobs
 from warmfleet_worker.model.config import ModelConfig, load_model_config
 from warmfleet_worker.model.loader import load_decoder
@@ -46,12 +47,18 @@ class KvCacheTooSmall(WarmfleetError):  # noqa: N818 - named after what is wrong
     """The KV cache has no room for a single block."""
 
 
+class NoDeviceMemory(WarmfleetError):  # noqa: N818 - named after what is wrong
+    """A share of a device's memory was asked for where there is no device."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunnerSettings:
     """What a worker decides about its runner."""
 
     kv_cache_bytes: int
     """Memory for keys and values; rounded down to whole blocks."""
+    device_memory_percent: int = 0
+    """Instead: so much of the device's memory for weights and KV together; 0 = `kv_cache_bytes` counts."""
     block_size_tokens: int = 16
     dtype: DtypeName = "Auto"
     """Of weights, activations and KV. Auto: bfloat16 where the device multiplies it in hardware."""
@@ -190,6 +197,7 @@ def load_runner(model_path: Path, settings: RunnerSettings) -> ModelRunner:
     Raises:
         ModelError: The folder's configuration or weights are missing, damaged or not supported.
         KvCacheTooSmall: The cache would hold no block.
+        NoDeviceMemory: A share of device memory is asked for on a CPU.
     """
     if settings.threads:
         torch.set_num_threads(settings.threads)
@@ -200,18 +208,32 @@ def load_runner(model_path: Path, settings: RunnerSettings) -> ModelRunner:
     layout = kv_layout(
         KvShape(config.layers, config.kv_heads, config.head_dim, dtype.itemsize), settings.block_size_tokens
     )
-    total_blocks = layout.blocks_in(settings.kv_cache_bytes)
-    if total_blocks == 0:
-        raise KvCacheTooSmall(
-            f"the KV cache of {settings.kv_cache_bytes} bytes is smaller than one block "
-            f"({layout.block_stride_bytes} bytes)"
-        )
+    if settings.device_memory_percent and device.type == "cpu":
+        raise NoDeviceMemory("a share of device memory needs a GPU; on a CPU give the KV cache's size")
+    if not settings.device_memory_percent:
+        _require_a_block(layout, settings.kv_cache_bytes)  # before the weights take their time
     decoder = load_decoder(model_path, config, positions=max_length, dtype=dtype, device=device)
+    kv_cache_bytes = settings.kv_cache_bytes
+    if settings.device_memory_percent:
+        free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+        memory = DeviceMemory(total_bytes=total_bytes, free_bytes=free_bytes)
+        kv_cache_bytes = share_of_device_bytes(settings.device_memory_percent, memory)
+    total_blocks = _require_a_block(layout, kv_cache_bytes)
     arena = KvArena(layout, total_blocks, dtype, device, poison=settings.poison)
     attention = ReferenceAttention(
         arena, heads=config.heads, window_tokens=config.window_tokens, max_context_tokens=max_length
     )
     return ModelRunner(decoder, arena, attention, max_model_length_tokens=max_length)
+
+
+def _require_a_block(layout: KvLayout, kv_cache_bytes: int) -> int:
+    total_blocks = layout.blocks_in(kv_cache_bytes)
+    if total_blocks == 0:
+        raise KvCacheTooSmall(
+            f"the KV cache of {kv_cache_bytes} bytes is smaller than one block "
+            f"({layout.block_stride_bytes} bytes)"
+        )
+    return total_blocks
 
 
 def choose_dtype(name: DtypeName, device: torch.device) -> torch.dtype:

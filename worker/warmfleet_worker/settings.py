@@ -22,6 +22,8 @@ from warmfleet_contracts.worker_tokens import secret_from_hex, worker_token
 
 Dtype = Literal["Auto", "Float32", "BFloat16", "Float16", "Float64"]
 BLOCK_SIZES: Final = (16, 32, 64, 128)
+MAX_DEVICE_MEMORY_PERCENT: Final = 95
+"""The rest is for activations."""
 
 
 class SettingsError(WarmfleetError):
@@ -35,6 +37,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     dtype: Dtype = "Auto"
     kv_cache_bytes: int = 256 * 1024 * 1024
     """Size of the one KV arena, allocated at the start."""
+    device_memory_percent: int = 0
+    """Instead: so much of the device's memory for weights and KV together; 0 = `kv_cache_bytes` counts."""
     block_size_tokens: int = 16
     """Tokens per block; part of the cache identity."""
     max_model_length_tokens: int = 4096
@@ -108,6 +112,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Work
             model_path=str(given.model.resolve()),
             dtype=given.dtype,
             kv_cache_bytes=given.kv_cache_bytes,
+            device_memory_percent=given.device_memory_percent,
             block_size_tokens=given.block_size_tokens,
             max_model_length_tokens=given.max_model_length_tokens,
             max_running_sequences=given.max_running_sequences,
@@ -157,7 +162,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--port", type=_at_least(0), default=8000, help="port to listen on; 0 chooses a free one")
     add("--allow-anonymous", action="store_true", help="serve callers without a token beyond loopback")
     add("--uid", default="", help=f"identity of this process in the fleet (default: ${POD_UID_VARIABLE})")
-    add("--kv-cache-bytes", type=_at_least(1), default=256 * 1024 * 1024, help="size of the KV cache")
+    kv_memory = parser.add_mutually_exclusive_group()
+    kv_memory.add_argument(
+        "--kv-cache-bytes", type=_at_least(1), default=256 * 1024 * 1024, help="size of the KV cache"
+    )
+    kv_memory.add_argument(
+        "--device-memory-percent",
+        type=_percent,
+        default=0,
+        help="of the device's memory for weights and KV cache together, 1..95; 0: by --kv-cache-bytes",
+    )
     add("--block-size-tokens", type=int, choices=BLOCK_SIZES, default=16, help="tokens per KV block")
     add("--dtype", choices=get_args(Dtype), default="Auto", help="type of weights and KV")
     add("--max-model-length-tokens", type=_at_least(2), default=4096, help="prompt and output together")
@@ -191,6 +205,13 @@ def _seconds(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"expected a positive number of seconds, got {text}")
+    return value
+
+
+def _percent(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= MAX_DEVICE_MEMORY_PERCENT:
+        raise argparse.ArgumentTypeError(f"expected 0..{MAX_DEVICE_MEMORY_PERCENT}, got {value}")
     return value
 
 

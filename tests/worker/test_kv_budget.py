@@ -1,0 +1,48 @@
+"""The KV cache as a share of a device's memory."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmfleet_testing.tiny_models import tiny_model_folder
+from warmfleet_worker.kv_budget import DeviceMemory, share_of_device_bytes
+from warmfleet_worker.runner import KvCacheTooSmall, NoDeviceMemory, RunnerSettings, load_runner
+from warmfleet_worker.settings import parse_settings
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("percent", "free", "arena"),
+    [(90, 80 * GIB, 72 * GIB), (90, 60 * GIB, 52 * GIB), (25, 60 * GIB, 0), (20, 60 * GIB, 0)],
+)
+def test_weights_and_cache_together_take_the_share(percent, free, arena):
+    assert share_of_device_bytes(percent, DeviceMemory(total_bytes=80 * GIB, free_bytes=free)) == arena
+
+
+@given(st.integers(1, 95), st.integers(1, 2**40), st.data())
+def test_the_cache_never_takes_more_than_is_free(percent, total, data):
+    free = data.draw(st.integers(0, total))
+    assert 0 <= share_of_device_bytes(percent, DeviceMemory(total, free)) <= free
+
+
+def test_on_a_cpu_a_share_is_refused_before_the_weights_are_read(tmp_path, monkeypatch):
+    folder = tiny_model_folder("llama", tmp_path)
+    (folder / "model.safetensors").unlink()
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(NoDeviceMemory, match="needs a GPU"):
+        load_runner(folder, RunnerSettings(kv_cache_bytes=1, device_memory_percent=50))
+
+
+def test_a_device_that_the_weights_fill_has_no_room_for_a_block(tmp_path, monkeypatch):
+    folder = tiny_model_folder("llama", tmp_path)
+    with pytest.raises(KvCacheTooSmall, match="0 bytes is smaller than one block"):
+        load_runner(folder, RunnerSettings(kv_cache_bytes=0))
+
+
+def test_a_share_and_a_size_exclude_each_other(capsys):
+    given = ["--model", "/m", "--device-memory-percent", "80"]
+    assert parse_settings(given, {}).engine.device_memory_percent == 80
+    for wrong in ([*given, "--kv-cache-bytes", "5"], ["--model", "/m", "--device-memory-percent", "96"]):
+        with pytest.raises(SystemExit):
+            parse_settings(wrong, {})

@@ -1,0 +1,20 @@
+"""How much memory the KV arena gets as a share of the device, beside the weights."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """A device's memory with the weights already on it."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+def share_of_device_bytes(percent: int, memory: DeviceMemory) -> int:
+    """Bytes for the arena so that everything on the device takes `percent` of it; 0 if it takes more already.
+
+    What others have on the device counts as taken. The rest stays for activations.
+    """
+    taken_bytes = memory.total_bytes - memory.free_bytes
+    return max(0, memory.total_bytes * percent // 100 - taken_bytes)
