@@ -57,7 +57,10 @@ def node_status(
     since: str,
     now: str,
 ) -> Json:
-    """`since` is when the node became ready, `now` the heartbeat; both RFC 3339."""
+    """`since` is when the node became ready, `now` the heartbeat; both RFC 3339.
+
+    A node without a kubelet API has no address and port 0.
+    """
     return {
         "capacity": dict(capacity),
         "allocatable": dict(capacity),
@@ -72,8 +75,11 @@ def node_status(
             }
             for kind, value, reason, message in _CONDITIONS
         ],
-        "addresses": [{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": name}],
-        "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet_port}},
+        "addresses": [
+            *([{"type": "InternalIP", "address": address}] if address else []),
+            {"type": "Hostname", "address": name},
+        ],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": kubelet_port}} if kubelet_port else {},
         "nodeInfo": {
             "machineID": name, "systemUUID": name, "bootID": name, "kernelVersion": platform.release(),
             "osImage": "warmfleet process node", "containerRuntimeVersion": "process://1",

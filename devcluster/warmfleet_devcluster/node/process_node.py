@@ -1,25 +1,24 @@
 """One node: registers itself, keeps its Lease and status fresh, runs the pods bound to it."""
 
 import asyncio
-import contextlib
 from typing import Any, Final
 
 import aiohttp
 import structlog
 
 from warmfleet_devcluster.api_client import ApiClient, ApiError
-from warmfleet_devcluster.clock import rfc3339, rfc3339_micro
+from warmfleet_devcluster.clock import rfc3339
 from warmfleet_devcluster.node.images import ImageList
 from warmfleet_devcluster.node.network import AddressPool, prepare_node
 from warmfleet_devcluster.node.pod_runner import NodePlace, PodRunner
 from warmfleet_devcluster.node.settings import NodeSettings
-from warmfleet_devcluster.node_object import LEASES, lease_object, machine_capacity, node_object, node_status
+from warmfleet_devcluster.node_heartbeat import NodeHeartbeat
+from warmfleet_devcluster.node_object import machine_capacity, node_status
 from warmfleet_devcluster.pod_watch import watch_pods
 
 Json = dict[str, Any]
 
 _RETRY_SECONDS: Final = 1.0
-_STATUS_EVERY: Final = 2
 log = structlog.get_logger()
 
 
@@ -53,7 +52,15 @@ class ProcessNode:
             ApiClient.from_kubeconfig(self._settings.kubeconfig) as api,
             aiohttp.ClientSession(timeout=timeout, connector=connector, trust_env=False) as probe_session,
         ):
-            uid = await self._register(api)
+            heartbeat = NodeHeartbeat(
+                api,
+                self.name,
+                self._status,
+                labels={},
+                pod_cidr=self._settings.pod_cidr,
+                lease_seconds=self._settings.lease_seconds,
+            )
+            await heartbeat.register()
             place = NodePlace(
                 api=api,
                 addresses=self._addresses,
@@ -64,7 +71,7 @@ class ProcessNode:
                 cluster_env=await self._cluster_env(api),
             )
             log.info("node registered", node=self.name, address=self._settings.address)
-            renewing = asyncio.create_task(self._renew(api, uid))
+            renewing = asyncio.create_task(heartbeat.renew())
             try:
                 await self._follow_pods(place)
             finally:
@@ -106,46 +113,6 @@ class ProcessNode:
             runner.stop(min(runner.grace_seconds, self._settings.shutdown_seconds))
         if runners:
             await asyncio.wait([runner.task for runner in runners])
-
-    async def _register(self, api: ApiClient) -> str:
-        """Creates the Node or takes over the one there is; returns its uid."""
-        while True:
-            try:
-                try:
-                    node = await api.post(
-                        "/api/v1/nodes", node_object(self.name, {}, self._settings.pod_cidr, self._status())
-                    )
-                except ApiError as error:
-                    if error.status != 409:
-                        raise
-                    node = await api.patch(f"/api/v1/nodes/{self.name}/status", {"status": self._status()})
-                return str(node["metadata"]["uid"])
-            except ApiError as error:
-                log.warning("node not registered", node=self.name, error=str(error))
-                await asyncio.sleep(_RETRY_SECONDS)
-
-    async def _renew(self, api: ApiClient, uid: str) -> None:
-        beats = 0
-        while True:
-            with contextlib.suppress(ApiError):  # the next beat is the retry
-                await self._renew_lease(api, uid)
-                # A node comes back from Unknown by its status only: a beat after a failed one writes it.
-                if beats % _STATUS_EVERY == 0:
-                    await api.patch(f"/api/v1/nodes/{self.name}/status", {"status": self._status()})
-                beats += 1
-                await asyncio.sleep(self._settings.lease_seconds)
-                continue
-            beats = 0
-            await asyncio.sleep(min(_RETRY_SECONDS, self._settings.lease_seconds))
-
-    async def _renew_lease(self, api: ApiClient, uid: str) -> None:
-        lease = lease_object(self.name, uid, rfc3339_micro(), int(self._settings.lease_seconds * 4))
-        try:
-            await api.patch(f"{LEASES}/{self.name}", {"spec": lease["spec"]})
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            await api.post(LEASES, lease)
 
     async def _cluster_env(self, api: ApiClient) -> dict[str, str]:
         """Where containers find the API server."""

@@ -1,0 +1,93 @@
+"""How a node stays known to the control plane: registration, then Lease and status, again and again."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import structlog
+
+from warmfleet_devcluster.api_client import ApiClient, ApiError
+from warmfleet_devcluster.clock import rfc3339_micro
+from warmfleet_devcluster.node_object import LEASES, lease_object, node_object
+
+Json = dict[str, Any]
+
+_RETRY_SECONDS: Final = 1.0
+_STATUS_EVERY: Final = 2
+"""Beats between two writes of the status."""
+log = structlog.get_logger()
+
+
+class NodeHeartbeat:
+    """One node's; `status` says what the node is at that moment."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        name: str,
+        status: Callable[[], Json],
+        *,
+        labels: Mapping[str, str],
+        pod_cidr: str,
+        lease_seconds: float,
+    ) -> None:
+        self._api = api
+        self._name = name
+        self._status = status
+        self._labels = labels
+        self._pod_cidr = pod_cidr
+        self._lease_seconds = lease_seconds
+        self._uid = ""
+
+    async def register(self) -> None:
+        """Creates the Node or takes over the one there is; tries until the API server agrees."""
+        while True:
+            try:
+                node = await self._create()
+            except ApiError as error:
+                log.warning("node not registered", node=self._name, error=str(error))
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                self._uid = node["metadata"]["uid"]
+                return
+
+    async def renew(self) -> None:
+        """Beats until cancelled."""
+        beats = 0
+        while True:
+            try:
+                await self._renew_lease()
+                # A node comes back from Unknown by its status only: the beat after a failed one writes it.
+                if beats % _STATUS_EVERY == 0:
+                    await self._write_status()
+            except ApiError as error:
+                if error.status == 404:
+                    # Somebody deleted the Node; while this process lives, so does the node.
+                    await self.register()
+                beats = 0
+                await asyncio.sleep(min(_RETRY_SECONDS, self._lease_seconds))
+            else:
+                beats += 1
+                await asyncio.sleep(self._lease_seconds)
+
+    async def _create(self) -> Json:
+        wanted = node_object(self._name, self._labels, self._pod_cidr, self._status())
+        try:
+            return await self._api.post("/api/v1/nodes", wanted)
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            return await self._write_status()
+
+    async def _write_status(self) -> Json:
+        return await self._api.patch(f"/api/v1/nodes/{self._name}/status", {"status": self._status()})
+
+    async def _renew_lease(self) -> None:
+        duration_seconds = max(1, round(self._lease_seconds * 4))
+        lease = lease_object(self._name, self._uid, rfc3339_micro(), duration_seconds)
+        try:
+            await self._api.patch(f"{LEASES}/{self._name}", {"spec": lease["spec"]})
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            await self._api.post(LEASES, lease)
