@@ -7,6 +7,7 @@ from aiohttp.typedefs import Handler
 
 from warmfleet_devcluster.node.container_logs import serve_logs
 from warmfleet_devcluster.node.exec_stream import serve_exec
+from warmfleet_devcluster.node.port_forward import serve_port_forward
 from warmfleet_devcluster.node.process_node import ProcessNode
 from warmfleet_devcluster.node.settings import NodeSettings
 
@@ -21,6 +22,8 @@ class KubeletServer:
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", serve_logs(node))
         for path in ("/exec/{namespace}/{pod}/{container}", "/exec/{namespace}/{pod}/{uid}/{container}"):
             app.router.add_get(path, serve_exec(node))
+        for path in ("/portForward/{namespace}/{pod}", "/portForward/{namespace}/{pod}/{uid}"):
+            app.router.add_get(path, serve_port_forward(node))
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
 
     async def start(self) -> None:
