@@ -32,7 +32,7 @@ class NodeSettings:
     kubelet_port: int = 10250
     time_ratio: float = 1.0
     """Scales the waits between restarts and between attempts; tests shorten them."""
-    volume_refresh_seconds: float = 10.0
+    volume_refresh_seconds: float = 3.0
     """How soon a changed Secret or ConfigMap shows in its volumes."""
     lease_seconds: float = 5.0
     """Between two renewals of a node's Lease; its status follows every second one."""
