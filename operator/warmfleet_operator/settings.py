@@ -88,6 +88,8 @@ class OperatorSettings:
     ca_bundle_config_map: str = ""
     """ConfigMap with `ca.crt` in each model namespace, trusted by model fetches; empty = the image's."""
     network_policies_enabled: bool = True
+    worker_scrapers: tuple[Mapping[str, Any], ...] | None = None
+    """NetworkPolicyPeers that may read workers' metrics; none named = anybody, None = nobody."""
 
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     resync_seconds: float = 60.0
@@ -162,6 +164,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Oper
         no_proxy=given.no_proxy,
         ca_bundle_config_map=given.ca_bundle_config_map,
         network_policies_enabled=not given.no_network_policies,
+        worker_scrapers=_peers("--worker-scrapers", given.worker_scrapers),
         lease=_lease(given, release),
         resync_seconds=_positive("--resync-seconds", given.resync_seconds),
         router_poll_seconds=_positive("--router-poll-seconds", given.router_poll_seconds),
@@ -196,14 +199,29 @@ def _positive(flag: str, number: float) -> float:
 
 def _object(flag: str, text: str) -> Mapping[str, Any]:
     """A JSON object from a flag; nothing given is an empty one."""
+    value = _json(flag, text or "{}")
+    if not isinstance(value, dict):
+        raise SettingsError(f"{flag}: expected a JSON object, got {text[:64]!r}")
+    return value
+
+
+def _peers(flag: str, text: str) -> tuple[Mapping[str, Any], ...] | None:
+    """A JSON list of objects from a flag; None if nothing is given."""
+    if not text:
+        return None
+    value = _json(flag, text)
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise SettingsError(f"{flag}: expected a JSON list of objects, got {text[:64]!r}")
+    return tuple(value)
+
+
+def _json(flag: str, text: str) -> object:
     if len(text) > MAX_FLAG_JSON_BYTES:
         raise SettingsError(f"{flag}: longer than {MAX_FLAG_JSON_BYTES} bytes")
     try:
-        value = json.loads(text or "{}")
+        value: object = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"{flag}: not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise SettingsError(f"{flag}: expected a JSON object, got {text[:64]!r}")
     return value
 
 
@@ -249,6 +267,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-proxy", default="", help="hosts that model fetches reach directly")
     add("--ca-bundle-config-map", default="", help="ConfigMap with ca.crt, trusted by model fetches")
     add("--no-network-policies", action="store_true", help="make no NetworkPolicy per deployment")
+    scrapers = "NetworkPolicyPeers that may read workers' metrics; []: anybody; none given: nobody"
+    add("--worker-scrapers", default="", metavar="JSON", help=scrapers)
     add("--lease-name", default="", help=f"Lease by which replicas agree who leads{of_release}")
     add("--lease-duration-seconds", type=float, default=lease.duration_seconds, help="until a takeover")
     add("--lease-renew-seconds", type=float, default=lease.renew_seconds, help="writing stops after this")

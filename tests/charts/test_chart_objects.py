@@ -134,6 +134,14 @@ def test_everything_that_models_are_fetched_through_reaches_the_operator():
     assert settings.image_pull_secrets == ("registry",)
     assert settings.image_pull_policy == "Always"
     assert settings.root_secret_name == "my-root-keys"
+    assert settings.worker_scrapers == tuple(case_values("everything")["networkPolicies"]["scrapers"])
+
+
+def test_metrics_of_workers_are_closed_until_something_reads_them():
+    closed = container(render(REGISTRY), "warmfleet-operator")["args"]
+    assert parse_operator(closed, {}).worker_scrapers is None
+    monitored = render(REGISTRY | {"monitoring": {"podMonitor": {"enabled": True}}})
+    assert parse_operator(container(monitored, "warmfleet-operator")["args"], {}).worker_scrapers == ()
 
 
 def test_a_stopping_router_outlives_its_streams():

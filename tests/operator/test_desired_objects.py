@@ -296,6 +296,18 @@ def test_the_metadata_service_of_a_cloud_is_out_of_reach():
     assert "169.254.0.0/16" in blocks[0]["except"]
 
 
+def test_metrics_of_workers_are_read_by_those_who_are_named():
+    def ingress(scrapers):
+        release = type(SETTINGS)(**{**vars_of(SETTINGS), "worker_scrapers": scrapers})
+        return desired(MINIMAL, release)["NetworkPolicy", "chat"]["spec"]["ingress"]
+
+    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    ports = [{"port": "http", "protocol": "TCP"}]
+    assert len(ingress(None)) == 1
+    assert ingress((peer,))[1:] == [{"from": [peer], "ports": ports}]
+    assert ingress(())[1:] == [{"ports": ports}]
+
+
 def test_network_policies_can_be_switched_off():
     without = type(SETTINGS)(**{**vars_of(SETTINGS), "network_policies_enabled": False})
     assert not [kind for kind, _ in desired(GPU_FROM_THE_HUB_ON_A_CLAIM, without) if kind == "NetworkPolicy"]

@@ -47,6 +47,8 @@ def test_defaults_of_flags_and_of_the_value_agree() -> None:
         (["--default-resources", "[]"], "--default-resources"),
         (["--default-resources", "{"], "--default-resources"),
         (["--router-pod-labels", '{"a": 1}'], "--router-pod-labels"),
+        (["--worker-scrapers", "{}"], "--worker-scrapers"),
+        (["--worker-scrapers", "[1]"], "--worker-scrapers"),
         (["--resync-seconds", "0"], "--resync-seconds"),
         (["--workers", "0"], "--workers"),
         (["--lease-renew-seconds", "20"], "--lease-renew-seconds"),

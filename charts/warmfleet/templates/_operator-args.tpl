@@ -46,6 +46,8 @@
 {{- end }}
 {{- if not .Values.networkPolicies.enabled }}
 - --no-network-policies
+{{- else if or .Values.networkPolicies.scrapers .Values.monitoring.podMonitor.enabled }}
+- {{ printf "--worker-scrapers=%s" (.Values.networkPolicies.scrapers | toJson) | quote }}
 {{- end }}
 - --lease-name={{ include "warmfleet.leaseName" . }}
 - --lease-duration-seconds={{ $lease.durationSeconds }}

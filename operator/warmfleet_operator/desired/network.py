@@ -55,7 +55,7 @@ def network_policies(observed: ObservedDeployment, settings: OperatorSettings) -
         spec={
             "podSelector": {"matchLabels": selector(observed.name)},
             "policyTypes": ["Ingress", "Egress"],
-            "ingress": [_from_release(settings)],
+            "ingress": [_from_release(settings), *_from_scrapers(settings)],
             "egress": fetch_way_out if is_fetched(observed) and not fetches_by_job else way_out,
         },
     )
@@ -86,6 +86,14 @@ def _from_release(settings: OperatorSettings) -> Manifest:
         ],
         "ports": [{"port": HTTP_PORT_NAME, "protocol": "TCP"}],
     }
+
+
+def _from_scrapers(settings: OperatorSettings) -> list[Manifest]:
+    """Metrics share the workers' port; everything else behind it asks for a token."""
+    if settings.worker_scrapers is None:
+        return []
+    rule: Manifest = {"ports": [{"port": HTTP_PORT_NAME, "protocol": "TCP"}]}
+    return [{"from": list(settings.worker_scrapers), **rule} if settings.worker_scrapers else rule]
 
 
 def _dns() -> Manifest:
