@@ -19,7 +19,7 @@ define install_system
 else echo "error: $(1) is missing; on Debian: sudo apt-get install $(1)"; exit 1; fi; }
 endef
 
-.PHONY: help up setup model clients fmt lint types imports test check chart reference soak constraints client-pins clean
+.PHONY: help up setup model clients fmt lint types imports test check chart images reference soak constraints client-pins clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,11 +78,25 @@ chart: setup ## Make the chart's schema, its documentation and its copy of the r
 reference: setup ## Make the tables of docs/reference/modeldeployment.md again, from crds/
 	@$(BIN)/python crds/modeldeployment_reference.py
 
+# REGISTRY=registry.example.com/warmfleet, then PUSH=1 or LOAD=kind; more in docs/how-to/images.md.
+CATALOG_MODEL ?= smollm2-135m-instruct
+images: ## Build the images with docker, podman or buildah, and write images.values.yaml
+	@$(PYTHON) images/build.py --registry "$(REGISTRY)" --catalog-model "$(CATALOG_MODEL)" \
+		$(if $(PUSH),--push) $(if $(LOAD),--load "$(LOAD)") $(if $(TAG),--tag "$(TAG)") \
+		$(if $(ENGINE),--engine "$(ENGINE)") $(foreach target,$(TARGETS),--target $(target)) \
+		$(foreach argument,$(BUILD_ARGS),--build-arg "$(argument)")
+
 soak: setup ## Ten thousand requests, and what they leave in memory (two minutes)
 	@PYTHONPATH=tests/support $(BIN)/python benchmarks/soak.py
 
+# An image gets the part of constraints.txt that its component needs.
 constraints: setup ## Pin again after a change in pyproject.toml
 	@$(COMPILE) pyproject.toml --extra dev --output-file constraints.txt
+	@for component in operator router worker; do \
+		$(COMPILE) --no-annotate --constraint constraints.txt pyproject.toml --extra $$component \
+			--output-file images/requirements/$$component.txt || exit 1; done
+	@$(COMPILE) --no-annotate --constraint constraints.txt images/requirements/build.in \
+		--output-file images/requirements/build.txt
 
 client-pins: setup ## Pin the newest version of every tested client
 	@for client in $(CLIENTS); do \

@@ -1,0 +1,128 @@
+# Four images from one tree: operator, router, worker-cpu, worker-cuda. `make images REGISTRY=...` builds them;
+# docs/how-to/images.md explains the arguments. Each holds what its component imports and nothing else, every file
+# checked against its hash, and runs as any user on a read-only root.
+
+# The base by tag or, better for a release, by digest: PYTHON_IMAGE=python@sha256:...
+ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+
+# What installs: uv, itself through plain pip.
+FROM ${PYTHON_IMAGE} AS tools
+# Another index or a mirror: passed to pip and uv as their own variables, not kept in the images.
+ARG PIP_INDEX_URL
+ARG UV_DEFAULT_INDEX
+ENV UV_LINK_MODE=copy \
+    UV_NO_CACHE=1
+WORKDIR /src
+COPY constraints-uv.txt ./
+RUN python -m venv /opt/tools
+RUN /opt/tools/bin/python -m pip install --no-cache-dir --disable-pip-version-check --require-hashes -r constraints-uv.txt
+
+# This tree as one wheel. It holds Python only, so all components get the same.
+FROM tools AS wheel
+COPY images/requirements/build.txt images/requirements/
+RUN /opt/tools/bin/uv pip install --python /opt/tools/bin/python --require-hashes -r images/requirements/build.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY contracts contracts
+COPY operator operator
+COPY router router
+COPY worker worker
+COPY devcluster/warmfleet_devcluster devcluster/warmfleet_devcluster
+COPY cli cli
+RUN /opt/tools/bin/uv build --wheel --no-build-isolation --python /opt/tools/bin/python --out-dir /dist .
+
+FROM tools AS operator-venv
+COPY images/requirements/operator.txt images/requirements/
+RUN python -m venv --without-pip /opt/venv
+RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps --require-hashes -r images/requirements/operator.txt
+COPY --from=wheel /dist /dist
+RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps /dist/*.whl
+RUN python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/venv/lib
+
+FROM tools AS router-venv
+COPY images/requirements/router.txt images/requirements/
+RUN python -m venv --without-pip /opt/venv
+RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps --require-hashes -r images/requirements/router.txt
+COPY --from=wheel /dist /dist
+RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps /dist/*.whl
+RUN python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/venv/lib
+
+# Workers keep pip: models of the catalog are fetched by it.
+FROM tools AS worker-cuda-venv
+COPY images/requirements/worker.txt images/requirements/
+RUN python -m venv /opt/venv
+RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps --require-hashes -r images/requirements/worker.txt
+COPY --from=wheel /dist /dist
+RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps /dist/*.whl
+RUN python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/venv/lib
+
+FROM tools AS worker-cpu-venv
+# URL of a torch wheel without CUDA, with its hash: https://...whl#sha256=... Empty = the same torch as worker-cuda.
+ARG TORCH_CPU_WHEEL=""
+COPY images/requirements/worker.txt images/requirements/
+COPY images/cpu_requirements.py images/
+RUN python -m venv /opt/venv
+RUN python images/cpu_requirements.py images/requirements/worker.txt "${TORCH_CPU_WHEEL}" > /tmp/worker-cpu.txt
+RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps --require-hashes -r /tmp/worker-cpu.txt
+COPY --from=wheel /dist /dist
+RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps /dist/*.whl
+RUN python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/venv/lib
+# A model of the catalog to bake in; empty = none, pods fetch what they serve.
+ARG CATALOG_MODEL=""
+COPY images/bake_model.py images/
+RUN /opt/venv/bin/python images/bake_model.py /opt/warmfleet "${CATALOG_MODEL}"
+
+# What every image has. Base images come without compiled modules, and nothing can be written at run time.
+FROM ${PYTHON_IMAGE} AS runtime
+RUN python -m compileall -q -j 0 --invalidation-mode unchecked-hash "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
+ARG VERSION=0.0.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.vendor="warmfleet maintainers" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# LOGNAME: getpass asks it before the user database, which does not know an arbitrary uid.
+ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin \
+    HOME=/nonexistent \
+    LOGNAME=warmfleet \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1
+WORKDIR /
+USER 65532:65532
+
+FROM runtime AS worker-cuda
+LABEL org.opencontainers.image.title="warmfleet worker (CUDA)" \
+      org.opencontainers.image.description="Engine and server of one model, on NVIDIA devices."
+# Triton compiles a launcher per kernel with the system's C compiler; Python's headers are in the base image.
+USER 0
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+USER 65532:65532
+ENV TORCHINDUCTOR_CACHE_DIR=/tmp/inductor \
+    TRITON_CACHE_DIR=/tmp/triton \
+    WARMFLEET_IMAGE_MODELS=/opt/warmfleet
+COPY --from=worker-cuda-venv /opt/venv /opt/venv
+EXPOSE 8000
+ENTRYPOINT ["python", "-m", "warmfleet_worker"]
+
+FROM runtime AS worker-cpu
+LABEL org.opencontainers.image.title="warmfleet worker (CPU)" \
+      org.opencontainers.image.description="Engine and server of one model, on CPU cores."
+ENV TORCHINDUCTOR_CACHE_DIR=/tmp/inductor \
+    WARMFLEET_IMAGE_MODELS=/opt/warmfleet
+COPY --from=worker-cpu-venv /opt/venv /opt/venv
+COPY --from=worker-cpu-venv /opt/warmfleet /opt/warmfleet
+EXPOSE 8000
+ENTRYPOINT ["python", "-m", "warmfleet_worker"]
+
+FROM runtime AS router
+LABEL org.opencontainers.image.title="warmfleet router" \
+      org.opencontainers.image.description="The address of a fleet: sends each request where it costs least."
+COPY --from=router-venv /opt/venv /opt/venv
+EXPOSE 8080
+ENTRYPOINT ["python", "-m", "warmfleet_router"]
+
+FROM runtime AS operator
+LABEL org.opencontainers.image.title="warmfleet operator" \
+      org.opencontainers.image.description="Reconciles ModelDeployments into workers."
+COPY --from=operator-venv /opt/venv /opt/venv
+EXPOSE 8081 8082
+ENTRYPOINT ["python", "-m", "warmfleet_operator"]

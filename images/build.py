@@ -1,0 +1,294 @@
+"""Build warmfleet's images with the container engine that is there, and write down for Helm where they are.
+
+`python images/build.py --registry registry.example.com/warmfleet --push` is what `make images` runs. Standard
+library only, so that it needs neither a virtual environment nor a cluster.
+
+Exit codes: 0 done, 1 an engine failed, 2 usage, or no engine is there.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+REPOSITORY: Final = Path(__file__).resolve().parents[1]
+VALUES: Final = REPOSITORY / "images.values.yaml"
+ENGINES: Final = ("docker", "podman", "buildah")
+# What answers only if the engine can really build: docker is often there without its daemon.
+PROBES: Final[Mapping[str, tuple[str, ...]]] = {
+    "docker": ("docker", "info", "--format", "{{.ServerVersion}}"),
+    "podman": ("podman", "info", "--format", "{{.Version.Version}}"),
+    "buildah": ("buildah", "info", "--format", "{{.host.kernel}}"),
+}
+PROBE_SECONDS: Final = 30
+_REGISTRY: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9.-]*(:[0-9]{1,5})?(/[a-z0-9][a-z0-9._-]*)*")
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class BuildError(Exception):
+    """What stands in the way, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One target of the Dockerfile."""
+
+    target: str
+    key: str
+    """Under `images` in the chart's values."""
+
+    @property
+    def repository(self) -> str:
+        return f"warmfleet-{self.target}"
+
+
+IMAGES: Final = (
+    Image("operator", "operator"),
+    Image("router", "router"),
+    Image("worker-cpu", "workerCpu"),
+    Image("worker-cuda", "workerCuda"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was asked for."""
+
+    registry: str
+    tag: str
+    engine: str
+    targets: tuple[str, ...]
+    build_args: tuple[tuple[str, str], ...]
+    push: bool = False
+    load: str = ""
+    """`kind` brings the images into a kind cluster instead of a registry."""
+    kind_cluster: str = "kind"
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        return tuple(image for image in IMAGES if image.target in self.targets)
+
+    def reference(self, image: Image) -> str:
+        return f"{self.registry}/{image.repository}:{self.tag}"
+
+
+def build_command(plan: Plan, image: Image) -> list[str]:
+    """The engine's command line that builds one image."""
+    command = [plan.engine, "build", "--target", image.target, "--tag", plan.reference(image)]
+    for name, value in plan.build_args:
+        command += ["--build-arg", f"{name}={value}"]
+    return [*command, "--file", "Dockerfile", "."]
+
+
+def push_command(plan: Plan, image: Image, digest_file: Path) -> list[str]:
+    """The engine's command line that pushes one image; podman and buildah write its digest to a file."""
+    if plan.engine == "docker":
+        return ["docker", "push", plan.reference(image)]
+    return [plan.engine, "push", "--digestfile", str(digest_file), plan.reference(image)]
+
+
+def values_of(plan: Plan, digests: Mapping[str, str]) -> str:
+    """images.values.yaml: every image of the chart, by digest where one is known, else by tag."""
+    lines = [
+        "# Written by `make images`: helm install warmfleet charts/warmfleet -f images.values.yaml",
+        "images:",
+        f"  registry: {json.dumps(plan.registry)}",
+    ]
+    for image in IMAGES:
+        lines += [
+            f"  {image.key}:",
+            f"    repository: {image.repository}",
+            f"    tag: {json.dumps(plan.tag)}",
+            f"    digest: {json.dumps(digests.get(image.target, ''))}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def find_engine(wanted: str = "") -> str:
+    """The first engine that answers.
+
+    Raises:
+        BuildError: none does; says what each one said.
+    """
+    said = []
+    for engine in (wanted,) if wanted else ENGINES:
+        if shutil.which(engine) is None:
+            said.append(f"  {engine}: not installed")
+            continue
+        try:
+            probe = subprocess.run(
+                PROBES[engine], capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired:
+            said.append(f"  {engine}: no answer in {PROBE_SECONDS} s")
+            continue
+        if probe.returncode == 0 and probe.stdout.strip():
+            return engine
+        said.append(f"  {engine}: {(probe.stderr.strip() or 'does not answer').splitlines()[-1]}")
+    raise BuildError(
+        "building images needs docker, podman or buildah, and none works here:\n"
+        + "\n".join(said)
+        + "\nWithout images, `warmfleet devcluster up` runs the chart on this machine."
+    )
+
+
+def package_version() -> str:
+    """The version in pyproject.toml, which is the chart's appVersion."""
+    text = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+    match = re.search(r'^version = "([^"]+)"', text, re.MULTILINE)
+    if match is None:
+        raise BuildError("pyproject.toml names no version")
+    return match[1]
+
+
+def revision() -> str:
+    """The commit that is built; `unknown` outside a git checkout."""
+    git = shutil.which("git")
+    if git is None:
+        return "unknown"
+    command = (git, "rev-parse", "HEAD")
+    head = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    return head.stdout.strip() or "unknown"
+
+
+def build(plan: Plan) -> None:
+    """Build, bring the images where they are wanted, write the values file.
+
+    Raises:
+        BuildError: a command failed.
+    """
+    digests: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for image in plan.images:
+            _run(build_command(plan, image))
+            if plan.push:
+                digest_file = Path(folder) / image.target
+                _run(push_command(plan, image, digest_file))
+                digests[image.target] = _digest(plan, image, digest_file)
+            elif plan.load:
+                _load(plan, image, Path(folder))
+    VALUES.write_text(values_of(plan, digests), encoding="utf-8")
+    print(f"\n{VALUES.name} says where they are. Next:\n")
+    print(f"  helm install warmfleet charts/warmfleet -f {VALUES.name}\n")
+
+
+def _digest(plan: Plan, image: Image, digest_file: Path) -> str:
+    if plan.engine == "docker":
+        name = plan.reference(image).rpartition(":")[0]
+        inspect = ("docker", "image", "inspect", "--format", "{{json .RepoDigests}}", plan.reference(image))
+        known = json.loads(_output(inspect) or "[]") or []
+        text = next((entry.partition("@")[2] for entry in known if entry.partition("@")[0] == name), "")
+    else:
+        text = digest_file.read_text(encoding="utf-8").strip()
+    if _DIGEST.fullmatch(text) is None:
+        raise BuildError(f"{plan.engine} named no digest of {plan.reference(image)}")
+    return text
+
+
+def _load(plan: Plan, image: Image, folder: Path) -> None:
+    reference = plan.reference(image)
+    if plan.engine == "docker":
+        _run(["kind", "load", "docker-image", "--name", plan.kind_cluster, reference])
+        return
+    archive = folder / f"{image.target}.tar"
+    _run([plan.engine, "push", reference, f"docker-archive:{archive}:{reference}"])
+    _run(["kind", "load", "image-archive", "--name", plan.kind_cluster, str(archive)])
+    archive.unlink()
+
+
+def _run(command: Sequence[str]) -> None:
+    print("$", *command, flush=True)
+    try:
+        done = subprocess.run(command, cwd=REPOSITORY, check=False)
+    except OSError as error:
+        raise BuildError(f"{command[0]}: {error.strerror}") from error
+    if done.returncode != 0:
+        raise BuildError(f"{' '.join(command[:2])} ended with code {done.returncode}")
+
+
+def _output(command: Sequence[str]) -> str:
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(f"{' '.join(command[:3])}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def parse_plan(arguments: Sequence[str]) -> Plan:
+    """What was asked for, with the engine that will do it.
+
+    Raises:
+        BuildError: a flag is wrong, or no engine is there.
+    """
+    given = _parser().parse_args(arguments)
+    if not given.registry:
+        raise BuildError("REGISTRY is empty; try: make images REGISTRY=registry.example.com/warmfleet PUSH=1")
+    if _REGISTRY.fullmatch(given.registry) is None:
+        raise BuildError(f"REGISTRY: expected host[:port]/path, got {given.registry!r}")
+    if given.push and given.load:
+        raise BuildError("PUSH and LOAD exclude each other: a registry or a cluster on this machine")
+    for argument in given.build_arg:
+        if "=" not in argument:
+            raise BuildError(f"BUILD_ARGS: expected NAME=VALUE, got {argument!r}")
+    engine = find_engine(given.engine)
+    pairs = [tuple(argument.split("=", 1)) for argument in given.build_arg]
+    return Plan(
+        registry=given.registry,
+        tag=given.tag or package_version(),
+        engine=engine,
+        targets=tuple(given.target or [image.target for image in IMAGES]),
+        build_args=(
+            ("VERSION", package_version()),
+            ("REVISION", revision()),
+            ("CATALOG_MODEL", given.catalog_model),
+            *((name, value) for name, value in pairs),
+        ),
+        push=given.push,
+        load=given.load,
+        kind_cluster=given.kind_cluster,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python images/build.py",
+        description="Build warmfleet's images and write images.values.yaml.",
+        epilog="Example: make images REGISTRY=registry.example.com/warmfleet PUSH=1",
+    )
+    add = parser.add_argument
+    add("--registry", default="", help="registry and path before every repository")
+    add("--tag", default="", help="tag of all images; default: the version")
+    add("--engine", choices=ENGINES, default="", help="default: the first that answers")
+    targets = [image.target for image in IMAGES]
+    add("--target", action="append", choices=targets, default=[], help="only this one (repeatable)")
+    add("--catalog-model", default="", help="baked into worker-cpu; empty: none")
+    add("--build-arg", action="append", default=[], metavar="NAME=VALUE", help="passed on (repeatable)")
+    add("--push", action="store_true", help="push, and write digests")
+    add("--load", choices=("", "kind"), default="", help="load into a cluster on this machine instead")
+    add("--kind-cluster", default="kind", help="name of the kind cluster")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit code."""
+    try:
+        plan = parse_plan(arguments)
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    try:
+        build(plan)
+    except BuildError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,138 @@
+"""Images built step by step over this machine's root, and started the hard way: any uid, nothing writable."""
+
+import json
+import os
+import select
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+
+from warmfleet_testing.chart_render import REPOSITORY
+from warmfleet_testing.dockerfile import parse_dockerfile
+from warmfleet_testing.image_replay import ImageReplay
+from warmfleet_testing.plain_http import NO_TLS
+
+ANY_UID = 1000650000
+"""As OpenShift draws them; no user database knows it."""
+START_SECONDS = 60
+
+# Not run: the system's packages, which are the base image's business, and what takes minutes for torch.
+SKIPPED = ("apt-get update", "python -m compileall")
+UV_CACHE = Path(os.environ.get("UV_CACHE_DIR") or Path.home() / ".cache" / "uv")
+
+
+def build_environment(command):
+    """uv takes from the cache that `make setup` filled, by links: torch alone would be copied for minutes."""
+    links = "symlink" if "--require-hashes" in command else "copy"
+    return {"UV_NO_CACHE": "0", "UV_OFFLINE": "1", "UV_CACHE_DIR": str(UV_CACHE), "UV_LINK_MODE": links}
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return ImageReplay(
+        parse_dockerfile((REPOSITORY / "Dockerfile").read_text(encoding="utf-8")),
+        REPOSITORY,
+        tmp_path_factory.mktemp("images"),
+        build_environment=build_environment,
+        skipped=lambda command: command.startswith(SKIPPED),
+        readable=[UV_CACHE],
+    )
+
+
+def run(images, target, *arguments):
+    return subprocess.run(
+        images.command(target, list(arguments), uid=ANY_UID),
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("target", ["operator", "router", "worker-cpu"])
+def test_the_entry_point_of_an_image_starts_as_any_user(images, target):
+    done = run(images, target, *images.stage(target).entrypoint, "--help")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: python -m warmfleet_")
+    assert images.stage(target).user == "65532:65532"
+
+
+def test_an_image_installs_by_the_steps_of_the_dockerfile_alone(images):
+    for target in ("operator", "router", "worker-cpu"):
+        images.stage(target)
+    commands = images.commands_run
+    assert sum("--require-hashes" in command for command in commands) == 5
+    assert sum("/dist/" in command for command in commands) == 4
+    assert not any("apt-get" in command for command in commands)
+
+
+def test_the_view_of_an_image_is_what_a_hardened_pod_has(images):
+    script = "import os; print(os.getuid(), os.getgid(), os.getgroups(), os.environ['HOME'])\n"
+    script += "import pathlib\n"
+    script += "for place in ('/', '/opt/venv', '/tmp'):\n"
+    script += "    try: pathlib.Path(place, 'probe').write_text('x'); print(place, 'written')\n"
+    script += "    except OSError as error: print(place, error.strerror)\n"
+    done = run(images, "router", "python", "-c", script)
+    assert done.stdout.splitlines() == [
+        f"{ANY_UID} 0 [0] /nonexistent",
+        "/ Read-only file system",
+        "/opt/venv Read-only file system",
+        "/tmp written",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "inside", "outside"),
+    [
+        (
+            "router",
+            ["aiohttp", "tokenizers", "kubernetes", "uvloop"],
+            ["torch", "kopf", "typer", "pytest", "pip"],
+        ),
+        ("operator", ["kopf", "httpx", "kubernetes"], ["torch", "typer", "pytest", "pip"]),
+        (
+            "worker-cpu",
+            ["gguf", "safetensors", "httpx", "pip", "warmfleet_worker.fetch"],
+            ["kopf", "typer", "pytest"],
+        ),
+    ],
+)
+def test_an_image_holds_what_its_component_imports_and_no_more(images, target, inside, outside):
+    script = "import sys, importlib.util as u; print([bool(u.find_spec(name)) for name in sys.argv[1:]])"
+    done = run(images, target, "python", "-c", script, *inside, *outside)
+    assert json.loads(done.stdout.lower()) == [True] * len(inside) + [False] * len(outside), done.stderr
+
+
+def test_an_image_knows_its_version(images):
+    script = "from importlib.metadata import version; print(version('warmfleet'))"
+    project = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'version = "{run(images, "operator", "python", "-c", script).stdout.strip()}"' in project
+
+
+def test_a_router_in_its_image_answers(images):
+    arguments = [*images.stage("router").entrypoint, "--port", "0"]
+    with subprocess.Popen(
+        images.command("router", arguments, uid=ANY_UID),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert select.select([process.stdout], [], [], START_SECONDS)[0], "the router said nothing"
+            line = process.stdout.readline()
+            assert line, process.stderr.read()
+            port = json.loads(line)["port"]
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", verify=NO_TLS, timeout=10) as client:
+                assert client.get("/livez").status_code == 200
+                assert client.get("/v1/models").json() == {"object": "list", "data": []}
+        finally:
+            process.terminate()
+            process.communicate(timeout=START_SECONDS)
+    assert process.returncode == 0
+
+
+def test_a_worker_image_without_a_baked_model_has_an_empty_home_that_all_can_read(images):
+    script = "import os; print(os.listdir('/opt/warmfleet'), os.environ['WARMFLEET_IMAGE_MODELS'])"
+    assert run(images, "worker-cpu", "python", "-c", script).stdout == "[] /opt/warmfleet\n"
