@@ -200,7 +200,7 @@ def _load(plan: Plan, image: Image, folder: Path) -> None:
     archive = folder / f"{image.target}.tar"
     _run([plan.engine, "push", reference, f"docker-archive:{archive}:{reference}"])
     _run(["kind", "load", "image-archive", "--name", plan.kind_cluster, str(archive)])
-    archive.unlink()
+    archive.unlink(missing_ok=True)
 
 
 def _run(command: Sequence[str]) -> None:

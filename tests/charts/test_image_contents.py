@@ -4,6 +4,7 @@ import json
 import os
 import select
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -64,7 +65,7 @@ def test_an_image_installs_by_the_steps_of_the_dockerfile_alone(images):
         images.stage(target)
     commands = images.commands_run
     assert sum("--require-hashes" in command for command in commands) == 5
-    assert sum("/dist/" in command for command in commands) == 4
+    assert sum("--no-deps /dist/" in command for command in commands) == 3
     assert not any("apt-get" in command for command in commands)
 
 
@@ -76,7 +77,7 @@ def test_the_view_of_an_image_is_what_a_hardened_pod_has(images):
     script += "    except OSError as error: print(place, error.strerror)\n"
     done = run(images, "router", "python", "-c", script)
     assert done.stdout.splitlines() == [
-        f"{ANY_UID} 0 [0] /nonexistent",
+        f"{ANY_UID} 0 [] /nonexistent",
         "/ Read-only file system",
         "/opt/venv Read-only file system",
         "/tmp written",
@@ -111,26 +112,56 @@ def test_an_image_knows_its_version(images):
     assert f'version = "{run(images, "operator", "python", "-c", script).stdout.strip()}"' in project
 
 
-def test_a_router_in_its_image_answers(images):
-    arguments = [*images.stage("router").entrypoint, "--port", "0"]
-    with subprocess.Popen(
-        images.command("router", arguments, uid=ANY_UID),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert select.select([process.stdout], [], [], START_SECONDS)[0], "the router said nothing"
+@contextmanager
+def started(images, target, *arguments):
+    """The image's entry point with `arguments`; gives the ports that it announces, one after the other."""
+    command = images.command(target, [*images.stage(target).entrypoint, *arguments], uid=ANY_UID)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+
+        def port():
+            assert select.select([process.stdout], [], [], START_SECONDS)[0], f"the {target} said nothing"
             line = process.stdout.readline()
             assert line, process.stderr.read()
-            port = json.loads(line)["port"]
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", verify=NO_TLS, timeout=10) as client:
-                assert client.get("/livez").status_code == 200
-                assert client.get("/v1/models").json() == {"object": "list", "data": []}
+            return json.loads(line)["port"]
+
+        try:
+            yield port
         finally:
             process.terminate()
-            process.communicate(timeout=START_SECONDS)
-    assert process.returncode == 0
+            _, errors = process.communicate(timeout=START_SECONDS)
+    assert process.returncode == 0, errors
+
+
+def test_a_router_in_its_image_answers(images):
+    with started(images, "router", "--port", "0") as port, httpx.Client(verify=NO_TLS, timeout=10) as client:
+        url = f"http://127.0.0.1:{port()}"
+        assert client.get(f"{url}/livez").status_code == 200
+        assert client.get(f"{url}/v1/models").json() == {"object": "list", "data": []}
+
+
+def test_an_operator_in_its_image_answers_while_the_api_server_does_not(images):
+    """Its kubeconfig names a port that nobody listens on."""
+    kubeconfig = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "none",
+        "contexts": [{"name": "none", "context": {"cluster": "none", "user": "none"}}],
+        "clusters": [{"name": "none", "cluster": {"server": "http://127.0.0.1:9"}}],
+        "users": [{"name": "none", "user": {"token": "none"}}],
+    }
+    path = images.stage("operator").upper / "kubeconfig"
+    path.write_text(json.dumps(kubeconfig), encoding="utf-8")
+    path.chmod(0o644)
+    flags = ("--release-namespace", "n", "--kubeconfig", "/kubeconfig", "--host", "127.0.0.1")
+    ports = ("--health-port", "0", "--metrics-port", "0")
+    with (
+        started(images, "operator", *flags, *ports) as port,
+        httpx.Client(verify=NO_TLS, timeout=10) as client,
+    ):
+        health, metrics = port(), port()
+        assert client.get(f"http://127.0.0.1:{health}/livez").status_code == 200
+        assert client.get(f"http://127.0.0.1:{health}/readyz").status_code == 503
+        assert "warmfleet_operator_" in client.get(f"http://127.0.0.1:{metrics}/metrics").text
 
 
 def test_a_worker_image_without_a_baked_model_has_an_empty_home_that_all_can_read(images):

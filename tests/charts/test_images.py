@@ -2,10 +2,10 @@
 
 import importlib.util
 import json
-import os
 import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import requires
 from pathlib import Path
 
@@ -85,7 +85,7 @@ def test_the_builder_gets_sources_and_nothing_that_was_made_here():
     assert not [name for name in SENT if name.endswith(".pyc") or name.startswith((".", "tests/", "docs/"))]
     assert not [name for name in SENT if "controlplane" in name]
     packages = {name.split("/")[1] for name in SENT if "/warmfleet_" in name}
-    assert {module for module in TARGETS.values()} | {"warmfleet_contracts"} <= packages
+    assert set(TARGETS.values()) | {"warmfleet_contracts"} <= packages
 
 
 def test_bases_are_arguments_without_a_floating_tag():
@@ -159,16 +159,19 @@ def test_an_image_gets_the_versions_and_hashes_that_are_tested(component):
 @pytest.mark.parametrize("component", ["operator", "router", "worker"])
 def test_an_image_gets_all_that_its_component_needs_and_nothing_else(component):
     """The closure of the extra's dependencies, computed from the metadata of what is installed here."""
-    wanted, seen = [(Requirement("warmfleet"), (component, ""))], set()
-    while wanted:
-        requirement, extras = wanted.pop()
-        for text in requires(requirement.name) or ():
-            below = Requirement(text)
-            if below.marker is None or any(below.marker.evaluate({"extra": extra}) for extra in extras):
-                key = (canonicalize_name(below.name), frozenset(below.extras))
-                if key not in seen:
-                    seen.add(key)
-                    wanted.append((below, (*below.extras, "")))
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    texts = [(text, ("",)) for text in project["dependencies"] + project["optional-dependencies"][component]]
+    seen = set()
+    while texts:
+        text, extras = texts.pop()
+        requirement = Requirement(text)
+        if requirement.marker is None or any(
+            requirement.marker.evaluate({"extra": extra}) for extra in extras
+        ):
+            key = (canonicalize_name(requirement.name), frozenset(requirement.extras))
+            if key not in seen:
+                seen.add(key)
+                texts += [(below, (*requirement.extras, "")) for below in requires(requirement.name) or ()]
     here = {name for name, _ in seen}
     # Pins are for every platform: what only others need is in the file, and not installed here.
     pinned = {
@@ -187,7 +190,7 @@ def test_only_workers_carry_torch_and_only_the_operator_kopf():
 
 
 def test_a_cpu_wheel_takes_the_place_of_torch_and_of_what_only_cuda_needs():
-    wheel = f"https://wheels.example.com/torch-2.15.0%2Bcpu-cp311-cp311-linux_x86_64.whl#{DIGEST.replace(':', '=')}"
+    wheel = f"https://wheels.example.com/torch-2.15.0-cp311-linux_x86_64.whl#{DIGEST.replace(':', '=')}"
     text = cpu_requirements.without_cuda(requirements("worker"), wheel)
     assert text.endswith(f"torch @ {wheel}\n")
     left = pins(text)
@@ -235,7 +238,7 @@ def make_images(tmp_path):
             env={
                 "PATH": str(programs),
                 "CALLS": str(calls),
-                "LANG": os.environ.get("LANG", "C.UTF-8"),
+                "LANG": "C.UTF-8",
                 **variables,
             },
             capture_output=True,

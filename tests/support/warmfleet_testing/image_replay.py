@@ -97,7 +97,7 @@ class ImageReplay:
         stage = self._dockerfile.stages[name]
         if stage.base in self._dockerfile.stages:
             below = self.stage(stage.base)
-            # A copy and not one layer more: the kernel refuses a lower folder inside another, and / holds all.
+            # A copy, not one layer more: the kernel refuses a lower folder inside another, and / holds all.
             subprocess.run(["cp", "-a", below.upper, self._scratch / name], check=True, timeout=STEP_SECONDS)
             layers = Layers(
                 upper=self._folder(name),
