@@ -5,17 +5,25 @@ not a field is refused, so that a misspelt knob never counts as set. `manifests.
 crds/warmfleet.dev_modeldeployments.yaml says the same to the API server, and a test compares the two.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
+from warmfleet_contracts.model_spec import ModelSpec
 from warmfleet_contracts.names import API_VERSION, KIND, MAX_DEPLOYMENT_NAME_LENGTH
 from warmfleet_contracts.quantities import Bytes
-
-LOCAL_CONTEXT: Final = "local"
-"""Validation context flag: set while reading for `warmfleet up`, which alone accepts `localPath`."""
+from warmfleet_contracts.resource import (
+    LOCAL_CONTEXT,
+    MOST_BYTES,
+    Labels,
+    LabelValue,
+    NameReference,
+    ObjectName,
+    Opaque,
+    Resource,
+    require_distinct,
+)
 
 _BOOKKEEPING: Final = frozenset(
     {
@@ -34,210 +42,6 @@ _BOOKKEEPING: Final = frozenset(
 )
 
 Switch = Literal["Enabled", "Disabled"]
-ObjectName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
-ServedName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$", max_length=128)]
-Labels = Annotated[dict[str, str], Field(max_length=64)]
-LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
-Opaque = Annotated[dict[str, Any], Field(max_length=64)]
-"""A Kubernetes object that is passed on as it stands; the API server checks it."""
-_MOST_BYTES: Final = 2**50
-
-
-class Resource(BaseModel):
-    """A part of the manifest: frozen, camelCase, unknown fields and wrong types refused.
-
-    A field that is null counts as absent, as it does to the API server: `engine:` with nothing under it.
-    """
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, alias_generator=to_camel, validate_by_name=False
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, value: object) -> object:
-        if not isinstance(value, Mapping):
-            return value
-        return {key: item for key, item in value.items() if item is not None}
-
-    def chosen(self, *alternatives: str) -> list[str]:
-        """Which of the fields are set, by their names in the manifest."""
-        return [_manifest_name(type(self), name) for name in alternatives if getattr(self, name) is not None]
-
-    def require_one(self, *alternatives: str) -> None:
-        """Hold a union to its rule.
-
-        Raises:
-            ValueError: none or several of the fields are set.
-        """
-        chosen = self.chosen(*alternatives)
-        if len(chosen) != 1:
-            given = " and ".join(chosen) if chosen else "none"
-            names = ", ".join(_manifest_name(type(self), name) for name in alternatives)
-            raise ValueError(f"give exactly one of {names}; given: {given}")
-
-
-def _require_distinct(names: Iterable[str], field: str) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise ValueError(f"{field} holds {name!r} twice")
-        seen.add(name)
-
-
-def _manifest_name(resource: type[Resource], field: str) -> str:
-    return resource.model_fields[field].alias or field
-
-
-class SecretKeyReference(Resource):
-    """One key of a Secret in the same namespace."""
-
-    name: ObjectName = Field(description="Name of the Secret.")
-    key: str = Field(
-        min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$", description="Key inside the Secret."
-    )
-
-
-class NameReference(Resource):
-    """An object in the same namespace."""
-
-    name: ObjectName = Field(description="Name of the object.")
-
-
-class CatalogSource(Resource):
-    """A model that warmfleet knows how to fetch."""
-
-    name: ObjectName = Field(description="Name in the catalog; `warmfleet model list` shows them.")
-
-
-class HuggingFaceSource(Resource):
-    """A repository on the Hugging Face hub, pinned to one commit."""
-
-    repository: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*$",
-        max_length=192,
-        description="--model: `owner/name`.",
-    )
-    revision: str = Field(
-        pattern=r"^[0-9a-f]{40}$",
-        max_length=40,
-        description="--revision: full commit hash; a branch could move under a fleet.",
-    )
-    token_secret_ref: SecretKeyReference | None = Field(
-        default=None, description="Token for a private or gated repository. Default: anonymous."
-    )
-
-
-class ImageSource(Resource):
-    """An OCI image whose root holds the model's files."""
-
-    reference: str = Field(
-        min_length=1,
-        max_length=512,
-        pattern=r"^[!-~]+$",
-        description="Image reference, best with a digest.",
-    )
-    pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
-        default="IfNotPresent", description="When the kubelet pulls the image."
-    )
-
-
-class PersistentVolumeClaimSource(Resource):
-    """A claim that already holds the model's files."""
-
-    claim_name: ObjectName = Field(description="Name of the PersistentVolumeClaim.")
-    sub_path: str = Field(default="", max_length=1024, description="Folder inside the volume; empty = root.")
-
-    @model_validator(mode="after")
-    def _inside(self) -> Self:
-        if self.sub_path.startswith("/") or ".." in self.sub_path.split("/"):
-            raise ValueError("subPath must be relative and must not contain ..")
-        return self
-
-
-class LocalPathSource(Resource):
-    """A folder on this machine; only `warmfleet up` accepts it."""
-
-    path: str = Field(min_length=1, max_length=4096, description="Hugging Face model folder.")
-
-
-class ModelSource(Resource):
-    """Where the model's files come from: exactly one member."""
-
-    catalog: CatalogSource | None = Field(default=None, description="A model of warmfleet's catalog.")
-    hugging_face: HuggingFaceSource | None = Field(default=None, description="A repository on the hub.")
-    image: ImageSource | None = Field(default=None, description="An OCI image.")
-    persistent_volume_claim: PersistentVolumeClaimSource | None = Field(
-        default=None, description="A claim that holds the files."
-    )
-    local_path: LocalPathSource | None = Field(
-        default=None, description="A folder on this machine; only for `warmfleet up`."
-    )
-
-    @model_validator(mode="after")
-    def _exactly_one(self, validation: ValidationInfo) -> Self:
-        cluster = ("catalog", "hugging_face", "image", "persistent_volume_claim")
-        if (validation.context or {}).get(LOCAL_CONTEXT):
-            self.require_one(*cluster, "local_path")
-        elif self.local_path is not None:
-            raise ValueError("localPath names a folder of one machine; only `warmfleet up` accepts it")
-        else:
-            self.require_one(*cluster)
-        return self
-
-
-class EmptyDirCache(Resource):
-    """Model files on the node's disk, for one pod's life."""
-
-    size_limit: Bytes | None = Field(
-        default=None, ge=1, le=_MOST_BYTES, description="Bytes, as a quantity to 1Pi. Default: none."
-    )
-
-
-class ClaimCache(Resource):
-    """Model files on a claim, filled once by a Job and shared by all replicas."""
-
-    claim_name: ObjectName = Field(description="Name of the PersistentVolumeClaim.")
-
-
-class ModelCache(Resource):
-    """Where fetched files are kept in the cluster: exactly one member."""
-
-    empty_dir: EmptyDirCache | None = Field(default=None, description="One copy per pod.")
-    persistent_volume_claim: ClaimCache | None = Field(default=None, description="One copy for all pods.")
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
-        self.require_one("empty_dir", "persistent_volume_claim")
-        return self
-
-
-class ModelSpec(Resource):
-    """What is served, and under which names."""
-
-    served_names: tuple[ServedName, ...] = Field(
-        default=(),
-        max_length=8,
-        strict=False,
-        description="--served-model-name: values of `model` that requests may use, up to 8. "
-        "Default: metadata.name.",
-    )
-    source: ModelSource = Field(description="Where the files come from.")
-    cache: ModelCache | None = Field(default=None, description="Where a cluster keeps them.")
-
-    @model_validator(mode="after")
-    def _distinct_names(self) -> Self:
-        _require_distinct(self.served_names, "servedNames")
-        return self
-
-    @model_validator(mode="after")
-    def _cache_of_fetched_files(self) -> Self:
-        mounted = self.source.chosen("image", "persistent_volume_claim")
-        if self.cache is not None and mounted:
-            raise ValueError(
-                f"cache is for fetched files; the volume of source.{mounted[0]} is mounted as it is"
-            )
-        return self
 
 
 class EnvironmentVariable(Resource):
@@ -299,7 +103,7 @@ class EngineSpec(Resource):
 
     @model_validator(mode="after")
     def _distinct_variables(self) -> Self:
-        _require_distinct((variable.name for variable in self.env), "env")
+        require_distinct((variable.name for variable in self.env), "env")
         return self
 
 
@@ -310,7 +114,7 @@ class KvCacheSpec(Resource):
         default=None,
         alias="size",
         ge=2**20,
-        le=_MOST_BYTES,
+        le=MOST_BYTES,
         description="--kv-cache-memory-bytes: bytes per replica, as a quantity from 1Mi to 1Pi.",
     )
     device_memory_percent: int | None = Field(
@@ -405,7 +209,7 @@ class AcceleratorSpec(Resource):
     shared_memory_size: Bytes | None = Field(
         default=None,
         ge=1,
-        le=_MOST_BYTES,
+        le=MOST_BYTES,
         description="Bytes of /dev/shm, as a quantity to 1Pi. Default: the runtime's.",
     )
 
@@ -447,7 +251,7 @@ class ModelDeploymentSpec(Resource):
 
     @model_validator(mode="after")
     def _distinct_secrets(self) -> Self:
-        _require_distinct((secret.name for secret in self.image_pull_secrets), "imagePullSecrets")
+        require_distinct((secret.name for secret in self.image_pull_secrets), "imagePullSecrets")
         return self
 
     @model_validator(mode="after")
