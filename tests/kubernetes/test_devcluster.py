@@ -1,0 +1,287 @@
+"""The devcluster as a user meets it: up, pods that find each other, volumes, and nothing left after down."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmfleet_contracts.process_identity import is_alive
+from warmfleet_devcluster.state import StateFolder
+from warmfleet_testing.cluster import DevCluster, eventually
+from warmfleet_testing.control_plane import KubectlError
+
+IMAGE = "registry.devcluster.local/warmfleet/warmfleet-router:0.1.0"
+
+
+@pytest.fixture
+def namespace(cluster: DevCluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    name = request.node.name.replace("_", "-")[5:60].strip("-")
+    cluster.kubectl("create", "namespace", name)
+    yield name
+    cluster.kubectl("delete", "namespace", name, "--timeout=60s")
+
+
+def container(script: str, **fields: Any) -> dict[str, Any]:
+    return {"name": "main", "image": IMAGE, "command": ["python", "-c", script], **fields}
+
+
+def job(name: str, script: str, **pod: Any) -> dict[str, Any]:
+    volumes = pod.pop("volumeMounts", [])
+    spec = {"restartPolicy": "Never", "containers": [container(script, volumeMounts=volumes)], **pod}
+    template = {"spec": spec}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name},
+        "spec": {"backoffLimit": 0, "template": template},
+    }
+
+
+def web(name: str, replicas: int) -> list[dict[str, Any]]:
+    """Pods that answer with their own name, behind a Service on port 80."""
+    script = (
+        "import http.server, os\n"
+        "class H(http.server.BaseHTTPRequestHandler):\n"
+        "    def do_GET(self):\n"
+        "        self.send_response(200); self.end_headers(); self.wfile.write(os.uname().nodename.encode())\n"
+        "http.server.ThreadingHTTPServer(('0.0.0.0', 8000), H).serve_forever()\n"
+    )
+    probe = {"httpGet": {"path": "/", "port": "http"}, "periodSeconds": 1}
+    main = container(script, ports=[{"name": "http", "containerPort": 8000}], readinessProbe=probe)
+    labels = {"app": name}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [main], "terminationGracePeriodSeconds": 1},
+    }
+    return [
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": name},
+            "spec": {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": name},
+            "spec": {"selector": labels, "ports": [{"name": "http", "port": 80, "targetPort": "http"}]},
+        },
+    ]
+
+
+def apply(cluster: DevCluster, namespace: str, *items: dict[str, Any]) -> None:
+    documents = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    cluster.kubectl("-n", namespace, "apply", "-f", "-", input=documents)
+
+
+def output_of(cluster: DevCluster, namespace: str, name: str) -> str:
+    cluster.kubectl("-n", namespace, "wait", "--for=condition=Complete", f"job/{name}", "--timeout=40s")
+    return cluster.kubectl("-n", namespace, "logs", f"job/{name}")
+
+
+def test_every_node_is_ready_and_pretends_what_it_was_told(cluster: DevCluster) -> None:
+    nodes = cluster.get("nodes")["items"]
+    assert [node["metadata"]["name"] for node in nodes] == ["node-0", "node-1"]
+    for node in nodes:
+        assert {c["status"] for c in node["status"]["conditions"] if c["type"] == "Ready"} == {"True"}
+        assert node["status"]["allocatable"]["nvidia.com/gpu"] == "2"
+
+
+def test_a_pod_reaches_every_pod_of_a_service_by_name_and_a_user_by_port_forward(
+    cluster: DevCluster,
+) -> None:
+    namespace = "by-name"
+    cluster.kubectl("create", "namespace", namespace)
+    apply(cluster, namespace, *web("web", 2))
+    cluster.kubectl("-n", namespace, "rollout", "status", "deployment/web", "--timeout=60s")
+    pods = {pod["metadata"]["name"] for pod in cluster.get("pods", "-n", namespace)["items"]}
+    script = (
+        "import urllib.request\n"
+        "names = ('web', 'web.by-name', 'web.by-name.svc', 'web.by-name.svc.cluster.local')\n"
+        "for name in names * 8:\n"
+        "    print(urllib.request.urlopen(f'http://{name}/', timeout=5).read().decode())\n"
+    )
+    apply(cluster, namespace, job("asks", script))
+    assert set(output_of(cluster, namespace, "asks").split()) == pods
+    with cluster.port_forward("service/web", 80, namespace=namespace) as url:
+        answer = subprocess.run(["curl", "-s", url], capture_output=True, text=True, timeout=10, check=True)
+        assert answer.stdout in pods
+    cluster.kubectl("delete", "namespace", namespace, "--timeout=60s")
+
+
+def test_a_pod_that_meets_itself_behind_its_service_gets_its_answer(
+    cluster: DevCluster, namespace: str
+) -> None:
+    apply(cluster, namespace, *web("alone", 1))
+    cluster.kubectl("-n", namespace, "rollout", "status", "deployment/alone", "--timeout=60s")
+    script = (
+        "import urllib.request; print(urllib.request.urlopen('http://alone/', timeout=5).read().decode())"
+    )
+    answer = cluster.kubectl("-n", namespace, "exec", "deployment/alone", "--", "python", "-c", script)
+    assert answer.strip().startswith("alone-")
+
+
+def test_a_claim_gets_a_volume_that_outlives_its_pod_and_goes_with_the_claim(
+    cluster: DevCluster, namespace: str
+) -> None:
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "kept"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    volume = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "kept"}}]}
+    mounts = {"volumeMounts": [{"name": "v", "mountPath": "/kept"}]}
+    apply(
+        cluster,
+        namespace,
+        claim,
+        job("writes", "open('/kept/x', 'w').write('still here')", **volume, **mounts),
+    )
+    output_of(cluster, namespace, "writes")
+    apply(cluster, namespace, job("reads", "print(open('/kept/x').read())", **volume, **mounts))
+    assert output_of(cluster, namespace, "reads").strip() == "still here"
+    name = cluster.get("pvc", "kept", "-n", namespace)["spec"]["volumeName"]
+    assert (cluster.folder.volumes / name / "x").read_text() == "still here"
+
+    cluster.kubectl("-n", namespace, "delete", "job", "--all")
+    cluster.kubectl("-n", namespace, "delete", "pvc", "kept", "--timeout=30s")
+    eventually(lambda: (cluster.folder.volumes / name).exists(), False)
+    eventually(lambda: [v["metadata"]["name"] for v in cluster.get("pv")["items"]], [])
+
+
+def test_an_image_that_is_not_on_the_list_cannot_be_pulled(cluster: DevCluster, namespace: str) -> None:
+    stranger = {"name": "main", "image": "registry.example.com/stranger:1"}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "stranger"},
+        "spec": {"containers": [stranger]},
+    }
+    apply(cluster, namespace, pod)
+
+    def reason() -> str:
+        found = cluster.get("pod", "stranger", "-n", namespace)["status"].get("containerStatuses", [{}])
+        return found[0].get("state", {}).get("waiting", {}).get("reason", "")
+
+    eventually(reason, lambda seen: seen in ("ErrImagePull", "ImagePullBackOff"))
+
+
+def machine() -> dict[str, set[str]]:
+    """What a devcluster could leave behind: processes, mounts, network interfaces and routes of the host."""
+    mounts = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+    routes = set(Path("/proc/net/route").read_text().splitlines())
+    return {
+        "mounts": mounts,
+        "interfaces": {name for _, name in socket.if_nameindex()},
+        "routes": routes,
+        "named namespaces": set(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else set(),
+    }
+
+
+def processes_that_name(text: str) -> set[str]:
+    """Command lines of processes that name `text`, other than our own and kubectl's."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if text in line and path.parent.name != str(os.getpid()):
+            found.add(line)
+    return found
+
+
+def command(*args: str, state: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "warmfleet_cli", "devcluster", *args, "--state", str(state)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_up_tells_what_to_do_next_and_down_leaves_nothing(tmp_path: Path) -> None:
+    before = machine()
+    state = tmp_path / "state"
+    up = command("up", "--nodes", "1", state=state)
+    assert up.returncode == 0, up.stderr
+    folder = StateFolder(state)
+    first, second, third, fourth = up.stdout.splitlines()
+    assert first == f"export KUBECONFIG={folder.kubeconfig}"
+    assert second.startswith("export PATH=")
+    assert third == f"helm install warmfleet charts/warmfleet -f {folder.images_values}"
+    assert fourth == "kubectl apply -f examples/smollm2.yaml"
+    running = folder.read()
+    assert running is not None
+    binaries = second.removeprefix('export PATH="').partition(":")[0]
+    kubectl = [f"{binaries}/kubectl", f"--kubeconfig={folder.kubeconfig}"]
+    run = [*kubectl, "run", "sleeper", f"--image={IMAGE}", "--command", "--", "python", "-c"]
+    subprocess.run([*run, f"import time; time.sleep(3000) # {state}"], check=True, timeout=30)
+    wait = [*kubectl, "wait", "--for=condition=Ready", "pod/sleeper", "--timeout=30s"]
+    subprocess.run(wait, check=True, timeout=40)
+    assert any("time.sleep" in line for line in processes_that_name(str(state)))
+
+    again = command("up", state=state)
+    assert again.returncode == 5
+    assert "already" in again.stderr or "is running" in again.stderr
+
+    down = command("down", state=state)
+    assert down.returncode == 0, down.stderr
+    assert not [part.name for part in running.components if is_alive(part.identity)]
+    assert processes_that_name(str(state)) == set()
+    assert machine() == before
+    assert {path.name for path in state.iterdir()} == {"lock", "logs", "supervisor.log"}
+    assert command("status", state=state).returncode == 6
+
+
+def test_a_devcluster_whose_supervisor_was_killed_is_gone_and_can_be_started_again(tmp_path: Path) -> None:
+    before = machine()
+    state = tmp_path / "state"
+    assert command("up", "--nodes", "1", state=state).returncode == 0
+    running = StateFolder(state).read()
+    assert running is not None
+    os.kill(running.supervisor.pid, signal.SIGKILL)
+    eventually(lambda: [part.name for part in running.components if is_alive(part.identity)], [])
+    eventually(lambda: processes_that_name(str(state)), set())
+    assert machine() == before
+    assert command("up", "--nodes", "0", state=state).returncode == 0
+    assert command("down", state=state).returncode == 0
+    assert machine() == before
+
+
+def test_a_component_that_dies_takes_the_devcluster_along(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    assert command("up", "--nodes", "0", state=state).returncode == 0
+    folder = StateFolder(state)
+    running = folder.read()
+    assert running is not None
+    scheduler = next(part for part in running.components if part.name == "kube-scheduler")
+    os.kill(scheduler.identity.pid, signal.SIGKILL)
+    eventually(lambda: is_alive(running.supervisor), False)
+    assert not [part.name for part in running.components if is_alive(part.identity)]
+    assert "kube-scheduler ended with code -9" in folder.supervisor_log.read_text()
+    assert command("down", state=state).returncode == 0
+
+
+def test_a_busy_port_is_named_and_nothing_is_left_running(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = command("up", "--nodes", "0", "--api-port", str(port), state=tmp_path / "state")
+    assert refused.returncode == 4
+    assert f"port {port} of 127.0.0.1 is taken" in refused.stderr
+    assert "--api-port" in refused.stderr
+    assert processes_that_name(str(tmp_path / "state")) == set()
+
+
+def test_an_unknown_pod_is_a_clear_error(cluster: DevCluster) -> None:
+    with pytest.raises(KubectlError, match="not found"):
+        cluster.kubectl("logs", "nobody")

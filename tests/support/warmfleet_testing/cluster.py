@@ -1,0 +1,99 @@
+"""A real Kubernetes cluster with process nodes, for the length of a test run."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from warmfleet_contracts.process_identity import ProcessIdentity
+from warmfleet_testing.control_plane import ControlPlane, KubectlError, running_control_plane
+
+_FORWARD_SECONDS: Final = 30.0
+_HELM_SECONDS: Final = 300
+_POLL_SECONDS: Final = 0.2
+
+
+class DevCluster(ControlPlane):
+    """A running devcluster whose nodes run pods."""
+
+    def helm(self, *args: str) -> str:
+        """What helm printed.
+
+        Raises:
+            KubectlError: it ended with another code than 0.
+        """
+        done = subprocess.run(
+            [self.binaries["helm"], *args],
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            timeout=_HELM_SECONDS,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise KubectlError(f"helm {' '.join(args)}: {done.stderr.strip()}")
+        return done.stdout
+
+    @contextmanager
+    def port_forward(self, target: str, port: int, *, namespace: str = "default") -> Iterator[str]:
+        """`kubectl port-forward TARGET :PORT`, as a URL on the host's loopback without a final slash."""
+        process = subprocess.Popen(
+            [self.binaries["kubectl"], "-n", namespace, "port-forward", target, f":{port}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=self.environment,
+        )
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.match(r"Forwarding from 127\.0\.0\.1:(\d+)", line)
+            if found is None:
+                process.kill()
+                raise KubectlError(f"port-forward {target}: {line}{process.stdout.read()}")
+            yield f"http://127.0.0.1:{found[1]}"
+        finally:
+            process.kill()
+            process.communicate()
+
+    def node_identity(self, name: str) -> ProcessIdentity:
+        """The process of a node; killing it is what a node's death is. The devcluster ends with it."""
+        state = self.folder.read()
+        assert state is not None
+        return next(part.identity for part in state.components if part.name == name)
+
+    def pause_node(self, name: str) -> None:
+        """The node and its pods stay as they are, but say nothing any more: a lost network or a hung kubelet."""
+        os.kill(self.node_identity(name).pid, signal.SIGSTOP)
+
+    def resume_node(self, name: str) -> None:
+        """End a pause."""
+        os.kill(self.node_identity(name).pid, signal.SIGCONT)
+
+
+def eventually(
+    read: Callable[[], Any], wanted: Callable[[Any], bool] | Any = bool, *, seconds: float = 30.0
+) -> Any:
+    """Poll `read` until its value is `wanted`, or until `wanted` says yes to it; returns the value."""
+    deadline = time.monotonic() + seconds
+    while True:
+        seen = read()
+        if wanted(seen) if callable(wanted) else seen == wanted:
+            return seen
+        assert time.monotonic() < deadline, f"after {seconds:g} s still {seen!r}"
+        time.sleep(_POLL_SECONDS)
+
+
+@contextmanager
+def running_cluster(**settings: Any) -> Iterator[DevCluster]:
+    """A cluster in a folder of its own, ready; all of it is gone afterwards. Two nodes unless `nodes` says.
+
+    `settings` are fields of DevclusterSettings.
+    """
+    wanted = {"nodes": 2, "pretend": {"nvidia.com/gpu": 2}, **settings}
+    with running_control_plane(**wanted) as control_plane:
+        yield DevCluster(control_plane.settings, control_plane.process)
