@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -23,8 +24,8 @@ class ComponentPlan:
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     """On top of what the supervisor's own environment passes on."""
-    grace_seconds: float = 3.0
-    """From SIGTERM to SIGKILL."""
+    grace_seconds: float = 0.0
+    """From SIGTERM to SIGKILL; 0 kills at once: most have nothing to tidy up, their data is thrown away."""
 
 
 class Component:
@@ -68,13 +69,12 @@ class Component:
 
     async def stop(self) -> None:
         """Ask it to end, and make it; whatever it left in its group ends with it."""
-        self._signal(signal.SIGTERM)
-        try:
-            await asyncio.wait_for(self._process.wait(), self.plan.grace_seconds)
-        except TimeoutError:
-            self._signal(signal.SIGKILL)
-            await self._process.wait()
+        if self.plan.grace_seconds > 0.0:
+            self._signal(signal.SIGTERM)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), self.plan.grace_seconds)
         self._signal(signal.SIGKILL)
+        await self._process.wait()
 
     def last_words(self) -> str:
         """The end of its log."""

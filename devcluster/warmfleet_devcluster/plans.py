@@ -56,7 +56,7 @@ def hollow_plan(settings: DevclusterSettings, credentials: Credentials) -> Compo
 
 
 def _python_plan(
-    name: str, module: str, flags: Sequence[str], *, grace_seconds: float = 3.0
+    name: str, module: str, flags: Sequence[str], *, grace_seconds: float = 0.0
 ) -> ComponentPlan:
     return ComponentPlan(
         name=name,

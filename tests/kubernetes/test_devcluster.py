@@ -25,7 +25,7 @@ def namespace(cluster: DevCluster, request: pytest.FixtureRequest) -> Iterator[s
     name = request.node.name.replace("_", "-")[5:60].strip("-")
     cluster.kubectl("create", "namespace", name)
     yield name
-    cluster.kubectl("delete", "namespace", name, "--timeout=60s")
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
 
 
 def container(script: str, **fields: Any) -> dict[str, Any]:
@@ -50,7 +50,9 @@ def web(name: str, replicas: int) -> list[dict[str, Any]]:
         "import http.server, os\n"
         "class H(http.server.BaseHTTPRequestHandler):\n"
         "    def do_GET(self):\n"
-        "        self.send_response(200); self.end_headers(); self.wfile.write(os.uname().nodename.encode())\n"
+        "        self.send_response(200)\n"
+        "        self.end_headers()\n"
+        "        self.wfile.write(os.uname().nodename.encode())\n"
         "http.server.ThreadingHTTPServer(('0.0.0.0', 8000), H).serve_forever()\n"
     )
     probe = {"httpGet": {"path": "/", "port": "http"}, "periodSeconds": 1}
@@ -94,26 +96,19 @@ def test_every_node_is_ready_and_pretends_what_it_was_told(cluster: DevCluster) 
         assert node["status"]["allocatable"]["nvidia.com/gpu"] == "2"
 
 
-def test_a_pod_reaches_every_pod_of_a_service_by_name_and_a_user_by_port_forward(
-    cluster: DevCluster,
+def test_a_pod_reaches_every_pod_of_a_service_by_each_of_its_names(
+    cluster: DevCluster, namespace: str
 ) -> None:
-    namespace = "by-name"
-    cluster.kubectl("create", "namespace", namespace)
     apply(cluster, namespace, *web("web", 2))
     cluster.kubectl("-n", namespace, "rollout", "status", "deployment/web", "--timeout=60s")
     pods = {pod["metadata"]["name"] for pod in cluster.get("pods", "-n", namespace)["items"]}
     script = (
-        "import urllib.request\n"
-        "names = ('web', 'web.by-name', 'web.by-name.svc', 'web.by-name.svc.cluster.local')\n"
-        "for name in names * 8:\n"
-        "    print(urllib.request.urlopen(f'http://{name}/', timeout=5).read().decode())\n"
+        "import sys, urllib.request\n"
+        "for ending in ('', '.NS', '.NS.svc', '.NS.svc.cluster.local') * 8:\n"
+        "    print(urllib.request.urlopen(f'http://web{ending}/', timeout=5).read().decode())\n"
     )
-    apply(cluster, namespace, job("asks", script))
+    apply(cluster, namespace, job("asks", script.replace("NS", namespace)))
     assert set(output_of(cluster, namespace, "asks").split()) == pods
-    with cluster.port_forward("service/web", 80, namespace=namespace) as url:
-        answer = subprocess.run(["curl", "-s", url], capture_output=True, text=True, timeout=10, check=True)
-        assert answer.stdout in pods
-    cluster.kubectl("delete", "namespace", namespace, "--timeout=60s")
 
 
 def test_a_pod_that_meets_itself_behind_its_service_gets_its_answer(
@@ -153,7 +148,7 @@ def test_a_claim_gets_a_volume_that_outlives_its_pod_and_goes_with_the_claim(
 
     cluster.kubectl("-n", namespace, "delete", "job", "--all")
     cluster.kubectl("-n", namespace, "delete", "pvc", "kept", "--timeout=30s")
-    eventually(lambda: (cluster.folder.volumes / name).exists(), False)
+    eventually((cluster.folder.volumes / name).exists, False)
     eventually(lambda: [v["metadata"]["name"] for v in cluster.get("pv")["items"]], [])
 
 
@@ -171,7 +166,7 @@ def test_an_image_that_is_not_on_the_list_cannot_be_pulled(cluster: DevCluster, 
         found = cluster.get("pod", "stranger", "-n", namespace)["status"].get("containerStatuses", [{}])
         return found[0].get("state", {}).get("waiting", {}).get("reason", "")
 
-    eventually(reason, lambda seen: seen in ("ErrImagePull", "ImagePullBackOff"))
+    eventually(reason, lambda seen: "ImagePull" in seen)
 
 
 def machine() -> dict[str, set[str]]:
@@ -182,7 +177,7 @@ def machine() -> dict[str, set[str]]:
         "mounts": mounts,
         "interfaces": {name for _, name in socket.if_nameindex()},
         "routes": routes,
-        "named namespaces": set(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else set(),
+        "named namespaces": {path.name for path in Path("/run/netns").glob("*")},
     }
 
 
@@ -224,8 +219,17 @@ def test_up_tells_what_to_do_next_and_down_leaves_nothing(tmp_path: Path) -> Non
     assert running is not None
     binaries = second.removeprefix('export PATH="').partition(":")[0]
     kubectl = [f"{binaries}/kubectl", f"--kubeconfig={folder.kubeconfig}"]
-    run = [*kubectl, "run", "sleeper", f"--image={IMAGE}", "--command", "--", "python", "-c"]
-    subprocess.run([*run, f"import time; time.sleep(3000) # {state}"], check=True, timeout=30)
+    sleeper = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "sleeper"},
+        "spec": {
+            "containers": [container(f"import time; time.sleep(3000) # {state}")],
+            "terminationGracePeriodSeconds": 1,
+        },
+    }
+    create = [*kubectl, "create", "-f", "-"]
+    subprocess.run(create, input=json.dumps(sleeper), text=True, check=True, timeout=30)
     wait = [*kubectl, "wait", "--for=condition=Ready", "pod/sleeper", "--timeout=30s"]
     subprocess.run(wait, check=True, timeout=40)
     assert any("time.sleep" in line for line in processes_that_name(str(state)))

@@ -67,7 +67,7 @@ class DevCluster(ControlPlane):
         return next(part.identity for part in state.components if part.name == name)
 
     def pause_node(self, name: str) -> None:
-        """The node and its pods stay as they are, but say nothing any more: a lost network or a hung kubelet."""
+        """The node says nothing any more while its pods go on: a lost network, or a hung kubelet."""
         os.kill(self.node_identity(name).pid, signal.SIGSTOP)
 
     def resume_node(self, name: str) -> None:
