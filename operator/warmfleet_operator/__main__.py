@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure_logs(settings.log_level, operator=settings.identity)
     # It logs every event of every object; what matters of it is logged by us.
     logging.getLogger("kopf").setLevel(logging.WARNING)
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # signals are ours
     logging.getLogger("httpx").setLevel(logging.WARNING)
     listeners = [
         listen(settings.host, port, f"{settings.identity}/{name}")

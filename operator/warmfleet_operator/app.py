@@ -63,6 +63,7 @@ class Operator:
             store=self._store,
             namespaces=settings.watched_namespaces,
             clock=fence.clock,
+            period_seconds=settings.sync_seconds,
         )
         self._informer = Informer(
             namespaces=settings.watched_namespaces,
@@ -88,9 +89,13 @@ class Operator:
             identity=self.settings.identity,
             on_change=self._on_lead,
         )
-        self._informer.start()
         stopping = asyncio.create_task(stop.wait())
         try:
+            async with _running(self._sync.until_served()) as served:
+                await asyncio.wait((stopping, served), return_when=asyncio.FIRST_COMPLETED)
+            if stop.is_set():
+                return
+            self._informer.start()
             async with (
                 _running(campaign.run()),
                 _running(
@@ -195,7 +200,8 @@ class Operator:
                 again = await self._reconciler.reconcile(key)
         except NotLeadingError:
             result = "not_leading"
-            queue.done(key)
+            # The lease may still be renewed in time, and then nobody else looks.
+            queue.failed(key, self._workers.now())
         except ThrottledError as error:
             self._failed(key, error, error.retry_after_seconds)
         except RefusedError as error:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from warmfleet_contracts.conditions import STALLED_REASONS, ConditionStatus, ConditionType, Reason
 from warmfleet_operator.observed import Facts, Problem
-from warmfleet_operator.plan import job_ended
+from warmfleet_operator.plan import job_ended, retry_job_at_seconds
 from warmfleet_operator.pods import PodView
 from warmfleet_operator.rollouts import rollout_complete
 from warmfleet_operator.times import time_of
@@ -85,6 +85,8 @@ def soonest_change_seconds(facts: Facts) -> float | None:
         for pod in facts.pods
         if pod.live and pod.unschedulable
     ]
+    if facts.job is not None and job_ended(facts.job) == "Failed":
+        waits.append(retry_job_at_seconds(facts.job) - facts.now_seconds)
     return min((max(wait, 0.0) + 0.5 for wait in waits if wait > -1), default=None)
 
 

@@ -51,7 +51,8 @@ class Informer:
     async def stop(self) -> None:
         """End the watches; returns when the thread is gone, or is given up."""
         self._stop.set()
-        await asyncio.to_thread(self._thread.join, STOP_SECONDS)
+        if self._thread.ident is not None:  # it was started
+            await asyncio.to_thread(self._thread.join, STOP_SECONDS)
 
     def _run(self) -> None:
         problem: BaseException | None = None

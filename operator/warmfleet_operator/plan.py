@@ -2,12 +2,16 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from warmfleet_contracts.names import APPLIED_ANNOTATION
 from warmfleet_operator.covers import covers
 from warmfleet_operator.kinds import DEPLOYMENT, JOB, Kind, kind_of
 from warmfleet_operator.rollouts import digest
+from warmfleet_operator.times import seconds_of
+
+RETRY_JOB_SECONDS: Final = 300.0
+"""After its own tries are used up, a fetch is begun anew this much later: hubs come back."""
 
 Manifest = Mapping[str, Any]
 
@@ -72,7 +76,12 @@ class Plan:
 
 
 def plan_changes(
-    desired: Iterable[Manifest], observed: Iterable[Manifest], owner_uid: str, *, frozen: bool = False
+    desired: Iterable[Manifest],
+    observed: Iterable[Manifest],
+    owner_uid: str,
+    *,
+    now_seconds: float = 0.0,
+    frozen: bool = False,
 ) -> Plan:
     """Compare what is wanted with what is there.
 
@@ -80,6 +89,7 @@ def plan_changes(
         desired: all objects of one ModelDeployment.
         observed: the objects that carry its label, whoever made them.
         owner_uid: uid of the ModelDeployment; only what it controls is changed or deleted.
+        now_seconds: since the epoch; a fetch that has failed is tried again when its time has come.
         frozen: its pods have to stay as they are for now; their number may change.
     """
     present = {(kind_of(manifest), manifest["metadata"]["name"]): manifest for manifest in observed}
@@ -94,7 +104,7 @@ def plan_changes(
         elif not controlled_by(current, owner_uid):
             steps.append(Conflict(foreign(current)))
         else:
-            steps += _changes(manifest, current, frozen=frozen)
+            steps += _changes(manifest, current, now_seconds, frozen=frozen)
     for identity, current in present.items():
         gone = "deletionTimestamp" in current["metadata"]
         if identity not in wanted and not gone and controlled_by(current, owner_uid):
@@ -108,13 +118,13 @@ def plan_changes(
     )
 
 
-def _changes(manifest: Manifest, current: Manifest, *, frozen: bool) -> Iterator[Step]:
+def _changes(manifest: Manifest, current: Manifest, now_seconds: float, *, frozen: bool) -> Iterator[Step]:
     """What has to happen to an object of ours that is there."""
     kind, name = kind_of(manifest), manifest["metadata"]["name"]
     if "deletionTimestamp" in current["metadata"]:
         yield Pending(f"{kind.name} {name}")
     elif kind is JOB:
-        if not _job_may_stay(manifest, current):
+        if not _job_may_stay(manifest, current, now_seconds):
             yield _removal(current, "is made anew")
     elif kind is DEPLOYMENT and frozen:
         replicas = manifest["spec"]["replicas"]
@@ -169,13 +179,21 @@ def foreign(current: Manifest) -> str:
     return f"{name} exists and belongs to {controller['kind']} {controller['name']} ({controller['uid']})"
 
 
-def _job_may_stay(manifest: Manifest, current: Manifest) -> bool:
+def _job_may_stay(manifest: Manifest, current: Manifest, now_seconds: float) -> bool:
     """A Job's template cannot be changed. One that fetched the model stays, whatever it would be today."""
-    if job_ended(current) == "Complete":
+    if job_ended(current) != "Failed":
         return True
     annotations = current["metadata"].get("annotations") or {}
-    same = annotations.get(APPLIED_ANNOTATION) == manifest["metadata"]["annotations"][APPLIED_ANNOTATION]
-    return same or job_ended(current) == ""
+    if annotations.get(APPLIED_ANNOTATION) != manifest["metadata"]["annotations"][APPLIED_ANNOTATION]:
+        return False
+    return now_seconds < retry_job_at_seconds(current)
+
+
+def retry_job_at_seconds(job: Manifest) -> float:
+    """When a Job that has failed is made anew, since the epoch."""
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    failed = (condition for condition in conditions if condition["type"] == "Failed")
+    return seconds_of(next(failed)["lastTransitionTime"]) + RETRY_JOB_SECONDS
 
 
 def job_ended(job: Manifest) -> str:

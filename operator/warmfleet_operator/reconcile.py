@@ -81,9 +81,18 @@ class Reconciler:
             self._writer.forget(key)
             return None  # its children follow it by their owner references
         wanted = wanted_by(deployment, self._settings)
-        facts, again = Facts(deployment, time.time(), problem=wanted.problem), None
+        facts = Facts(
+            deployment,
+            time.time(),
+            desired_replicas=wanted.replicas,
+            image=wanted.image,
+            is_fetched=wanted.is_fetched,
+            job_wanted=any(kind_of(manifest) is JOB for manifest in wanted.objects),
+            problem=wanted.problem,
+        )
+        again = None
         if wanted.problem is None:
-            facts, again = await self._carry_out(key, deployment, wanted)
+            facts, again = await self._carry_out(key, facts, wanted)
         facts = self._observed(key, facts)
         await self._writer.say(key, deployment, status_of(facts))
         if facts.problem is not None and facts.problem.reason in {
@@ -95,17 +104,8 @@ class Reconciler:
         soon = soonest_change_seconds(facts)
         return min((seconds for seconds in (again, soon) if seconds is not None), default=None)
 
-    async def _carry_out(
-        self, key: Key, deployment: Mapping[str, Any], wanted: Wanted
-    ) -> tuple[Facts, float | None]:
-        facts = Facts(
-            deployment,
-            time.time(),
-            desired_replicas=wanted.replicas,
-            image=wanted.image,
-            is_fetched=wanted.is_fetched,
-            job_wanted=any(kind_of(manifest) is JOB for manifest in wanted.objects),
-        )
+    async def _carry_out(self, key: Key, facts: Facts, wanted: Wanted) -> tuple[Facts, float | None]:
+        deployment = facts.deployment
         try:
             await self._keys.ensure_namespace(key.namespace)
         except (KeysMissingError, RefusedError) as error:
@@ -147,7 +147,8 @@ class Reconciler:
             if waits_for is None and not slot_held:
                 return None, None
         uid = deployment["metadata"]["uid"]
-        return plan_changes(objects, observed, uid, frozen=waits_for is not None), waits_for
+        frozen = waits_for is not None
+        return plan_changes(objects, observed, uid, now_seconds=time.time(), frozen=frozen), waits_for
 
     def _observed(self, key: Key, facts: Facts) -> Facts:
         """The facts with what the cluster and the routers say after the writes."""

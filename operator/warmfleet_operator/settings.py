@@ -94,6 +94,8 @@ class OperatorSettings:
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     resync_seconds: float = 60.0
     """Every deployment is reconciled this often, whatever was heard."""
+    sync_seconds: float = 60.0
+    """What the watches say is compared with lists this often; a watch that stays behind is called dead."""
     router_poll_seconds: float = 10.0
     workers: int = 4
     """Deployments reconciled at once."""
@@ -167,6 +169,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Oper
         worker_scrapers=_peers("--worker-scrapers", given.worker_scrapers),
         lease=_lease(given, release),
         resync_seconds=_positive("--resync-seconds", given.resync_seconds),
+        sync_seconds=_positive("--sync-seconds", given.sync_seconds),
         router_poll_seconds=_positive("--router-poll-seconds", given.router_poll_seconds),
         workers=int(_positive("--workers", given.workers)),
         host=given.host,
@@ -274,6 +277,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--lease-renew-seconds", type=float, default=lease.renew_seconds, help="writing stops after this")
     add("--lease-retry-seconds", type=float, default=lease.retry_seconds, help="between two attempts")
     add("--resync-seconds", type=float, default=60.0, help="every deployment is looked at this often")
+    add("--sync-seconds", type=float, default=60.0, help="watches are compared with lists this often")
     add("--router-poll-seconds", type=float, default=10.0, help="routers are asked this often")
     add("--workers", type=int, default=4, help="deployments reconciled at once")
     add("--host", default="0.0.0.0", help="address of health and metrics")  # noqa: S104 - as above

@@ -5,6 +5,7 @@ fifth of what the same objects cost as dictionaries; pods as the few fields that
 """
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from warmfleet_operator.cluster import Listed
 from warmfleet_operator.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD, WATCHED, Kind
 from warmfleet_operator.pods import PodView, pod_view
 from warmfleet_operator.rollouts import UpgradeState, upgrade_state
+
+REMEMBERED_DELETIONS: Final = 512
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -84,11 +87,12 @@ class Store:
         self._changed = changed
         self._entries: Final[dict[Kind, dict[Key, Entry]]] = {kind: {} for kind in WATCHED}
         self._by_owner: dict[Key, set[tuple[Kind, Key]]] = {}
+        self._gone: deque[str] = deque(maxlen=REMEMBERED_DELETIONS)
 
     def put(self, entry: Entry) -> None:
         """Keep `entry` unless what is kept is newer. Versions of one cluster are comparable numbers."""
         known = self._entries[entry.kind].get(entry.key)
-        if known is not None and known.version >= entry.version:
+        if entry.uid in self._gone or (known is not None and known.version >= entry.version):
             return
         if known is not None and known.owner != entry.owner:
             self._disown(known)
@@ -101,6 +105,7 @@ class Store:
 
     def drop(self, kind: Kind, key: Key, uid: str) -> None:
         """Forget an object that is gone, unless its name is another object's by now."""
+        self._gone.append(uid)  # the answer to a write of ours may come after the news of its end
         known = self._entries[kind].get(key)
         if known is None or known.uid != uid:
             return

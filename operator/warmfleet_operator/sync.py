@@ -19,9 +19,12 @@ from warmfleet_operator.kinds import MODEL_DEPLOYMENT, WATCHED, Kind
 from warmfleet_operator.store import Key, Store
 
 FIRST_SECONDS: Final = 0.25
-PERIOD_SECONDS: Final = 60.0
-BEHIND_LIMIT_SECONDS: Final = 90.0
-"""A watch that has missed something for so long is taken for dead. kopf reopens a silent one after 75 s."""
+BEHIND_PERIODS: Final = 1.5
+"""A watch that has missed something for so many periods is taken for dead."""
+NEVER_SYNCED_SECONDS: Final = 120.0
+"""For so long the first comparison may fail though lists are answered."""
+
+_NOTHING: Final = f"{MODEL_DEPLOYMENT_LABEL}=none.invalid"
 
 log = structlog.get_logger("warmfleet.operator")
 
@@ -45,7 +48,7 @@ class Sync:
         store: Store,
         namespaces: Iterable[str],
         clock: Callable[[], float],
-        period_seconds: float = PERIOD_SECONDS,
+        period_seconds: float,
     ) -> None:
         self._cluster = cluster
         self._store = store
@@ -64,8 +67,29 @@ class Sync:
 
     def dead_watches(self) -> list[str]:
         """Kinds whose watch has missed something for too long."""
+        limit = BEHIND_PERIODS * self._period_seconds
+        if not self.synced.is_set():
+            limit = max(limit, NEVER_SYNCED_SECONDS)
         behind = self.behind_seconds().items()
-        return [kind.plural for kind, seconds in behind if seconds > BEHIND_LIMIT_SECONDS]
+        return [kind.plural for kind, seconds in behind if seconds > limit]
+
+    async def until_served(self) -> None:
+        """Wait until the API server lists every kind: the informer learns only once which kinds there are.
+
+        In a fresh cluster the operator may start before its CustomResourceDefinition is established.
+        """
+        for kind in WATCHED:
+            problem = ""
+            while True:
+                try:
+                    for namespace in self._namespaces:
+                        await self._cluster.names(kind, namespace, _NOTHING)
+                    break
+                except ClusterError as error:
+                    if str(error) != problem:
+                        problem = str(error)
+                        log.warning("waiting for the API server", kind=kind.plural, reason=problem)
+                    await asyncio.sleep(1.0)
 
     async def run(self) -> None:
         """Compare until cancelled."""
