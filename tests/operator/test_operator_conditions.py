@@ -1,0 +1,203 @@
+"""Every condition that the operator can write: produced, and documented. The table is walked."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmfleet_contracts.conditions import CONDITIONS, ConditionStatus, ConditionType, Reason
+from warmfleet_contracts.ownership import Claim
+from warmfleet_operator.conditions import (
+    CRASHES,
+    NO_ROOM_SECONDS,
+    conditions_of,
+    soonest_change_seconds,
+    stall,
+    written,
+)
+from warmfleet_operator.fleet import FleetView
+from warmfleet_operator.observed import Facts, Problem
+from warmfleet_operator.pods import ContainerView
+from warmfleet_testing.operator_worlds import NOW, deployment, fleet, job, pod, serving, workers
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "conditions.md"
+RIVAL = Claim("other", "older", "uid-older", "2025-01-01T00:00:00Z", ("m",))
+WAITED = NO_ROOM_SECONDS + 1
+
+
+def unready(**fields):
+    return pod("m-2", ready=False, **fields)
+
+
+def troubled(pod_view, **fields) -> Facts:
+    return serving(workers=workers(ready=1), pods=(pod("m-1"), pod_view), fleet=fleet("m-1"), **fields)
+
+
+def unschedulable(seconds: float, **fields):
+    return unready(
+        phase="Pending",
+        node="",
+        fetch=ContainerView(),
+        engine=ContainerView(),
+        unschedulable="0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
+        unschedulable_since_seconds=NOW - seconds,
+        **fields,
+    )
+
+
+def failed(condition: str, reason: str) -> dict[str, str]:
+    status = "True" if condition == "ReplicaFailure" else "False"
+    return {"type": condition, "status": status, "reason": reason, "message": "exceeded quota"}
+
+
+def stopped(**fields) -> Facts:
+    return serving(desired_replicas=0, workers=workers(wanted=0, ready=0), pods=(), fleet=fleet(), **fields)
+
+
+WORLDS: dict[str, Facts] = {
+    "all is well": serving(),
+    "the volume holds the model": serving(is_fetched=False),
+    "suspended": stopped(deployment=deployment(suspend=True)),
+    "suspended, stopping": replace(
+        stopped(deployment=deployment(suspend=True)), pods=(pod(terminating=True),)
+    ),
+    "no replicas": stopped(deployment=deployment(replicas=0)),
+    "just made": serving(workers=None, pods=(), fleet=fleet()),
+    "starting": serving(workers=workers(ready=0), pods=(unready(fetch=ContainerView()),), fleet=fleet()),
+    "pods fetch": serving(
+        workers=workers(ready=0), pods=(unready(fetch=ContainerView(running=True)),), fleet=fleet()
+    ),
+    "the Job is not there": serving(job_wanted=True),
+    "the Job fetches": serving(job_wanted=True, job=job(), workers=workers(ready=0), fleet=fleet()),
+    "the Job is done": serving(job_wanted=True, job=job("Complete")),
+    "the Job has failed": serving(job_wanted=True, job=job("Failed")),
+    "waits for another's upgrade": serving(waits_for="models/other"),
+    "a fetch failed": troubled(
+        unready(fetch=ContainerView(waiting="CrashLoopBackOff", exit_code=1, message="hub: 401", restarts=2))
+    ),
+    "image": troubled(unready(engine=ContainerView(waiting="ImagePullBackOff", message="no such image"))),
+    "configuration": troubled(
+        unready(engine=ContainerView(waiting="CreateContainerConfigError", message='secret "x" not found'))
+    ),
+    "crash loop": troubled(
+        unready(engine=ContainerView(waiting="CrashLoopBackOff", restarts=CRASHES, exit_code=2))
+    ),
+    "no room for surge": serving(
+        workers=workers(ready=2, updated=1, replicas=3),
+        pods=(
+            pod("m-1", revision="old"),
+            pod("m-2", revision="old"),
+            replace(unschedulable(WAITED), name="m-3"),
+        ),
+    ),
+    "unschedulable": serving(workers=workers(ready=0), pods=(unschedulable(WAITED),), fleet=fleet()),
+    "startup timeout": serving(
+        workers=workers(ready=0, conditions=(failed("Progressing", "ProgressDeadlineExceeded"),)),
+        deployment=deployment(rollout={"startupTimeoutSeconds": 60}),
+    ),
+    "pods are refused": serving(workers=workers(conditions=(failed("ReplicaFailure", "FailedCreate"),))),
+    "invalid": serving(problem=Problem(Reason.INVALID_SPEC, "spec.podTemplate: no")),
+    "unsupported": serving(problem=Problem(Reason.UNSUPPORTED_SPEC, "spec.accelerator.count: is 2")),
+    "an object is another's": serving(problem=Problem(Reason.OBJECT_CONFLICT, "Service m exists")),
+    "name taken": serving(rival=RIVAL, taken_name="m"),
+    "no router": serving(fleet=fleet(routers=0, answering=0)),
+    "no router answers": serving(fleet=fleet(answering=0, problem="router at 10.0.0.1: refused")),
+    "routers were not asked": serving(fleet=FleetView()),
+    "routers know no worker": serving(fleet=fleet("another")),
+}
+
+
+def said(facts: Facts) -> set[tuple[ConditionType, ConditionStatus, Reason]]:
+    return {(item.type, item.status, item.reason) for item in conditions_of(facts)}
+
+
+def one(facts: Facts, kind: ConditionType):
+    return next(item for item in conditions_of(facts) if item.type is kind)
+
+
+@pytest.mark.parametrize("row", CONDITIONS, ids="-".join)
+def test_every_condition_is_produced(row) -> None:
+    assert any(row in said(facts) for facts in WORLDS.values())
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_nothing_is_said_that_is_not_in_the_table(name) -> None:
+    assert said(WORLDS[name]) <= set(CONDITIONS)
+    assert [item.type for item in conditions_of(WORLDS[name])] == list(ConditionType)
+
+
+def test_every_condition_is_documented_in_order() -> None:
+    rows = re.findall(
+        r"^\| (\w+) \| (True|False|Unknown) \| (\w+) \| (.+) \| (.+) \|$", PAGE.read_text(), re.MULTILINE
+    )
+
+    assert [row[:3] for row in rows] == [tuple(item.value for item in row) for row in CONDITIONS]
+    assert all(len(means.split()) >= 3 for *_, means, _ in rows)
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_kstatus_reads_one_answer(name) -> None:
+    """Failed, in progress or current: never two of them."""
+    facts = WORLDS[name]
+    stalled = one(facts, ConditionType.STALLED).status is ConditionStatus.TRUE
+    reconciling = one(facts, ConditionType.RECONCILING).status is ConditionStatus.TRUE
+    ready = one(facts, ConditionType.READY).status is ConditionStatus.TRUE
+
+    assert stalled + reconciling + ready <= 1
+
+
+def test_a_pod_may_wait_for_room_for_two_minutes() -> None:
+    waiting = serving(workers=workers(ready=0), pods=(unschedulable(NO_ROOM_SECONDS - 10),), fleet=fleet())
+
+    assert stall(waiting) is None
+    assert 10 <= (soonest_change_seconds(waiting) or 0) <= 11
+    assert stall(replace(waiting, now_seconds=NOW + 11)) is not None
+
+
+def test_the_missing_room_of_a_surge_names_the_way_out() -> None:
+    problem = stall(WORLDS["no room for surge"])
+
+    assert problem is not None
+    assert problem.reason is Reason.NO_ROOM_FOR_SURGE
+    assert "maxSurge: 0" in problem.message
+    assert "Insufficient nvidia.com/gpu" in problem.message
+
+
+def test_without_surge_a_pod_without_room_is_just_unschedulable() -> None:
+    facts = WORLDS["no room for surge"]
+    without = replace(facts, deployment=deployment(rollout={"maxSurge": 0, "maxUnavailable": 1}))
+
+    problem = stall(without)
+
+    assert problem is not None
+    assert problem.reason is Reason.UNSCHEDULABLE
+
+
+def test_the_name_of_the_owner_is_told() -> None:
+    assert "other/older" in one(WORLDS["name taken"], ConditionType.NAME_ACCEPTED).message
+
+
+def test_a_fetch_says_why_it_failed() -> None:
+    assert "hub: 401" in one(WORLDS["a fetch failed"], ConditionType.MODEL_CACHED).message
+
+
+def test_workers_that_serve_an_older_revision_keep_it_available_but_not_ready() -> None:
+    facts = serving(workers=workers(ready=2, updated=1, replicas=3))
+
+    assert one(facts, ConditionType.AVAILABLE).status is ConditionStatus.TRUE
+    assert one(facts, ConditionType.READY).status is ConditionStatus.FALSE
+    assert one(facts, ConditionType.RECONCILING).status is ConditionStatus.TRUE
+
+
+@given(st.sampled_from(sorted(WORLDS)), st.sampled_from(sorted(WORLDS)), st.integers(1, 10_000))
+def test_a_conditions_time_moves_with_its_status_only(first, second, seconds) -> None:
+    before = written(conditions_of(WORLDS[first]), (), 1, NOW)
+    after = written(conditions_of(WORLDS[second]), before, 2, NOW + seconds)
+
+    for old, new in zip(before, after, strict=True):
+        same = old["status"] == new["status"]
+        assert (old["lastTransitionTime"] == new["lastTransitionTime"]) == same
+        assert new["observedGeneration"] == 2

@@ -1,0 +1,260 @@
+"""What is written so that the cluster holds what is desired, and what is left alone."""
+
+import copy
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from warmfleet_contracts.names import APPLIED_ANNOTATION
+from warmfleet_operator.kinds import DEPLOYMENT, JOB, kind_of
+from warmfleet_operator.plan import RETRY_JOB_SECONDS, plan_changes, retry_job_at_seconds, stamped
+from warmfleet_operator.rollouts import (
+    Cause,
+    annotated,
+    blocking,
+    cause_of,
+    rollout_complete,
+    spec_hash,
+    upgrade_state,
+)
+from warmfleet_testing.desired_specs import FULL, GPU_FROM_THE_HUB_ON_A_CLAIM, MINIMAL, desired, specs
+from warmfleet_testing.operator_worlds import job, workers
+
+
+def wanted(spec):
+    return list(desired(spec).values())
+
+
+def there(manifests):
+    """As the API server would have them."""
+    copies = [copy.deepcopy(stamped(manifest)) for manifest in manifests]
+    for number, manifest in enumerate(copies):
+        manifest["metadata"] |= {"uid": f"child-{number}", "resourceVersion": "1"}
+    return copies
+
+
+def owner(manifests) -> str:
+    return manifests[0]["metadata"]["ownerReferences"][0]["uid"]
+
+
+@given(specs())
+@settings(max_examples=40)
+def test_nothing_is_written_when_all_is_there(spec) -> None:
+    objects = wanted(spec)
+
+    plan = plan_changes(objects, there(objects), owner(objects))
+
+    assert not plan
+    assert not plan.conflicts
+
+
+@given(specs(), st.data())
+@settings(max_examples=40)
+def test_applied_twice_is_applied_once(spec, data) -> None:
+    objects = wanted(spec)
+    some = data.draw(st.lists(st.sampled_from(range(len(objects))), unique=True))
+    present = there([objects[index] for index in some])
+
+    first = plan_changes(objects, present, owner(objects))
+    second = plan_changes(objects, present + there(first.applies), owner(objects))
+
+    assert {kind_of(item) for item in first.applies} == {
+        kind_of(item) for index, item in enumerate(objects) if index not in some
+    }
+    assert not second
+
+
+@given(specs(), specs())
+@settings(max_examples=40)
+def test_from_any_spec_to_any_other_in_one_plan(before, after) -> None:
+    old, new = wanted(before), wanted(after)
+    uid = owner(new)
+
+    plan = plan_changes(new, there(old), uid)
+
+    gone = {(item.kind, item.name) for item in plan.removals}
+    kept = [item for item in there(old) if (kind_of(item), item["metadata"]["name"]) not in gone]
+    replaced = {(kind_of(item), item["metadata"]["name"]) for item in plan.applies}
+    rest = [item for item in kept if (kind_of(item), item["metadata"]["name"]) not in replaced]
+    assert not plan_changes(new, rest + there(plan.applies), uid)
+
+
+def test_a_field_that_is_no_longer_wanted_is_applied_away() -> None:
+    objects = wanted(FULL)
+    leaner = copy.deepcopy(objects)
+    deployment = next(item for item in leaner if kind_of(item) is DEPLOYMENT)
+    deployment["spec"]["template"]["spec"].pop("topologySpreadConstraints")
+
+    plan = plan_changes(leaner, there(objects), owner(objects))
+
+    assert [kind_of(item) for item in plan.applies] == [DEPLOYMENT]
+
+
+def test_an_edit_of_ours_is_put_back_and_an_addition_of_others_is_not() -> None:
+    objects = wanted(MINIMAL)
+    present = there(objects)
+    service = next(item for item in present if item["kind"] == "Service")
+    service["metadata"]["labels"]["team"] = "search"
+    budget = next(item for item in present if item["kind"] == "PodDisruptionBudget")
+    budget["spec"]["maxUnavailable"] = 5
+
+    plan = plan_changes(objects, present, owner(objects))
+
+    assert [item["kind"] for item in plan.applies] == ["PodDisruptionBudget"]
+
+
+def test_what_is_no_longer_wanted_is_deleted_only_if_it_is_ours() -> None:
+    objects = wanted(GPU_FROM_THE_HUB_ON_A_CLAIM)
+    present = there(objects)
+    stranger = copy.deepcopy(present[0])
+    stranger["metadata"] |= {"name": "somebodys", "ownerReferences": []}
+    without = [item for item in objects if kind_of(item) is not JOB]
+
+    plan = plan_changes(without, [*present, stranger], owner(objects))
+
+    assert [item.kind for item in plan.removals] == [JOB]
+
+
+def test_an_object_of_somebody_else_is_never_touched() -> None:
+    objects = wanted(MINIMAL)
+    present = there(objects)
+    present[0]["metadata"]["ownerReferences"][0]["uid"] = "another"
+    present[1]["metadata"]["ownerReferences"] = []
+
+    plan = plan_changes(objects, present, owner(objects))
+
+    assert not plan
+    assert len(plan.conflicts) == 2
+
+
+def test_an_object_on_its_way_out_is_waited_for() -> None:
+    objects = wanted(MINIMAL)
+    present = there(objects)
+    present[2]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+
+    plan = plan_changes(objects, present, owner(objects))
+
+    assert not plan
+    assert plan.pending
+
+
+def fetching(ended: str):
+    objects = wanted(GPU_FROM_THE_HUB_ON_A_CLAIM)
+    present = there(objects)
+    fetch = next(item for item in present if kind_of(item) is JOB)
+    fetch["status"] = job(ended)["status"]
+    return objects, present, fetch
+
+
+@pytest.mark.parametrize("ended", ["", "Complete"])
+def test_a_job_is_not_changed_when_its_image_would_be_another_today(ended) -> None:
+    objects, present, fetch = fetching(ended)
+    fetch["metadata"]["annotations"][APPLIED_ANNOTATION] = "of an older release"
+
+    assert not plan_changes(objects, present, owner(objects))
+
+
+def test_a_failed_fetch_is_begun_anew_after_a_while_or_when_it_would_be_another() -> None:
+    objects, present, fetch = fetching("Failed")
+    due = retry_job_at_seconds(fetch)
+    uid = owner(objects)
+
+    assert not plan_changes(objects, present, uid, now_seconds=due - 1)
+    assert [item.kind for item in plan_changes(objects, present, uid, now_seconds=due).removals] == [JOB]
+    fetch["metadata"]["annotations"][APPLIED_ANNOTATION] = "of an older release"
+    early = due - RETRY_JOB_SECONDS
+    assert [item.kind for item in plan_changes(objects, present, uid, now_seconds=early).removals] == [JOB]
+
+
+def test_pods_that_have_to_stay_can_still_be_scaled() -> None:
+    objects = wanted(MINIMAL)
+    present = there(objects)
+    changed = copy.deepcopy(objects)
+    deployment = next(item for item in changed if kind_of(item) is DEPLOYMENT)
+    deployment["spec"]["template"]["spec"]["hostNetwork"] = True
+    deployment["spec"]["replicas"] = 7
+
+    plan = plan_changes(changed, present, owner(objects), frozen=True)
+
+    assert not plan.applies
+    assert [(item.name, item.replicas) for item in plan.scalings] == [(deployment["metadata"]["name"], 7)]
+
+
+def deployment_of(revision: str, cause: Cause | None = None, spec: str = "s"):
+    manifest = workers()
+    manifest["spec"]["template"]["metadata"]["labels"]["warmfleet.dev/revision"] = revision
+    return annotated(manifest, cause, spec) if cause is not None else manifest
+
+
+@pytest.mark.parametrize(
+    ("observed", "cause"),
+    [
+        (None, Cause.SPEC),
+        (deployment_of("old", Cause.SPEC, "s"), Cause.UPGRADE),
+        (deployment_of("old", Cause.UPGRADE, "s"), Cause.UPGRADE),
+        (deployment_of("old", Cause.SPEC, "before the edit"), Cause.SPEC),
+        (deployment_of("new", Cause.UPGRADE, "s"), Cause.UPGRADE),
+        (deployment_of("new", Cause.SPEC, "s"), Cause.SPEC),
+        (deployment_of("old"), Cause.SPEC),
+    ],
+)
+def test_who_causes_a_rollout(observed, cause) -> None:
+    assert cause_of(deployment_of("new"), observed, "s") is cause
+
+
+def test_scaling_is_no_reason_to_roll() -> None:
+    spec = {"replicas": 1, "model": {"a": 1}, "suspend": False}
+
+    assert spec_hash(spec) == spec_hash({**spec, "replicas": 5, "suspend": True, "autoscaling": {}})
+    assert spec_hash(spec) != spec_hash({**spec, "model": {"a": 2}})
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=6))
+def test_one_upgrade_at_a_time(done) -> None:
+    """Whatever order they are looked at in, the cluster is never upgrading two deployments."""
+    state = dict.fromkeys(range(len(done)), "old")
+    steps = 0
+    while any(value != "new" for value in state.values()):
+        steps += 1
+        assert steps < 200
+        for key in state:
+            upgrades = [
+                (
+                    other,
+                    upgrade_state(
+                        {
+                            **deployment_of("x", Cause.UPGRADE if value != "old" else Cause.SPEC),
+                            "status": workers(ready=0 if value == "rolling" else 2)["status"],
+                        }
+                    ),
+                )
+                for other, value in state.items()
+            ]
+            if state[key] == "old" and blocking(key, upgrades) is None:
+                state[key] = "rolling"
+            assert list(state.values()).count("rolling") <= 1
+        for key, value in state.items():
+            if value == "rolling" and done[(key + steps) % len(done)] | (steps % 3 == 0):
+                state[key] = "new"
+
+
+@pytest.mark.parametrize(
+    ("counts", "complete"),
+    [
+        ({"wanted": 2, "ready": 2}, True),
+        ({"wanted": 0, "ready": 0}, True),
+        ({"wanted": 2, "ready": 1}, False),
+        ({"wanted": 2, "ready": 2, "updated": 1}, False),
+        ({"wanted": 2, "ready": 2, "replicas": 3}, False),
+    ],
+)
+def test_when_a_rollout_is_complete(counts, complete) -> None:
+    assert rollout_complete(workers(**counts)) is complete
+
+
+def test_a_rollout_nobody_has_looked_at_is_not_complete() -> None:
+    unseen = workers()
+    unseen["metadata"]["generation"] = 2
+
+    assert not rollout_complete(unseen)

@@ -1,0 +1,196 @@
+"""What stands in a status, when it is written, and which turns become events."""
+
+from dataclasses import replace
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmfleet_contracts.conditions import Reason
+from warmfleet_operator.conditions import conditions_of, written
+from warmfleet_operator.events import event_of, turned
+from warmfleet_operator.fleet import FleetAnswer, FleetView, Tokens, summed
+from warmfleet_operator.hits import HitRates
+from warmfleet_operator.observed import Problem
+from warmfleet_operator.pods import ContainerView
+from warmfleet_operator.status import GAUGE_SECONDS, Gauges, status_of, to_write
+from warmfleet_testing.operator_worlds import NOW, deployment, figures, pod, serving, workers
+
+LONG_AGO = Gauges(0.0)
+LATER = GAUGE_SECONDS + 1
+
+
+def with_figures(**fields):
+    view = FleetView(2, 2, "", {"uid-m-1": figures(**fields), "uid-m-2": figures()}, asked=True)
+    return serving(fleet=view)
+
+
+def test_a_status_sums_what_routers_say_of_its_own_pods() -> None:
+    view = FleetView(
+        2,
+        2,
+        "",
+        {"uid-m-1": figures(waiting=3), "uid-m-2": figures(), "uid-of-another": figures()},
+        {"m": 4, "another": 9},
+        asked=True,
+    )
+
+    status = status_of(serving(fleet=view, hit_percent=87))
+
+    assert status["kvCache"] == {"capacityTokens": 32_000, "usedPercent": 10, "hitPercent": 87}
+    assert status["waitingRequests"] == 7
+    assert status["readySummary"] == "2/2"
+    assert status["selector"] == "warmfleet.dev/component=worker,warmfleet.dev/model-deployment=m"
+
+
+def test_nothing_is_said_of_what_no_router_knows() -> None:
+    assert "kvCache" not in status_of(serving(fleet=FleetView()))
+
+
+def test_accelerators_are_named() -> None:
+    facts = serving(deployment=deployment(accelerator={"count": 1}))
+
+    assert status_of(facts)["accelerator"] == "1 x nvidia.com/gpu"
+
+
+def test_the_model_is_what_the_fetch_left_behind_and_stays_known() -> None:
+    told = ContainerView(exit_code=0, message='{"digest": "ab", "sizeBytes": 93}')
+    fetched = status_of(serving(pods=(pod(fetch=told),)))
+    later = serving(deployment={**deployment(), "status": {"model": fetched["model"]}})
+
+    assert fetched["model"] == {"digest": "ab", "sizeBytes": 93}
+    assert status_of(later)["model"] == fetched["model"]
+
+
+def test_words_of_another_version_are_no_model() -> None:
+    for words in ("", "93 bytes", "[]", "null", '{"digest": "a"}'):
+        odd = ContainerView(exit_code=0, message=words)
+        assert "model" not in status_of(serving(pods=(pod(fetch=odd),)))
+
+
+def test_the_same_status_is_not_written_twice() -> None:
+    status = status_of(with_figures())
+
+    assert to_write(status, status, LONG_AGO, LATER) is None
+
+
+def test_gauges_wait_for_a_minute_and_five_points() -> None:
+    before = status_of(with_figures(pinned_blocks=100))
+    little = status_of(with_figures(pinned_blocks=150))
+    much = status_of(with_figures(pinned_blocks=300))
+
+    assert to_write(much, before, Gauges(10.0), 10.0 + GAUGE_SECONDS - 1) is None
+    assert to_write(little, before, LONG_AGO, LATER) is None
+    assert to_write(much, before, LONG_AGO, LATER) == much
+
+
+def test_waiting_requests_wait_for_a_minute() -> None:
+    before, after = status_of(with_figures()), status_of(with_figures(waiting=1))
+
+    assert to_write(after, before, Gauges(10.0), 11.0) is None
+    assert to_write(after, before, LONG_AGO, LATER) == after
+
+
+def test_anything_else_is_written_at_once_and_takes_the_gauges_along() -> None:
+    before = status_of(with_figures())
+    after = status_of(replace(with_figures(pinned_blocks=900), workers=workers(ready=1)))
+
+    assert to_write(after, before, Gauges(10.0), 10.0) == after
+
+
+@given(st.integers(0, 1000), st.integers(0, 1000), st.floats(0, GAUGE_SECONDS - 0.01))
+def test_gauges_alone_never_write_within_a_minute(first, second, seconds) -> None:
+    before = status_of(with_figures(pinned_blocks=first))
+    after = status_of(with_figures(pinned_blocks=second, waiting=second))
+
+    assert to_write(after, before, Gauges(5.0), 5.0 + seconds) is None
+
+
+def said(facts):
+    return written(conditions_of(facts), (), 1, NOW)
+
+
+def test_what_goes_as_usual_is_no_event() -> None:
+    starting = said(serving(workers=workers(ready=0), pods=()))
+    half = said(serving(workers=workers(ready=1)))
+
+    assert list(turned((), starting)) == []
+    assert list(turned(starting, half)) == []
+
+
+def test_getting_ready_is_one_event_and_trouble_is_one() -> None:
+    starting, ready = said(serving(workers=workers(ready=1))), said(serving())
+    refused = said(serving(problem=Problem(Reason.OBJECT_REFUSED, "quota")))
+
+    assert [item["type"] for item in turned(starting, ready)] == ["Ready"]
+    assert [(item["type"], item["reason"]) for item in turned(starting, refused)] == [
+        ("Stalled", "ObjectRefused")
+    ]
+
+
+def test_the_same_turn_has_the_same_event_name() -> None:
+    (turn,) = turned(said(serving(workers=workers(ready=1))), said(serving()))
+
+    first, second = (event_of(deployment(), turn, "operator-0", NOW + second) for second in range(2))
+
+    assert first["metadata"] == second["metadata"]
+    assert first["type"] == "Normal"
+    assert first["regarding"]["uid"] == "uid-m"
+
+
+@given(st.permutations(["starting", "ready", "refused", "invalid"]))
+def test_events_never_repeat_what_stands(order) -> None:
+    worlds = {
+        "starting": serving(workers=workers(ready=0), pods=()),
+        "ready": serving(),
+        "refused": serving(problem=Problem(Reason.OBJECT_REFUSED, "quota")),
+        "invalid": serving(problem=Problem(Reason.INVALID_SPEC, "no")),
+    }
+    before: list = []
+    for name in order:
+        after = said(worlds[name])
+        assert all(item not in before for item in turned(before, after))
+        assert list(turned(after, after)) == []
+        before = after
+
+
+def test_two_routers_see_the_same_worker_once() -> None:
+    answer = {
+        "endpoints": [
+            {
+                "uid": "w",
+                "ready": True,
+                "block_size_tokens": 16,
+                "load": {"total_blocks": 10, "pinned_blocks": 3},
+            }
+        ],
+        "held": {"m": {"requests": 2, "tokens": 9}},
+        "tokens": {"m": {"prompt": 100, "cached": 40}},
+    }
+    answers = [msgspec_decode(answer), msgspec_decode(answer)]
+
+    view = summed(answers, routers=2)
+
+    assert view.workers["w"].total_blocks == 10
+    assert view.workers["w"].ready_in_routers == 2
+    assert view.held == {"m": 4}
+    assert view.tokens == {"m": Tokens(200, 80)}
+
+
+def msgspec_decode(answer) -> FleetAnswer:
+
+    return msgspec.json.decode(msgspec.json.encode(answer), type=FleetAnswer)
+
+
+def test_hit_rates_are_of_the_last_minutes_and_survive_a_router() -> None:
+    hits = HitRates()
+    hits.add({"m": Tokens(1000, 0)}, 0.0)
+    assert hits.percent(["m"]) is None
+
+    hits.add({"m": Tokens(1100, 90)}, 10.0)
+    assert hits.percent(["m"]) == 90
+    hits.add({"m": Tokens(50, 50)}, 20.0)  # a router left
+    assert hits.percent(["m"]) == 90
+    hits.add({"m": Tokens(150, 50)}, 1000.0)
+    assert hits.percent(["m"]) == 0
+    assert hits.percent(["another"]) is None

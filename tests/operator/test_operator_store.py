@@ -1,0 +1,126 @@
+"""What the operator knows of the cluster, whatever order the news come in."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmfleet_operator.cluster import Listed
+from warmfleet_operator.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD
+from warmfleet_operator.store import Key, Store, entry_of
+from warmfleet_testing.operator_worlds import deployment, workers
+
+M = Key("models", "m")
+
+
+def body(version: int, uid: str = "uid-m", name: str = "m", **spec):
+    made = deployment(name, **spec)
+    made["metadata"] |= {"resourceVersion": str(version), "uid": uid, "managedFields": [{"x": 1}]}
+    return made
+
+
+def store() -> tuple[Store, list[Key]]:
+    told: list[Key] = []
+    return Store(told.append), told
+
+
+def test_older_news_change_nothing() -> None:
+    kept, _ = store()
+    kept.put(entry_of(MODEL_DEPLOYMENT, body(5, replicas=5)))
+    kept.put(entry_of(MODEL_DEPLOYMENT, body(4, replicas=4)))
+
+    assert kept.deployment(M)["spec"]["replicas"] == 5
+    assert "managedFields" not in kept.deployment(M)["metadata"]
+
+
+def test_the_answer_to_a_write_does_not_bring_back_what_is_gone() -> None:
+    kept, _ = store()
+    kept.put(entry_of(MODEL_DEPLOYMENT, body(5)))
+    kept.drop(MODEL_DEPLOYMENT, M, "uid-m")
+    kept.put(entry_of(MODEL_DEPLOYMENT, body(6)))
+    assert kept.deployment(M) is None
+
+    kept.put(entry_of(MODEL_DEPLOYMENT, body(7, uid="another of that name")))
+    assert kept.deployment(M) is not None
+
+
+def test_the_end_of_an_older_object_does_not_end_its_successor() -> None:
+    kept, _ = store()
+    kept.put(entry_of(MODEL_DEPLOYMENT, body(7, uid="younger")))
+    kept.drop(MODEL_DEPLOYMENT, M, "uid-m")
+
+    assert kept.deployment(M) is not None
+
+
+def test_a_child_tells_its_owner() -> None:
+    kept, told = store()
+    kept.put(entry_of(DEPLOYMENT, workers()))
+
+    assert told == [M]
+    assert [child["kind"] for child in kept.children(M)] == ["Deployment"]
+    kept.drop(DEPLOYMENT, M, "uid-workers")
+    assert told == [M, M]
+    assert kept.children(M) == []
+
+
+def test_a_change_of_names_tells_the_rivals() -> None:
+    kept, told = store()
+    names = {"model": {"servedNames": ["shared"], "source": {}}}
+    kept.put(entry_of(MODEL_DEPLOYMENT, body(1, **names)))
+    told.clear()
+
+    kept.put(entry_of(MODEL_DEPLOYMENT, body(2, uid="uid-n", name="n", **names)))
+    assert M in told
+    told.clear()
+    kept.drop(MODEL_DEPLOYMENT, Key("models", "n"), "uid-n")
+    assert M in told
+
+
+def test_what_a_list_does_not_hold_is_forgotten_unless_it_is_newer() -> None:
+    kept, _ = store()
+    for version, name in ((5, "m"), (9, "n"), (6, "o")):
+        kept.put(entry_of(MODEL_DEPLOYMENT, body(version, uid=f"uid-{name}", name=name)))
+
+    kept.keep_only(MODEL_DEPLOYMENT, [Listed("models", "o", "uid-o", 6)], since_version=8)
+
+    assert {key.name for key in kept.deployments()} == {"n", "o"}
+
+
+@given(st.permutations(range(1, 7)))
+def test_the_newest_wins_in_any_order(versions) -> None:
+    kept, _ = store()
+    for version in versions:
+        kept.put(entry_of(MODEL_DEPLOYMENT, body(version, replicas=version)))
+
+    assert kept.deployment(M)["spec"]["replicas"] == 6
+
+
+def test_of_a_pod_only_what_is_read_is_kept() -> None:
+    kept, _ = store()
+    raw = {
+        "metadata": {
+            "name": "m-1",
+            "namespace": "models",
+            "uid": "u",
+            "resourceVersion": "3",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"warmfleet.dev/model-deployment": "m", "warmfleet.dev/revision": "r"},
+            "annotations": {"large": "x" * 10_000},
+        },
+        "spec": {"nodeName": "node-0", "containers": [{"name": "engine"}]},
+        "status": {
+            "phase": "Running",
+            "podIP": "10.0.0.9",
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [{"name": "engine", "restartCount": 2, "state": {"running": {}}}],
+            "initContainerStatuses": [
+                {"name": "model-fetch", "state": {"terminated": {"exitCode": 0, "message": "done"}}}
+            ],
+        },
+    }
+    kept.put(entry_of(POD, raw))
+
+    (pod,) = kept.pods(M)
+    assert (pod.ip, pod.ready, pod.engine.restarts, pod.fetch.message) == ("10.0.0.9", True, 2, "done")
+    assert list(kept.concerned({"u"}, set())) == []
+    kept.put(entry_of(MODEL_DEPLOYMENT, body(1)))
+    assert list(kept.concerned({"u"}, set())) == [M]
+    assert list(kept.concerned(set(), {"m"})) == [M]
