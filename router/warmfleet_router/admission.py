@@ -34,20 +34,12 @@ class Admission:
         picker: Picker,
         leases: Leases,
         metrics: RouterMetrics,
-        waits_for_cheapest: bool = True,
     ) -> None:
-        """`waits_for_cheapest`: whether the policy's order is one of cost, so that a wait can pay."""
         self.door = Door(settings.max_in_flight, metrics)
         self._now = leases.now
         self._lines: dict[str, ModelLine[Turn]] = {}
         self._hold = Hold(settings, now=leases.now, metrics=metrics)
-        self._grants = Grants(
-            settings.room,
-            views=views,
-            picker=picker,
-            leases=leases,
-            waits_for_cheapest=waits_for_cheapest,
-        )
+        self._grants = Grants(settings.room, views=views, picker=picker, leases=leases)
         self._pump = Pump(settings, self._lines, self._hold, self._grants, now=leases.now, metrics=metrics)
         self.wake = self._pump.wake
         """To be called whenever somebody may have room. Costs nothing while nobody waits."""

@@ -34,7 +34,6 @@ from warmfleet_router.picker import Picker
 from warmfleet_router.prefix_index import PrefixIndex
 from warmfleet_router.proxy import Proxy
 from warmfleet_router.retry_budget import RetryBudget
-from warmfleet_router.scorers import POLICIES, PRICED
 from warmfleet_router.settings import RouterSettings
 from warmfleet_router.silence import SilenceWatch
 from warmfleet_router.speed import SpeedJudge
@@ -120,14 +119,13 @@ def build_router(
             kept.forget(uid)
 
     fleet = Fleet(discovery or StaticDiscovery(settings.endpoints), upstream, index=index, on_gone=on_gone)
-    picker = Picker(index, leases, POLICIES[settings.policy], breakers)
+    picker = Picker(index, leases, settings.policy, breakers)
     admission = Admission(
         settings.admission,
         views=fleet.views,
         picker=picker,
         leases=leases,
         metrics=metrics,
-        waits_for_cheapest=settings.policy in PRICED,
     )
     fleet.on_change = leases.on_room = admission.wake
     encoders = Encoders(settings.tokenizers_path, upstream, fleet.views)
@@ -138,7 +136,7 @@ def build_router(
         leases=leases,
         upstream=upstream,
         breakers=breakers,
-        speed=SpeedJudge(outliers, breakers, leases.now, is_priced=settings.policy in PRICED),
+        speed=SpeedJudge(outliers, breakers, leases.now),
         metrics=metrics,
         router_id=life_id,
     )

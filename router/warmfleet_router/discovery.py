@@ -1,6 +1,6 @@
 """Where endpoints come from: a list that may change, whatever knows it."""
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 from urllib.parse import urlsplit
@@ -29,6 +29,10 @@ class Endpoint:
     """Model names that this endpoint answers to; empty means those that the worker itself announces."""
     shared_cache: str = ""
     """The deployment all of whose callers share one cache; empty: each tenant has its own."""
+    deployment: str = ""
+    """Whose worker it is, `namespace/name`; empty outside a cluster."""
+    policy: str = ""
+    """How its deployment wants workers to be chosen; empty: as the router was told."""
     token: bytes = field(default=b"", repr=False)
     """The worker's token; empty on a loopback fleet without one."""
 
@@ -39,12 +43,42 @@ class Endpoint:
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise DiscoveryError(f"url of endpoint {self.uid!r} is not an http(s) address")
 
+    def is_reached_like(self, other: "Endpoint") -> bool:
+        """Whether a connection to this one is one to `other`."""
+        return (self.uid, self.url, self.token) == (other.uid, other.url, other.token)
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """What there is at one moment."""
+
+    endpoints: tuple[Endpoint, ...]
+    names: frozenset[str] | None = None
+    """All model names, also of models that have no endpoint now; None where only workers know theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryState:
+    """How much the last list can be relied on."""
+
+    is_known: bool = True
+    """Whether there is a list at all: a current one, or one that was current once."""
+    problem: str = ""
+    """Why the list may be out of date, fit to be shown; empty while it is current."""
+    age_seconds: float = 0.0
+    """Since the list was last known to be current; infinite if it never was in this process."""
+    errors: int = 0
+    """Failed attempts to bring it up to date, so far."""
+
 
 class Discovery(Protocol):
     """A source of endpoint lists."""
 
-    def watch(self) -> AsyncIterator[Sequence[Endpoint]]:
-        """The whole list now and again after each change. Ending or failing keeps the last list."""
+    @property
+    def state(self) -> DiscoveryState: ...
+
+    def watch(self) -> AsyncIterator[Discovered]:
+        """All there is now, and again after each change. Ending or failing keeps the last list."""
         ...
 
 
@@ -57,10 +91,11 @@ class StaticDiscovery:
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         self._endpoints = vetted_endpoints(endpoints)
+        self.state = DiscoveryState()
 
-    async def watch(self) -> AsyncIterator[Sequence[Endpoint]]:
+    async def watch(self) -> AsyncIterator[Discovered]:
         """The list, once."""
-        yield self._endpoints
+        yield Discovered(self._endpoints)
 
 
 def vetted_endpoints(endpoints: Iterable[Endpoint]) -> tuple[Endpoint, ...]:

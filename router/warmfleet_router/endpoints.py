@@ -8,7 +8,7 @@ import msgspec
 import structlog
 
 from warmfleet_contracts.kv_events import Hello, LoadReport
-from warmfleet_router.discovery import Discovery, Endpoint, StaticDiscovery, vetted_endpoints
+from warmfleet_router.discovery import Discovered, Discovery, Endpoint, StaticDiscovery, vetted_endpoints
 from warmfleet_router.errors import DiscoveryError
 from warmfleet_router.event_stream import EventSource, StreamCounts, StreamTiming, WorkerStream, follow
 from warmfleet_router.prefix_index import PrefixIndex
@@ -82,6 +82,7 @@ class Fleet:
         self._streams: dict[str, WorkerStream] = {}
         self._followers: dict[str, asyncio.Task[None]] = {}
         self._watcher: asyncio.Task[None] | None = None
+        self._names: frozenset[str] | None = None
 
     async def start(self) -> None:
         """Begin to watch discovery and to open streams; returns at once."""
@@ -113,18 +114,29 @@ class Fleet:
         return stream.wordless_seconds(self._clock()) if stream is not None else 0.0
 
     def models(self) -> list[str]:
-        """Every served name of the fleet, sorted."""
+        """Every name of the fleet, sorted, also those that no worker serves now."""
         streams = self._streams.values()
-        return sorted({name for stream in streams for name in served_names(stream.endpoint, stream.hello)})
+        served = (served_names(stream.endpoint, stream.hello) for stream in streams)
+        return sorted((self._names or frozenset()).union(*served))
 
-    async def reconcile(self, endpoints: Sequence[Endpoint]) -> None:
-        """Follow exactly `endpoints`. An endpoint whose address or token changed is opened anew.
+    @property
+    def knows_its_models(self) -> bool:
+        """Whether discovery said what models there are, so that `models` is all of them."""
+        return self._names is not None
+
+    async def reconcile(self, discovered: Discovered) -> None:
+        """Follow exactly the endpoints of `discovered`. One whose address or token changed is opened anew.
 
         Raises:
             DiscoveryError: the list is unusable; everything stays as it is.
         """
-        wanted = {endpoint.uid: endpoint for endpoint in vetted_endpoints(endpoints)}
-        gone = [uid for uid, stream in self._streams.items() if wanted.get(uid) != stream.endpoint]
+        wanted = {endpoint.uid: endpoint for endpoint in vetted_endpoints(discovered.endpoints)}
+        self._names = discovered.names
+        gone = [
+            uid
+            for uid, stream in self._streams.items()
+            if uid not in wanted or not stream.endpoint.is_reached_like(wanted[uid])
+        ]
         for uid in gone:
             del self._streams[uid]
         await _cancelled([self._followers.pop(uid) for uid in gone])
@@ -133,7 +145,9 @@ class Fleet:
             if uid not in wanted:
                 self._on_gone(uid)
         for uid, endpoint in wanted.items():
-            if uid not in self._streams:
+            if uid in self._streams:
+                self._streams[uid].endpoint = endpoint  # another name, owner or policy: the same worker
+            else:
                 stream = WorkerStream(endpoint, self.index, self._timing, self._changed)
                 self._streams[uid] = stream
                 self._followers[uid] = asyncio.create_task(
@@ -148,9 +162,9 @@ class Fleet:
     async def _watch(self) -> None:
         while True:
             try:
-                async for endpoints in self._discovery.watch():
+                async for discovered in self._discovery.watch():
                     try:
-                        await self.reconcile(endpoints)
+                        await self.reconcile(discovered)
                     except DiscoveryError as error:
                         _log.warning("endpoint list refused, the last one stays", reason=str(error))
             except Exception:  # noqa: BLE001

@@ -17,9 +17,17 @@ class FleetNow:
     """Workers that can be given requests now; a load is brought up to date after each dispatch."""
 
     def __init__(
-        self, views: Sequence[EndpointView], leases: Leases, breakers: Breakers, tried: Collection[str] = ()
+        self,
+        views: Sequence[EndpointView],
+        leases: Leases,
+        breakers: Breakers,
+        tried: Collection[str] = (),
+        *,
+        policy: str,
     ) -> None:
         """`views` are all workers of the model; those not ready, ejected or `tried` are left out."""
+        self.policy = policy
+        """By its name, how one of them is chosen."""
         self._leases = leases
         ready = {view.endpoint.uid: view for view in views if view.ready}
         screening = breakers.screen({uid: view.epoch for uid, view in ready.items()})

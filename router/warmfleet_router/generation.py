@@ -28,6 +28,7 @@ from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy import Proxy, describe, outcome_of
 from warmfleet_router.refusals import header_number, no_worker_error
 from warmfleet_router.request_prompts import HEAD_BYTES, RequestPrompts
+from warmfleet_router.scorers import agreed_policy
 from warmfleet_router.settings import RouterSettings
 from warmfleet_router.tenants import Tenant, cache_group, require_model, tenant_of
 from warmfleet_router.tokenization import Encoders
@@ -120,7 +121,8 @@ class Generation:
         )
         call = await self._call(request, decoded, body, views, started)
         self._admission.measure(turn, call.prompts)
-        return call, self._decision(request, turn, call)
+        policy = agreed_policy((view.endpoint.policy for view in views), self._settings.policy)
+        return call, self._decision(request, turn, call, policy)
 
     async def _call(
         self, request: Request, decoded: Decoded, body: bytes, views: list[EndpointView], started: float
@@ -153,13 +155,13 @@ class Generation:
             silent_events=decoded.n if is_chat else 0,
         )
 
-    def _decision(self, request: Request, turn: Turn, call: Call) -> Decision:
+    def _decision(self, request: Request, turn: Turn, call: Call, policy: str) -> Decision:
         return Decision(
             id=request.state.decision_id,
             request_id=request.state.request_id,
             path=call.path,
             model=call.model,
-            policy=self._settings.policy,
+            policy=policy,
             mode="load-only",
             prompt_tokens=call.prompts.token_count or call.prompts.estimated_tokens,
             prompts=call.prompts.count,
@@ -178,10 +180,10 @@ DECODERS: Final[dict[str, Callable[[bytes], Decoded]]] = {
 
 
 def model_not_found(model: str, fleet: Fleet, tenant: Tenant) -> RequestError:
-    """404, or 503 while it is not known yet what the fleet serves."""
+    """404, or 503 for one that has no worker now, and while it is not known yet what the fleet serves."""
     models = fleet.models()
     served = [name for name in models if tenant.may_call(name)]
-    if not models:
+    if model in models or not (models or fleet.knows_its_models):
         return no_worker_error(model[:256])
     return RequestError(
         f"model: {model[:64]!r} is not served here; served: {', '.join(served[:16])}",

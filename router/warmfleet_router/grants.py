@@ -11,6 +11,7 @@ from warmfleet_router.overtaking import may_overtake
 from warmfleet_router.picker import NOTHING_PLANNED, Choice, Picker
 from warmfleet_router.placement import Placement, place
 from warmfleet_router.room import Need, RoomRule
+from warmfleet_router.scorers import PRICED
 from warmfleet_router.turn import Grant, Turn
 
 
@@ -24,13 +25,11 @@ class Grants:
         views: Callable[[str], Sequence[EndpointView]],
         picker: Picker,
         leases: Leases,
-        waits_for_cheapest: bool,
     ) -> None:
         self.rule = rule
         self._views = views
         self._picker = picker
         self._leases = leases
-        self._waits_for_cheapest = waits_for_cheapest
 
     def look(self, model: str, tried: Collection[str] = ()) -> FleetNow:
         """The workers of `model` that can be given requests now."""
@@ -59,7 +58,8 @@ class Grants:
             fleet.loads,
             self.rule,
             may_use_headroom=self._is_within_share(turn, fleet),
-            may_wait_for_cheapest=may_wait and self._waits_for_cheapest,
+            # Only where the order is one of cost can a wait pay.
+            may_wait_for_cheapest=may_wait and fleet.policy in PRICED,
             may_overtake=lambda uid: is_next and self.may_overtake(turn, fleet, uid),
         )
 

@@ -20,7 +20,7 @@ from warmfleet_router.load import UnreportedLoad
 from warmfleet_router.prediction import Prediction, Predictor
 from warmfleet_router.prefix_index import PrefixIndex
 from warmfleet_router.request_prompts import RequestPrompts
-from warmfleet_router.scorers import Candidate, Policy, Ranking, RoutedRequest
+from warmfleet_router.scorers import POLICIES, Candidate, Ranking, RoutedRequest, agreed_policy
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -35,6 +35,8 @@ class Choice(msgspec.Struct, frozen=True):
     prediction: Prediction
     ranking: Ranking
     charge: Charge
+    policy: str
+    """By which it was chosen."""
     overtakes: bool = False
     """It goes although the worker's window is full, before what stands there."""
 
@@ -43,6 +45,8 @@ class Ranked(msgspec.Struct, frozen=True):
     """The workers that can be given a request, best first; `choice` makes one of them the chosen one."""
 
     ranking: Ranking
+    policy: str
+    """By which they were ranked."""
     sequences: int
     left_out: Mapping[str, str]
     """Why ready workers were not considered, by uid: ejected, or tried before."""
@@ -70,6 +74,7 @@ class Ranked(msgspec.Struct, frozen=True):
                 sequences=self.sequences,
                 new_hashes=prediction.new_hashes,
             ),
+            policy=self.policy,
             overtakes=overtakes,
         )
 
@@ -81,9 +86,9 @@ class Picker:
     """Chooses among the views of one model. Holds no state of its own but the turn of RoundRobin."""
 
     def __init__(
-        self, index: PrefixIndex, leases: Leases, policy: Policy, breakers: Breakers | None = None
+        self, index: PrefixIndex, leases: Leases, policy: str, breakers: Breakers | None = None
     ) -> None:
-        """`breakers` leave out workers that are ejected; without any nobody is."""
+        """`policy` is for models whose deployment asks for none. Without `breakers` nobody is left out."""
         self.predictor = Predictor(index, leases.pending)
         self._breakers = breakers if breakers is not None else Breakers()
         self._leases = leases
@@ -92,7 +97,8 @@ class Picker:
 
     def look(self, views: Sequence[EndpointView], tried: Collection[str] = ()) -> FleetNow:
         """The fleet as it is now, for as many `rank` as follow at once."""
-        return FleetNow(views, self._leases, self._breakers, tried)
+        policy = agreed_policy((view.endpoint.policy for view in views), self._policy)
+        return FleetNow(views, self._leases, self._breakers, tried, policy=policy)
 
     def pick(
         self, views: Sequence[EndpointView], prompts: RequestPrompts, *, excluded: Collection[str] = ()
@@ -128,7 +134,8 @@ class Picker:
             turn=self._turn - 1,
         )
         return Ranked(
-            ranking=self._policy(candidates, request),
+            ranking=POLICIES[fleet.policy](candidates, request),
+            policy=fleet.policy,
             sequences=prompts.sequences,
             left_out={**fleet.left_out, **dict.fromkeys(tried, "tried before")},
             views=views,

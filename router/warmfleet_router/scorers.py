@@ -6,7 +6,7 @@ costs, lower is better, in the policy's own unit.
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -131,6 +131,17 @@ POLICIES: Final[dict[str, Policy]] = {
 
 PRICED: Final = frozenset({"LowestCost"})
 """Policies that shed a slow worker by its price; under the others it has to be ejected."""
+
+
+def agreed_policy(asked: Iterable[str], default: str) -> str:
+    """Name of the policy that a model's deployment asks for; `default` where it asks for none, or none known.
+
+    `asked` is `Endpoint.policy` of the model's endpoints. They are of one deployment, and differ only while
+    the same name is given by hand to several.
+    """
+    agreed = set(asked)
+    name = agreed.pop() if len(agreed) == 1 else ""
+    return name if name in POLICIES else default
 
 
 def rendezvous_weight(uid: str, key: bytes) -> int:

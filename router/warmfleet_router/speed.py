@@ -5,23 +5,23 @@ from collections.abc import Callable
 from warmfleet_router.breakers import Breakers, Cause, Trial
 from warmfleet_router.outliers import Outliers
 from warmfleet_router.picker import Choice
+from warmfleet_router.scorers import PRICED
 
 
 class SpeedJudge:
     """Ejects workers that `Outliers` finds; the request that showed it still goes there."""
 
-    def __init__(
-        self, outliers: Outliers, breakers: Breakers, now: Callable[[], float], *, is_priced: bool
-    ) -> None:
-        """`is_priced`: the policy sheds slow workers by itself, and their reports need no verdict."""
+    def __init__(self, outliers: Outliers, breakers: Breakers, now: Callable[[], float]) -> None:
         self._outliers = outliers
         self._breakers = breakers
         self._now = now
-        self._is_priced = is_priced
 
     def dispatched(self, choice: Choice) -> None:
-        """Judge a worker that is about to be used by the steps that it reports, beside its peers'."""
-        if not self._is_priced:
+        """Judge a worker that is about to be used by the steps that it reports, beside its peers'.
+
+        A priced policy sheds slow workers by itself, and their reports need no verdict.
+        """
+        if choice.policy not in PRICED:
             self._eject(choice, self._outliers.report(choice.candidate, choice.ranking.candidates))
 
     def answered(self, choice: Choice, seconds: float, trial: Trial) -> None:

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from warmfleet_router.discovery import MAX_ENDPOINTS, Endpoint, StaticDiscovery
+from warmfleet_router.discovery import MAX_ENDPOINTS, Discovered, DiscoveryState, Endpoint, StaticDiscovery
 from warmfleet_router.endpoints import Fleet
 from warmfleet_router.errors import DiscoveryError, StreamUnavailableError
 
@@ -24,7 +24,7 @@ async def test_a_static_list_is_given_once_as_it_is():
 
     lists = [listed async for listed in StaticDiscovery(endpoints).watch()]
 
-    assert lists == [tuple(endpoints)]
+    assert lists == [Discovered(tuple(endpoints))]
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8100", "ftp://host", "http://", ""])
@@ -49,9 +49,11 @@ def test_a_token_is_not_shown():
 
 async def test_an_unusable_list_leaves_the_last_good_one_in_place():
     class Flawed:
+        state = DiscoveryState()
+
         async def watch(self):
-            yield [endpoint(0)]
-            yield [endpoint(1), endpoint(1)]
+            yield Discovered((endpoint(0),))
+            yield Discovered((endpoint(1), endpoint(1)))
             raise OSError("the source is gone")
 
     fleet = Fleet(Flawed(), Unreachable())

@@ -8,7 +8,7 @@ import pytest
 
 from warmfleet_contracts.errors import ContractError
 from warmfleet_contracts.kv_events import LoadReport, ResidentDigest, encode_message, hello_proof
-from warmfleet_router.discovery import Endpoint, StaticDiscovery
+from warmfleet_router.discovery import Discovered, Endpoint, StaticDiscovery
 from warmfleet_router.endpoints import Fleet
 from warmfleet_router.errors import HelloRefusedError, StreamUnavailableError
 from warmfleet_router.event_stream import ResyncNeededError, StreamTiming, WorkerStream, verify_hello
@@ -407,9 +407,9 @@ async def test_a_worker_that_leaves_the_list_is_forgotten_and_a_changed_address_
     gone = []
     fleet = Fleet(StaticDiscovery([]), source, timing=FAST, on_gone=gone.append)
 
-    await fleet.reconcile([endpoint_of(worker) for worker in workers])
+    await fleet.reconcile(Discovered(tuple(map(endpoint_of, workers))))
     await until(lambda: fleet.index.blocks == 2, "both known")
-    await fleet.reconcile([endpoint_of(workers[1], url="http://127.0.0.1:2")])
+    await fleet.reconcile(Discovered((endpoint_of(workers[1], url="http://127.0.0.1:2"),)))
 
     assert gone == ["worker-0"]
     assert [view.endpoint.url for view in fleet.views()] == ["http://127.0.0.1:2"]

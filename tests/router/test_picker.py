@@ -15,7 +15,6 @@ from warmfleet_router.leases import Leases
 from warmfleet_router.picker import Choice, Picker
 from warmfleet_router.prefix_index import PrefixIndex
 from warmfleet_router.request_prompts import RequestPrompts
-from warmfleet_router.scorers import POLICIES
 from warmfleet_testing.digests import digest_of
 
 IDENTITY = b"identity-of-16by"
@@ -47,7 +46,7 @@ class PickerFleet:
     def __init__(self, *uids: str, policy: str = "LowestCost", per_token_seconds: float = 0.001) -> None:
         self.index = PrefixIndex()
         self.leases = Leases("router")
-        self.picker = Picker(self.index, self.leases, POLICIES[policy])
+        self.picker = Picker(self.index, self.leases, policy)
         self.identity = dict.fromkeys(uids, IDENTITY)
         self.load = {uid: self.report(per_token_seconds) for uid in uids}
         self.unready: set[str] = set()
