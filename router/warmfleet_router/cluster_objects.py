@@ -1,0 +1,94 @@
+"""The two resources of a cluster that a router reads, reduced to what it needs of them.
+
+Everything else of an object is skipped while it is decoded, so that this is all that a cluster takes up here.
+Fields that this version does not know are ignored: a newer operator may write them.
+"""
+
+from typing import Final
+
+import msgspec
+
+from warmfleet_contracts.names import GROUP, MODEL_DEPLOYMENT_LABEL, PLURAL, VERSION
+
+MODEL_DEPLOYMENTS: Final = f"{GROUP}/{VERSION}/{PLURAL}"
+ENDPOINT_SLICES: Final = "discovery.k8s.io/v1/endpointslices"
+
+
+class Metadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Of any object."""
+
+    name: str
+    namespace: str
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: str = ""
+    labels: dict[str, str] | None = None
+
+
+class _Model(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    served_names: tuple[str, ...] = ()
+
+
+class _KvCache(msgspec.Struct, frozen=True, omit_defaults=True):
+    sharing: str = ""
+
+
+class _Routing(msgspec.Struct, frozen=True, omit_defaults=True):
+    policy: str = ""
+
+
+class _ModelDeploymentSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    model: _Model = _Model()
+    kv_cache: _KvCache = _KvCache()
+    routing: _Routing = _Routing()
+
+
+class ModelDeploymentObject(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A ModelDeployment: which names it claims, and how its workers want to be used."""
+
+    metadata: Metadata
+    spec: _ModelDeploymentSpec = _ModelDeploymentSpec()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.metadata.namespace, self.metadata.name
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """Names that it claims: its own where it lists none."""
+        return self.spec.model.served_names or (self.metadata.name,)
+
+
+class _TargetReference(msgspec.Struct, frozen=True, omit_defaults=True):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class SliceEndpoint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One pod of a slice. Its conditions are not read: the worker itself says whether it can be used."""
+
+    addresses: tuple[str, ...] = ()
+    target_ref: _TargetReference | None = None
+
+
+class SlicePort(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A port that all pods of a slice have."""
+
+    name: str | None = None
+    port: int | None = None
+
+
+class EndpointSliceObject(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """An EndpointSlice: pods of one Service, and where they answer."""
+
+    metadata: Metadata
+    address_type: str = ""
+    endpoints: tuple[SliceEndpoint, ...] | None = None
+    ports: tuple[SlicePort, ...] | None = None
+
+    @property
+    def deployment_key(self) -> tuple[str, str]:
+        """Namespace and name of the ModelDeployment whose pods these are."""
+        return self.metadata.namespace, (self.metadata.labels or {}).get(MODEL_DEPLOYMENT_LABEL, "")
