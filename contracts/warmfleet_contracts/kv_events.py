@@ -86,6 +86,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     max_model_length_tokens: int
     proof: bytes
     """`hello_proof` over the nonce that the subscriber sent; empty when no token is configured."""
+    model_digest: str | msgspec.UnsetType = msgspec.UNSET
+    """Hex; which files are served, for people and for the operator. Joined version 1 later: may be absent."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, tag="frame", omit_defaults=True):

@@ -27,12 +27,14 @@ from warmfleet_router.exchange import Exchanges
 from warmfleet_router.generation import DECODERS, Generation
 from warmfleet_router.inspection import Inspection
 from warmfleet_router.key_source import KeySource
+from warmfleet_router.kubernetes_discovery import KubernetesDiscovery
 from warmfleet_router.leases import Leases
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.outliers import Outliers
 from warmfleet_router.picker import Picker
 from warmfleet_router.prefix_index import PrefixIndex
 from warmfleet_router.proxy import Proxy
+from warmfleet_router.recent_tokens import RecentTokens
 from warmfleet_router.retry_budget import RetryBudget
 from warmfleet_router.settings import RouterSettings
 from warmfleet_router.silence import SilenceWatch
@@ -90,12 +92,14 @@ def build_router(
     `now` is the clock by which waits, rates and ejections are measured, in seconds.
     """
     # Counters start at 1 in each life, and workers remember the highest per id: an id lives once.
-    life_id = f"{settings.router_id}-{secrets.token_hex(4)}"
+    # Workers keep 64 characters of it. Of a pod's name the end tells it from others.
+    life_id = f"{settings.router_id[-48:]}-{secrets.token_hex(4)}"
     leases = Leases(life_id, now)
     index = PrefixIndex()
     metrics = RouterMetrics()
     keys = KeySource(settings.keys, settings.keys_path, metrics) if settings.keys is not None else None
     outliers = Outliers(settings.outliers)
+    recent = RecentTokens(leases.now)
 
     def on_ejected(uid: str, cause: Cause, reason: str, seconds: float) -> None:
         metrics.on_ejected(cause.value)
@@ -115,10 +119,16 @@ def build_router(
     upstream = Upstream(silence=silence)
 
     def on_gone(uid: str) -> None:
-        for kept in (leases, breakers, outliers):
+        for kept in (leases, breakers, outliers, recent):
             kept.forget(uid)
 
-    fleet = Fleet(discovery or StaticDiscovery(settings.endpoints), upstream, index=index, on_gone=on_gone)
+    if discovery is None:
+        discovery = (
+            KubernetesDiscovery(settings.cluster, settings.last_good_path)
+            if settings.cluster is not None
+            else StaticDiscovery(settings.endpoints)
+        )
+    fleet = Fleet(discovery, upstream, index=index, on_gone=on_gone)
     picker = Picker(index, leases, settings.policy, breakers)
     admission = Admission(
         settings.admission,
@@ -138,6 +148,7 @@ def build_router(
         breakers=breakers,
         speed=SpeedJudge(outliers, breakers, leases.now),
         metrics=metrics,
+        recent=recent,
         router_id=life_id,
     )
     proxy = Proxy(
@@ -149,7 +160,9 @@ def build_router(
         ping_seconds=settings.admission.ping_seconds,
     )
     inspection = Inspection(
+        discovery=discovery,
         fleet=fleet,
+        recent=recent,
         leases=leases,
         breakers=breakers,
         admission=admission,

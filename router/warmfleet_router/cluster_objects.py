@@ -20,7 +20,6 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     name: str
     namespace: str
     uid: str = ""
-    resource_version: str = ""
     creation_timestamp: str = ""
     labels: dict[str, str] | None = None
 

@@ -1,6 +1,6 @@
 """Where endpoints come from: a list that may change, whatever knows it."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 from urllib.parse import urlsplit
@@ -77,7 +77,7 @@ class Discovery(Protocol):
     @property
     def state(self) -> DiscoveryState: ...
 
-    def watch(self) -> AsyncIterator[Discovered]:
+    def watch(self) -> AsyncGenerator[Discovered, None]:
         """All there is now, and again after each change. Ending or failing keeps the last list."""
         ...
 
@@ -93,7 +93,7 @@ class StaticDiscovery:
         self._endpoints = vetted_endpoints(endpoints)
         self.state = DiscoveryState()
 
-    async def watch(self) -> AsyncIterator[Discovered]:
+    async def watch(self) -> AsyncGenerator[Discovered, None]:
         """The list, once."""
         yield Discovered(self._endpoints)
 

@@ -1,6 +1,7 @@
 """The fleet as the router sees it: discovered endpoints, their streams, and snapshots for the picker."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 
@@ -162,11 +163,12 @@ class Fleet:
     async def _watch(self) -> None:
         while True:
             try:
-                async for discovered in self._discovery.watch():
-                    try:
-                        await self.reconcile(discovered)
-                    except DiscoveryError as error:
-                        _log.warning("endpoint list refused, the last one stays", reason=str(error))
+                async with contextlib.aclosing(self._discovery.watch()) as lists:
+                    async for discovered in lists:
+                        try:
+                            await self.reconcile(discovered)
+                        except DiscoveryError as error:
+                            _log.warning("endpoint list refused, the last one stays", reason=str(error))
             except Exception:  # noqa: BLE001
                 # Whatever breaks in discovery, requests go on to the last good list.
                 _log.exception("discovery failed, the last endpoint list stays")

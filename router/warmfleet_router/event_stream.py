@@ -47,6 +47,7 @@ from warmfleet_router.prefix_index import IndexFullError, PrefixIndex, Suspicion
 
 NONCE_BYTES: Final = 16
 MAX_SERVED_NAMES: Final = 64
+MAX_DIGEST_CHARS: Final = 128
 NO_LOAD: Final = LoadReport()
 
 _log = structlog.get_logger()
@@ -334,6 +335,7 @@ def verify_hello(hello: Hello, endpoint: Endpoint, nonce: bytes) -> None:
         and hello.window_tokens >= 0
         and hello.max_model_length_tokens > 0
         and len(hello.served_names) <= MAX_SERVED_NAMES
+        and len(hello.model_digest or "") <= MAX_DIGEST_CHARS
     )
     if not sane:
         raise HelloRefusedError(f"the hello of endpoint {endpoint.uid!r} has impossible fields")

@@ -13,17 +13,21 @@ from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission import Admission
 from warmfleet_router.breakers import Breakers, BreakerView
 from warmfleet_router.decisions import DecisionRing
+from warmfleet_router.discovery import Discovery, DiscoveryState
 from warmfleet_router.endpoints import EndpointView, Fleet
 from warmfleet_router.generation import model_not_found
 from warmfleet_router.key_source import KeySource
 from warmfleet_router.leases import Leases
 from warmfleet_router.metrics import RouterMetrics
+from warmfleet_router.recent_tokens import WINDOW_SECONDS, RecentTokens
 from warmfleet_router.settings import RouterSettings, effective_settings
 from warmfleet_router.tenants import require_model, tenant_of
 from warmfleet_router.tokenization import Encoders
 
 DEFAULT_DECISIONS: Final = 100
 MAX_DECISIONS: Final = 4096
+LONGEST_WARM_UP_SECONDS: Final = 15.0
+"""A router that replaces another one should know the workers first, but not wait for one that is silent."""
 
 
 class Inspection:
@@ -32,7 +36,9 @@ class Inspection:
     def __init__(
         self,
         *,
+        discovery: Discovery,
         fleet: Fleet,
+        recent: RecentTokens,
         leases: Leases,
         breakers: Breakers,
         admission: Admission,
@@ -42,7 +48,9 @@ class Inspection:
         settings: RouterSettings,
         keys: KeySource | None,
     ) -> None:
+        self._discovery = discovery
         self._fleet = fleet
+        self._recent = recent
         self._leases = leases
         self._breakers = breakers
         self._admission = admission
@@ -53,6 +61,7 @@ class Inspection:
         self._keys = keys
         self._started_seconds = int(time.time())
         self._warmed_up = False
+        self._known_since: float | None = None
 
     async def livez(self, request: Request) -> Response:
         del request
@@ -61,7 +70,8 @@ class Inspection:
     async def readyz(self, request: Request) -> Response:
         """200 while a worker is ready; the first time only once the ready ones' caches are known, too.
 
-        Later a worker whose cache is in doubt costs hits, which is no reason to refuse traffic.
+        Later a worker whose cache is in doubt costs hits, which is no reason to refuse traffic. In a cluster
+        a router is ready once it knows the fleet, whatever its size: it can say what there is not.
         """
         del request
         reason = self._unready_reason()
@@ -79,6 +89,7 @@ class Inspection:
             tokenizers=self._encoders.count,
             ejected=sum(self._breaker(view).state == "open" for view in views),
             held=self._admission.held_by_model(),
+            discovery=self._discovery.state,
         )
         return Response(content, media_type=CONTENT_TYPE_LATEST)
 
@@ -113,9 +124,11 @@ class Inspection:
             {
                 "router_id": self._settings.router_id,
                 "policy": self._settings.policy,
+                "discovery": _discovery(self._discovery.state),
                 "models": self._fleet.models(),
                 "ready_endpoints": len(ready),
                 "totals": sums,
+                "recent_seconds": WINDOW_SECONDS,
                 "in_flight_requests": self._admission.door.in_flight.requests,
                 "held": {
                     model: {"requests": requests, "tokens": tokens}
@@ -155,13 +168,33 @@ class Inspection:
     def _unready_reason(self) -> str:
         if self._admission.door.draining:
             return "draining"
-        ready = [view for view in self._fleet.views() if view.ready]
-        if not ready:
-            return "no worker is ready"
-        if not self._warmed_up and not all(self._is_known(view) for view in ready):
+        state = self._discovery.state
+        if not state.is_known:
+            return f"the fleet is not known yet: {state.problem}"
+        views = self._fleet.views()
+        ready = [view for view in views if view.ready]
+        if not self._fleet.knows_its_models:
+            if not ready:
+                return "no worker is ready"
+            is_warm = all(self._is_known(view) for view in ready)
+        else:
+            is_warm = all(self._is_settled(view) for view in views) or self._is_warm_up_over()
+        if not self._warmed_up and not is_warm:
             return "what the workers' caches hold is not known yet"
         self._warmed_up = True
         return ""
+
+    def _is_settled(self, view: EndpointView) -> bool:
+        """Whether waiting changes nothing: it is known, or said that it is not ready, or does not answer."""
+        if view.ready:
+            return self._is_known(view)
+        return view.hello is not None or view.counts.failed > 0
+
+    def _is_warm_up_over(self) -> bool:
+        now = time.monotonic()
+        if self._known_since is None:
+            self._known_since = now
+        return now - self._known_since >= LONGEST_WARM_UP_SECONDS
 
     def _is_known(self, view: EndpointView) -> bool:
         tokenizer_known = view.hello is None or self._encoders.is_settled(view.hello.tokenizer_digest)
@@ -174,9 +207,12 @@ class Inspection:
     def _endpoint(self, view: EndpointView) -> dict[str, object]:
         uid, hello = view.endpoint.uid, view.hello
         unreported = self._leases.dispatches.unreported(uid, view.load.admitted_dispatches)
+        recent = self._recent.of(uid)
         return {
             "uid": uid,
             "name": view.endpoint.name,
+            "deployment": view.endpoint.deployment or None,
+            "policy": view.endpoint.policy or self._settings.policy,
             "url": view.endpoint.url,
             "ready": view.ready,
             "unready_reason": view.unready_reason,
@@ -185,6 +221,7 @@ class Inspection:
             "served_names": list(view.served_names),
             "epoch": hello.epoch if hello is not None else None,
             "identity": hello.identity.hex() if hello is not None else None,
+            "model_digest": (hello.model_digest or None) if hello is not None else None,
             "tokenizer_known": hello is not None and self._encoders.known(hello.tokenizer_digest) is not None,
             "block_size_tokens": hello.block_size_tokens if hello is not None else None,
             "max_model_length_tokens": hello.max_model_length_tokens if hello is not None else None,
@@ -195,6 +232,9 @@ class Inspection:
             "open_dispatches": self._leases.dispatches.open_count(uid),
             "unreported_tokens": unreported.tokens,
             "unreported_seats": unreported.seats,
+            "recent_prompt_tokens": recent.prompt,
+            "recent_cached_tokens": recent.cached,
+            "recent_hit_percent": recent.hit_percent,
             "load": msgspec.to_builtins(view.load),
         }
 
@@ -211,6 +251,16 @@ class Inspection:
             # The least of all replicas: what is within it fits wherever the request goes.
             "max_model_len": min(lengths, default=None),
         }
+
+
+def _discovery(state: DiscoveryState) -> dict[str, object]:
+    age = state.age_seconds
+    return {
+        "known": state.is_known,
+        "problem": state.problem,
+        "age_seconds": round(age, 3) if age != float("inf") else None,
+        "errors": state.errors,
+    }
 
 
 def package_version() -> str:

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from warmfleet_contracts import metrics as names
 from warmfleet_router.decisions import Attempt
+from warmfleet_router.discovery import DiscoveryState
 from warmfleet_router.endpoints import EndpointView
 
 MAX_TENANT_LABELS: Final = 256
@@ -96,6 +97,13 @@ class RouterMetrics:
         self._held_tokens = self._gauge(names.ROUTER_HELD_TOKENS, "Their prompts' tokens.", ("model_name",))
         self._in_flight = self._gauge(names.ROUTER_IN_FLIGHT, "Requests that have not ended.", ())
         self._endpoints = self._gauge(names.ROUTER_ENDPOINTS, "Workers by state.", ("state",))
+        self._discovery_age = self._gauge(
+            names.ROUTER_DISCOVERY_AGE_SECONDS, "Since the list of workers was known to be current.", ()
+        )
+        self._discovery_errors = self._counter(
+            names.ROUTER_DISCOVERY_ERRORS, "Failed attempts to bring the list of workers up to date.", ()
+        )
+        self._seen_discovery_errors = 0
         self._index_blocks = self._gauge(names.ROUTER_INDEX_BLOCKS, "Blocks in the prefix index.", ())
         self._pending_blocks = self._gauge(names.ROUTER_PENDING_BLOCKS, "Blocks on their way.", ())
         self._tokenizers = self._gauge(names.ROUTER_TOKENIZERS, "Tokenizers in memory.", ())
@@ -179,6 +187,7 @@ class RouterMetrics:
         tokenizers: int,
         ejected: int,
         held: Mapping[str, tuple[int, int]],
+        discovery: DiscoveryState,
     ) -> bytes:
         """The exposition, with the gauges of the moment. `held`: requests and tokens that wait, by model."""
         for model, (requests, tokens) in held.items():
@@ -206,6 +215,9 @@ class RouterMetrics:
         self._pending_blocks.set(pending_blocks)
         self._tokenizers.set(tokenizers)
         self._ejected.set(ejected)
+        self._discovery_age.set(discovery.age_seconds)
+        self._discovery_errors.inc(discovery.errors - self._seen_discovery_errors)
+        self._seen_discovery_errors = discovery.errors
         return generate_latest(self.registry)
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:

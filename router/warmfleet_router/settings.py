@@ -16,12 +16,18 @@ from warmfleet_contracts.home import warmfleet_home
 from warmfleet_contracts.http.connections import MAX_CONNECTIONS
 from warmfleet_contracts.http.listener import is_loopback
 from warmfleet_contracts.keys import KeyFile, parse_key_file
-from warmfleet_contracts.names import OPERATOR_TOKEN_VARIABLE, SALT_KEY_VARIABLE
+from warmfleet_contracts.names import (
+    OPERATOR_TOKEN_VARIABLE,
+    POD_NAMESPACE_VARIABLE,
+    SALT_KEY_VARIABLE,
+    WORKER_TOKEN_ROOT_VARIABLE,
+)
 from warmfleet_contracts.worker_tokens import secret_from_hex
 from warmfleet_router.breakers import BreakerSettings
 from warmfleet_router.cors import is_origin
 from warmfleet_router.discovery import Endpoint, vetted_endpoints
 from warmfleet_router.key_source import read_key_file
+from warmfleet_router.kubernetes_discovery import ClusterSettings
 from warmfleet_router.outliers import OutlierSettings
 from warmfleet_router.queue_bounds import (
     DEFAULT_HELD,
@@ -46,7 +52,11 @@ _BOUNDS: Final = (
 )
 MIN_OPERATOR_TOKEN_CHARS: Final = 16
 _BEARER: Final = re.compile(rb"[!-~]{%d,1024}" % MIN_OPERATOR_TOKEN_CHARS)
-_ROUTER_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,48}")
+ALL_NAMESPACES: Final = "all"
+MAX_NAMESPACES: Final = 64
+"""Each costs two watches; who has more watches all."""
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_ROUTER_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
 class SettingsError(WarmfleetError):
@@ -58,9 +68,12 @@ class RouterSettings:
     """Everything that one router process is told."""
 
     endpoints: tuple[Endpoint, ...]
+    """All there are, unless they are found in a cluster."""
     salt_key: bytes = field(repr=False)
     salt_key_is_own: bool = False
     """Drawn at this start: another router, or the next start, does not share this one's cache names."""
+    cluster: ClusterSettings | None = None
+    """Where workers are found; None: `endpoints` names them."""
     host: str = "127.0.0.1"
     port: int = 8080
     """0 lets the system choose; the line on stdout says which."""
@@ -95,6 +108,11 @@ class RouterSettings:
     @property
     def tokenizers_path(self) -> Path:
         return self.home / "router" / "tokenizers"
+
+    @property
+    def last_good_path(self) -> Path:
+        """The cluster's workers as they were last seen."""
+        return self.home / "router" / "last-good.json"
 
 
 class _FileEndpoint(msgspec.Struct):
@@ -158,16 +176,22 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Rout
             "--keys-file asks for keys, --allow-anonymous serves everybody"
         )
     if _ROUTER_ID.fullmatch(given.router_id) is None:
-        raise SettingsError(f"--router-id: expected 1 to 48 of A-Z a-z 0-9 . _ -, got {given.router_id!r}")
+        raise SettingsError(f"--router-id: expected 1 to 253 of A-Z a-z 0-9 . _ -, got {given.router_id!r}")
     for origin in given.cors_origin:
         if not is_origin(origin):
             raise SettingsError(f"--cors-origin: expected scheme://host[:port] or *, got {origin!r}")
+    cluster = _cluster(given, environment)
     endpoints = [_endpoint(text) for text in given.endpoint]
     if given.endpoints_file is not None:
         endpoints += read_endpoints(given.endpoints_file)
+    if cluster is not None and endpoints:
+        raise SettingsError(
+            "--endpoint, --endpoints-file: with --discovery kubernetes the cluster names workers"
+        )
     salt_key, is_own = _salt_key(environment)
     return RouterSettings(
         endpoints=vetted_endpoints(endpoints),
+        cluster=cluster,
         salt_key=salt_key,
         salt_key_is_own=is_own,
         host=given.host,
@@ -248,6 +272,34 @@ def _salt_key(environment: Mapping[str, str]) -> tuple[bytes, bool]:
     return secret_from_hex(value, SALT_KEY_VARIABLE), False
 
 
+def _cluster(given: argparse.Namespace, environment: Mapping[str, str]) -> ClusterSettings | None:
+    if given.discovery != "kubernetes":
+        if given.namespace or given.kubeconfig is not None:
+            raise SettingsError("--namespace, --kubeconfig: only with --discovery kubernetes")
+        return None
+    root = environment.get(WORKER_TOKEN_ROOT_VARIABLE, "")
+    if not root:
+        raise SettingsError(
+            f"--discovery kubernetes: ${WORKER_TOKEN_ROOT_VARIABLE} is not set; workers want tokens"
+        )
+    own = environment.get(POD_NAMESPACE_VARIABLE, "")
+    namespaces = sorted(set(given.namespace or ([own] if own else [])))
+    if not namespaces:
+        raise SettingsError(
+            f"--namespace: name one, or {ALL_NAMESPACES}; ${POD_NAMESPACE_VARIABLE} is not set"
+        )
+    for namespace in namespaces:
+        if _NAMESPACE.fullmatch(namespace) is None:
+            raise SettingsError(f"--namespace: {namespace!r} is no name of a namespace")
+    if len(namespaces) > MAX_NAMESPACES:
+        raise SettingsError(f"--namespace: {len(namespaces)} exceed {MAX_NAMESPACES}; use {ALL_NAMESPACES}")
+    return ClusterSettings(
+        token_root=secret_from_hex(root, WORKER_TOKEN_ROOT_VARIABLE),
+        namespaces=() if ALL_NAMESPACES in namespaces else tuple(namespaces),
+        kubeconfig=given.kubeconfig,
+    )
+
+
 def _operator_token(environment: Mapping[str, str]) -> bytes:
     token = environment.get(OPERATOR_TOKEN_VARIABLE, "").strip().encode()
     if token and _BEARER.fullmatch(token) is None:
@@ -270,7 +322,21 @@ def _parser() -> argparse.ArgumentParser:
     add("--port", type=int, default=8080, help="port to listen on; 0 chooses a free one")
     add("--endpoint", action="append", default=[], metavar="UID=URL", help="a worker (repeatable)")
     add("--endpoints-file", type=Path, help="JSON list of workers with uid, name, url and token")
-    add("--policy", choices=sorted(POLICIES), default="LowestCost", help="how a worker is chosen")
+    add("--discovery", choices=("static", "kubernetes"), default="static", help="where workers are found")
+    add(
+        "--namespace",
+        action="append",
+        default=[],
+        help=f"where ModelDeployments are looked for (repeatable), or {ALL_NAMESPACES}; "
+        f"default: ${POD_NAMESPACE_VARIABLE}",
+    )
+    add("--kubeconfig", type=Path, help="the cluster to look in, for a router outside of it")
+    add(
+        "--policy",
+        choices=sorted(POLICIES),
+        default="LowestCost",
+        help="how a worker is chosen, where its deployment does not say",
+    )
     add("--router-id", default="router", help="this router's name among others")
     add("--allow-anonymous", action="store_true", help="serve clients without a key beyond loopback")
     add("--keys-file", type=Path, help="API keys, as `warmfleet keys` writes them; followed while it runs")

@@ -39,6 +39,18 @@ VERSION_1 = {
         max_model_length_tokens=4096,
         proof=hello_proof(b"token", nonce=b"0123456789abcdef", uid="worker-0", identity=b"cache-identity-1"),
     ),
+    "hello with a model digest": Hello(
+        uid="worker-0",
+        identity=b"cache-identity-1",
+        block_size_tokens=16,
+        window_tokens=0,
+        epoch="epoch-1",
+        served_names=["model-a"],
+        tokenizer_digest="ab" * 32,
+        max_model_length_tokens=4096,
+        proof=b"",
+        model_digest="cd" * 32,
+    ),
     "live frame": Frame(
         epoch="epoch-1", seq=7, stored=[ONE, TWO], removed=[b"r" * 16], cleared=False, digest=DIGEST
     ),

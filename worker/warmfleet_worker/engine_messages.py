@@ -88,6 +88,8 @@ class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     vocabulary_size: int = 0
     """Token ids of a prompt must be below this."""
     prefix_caching: bool = True
+    model_digest: str = ""
+    """Hex, over the digests of the model's files."""
 
 
 class SequenceUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -211,6 +211,7 @@ def build_core(settings: EngineSettings) -> tuple[Core, EngineReady]:
         end_token_ids=sorted(runner.model.end_token_ids),
         vocabulary_size=runner.model.vocab_size,
         prefix_caching=core.prefix_caching,
+        model_digest=manifest.model_digest,
     )
     return core, ready
 

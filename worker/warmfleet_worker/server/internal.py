@@ -112,6 +112,7 @@ class InternalEndpoints:
             tokenizer_digest=worker.encoder.tokenizer_digest,
             max_model_length_tokens=ready.max_model_length_tokens,
             proof=hello_proof(token, nonce=nonce, uid=uid, identity=ready.identity) if token else b"",
+            model_digest=ready.model_digest,
         )
 
 
