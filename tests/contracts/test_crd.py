@@ -8,6 +8,7 @@ import pytest
 from modeldeployment_reference import PAGE, with_tables
 from pydantic import ValidationError
 
+from warmfleet_contracts.conditions import ConditionStatus, ConditionType
 from warmfleet_contracts.errors import ManifestError
 from warmfleet_contracts.manifests import parse_manifest
 from warmfleet_contracts.names import API_VERSION, GROUP, KIND, PLURAL, VERSION
@@ -315,3 +316,11 @@ def test_the_page_lists_every_rule() -> None:
     rules = [rule for field in spec_fields() for rule in field.schema.get("x-kubernetes-validations", ())]
 
     assert all(rule["message"] in page for rule in [*rules, *root_schema()["x-kubernetes-validations"]])
+
+
+def test_the_conditions_that_are_named_are_those_that_the_operator_writes() -> None:
+    (conditions,) = [field for field in status_fields() if field.path == "status.conditions"]
+    kinds = next(field for field in status_fields() if field.path == "status.conditions[].status")
+
+    assert set(re.findall(r"[A-Z]\w+", conditions.schema["description"])) == set(ConditionType)
+    assert set(kinds.schema["enum"]) == set(ConditionStatus)

@@ -1,0 +1,34 @@
+"""Every manifest that users are given to begin with can be run by the operator."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from warmfleet_operator.desired.objects import desired_objects
+from warmfleet_operator.desired.observed import ObservedDeployment
+from warmfleet_testing.desired_specs import SETTINGS
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_becomes_workers(path: Path) -> None:
+    manifest = yaml.safe_load(path.read_text())
+    manifest["metadata"] |= {"namespace": "models", "uid": "0123"}
+
+    objects = desired_objects(ObservedDeployment.from_object(manifest), SETTINGS)
+
+    (workers,) = [item for item in objects if item["kind"] == "Deployment"]
+    assert workers["spec"]["replicas"] == manifest["spec"].get("replicas", 1)
+
+
+def test_every_source_of_a_model_has_an_example() -> None:
+    sources = [yaml.safe_load(path.read_text())["spec"]["model"]["source"] for path in EXAMPLES]
+
+    assert {name for source in sources for name in source} == {
+        "catalog",
+        "huggingFace",
+        "image",
+        "persistentVolumeClaim",
+    }
