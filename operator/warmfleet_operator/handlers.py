@@ -22,6 +22,9 @@ _PAGE_SIZE: Final = 200
 
 log = structlog.get_logger("warmfleet.operator")
 
+_IDENTITY: Final[Any] = "warmfleet-operator"
+"""Given, because kopf would else look up its user's name, and an arbitrary uid of a pod has none."""
+
 
 class Informer:
     """Watches every kind in its own thread, and reports to the loop that made it."""
@@ -71,6 +74,7 @@ class Informer:
             registry=self._registry(),
             settings=_settings(),
             standalone=True,
+            identity=_IDENTITY,
             clusterwide=not self._namespaces,
             namespaces=self._namespaces,
             stop_flag=self._stop,
