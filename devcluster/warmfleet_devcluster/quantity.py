@@ -42,6 +42,6 @@ def _number(digits: str, text: str) -> Decimal:
         number = Decimal(digits)
     except InvalidOperation as error:
         raise QuantityError(f"{text!r} is no quantity") from error
-    if not number.is_finite():
+    if not number.is_finite() or any(character.isspace() for character in text):
         raise QuantityError(f"{text!r} is no quantity")
     return number

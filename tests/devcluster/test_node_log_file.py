@@ -1,0 +1,54 @@
+"""A container's log: every line with its time, whole again for the reader, bounded on disk."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from warmfleet_devcluster.node.container_logs import log_options
+from warmfleet_devcluster.node.log_file import LogOptions, LogWriter, present, read_entries
+
+
+def read(path, **options):
+    return b"".join(present(entry, LogOptions(**options)) for entry in read_entries(path))
+
+
+@given(st.lists(st.binary(max_size=50), max_size=20))
+def test_what_was_written_in_any_pieces_reads_back_as_it_was(tmp_path_factory, pieces):
+    path = tmp_path_factory.mktemp("log") / "0.log"
+    log = LogWriter(path)
+    for piece in pieces:
+        log.write("stdout", piece)
+    log.close()
+    whole = b"".join(pieces)
+    assert read(path) == (whole if whole.endswith(b"\n") or not whole else whole + b"\n")
+
+
+def test_a_line_without_end_is_kept_in_parts_and_reads_as_one(tmp_path):
+    log = LogWriter(tmp_path / "0.log")
+    for _ in range(100):
+        log.write("stderr", b"x" * 1000)
+    log.close()
+    assert read(tmp_path / "0.log") == b"x" * 100_000 + b"\n"
+
+
+def test_a_log_keeps_at_most_two_files_of_its_limit(tmp_path):
+    path = tmp_path / "0.log"
+    log = LogWriter(path, max_bytes=2000)
+    for number in range(1000):
+        log.write("stdout", b"line %d\n" % number)
+    log.close()
+    sizes = [file.stat().st_size for file in tmp_path.iterdir()]
+    assert len(sizes) == 2
+    assert max(sizes) <= 2000
+    assert read(path).endswith(b"line 998\nline 999\n")
+
+
+def test_times_are_shown_if_asked_for_and_older_entries_left_out(tmp_path):
+    entry = b"2026-01-01T00:00:05.000000001Z stdout F hello\n"
+    assert present(entry, LogOptions(timestamps=True)) == b"2026-01-01T00:00:05.000000001Z hello\n"
+    assert present(entry, LogOptions(since="2026-01-01T00:00:05")) == b"hello\n"
+    assert present(entry, LogOptions(since="2026-01-01T00:00:06")) == b""
+
+
+def test_options_come_from_the_query():
+    options = log_options({"follow": "true", "tailLines": "5", "limitBytes": "9", "previous": "false"})
+    assert options == LogOptions(follow=True, tail_lines=5, limit_bytes=9)
