@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
-from urllib.parse import urlsplit
+
+from idle_connections import IdleConnections
 
 _DONE: Final = b"data: [DONE]\n\n"
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: (\d+)", re.IGNORECASE)
@@ -110,10 +111,8 @@ class EventClient:
     """Connections to one server, kept for the next request."""
 
     def __init__(self, url: str, token: str) -> None:
-        parts = urlsplit(url)
-        self._host, self._port = parts.hostname, parts.port
         self._token = token
-        self._idle: list[_Connection] = []
+        self._connections = IdleConnections(url, _Connection)
 
     async def ask(
         self,
@@ -123,32 +122,20 @@ class EventClient:
         on_first_token: Callable[[], object] = lambda: None,
     ) -> Answer:
         """Send one request and read its stream to the end; tells when the first token is there."""
-        connection = self._take() or await self._open()
+        connections = self._connections
+        connection = await connections.take()
         head = (
-            f"POST {path} HTTP/1.1\r\nhost: {self._host}:{self._port}\r\nauthorization: Bearer {self._token}"
-            f"\r\ncontent-type: application/json\r\nx-request-id: {request_id}"
-            f"\r\ncontent-length: {len(body)}\r\n\r\n"
+            f"POST {path} HTTP/1.1\r\nhost: {connections.host}:{connections.port}"
+            f"\r\nauthorization: Bearer {self._token}\r\ncontent-type: application/json"
+            f"\r\nx-request-id: {request_id}\r\ncontent-length: {len(body)}\r\n\r\n"
         )
         answer = await connection.ask(head.encode() + body, on_first_token)
-        self._idle.append(connection)
+        connections.give_back(connection)
         return answer
 
     async def warm(self, connections: int) -> None:
         """Open so many connections ahead."""
-        self._idle += [await self._open() for _ in range(connections)]
+        await self._connections.warm(connections)
 
     def close(self) -> None:
-        for connection in self._idle:
-            connection.transport.close()
-
-    def _take(self) -> _Connection | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.closed and not connection.transport.is_closing():
-                return connection
-        return None
-
-    async def _open(self) -> _Connection:
-        loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(_Connection, self._host, self._port)
-        return connection
+        self._connections.close()

@@ -5,7 +5,8 @@ import json
 import time
 from dataclasses import dataclass
 from typing import Any, Final, cast
-from urllib.parse import urlsplit
+
+from idle_connections import IdleConnections
 
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 
@@ -122,9 +123,8 @@ class ProbeClient:
     """Keep-alive connections to one server with one key; as many as requests are under way."""
 
     def __init__(self, url: str, key: str) -> None:
-        parts = urlsplit(url)
-        self._host, self._port, self._key = parts.hostname or "", parts.port or 80, key
-        self._idle: list[_Connection] = []
+        self._key = key
+        self._connections = IdleConnections(url, _Connection)
 
     async def ask(self, path: str, body: dict[str, Any], **headers: str) -> Seen:
         """Post `body` and read the answer to its end. Cancelling closes the connection.
@@ -132,14 +132,15 @@ class ProbeClient:
         Raises:
             ConnectionError: the server closed it first.
         """
+        connections = self._connections
         content = json.dumps(body).encode()
         more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
         head = (
-            f"POST {path} HTTP/1.1\r\nhost: {self._host}:{self._port}\r\n"
+            f"POST {path} HTTP/1.1\r\nhost: {connections.host}:{connections.port}\r\n"
             f"authorization: Bearer {self._key}\r\ncontent-type: application/json\r\n{more}"
             f"content-length: {len(content)}\r\n\r\n"
         )
-        connection = self._take() or await self._open()
+        connection = await connections.take()
         try:
             seen = await connection.ask(head.encode() + content)
         except BaseException:
@@ -148,22 +149,8 @@ class ProbeClient:
         if seen.header("connection") == "close":
             connection.transport.close()
         else:
-            self._idle.append(connection)
+            connections.give_back(connection)
         return seen
 
     def close(self) -> None:
-        for connection in self._idle:
-            connection.transport.close()
-
-    def _take(self) -> _Connection | None:
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.closed and not connection.transport.is_closing():
-                return connection
-        return None
-
-    async def _open(self) -> _Connection:
-        _, connection = await asyncio.get_running_loop().create_connection(
-            _Connection, self._host, self._port
-        )
-        return connection
+        self._connections.close()

@@ -51,6 +51,19 @@ def _path_parameter(name: str, description: str) -> Schema:
     }
 
 
+def _probe(name: str, path: str, summary: str) -> Operation:
+    return Operation(
+        id=name,
+        method="get",
+        path=path,
+        tag="server",
+        summary=summary,
+        answers=((JSON, "Status"),),
+        status_errors=(503,),
+        is_open=True,
+    )
+
+
 _QUESTION: Final = [{"role": "user", "content": "Name three rivers of Europe."}]
 _DECISION_LINK: Final = (
     "decision",
@@ -150,36 +163,9 @@ OPERATIONS: Final = (
         summary="The version of this server.",
         answers=((JSON, "Version"),),
     ),
-    Operation(
-        id="getHealth",
-        method="get",
-        path="/health",
-        tag="server",
-        summary="As /readyz, under the name that vLLM's clients ask for.",
-        answers=((JSON, "Status"),),
-        status_errors=(503,),
-        is_open=True,
-    ),
-    Operation(
-        id="getLiveness",
-        method="get",
-        path="/livez",
-        tag="server",
-        summary="Whether the process should go on living.",
-        answers=((JSON, "Status"),),
-        status_errors=(503,),
-        is_open=True,
-    ),
-    Operation(
-        id="getReadiness",
-        method="get",
-        path="/readyz",
-        tag="server",
-        summary="Whether a request would be answered.",
-        answers=((JSON, "Status"),),
-        status_errors=(503,),
-        is_open=True,
-    ),
+    _probe("getHealth", "/health", "As /readyz, under the name that vLLM's clients ask for."),
+    _probe("getLiveness", "/livez", "Whether the process should go on living."),
+    _probe("getReadiness", "/readyz", "Whether a request would be answered."),
     Operation(
         id="getMetrics",
         method="get",
