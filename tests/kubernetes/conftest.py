@@ -1,11 +1,13 @@
 """One control plane and one cluster for all tests of a run; every test makes its own namespace in it."""
 
 from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
 
 from warmfleet_testing.cluster import DevCluster, running_cluster
 from warmfleet_testing.control_plane import ControlPlane, running_control_plane
+from warmfleet_testing.model_deployment_api import ModelDeploymentApi, served_model_deployments
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +22,10 @@ def cluster() -> Iterator[DevCluster]:
     """A cluster of two process nodes, each with two pretended GPUs."""
     with running_cluster() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def model_deployments(control_plane: ControlPlane) -> Iterator[ModelDeploymentApi]:
+    """ModelDeployments served by the API server, in a namespace of the module's own; no operator."""
+    with served_model_deployments(control_plane, f"crd-{uuid4().hex[:8]}") as api:
+        yield api
