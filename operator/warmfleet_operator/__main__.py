@@ -18,6 +18,7 @@ from warmfleet_contracts.http.listener import listen
 from warmfleet_contracts.http.logs import configure_logs
 from warmfleet_contracts.http.server import Server
 from warmfleet_contracts.memory import return_freed_memory
+from warmfleet_contracts.names import FIELD_MANAGER
 from warmfleet_operator.app import Operator
 from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.fence import Fence
@@ -61,7 +62,10 @@ async def serve(settings: OperatorSettings, listeners: list[socket.socket]) -> N
     lease = settings.lease
     log.info("starting", version=settings.version, namespaces=list(settings.watched_namespaces) or "all")
     connected = Cluster.connected(
-        settings.kubeconfig, fence, write_seconds=lease.duration_seconds - lease.renew_seconds
+        settings.kubeconfig,
+        fence,
+        write_seconds=lease.duration_seconds - lease.renew_seconds,
+        user_agent=f"{FIELD_MANAGER}/{settings.version} ({settings.identity})",
     )
     async with connected as cluster:
         operator = Operator(cluster, fence, settings)

@@ -75,7 +75,7 @@ class Cluster:
     @classmethod
     @asynccontextmanager
     async def connected(
-        cls, kubeconfig: Path | None, fence: Fence, *, write_seconds: float
+        cls, kubeconfig: Path | None, fence: Fence, *, write_seconds: float, user_agent: str
     ) -> AsyncIterator["Cluster"]:
         """A client that is closed at the end.
 
@@ -84,6 +84,7 @@ class Cluster:
             fence: asked before every write.
             write_seconds: a write without an answer is given up after this: no longer than the time between
                 the fence's deadline and the moment when another replica may take over.
+            user_agent: how the audit log of the cluster names this process.
 
         Raises:
             OperatorError: there is no usable configuration.
@@ -102,7 +103,7 @@ class Cluster:
         # A proxy for the model hub is none for the API server.
         configuration.client_session_kwargs = {"trust_env": False}
         api = ApiClient(configuration)
-        api.user_agent = FIELD_MANAGER
+        api.user_agent = user_agent
         async with api:
             yield cls(api, fence, write_seconds)
 

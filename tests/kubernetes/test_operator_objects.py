@@ -1,95 +1,29 @@
 """The operator against a real API server: what it makes, keeps, puts back, and leaves alone."""
 
-import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from warmfleet_testing.control_plane import AuditWrite, ControlPlane
-from warmfleet_testing.operator_process import USER_AGENT, OperatorProcess, eventually, running_operator
-
-CRD = Path(__file__).parents[2] / "crds" / "warmfleet.dev_modeldeployments.yaml"
-KINDS = "serviceaccounts,networkpolicies,services,poddisruptionbudgets,deployments"
-
-
-class Fleet:
-    """One namespace with one operator for all tests of this file; every test has a deployment of its own."""
-
-    def __init__(self, plane: ControlPlane, namespace: str) -> None:
-        self.plane = plane
-        self.namespace = namespace
-
-    def kubectl(self, *args: str, input: str | None = None) -> str:  # noqa: A002 - as in subprocess
-        return self.plane.kubectl("-n", self.namespace, *args, input=input)
-
-    def get(self, *args: str) -> Any:
-        return json.loads(self.kubectl("get", *args, "-o", "json"))
-
-    def apply(self, name: str, **spec: Any) -> None:
-        manifest = {
-            "apiVersion": "warmfleet.dev/v1alpha1",
-            "kind": "ModelDeployment",
-            "metadata": {"name": name},
-            "spec": {
-                "model": {"source": {"catalog": {"name": "smollm2-135m-instruct"}}},
-                "kvCache": {"size": "64Mi"},
-                **spec,
-            },
-        }
-        self.kubectl("apply", "-f", "-", input=json.dumps(manifest))
-
-    def children(self, name: str) -> dict[str, Any]:
-        items = self.get(KINDS, "-l", f"warmfleet.dev/model-deployment={name}")["items"]
-        return {item["kind"]: item for item in items}
-
-    def condition(self, name: str, kind: str) -> dict[str, Any]:
-        conditions = self.get("modeldeployment", name)["status"]["conditions"]
-        return next(condition for condition in conditions if condition["type"] == kind)
-
-    def settled(self, name: str) -> dict[str, Any]:
-        """The children, once they are all there and the status speaks of the current spec."""
-
-        def complete() -> dict[str, Any] | None:
-            deployment = self.get("modeldeployment", name)
-            children = self.children(name)
-            status = deployment.get("status", {})
-            seen = status.get("observedGeneration") == deployment["metadata"]["generation"]
-            return children if len(children) == 5 and seen and status.get("replicas") else None
-
-        found: dict[str, Any] = eventually(complete)
-        return found
-
-    def writes(self, since: float) -> list[AuditWrite]:
-        """Of operators, the lease aside."""
-        return [
-            write
-            for write in self.plane.audit_writes(since)
-            if write.user_agent.startswith(USER_AGENT)
-            and write.resource != "leases"
-            and write.namespace == self.namespace
-        ]
+from warmfleet_testing.control_plane import ControlPlane
+from warmfleet_testing.model_namespace import KINDS, ModelNamespace, model_namespace
+from warmfleet_testing.operator_process import OperatorProcess, eventually, running_operator
 
 
 @pytest.fixture(scope="module")
-def fleet(control_plane: ControlPlane) -> Fleet:
-    control_plane.kubectl("apply", "--server-side", "-f", str(CRD))
-    control_plane.kubectl("wait", "--for=condition=Established", f"-f={CRD}", "--timeout=20s")
-    control_plane.kubectl("create", "namespace", "operator-objects")
-    return Fleet(control_plane, "operator-objects")
+def fleet(control_plane: ControlPlane) -> ModelNamespace:
+    return model_namespace(control_plane, "operator-objects")
 
 
 @pytest.fixture(scope="module")
-def operator(fleet: Fleet) -> Iterator[OperatorProcess]:
+def operator(fleet: ModelNamespace) -> Iterator[OperatorProcess]:
     with running_operator(fleet.plane, fleet.namespace) as running:
         running.wait_until_leading()
         yield running
 
 
 def test_a_deployment_gets_its_objects_its_keys_and_its_conditions(
-    fleet: Fleet, operator: OperatorProcess
+    fleet: ModelNamespace, operator: OperatorProcess
 ) -> None:
     fleet.apply("makes", replicas=2)
 
@@ -113,7 +47,7 @@ def test_a_deployment_gets_its_objects_its_keys_and_its_conditions(
     assert len(fleet.get("secret", "warmfleet-root-keys")["data"]) == 3
 
 
-def test_a_second_look_writes_nothing(fleet: Fleet, operator: OperatorProcess) -> None:
+def test_a_second_look_writes_nothing(fleet: ModelNamespace, operator: OperatorProcess) -> None:
     fleet.apply("still")
     fleet.settled("still")
     time.sleep(1.0)  # the status follows the Deployment's
@@ -127,7 +61,7 @@ def test_a_second_look_writes_nothing(fleet: Fleet, operator: OperatorProcess) -
     assert fleet.writes(since) == []
 
 
-def test_a_users_label_on_a_child_survives(fleet: Fleet, operator: OperatorProcess) -> None:
+def test_a_users_label_on_a_child_survives(fleet: ModelNamespace, operator: OperatorProcess) -> None:
     fleet.apply("labelled")
     fleet.settled("labelled")
 
@@ -138,7 +72,9 @@ def test_a_users_label_on_a_child_survives(fleet: Fleet, operator: OperatorProce
     assert fleet.get("service", "labelled")["metadata"]["labels"]["team"] == "search"
 
 
-def test_an_edit_of_what_the_operator_names_is_put_back(fleet: Fleet, operator: OperatorProcess) -> None:
+def test_an_edit_of_what_the_operator_names_is_put_back(
+    fleet: ModelNamespace, operator: OperatorProcess
+) -> None:
     fleet.apply("edited")
     fleet.settled("edited")
 
@@ -148,7 +84,7 @@ def test_an_edit_of_what_the_operator_names_is_put_back(fleet: Fleet, operator: 
 
 
 @pytest.mark.parametrize("kind", ["service", "deployment", "poddisruptionbudget", "networkpolicy"])
-def test_a_deleted_child_comes_back(fleet: Fleet, operator: OperatorProcess, kind: str) -> None:
+def test_a_deleted_child_comes_back(fleet: ModelNamespace, operator: OperatorProcess, kind: str) -> None:
     fleet.apply("robbed")
     fleet.settled("robbed")
     before = fleet.get(kind, "robbed")["metadata"]["uid"]
@@ -161,3 +97,125 @@ def test_a_deleted_child_comes_back(fleet: Fleet, operator: OperatorProcess, kin
             and fleet.children("robbed")[fleet.get(kind, "robbed")["kind"]]["metadata"]["uid"] != before
         )
     )
+
+
+def test_a_users_scale_moves_the_fleet_and_the_status(
+    fleet: ModelNamespace, operator: OperatorProcess
+) -> None:
+    fleet.apply("scaled")
+    fleet.settled("scaled")
+
+    fleet.kubectl("scale", "modeldeployment", "scaled", "--replicas=3")
+
+    eventually(lambda: fleet.get("deployment", "scaled")["spec"]["replicas"] == 3)
+    eventually(lambda: fleet.get("modeldeployment", "scaled")["status"]["readySummary"] == "0/3")
+
+
+def test_a_suspended_deployment_has_no_replicas_and_says_so(
+    fleet: ModelNamespace, operator: OperatorProcess
+) -> None:
+    fleet.apply("asleep", suspend=True)
+
+    eventually(lambda: fleet.has("asleep", "Ready", "False", "Suspended"))
+
+    assert fleet.get("deployment", "asleep")["spec"]["replicas"] == 0
+    assert fleet.has("asleep", "Stalled", "False")
+    fleet.apply("asleep", suspend=False)
+    eventually(lambda: fleet.get("deployment", "asleep")["spec"]["replicas"] == 1)
+
+
+def test_a_deleted_deployment_takes_its_objects_along(
+    fleet: ModelNamespace, operator: OperatorProcess
+) -> None:
+    fleet.apply("passing")
+    fleet.settled("passing")
+
+    fleet.delete("passing")
+
+    eventually(lambda: not fleet.children("passing"), 30)
+
+
+def test_a_refused_object_stalls_its_deployment_and_no_other(
+    fleet: ModelNamespace, operator: OperatorProcess
+) -> None:
+    fleet.apply("refused", podTemplate={"spec": {"containers": [{"name": "sidecar"}]}})
+    fleet.apply("beside-it")
+
+    fleet.settled("beside-it")
+    stalled = eventually(lambda: fleet.has("refused", "Stalled", "True", "ObjectRefused"))
+
+    assert "containers[1].image" in stalled["message"]
+    assert "Deployment" not in fleet.children("refused")
+    assert "Service" in fleet.children("refused")
+    fleet.apply("refused")
+    eventually(lambda: fleet.has("refused", "Stalled", "False"))
+    fleet.settled("refused")
+
+
+def test_what_this_release_cannot_do_is_said(fleet: ModelNamespace, operator: OperatorProcess) -> None:
+    fleet.apply("unsupported", accelerator={"count": 2})
+
+    stalled = eventually(lambda: fleet.has("unsupported", "Stalled", "True", "UnsupportedSpec"))
+
+    assert "spec.accelerator.count" in stalled["message"]
+
+
+def test_a_foreign_object_of_the_same_name_is_left_alone(
+    fleet: ModelNamespace, operator: OperatorProcess
+) -> None:
+    fleet.kubectl("create", "service", "clusterip", "foreign", "--tcp=80")
+    before = fleet.get("service", "foreign")["metadata"]["resourceVersion"]
+
+    fleet.apply("foreign")
+    stalled = eventually(lambda: fleet.has("foreign", "Stalled", "True", "ObjectConflict"))
+
+    assert "Service foreign" in stalled["message"]
+    assert fleet.get("service", "foreign")["metadata"]["resourceVersion"] == before
+    fleet.kubectl("delete", "service", "foreign")
+    fleet.kubectl("annotate", "modeldeployment", "foreign", "example.com/again=1")
+    eventually(lambda: fleet.has("foreign", "Stalled", "False"))
+
+
+def test_a_name_belongs_to_the_older_deployment_until_it_goes(
+    fleet: ModelNamespace, operator: OperatorProcess
+) -> None:
+    source = {"catalog": {"name": "smollm2-135m-instruct"}}
+    fleet.apply("older", model={"servedNames": ["shared"], "source": source})
+    time.sleep(1.1)  # creation times are whole seconds
+    fleet.apply("younger", model={"servedNames": ["shared"], "source": source})
+
+    taken = eventually(lambda: fleet.has("younger", "NameAccepted", "False", "NameTaken"))
+    assert f"{fleet.namespace}/older" in taken["message"]
+    assert eventually(lambda: fleet.has("older", "NameAccepted", "True"))
+
+    fleet.delete("older")
+    eventually(lambda: fleet.has("younger", "NameAccepted", "True"))
+
+
+def test_kubectl_waits_for_conditions(fleet: ModelNamespace, operator: OperatorProcess) -> None:
+    fleet.apply("waited-for")
+
+    fleet.kubectl("wait", "--for=condition=NameAccepted", "modeldeployment/waited-for", "--timeout=20s")
+    shown = fleet.kubectl("get", "mdep", "waited-for")
+
+    assert "0/1" in shown
+
+
+def test_trouble_becomes_an_event(fleet: ModelNamespace, operator: OperatorProcess) -> None:
+    fleet.apply("eventful", accelerator={"count": 2})
+
+    def events() -> list[str]:
+        selector = "--field-selector=regarding.name=eventful"
+        items = fleet.get("events.events.k8s.io", selector)["items"]
+        return [item["reason"] for item in items]
+
+    assert eventually(events) == ["UnsupportedSpec"]
+    assert "UnsupportedSpec" in fleet.kubectl("describe", "modeldeployment", "eventful")
+
+
+def test_metrics_and_probes_speak_for_the_process(fleet: ModelNamespace, operator: OperatorProcess) -> None:
+    assert operator.get("/livez").status_code == 200
+    assert operator.metric("warmfleet_operator_leader") == 1
+    assert operator.metric("warmfleet_operator_writes_total", kind="Service", verb="apply") > 0
+    assert operator.metric("warmfleet_operator_objects", kind="ModelDeployment") > 0
+    assert operator.metric("process_resident_memory_bytes") < 150 * 2**20
