@@ -1,6 +1,8 @@
-"""A user's overlay over what the operator made: maps merge, null deletes, known lists merge by key.
+"""A user's overlay over what the operator made: maps merge, known lists merge by key, null removes.
 
-Like Kubernetes' strategic merge patch, without its directives. Nothing given is changed.
+Like Kubernetes' strategic merge patch, with its directives `$patch: delete` and `$patch: replace` in a map or
+in an item of a list that merges: plain `kubectl apply` drops nulls before anybody sees them. Nothing given
+is changed.
 """
 
 import copy
@@ -29,16 +31,22 @@ _APPENDED: Final = frozenset({"tolerations"})
 """Lists whose items have none: new ones follow. All other lists are replaced."""
 
 
+_DIRECTIVE: Final = "$patch"
+_DELETE: Final = "delete"
+_REPLACE: Final = "replace"
+
+
 def merge(base: Mapping[str, Any], overlay: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     """`base` with `overlay` over it, a new value.
 
     Args:
         base: what is there.
-        overlay: what is asked for; a field that is None is removed.
+        overlay: what is asked for; a field that is None, or a map with `$patch: delete`, is removed.
         path: where both stand in the manifest; for errors.
 
     Raises:
-        OverlayError: a list item lacks the field that identifies it, or a value has the wrong shape.
+        OverlayError: a list item lacks the field that identifies it or names one twice, a value has the
+            wrong shape, or a directive is unknown.
     """
     return _merge_maps(base, overlay, path, 0)
 
@@ -46,13 +54,22 @@ def merge(base: Mapping[str, Any], overlay: Mapping[str, Any], path: str = "") -
 def _merge_maps(base: Mapping[str, Any], overlay: Mapping[str, Any], path: str, depth: int) -> dict[str, Any]:
     if depth > MAX_DEPTH:
         raise OverlayError(path[:200], f"nested more than {MAX_DEPTH} levels deep")
-    merged = copy.deepcopy(dict(base))
+    merged = {} if overlay.get(_DIRECTIVE) == _REPLACE else copy.deepcopy(dict(base))
     for name, value in overlay.items():
-        if value is None:
+        if name == _DIRECTIVE:
+            if value not in {_DELETE, _REPLACE}:
+                where = f"{path}.{name}" if path else name
+                raise OverlayError(where, f"expected {_DELETE} or {_REPLACE}")
+            continue
+        if _removes(value):
             merged.pop(name, None)
             continue
         merged[name] = _merge_values(merged.get(name), value, f"{path}.{name}" if path else name, depth + 1)
     return merged
+
+
+def _removes(value: object) -> bool:
+    return value is None or (isinstance(value, Mapping) and value.get(_DIRECTIVE) == _DELETE)
 
 
 def _merge_values(base: object, value: object, path: str, depth: int) -> object:
@@ -81,13 +98,19 @@ def _merge_lists(
     base: list[dict[str, Any]], overlay: list[dict[str, Any]], key: str, path: str, depth: int
 ) -> list[dict[str, Any]]:
     merged = copy.deepcopy(base)
+    named: set[str | int] = set()
     for i, item in enumerate(overlay):
         identity = item.get(key)
         if not isinstance(identity, (str, int)):
             raise OverlayError(f"{path}[{i}]", f"needs {key}, by which it merges")
+        if identity in named:
+            raise OverlayError(f"{path}[{i}]", f"names the {key} {identity} a second time")
+        named.add(identity)
         place = next((j for j, known in enumerate(merged) if known.get(key) == identity), None)
         where = f"{path}[{identity}]"
-        if place is None:
+        if _removes(item):
+            merged = [known for known in merged if known.get(key) != identity]
+        elif place is None:
             merged.append(_merge_maps({}, item, where, depth))
         else:
             merged[place] = _merge_maps(merged[place], item, where, depth)

@@ -6,6 +6,8 @@ from itertools import pairwise
 
 import pytest
 
+from warmfleet_operator.desired.objects import desired_objects
+from warmfleet_operator.desired.observed import ObservedDeployment
 from warmfleet_testing.control_plane import ControlPlane, KubectlError
 from warmfleet_testing.desired_specs import (
     EXAMPLES,
@@ -13,8 +15,11 @@ from warmfleet_testing.desired_specs import (
     FROM_AN_IMAGE,
     GPU_FROM_THE_HUB_ON_A_CLAIM,
     MINIMAL,
+    SETTINGS,
     desired,
+    manifest,
 )
+from warmfleet_testing.model_deployment_api import served_model_deployments
 
 RESTRICTED = "desired-restricted"
 LEVELS = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
@@ -125,3 +130,25 @@ def test_any_source_can_become_any_other(control_plane, namespace):
         assert bool(found["spec"]["template"]["spec"].get("initContainers")) == bool(
             deployment["spec"]["template"]["spec"].get("initContainers")
         )
+
+
+@pytest.fixture(scope="module")
+def model_deployments(control_plane):
+    with served_model_deployments(control_plane, "desired-resources") as served:
+        yield served
+
+
+def test_an_overlay_that_removes_survives_kubectl_apply(control_plane, model_deployments):
+    overlay = {
+        "spec": {
+            "volumes": [{"name": "model", "$patch": "replace", "emptyDir": {"medium": "Memory"}}],
+            "topologySpreadConstraints": [{"topologyKey": "kubernetes.io/hostname", "$patch": "delete"}],
+        }
+    }
+    applied = manifest({**MINIMAL, "podTemplate": overlay}, "removing", model_deployments.namespace)
+    control_plane.kubectl("apply", "-f", "-", input=json.dumps(applied))
+    stored = control_plane.get("modeldeployment", "removing", "-n", model_deployments.namespace)
+    children = desired_objects(ObservedDeployment.from_object(stored), SETTINGS)
+    (pod,) = [child["spec"]["template"]["spec"] for child in children if child["kind"] == "Deployment"]
+    assert pod["volumes"][0] == {"name": "model", "emptyDir": {"medium": "Memory"}}
+    assert pod["topologySpreadConstraints"] == []

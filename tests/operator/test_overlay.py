@@ -11,13 +11,17 @@ from warmfleet_operator.overlay import MAX_DEPTH, merge
 from warmfleet_testing.desired_specs import GPU_FROM_THE_HUB_ON_A_CLAIM, MINIMAL, pod_template
 from warmfleet_testing.pod_security import violations
 
+PATCH = "$patch"
 SCALARS = st.integers(-3, 3) | st.booleans() | st.sampled_from(["", "a", "b"])
 NAMED = st.fixed_dictionaries(
     {"name": st.sampled_from("abc")}, optional={"value": st.none() | SCALARS, "image": SCALARS}
 )
+DIRECTED = st.fixed_dictionaries(
+    {"name": st.sampled_from("abc"), PATCH: st.sampled_from(["delete", "replace"])}, optional={"x": SCALARS}
+)
 
 
-def trees(leaf):
+def trees(leaf, items=NAMED):
     """Maps with nested maps, lists that merge, lists that append and lists that replace."""
     return st.recursive(
         st.fixed_dictionaries({}, optional={"x": leaf, "y": leaf, "args": st.lists(SCALARS, max_size=3)}),
@@ -26,8 +30,9 @@ def trees(leaf):
             optional={
                 "spec": inner,
                 "metadata": inner,
-                "containers": st.lists(NAMED, max_size=3, unique_by=lambda item: item["name"]),
-                "env": st.lists(NAMED, max_size=3),
+                "containers": st.lists(items, max_size=3, unique_by=lambda item: item["name"]),
+                "env": st.lists(items, max_size=3, unique_by=lambda item: item["name"]),
+                "volume": items,
                 "tolerations": st.lists(st.fixed_dictionaries({"key": st.sampled_from("ab")}), max_size=3),
                 "z": leaf,
             },
@@ -43,7 +48,7 @@ def without_nulls(value):
 
 
 BASES = trees(SCALARS).map(without_nulls)
-OVERLAYS = trees(st.none() | SCALARS)
+OVERLAYS = trees(st.none() | SCALARS, NAMED | DIRECTED)
 
 
 @settings(max_examples=300, deadline=None)
@@ -73,15 +78,16 @@ def test_fields_that_are_not_named_stay(base, overlay):
     for name in base.keys() - overlay.keys():
         assert merged[name] == base[name]
     for name, value in overlay.items():
-        assert (name in merged) == (value is not None)
+        removed = value is None or (isinstance(value, dict) and value.get(PATCH) == "delete")
+        assert (name in merged) == (not removed)
 
 
 @settings(max_examples=200, deadline=None)
 @given(OVERLAYS)
-def test_over_nothing_an_overlay_leaves_itself_without_nulls_and_doubles(overlay):
+def test_no_null_and_no_directive_gets_into_the_result(overlay):
     def no_null(value):
         if isinstance(value, dict):
-            return all(item is not None and no_null(item) for item in value.values())
+            return PATCH not in value and all(item is not None and no_null(item) for item in value.values())
         return all(map(no_null, value)) if isinstance(value, list) else True
 
     assert no_null(merge({}, overlay))
@@ -105,6 +111,12 @@ def test_over_nothing_an_overlay_leaves_itself_without_nulls_and_doubles(overlay
             {"volumes": [{"name": "model", "emptyDir": None, "hostPath": {"path": "/x"}}]},
             {"volumes": [{"name": "model", "hostPath": {"path": "/x"}}]},
         ),
+        (
+            {"volumes": [{"name": "model", "emptyDir": {}}, {"name": "tmp"}]},
+            {"volumes": [{"name": "model", PATCH: "replace", "image": {}}, {"name": "tmp", PATCH: "delete"}]},
+            {"volumes": [{"name": "model", "image": {}}]},
+        ),
+        ({"a": {"b": 1}, "c": {"d": 1}}, {"a": {PATCH: "replace"}, "c": {PATCH: "delete"}}, {"a": {}}),
         ({"tolerations": [{"key": "a"}]}, {"tolerations": [{"key": "a"}, {"key": "b"}]}, None),
         ({"args": ["1", "2"]}, {"args": ["3"]}, {"args": ["3"]}),
         ({"a": {"b": 1, "c": 2}}, {"a": {"b": None}}, {"a": {"c": 2}}),
@@ -122,6 +134,8 @@ def test_lists_merge_by_key_append_or_are_replaced(base, overlay, merged):
         ({"containers": "engine"}, "spec.containers"),
         ({"env": ["A=b"]}, "spec.env[0]"),
         ({"tolerations": [3]}, "spec.tolerations[0]"),
+        ({"env": [{"name": "a"}, {"name": "a", PATCH: "delete"}]}, "spec.env[1]"),
+        ({"a": {PATCH: "merge"}}, "spec.a.$patch"),
     ],
 )
 def test_what_cannot_be_merged_is_named(overlay, field):
@@ -196,6 +210,13 @@ def test_a_sidecar_is_restricted_unless_it_says_otherwise_itself():
     contexts = {container["name"]: container["securityContext"] for container in pod["containers"]}
     assert "readOnlyRootFilesystem" not in contexts["sidecar"]
     assert contexts["own"]["capabilities"]["add"] == ["NET_BIND_SERVICE"]
+
+
+def test_a_replaced_security_context_of_the_pod_stays_restricted():
+    overlay = {"spec": {"securityContext": {PATCH: "replace", "runAsUser": 7}}}
+    pod = overlaid(overlay, GPU_FROM_THE_HUB_ON_A_CLAIM, "Job")["spec"]
+    assert list(violations(pod)) == []
+    assert pod["securityContext"].keys() == {"runAsNonRoot", "seccompProfile", "runAsUser"}
 
 
 def test_what_is_said_of_every_pod_and_of_the_fetch_reaches_the_job():

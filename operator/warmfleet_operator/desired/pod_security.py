@@ -31,9 +31,9 @@ def container_security_context() -> Manifest:
     return {**copy.deepcopy(_CONTAINER), "readOnlyRootFilesystem": True}
 
 
-def restrict_containers(pod_spec: Mapping[str, Any]) -> Manifest:
-    """The pod with restricted defaults under the context of every container that says nothing itself."""
-    restricted = dict(pod_spec)
+def restricted_pod(pod_spec: Mapping[str, Any]) -> Manifest:
+    """The pod with restricted defaults where neither it nor its containers say anything themselves."""
+    restricted = {**pod_spec, "securityContext": merge(_POD, pod_spec.get("securityContext") or {})}
     for kind in ("initContainers", "containers"):
         if kind in restricted:
             restricted[kind] = [

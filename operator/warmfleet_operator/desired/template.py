@@ -7,7 +7,7 @@ from warmfleet_contracts.names import ENGINE_CONTAINER, GROUP, MODEL_FETCH_CONTA
 from warmfleet_operator.desired.errors import OverlayError
 from warmfleet_operator.desired.metadata import Manifest
 from warmfleet_operator.desired.observed import ObservedDeployment
-from warmfleet_operator.desired.pod_security import restrict_containers
+from warmfleet_operator.desired.pod_security import restricted_pod
 from warmfleet_operator.overlay import merge
 
 _FIELD: Final = "spec.podTemplate"
@@ -24,7 +24,7 @@ def overlaid(template: Manifest, observed: ObservedDeployment) -> Manifest:
     """
     merged = merge(template, _overlay(observed), _FIELD)
     _require_own(template, merged)
-    return {**merged, "spec": restrict_containers(merged["spec"])}
+    return {**merged, "spec": restricted_pod(merged["spec"])}
 
 
 def overlaid_job(template: Manifest, observed: ObservedDeployment) -> Manifest:
@@ -44,7 +44,7 @@ def overlaid_job(template: Manifest, observed: ObservedDeployment) -> Manifest:
         partial["containers"] = containers
     merged = merge(template, {"spec": partial}, _FIELD)
     _require_own_variables(template, merged)
-    return {**merged, "spec": restrict_containers(merged["spec"])}
+    return {**merged, "spec": restricted_pod(merged["spec"])}
 
 
 def _overlay(observed: ObservedDeployment) -> dict[str, Any]:

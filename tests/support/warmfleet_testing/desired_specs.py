@@ -190,12 +190,15 @@ _OVERLAYS = st.fixed_dictionaries(
                         optional={
                             "image": _WORDS,
                             "env": st.lists(
-                                st.fixed_dictionaries({"name": _WORDS, "value": _WORDS}), max_size=2
+                                st.fixed_dictionaries({"name": _WORDS, "value": _WORDS}),
+                                max_size=2,
+                                unique_by=lambda variable: variable["name"],
                             ),
                             "securityContext": st.sampled_from([{}, {"runAsUser": 1000}]),
                         },
                     ),
                     max_size=2,
+                    unique_by=lambda container: container["name"],
                 ),
                 "securityContext": st.sampled_from([{}, {"fsGroup": 3000}, {"fsGroup": None}]),
                 "tolerations": st.lists(st.fixed_dictionaries({"key": _WORDS}), max_size=2),
