@@ -7,6 +7,7 @@ import yaml
 
 from warmfleet_contracts import names
 from warmfleet_operator.settings import parse_settings as parse_operator
+from warmfleet_router.settings import parse_settings as parse_router
 from warmfleet_testing.chart_render import CASES, CHART, REGISTRY, REPOSITORY, case_values, render
 from warmfleet_testing.pod_security import violations
 
@@ -121,6 +122,34 @@ def test_the_operator_takes_its_flags(case):
     assert settings.network_policies_enabled == bool(rendered.of_kind("NetworkPolicy"))
     assert settings.create_root_secret == (case != "everything")
     assert settings.default_resources["requests"] == {"cpu": "250m", "memory": "1Gi"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_router_takes_its_flags(case, tmp_path):
+    values = case_values(case)
+    rendered = render(values, name="llm", namespace="prod")
+    (deployment,) = [
+        item for item in rendered.of_kind("Deployment") if item["metadata"]["name"].endswith("router")
+    ]
+    (router,) = deployment["spec"]["template"]["spec"]["containers"]
+    keys = tmp_path / "keys.json"
+    keys.write_text('{"version": 1, "tenants": [], "keys": []}', encoding="utf-8")
+    uid = "0f0c1c1e-5d3b-4c43-9a51-0123456789ab"
+    args = [
+        text.replace("$(WARMFLEET_POD_UID)", uid).replace("/etc/warmfleet/keys/keys.json", str(keys))
+        for text in router["args"]
+    ]
+    environment = {item["name"]: item.get("value", "5a" * 32) for item in router["env"]}
+    settings = parse_router(args, environment)
+    assert settings.router_id == uid
+    assert settings.host == "0.0.0.0"
+    assert settings.port == names.ROUTER_PORT
+    scope, namespaces = values.get("rbac", {}).get("scope"), values.get("rbac", {}).get("namespaces", [])
+    watched = settings.cluster.namespaces
+    assert set(watched) == (set() if scope == "Cluster" else {"prod", *namespaces})
+    asks_for_keys = values.get("router", {}).get("auth", {}).get("mode") == "Keys"
+    assert settings.allow_anonymous != asks_for_keys
+    assert (settings.keys_path is not None) == asks_for_keys
 
 
 def test_everything_that_models_are_fetched_through_reaches_the_operator():
