@@ -1,0 +1,560 @@
+"""Process nodes do what a kubelet does, as a real API server, scheduler and controllers see it."""
+
+import base64
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from warmfleet_devcluster.certificates import CertificateAuthority
+from warmfleet_testing.cluster import DevCluster, eventually
+from warmfleet_testing.control_plane import KubectlError
+
+IMAGE = f"registry.devcluster.local/warmfleet/warmfleet-worker-cpu:{version('warmfleet')}"
+WEB = "exec python -m http.server 8000 --directory /etc"
+
+
+@pytest.fixture
+def pods(cluster: DevCluster, request: pytest.FixtureRequest) -> Iterator["Pods"]:
+    """The test's own namespace."""
+    name = request.node.originalname.replace("_", "-")[5:60].strip("-")
+    cluster.kubectl("create", "namespace", name)
+    eventually(lambda: "default" in cluster.kubectl("-n", name, "get", "serviceaccounts", "-o", "name"))
+    yield Pods(cluster, name)
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    cluster.kubectl("-n", name, "delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
+
+
+class Pods:
+    """One namespace of the cluster."""
+
+    def __init__(self, cluster: DevCluster, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+
+    def kubectl(self, *args: str, **more: Any) -> str:
+        return self.cluster.kubectl("-n", self.namespace, *args, **more)
+
+    def apply(self, *manifests: dict[str, Any]) -> None:
+        listed = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
+        self.kubectl("apply", "-f", "-", input=json.dumps(listed))
+
+    def get(self, kind: str, name: str) -> Any:
+        return self.cluster.get("-n", self.namespace, kind, name)
+
+    def state(self, name: str) -> dict[str, Any]:
+        """State of the pod's first container; empty before the node has seen it."""
+        statuses = self.get("pod", name)["status"].get("containerStatuses", [{}])
+        return statuses[0].get("state", {})
+
+    def waiting(self, name: str) -> str:
+        return self.state(name).get("waiting", {}).get("reason", "")
+
+    def ready(self, name: str, *, seconds: float = 20) -> None:
+        self.kubectl("wait", "--for=condition=Ready", f"pod/{name}", f"--timeout={seconds:g}s")
+
+    def phase(self, name: str) -> str:
+        return self.get("pod", name)["status"].get("phase", "")
+
+    def sh(self, name: str, script: str) -> str:
+        return self.kubectl("exec", name, "-c", "main", "--", "sh", "-c", script)
+
+    def gone(self, name: str) -> bool:
+        return self.kubectl("get", "pod", name, "--ignore-not-found", "-o", "name") == ""
+
+
+def main(script: str, **fields: Any) -> dict[str, Any]:
+    return {"name": "main", "image": IMAGE, "command": ["sh", "-c", script], **fields}
+
+
+def pod(name: str, *containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {"terminationGracePeriodSeconds": 1, "containers": list(containers), **spec},
+    }
+
+
+def deployment(name: str, replicas: int, container: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    template = pod(name, container, **spec)
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": template["metadata"], "spec": template["spec"]},
+        },
+    }
+
+
+def secret(name: str, **texts: str) -> dict[str, Any]:
+    data = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
+
+
+def get(url: str) -> int:
+    with urllib.request.urlopen(url, timeout=10) as response:
+        return len(response.read())
+
+
+def test_a_deployment_becomes_available_and_rolls_over_to_its_next_revision(pods: Pods) -> None:
+    probe = {"httpGet": {"path": "/hosts", "port": "http"}, "periodSeconds": 1}
+    web = main(WEB, ports=[{"name": "http", "containerPort": 8000}], readinessProbe=probe)
+    pods.apply(deployment("web", 2, web))
+    pods.kubectl("rollout", "status", "deployment/web", "--timeout=30s")
+    first = {item["metadata"]["name"] for item in pods.cluster.get("-n", pods.namespace, "pods")["items"]}
+
+    pods.kubectl("set", "env", "deployment/web", "REVISION=2")
+    pods.kubectl("rollout", "status", "deployment/web", "--timeout=30s")
+
+    def current() -> set[str]:
+        return {item["metadata"]["name"] for item in pods.cluster.get("-n", pods.namespace, "pods")["items"]}
+
+    assert not eventually(current, lambda names: len(names) == 2 and not names & first) & first
+    for item in pods.cluster.get("-n", pods.namespace, "pods")["items"]:
+        assert item["status"]["podIP"].startswith("10.244.")
+        assert item["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def test_a_container_finds_its_environment_volumes_and_rights_as_its_manifest_says(pods: Pods) -> None:
+    resources = {"limits": {"memory": "64Mi"}, "requests": {"cpu": "10m"}}
+    container = main(
+        "exec sleep 60",
+        env=[
+            {"name": "UID_", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+            {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "k"}}},
+            {
+                "name": "MEM",
+                "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}},
+            },
+            {"name": "BOTH", "value": "$(KEY)-$(IP)"},
+        ],
+        envFrom=[{"configMapRef": {"name": "map"}}],
+        resources=resources,
+        workingDir="/work",
+        volumeMounts=[
+            {"name": "keys", "mountPath": "/keys"},
+            {"name": "map", "mountPath": "/map", "readOnly": True},
+            {"name": "disk", "mountPath": "/disk"},
+            {"name": "memory", "mountPath": "/memory"},
+            {"name": "labels", "mountPath": "/labels"},
+            {"name": "disk", "mountPath": "/sub", "subPath": "inner"},
+            {"name": "claim", "mountPath": "/claim"},
+        ],
+        securityContext={
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    )
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "claim"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}},
+    }
+    config = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "map"},
+        "data": {"FROM_MAP": "yes"},
+    }
+    pods.apply(
+        secret("keys", k="v1"),
+        config,
+        claim,
+        pod(
+            "rich",
+            container,
+            securityContext={
+                "runAsNonRoot": True,
+                "fsGroup": 4000,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            volumes=[
+                {"name": "keys", "secret": {"secretName": "keys", "items": [{"key": "k", "path": "deep/k"}]}},
+                {"name": "map", "configMap": {"name": "map"}},
+                {"name": "disk", "emptyDir": {}},
+                {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+                {
+                    "name": "labels",
+                    "downwardAPI": {"items": [{"path": "l", "fieldRef": {"fieldPath": "metadata.labels"}}]},
+                },
+                {"name": "claim", "persistentVolumeClaim": {"claimName": "claim"}},
+            ],
+        ),
+    )
+    pods.ready("rich")
+    status = pods.get("pod", "rich")
+    uid, ip, node = status["metadata"]["uid"], status["status"]["podIP"], status["spec"]["nodeName"]
+    said = pods.sh("rich", "echo $UID_ $IP $NODE $KEY $MEM $BOTH $FROM_MAP; pwd; id -u; id -G; hostname")
+    assert said.split() == [
+        uid,
+        ip,
+        node,
+        "v1",
+        "64",
+        f"v1-{ip}",
+        "yes",
+        "/work",
+        "65532",
+        "0",
+        "4000",
+        "rich",
+    ]
+    assert pods.sh("rich", "cat /keys/deep/k /labels/l; stat -c %T -f /memory; stat -c %a:%g /disk") == (
+        'v1app="rich"tmpfs\n2777:4000\n'
+    )
+    assert pods.sh(
+        "rich", "echo 1 > /sub/x; cat /disk/inner/x; echo 2 > /claim/x; grep CapBnd /proc/1/status"
+    ) == ("1\nCapBnd:\t0000000000000000\n")
+    for place in ("/x", "/map/x", "/keys/x", "/proc/sys/kernel/hostname"):
+        with pytest.raises(KubectlError):
+            pods.sh("rich", f"echo 1 > {place}")
+    assert "v1" in pods.sh("rich", "cat /proc/1/environ")
+    # Nothing of the machine's processes is to be seen.
+    assert int(pods.sh("rich", "ls /proc | grep -c '^[0-9]*$'")) < 8
+
+    pods.apply(secret("keys", k="v2"))
+    eventually(lambda: pods.sh("rich", "cat /keys/deep/k"), "v2")
+
+
+def test_a_pods_token_is_known_to_the_api_server(pods: Pods) -> None:
+    script = (
+        "import json, os, ssl, urllib.request\n"
+        "folder = '/var/run/secrets/kubernetes.io/serviceaccount/'\n"
+        "host = os.environ['KUBERNETES_SERVICE_HOST']\n"
+        "token = open(folder + 'token').read()\n"
+        "headers = {'Authorization': f'Bearer {token}', 'Content-Type': 'application/json'}\n"
+        "asked = {'apiVersion': 'authentication.k8s.io/v1', 'kind': 'SelfSubjectReview'}\n"
+        "url = f'https://{host}/apis/authentication.k8s.io/v1/selfsubjectreviews'\n"
+        "request = urllib.request.Request(url, json.dumps(asked).encode(), headers)\n"
+        "trust = ssl.create_default_context(cafile=folder + 'ca.crt')\n"
+        "answer = urllib.request.urlopen(request, context=trust)\n"
+        "print(json.load(answer)['status']['userInfo']['username'], open(folder + 'namespace').read())\n"
+    )
+    container = {"name": "main", "image": IMAGE, "command": ["python", "-c", script]}
+    pods.apply(pod("asks", container, restartPolicy="Never"))
+    eventually(lambda: pods.phase("asks"), "Succeeded")
+    name = pods.namespace
+    assert pods.kubectl("logs", "asks").split() == [f"system:serviceaccount:{name}:default", name]
+
+
+def test_probes_gate_traffic_restart_and_leave_a_slow_starter_alone(pods: Pods) -> None:
+    def probe(command: str, **timing: int) -> dict[str, Any]:
+        return {"exec": {"command": ["sh", "-c", command]}, "periodSeconds": 1, **timing}
+
+    pods.apply(
+        pod("gated", main("exec sleep 60", readinessProbe=probe("test -e /tmp/go", failureThreshold=1))),
+        pod(
+            "dying",
+            main(
+                "touch /tmp/ok; trap 'exit 0' TERM; sleep 60 & wait",
+                livenessProbe=probe("test -e /tmp/ok", failureThreshold=1),
+            ),
+        ),
+        pod(
+            "slow",
+            main(
+                "sleep 3; touch /tmp/up; exec sleep 60",
+                startupProbe=probe("test -e /tmp/up", failureThreshold=30),
+                livenessProbe=probe("test -e /tmp/up", failureThreshold=1),
+            ),
+        ),
+        pod("tcp", main(WEB, readinessProbe={"tcpSocket": {"port": 8000}, "periodSeconds": 1})),
+    )
+    eventually(lambda: "running" in pods.state("gated"))
+    condition = pods.get("pod", "gated")["status"]["conditions"]
+    assert {c["type"]: c["status"] for c in condition}["Ready"] == "False"
+    pods.sh("gated", "touch /tmp/go")
+    pods.ready("gated")
+    pods.sh("gated", "rm /tmp/go")
+    pods.kubectl("wait", "--for=condition=Ready=False", "pod/gated", "--timeout=10s")
+
+    pods.ready("tcp")
+    pods.ready("dying")
+    pods.sh("dying", "rm /tmp/ok")
+    status = eventually(
+        lambda: pods.get("pod", "dying")["status"]["containerStatuses"][0], lambda s: s["restartCount"] == 1
+    )
+    assert status["lastState"]["terminated"]["exitCode"] == 0
+    pods.ready("slow")
+    assert pods.get("pod", "slow")["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def test_what_keeps_a_container_from_running_is_said_in_its_status(pods: Pods) -> None:
+    needs = {"name": "A", "valueFrom": {"secretKeyRef": {"name": "later", "key": "k"}}}
+    pods.apply(
+        pod("crashes", main("echo run; echo why > /dev/termination-log; exit 3")),
+        pod("no-image", {"name": "main", "image": "registry.devcluster.local/none:1"}),
+        pod("no-secret", main("exec sleep 60", env=[needs])),
+        pod("no-volume", main("exec sleep 60", volumeMounts=[{"name": "v", "mountPath": "/v"}]),
+            volumes=[{"name": "v", "secret": {"secretName": "later"}}]),
+        pod("root", main("true", securityContext={"runAsUser": 0, "runAsNonRoot": True})),
+        pod("no-program", {"name": "main", "image": IMAGE, "command": ["/none"]}, restartPolicy="Never"),
+    )  # fmt: skip
+    eventually(lambda: pods.waiting("crashes"), "CrashLoopBackOff")
+    status = pods.get("pod", "crashes")["status"]["containerStatuses"][0]
+    assert "back-off 10s restarting failed container=main" in status["state"]["waiting"]["message"]
+    assert status["restartCount"] == 1
+    assert (status["lastState"]["terminated"]["exitCode"], status["lastState"]["terminated"]["reason"]) == (
+        3,
+        "Error",
+    )
+    assert status["lastState"]["terminated"]["message"] == "why\n"
+    assert pods.phase("crashes") == "Running"
+    assert pods.kubectl("logs", "crashes", "--previous") == "run\n"
+
+    assert eventually(lambda: pods.waiting("no-image")) in ("ErrImagePull", "ImagePullBackOff")
+    assert "registry.devcluster.local/none:1" in pods.state("no-image")["waiting"]["message"]
+    eventually(lambda: pods.waiting("no-image"), "ImagePullBackOff")
+    assert eventually(lambda: pods.waiting("no-secret")) == "CreateContainerConfigError"
+    assert pods.state("no-secret")["waiting"]["message"] == 'secret "later" not found'
+    assert pods.waiting("no-volume") == "ContainerCreating"
+    assert eventually(lambda: pods.waiting("root")) == "CreateContainerConfigError"
+    eventually(lambda: pods.phase("no-program"), "Failed")
+    assert pods.state("no-program")["terminated"]["reason"] == "StartError"
+
+    pods.apply(secret("later", k="v"))
+    pods.ready("no-secret")
+    pods.ready("no-volume")
+
+
+def test_logs_can_be_followed_cut_and_dated(pods: Pods) -> None:
+    pods.apply(
+        pod(
+            "talks",
+            main("for i in 1 2 3; do echo out $i; echo err $i >&2; done; sleep 1; echo end"),
+            restartPolicy="Never",
+        )
+    )
+    eventually(lambda: "running" in pods.state("talks"))
+    followed = pods.kubectl("logs", "talks", "--follow")
+    assert sorted(followed.splitlines()) == ["end", "err 1", "err 2", "err 3", "out 1", "out 2", "out 3"]
+    assert pods.kubectl("logs", "talks", "--tail=1") == "end\n"
+    assert pods.kubectl("logs", "talks", "--limit-bytes=3", "--tail=1") == "end"
+    dated = pods.kubectl("logs", "talks", "--timestamps", "--tail=1").split()
+    assert dated[1] == "end"
+    assert dated[0].endswith("Z")
+    assert pods.kubectl("logs", "talks", "--since-time=2100-01-01T00:00:00Z") == ""
+
+
+def test_a_command_inside_a_container_has_its_streams_and_its_exit_code(pods: Pods) -> None:
+    pods.apply(pod("host", main("exec sleep 60")))
+    pods.ready("host")
+    assert pods.kubectl("exec", "-i", "host", "--", "cat", input="hello") == "hello"
+    assert len(pods.sh("host", "head -c 1000000 /dev/zero | tr '\\0' x")) == 1_000_000
+    with pytest.raises(KubectlError, match="exit code 7"):
+        pods.sh("host", "exit 7")
+    with pytest.raises(KubectlError, match="/none"):
+        pods.kubectl("exec", "host", "--", "/none")
+
+
+def test_ports_are_forwarded_for_many_connections_at_a_time(pods: Pods) -> None:
+    serve = "head -c 3000000 /dev/zero > /tmp/zeros; exec python -m http.server 8000 -d /tmp"
+    probe = {"tcpSocket": {"port": 8000}, "periodSeconds": 1}
+    pods.apply(pod("web", main(serve, readinessProbe=probe)))
+    pods.ready("web")
+    with (
+        pods.cluster.port_forward("pod/web", 8000, namespace=pods.namespace) as url,
+        ThreadPoolExecutor(8) as several,
+    ):
+        assert list(several.map(get, [f"{url}/zeros"] * 16)) == [3_000_000] * 16
+        # What the pod refuses ends that connection, not the others.
+        with pytest.raises(urllib.error.HTTPError):
+            get(f"{url}/none")
+        assert get(f"{url}/zeros") == 3_000_000
+
+
+def test_a_deleted_pod_goes_on_serving_until_it_has_ended_within_its_grace_period(pods: Pods) -> None:
+    drains = main(
+        "trap 'sleep 2; exit 0' TERM; python -m http.server 8000 --directory /etc & wait",
+        readinessProbe={"httpGet": {"path": "/", "port": 8000}, "periodSeconds": 1},
+        ports=[{"containerPort": 8000}],
+    )
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "drains"},
+        "spec": {"selector": {"app": "drains"}, "ports": [{"port": 8000}]}}  # fmt: skip
+    hook = {"preStop": {"exec": {"command": ["sh", "-c", "echo hook > /disk/hook"]}}}
+    disk = {"volumes": [{"name": "disk", "hostPath": {"path": str(pods.cluster.settings.state)}}]}
+    mount = [{"name": "disk", "mountPath": "/disk"}]
+    root = {"runAsUser": 0}
+    pods.apply(
+        service,
+        pod("drains", drains, terminationGracePeriodSeconds=20),
+        pod("stubborn", main("trap '' TERM; while true; do sleep 1; done")),
+        pod(
+            "hooked", main("exec sleep 60", lifecycle=hook, volumeMounts=mount, securityContext=root), **disk
+        ),
+    )
+    for name in ("drains", "stubborn", "hooked"):
+        pods.ready(name)
+    pods.kubectl("delete", "pod", "drains", "stubborn", "hooked", "--wait=false")
+
+    def endpoint() -> dict[str, bool]:
+        slices = pods.cluster.get("-n", pods.namespace, "endpointslices")["items"]
+        found = [e["conditions"] for item in slices for e in item.get("endpoints") or []]
+        return found[0] if found else {}
+
+    eventually(endpoint, {"ready": False, "serving": True, "terminating": True})
+    # SIGKILL one second after SIGTERM; a PID 1 without a handler never sees the SIGTERM.
+    eventually(lambda: pods.gone("stubborn"), seconds=15)
+    eventually(lambda: pods.gone("hooked"), seconds=15)
+    eventually(lambda: pods.gone("drains"), seconds=15)
+    hook_file = pods.cluster.settings.state / "hook"
+    assert hook_file.read_text() == "hook\n"
+
+
+def test_jobs_end_as_their_pods_do_and_init_containers_go_first(pods: Pods) -> None:
+    def job(name: str, *, inits: list[dict[str, Any]], script: str) -> dict[str, Any]:
+        mounts = [{"name": "d", "mountPath": "/d"}]
+        spec = pod(name, main(script, volumeMounts=mounts), restartPolicy="Never",
+            initContainers=[{**init, "volumeMounts": mounts} for init in inits],
+            volumes=[{"name": "d", "emptyDir": {}}])["spec"]  # fmt: skip
+        return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name},
+            "spec": {"backoffLimit": 0, "template": {"spec": spec}}}  # fmt: skip
+
+    first = {**main("echo one >> /d/x"), "name": "first"}
+    second = {**main("echo two >> /d/x"), "name": "second"}
+    beside = {**main("echo side >> /d/x; exec sleep 60"), "name": "beside", "restartPolicy": "Always"}
+    pods.apply(
+        job("works", inits=[first, second], script="cat /d/x"),
+        job("beside", inits=[beside], script="sleep 0.3; cat /d/x"),
+        job("fails", inits=[], script="exit 4"),
+        job("fails-early", inits=[{**first, "command": ["false"]}], script="true"),
+    )
+    for name in ("works", "beside"):
+        pods.kubectl("wait", "--for=condition=Complete", f"job/{name}", "--timeout=30s")
+    for name in ("fails", "fails-early"):
+        pods.kubectl("wait", "--for=condition=Failed", f"job/{name}", "--timeout=30s")
+    assert pods.kubectl("logs", "job/works", "-c", "main") == "one\ntwo\n"
+    assert pods.kubectl("logs", "job/beside", "-c", "main") == "side\n"
+
+
+def test_an_evicted_pod_is_replaced(pods: Pods) -> None:
+    pods.apply(deployment("web", 1, main("trap 'exit 0' TERM; sleep 60 & wait")))
+    pods.kubectl("rollout", "status", "deployment/web", "--timeout=30s")
+    (before,) = pods.cluster.get("-n", pods.namespace, "pods")["items"]
+    name = before["metadata"]["name"]
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name, "namespace": pods.namespace},
+    }
+    path = f"/api/v1/namespaces/{pods.namespace}/pods/{name}/eviction"
+    pods.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(eviction))
+    eventually(lambda: pods.gone(name))
+    pods.kubectl("rollout", "status", "deployment/web", "--timeout=30s")
+
+
+@pytest.fixture
+def extra_node(cluster: DevCluster, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process node of the test's own, to be killed; only pods that ask for it by name run there."""
+    serving = CertificateAuthority(tmp_path).server(
+        "extra", names=["extra"], addresses=[IPv4Address("10.10.0.200")]
+    )
+    pki = cluster.folder.pki
+    command = [
+        *(sys.executable, "-m", "warmfleet_devcluster.node", "--name", "extra"),
+        *("--kubeconfig", str(pki / "admin.kubeconfig"), "--address", "10.10.0.200"),
+        *("--pod-cidr", "10.244.200.0/24", "--images", str(cluster.folder.images), "--state", str(tmp_path)),
+        *("--client-ca", str(pki / "ca.crt")),
+        *("--serving-certificate", str(serving.certificate), "--serving-key", str(serving.key)),
+    ]
+    process = subprocess.Popen(cluster.inside(*command))
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(10)
+        cluster.kubectl("delete", "node", "extra", "--ignore-not-found", "--wait=false")
+
+
+def test_a_node_killed_leaves_no_process_no_mount_and_no_interface(
+    pods: Pods, extra_node: "subprocess.Popen[bytes]", tmp_path: Path
+) -> None:
+    mark = "31415.92"
+    asked = main(f"setsid sleep {mark} & exec sleep {mark}", volumeMounts=[{"name": "m", "mountPath": "/m"}])
+    pods.apply(
+        pod("doomed", asked, nodeName="extra", volumes=[{"name": "m", "emptyDir": {"medium": "Memory"}}])
+    )
+    pods.ready("doomed")
+    assert len(processes_with(mark)) >= 2
+    links = ["ip", "-brief", "link", "show", "type", "veth"]
+    before = subprocess.check_output(pods.cluster.inside(*links), text=True).splitlines()
+
+    extra_node.kill()
+
+    eventually(lambda: processes_with(mark), [])
+    eventually(
+        lambda: len(subprocess.check_output(pods.cluster.inside(*links), text=True).splitlines()),
+        lambda count: count < len(before),
+    )
+    assert str(tmp_path) not in Path("/proc/mounts").read_text()
+
+
+def processes_with(mark: str) -> list[str]:
+    """Processes that name `mark` on their command line."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = entry.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if mark.encode() in words:
+            found.append(entry.parent.name)
+    return found
+
+
+def test_a_node_stopped_ends_its_pods_and_takes_them_up_again_when_it_comes_back(
+    pods: Pods, extra_node: "subprocess.Popen[bytes]"
+) -> None:
+    mark = "27182.81"
+    pods.apply(pod("stays", main(f"trap 'exit 0' TERM; sleep {mark} & wait"), nodeName="extra"))
+    pods.ready("stays")
+    extra_node.terminate()
+    assert extra_node.wait(15) == 0
+    assert processes_with(mark) == []
+    again = subprocess.Popen(extra_node.args)
+    try:
+        status = eventually(
+            lambda: pods.get("pod", "stays")["status"]["containerStatuses"][0],
+            lambda status: status["restartCount"] == 1 and status["ready"],
+        )
+        assert "running" in status["state"]
+        assert len(processes_with(mark)) == 1
+    finally:
+        again.kill()
+        again.wait(10)
+
+
+def test_hollow_nodes_make_pods_ready_without_running_them(pods: Pods) -> None:
+    command = [
+        *(sys.executable, "-m", "warmfleet_devcluster.hollow", "--count", "3", "--prefix", "empty"),
+        *("--kubeconfig", str(pods.cluster.folder.pki / "admin.kubeconfig")),
+    ]
+    process = subprocess.Popen(pods.cluster.inside(*command))
+    try:
+        selector = {"devcluster.warmfleet.dev/hollow": "true"}
+        pods.apply(deployment("many", 100, main("sleep 16180.33"), nodeSelector=selector))
+        pods.kubectl("rollout", "status", "deployment/many", "--timeout=60s")
+        assert processes_with("16180.33") == []
+        pods.kubectl("delete", "deployment", "many", "--cascade=foreground", "--timeout=60s")
+        assert pods.kubectl("get", "pods", "-o", "name") == ""
+    finally:
+        process.terminate()
+        process.wait(10)
+        pods.kubectl("delete", "node", "empty-0", "empty-1", "empty-2", "--wait=false")
