@@ -19,7 +19,7 @@ define install_system
 else echo "error: $(1) is missing; on Debian: sudo apt-get install $(1)"; exit 1; fi; }
 endef
 
-.PHONY: help up setup model clients fmt lint types imports test check chart images reference soak constraints client-pins clean
+.PHONY: help up setup model controlplane clients fmt lint types imports test check chart images reference soak constraints client-pins clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ $(READY): pyproject.toml constraints.txt constraints-uv.txt
 model: setup ## Fetch and convert the catalog model (93 MB, once)
 	@$(BIN)/warmfleet model pull smollm2-135m-instruct
 
+controlplane: setup ## Build the Kubernetes control plane of the devcluster (once, 8 minutes on two cores)
+	@$(BIN)/python -m warmfleet_devcluster.build
+
 clients: $(CLIENTS:%=.venv-clients/%/.ready) ## Install every client that the API is tested with
 
 .venv-clients/%/.ready: $(CLIENT_PINS)/%.txt | $(READY)
@@ -64,7 +67,7 @@ types: setup ## mypy, strict
 imports: setup ## Directions between packages
 	@$(BIN)/lint-imports
 
-test: model clients ## All tests but those that need a GPU
+test: model clients controlplane ## All tests but those that need a GPU
 	@command -v curl >/dev/null || $(call install_system,curl)
 	@$(BIN)/pytest -m "not gpu"
 

@@ -2,6 +2,7 @@
 
 DevclusterError
 ├── BinariesMissingError  the control plane has not been built
+├── BuildFailedError      the control plane cannot be built
 ├── NotPermittedError     the devcluster needs rights that it does not have
 ├── PortBusyError         a port asked for is taken
 ├── AlreadyRunningError   a devcluster lives in this state folder
@@ -21,6 +22,10 @@ class DevclusterError(WarmfleetError):
 
 class BinariesMissingError(DevclusterError):
     """The control plane has not been built."""
+
+
+class BuildFailedError(DevclusterError):
+    """The control plane cannot be built."""
 
 
 class NotPermittedError(DevclusterError):
