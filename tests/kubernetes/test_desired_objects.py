@@ -19,7 +19,6 @@ from warmfleet_testing.desired_specs import (
     desired,
     manifest,
 )
-from warmfleet_testing.model_deployment_api import served_model_deployments
 
 RESTRICTED = "desired-restricted"
 LEVELS = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
@@ -130,12 +129,6 @@ def test_any_source_can_become_any_other(control_plane, namespace):
         assert bool(found["spec"]["template"]["spec"].get("initContainers")) == bool(
             deployment["spec"]["template"]["spec"].get("initContainers")
         )
-
-
-@pytest.fixture(scope="module")
-def model_deployments(control_plane):
-    with served_model_deployments(control_plane, "desired-resources") as served:
-        yield served
 
 
 def test_an_overlay_that_removes_survives_kubectl_apply(control_plane, model_deployments):
