@@ -51,7 +51,6 @@ class LaunchSpec:
     devices: list[str] = field(default_factory=list)
     join: dict[str, int] = field(default_factory=dict)
     """Namespace name -> file descriptor, to run inside a running container instead of a new one."""
-    terminal: bool = False
 
 
 class ContainerProcess:

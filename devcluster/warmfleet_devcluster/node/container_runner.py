@@ -33,8 +33,8 @@ from warmfleet_devcluster.node.errors import (
     VolumeError,
 )
 from warmfleet_devcluster.node.identity import identity
-from warmfleet_devcluster.node.images import Image
 from warmfleet_devcluster.node.log_file import LogWriter
+from warmfleet_devcluster.node.machine_paths import accelerator_devices, reachable_paths
 from warmfleet_devcluster.node.pod_context import PodEnvironment
 from warmfleet_devcluster.node.probe_state import ProbeState, ProbeTiming, Verdict
 from warmfleet_devcluster.node.probes import ProbeError, Prober
@@ -239,10 +239,10 @@ class ContainerRunner:
             hostname=env["HOSTNAME"],
             scratch=str(scratch),
             read_only_root=who.read_only_root,
-            paths=_reachable(image),
+            paths=reachable_paths(image),
             files=dict(shared.files or {}),
             mounts=[*mounts, Mount(str(message), target, read_only=False)],
-            devices=_devices(self._container),
+            devices=accelerator_devices(self._container),
         )
 
     async def _references(self) -> References:
@@ -391,27 +391,3 @@ class ContainerRunner:
 def _stop_signal(container: Json) -> signal.Signals:
     name = container.get("lifecycle", {}).get("stopSignal", "SIGTERM")
     return signal.Signals.__members__.get(name, signal.SIGTERM)
-
-
-def _reachable(image: Image) -> list[str]:
-    """Paths that the image's program needs, with what they are links to."""
-    named = [
-        *image.paths,
-        *image.env.get("PATH", "").split(":"),
-        *image.env.get("PYTHONPATH", "").split(":"),
-        *image.entrypoint[:1],
-    ]
-    absolute = [path for path in named if path.startswith("/")]
-    for folder in image.env.get("PATH", "").split(":"):
-        program = os.path.join(folder, image.entrypoint[0]) if image.entrypoint else ""  # noqa: PTH118
-        if program.startswith("/") and os.path.exists(program):  # noqa: PTH110
-            absolute.append(program)
-    return list(dict.fromkeys([*absolute, *(os.path.realpath(path) for path in absolute)]))
-
-
-def _devices(container: Json) -> list[str]:
-    """Accelerator devices of this machine, for a container that asks for one and a machine that has one."""
-    limits = container.get("resources", {}).get("limits", {})
-    if not any(name.startswith("nvidia.com/") for name in limits):
-        return []
-    return [path.name for path in Path("/dev").glob("nvidia*") if not path.is_dir()]

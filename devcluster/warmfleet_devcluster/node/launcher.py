@@ -11,7 +11,7 @@ launcher, and the launcher dies with the node, whatever kills the node.
 
 # pathlib and contextlib would double the time that every container and every exec probe takes to start.
 # ruff: noqa: PTH101, PTH102, PTH103, PTH106, PTH108, PTH110, PTH112, PTH116, PTH120, PTH123, PTH211
-# ruff: noqa: SIM105, PLC0415, S103, S108, S606
+# ruff: noqa: SIM105, S103, S108, S606
 
 import ctypes
 import json
@@ -175,9 +175,6 @@ def become(spec: Spec, status_fd: int, parent: int) -> NoReturn:
             name = spec["hostname"].encode()
             checked(libc.sethostname(name, len(name)), "sethostname")
             make_root(spec)
-        elif spec["terminal"]:
-            os.setsid()
-            take_terminal()
         take_identity(spec)
         checked(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
         # The launcher holds the other end of this pipe: if it is gone already, no signal will come.
@@ -190,13 +187,6 @@ def become(spec: Spec, status_fd: int, parent: int) -> NoReturn:
     except Exception as error:  # noqa: BLE001 - this process has no one else to tell
         os.write(status_fd, f"error {error!r}\n".encode())
     os._exit(START_ERROR)
-
-
-def take_terminal() -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def main() -> NoReturn:
