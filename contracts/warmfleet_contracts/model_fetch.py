@@ -27,6 +27,20 @@ class FetchExitCode(IntEnum):
     NO_SPACE = 4
 
 
+def done_message(digest: str, size_bytes: int) -> str:
+    """What a fetch that succeeded leaves as its termination message: which model it is, for the operator."""
+    return json.dumps({"digest": digest, "sizeBytes": size_bytes})
+
+
+def fetched_model(message: str) -> tuple[str, int] | None:
+    """Digest and bytes of the model out of a termination message; None if it is not a success's."""
+    try:
+        told = json.loads(message)
+        return str(told["digest"])[:128], int(told["sizeBytes"])
+    except (ValueError, KeyError, TypeError):
+        return None  # a failure's sentence, or another version's
+
+
 def source_key(source: ModelSource) -> str:
     """Where a model comes from, as 16 hexadecimal digits: the name of its folder below `/models`."""
     return _digest({name: _without_access(member) for name, member in _members(source).items()})[:16]

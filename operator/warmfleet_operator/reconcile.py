@@ -155,6 +155,7 @@ class Reconciler:
         children = self._store.children(key)
         claim, taken = self._rival(facts.deployment)
         names = (facts.deployment["spec"].get("model") or {}).get("servedNames") or [key.name]
+        names = [*names, str(key)]  # requests may name it by namespace/name, too
         return replace(
             facts,
             workers=next((child for child in children if kind_of(child) is DEPLOYMENT), None),

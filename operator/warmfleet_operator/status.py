@@ -1,10 +1,10 @@
 """The status of a ModelDeployment, and whether it is worth writing."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from warmfleet_contracts.model_fetch import fetched_model
 from warmfleet_contracts.names import COMPONENT_LABEL, MODEL_DEPLOYMENT_LABEL, WORKER_COMPONENT
 from warmfleet_operator.conditions import conditions_of, written
 from warmfleet_operator.observed import Facts
@@ -59,13 +59,9 @@ def status_of(facts: Facts) -> dict[str, Any]:
 def _model(facts: Facts) -> dict[str, Any]:
     """What the fetch left behind; what was known stays known while no pod says it."""
     for pod in facts.pods:
-        if pod.fetch.exit_code != 0:
-            continue
-        try:
-            told = json.loads(pod.fetch.message)
-            return {"digest": str(told["digest"])[:128], "sizeBytes": int(told["sizeBytes"])}
-        except (ValueError, KeyError, TypeError):
-            continue  # another version's words
+        model = fetched_model(pod.fetch.message) if pod.fetch.exit_code == 0 else None
+        if model is not None:
+            return {"digest": model[0], "sizeBytes": model[1]}
     known = (facts.deployment.get("status") or {}).get("model")
     return dict(known) if known else {}
 

@@ -134,6 +134,9 @@ class Inspection:
                     model: {"requests": requests, "tokens": tokens}
                     for model, (requests, tokens) in self._admission.held_by_model().items()
                 },
+                "tokens": {
+                    model: tokens._asdict() for model, tokens in self._metrics.answered_tokens.items()
+                },
                 "endpoints": [self._endpoint(view) for view in views],
             }
         )

@@ -1,7 +1,7 @@
 """The router's metrics: what it decided, what came of it, and what it knows of the fleet."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -12,6 +12,13 @@ from warmfleet_router.endpoints import EndpointView
 
 MAX_TENANT_LABELS: Final = 256
 """Tenants that have a series of their own."""
+
+
+class AnsweredTokens(NamedTuple):
+    """Tokens of prompts that workers answered, and how many of them they found cached."""
+
+    prompt: int = 0
+    cached: int = 0
 
 
 class RouterMetrics:
@@ -111,6 +118,9 @@ class RouterMetrics:
             names.ROUTER_STREAM_EVENTS, "What happened on event streams.", ("endpoint", "event")
         )
 
+        self.answered_tokens: dict[str, AnsweredTokens] = {}
+        """By model name, since the start."""
+
     def on_ignored_fields(self, count: int) -> None:
         if count:
             self._ignored.inc(count)
@@ -148,6 +158,11 @@ class RouterMetrics:
         self._prompt_tokens.labels(model).inc(attempt.actual_prompt_tokens or 0)
         self._predicted.labels(model).inc(attempt.predicted_cached_tokens)
         self._actual.labels(model).inc(attempt.actual_cached_tokens or 0)
+        so_far = self.answered_tokens.get(model, AnsweredTokens())
+        self.answered_tokens[model] = AnsweredTokens(
+            so_far.prompt + (attempt.actual_prompt_tokens or 0),
+            so_far.cached + (attempt.actual_cached_tokens or 0),
+        )
         self._differences.labels(model, attempt.difference).inc()
         if attempt.last_block_matches is False:
             self._parity.inc()

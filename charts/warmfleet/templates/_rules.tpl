@@ -41,7 +41,7 @@ No wildcards, nothing on pods/exec; Secrets by name, except for `create`, which 
   verbs: [get]
 - apiGroups: [events.k8s.io]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create, get, patch]
 {{- end -}}
 
 {{/* The operator, in the release's namespace. */}}

@@ -13,7 +13,7 @@ import structlog
 
 from warmfleet_contracts.errors import ModelError
 from warmfleet_contracts.http.logs import configure_logs
-from warmfleet_contracts.model_fetch import MAX_TERMINATION_MESSAGE_BYTES, FetchExitCode
+from warmfleet_contracts.model_fetch import MAX_TERMINATION_MESSAGE_BYTES, FetchExitCode, done_message
 from warmfleet_worker.fetch.catalog import fetch_catalog_model
 from warmfleet_worker.fetch.errors import FetchError
 from warmfleet_worker.fetch.hub import fetch_hub_model
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def attempt(settings: FetchSettings) -> tuple[FetchExitCode, str]:
-    """Fetch; how it ended, by exit code and in a sentence."""
+    """Fetch; how it ended, by exit code and by what is left behind: `done_message`, or a sentence."""
     try:
         manifest = fetch(settings)
     except (ModelError, OSError) as error:
@@ -51,7 +51,7 @@ def attempt(settings: FetchSettings) -> tuple[FetchExitCode, str]:
         bytes=manifest.total_bytes,
         digest=manifest.model_digest,
     )
-    return FetchExitCode.DONE, f"{settings.source}: {manifest.total_bytes} bytes"
+    return FetchExitCode.DONE, done_message(manifest.model_digest, manifest.total_bytes)
 
 
 def fetch(settings: FetchSettings) -> ModelManifest:
