@@ -6,6 +6,7 @@ import re
 import pytest
 
 from warmfleet_contracts import metrics
+from warmfleet_operator.settings import parse_settings
 from warmfleet_testing.chart_render import CHART, REGISTRY, case_values, render
 
 KNOWN = {
@@ -89,6 +90,20 @@ def test_prometheus_is_let_in_to_the_operator_only_while_it_is_wanted():
     monitored = REGISTRY | {"monitoring": {"serviceMonitor": {"enabled": True}}}
     (rule,) = render(monitored).get("NetworkPolicy", "warmfleet-operator")["spec"]["ingress"]
     assert rule == {"ports": [{"protocol": "TCP", "port": 8082}]}
+
+
+def test_scrapers_reach_workers_only_while_workers_are_monitored():
+    def scrapers(values):
+        (operator,) = render(values).get("Deployment", "warmfleet-operator")["spec"]["template"]["spec"][
+            "containers"
+        ]
+        return parse_settings(operator["args"], {}).worker_scrapers
+
+    assert scrapers(None) is None
+    assert scrapers(REGISTRY | {"monitoring": {"podMonitor": {"enabled": True}}}) == ()
+    assert scrapers(case_values("everything")) == (
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}},
+    )
 
 
 @pytest.mark.parametrize("name", ["alerts.yaml", "dashboard.json", "ask_router.py"])
