@@ -61,6 +61,7 @@ class Router:
     settings: RouterSettings
     parts: tuple[Part, ...]
     """What lives between requests, in the order of its start."""
+    discovery: Discovery
     fleet: Fleet
     leases: Leases
     breakers: Breakers
@@ -226,6 +227,7 @@ def build_router(
     return Router(
         settings=settings,
         parts=(upstream, silence, fleet, encoders, *([keys] if keys is not None else [])),
+        discovery=discovery,
         fleet=fleet,
         leases=leases,
         breakers=breakers,

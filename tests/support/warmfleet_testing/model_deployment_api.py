@@ -59,6 +59,19 @@ class ModelDeploymentApi:
         path = f"{self._path}/{name}/{subresource}".rstrip("/")
         return self._ask("PATCH", path, change, "application/merge-patch+json", dry_run=dry_run)
 
+    def apply(self, manifest: Mapping[str, Any], path: str = "") -> Answer:
+        """Server-side apply of `manifest`, by default a ModelDeployment; `path` ends in the object's name."""
+        path = path or f"{self._path}/{manifest['metadata']['name']}"
+        parameters = {"fieldManager": "tests", "force": "true", "fieldValidation": "Strict"}
+        headers = {"Content-Type": "application/apply-patch+yaml"}
+        answer = self._client.patch(path, params=parameters, content=json.dumps(manifest), headers=headers)
+        return Answer(answer.status_code, answer.json())
+
+    def delete(self, path: str) -> Answer:
+        """The object at `path`, or the ModelDeployment of this name."""
+        answer = self._client.delete(path if path.startswith("/") else f"{self._path}/{path}")
+        return Answer(answer.status_code, answer.json())
+
     def openapi(self) -> dict[str, Any]:
         """What the API server publishes, and `kubectl explain` reads."""
         answer = self._client.get(f"/openapi/v3/apis/{GROUP}/{VERSION}").raise_for_status()

@@ -17,7 +17,7 @@ import aiohttp
 from warmfleet_contracts.http.listener import bind
 from warmfleet_contracts.http.server import Server
 from warmfleet_router.app import Router, build_router
-from warmfleet_router.discovery import Endpoint
+from warmfleet_router.discovery import Discovery, Endpoint
 from warmfleet_router.settings import RouterSettings
 from warmfleet_testing.stub_worker import StubWorker
 
@@ -75,11 +75,12 @@ async def running_router(
     wait_ready: bool = True,
     shared_cache: str = "",
     now: Callable[[], float] = time.monotonic,
+    discovery: Discovery | None = None,
     **settings: Any,
 ) -> AsyncGenerator[RunningRouter, None]:
     """A started router with further `settings`; `wait_ready`: all stubs ready, precise, tokenizers known.
 
-    `now` is the clock of its rates and waits.
+    `now` is the clock of its rates and waits; `discovery` finds workers in place of `stubs`.
     """
     endpoints = [
         Endpoint(
@@ -93,6 +94,7 @@ async def running_router(
     ]
     router = build_router(
         RouterSettings(endpoints=tuple(endpoints), salt_key=SALT_KEY, policy=policy, home=home, **settings),
+        discovery,
         now=now,
     )
     listener = bind("127.0.0.1", 0)

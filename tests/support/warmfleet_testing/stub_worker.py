@@ -96,6 +96,8 @@ class StubWorker:
     """Events that the sockets have taken, over all answers."""
     assets: PromptAssets = field(default_factory=tiny_prompt_assets)
     faults: Faults = field(default_factory=Faults)
+    host: str = "127.0.0.1"
+    port: int = 0
     url: str = ""
     requests: list[dict[str, str]] = field(default_factory=list)
     """Headers of each generation, lower case."""
@@ -341,9 +343,10 @@ class StubWorker:
         app.router.add_post("/v1/chat/completions", self._generate)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, self.host, self.port, reuse_address=True)
         await site.start()
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        self.port = runner.addresses[0][1]
+        self.url = f"http://{self.host}:{self.port}"
         ready.set()
         heartbeats = asyncio.create_task(self._heartbeats())
         await asyncio.to_thread(stop.wait)

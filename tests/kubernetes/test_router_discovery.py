@@ -1,0 +1,293 @@
+"""A router that finds its workers in a real API server; EndpointSlices are made by hand, workers are stubs.
+
+"Away" is a proxy between router and API server that resets and refuses; "silent" is one that swallows.
+"""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from warmfleet_testing.discovered_fleet import (
+    DiscoveredFleet,
+    SlicedPod,
+    kubeconfig_of,
+    kubeconfig_through,
+    pod,
+    worker_address,
+)
+from warmfleet_testing.fault_proxy import running_fault_proxy
+from warmfleet_testing.model_deployment_api import served_model_deployments
+from warmfleet_testing.router_fixture import running_router
+
+NAMESPACE = "router-discovery"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def address():
+    with worker_address() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def model_api(control_plane):
+    with served_model_deployments(control_plane, NAMESPACE) as api:
+        yield api
+
+
+@pytest.fixture
+def fleet(model_api):
+    """Nothing is left for the next test."""
+    yield DiscoveredFleet(model_api)
+    model_api.control_plane.kubectl(
+        "-n", NAMESPACE, "delete", "modeldeployments,endpointslices", "--all", "--wait=false"
+    )
+
+
+class Rule(NamedTuple):
+    group: str
+    resources: str
+    verbs: str
+
+
+def documented_rules():
+    """What docs/reference/rbac.md says that the router may do."""
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "rbac.md").read_text()
+    section = text.partition("## What a router may do")[2].partition("\n## ")[0]
+    rows = [
+        line.strip("| ").split("|") for line in section.splitlines() if line.startswith("| model namespaces")
+    ]
+    rules = []
+    for row in rows:
+        _, group, resources, _, verbs, _ = (cell.strip().replace("`", "").replace(" ", "") for cell in row)
+        rules.append(Rule(group, resources, verbs))
+    assert len(rules) == 2
+    return rules
+
+
+def routed(fleet, tmp_path, *, kubeconfig=None, **settings):
+    discovery = fleet.discovery(tmp_path, kubeconfig=kubeconfig)
+    return running_router([], tmp_path, discovery=discovery, allow_anonymous=True, **settings)
+
+
+async def status(router, model, **fields):
+    return (await router.ask("hello", model=model, **fields))[0]
+
+
+async def until_status(router, model, wanted, seconds=8):
+    deadline = time.monotonic() + seconds
+    while (found := await status(router, model)) != wanted:
+        assert time.monotonic() < deadline, f"{model}: {found}, not {wanted}"
+        await asyncio.sleep(0.02)
+
+
+async def until_ready(router, seconds=8):
+    deadline = time.monotonic() + seconds
+    while True:
+        code, answer = await router.get("/readyz")
+        if code == 200:
+            return
+        assert time.monotonic() < deadline, answer
+        await asyncio.sleep(0.02)
+
+
+async def test_a_deployments_workers_are_found_and_its_names_live_as_long_as_it(fleet, tmp_path):
+    fleet.deploy(
+        "smol",
+        "org/smol-chat",
+        routing={"policy": "RoundRobin"},
+        kvCache={"size": "64Mi", "sharing": "Deployment"},
+    )
+    fleet.deploy("empty")
+    with pod("u1", NAMESPACE) as one, pod("u2", NAMESPACE) as two:
+        fleet.slice("smol", one, SlicedPod("u2", two.port, (False, False, False)))
+        async with routed(fleet, tmp_path) as router:
+            await until_ready(router)
+            # Ready means that its caches are known, too: no request has to wait for that, or is refused.
+            assert await status(router, "org/smol-chat") == 200
+            assert await status(router, f"{NAMESPACE}/smol") == 200
+            await router.until(lambda: len(router.router.fleet.views("org/smol-chat")) == 2)
+            _, models = await router.get("/v1/models")
+            _, known = await router.get("/internal/fleet")
+            code, headers, body = await router.ask("hello", model="empty")
+            missing = await status(router, "smol")
+            single, _ = await router.get("/v1/models/org/smol-chat")
+
+            assert [model["id"] for model in models["data"]] == [
+                "empty",
+                "org/smol-chat",
+                f"{NAMESPACE}/empty",
+                f"{NAMESPACE}/smol",
+            ]
+            assert (code, headers["retry-after"], b"no_replica" in body) == (503, "1", True)
+            assert (missing, single) == (404, 200)
+            endpoints = {endpoint["uid"]: endpoint for endpoint in known["endpoints"]}
+            assert endpoints["u1"]["deployment"] == f"{NAMESPACE}/smol"
+            assert endpoints["u1"]["policy"] == "RoundRobin"
+            assert endpoints["u1"]["name"] == "pod-u1"
+            assert known["discovery"]["known"]
+            assert known["discovery"]["problem"] == ""
+
+            fleet.delete("smol")
+            await until_status(router, "org/smol-chat", 404)
+            assert await status(router, "empty") == 503
+
+
+async def test_an_api_server_that_goes_away_under_traffic_fails_no_request(fleet, tmp_path):
+    fleet.deploy("smol", "chat")
+    with pod("u1", NAMESPACE) as one, pod("u2", NAMESPACE) as two:
+        fleet.slice("smol", one)
+        async with running_fault_proxy(fleet.api.control_plane.url.replace("https:", "http:")) as proxy:
+            through = kubeconfig_through(fleet.api.control_plane.kubeconfig, proxy.url, tmp_path)
+            async with routed(fleet, tmp_path, kubeconfig=through) as router:
+                await until_ready(router)
+                statuses, stop = [], asyncio.Event()
+
+                async def traffic():
+                    while not stop.is_set():
+                        statuses.append(await status(router, "chat", stream=True))
+
+                askers = [asyncio.create_task(traffic()) for _ in range(4)]
+                proxy.faults.refuse = True
+                proxy.reset_all()
+                await asyncio.sleep(3)
+                _, away = await router.get("/internal/fleet")
+                ready, _ = await router.get("/readyz")
+                # What changes meanwhile is seen when it is back, and nothing has to be told twice.
+                fleet.slice("smol", one, two)
+                # A router that starts now serves by what this one has kept on disk.
+                async with routed(fleet, tmp_path, kubeconfig=through) as second:
+                    await until_ready(second)
+                    of_second = [await status(second, "chat") for _ in range(5)]
+                    _, started_blind = await second.get("/internal/fleet")
+                proxy.faults.refuse = False
+                await router.until(lambda: len(router.router.fleet.views()) == 2, 8)
+                stop.set()
+                await asyncio.gather(*askers)
+                _, back = await router.get("/internal/fleet")
+
+    assert len(statuses) > 20
+    assert set(statuses) == {200}
+    assert ready == 200
+    assert "cannot be reached" in away["discovery"]["problem"]
+    assert away["discovery"]["age_seconds"] > 2
+    assert of_second == [200] * 5
+    assert (started_blind["discovery"]["known"], started_blind["discovery"]["age_seconds"]) == (True, None)
+    assert back["discovery"]["problem"] == ""
+    kept = tmp_path / "router" / "last-good.json"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert one.token.encode() not in kept.read_bytes()
+
+
+async def test_a_watch_in_a_connection_that_is_dead_and_not_closed_is_given_up(fleet, tmp_path):
+    fleet.deploy("smol", "chat")
+    with pod("u1", NAMESPACE) as one, pod("u2", NAMESPACE) as two:
+        fleet.slice("smol", one)
+        async with running_fault_proxy(fleet.api.control_plane.url.replace("https:", "http:")) as proxy:
+            through = kubeconfig_through(fleet.api.control_plane.kubeconfig, proxy.url, tmp_path)
+            async with routed(fleet, tmp_path, kubeconfig=through) as router:
+                await until_ready(router)
+                proxy.faults.blackhole = True
+                fleet.slice("smol", one, two)
+                await router.until(lambda: "silent" in router.router.discovery.state.problem, 8)
+                assert await status(router, "chat") == 200
+                proxy.faults.blackhole = False
+                proxy.reset_all()
+                await router.until(lambda: len(router.router.fleet.views()) == 2, 8)
+
+
+async def test_another_pod_at_the_same_address_gets_nothing_that_was_meant_for_the_first(fleet, tmp_path):
+    fleet.deploy("smol", "chat")
+    async with routed(fleet, tmp_path) as router:
+        with pod("u1", NAMESPACE) as first:
+            fleet.slice("smol", first)
+            await until_status(router, "chat", 200)
+            asked = len(first.requests)
+            # The cluster says that another pod has the address, and the process there is still the first.
+            fleet.slice("smol", SlicedPod("u2", first.port))
+            await router.until(lambda: [v.endpoint.uid for v in router.router.fleet.views()] == ["u2"])
+            await router.until(lambda: router.router.fleet.views()[0].counts.hellos_refused > 0)
+            assert {await status(router, "chat") for _ in range(5)} == {503}
+            assert len(first.requests) == asked
+        # One that has the uid, and the token of another namespace: no better.
+        with pod("u2", "elsewhere", port=first.port) as impostor:
+            refused = router.router.fleet.views()[0].counts.hellos_refused
+            await router.until(lambda: router.router.fleet.views()[0].counts.hellos_refused > refused, 8)
+            assert await status(router, "chat") == 503
+            assert not impostor.requests
+        with pod("u2", NAMESPACE, port=first.port) as second:
+            await until_status(router, "chat", 200)
+            assert second.requests[-1]["authorization"] == f"Bearer {second.token}"
+
+
+async def test_a_terminating_pod_ends_its_streams_also_after_the_cluster_has_forgotten_it(fleet, tmp_path):
+    fleet.deploy("smol", "chat")
+    with pod("u1", NAMESPACE, events=60, event_seconds=0.05) as leaving, pod("u2", NAMESPACE) as staying:
+        fleet.slice("smol", leaving)
+        async with routed(fleet, tmp_path) as router:
+            await until_ready(router)
+            stream = asyncio.create_task(router.ask("hello", model="chat", stream=True))
+            await router.until(leaving.arrived.is_set)
+            fleet.slice("smol", SlicedPod("u1", leaving.port, (False, True, True)), staying)
+            await router.until(lambda: len(router.router.fleet.views()) == 2)
+            fleet.slice("smol", staying)
+            await router.until(lambda: [v.endpoint.uid for v in router.router.fleet.views()] == ["u2"])
+            asked = len(leaving.requests)
+            assert {await status(router, "chat") for _ in range(5)} == {200}
+            code, _, body = await stream
+
+    assert (code, body.count(b"u1"), body.endswith(b"[DONE]\n\n")) == (200, 60, True)
+    assert len(leaving.requests) == asked
+
+
+async def test_the_older_of_two_deployments_has_a_name_until_it_is_deleted(fleet, tmp_path):
+    fleet.deploy("older", "chat")
+    await asyncio.sleep(1.1)  # creation is written down in whole seconds
+    fleet.deploy("younger", "chat")
+    with pod("u1", NAMESPACE) as one, pod("u2", NAMESPACE) as two:
+        fleet.slice("older", one)
+        fleet.slice("younger", two)
+        async with routed(fleet, tmp_path) as router:
+            await until_ready(router)
+            assert {await status(router, "chat") for _ in range(5)} == {200}
+            assert (len(one.requests), len(two.requests)) == (5, 0)
+            assert await status(router, f"{NAMESPACE}/younger") == 200
+            epoch = router.router.fleet.view("u2").hello.epoch
+            opened = two.requests.copy()
+            fleet.delete("older")
+            await router.until(lambda: "chat" in router.router.fleet.view("u2").served_names)
+            assert {await status(router, "chat") for _ in range(5)} == {200}
+            assert (len(one.requests), len(two.requests)) == (5, len(opened) + 5)
+            # Its stream, and what is known of its cache, were not touched by the change.
+            view = router.router.fleet.view("u2")
+            assert (view.hello.epoch, view.counts.opened) == (epoch, 1)
+
+
+async def test_an_account_with_the_documented_permissions_is_enough_and_without_them_readiness_says_why(
+    fleet, tmp_path
+):
+    kubectl = fleet.api.control_plane.kubectl
+    kubectl("-n", NAMESPACE, "create", "serviceaccount", "router")
+    token = kubectl("-n", NAMESPACE, "create", "token", "router").strip()
+    account = kubeconfig_of(fleet.api.control_plane.kubeconfig, token, tmp_path)
+    async with routed(fleet, tmp_path, kubeconfig=account) as router:
+        await router.until(lambda: "answers 403" in router.router.discovery.state.problem)
+        code, answer = await router.get("/readyz")
+        assert code == 503
+        assert f"modeldeployments in namespace {NAMESPACE}: answers 403" in answer["status"]
+        assert await status(router, "chat") == 503
+
+        for rule in documented_rules():
+            name = f"router-{rule.resources}"
+            resources = [f"{resource}.{rule.group}" for resource in rule.resources.split(",")]
+            kubectl(
+                *("-n", NAMESPACE, "create", "role", name, f"--verb={rule.verbs}"),
+                f"--resource={','.join(resources)}",
+            )
+            account_flag = f"--serviceaccount={NAMESPACE}:router"
+            kubectl("-n", NAMESPACE, "create", "rolebinding", name, f"--role={name}", account_flag)
+        await until_ready(router)
+        assert await status(router, "chat") == 404
+        assert router.router.discovery.state.problem == ""
