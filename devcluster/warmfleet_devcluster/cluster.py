@@ -95,8 +95,12 @@ class Cluster:
             self._namespace.close()
 
     async def ended_component(self) -> Component:
-        """Waits until any component ends, which none does by itself."""
-        waits = {asyncio.create_task(component.wait()): component for component in self.components}
+        """Waits until any essential component ends, which none does by itself."""
+        waits = {
+            asyncio.create_task(component.wait()): component
+            for component in self.components
+            if component.plan.essential
+        }
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -24,6 +24,8 @@ class ComponentPlan:
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     """On top of what the supervisor's own environment passes on."""
+    essential: bool = True
+    """Whether the devcluster ends when it does. A node is not: losing one is what clusters are made for."""
     grace_seconds: float = 0.0
     """From SIGTERM to SIGKILL; 0 kills at once: most have nothing to tidy up, their data is thrown away."""
 

@@ -46,7 +46,9 @@ def node_plan(
     flags = [part for pair in values.items() for part in pair]
     for resource, amount in settings.pretend.items():
         flags += ["--pretend", f"{resource}={amount}"]
-    return _python_plan(name, "warmfleet_devcluster.node", flags, grace_seconds=_NODE_GRACE_SECONDS)
+    return _python_plan(
+        name, "warmfleet_devcluster.node", flags, essential=False, grace_seconds=_NODE_GRACE_SECONDS
+    )
 
 
 def hollow_plan(settings: DevclusterSettings, credentials: Credentials) -> ComponentPlan:
@@ -56,11 +58,17 @@ def hollow_plan(settings: DevclusterSettings, credentials: Credentials) -> Compo
 
 
 def _python_plan(
-    name: str, module: str, flags: Sequence[str], *, grace_seconds: float = 0.0
+    name: str,
+    module: str,
+    flags: Sequence[str],
+    *,
+    essential: bool = True,
+    grace_seconds: float = 0.0,
 ) -> ComponentPlan:
     return ComponentPlan(
         name=name,
         argv=(sys.executable, "-m", module, *flags),
         environment={"PYTHONUNBUFFERED": "1"},
+        essential=essential,
         grace_seconds=grace_seconds,
     )

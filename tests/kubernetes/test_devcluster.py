@@ -262,18 +262,26 @@ def test_a_devcluster_whose_supervisor_was_killed_is_gone_and_can_be_started_aga
     assert machine() == before
 
 
-def test_a_component_that_dies_takes_the_devcluster_along(tmp_path: Path) -> None:
+def test_a_dead_node_is_a_lost_node_and_a_dead_scheduler_is_the_end(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    assert command("up", "--nodes", "0", state=state).returncode == 0
+    assert command("up", "--nodes", "1", state=state).returncode == 0
     folder = StateFolder(state)
     running = folder.read()
     assert running is not None
-    scheduler = next(part for part in running.components if part.name == "kube-scheduler")
-    os.kill(scheduler.identity.pid, signal.SIGKILL)
+    identities = {part.name: part.identity for part in running.components}
+
+    os.kill(identities["node-0"].pid, signal.SIGKILL)
+    eventually(lambda: is_alive(identities["node-0"]), False)
+    status = json.loads(command("status", "--output", "json", state=state).stdout)
+    assert {part["name"]: part["alive"] for part in status["components"]} == {
+        name: name != "node-0" for name in identities
+    }
+
+    os.kill(identities["kube-scheduler"].pid, signal.SIGKILL)
     eventually(lambda: is_alive(running.supervisor), False)
-    assert not [part.name for part in running.components if is_alive(part.identity)]
+    assert not [name for name, identity in identities.items() if is_alive(identity)]
     assert "kube-scheduler ended with code -9" in folder.supervisor_log.read_text()
-    assert command("down", state=state).returncode == 0
+    assert not command("down", "--output", "json", state=state).returncode
 
 
 def test_a_busy_port_is_named_and_nothing_is_left_running(tmp_path: Path) -> None:

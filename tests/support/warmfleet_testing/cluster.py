@@ -61,7 +61,7 @@ class DevCluster(ControlPlane):
             process.communicate()
 
     def node_identity(self, name: str) -> ProcessIdentity:
-        """The process of a node; killing it is what a node's death is. The devcluster ends with it."""
+        """The process of a node; killing it kills its pods, too, and nothing restarts it."""
         state = self.folder.read()
         assert state is not None
         return next(part.identity for part in state.components if part.name == name)
