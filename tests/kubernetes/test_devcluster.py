@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from warmfleet_contracts.process_identity import is_alive
 from warmfleet_devcluster.state import StateFolder
 from warmfleet_testing.cluster import DevCluster, eventually
 from warmfleet_testing.control_plane import KubectlError
+from warmfleet_testing.plain_http import NO_TLS
 
 IMAGE = "registry.devcluster.local/warmfleet/warmfleet-router:0.1.0"
 
@@ -109,6 +111,14 @@ def test_a_pod_reaches_every_pod_of_a_service_by_each_of_its_names(
     )
     apply(cluster, namespace, job("asks", script.replace("NS", namespace)))
     assert set(output_of(cluster, namespace, "asks").split()) == pods
+
+
+def test_a_user_reaches_a_service_by_port_forward(cluster: DevCluster, namespace: str) -> None:
+    apply(cluster, namespace, *web("shown", 1))
+    cluster.kubectl("-n", namespace, "rollout", "status", "deployment/shown", "--timeout=60s")
+    with cluster.port_forward("service/shown", 80, namespace=namespace) as url:
+        answers = [httpx.get(url, verify=NO_TLS).text for _ in range(3)]
+    assert all(answer.startswith("shown-") for answer in answers)
 
 
 def test_a_pod_that_meets_itself_behind_its_service_gets_its_answer(
