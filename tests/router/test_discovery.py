@@ -1,10 +1,15 @@
 import asyncio
+import json
+import math
+from dataclasses import replace
 
 import pytest
 
 from warmfleet_router.discovery import MAX_ENDPOINTS, Discovered, DiscoveryState, Endpoint, StaticDiscovery
 from warmfleet_router.endpoints import Fleet
 from warmfleet_router.errors import DiscoveryError, StreamUnavailableError
+from warmfleet_testing.router_fixture import running_router
+from warmfleet_testing.stub_worker import running_stubs
 
 
 def endpoint(number, **changes):
@@ -77,3 +82,149 @@ async def test_discovered_names_decide_over_the_workers_own():
 
     assert served == ["uid-0"]
     assert models == ["owned-name"]
+
+
+class Told:
+    """A discovery that says what the test puts in."""
+
+    def __init__(self, *lists):
+        self.state = DiscoveryState()
+        self.queue = asyncio.Queue()
+        for listed in lists:
+            self.queue.put_nowait(listed)
+
+    async def watch(self):
+        while True:
+            yield await self.queue.get()
+
+
+async def test_a_change_of_name_owner_or_policy_leaves_the_stream_open(stub, tmp_path):
+    before = Endpoint(uid="w0", name="a", url=stub.url, token=b"worker-token-planted", served_names=("old",))
+    after = replace(before, served_names=("new",), policy="RoundRobin", shared_cache="n/d", deployment="n/d")
+    told = Told(Discovered((before,), frozenset({"old"})))
+    async with running_router([], tmp_path, discovery=told) as router:
+        await router.until(lambda: [view for view in router.router.fleet.views("old") if view.precise])
+        told.queue.put_nowait(Discovered((after,), frozenset({"new"})))
+        await router.until(lambda: router.router.fleet.views("new"))
+        view = router.router.fleet.view("w0")
+        statuses = [(await router.ask("hello", model=model))[0] for model in ("new", "old")]
+        moved = replace(after, url=stub.url.replace("127.0.0.1", "localhost"))
+        told.queue.put_nowait(Discovered((moved,), frozenset({"new"})))
+        await router.until(lambda: router.router.fleet.view("w0").endpoint is moved)
+
+    assert (view.endpoint, view.precise, view.counts.opened) == (after, True, 1)
+    assert statuses == [200, 404]
+
+
+async def test_a_known_model_without_a_worker_is_503_and_an_unknown_one_404(stub, tmp_path):
+    endpoint = Endpoint(
+        uid="w0", name="a", url=stub.url, token=b"worker-token-planted", served_names=("org/chat",)
+    )
+    told = Told()
+    async with running_router([], tmp_path, discovery=told) as router:
+
+        async def answers(model):
+            code, headers, body = await router.ask("hello", model=model)
+            return code, headers.get("retry-after"), json.loads(body).get("error", {}).get("code")
+
+        # Before discovery has spoken nothing is unknown.
+        assert await answers("org/chat") == (503, "1", "no_replica")
+        told.queue.put_nowait(Discovered((), frozenset()))
+        await router.until(lambda: router.router.fleet.knows_its_models)
+        assert await answers("org/chat") == (404, None, "model_not_found")
+        told.queue.put_nowait(Discovered((endpoint,), frozenset({"org/chat", "n/idle"})))
+        await router.until(lambda: [view for view in router.router.fleet.views("org/chat") if view.ready])
+        assert await answers("org/chat") == (200, None, None)
+        assert await answers("n/idle") == (503, "1", "no_replica")
+        assert await answers("idle") == (404, None, "model_not_found")
+        _, models = await router.get("/v1/models")
+        _, idle = await router.get("/v1/models/n/idle")
+        async with router.http.post(
+            router.url + "/tokenize", json={"model": "n/idle", "prompt": "x"}
+        ) as answer:
+            tokenized = answer.status
+
+    assert [model["id"] for model in models["data"]] == ["n/idle", "org/chat"]
+    assert (idle["id"], idle["max_model_len"]) == ("n/idle", None)
+    assert tokenized == 503
+
+
+async def test_a_router_of_a_cluster_is_ready_once_it_knows_the_fleet_also_an_empty_one(stub, tmp_path):
+    told = Told()
+    told.state = DiscoveryState(
+        is_known=False, problem="the API server cannot be reached", age_seconds=math.inf
+    )
+    unreachable = Endpoint(uid="w9", name="b", url="http://127.0.0.1:1", served_names=("m",))
+    endpoint = Endpoint(uid="w0", name="a", url=stub.url, token=b"worker-token-planted", served_names=("m",))
+    async with running_router([], tmp_path, discovery=told) as router:
+        unknown = await router.get("/readyz")
+        async with router.http.get(router.url + "/metrics") as response:
+            metrics = await response.text()
+        told.state = DiscoveryState(errors=3, age_seconds=2.5)
+        told.queue.put_nowait(Discovered((unreachable, endpoint), frozenset({"m"})))
+        await router.until(lambda: router.router.fleet.knows_its_models)
+        while (found := await router.get("/readyz"))[0] != 200:
+            assert found[1]["status"] == "what the workers' caches hold is not known yet"
+        view = router.router.fleet.view("w0")
+        told.queue.put_nowait(Discovered((), frozenset()))
+        await router.until(lambda: not router.router.fleet.views())
+        empty = await router.get("/readyz")
+        async with router.http.get(router.url + "/metrics") as response:
+            metrics_after = await response.text()
+
+    assert unknown == (503, {"status": "the fleet is not known yet: the API server cannot be reached"})
+    assert view.ready  # the router was not before it
+    assert view.precise
+    assert empty[0] == 200
+    assert "warmfleet_router_discovery_age_seconds +Inf" in metrics
+    assert "warmfleet_router_discovery_age_seconds 2.5" in metrics_after
+    assert "warmfleet_router_discovery_errors_total 3.0" in metrics_after
+
+
+async def test_each_deployment_has_its_workers_chosen_as_it_asked(tmp_path):
+    with running_stubs(6) as stubs:
+        asked = ["RoundRobin", "RoundRobin", "", "", "Unheard", "Unheard"]
+        endpoints = tuple(
+            Endpoint(
+                uid=stub.uid, name=stub.uid, url=stub.url, served_names=(policy or "default",), policy=policy
+            )
+            for stub, policy in zip(stubs, asked, strict=True)
+        )
+        told = Told(Discovered(endpoints, frozenset({"RoundRobin", "default", "Unheard"})))
+        async with running_router([], tmp_path, discovery=told, policy="LowestCost") as router:
+            await router.until(lambda: sum(view.precise for view in router.router.fleet.views()) == 6)
+            for model in ("RoundRobin", "default", "Unheard"):
+                for _ in range(6):
+                    assert (await router.ask("the same words " * 20, model=model))[0] == 200
+                    await router.is_quiet()
+            policies = {decision.model: decision.policy for decision in router.router.decisions.newest(18)}
+            _, fleet = await router.get("/internal/fleet")
+
+    counts = [len(stub.requests) for stub in stubs]
+    assert counts[:2] == [3, 3]
+    assert sorted(counts[2:4]) == sorted(counts[4:6]) == [0, 6]  # all where the first left its prefix
+    assert policies == {"RoundRobin": "RoundRobin", "default": "LowestCost", "Unheard": "LowestCost"}
+    assert [endpoint["policy"] for endpoint in fleet["endpoints"]][:3] == [
+        "RoundRobin",
+        "RoundRobin",
+        "LowestCost",
+    ]
+
+
+async def test_the_fleets_view_names_deployment_model_and_recent_hits(stub, tmp_path):
+    endpoint = Endpoint(
+        uid="w0", name="a", url=stub.url, token=b"worker-token-planted", served_names=("m",), deployment="n/d"
+    )
+    told = Told(Discovered((endpoint,), frozenset({"m"})))
+    async with running_router([], tmp_path, discovery=told) as router:
+        await router.until(lambda: [view for view in router.router.fleet.views() if view.precise])
+        for _ in range(2):
+            await router.ask([*range(10, 42)], model="m")
+            await router.is_quiet()
+        _, fleet = await router.get("/internal/fleet")
+
+    (seen,) = fleet["endpoints"]
+    assert (seen["deployment"], seen["model_digest"]) == ("n/d", None)
+    assert (seen["recent_prompt_tokens"], seen["recent_cached_tokens"]) == (64, 16)
+    assert (seen["recent_hit_percent"], fleet["recent_seconds"]) == (25, 300)
+    assert fleet["discovery"] == {"known": True, "problem": "", "age_seconds": 0.0, "errors": 0}
