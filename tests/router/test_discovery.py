@@ -182,7 +182,7 @@ async def test_a_router_of_a_cluster_is_ready_once_it_knows_the_fleet_also_an_em
 
 
 async def test_each_deployment_has_its_workers_chosen_as_it_asked(tmp_path):
-    with running_stubs(6) as stubs:
+    with running_stubs(6, prefill_tokens_per_second=2000.0) as stubs:
         asked = ["RoundRobin", "RoundRobin", "", "", "Unheard", "Unheard"]
         endpoints = tuple(
             Endpoint(
