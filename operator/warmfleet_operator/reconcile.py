@@ -26,6 +26,7 @@ from warmfleet_operator.observed import Facts, Problem
 from warmfleet_operator.plan import Manifest, Plan, plan_changes
 from warmfleet_operator.rollouts import Cause, annotated, blocking, cause_of, spec_hash, template_revision
 from warmfleet_operator.routers import Routers
+from warmfleet_operator.served_names import request_names, served_names
 from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.status import status_of
 from warmfleet_operator.store import Key, Store
@@ -154,15 +155,13 @@ class Reconciler:
         """The facts with what the cluster and the routers say after the writes."""
         children = self._store.children(key)
         claim, taken = self._rival(facts.deployment)
-        names = (facts.deployment["spec"].get("model") or {}).get("servedNames") or [key.name]
-        names = [*names, str(key)]  # requests may name it by namespace/name, too
         return replace(
             facts,
             workers=next((child for child in children if kind_of(child) is DEPLOYMENT), None),
             job=next((child for child in children if kind_of(child) is JOB), None),
             pods=tuple(sorted(self._store.pods(key), key=lambda pod: (pod.created_seconds, pod.name))),
             fleet=self._routers.view,
-            hit_percent=self._hits.percent(names),
+            hit_percent=self._hits.percent(request_names(facts.deployment)),
             rival=claim,
             taken_name=taken,
             url=f"{self._settings.router_url}/v1",
@@ -171,10 +170,9 @@ class Reconciler:
     def _rival(self, deployment: Mapping[str, Any]) -> tuple[Claim | None, str]:
         """The older deployment that owns one of its names, and that name."""
         owner = owners(self._store.claims())
-        uid, name = deployment["metadata"]["uid"], deployment["metadata"]["name"]
-        for served in (deployment["spec"].get("model") or {}).get("servedNames") or [name]:
+        for served in served_names(deployment):
             holder = owner.get(served)
-            if holder is not None and holder.uid != uid:
+            if holder is not None and holder.uid != deployment["metadata"]["uid"]:
                 return holder, served
         return None, ""
 

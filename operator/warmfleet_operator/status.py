@@ -9,6 +9,7 @@ from warmfleet_contracts.names import COMPONENT_LABEL, MODEL_DEPLOYMENT_LABEL, W
 from warmfleet_operator.conditions import conditions_of, written
 from warmfleet_operator.observed import Facts
 from warmfleet_operator.rollouts import template_revision
+from warmfleet_operator.served_names import request_names, served_names
 
 GAUGE_SECONDS: Final = 60.0
 """Figures that always move are written no more often than this, unless something else is written anyway."""
@@ -40,6 +41,7 @@ def status_of(facts: Facts) -> dict[str, Any]:
         "updatedReplicas": int(workers.get("updatedReplicas") or 0),
         "desiredReplicas": facts.desired_replicas,
         "readySummary": f"{ready}/{facts.desired_replicas}",
+        "servedNames": served_names(facts.deployment),
         "url": facts.url,
         "conditions": written(conditions_of(facts), before, generation, facts.now_seconds),
     }
@@ -68,11 +70,9 @@ def _model(facts: Facts) -> dict[str, Any]:
 
 def _figures(facts: Facts) -> dict[str, Any]:
     """From the routers; nothing is said of what no router knows."""
-    spec = facts.deployment.get("spec") or {}
     figures = [
         facts.fleet.workers[pod.uid] for pod in facts.pods if pod.live and pod.uid in facts.fleet.workers
     ]
-    names = (spec.get("model") or {}).get("servedNames") or [facts.deployment["metadata"]["name"]]
     blocks = sum(worker.total_blocks for worker in figures)
     if not blocks:
         return {}
@@ -83,7 +83,7 @@ def _figures(facts: Facts) -> dict[str, Any]:
     }
     if facts.hit_percent is not None:
         cache["hitPercent"] = facts.hit_percent
-    held = sum(facts.fleet.held.get(name, 0) for name in names)
+    held = sum(facts.fleet.held.get(name, 0) for name in request_names(facts.deployment))
     return {"kvCache": cache, "waitingRequests": held + sum(worker.waiting for worker in figures)}
 
 

@@ -17,6 +17,7 @@ from warmfleet_operator.cluster import Listed
 from warmfleet_operator.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD, WATCHED, Kind
 from warmfleet_operator.pods import PodView, pod_view
 from warmfleet_operator.rollouts import UpgradeState, upgrade_state
+from warmfleet_operator.served_names import served_names
 
 REMEMBERED_DELETIONS: Final = 512
 
@@ -206,8 +207,8 @@ class Store:
 
 def _claim(body: Mapping[str, Any]) -> Claim | None:
     metadata = body["metadata"]
-    names = ((body.get("spec") or {}).get("model") or {}).get("servedNames") or [metadata["name"]]
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    names = served_names(body)
+    if not all(isinstance(name, str) for name in names):
         return None
     return Claim(
         metadata["namespace"],

@@ -31,7 +31,7 @@ def test_a_status_sums_what_routers_say_of_its_own_pods() -> None:
         2,
         "",
         {"uid-m-1": figures(waiting=3), "uid-m-2": figures(), "uid-of-another": figures()},
-        {"m": 4, "another": 9},
+        {"m": 3, "models/m": 1, "another": 9},
         asked=True,
     )
 
@@ -194,3 +194,10 @@ def test_hit_rates_are_of_the_last_minutes_and_survive_a_router() -> None:
     hits.add({"m": Tokens(150, 50)}, 1000.0)
     assert hits.percent(["m"]) == 0
     assert hits.percent(["another"]) is None
+
+
+def test_the_names_that_requests_use_are_told_whoever_chose_them() -> None:
+    chosen = deployment(model={"servedNames": ["a", "b"], "source": {}})
+
+    assert status_of(serving())["servedNames"] == ["m"]
+    assert status_of(serving(deployment=chosen))["servedNames"] == ["a", "b"]

@@ -82,6 +82,7 @@ readyReplicas: 2
 updatedReplicas: 3
 desiredReplicas: 3
 readySummary: 2/3
+servedNames: [probe, probe-8b]
 url: http://warmfleet-router.warmfleet.svc:8080/v1
 revision: 5f8c6b7d9
 image: registry.example/worker@sha256:abc
