@@ -141,9 +141,12 @@ class ImageReplay:
             (source,) = copy.sources
             origin = self.stage(copy.stage).upper / source.lstrip("/")
             goal = layers.upper / into.lstrip("/")
-            goal.mkdir(parents=True, exist_ok=True)
-            # Hard links: neither side is changed any more.
-            subprocess.run(["cp", "-al", f"{origin}/.", goal], check=True, timeout=STEP_SECONDS)
+            if self._is_copied_once(copy.stage, source):
+                goal.parent.mkdir(parents=True, exist_ok=True)
+                origin.rename(goal)  # tens of thousands of files in a worker
+            else:
+                goal.mkdir(parents=True, exist_ok=True)
+                subprocess.run(["cp", "-a", f"{origin}/.", goal], check=True, timeout=STEP_SECONDS)
             return
         sent = sent_files(self._context, self._ignore)
         for source in copy.sources:
@@ -157,6 +160,10 @@ class ImageReplay:
                 goal = layers.upper / into.lstrip("/") / inside
                 goal.parent.mkdir(parents=True, exist_ok=True)
                 goal.write_bytes((self._context / name).read_bytes())
+
+    def _is_copied_once(self, stage: str, source: str) -> bool:
+        copies = [item.copy for other in self._dockerfile.stages.values() for item in other.of("COPY")]
+        return sum(copy.stage == stage and source in copy.sources for copy in copies) == 1
 
     def _in(self, layers: Layers, command: str, workdir: str) -> None:
         mount, work = self._folder("mount"), self._folder(f"{layers.upper.name}-work")
