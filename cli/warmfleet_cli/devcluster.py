@@ -1,5 +1,6 @@
 """`warmfleet devcluster ...`: a real Kubernetes control plane with process nodes on this machine."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
@@ -48,6 +49,7 @@ def up(
         pretend=dict(_resource(text) for text in pretend or ()),
         hollow=hollow,
         api_port=api_port,
+        owner=_sudo_user(),
     )
     progress = make_console(stderr=True)
     ready = start_supervisor(settings, lambda text: progress.print(text, style="dim")).ready
@@ -188,6 +190,12 @@ def _running(state: Path | None) -> tuple[StateFolder, DevclusterState]:
             exit_code=ExitCode.NOT_RUNNING,
         )
     return folder, found
+
+
+def _sudo_user() -> tuple[int, int] | None:
+    """User and group of whoever called sudo; None if nobody did."""
+    user, group = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
+    return (int(user), int(group)) if user.isdigit() and group.isdigit() else None
 
 
 def _resource(text: str) -> tuple[str, int]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import ssl
 import time
@@ -75,11 +76,13 @@ class Cluster:
         self._deadline = time.monotonic() + self._settings.ready_seconds
         await self._make_network()
         credentials = Credentials(self._folder, self.api_url)
+        self._write_images()
         async with self._client(credentials) as client:
             await self._start_control_plane(credentials, client)
             await self._start_addons(credentials)
             if self._settings.nodes or self._settings.hollow:
                 await self._start_nodes(credentials, client)
+        self._hand_over()
 
     async def stop(self) -> None:
         """End everything that was started, the last first.
@@ -124,6 +127,13 @@ class Cluster:
         port = await self._forwarder.start(self._settings.api_port)
         self.api_url = f"https://127.0.0.1:{port}"
 
+    def _write_images(self) -> None:
+        """The list for the nodes, and the same references as values for the chart."""
+        release = version("warmfleet")
+        images = {"images": image_list(release, self._settings.home)}
+        self._folder.images.write_text(json.dumps(images, indent=2))
+        self._folder.images_values.write_text(yaml.safe_dump(image_values(release), sort_keys=False))
+
     async def _start_control_plane(self, credentials: Credentials, client: httpx.AsyncClient) -> None:
         files = credentials.control_plane()
         self._report("starting etcd and the API server")
@@ -147,10 +157,6 @@ class Cluster:
         await self._until(self._serves_names, "names are")
 
     async def _start_nodes(self, credentials: Credentials, client: httpx.AsyncClient) -> None:
-        images = {"images": image_list(version("warmfleet"), self._settings.home)}
-        self._folder.images.write_text(json.dumps(images, indent=2))
-        values = yaml.safe_dump(image_values(version("warmfleet")), sort_keys=False)
-        self._folder.images_values.write_text(values)
         count = self._settings.nodes + self._settings.hollow
         self._report(f"starting {count} nodes")
         plans = [
@@ -163,6 +169,12 @@ class Cluster:
             plans.append(hollow_plan(self._settings, credentials))
         await self._start_stage(plans)
         await self._until(lambda: _has_ready_nodes(client, count), "nodes are")
+
+    def _hand_over(self) -> None:
+        """Who ran us by sudo goes on without it."""
+        if self._settings.owner is not None:
+            for path in (self._folder.kubeconfig, self._folder.images_values):
+                os.chown(path, *self._settings.owner)
 
     async def _start_stage(self, plans: Sequence[ComponentPlan]) -> None:
         assert self._namespace is not None

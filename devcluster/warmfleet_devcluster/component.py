@@ -71,6 +71,8 @@ class Component:
 
     async def stop(self) -> None:
         """Ask it to end, and make it; whatever it left in its group ends with it."""
+        if self.exit_code is not None:
+            return  # long gone, maybe, and its id somebody else's
         if self.plan.grace_seconds > 0.0:
             self._signal(signal.SIGTERM)
             with suppress(TimeoutError):
@@ -85,8 +87,6 @@ class Component:
             return file.read(_QUOTED_BYTES).decode(errors="replace").strip()
 
     def _signal(self, number: signal.Signals) -> None:
-        # The group's id stays taken while any of its processes lives, so this never meets a stranger
-        # unless the group is empty.
         try:
             if number is signal.SIGKILL:
                 os.killpg(self._process.pid, number)

@@ -91,6 +91,8 @@ def api_server_flags(files: ControlPlaneFiles) -> list[str]:
             "kubelet-preferred-address-types": "InternalIP",
             "audit-policy-file": str(files.audit_policy),
             "audit-log-path": str(files.audit_log),
+            "audit-log-maxsize": "512",
+            "audit-log-maxbackup": "1",
             "profiling": "false",
         }
     )

@@ -12,6 +12,8 @@ from warmfleet_devcluster.namespace import NetworkNamespace
 _CHUNK_BYTES: Final = 65536
 _HOST: Final = "127.0.0.1"
 _BACKLOG: Final = 256
+_MAX_CONNECTIONS: Final = 400
+"""Two descriptors each, of the 1024 that a process usually may have."""
 
 
 class HostForwarder:
@@ -51,6 +53,9 @@ class HostForwarder:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if len(self._connections) >= _MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
         self._connections.add(task)
         try:
             await self._serve(reader, writer)

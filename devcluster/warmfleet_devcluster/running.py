@@ -55,12 +55,9 @@ def start_supervisor(settings: DevclusterSettings, report: Callable[[str], None]
         DevclusterError: the devcluster did not start; nothing of it is left running.
     """
     if os.geteuid() != 0:
-        raise NotPermittedError(
-            "a devcluster needs root, to make network namespaces and mounts",
-            advice="run it as root, for instance with sudo",
-        )
+        raise _needs_root()
     folder = StateFolder(settings.state)
-    settings.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.create()
     with folder.supervisor_log.open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "warmfleet_devcluster.supervisor"],
@@ -94,7 +91,11 @@ def stop_devcluster(folder: StateFolder) -> bool:
     state = folder.read()
     if state is None:
         return False
-    if not send_signal(state.supervisor, signal.SIGTERM):
+    try:
+        running = send_signal(state.supervisor, signal.SIGTERM)
+    except PermissionError as error:
+        raise _needs_root() from error
+    if not running:
         with folder.locked():
             folder.end_leftovers()
             folder.clear(keep_logs=True)
@@ -105,6 +106,13 @@ def stop_devcluster(folder: StateFolder) -> bool:
             raise DevclusterError(f"the devcluster has not ended after {_STOP_SECONDS:g} s")
         time.sleep(_POLL_SECONDS)
     return True
+
+
+def _needs_root() -> NotPermittedError:
+    return NotPermittedError(
+        "a devcluster needs root, to make network namespaces and mounts",
+        advice="run it as root, for instance with `sudo -E`",
+    )
 
 
 def _tell(process: "subprocess.Popen[bytes]", settings: DevclusterSettings) -> None:

@@ -30,6 +30,8 @@ class DevclusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Port of the API server on the host's loopback; 0 takes a free one."""
     attached: bool = False
     """Whether the devcluster ends when the standard input of its supervisor does."""
+    owner: tuple[int, int] | None = None
+    """User and group to whom the kubeconfig and the chart's values are given, if not root."""
     ready_seconds: float = 120.0
     """Most seconds until everything is ready."""
 

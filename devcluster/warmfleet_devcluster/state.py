@@ -49,7 +49,7 @@ class DevclusterState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateFolder:
-    """Files of one devcluster, readable by their owner only."""
+    """Files of one devcluster. Whoever passes may see its state; all else is readable by its owner only."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -70,6 +70,10 @@ class StateFolder:
         """A component's own folder."""
         return self.path / component
 
+    def create(self) -> None:
+        """Make the folder if it is not there. Others may pass, for the files that they are given."""
+        self.path.mkdir(mode=0o711, parents=True, exist_ok=True)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Own the folder for as long as this process lives; the lock dies with it, however it dies.
@@ -79,7 +83,7 @@ class StateFolder:
             DevclusterError: the folder cannot be made.
         """
         try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.create()
             file = (self.path / _LOCK).open("ab")
         except OSError as error:
             raise DevclusterError(
@@ -107,7 +111,7 @@ class StateFolder:
     def write(self, state: DevclusterState) -> None:
         """Readers see the old state or the new one, never a part."""
         temporary = self.path / f"{_STATE}.new"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         with os.fdopen(descriptor, "wb") as file:
             file.write(msgspec.json.encode(state))
         temporary.replace(self.path / _STATE)

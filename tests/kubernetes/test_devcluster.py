@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from warmfleet_contracts.process_identity import is_alive
-from warmfleet_devcluster.state import StateFolder
+from warmfleet_contracts.process_identity import ProcessIdentity, is_alive
+from warmfleet_devcluster.state import DevclusterState, StateFolder
 from warmfleet_testing.cluster import DevCluster, eventually
-from warmfleet_testing.control_plane import KubectlError
+from warmfleet_testing.control_plane import ControlPlane, KubectlError
 from warmfleet_testing.plain_http import NO_TLS
 
 IMAGE = "registry.devcluster.local/warmfleet/warmfleet-router:0.1.0"
@@ -257,41 +257,45 @@ def test_up_tells_what_to_do_next_and_down_leaves_nothing(tmp_path: Path) -> Non
     assert command("status", state=state).returncode == 6
 
 
-def test_a_devcluster_whose_supervisor_was_killed_is_gone_and_can_be_started_again(tmp_path: Path) -> None:
+def test_a_devcluster_lives_on_without_a_node_and_is_gone_with_its_supervisor(tmp_path: Path) -> None:
     before = machine()
     state = tmp_path / "state"
-    assert command("up", "--nodes", "1", state=state).returncode == 0
+    assert command("up", "--nodes", "2", state=state).returncode == 0
     running = StateFolder(state).read()
     assert running is not None
-    os.kill(running.supervisor.pid, signal.SIGKILL)
-    eventually(lambda: [part.name for part in running.components if is_alive(part.identity)], [])
-    eventually(lambda: processes_that_name(str(state)), set())
-    assert machine() == before
-    assert command("up", "--nodes", "0", state=state).returncode == 0
-    assert command("down", state=state).returncode == 0
-    assert machine() == before
-
-
-def test_a_dead_node_is_a_lost_node_and_a_dead_scheduler_is_the_end(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    assert command("up", "--nodes", "1", state=state).returncode == 0
-    folder = StateFolder(state)
-    running = folder.read()
-    assert running is not None
     identities = {part.name: part.identity for part in running.components}
-
     os.kill(identities["node-0"].pid, signal.SIGKILL)
     eventually(lambda: is_alive(identities["node-0"]), False)
     status = json.loads(command("status", "--output", "json", state=state).stdout)
     assert {part["name"]: part["alive"] for part in status["components"]} == {
         name: name != "node-0" for name in identities
     }
+    assert is_alive(running.supervisor)
 
-    os.kill(identities["kube-scheduler"].pid, signal.SIGKILL)
+    os.kill(running.supervisor.pid, signal.SIGKILL)
+    eventually(lambda: [name for name, identity in identities.items() if is_alive(identity)], [])
+    eventually(lambda: processes_that_name(str(state)), set())
+    assert machine() == before
+
+
+def test_after_a_crash_it_starts_anew_and_a_dead_component_is_the_end_of_all(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """The crash itself is the test above; what it leaves is a state whose supervisor is gone."""
+    before = machine()
+    folder = StateFolder(tmp_path / "state")
+    folder.create()
+    folder.write(DevclusterState(phase="Ready", supervisor=ProcessIdentity(2**22 + 1, "gone")))
+    assert command("up", "--nodes", "0", state=folder.path).returncode == 0
+    running = folder.read()
+    assert running is not None
+    scheduler = next(part for part in running.components if part.name == "kube-scheduler")
+    os.kill(scheduler.identity.pid, signal.SIGKILL)
     eventually(lambda: is_alive(running.supervisor), False)
-    assert not [name for name, identity in identities.items() if is_alive(identity)]
+    assert not [part.name for part in running.components if is_alive(part.identity)]
     assert "kube-scheduler ended with code -9" in folder.supervisor_log.read_text()
-    assert not command("down", "--output", "json", state=state).returncode
+    assert machine() == before
+    assert is_alive(control_plane.supervisor)  # one devcluster's end is not another's
 
 
 def test_a_busy_port_is_named_and_nothing_is_left_running(tmp_path: Path) -> None:

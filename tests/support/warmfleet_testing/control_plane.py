@@ -53,6 +53,7 @@ class ControlPlane:
         state = self.folder.read()
         assert state is not None
         self.url = state.api_url
+        self.supervisor = state.supervisor
 
     @property
     def environment(self) -> dict[str, str]:
