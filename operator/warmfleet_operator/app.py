@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 import structlog
 
@@ -29,6 +30,9 @@ from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.store import Key, Store
 from warmfleet_operator.sync import Sync
 from warmfleet_operator.writer import Writer
+
+IMPATIENT_SECONDS: Final = 1.0
+"""Between two rounds to the routers while somebody waits for what they say."""
 
 log = structlog.get_logger("warmfleet.operator")
 
@@ -157,10 +161,13 @@ class Operator:
             self._look_at_all(self.settings.resync_seconds / 2)
 
     async def _poll(self) -> None:
+        asked = self.fence.clock()
         while True:
-            await asyncio.sleep(self.settings.router_poll_seconds * random.uniform(0.9, 1.1))  # noqa: S311
-            if self._in_charge:
+            await asyncio.sleep(IMPATIENT_SECONDS)
+            due = asked + self.settings.router_poll_seconds
+            if self._in_charge and (self._reconciler.waiting_for_routers or self.fence.clock() >= due):
                 await self._routers.ask()
+                asked = self.fence.clock()
 
     def _look_at_all(self, within_seconds: float) -> None:
         for key in self._store.deployments():

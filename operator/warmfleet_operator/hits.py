@@ -17,11 +17,13 @@ class HitRates:
         self._last: dict[str, Tokens] = {}
         self._recent: dict[str, deque[tuple[float, int, int]]] = {}
         self._percent: dict[str, tuple[int, int]] = {}
+        self._looked = False
 
     def add(self, tokens: Mapping[str, Tokens], now_seconds: float) -> None:
         """Take the counters of all routers, summed, as they are now."""
         for model, now in list(tokens.items())[:MAX_MODELS]:
-            before = self._last.get(model, now)
+            # What was counted before our first look may be days old; a model that is new since then is new.
+            before = self._last.get(model, Tokens() if self._looked else now)
             self._last[model] = now
             prompt, cached = now.prompt - before.prompt, now.cached - before.cached
             recent = self._recent.setdefault(model, deque())
@@ -31,6 +33,7 @@ class HitRates:
                 recent.popleft()
             if recent:
                 self._percent[model] = (sum(item[1] for item in recent), sum(item[2] for item in recent))
+        self._looked = True
         for model in self._last.keys() - tokens.keys():
             for kept in (self._last, self._recent, self._percent):
                 kept.pop(model, None)

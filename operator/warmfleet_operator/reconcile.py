@@ -70,6 +70,8 @@ class Reconciler:
         self._hits = hits
         self._settings = settings
         self._upgrade_slot = asyncio.Lock()
+        self.waiting_for_routers: set[Key] = set()
+        """Those with ready workers that no router is known to send to: routers are worth asking sooner."""
 
     async def reconcile(self, key: Key) -> float | None:
         """Look at `key`; returns after how many seconds to look again, None = when something is heard.
@@ -80,6 +82,7 @@ class Reconciler:
         deployment = self._store.deployment(key)
         if deployment is None or "deletionTimestamp" in deployment["metadata"]:
             self._writer.forget(key)
+            self.waiting_for_routers.discard(key)
             return None  # its children follow it by their owner references
         wanted = wanted_by(deployment, self._settings)
         facts = Facts(
@@ -95,6 +98,10 @@ class Reconciler:
         if wanted.problem is None:
             facts, again = await self._carry_out(key, facts, wanted)
         facts = self._observed(key, facts)
+        if unknown_to_routers(facts):
+            self.waiting_for_routers.add(key)
+        else:
+            self.waiting_for_routers.discard(key)
         await self._writer.say(key, deployment, status_of(facts))
         if facts.problem is not None and facts.problem.reason in {
             Reason.OBJECT_REFUSED,
@@ -175,6 +182,18 @@ class Reconciler:
             if holder is not None and holder.uid != deployment["metadata"]["uid"]:
                 return holder, served
         return None, ""
+
+
+def unknown_to_routers(facts: Facts) -> bool:
+    """Whether a worker is ready and no router that was asked knows it as ready."""
+    known = facts.fleet.workers
+    return any(
+        pod.live
+        and pod.ready
+        and not pod.job
+        and (pod.uid not in known or not known[pod.uid].ready_in_routers)
+        for pod in facts.pods
+    )
 
 
 def wanted_by(deployment: Mapping[str, Any], settings: OperatorSettings) -> Wanted:

@@ -201,3 +201,12 @@ def test_the_names_that_requests_use_are_told_whoever_chose_them() -> None:
 
     assert status_of(serving())["servedNames"] == ["m"]
     assert status_of(serving(deployment=chosen))["servedNames"] == ["a", "b"]
+
+
+def test_the_first_requests_of_a_model_count() -> None:
+    hits = HitRates()
+    hits.add({}, 0.0)
+
+    hits.add({"m": Tokens(100, 25)}, 10.0)
+
+    assert hits.percent(["m"]) == 25
