@@ -19,10 +19,21 @@ from warmfleet_devcluster.quantity import QuantityError, in_units, parse_quantit
 def test_an_image_that_is_not_listed_cannot_be_pulled(tmp_path):
     listed = tmp_path / "images.json"
     listed.write_text(json.dumps({"images": {"r/a:1": {"entrypoint": ["a"], "user": "5"}}}))
-    images = ImageList.load(listed)
+    images = ImageList(listed)
     assert images.find("r/a:1").entrypoint == ("a",)
     with pytest.raises(ImageError, match='Failed to pull image "r/a:2"'):
         images.find("r/a:2")
+
+
+def test_an_image_that_is_listed_later_can_be_pulled_then(tmp_path):
+    listed = tmp_path / "images.json"
+    listed.write_text('{"images": {}}')
+    images = ImageList(listed)
+    with pytest.raises(ImageError):
+        images.find("r/a:1")
+    (tmp_path / "new.json").write_text(json.dumps({"images": {"r/a:1": {"folder": "/m"}}}))
+    (tmp_path / "new.json").replace(listed)
+    assert images.find("r/a:1").folder == "/m"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"images": [1]}', '{"images": {"a": 1}}'])
@@ -30,7 +41,7 @@ def test_a_list_of_images_that_is_none_is_refused_by_its_name(tmp_path, text):
     listed = tmp_path / "images.json"
     listed.write_text(text)
     with pytest.raises(NodeError, match=r"images\.json"):
-        ImageList.load(listed)
+        ImageList(listed)
 
 
 def test_an_address_that_was_given_back_comes_last():

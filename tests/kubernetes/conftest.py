@@ -7,6 +7,7 @@ import pytest
 
 from warmfleet_testing.cluster import DevCluster, running_cluster
 from warmfleet_testing.control_plane import ControlPlane, running_control_plane
+from warmfleet_testing.installed import Installed, installed_chart
 from warmfleet_testing.model_deployment_api import ModelDeploymentApi, served_model_deployments
 
 
@@ -22,6 +23,20 @@ def cluster() -> Iterator[DevCluster]:
     """A cluster of two process nodes, each with two pretended GPUs."""
     with running_cluster() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def installed(cluster: DevCluster) -> Iterator[Installed]:
+    """The chart in that cluster, for models in all namespaces; its routers and operators are ready."""
+    with installed_chart(cluster) as release:
+        yield release
+
+
+@pytest.fixture
+def models(installed: Installed) -> Iterator[Installed]:
+    """A namespace of the test's own, for models that this release serves."""
+    with installed.within(f"models-{uuid4().hex[:8]}") as models:
+        yield models
 
 
 @pytest.fixture(scope="module")

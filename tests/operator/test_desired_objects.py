@@ -92,7 +92,8 @@ def test_workers_and_fetches_understand_every_flag_and_agree_on_the_folder(spec,
                     container["args"], {"WARMFLEET_NAMESPACE_KEY": "0f" * 32, "WARMFLEET_POD_UID": "uid"}
                 )
                 assert worker.port == 8000
-                assert worker.served_names == tuple(spec["model"].get("servedNames", [name]))
+                own_name = f"models/{name}"
+                assert worker.served_names == (*spec["model"].get("servedNames", [name]), own_name)
                 for fetch in fetches:
                     assert fetch.into == worker.model_path
 

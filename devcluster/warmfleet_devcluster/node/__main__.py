@@ -27,7 +27,7 @@ _MS_REC_PRIVATE: Final = 16384 | (1 << 18)
 def main(arguments: list[str] | None = None) -> int:
     settings = parse_settings(sys.argv[1:] if arguments is None else arguments)
     try:
-        images = ImageList.load(settings.images)
+        images = ImageList(settings.images)
         _own_mounts()
         shutil.rmtree(settings.state / "pods", ignore_errors=True)
         (settings.state / "pods").mkdir(parents=True)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from warmfleet_devcluster.node.errors import ImageError, NodeError
 
@@ -27,40 +27,54 @@ class Image:
     """What an image volume shows; empty if the image cannot be mounted."""
 
 
-@dataclass(frozen=True, slots=True)
 class ImageList:
-    """References and their images. There is no registry behind it: what is not listed cannot be pulled."""
+    """The images that this node can have: a file stands for the registry, and is looked at for each pull."""
 
-    images: Mapping[str, Image]
+    def __init__(self, path: Path) -> None:
+        """Reads `{"images": {reference: {entrypoint, args, env, user, workdir, paths, folder}}}`.
 
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Reads `{"images": {reference: {entrypoint, args, env, user, workdir, paths, folder}}}`."""
-        try:
-            listed: dict[str, dict[str, Any]] = json.loads(path.read_text())["images"]
-            return cls(
-                {
-                    reference: Image(
-                        reference=reference,
-                        entrypoint=tuple(entry.get("entrypoint", ())),
-                        args=tuple(entry.get("args", ())),
-                        env=dict(entry.get("env", {})),
-                        user=str(entry.get("user", "0")),
-                        workdir=entry.get("workdir", "/"),
-                        paths=tuple(entry.get("paths", ())),
-                        folder=entry.get("folder", ""),
-                    )
-                    for reference, entry in listed.items()
-                }
-            )
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-            raise NodeError(f"{path} is no list of images: {error!r}") from error
+        Raises:
+            NodeError: the file is no such list.
+        """
+        self._path = path
+        self._version = (0, 0)
+        self._images: Mapping[str, Image] = {}
+        self._read()
 
     def find(self, reference: str) -> Image:
         """The image; raises ImageError with what a registry would have said."""
         try:
-            return self.images[reference]
+            self._read()
+        except NodeError as error:
+            raise ImageError(f'Failed to pull image "{reference}": {error}') from error
+        try:
+            return self._images[reference]
         except KeyError:
             raise ImageError(
                 f'Failed to pull image "{reference}": {reference}: not on the list of this node'
             ) from None
+
+    def _read(self) -> None:
+        """Reads the file if it is another one than the last time."""
+        try:
+            status = self._path.stat()
+            version = (status.st_mtime_ns, status.st_ino)
+            if version != self._version:
+                listed: dict[str, dict[str, Any]] = json.loads(self._path.read_text())["images"]
+                self._images = {reference: _image(reference, entry) for reference, entry in listed.items()}
+                self._version = version
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            raise NodeError(f"{self._path} is no list of images: {error!r}") from error
+
+
+def _image(reference: str, entry: Mapping[str, Any]) -> Image:
+    return Image(
+        reference=reference,
+        entrypoint=tuple(entry.get("entrypoint", ())),
+        args=tuple(entry.get("args", ())),
+        env=dict(entry.get("env", {})),
+        user=str(entry.get("user", "0")),
+        workdir=entry.get("workdir", "/"),
+        paths=tuple(entry.get("paths", ())),
+        folder=entry.get("folder", ""),
+    )

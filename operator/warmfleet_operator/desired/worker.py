@@ -146,16 +146,7 @@ def _engine(observed: ObservedDeployment, settings: OperatorSettings) -> Manifes
         "name": ENGINE_CONTAINER,
         "image": worker_image(observed, settings),
         "imagePullPolicy": settings.image_pull_policy,
-        "args": list(
-            worker_flags(
-                observed.resource,
-                model_path=model_folder(observed.spec.model.source),
-                host="0.0.0.0",  # noqa: S104 - routers come from other pods
-                port=WORKER_PORT,
-                uid=f"$({POD_UID_VARIABLE})",
-                threads=_threads(resources),
-            )
-        ),
+        "args": _arguments(observed, resources),
         "env": _environment(observed),
         "ports": [{"name": HTTP_PORT_NAME, "containerPort": WORKER_PORT, "protocol": "TCP"}],
         "resources": resources,
@@ -165,6 +156,19 @@ def _engine(observed: ObservedDeployment, settings: OperatorSettings) -> Manifes
         "volumeMounts": _mounts(observed),
         **_probes(observed),
     }
+
+
+def _arguments(observed: ObservedDeployment, resources: Manifest) -> list[str]:
+    flags = worker_flags(
+        observed.resource,
+        model_path=model_folder(observed.spec.model.source),
+        host="0.0.0.0",  # noqa: S104 - routers come from other pods
+        port=WORKER_PORT,
+        uid=f"$({POD_UID_VARIABLE})",
+        threads=_threads(resources),
+    )
+    # Routers pass a request on as it is, and this name leads to the deployment whoever owns the others.
+    return [*flags, "--served-name", f"{observed.namespace}/{observed.name}"]
 
 
 def _environment(observed: ObservedDeployment) -> list[dict[str, Any]]:

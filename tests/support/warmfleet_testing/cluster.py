@@ -1,5 +1,6 @@
 """A real Kubernetes cluster with process nodes, for the length of a test run."""
 
+import json
 import os
 import re
 import signal
@@ -59,6 +60,15 @@ class DevCluster(ControlPlane):
         finally:
             process.kill()
             process.communicate()
+
+    def add_image(self, reference: str, **entry: Any) -> None:
+        """Put an image on the nodes' list: `folder` for an image volume, `like` an image that is listed."""
+        listed = json.loads(self.folder.images.read_text())
+        like = entry.pop("like", None)
+        listed["images"][reference] = {**(listed["images"][like] if like else {}), **entry}
+        fresh = self.folder.images.with_suffix(".new")
+        fresh.write_text(json.dumps(listed, indent=2))
+        fresh.replace(self.folder.images)
 
     def node_identity(self, name: str) -> ProcessIdentity:
         """The process of a node; killing it kills its pods, too, and nothing restarts it."""

@@ -86,11 +86,16 @@ class ControlPlane:
         """`kubectl get ARGS -o json`, decoded."""
         return json.loads(self.kubectl("get", *args, "-o", "json"))
 
-    def inside(self, *command: str) -> list[str]:
-        """A command line that runs `command` inside the cluster's network."""
+    @property
+    def network(self) -> Path:
+        """Opens as the cluster's network namespace."""
         state = self.folder.read()
         assert state is not None
-        return ["nsenter", f"--net=/proc/{state.components[0].identity.pid}/ns/net", *command]
+        return Path(f"/proc/{state.components[0].identity.pid}/ns/net")
+
+    def inside(self, *command: str) -> list[str]:
+        """A command line that runs `command` inside the cluster's network."""
+        return ["nsenter", f"--net={self.network}", *command]
 
     def audit_writes(self, since: float = 0.0) -> list[AuditWrite]:
         """Every write, also a refused one, that arrived at or after `since` (unix seconds); oldest first."""

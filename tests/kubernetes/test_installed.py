@@ -1,0 +1,17 @@
+"""The chart on a cluster whose nodes run pods, and the tiny model on it."""
+
+from warmfleet_testing.installed import Installed, tiny_deployment
+
+
+def test_a_model_is_served_through_the_routers_service(models: Installed) -> None:
+    models.apply(tiny_deployment("first", replicas=2))
+    models.wait_ready("first")
+
+    first = models.chat("first", "hello")
+    again = models.chat(f"{models.namespace}/first", "hello")
+
+    assert first["choices"][0]["message"]["content"] == again["choices"][0]["message"]["content"]
+    assert first["usage"]["completion_tokens"] > 0
+    nodes = {pod["spec"]["nodeName"] for pod in models.pods("first")}
+    assert nodes == {"node-0", "node-1"}
+    models.delete("first")
