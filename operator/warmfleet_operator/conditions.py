@@ -11,8 +11,6 @@ from warmfleet_operator.pods import PodView
 from warmfleet_operator.rollouts import rollout_complete
 from warmfleet_operator.times import time_of
 
-NO_ROOM_SECONDS: Final = 120.0
-"""For so long a scheduler may look for room before it is called missing."""
 CRASHES: Final = 3
 """Restarts of an engine, without it ever getting ready since, that are called a loop."""
 MAX_MESSAGE_LENGTH: Final = 1024
@@ -81,7 +79,7 @@ def stall(facts: Facts) -> Problem | None:
 def soonest_change_seconds(facts: Facts) -> float | None:
     """After how many seconds time alone changes what is said; None = it does not."""
     waits = [
-        NO_ROOM_SECONDS - (facts.now_seconds - pod.unschedulable_since_seconds)
+        facts.no_room_seconds - (facts.now_seconds - pod.unschedulable_since_seconds)
         for pod in facts.pods
         if pod.live and pod.unschedulable
     ]
@@ -150,7 +148,7 @@ def _crash(pod: PodView) -> str:
 
 def _no_room(facts: Facts, waiting: list[PodView]) -> Iterator[Problem]:
     patient = [
-        pod for pod in waiting if facts.now_seconds - pod.unschedulable_since_seconds < NO_ROOM_SECONDS
+        pod for pod in waiting if facts.now_seconds - pod.unschedulable_since_seconds < facts.no_room_seconds
     ]
     if not waiting or len(patient) == len(waiting):
         return

@@ -26,6 +26,8 @@ class Facts:
     """The ModelDeployment itself."""
     now_seconds: float
     """Since the epoch."""
+    no_room_seconds: float
+    """For so long a scheduler may look for room before it is called missing."""
     desired_replicas: int = 0
     workers: Mapping[str, Any] | None = None
     """The Deployment; None while there is none."""

@@ -88,6 +88,7 @@ class Reconciler:
         facts = Facts(
             deployment,
             time.time(),
+            no_room_seconds=self._settings.no_room_seconds,
             desired_replicas=wanted.replicas,
             image=wanted.image,
             is_fetched=wanted.is_fetched,

@@ -97,6 +97,8 @@ class OperatorSettings:
     sync_seconds: float = 60.0
     """What the watches say is compared with lists this often; a watch that stays behind is called dead."""
     router_poll_seconds: float = 10.0
+    no_room_seconds: float = 120.0
+    """A pod without a node for so long makes its deployment stalled."""
     workers: int = 4
     """Deployments reconciled at once."""
     host: str = "0.0.0.0"  # noqa: S104 - the kubelet and the scraper come from outside the pod
@@ -171,6 +173,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Oper
         resync_seconds=_positive("--resync-seconds", given.resync_seconds),
         sync_seconds=_positive("--sync-seconds", given.sync_seconds),
         router_poll_seconds=_positive("--router-poll-seconds", given.router_poll_seconds),
+        no_room_seconds=_positive("--no-room-seconds", given.no_room_seconds),
         workers=int(_positive("--workers", given.workers)),
         host=given.host,
         health_port=given.health_port,
@@ -279,6 +282,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--resync-seconds", type=float, default=60.0, help="every deployment is looked at this often")
     add("--sync-seconds", type=float, default=60.0, help="watches are compared with lists this often")
     add("--router-poll-seconds", type=float, default=10.0, help="routers are asked this often")
+    add("--no-room-seconds", type=float, default=120.0, help="without a node for so long: stalled")
     add("--workers", type=int, default=4, help="deployments reconciled at once")
     add("--host", default="0.0.0.0", help="address of health and metrics")  # noqa: S104 - as above
     add("--health-port", type=int, default=OPERATOR_HEALTH_PORT, help="/livez, /readyz; 0: a free one")

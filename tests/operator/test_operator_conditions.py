@@ -12,7 +12,6 @@ from warmfleet_contracts.conditions import CONDITIONS, ConditionStatus, Conditio
 from warmfleet_contracts.ownership import Claim
 from warmfleet_operator.conditions import (
     CRASHES,
-    NO_ROOM_SECONDS,
     conditions_of,
     soonest_change_seconds,
     stall,
@@ -21,7 +20,16 @@ from warmfleet_operator.conditions import (
 from warmfleet_operator.fleet import FleetView
 from warmfleet_operator.observed import Facts, Problem
 from warmfleet_operator.pods import ContainerView
-from warmfleet_testing.operator_worlds import NOW, deployment, fleet, job, pod, serving, workers
+from warmfleet_testing.operator_worlds import (
+    NO_ROOM_SECONDS,
+    NOW,
+    deployment,
+    fleet,
+    job,
+    pod,
+    serving,
+    workers,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "conditions.md"
 RIVAL = Claim("other", "older", "uid-older", "2025-01-01T00:00:00Z", ("m",))

@@ -25,7 +25,7 @@ READY_SECONDS: Final = 90.0
 
 QUICK_VALUES: Final[Mapping[str, Any]] = {
     "rbac": {"scope": "Cluster"},
-    "operator": {"extraArgs": ["--router-poll-seconds=1"]},
+    "operator": {"extraArgs": ["--router-poll-seconds=1", "--no-room-seconds=6"]},
     "workers": {"resources": {"requests": {"cpu": "50m", "memory": "128Mi"}}},
 }
 """Values with which one release serves every test's namespace, and tests need little patience."""

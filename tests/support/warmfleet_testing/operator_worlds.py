@@ -7,6 +7,7 @@ from warmfleet_operator.observed import Facts
 from warmfleet_operator.pods import ContainerView, PodView
 
 NOW = 1_800_000_000.0
+NO_ROOM_SECONDS = 120.0
 URL = "http://warmfleet-router.warmfleet.svc/v1"
 
 
@@ -129,6 +130,7 @@ def serving(**fields: Any) -> Facts:
         **{
             "deployment": deployment(),
             "now_seconds": NOW,
+            "no_room_seconds": NO_ROOM_SECONDS,
             "desired_replicas": 2,
             "workers": workers(),
             "pods": (pod("m-1"), pod("m-2")),
