@@ -5,12 +5,14 @@
 
 import asyncio
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from warmfleet_testing.discovered_fleet import (
+    ROOT,
     DiscoveredFleet,
     SlicedPod,
     kubeconfig_of,
@@ -21,6 +23,7 @@ from warmfleet_testing.discovered_fleet import (
 from warmfleet_testing.fault_proxy import running_fault_proxy
 from warmfleet_testing.model_deployment_api import served_model_deployments
 from warmfleet_testing.router_fixture import running_router
+from warmfleet_testing.router_in_pod import router_in_pod
 
 NAMESPACE = "router-discovery"
 
@@ -65,6 +68,21 @@ def documented_rules():
         rules.append(Rule(group, resources, verbs))
     assert len(rules) == 2
     return rules
+
+
+def grant(kubectl, account):
+    """What the documentation lists, and nothing else."""
+    for rule in documented_rules():
+        name = f"{account}-{rule.resources}"
+        resource = f"--resource={rule.resources}.{rule.group}"
+        kubectl("-n", NAMESPACE, "create", "role", name, f"--verb={rule.verbs}", resource)
+        bound = (f"--role={name}", f"--serviceaccount={NAMESPACE}:{account}")
+        kubectl("-n", NAMESPACE, "create", "rolebinding", name, *bound)
+
+
+def rss_mib(pid):
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) / 1024
 
 
 def routed(fleet, tmp_path, *, kubeconfig=None, **settings):
@@ -264,6 +282,64 @@ async def test_the_older_of_two_deployments_has_a_name_until_it_is_deleted(fleet
             assert (view.hello.epoch, view.counts.opened) == (epoch, 1)
 
 
+def test_router_processes_with_a_service_account_are_one_service(fleet, tmp_path):
+    """Two of them, as a chart runs them: they share the salt and nothing else."""
+    kubectl = fleet.api.control_plane.kubectl
+    kubectl("-n", NAMESPACE, "create", "serviceaccount", "router-process")
+    grant(kubectl, "router-process")
+    token = kubectl("-n", NAMESPACE, "create", "token", "router-process").strip()
+    environment = {
+        "WARMFLEET_WORKER_TOKEN_ROOT": ROOT.hex(),
+        "WARMFLEET_SALT_KEY": "5a" * 32,
+        "WARMFLEET_OPERATOR_TOKEN": "0f" * 32,
+        "WARMFLEET_POD_NAMESPACE": NAMESPACE,
+    }
+    # A pod's name may have 63 characters; what tells replicas apart is its end.
+    name = "a-release-with-a-long-name-warmfleet-router-7d9f8b6c5d-".rjust(58, "x")
+    flags = ("--host", "0.0.0.0", "--allow-anonymous", "--drain-seconds", "5")
+    fleet.deploy("smol", "chat")
+    kubeconfig = fleet.api.control_plane.kubeconfig
+    with ExitStack() as stack:
+        worker = stack.enter_context(pod("u1", NAMESPACE))
+        fleet.slice("smol", worker)
+        routers = [
+            stack.enter_context(
+                router_in_pod(
+                    kubeconfig,
+                    token,
+                    tmp_path / end,
+                    *flags,
+                    f"--router-id={name}{end}",
+                    environment=environment,
+                )
+            )
+            for end in ("x2x4z", "y3y5z")
+        ]
+        body = {"model": "chat", "prompt": "hello"}
+        for router in routers:
+            with router.client() as client:
+                assert client.post("/v1/completions", json=body).status_code == 200
+                assert client.get("/internal/fleet").status_code == 401
+                as_operator = {"authorization": f"Bearer {'0f' * 32}"}
+                seen = client.get("/internal/fleet", headers=as_operator).json()
+                assert [endpoint["uid"] for endpoint in seen["endpoints"]] == ["u1"]
+        resident_mib = [rss_mib(router.process.pid) for router in routers]
+        for router in routers:
+            router.process.terminate()
+        exit_codes = [router.process.wait(15) for router in routers]
+        logs = "".join(router.log_text() for router in routers)
+
+    assert exit_codes == [0, 0]
+    first, second = worker.requests
+    assert first["x-warmfleet-salt"] == second["x-warmfleet-salt"]
+    assert first["x-warmfleet-router"] != second["x-warmfleet-router"]
+    assert first["authorization"] == f"Bearer {worker.token}"
+    for secret in (*environment.values(), worker.token, token):
+        assert secret == NAMESPACE or secret not in logs
+    assert "no salt key given" not in logs
+    assert max(resident_mib) < 140, resident_mib
+
+
 async def test_an_account_with_the_documented_permissions_is_enough_and_without_them_readiness_says_why(
     fleet, tmp_path
 ):
@@ -278,15 +354,7 @@ async def test_an_account_with_the_documented_permissions_is_enough_and_without_
         assert f"modeldeployments in namespace {NAMESPACE}: answers 403" in answer["status"]
         assert await status(router, "chat") == 503
 
-        for rule in documented_rules():
-            name = f"router-{rule.resources}"
-            resources = [f"{resource}.{rule.group}" for resource in rule.resources.split(",")]
-            kubectl(
-                *("-n", NAMESPACE, "create", "role", name, f"--verb={rule.verbs}"),
-                f"--resource={','.join(resources)}",
-            )
-            account_flag = f"--serviceaccount={NAMESPACE}:router"
-            kubectl("-n", NAMESPACE, "create", "rolebinding", name, f"--role={name}", account_flag)
+        grant(kubectl, "router")
         await until_ready(router)
         assert await status(router, "chat") == 404
         assert router.router.discovery.state.problem == ""

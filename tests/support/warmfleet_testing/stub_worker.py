@@ -351,6 +351,8 @@ class StubWorker:
         heartbeats = asyncio.create_task(self._heartbeats())
         await asyncio.to_thread(stop.wait)
         heartbeats.cancel()
+        await site.stop()
+        await asyncio.sleep(0.01)  # what was accepted just now is known by then, and closed with the rest
         await runner.cleanup()
 
 
