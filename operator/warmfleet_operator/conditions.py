@@ -11,7 +11,7 @@ from warmfleet_operator.pods import PodView
 from warmfleet_operator.rollouts import rollout_complete
 from warmfleet_operator.times import time_of
 
-CRASHES: Final = 3
+CRASHES: Final = 2
 """Restarts of an engine, without it ever getting ready since, that are called a loop."""
 MAX_MESSAGE_LENGTH: Final = 1024
 
@@ -171,7 +171,8 @@ def _deadline(facts: Facts) -> Iterator[Problem]:
         if condition["type"] == "Progressing" and condition.get("reason") == "ProgressDeadlineExceeded":
             seconds = ((facts.deployment.get("spec") or {}).get("rollout") or {}).get("startupTimeoutSeconds")
             limit = f"spec.rollout.startupTimeoutSeconds ({seconds} s)" if seconds else "the time for it"
-            yield Problem(Reason.STARTUP_TIMEOUT, f"no replica got ready within {limit}")
+            text = f"no replica got ready within {limit} and ten minutes for its image and its model"
+            yield Problem(Reason.STARTUP_TIMEOUT, text)
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
             yield Problem(Reason.OBJECT_REFUSED, str(condition.get("message") or "pods are refused"))
 
