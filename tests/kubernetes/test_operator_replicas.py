@@ -144,6 +144,7 @@ def test_a_new_release_rolls_one_deployment_at_a_time(fleet: ModelNamespace) -> 
         assert sorted(images(fleet).values()) == ["next", "test", "test"]
         rolling = next(name for name, image in images(fleet).items() if image == "next")
         scaled, edited = (name for name in waiting if name != rolling)
+        assert fleet.has(scaled, "Ready", "False", "WaitingForUpgradeSlot")
 
         fleet.kubectl("scale", "modeldeployment", scaled, "--replicas=3")
         eventually(lambda: fleet.get("deployment", scaled)["spec"]["replicas"] == 3)
