@@ -1,12 +1,16 @@
 """kopf as informer: it watches, and what it sees goes into the store. The only module that imports kopf.
 
 Nothing else of kopf is used: no handler that writes, no finalizer, no peering, no events of its own. It runs
-in a thread of its own, because its `operator()` cancels at its end every task of the loop that it runs in.
+in a thread of its own, because ending it means to cancel every task of the loop that it runs in.
+
+kopf gives up for good where an API server answers a watch with what it does not expect, and then does not
+always end: a watch that is cancelled at the wrong moment goes on as if nothing had happened. So its tasks are
+watched from here, and one that fails is the end of them all and a new beginning.
 """
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Any, Final
 
 import kopf
@@ -14,11 +18,18 @@ import structlog
 
 from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL
 from warmfleet_operator.cluster import Connection
+from warmfleet_operator.errors import OperatorError
 from warmfleet_operator.kinds import MODEL_DEPLOYMENT, WATCHED, Kind
 from warmfleet_operator.store import Entry, Key, entry_of
 
 STOP_SECONDS: Final = 5.0
 _PAGE_SIZE: Final = 200
+_PAUSES_SECONDS: Final = (1.0, 1.0, 2.0, 3.0, 5.0)
+"""Between two tries of one request; the last one from then on."""
+_ANEW_SECONDS: Final = 2.0
+"""Between two lives of kopf."""
+_CANCEL_SECONDS: Final = 0.5
+_CANCEL_ROUNDS: Final = 8
 
 log = structlog.get_logger("warmfleet.operator")
 
@@ -70,15 +81,25 @@ class Informer:
             self.ended.set_result(problem)
 
     async def _watch(self) -> None:
-        await kopf.operator(
-            registry=self._registry(),
-            settings=_settings(),
-            standalone=True,
-            identity=_IDENTITY,
-            clusterwide=not self._namespaces,
-            namespaces=self._namespaces,
-            stop_flag=self._stop,
-        )
+        stopping = asyncio.create_task(asyncio.to_thread(self._stop.wait))
+        while True:
+            tasks = await kopf.spawn_tasks(
+                registry=self._registry(),
+                settings=_settings(),
+                standalone=True,
+                identity=_IDENTITY,
+                clusterwide=not self._namespaces,
+                namespaces=self._namespaces,
+            )
+            ended, _ = await asyncio.wait([stopping, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            reason = _reason(ended - {stopping})
+            await _cancel_all_but(stopping)
+            if stopping.done():
+                return
+            log.warning("watches begin anew", reason=reason, after_seconds=_ANEW_SECONDS)
+            await asyncio.wait([stopping], timeout=_ANEW_SECONDS)
+            if stopping.done():
+                return
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
@@ -116,6 +137,38 @@ class Informer:
         return report
 
 
+class _Pauses:
+    """The pauses of one request's tries: it is tried for as long as the API server is away."""
+
+    def __iter__(self) -> Iterator[float]:
+        yield from _PAUSES_SECONDS
+        while True:
+            yield _PAUSES_SECONDS[-1]
+
+
+def _reason(ended: Collection["asyncio.Task[Any]"]) -> str:
+    """What the first task that failed says; empty if none did."""
+    problems = (task.exception() for task in ended if not task.cancelled())
+    return next((f"{type(problem).__name__}: {problem}" for problem in problems if problem), "")
+
+
+async def _cancel_all_but(spared: "asyncio.Task[Any]") -> None:
+    """Cancel every other task of this loop until it ends.
+
+    Raises:
+        OperatorError: some task does not.
+    """
+    for _ in range(_CANCEL_ROUNDS):
+        tasks = asyncio.all_tasks() - {spared, asyncio.current_task()}
+        if not tasks:
+            return
+        for task in tasks:
+            task.cancel()
+        done, _ = await asyncio.wait(tasks, timeout=_CANCEL_SECONDS)
+        _reason(done)  # retrieved, so that nobody complains that it was not
+    raise OperatorError("the watches do not end")
+
+
 def _settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
@@ -131,7 +184,7 @@ def _settings() -> kopf.OperatorSettings:
             watching.label_selectors[kind.group, kind.version, kind.plural] = MODEL_DEPLOYMENT_LABEL
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 10
-    settings.networking.error_backoffs = (1, 1, 2, 3, 5)
+    settings.networking.error_backoffs = _Pauses()
     settings.process.ultimate_exiting_timeout = None
     settings.execution.max_workers = 1
     return settings
