@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,9 +19,10 @@ from warmfleet_testing.operator_process import eventually, running_operator
 
 
 @pytest.fixture
-def fleet(control_plane: ControlPlane, request: pytest.FixtureRequest) -> ModelNamespace:
+def fleet(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[ModelNamespace]:
     name = request.node.name.removeprefix("test_").replace("_", "-")[:40].strip("-")
-    return model_namespace(control_plane, name)
+    with model_namespace(control_plane, name) as made:
+        yield made
 
 
 def test_the_charts_roles_are_enough_and_no_more_is_asked_for(fleet: ModelNamespace, tmp_path) -> None:
@@ -46,10 +48,10 @@ def test_the_charts_roles_are_enough_and_no_more_is_asked_for(fleet: ModelNamesp
         fleet.apply("a")
         fleet.apply("unsupported", accelerator={"count": 2})
         fleet.settled("a")
-        fleet.kubectl("delete", "service", "a")
+        fleet.delete("service", "a")
         eventually(lambda: "Service" in fleet.children("a"))
-        eventually(lambda: fleet.get("events.events.k8s.io")["items"])
-        fleet.kubectl("annotate", "networkpolicy", "a", "warmfleet.dev/applied=edited", "--overwrite")
+        eventually(lambda: fleet.items("events"))
+        fleet.merge("networkpolicy", "a", {"metadata": {"annotations": {"warmfleet.dev/applied": "edited"}}})
         time.sleep(2.0)
 
         told = [line for line in operator.log() if line["level"] in {"warning", "error"}]
@@ -91,7 +93,7 @@ async def test_a_watch_that_misses_what_lists_hold_is_noticed(fleet: ModelNamesp
         assert sync.dead_watches() == []
 
         await asyncio.to_thread(fleet.apply, "missed")
-        await asyncio.to_thread(fleet.delete, "seen")
+        await asyncio.to_thread(fleet.delete, "modeldeployment", "seen")
         await until(lambda: sync.dead_watches() == ["modeldeployments"])
         assert store.deployment(Key(fleet.namespace, "seen")) is None  # what is gone is dropped all the same
 

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 import pytest
 
 from warmfleet_testing.control_plane import ControlPlane
-from warmfleet_testing.model_namespace import KINDS, ModelNamespace, model_namespace
+from warmfleet_testing.model_namespace import ModelNamespace, model_namespace
 from warmfleet_testing.operator_process import OperatorProcess, eventually, running_operator
 
 
 @pytest.fixture(scope="module")
-def fleet(control_plane: ControlPlane) -> ModelNamespace:
-    return model_namespace(control_plane, "operator-objects")
+def fleet(control_plane: ControlPlane) -> Iterator[ModelNamespace]:
+    with model_namespace(control_plane, "operator-objects") as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +52,11 @@ def test_a_second_look_writes_nothing(fleet: ModelNamespace, operator: OperatorP
     fleet.apply("still")
     fleet.settled("still")
     time.sleep(1.0)  # the status follows the Deployment's
+    looks = operator.metric("warmfleet_operator_reconciliations_total", result="done")
     since = time.time()
 
-    fleet.kubectl("annotate", "modeldeployment", "still", "example.com/touched=1")
-    looks = operator.metric("warmfleet_operator_reconciliations_total", result="done")
-    eventually(lambda: operator.metric("warmfleet_operator_reconciliations_total", result="done") >= looks)
+    fleet.touch("still")
+    eventually(lambda: operator.metric("warmfleet_operator_reconciliations_total", result="done") > looks)
     time.sleep(1.0)
 
     assert fleet.writes(since) == []
@@ -65,7 +66,7 @@ def test_a_users_label_on_a_child_survives(fleet: ModelNamespace, operator: Oper
     fleet.apply("labelled")
     fleet.settled("labelled")
 
-    fleet.kubectl("label", "service", "labelled", "team=search")
+    fleet.merge("service", "labelled", {"metadata": {"labels": {"team": "search"}}})
     fleet.apply("labelled", replicas=2)
     eventually(lambda: fleet.get("deployment", "labelled")["spec"]["replicas"] == 2)
 
@@ -78,7 +79,7 @@ def test_an_edit_of_what_the_operator_names_is_put_back(
     fleet.apply("edited")
     fleet.settled("edited")
 
-    fleet.kubectl("scale", "deployment", "edited", "--replicas=5")
+    fleet.scale("deployment", "edited", 5)
 
     eventually(lambda: fleet.get("deployment", "edited")["spec"]["replicas"] == 1)
 
@@ -89,14 +90,9 @@ def test_a_deleted_child_comes_back(fleet: ModelNamespace, operator: OperatorPro
     fleet.settled("robbed")
     before = fleet.get(kind, "robbed")["metadata"]["uid"]
 
-    fleet.kubectl("delete", kind, "robbed", "--wait=false")
+    fleet.delete(kind, "robbed")
 
-    eventually(
-        lambda: (
-            fleet.get(KINDS, "-l", "warmfleet.dev/model-deployment=robbed")["items"]
-            and fleet.children("robbed")[fleet.get(kind, "robbed")["kind"]]["metadata"]["uid"] != before
-        )
-    )
+    eventually(lambda: fleet.get(kind, "robbed")["metadata"]["uid"] != before)
 
 
 def test_a_users_scale_moves_the_fleet_and_the_status(
@@ -130,7 +126,7 @@ def test_a_deleted_deployment_takes_its_objects_along(
     fleet.apply("passing")
     fleet.settled("passing")
 
-    fleet.delete("passing")
+    fleet.delete("modeldeployment", "passing")
 
     eventually(lambda: not fleet.children("passing"), 30)
 
@@ -171,8 +167,8 @@ def test_a_foreign_object_of_the_same_name_is_left_alone(
 
     assert "Service foreign" in stalled["message"]
     assert fleet.get("service", "foreign")["metadata"]["resourceVersion"] == before
-    fleet.kubectl("delete", "service", "foreign")
-    fleet.kubectl("annotate", "modeldeployment", "foreign", "example.com/again=1")
+    fleet.delete("service", "foreign")
+    fleet.touch("foreign")
     eventually(lambda: fleet.has("foreign", "Stalled", "False"))
 
 
@@ -188,7 +184,7 @@ def test_a_name_belongs_to_the_older_deployment_until_it_goes(
     assert f"{fleet.namespace}/older" in taken["message"]
     assert eventually(lambda: fleet.has("older", "NameAccepted", "True"))
 
-    fleet.delete("older")
+    fleet.delete("modeldeployment", "older")
     eventually(lambda: fleet.has("younger", "NameAccepted", "True"))
 
 
@@ -206,9 +202,8 @@ def test_trouble_becomes_an_event(fleet: ModelNamespace, operator: OperatorProce
     fleet.apply("eventful", accelerator={"count": 2})
 
     def events() -> list[str]:
-        selector = "--field-selector=regarding.name=eventful"
-        items = fleet.get("events.events.k8s.io", selector)["items"]
-        return [item["reason"] for item in items]
+        mine = (item for item in fleet.items("events") if item["regarding"]["name"] == "eventful")
+        return [item["reason"] for item in mine]
 
     assert eventually(events) == ["UnsupportedSpec"]
     assert "UnsupportedSpec" in fleet.kubectl("describe", "modeldeployment", "eventful")

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -11,13 +12,15 @@ from warmfleet_testing.model_namespace import ModelNamespace, model_namespace
 from warmfleet_testing.operator_process import OperatorProcess, eventually, running_operator
 
 QUICK = ("--lease-duration-seconds=3", "--lease-renew-seconds=2", "--lease-retry-seconds=0.3")
+PATIENT = ("--lease-duration-seconds=60", "--lease-renew-seconds=40", "--lease-retry-seconds=0.3")
 NEXT_RELEASE = ("--worker-cpu-image=registry.invalid/warmfleet-worker:next",)
 
 
 @pytest.fixture
-def fleet(control_plane: ControlPlane, request: pytest.FixtureRequest) -> ModelNamespace:
+def fleet(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[ModelNamespace]:
     name = request.node.name.removeprefix("test_").replace("_", "-")[:40].strip("-")
-    return model_namespace(control_plane, name)
+    with model_namespace(control_plane, name) as made:
+        yield made
 
 
 def settled(fleet: ModelNamespace, *names: str) -> None:
@@ -27,7 +30,7 @@ def settled(fleet: ModelNamespace, *names: str) -> None:
 
 
 def images(fleet: ModelNamespace) -> dict[str, str]:
-    items = fleet.get("deployments")["items"]
+    items = fleet.items("deployments")
     return {
         item["metadata"]["name"]: item["spec"]["template"]["spec"]["containers"][0]["image"].rpartition(":")[
             2
@@ -37,7 +40,7 @@ def images(fleet: ModelNamespace) -> dict[str, str]:
 
 
 def policies(fleet: ModelNamespace) -> list[str]:
-    return [item["metadata"]["name"] for item in fleet.get("networkpolicies")["items"]]
+    return [item["metadata"]["name"] for item in fleet.items("networkpolicies")]
 
 
 def test_a_restart_writes_nothing(fleet: ModelNamespace) -> None:
@@ -62,8 +65,8 @@ def test_what_happened_while_no_operator_ran_is_made_good(fleet: ModelNamespace)
         settled(fleet, "a", "gone")
 
     fleet.apply("a", replicas=4)
-    fleet.kubectl("delete", "service", "a")
-    fleet.delete("gone")
+    fleet.delete("service", "a")
+    fleet.delete("modeldeployment", "gone")
     fleet.apply("new")
 
     with running_operator(fleet.plane, fleet.namespace):
@@ -73,13 +76,11 @@ def test_what_happened_while_no_operator_ran_is_made_good(fleet: ModelNamespace)
 
 def test_a_leader_that_stops_hands_over_at_once(fleet: ModelNamespace) -> None:
     with ExitStack() as stack:
-        first, second = pair(stack, fleet)
+        first, second = pair(stack, fleet, *PATIENT)
 
-        since = time.time()
         assert first.stop() == 0
-        second.wait_until_leading()
+        second.wait_until_leading()  # in half the time that the lease would have taken to expire
 
-        assert time.time() - since < 3
         fleet.apply("a")
         fleet.settled("a")
 
@@ -110,7 +111,7 @@ def test_a_leader_that_was_stopped_and_resumed_never_writes_beside_its_successor
         second.wait_until_leading()
         taken = fleet.takeovers(since, "operator-1")[-1].unix_seconds
         for name in names:
-            fleet.kubectl("scale", "deployment", name, "--replicas=3", "--timeout=5s")
+            fleet.apply(name, replicas=3)
 
         first.process.send_signal(signal.SIGCONT)
         time.sleep(2.0)
@@ -146,14 +147,14 @@ def test_a_new_release_rolls_one_deployment_at_a_time(fleet: ModelNamespace) -> 
         scaled, edited = (name for name in waiting if name != rolling)
         assert fleet.has(scaled, "Ready", "False", "WaitingForUpgradeSlot")
 
-        fleet.kubectl("scale", "modeldeployment", scaled, "--replicas=3")
+        fleet.scale("modeldeployment", scaled, 3)
         eventually(lambda: fleet.get("deployment", scaled)["spec"]["replicas"] == 3)
         assert images(fleet)[scaled] == "test"
 
         fleet.apply(edited, engine={"maxRunningSequences": 8})
         eventually(lambda: images(fleet)[edited] == "next")
 
-        fleet.kubectl("patch", "modeldeployment", rolling, "--type=merge", "-p", '{"spec":{"suspend":true}}')
+        fleet.merge("modeldeployment", rolling, {"spec": {"suspend": True}})
         eventually(lambda: images(fleet)[scaled] == "next")
 
 
@@ -186,7 +187,7 @@ def test_keys_are_made_once_never_changed_and_made_again_when_they_are_gone(flee
         fleet.apply("a")
         settled(fleet, "a")
         key = fleet.get("secret", "warmfleet-worker-key")["data"]
-        fleet.kubectl("delete", "secret", "warmfleet-worker-key")
+        fleet.delete("secret", "warmfleet-worker-key")
         again = eventually(lambda: fleet.get("secret", "warmfleet-worker-key")["data"])
 
     assert again == key

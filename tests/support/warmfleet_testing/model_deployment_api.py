@@ -1,20 +1,16 @@
 """ModelDeployments at a real API server: what it says to a manifest, without starting kubectl for each."""
 
-import base64
 import json
-import ssl
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import httpx
-import yaml
 
 from warmfleet_contracts.names import GROUP, PLURAL, VERSION
+from warmfleet_testing.api_client import api_client
 from warmfleet_testing.control_plane import ControlPlane, KubectlError
 from warmfleet_testing.crd_schema import CRD_PATH
 
@@ -100,7 +96,7 @@ def served_model_deployments(control_plane: ControlPlane, namespace: str) -> Ite
     control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD_PATH))
     control_plane.kubectl("wait", "--for=condition=Established", f"crd/{NAME}", "--timeout=20s")
     control_plane.kubectl("create", "namespace", namespace)
-    with _client(control_plane.kubeconfig) as client:
+    with api_client(control_plane.kubeconfig) as client:
         api = ModelDeploymentApi(client, control_plane, namespace)
         _await_served(api)
         yield api
@@ -131,17 +127,3 @@ def _is_explained(control_plane: ControlPlane) -> bool:
     except KubectlError:
         return False
     return True
-
-
-def _client(kubeconfig: Path) -> httpx.Client:
-    config = yaml.safe_load(kubeconfig.read_text())
-    (cluster,), (user,) = config["clusters"], config["users"]
-    context = ssl.create_default_context(
-        cadata=base64.b64decode(cluster["cluster"]["certificate-authority-data"]).decode()
-    )
-    with tempfile.NamedTemporaryFile() as pair:
-        for part in ("client-certificate-data", "client-key-data"):
-            pair.write(base64.b64decode(user["user"][part]))
-        pair.flush()
-        context.load_cert_chain(pair.name)
-    return httpx.Client(base_url=cluster["cluster"]["server"], verify=context, trust_env=False, timeout=30.0)

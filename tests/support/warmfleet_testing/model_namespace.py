@@ -1,38 +1,75 @@
 """A namespace with ModelDeployments, as kubectl shows what operators make of them."""
 
 import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
+
+from warmfleet_testing.api_client import api_client
 from warmfleet_testing.control_plane import AuditWrite, ControlPlane
 from warmfleet_testing.operator_process import USER_AGENT, eventually
 
 CRD: Final = Path(__file__).parents[3] / "crds" / "warmfleet.dev_modeldeployments.yaml"
-KINDS: Final = "serviceaccounts,networkpolicies,services,poddisruptionbudgets,deployments"
+CHILDREN: Final = {
+    "ServiceAccount": "serviceaccounts",
+    "NetworkPolicy": "networkpolicies",
+    "Service": "services",
+    "PodDisruptionBudget": "poddisruptionbudgets",
+    "Deployment": "deployments",
+}
+GROUPS: Final = {
+    "deployments": "/apis/apps/v1",
+    "events": "/apis/events.k8s.io/v1",
+    "modeldeployments": "/apis/warmfleet.dev/v1alpha1",
+    "networkpolicies": "/apis/networking.k8s.io/v1",
+    "poddisruptionbudgets": "/apis/policy/v1",
+    "secrets": "/api/v1",
+    "serviceaccounts": "/api/v1",
+    "services": "/api/v1",
+}
+PLURALS: Final = {"networkpolicy": "networkpolicies"}
 
 
-def model_namespace(plane: ControlPlane, name: str) -> "ModelNamespace":
-    """A new namespace; the CustomResourceDefinition is served."""
+@contextmanager
+def model_namespace(plane: ControlPlane, name: str) -> Iterator["ModelNamespace"]:
+    """A new namespace, deleted at the end; the CustomResourceDefinition is served."""
     plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
     plane.kubectl("wait", "--for=condition=Established", f"-f={CRD}", "--timeout=20s")
     plane.kubectl("create", "namespace", name)
-    return ModelNamespace(plane, name)
+    with api_client(plane.kubeconfig) as api:
+        yield ModelNamespace(plane, name, api)
+    plane.kubectl("delete", "namespace", name, "--wait=false")
 
 
 class ModelNamespace:
     """One namespace with ModelDeployments in it, and what operators made of them."""
 
-    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+    def __init__(self, plane: ControlPlane, namespace: str, api: httpx.Client) -> None:
         self.plane = plane
+        self._api = api
         self.namespace = namespace
 
     def kubectl(self, *args: str, input: str | None = None) -> str:  # noqa: A002 - as in subprocess
         return self.plane.kubectl("-n", self.namespace, *args, input=input)
 
-    def get(self, *args: str) -> Any:
-        return json.loads(self.kubectl("get", *args, "-o", "json"))
+    def get(self, kind: str, name: str = "", **query: str) -> Any:
+        """An object, or without a name the list of all; LookupError if it is not there."""
+        answer = self._api.get(self._path(kind, name), params=query)
+        if answer.status_code == 404:
+            raise LookupError(f"{kind} {name}")
+        return answer.raise_for_status().json()
+
+    def items(self, kind: str, **query: str) -> list[dict[str, Any]]:
+        """Objects of one kind."""
+        items: list[dict[str, Any]] = self.get(kind, **query)["items"]
+        return items
 
     def apply(self, name: str, **spec: Any) -> None:
+        """As `kubectl apply --server-side`: what an earlier apply had and this one has not is removed."""
         manifest = {
             "apiVersion": "warmfleet.dev/v1alpha1",
             "kind": "ModelDeployment",
@@ -43,14 +80,46 @@ class ModelNamespace:
                 **spec,
             },
         }
-        self.kubectl("apply", "-f", "-", input=json.dumps(manifest))
+        answer = self._api.patch(
+            self._path("modeldeployment", name),
+            params={"fieldManager": "user", "force": "true"},
+            content=json.dumps(manifest),
+            headers={"Content-Type": "application/apply-patch+yaml"},
+        )
+        assert answer.is_success, answer.text
 
-    def delete(self, name: str) -> None:
-        self.kubectl("delete", "modeldeployment", name, "--wait=true", "--timeout=20s")
+    def merge(self, kind: str, name: str, change: dict[str, Any]) -> None:
+        """Change a few fields of an object."""
+        headers = {"Content-Type": "application/merge-patch+json"}
+        answer = self._api.patch(self._path(kind, name), content=json.dumps(change), headers=headers)
+        assert answer.is_success, answer.text
+
+    def touch(self, name: str) -> None:
+        """Give the operator a reason to look at a ModelDeployment."""
+        annotations = {"example.com/touched": str(time.time())}
+        self.merge("modeldeployment", name, {"metadata": {"annotations": annotations}})
+
+    def scale(self, kind: str, name: str, replicas: int) -> None:
+        """As `kubectl scale`."""
+        headers = {"Content-Type": "application/merge-patch+json"}
+        path = f"{self._path(kind, name)}/scale"
+        answer = self._api.patch(path, content=json.dumps({"spec": {"replicas": replicas}}), headers=headers)
+        assert answer.is_success, answer.text
+
+    def delete(self, kind: str, name: str) -> None:
+        """Delete an object, not waiting for it to be gone."""
+        answer = self._api.delete(self._path(kind, name))
+        assert answer.is_success, answer.text
 
     def children(self, name: str) -> dict[str, Any]:
-        items = self.get(KINDS, "-l", f"warmfleet.dev/model-deployment={name}")["items"]
-        return {item["kind"]: item for item in items}
+        """What was made for a deployment and is not on its way out, by kind."""
+        selector = f"warmfleet.dev/model-deployment={name}"
+        return {
+            kind: item
+            for kind, plural in CHILDREN.items()
+            for item in self.items(plural, labelSelector=selector)
+            if "deletionTimestamp" not in item["metadata"]
+        }
 
     def condition(self, name: str, kind: str) -> dict[str, Any]:
         conditions = self.get("modeldeployment", name)["status"]["conditions"]
@@ -96,3 +165,8 @@ class ModelNamespace:
             and write.namespace == self.namespace
             and write.code < 300
         ]
+
+    def _path(self, kind: str, name: str) -> str:
+        plural = kind if kind in GROUPS else PLURALS.get(kind, f"{kind}s")
+        root = GROUPS[plural]
+        return "/".join(filter(None, (f"{root}/namespaces/{self.namespace}/{plural}", name)))
