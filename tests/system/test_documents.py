@@ -1,0 +1,169 @@
+"""What the documents name is there: links, files, commands and their flags, targets, fields, values."""
+
+import functools
+import itertools
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+
+from warmfleet_cli.__main__ import app
+from warmfleet_contracts.manifests import parse_manifest
+from warmfleet_contracts.names import KIND
+from warmfleet_testing.crd_schema import root_schema
+from warmfleet_testing.documents import (
+    DOCUMENTS,
+    REPOSITORY,
+    anchors,
+    commands,
+    fences,
+    links,
+    spans,
+    tables,
+)
+
+every_document = pytest.mark.parametrize(
+    "page", DOCUMENTS, ids=lambda page: str(page.relative_to(REPOSITORY))
+)
+FILES = re.compile(r"(?:examples|docs|charts|crds|tests|benchmarks|images)/[\w./-]+\.(?:md|ya?ml|py|json)")
+
+
+@functools.cache
+def chart_values() -> dict[str, Any]:
+    values: dict[str, Any] = yaml.safe_load((REPOSITORY / "charts/warmfleet/values.yaml").read_text())
+    return values
+
+
+@functools.cache
+def targets() -> frozenset[str]:
+    return frozenset(re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+
+
+def expanded(path: str) -> Iterator[str]:
+    """A path with `{a,b}` in it as the paths that it stands for."""
+    parts = re.split(r"\{([^}]*)\}", path)
+    choices = [part.split(",") if index % 2 else [part] for index, part in enumerate(parts)]
+    yield from ("".join(choice) for choice in itertools.product(*choices))
+
+
+@every_document
+def test_a_link_leads_somewhere(page: Path) -> None:
+    for target in links(page.read_text()):
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path) if path else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked.read_text()), target
+
+
+@every_document
+def test_a_file_that_is_named_exists(page: Path) -> None:
+    text = page.read_text()
+
+    for path in FILES.findall(text):
+        assert (REPOSITORY / path).exists(), path
+
+
+@every_document
+def test_a_manifest_is_accepted(page: Path) -> None:
+    for fence in fences(page.read_text()):
+        for manifest in fence.manifests():
+            if manifest.get("kind") == KIND:
+                parse_manifest(manifest, origin=page.name)
+
+
+@every_document
+def test_a_command_exists_with_its_flags(page: Path) -> None:
+    for command in commands(page.read_text()):
+        match = re.match(r"(?:sudo (?:-E )?)?(?:\.venv/bin/)?warmfleet ([a-z].*)", command)
+        if match is None:
+            continue
+        for words in alternatives(shlex.split(match[1])):
+            check_command(words)
+
+
+def alternatives(words: list[str]) -> Iterator[list[str]]:
+    """`keys create|list` as the two commands that it stands for."""
+    yield from (list(choice) for choice in itertools.product(*(word.split("|") for word in words)))
+
+
+def check_command(words: list[str]) -> None:
+    command: Any = typer.main.get_command(app)
+    rest = list(words)
+    while rest and (below := getattr(command, "commands", {})):
+        name = rest.pop(0)
+        assert name in below, words
+        command = below[name]
+    flags = {flag for parameter in command.params for flag in parameter.opts}
+    for word in rest:
+        if word.startswith("--"):
+            assert word.partition("=")[0] in flags | {"--help"}, words
+
+
+@every_document
+def test_a_make_target_exists(page: Path) -> None:
+    for command in commands(page.read_text()):
+        if re.match(r"make( |$)", command):
+            words = [word for word in command.split()[1:] if re.fullmatch(r"[a-z][\w-]*", word)]
+            assert set(words) <= targets(), command
+
+
+@every_document
+def test_a_value_of_the_chart_exists(page: Path) -> None:
+    text = page.read_text()
+    given = [
+        name
+        for command in commands(text)
+        if command.startswith("helm ")
+        for name in re.findall(r"--set(?:-string)?[ =]([\w.]+)=", command)
+    ]
+    named = [
+        match[1]
+        for span in spans(text)
+        if (match := re.fullmatch(r"([a-zA-Z]+(?:\.[a-zA-Z]+)+)(?:: .*)?", span))
+        and match[1].partition(".")[0] in chart_values()
+        and not match[1].endswith((".md", ".py", ".json", ".yaml", ".sock"))
+    ]
+    for path in given + named:
+        value: Any = chart_values()
+        for name in path.split("."):
+            assert isinstance(value, Mapping), path
+            if not value:
+                break  # an object of the user's, such as resources
+            assert name in value, path
+            value = value[name]
+
+
+@every_document
+def test_a_field_of_the_resource_exists(page: Path) -> None:
+    for span in spans(page.read_text()):
+        match = re.fullmatch(r"((?:spec|status)(?:\.[a-zA-Z]+)+)(?:: .*)?", span)
+        if match is not None:
+            assert field_exists(match[1]), span
+
+
+def field_exists(path: str) -> bool:
+    schema = root_schema()
+    for name in path.split("."):
+        schema = schema.get("items", schema)
+        if schema.get("x-kubernetes-preserve-unknown-fields"):
+            return True
+        if name not in schema.get("properties", {}):
+            return False
+        schema = schema["properties"][name]
+    return True
+
+
+def test_the_table_of_the_tree_names_what_is_there() -> None:
+    text = (REPOSITORY / "docs/architecture.md").read_text()
+    rows = next(table for table in tables(text) if table[0] == ["component", "path"])
+
+    for _, cell in rows[1:]:
+        for span in re.findall(r"`([^`]+)`", cell):
+            for path in expanded(span):
+                found = REPOSITORY / path
+                assert found.exists() or found.with_suffix(".py").exists(), path
