@@ -158,6 +158,46 @@ def field_exists(path: str) -> bool:
     return True
 
 
+OTHERS = (frozenset({"servingEngineSpec", "routerSpec"}), frozenset({"version", "tenants", "keys"}))
+"""Values of another project's chart, in the page about moving from it; a key file."""
+
+
+@every_document
+def test_a_part_of_a_manifest_or_of_values_names_what_exists(page: Path) -> None:
+    spec = root_schema()["properties"]["spec"]
+    for fence in fences(page.read_text()):
+        for part in fence.manifests():
+            if "kind" in part or set(part) in OTHERS:
+                continue
+            unknown = list(not_in_schema(part, spec, "spec"))
+            if unknown:
+                unknown = list(not_in_values(part, chart_values(), "values"))
+            assert not unknown, fence.text
+
+
+def not_in_schema(part: Any, schema: Mapping[str, Any], path: str) -> Iterator[str]:
+    """Fields of `part` that the schema does not know."""
+    if isinstance(part, list):
+        for item in part:
+            yield from not_in_schema(item, schema.get("items", {}), f"{path}[]")
+    elif isinstance(part, Mapping) and "properties" in schema:
+        for name, value in part.items():
+            if name in schema["properties"]:
+                yield from not_in_schema(value, schema["properties"][name], f"{path}.{name}")
+            else:
+                yield f"{path}.{name}"
+
+
+def not_in_values(part: Any, values: Any, path: str) -> Iterator[str]:
+    """Values of `part` that the chart does not have; below an empty one everything is the user's."""
+    if isinstance(part, Mapping) and isinstance(values, Mapping) and values:
+        for name, value in part.items():
+            if name in values:
+                yield from not_in_values(value, values[name], f"{path}.{name}")
+            else:
+                yield f"{path}.{name}"
+
+
 def test_the_table_of_the_tree_names_what_is_there() -> None:
     text = (REPOSITORY / "docs/architecture.md").read_text()
     rows = next(table for table in tables(text) if table[0] == ["component", "path"])
