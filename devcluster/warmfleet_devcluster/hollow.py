@@ -27,7 +27,7 @@ from warmfleet_devcluster.pod_watch import watch_pods
 Json = dict[str, Any]
 
 HOLLOW_LABEL: Final = "devcluster.warmfleet.dev/hollow"
-_POD_NETWORK: Final = ipaddress.ip_network("198.18.0.0/15")
+POD_NETWORK: Final = ipaddress.ip_network("198.18.0.0/15")
 """Set aside for tests of scale (RFC 2544): no route leads there."""
 _MAX_NODES: Final = 1000
 _MAX_PODS_PER_NODE: Final = 1000
@@ -194,7 +194,7 @@ def _path(pod: Json) -> str:
 
 def _addresses() -> Iterator[str]:
     """More than any test has pods at a time; the first two are left out."""
-    return itertools.cycle(str(_POD_NETWORK[index]) for index in range(2, 2 + (1 << 16)))
+    return itertools.cycle(str(POD_NETWORK[index]) for index in range(2, 2 + (1 << 16)))
 
 
 if __name__ == "__main__":
