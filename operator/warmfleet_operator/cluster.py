@@ -32,7 +32,7 @@ from warmfleet_operator.fence import Fence
 from warmfleet_operator.kinds import EVENT, LEASE, MODEL_DEPLOYMENT, Kind, kind_of
 
 READ_SECONDS: Final = 30.0
-PAGE_SIZE: Final = 500
+PAGE_SIZE: Final = 100
 MAX_MESSAGE_LENGTH: Final = 1024
 _DEFAULT_PAUSE_SECONDS: Final = 1.0
 _APPLY: Final = "application/apply-patch+yaml"

@@ -56,6 +56,8 @@ class Sync:
         self._clock = clock
         self._period_seconds = period_seconds
         self._health = WatchHealth()
+        self._incomplete = set(WATCHED)
+        """Kinds of which the store has never yet held all that was listed."""
         self.synced = asyncio.Event()
         """Set once the store has held everything that was listed."""
 
@@ -94,20 +96,23 @@ class Sync:
     async def run(self) -> None:
         """Compare until cancelled."""
         while True:
+            started = self._clock()
             try:
-                complete = True
                 for kind in WATCHED:
-                    complete &= await self._compare(kind)
-                if complete and not self.synced.is_set():
+                    # Until the first comparison of all has succeeded, what has succeeded is not done again.
+                    if self.synced.is_set() or kind in self._incomplete:
+                        complete = await self._compare(kind)
+                        self._incomplete -= {kind} if complete else set()
+                if not self._incomplete and not self.synced.is_set():
                     log.info("synced", objects=sum(self._store.counts().values()))
                     self.synced.set()
             except ClusterError as error:
                 log.warning("cannot list", reason=str(error))
-            await asyncio.sleep(self._pause())
+            await asyncio.sleep(self._pause(self._clock() - started))
 
-    def _pause(self) -> float:
+    def _pause(self, took_seconds: float) -> float:
         if not self.synced.is_set():
-            return FIRST_SECONDS
+            return max(FIRST_SECONDS, 3 * took_seconds)  # the watches need the processor more
         in_doubt = any(self._health.missed.values())
         return self._period_seconds / 4 if in_doubt else self._period_seconds
 
