@@ -14,7 +14,18 @@ import yaml
 
 from warmfleet_cli.__main__ import app
 from warmfleet_contracts.manifests import parse_manifest
-from warmfleet_contracts.names import KIND
+from warmfleet_contracts.names import (
+    KIND,
+    NAMESPACE_SECRET,
+    NAMESPACE_SECRET_KEY,
+    OPERATOR_HEALTH_PORT,
+    OPERATOR_METRICS_PORT,
+    ROOT_KEYS_OPERATOR_TOKEN,
+    ROOT_KEYS_SALT,
+    ROOT_KEYS_WORKER_TOKEN,
+    ROUTER_PORT,
+    WORKER_PORT,
+)
 from warmfleet_testing.crd_schema import root_schema
 from warmfleet_testing.documents import (
     DOCUMENTS,
@@ -196,6 +207,23 @@ def not_in_values(part: Any, values: Any, path: str) -> Iterator[str]:
                 yield from not_in_values(value, values[name], f"{path}.{name}")
             else:
                 yield f"{path}.{name}"
+
+
+def test_the_page_about_security_knows_every_port_and_every_secret() -> None:
+    text = (REPOSITORY / "docs/reference/security.md").read_text()
+    by_title = {table[0][0]: table[1:] for table in tables(text)}
+
+    ports = {int(row[1]) for row in by_title["pod"] if row[1].isdecimal()}
+    assert ports == {ROUTER_PORT, WORKER_PORT, OPERATOR_HEALTH_PORT, OPERATOR_METRICS_PORT}
+    secrets = " ".join(" ".join(row) for row in by_title["Secret"])
+    for name in (
+        NAMESPACE_SECRET,
+        NAMESPACE_SECRET_KEY,
+        ROOT_KEYS_WORKER_TOKEN,
+        ROOT_KEYS_SALT,
+        ROOT_KEYS_OPERATOR_TOKEN,
+    ):
+        assert f"`{name}`" in secrets, name
 
 
 def test_the_table_of_the_tree_names_what_is_there() -> None:
