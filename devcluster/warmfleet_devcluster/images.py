@@ -41,7 +41,8 @@ def image_list(
             "entrypoint": [sys.executable, "-m", package],
             "env": variables,
             "user": str(IMAGE_USER),
-            "paths": [str(models_home)],
+            # Links are followed, and a home may hold its models by one.
+            "paths": [str(models_home), str(models_home / "models")],
         }
         for repository, package in _REPOSITORIES.values()
     }

@@ -17,6 +17,7 @@ from warmfleet_contracts.process_identity import ProcessIdentity, is_alive
 from warmfleet_devcluster.state import DevclusterState, StateFolder
 from warmfleet_testing.cluster import DevCluster, eventually
 from warmfleet_testing.control_plane import ControlPlane, KubectlError
+from warmfleet_testing.leftovers import machine, processes_that_name
 from warmfleet_testing.plain_http import NO_TLS
 
 IMAGE = "registry.devcluster.local/warmfleet/warmfleet-router:0.1.0"
@@ -177,31 +178,6 @@ def test_an_image_that_is_not_on_the_list_cannot_be_pulled(cluster: DevCluster, 
         return found[0].get("state", {}).get("waiting", {}).get("reason", "")
 
     eventually(reason, lambda seen: "ImagePull" in seen)
-
-
-def machine() -> dict[str, set[str]]:
-    """What a devcluster could leave behind: processes, mounts, network interfaces and routes of the host."""
-    mounts = {line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()}
-    routes = set(Path("/proc/net/route").read_text().splitlines())
-    return {
-        "mounts": mounts,
-        "interfaces": {name for _, name in socket.if_nameindex()},
-        "routes": routes,
-        "named namespaces": {path.name for path in Path("/run/netns").glob("*")},
-    }
-
-
-def processes_that_name(text: str) -> set[str]:
-    """Command lines of processes that name `text`, other than our own and kubectl's."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if text in line and path.parent.name != str(os.getpid()):
-            found.add(line)
-    return found
 
 
 def command(*args: str, state: Path) -> "subprocess.CompletedProcess[str]":

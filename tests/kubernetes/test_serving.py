@@ -4,6 +4,7 @@ The oracle is the undisturbed fleet: every text is the one that it gave before a
 """
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from uuid import uuid4
@@ -12,12 +13,15 @@ import pytest
 
 from warmfleet_testing.cluster import eventually
 from warmfleet_testing.installed import Installed, tiny_deployment
-from warmfleet_testing.steady_load import SteadyLoad, steady_load
+from warmfleet_testing.pod_processes import kill_process_of
+from warmfleet_testing.steady_load import OpenStream, SteadyLoad, steady_load
 
 NAME = "steady"
 TOKENS = 48
 PROMPTS = tuple(f"A long walk along the river, part {number}. What is next?" for number in range(8))
 ROLLOUT_SECONDS = 120.0
+ENDPOINT_GONE_SECONDS = 5.0
+"""From a container's death until no Service sends to it, on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +114,158 @@ def test_a_drained_node_costs_no_request(fleet: Installed, undisturbed: Mapping[
         finally:
             cluster.kubectl("uncordon", "node-1")
     assert left == {"node-0"}
+
+
+def test_scaling_up_and_down_costs_no_request(fleet: Installed, undisturbed: Mapping[str, str]) -> None:
+    with nobody_notices(fleet, undisturbed):
+        for replicas in (3, 1, 2):
+            fleet.kubectl("scale", f"modeldeployment/{NAME}", f"--replicas={replicas}")
+            fleet.kubectl(
+                "wait", f"--for=jsonpath={{.status.readyReplicas}}={replicas}", f"modeldeployment/{NAME}"
+            )
+            eventually(lambda wanted=replicas: len(fleet.pods(NAME)) == wanted, seconds=60)
+    fleet.wait_ready(NAME)
+
+
+def test_without_an_operator_requests_are_answered_and_workers_replaced(
+    fleet: Installed, undisturbed: Mapping[str, str]
+) -> None:
+    fleet.upgrade("--set", "operator.replicas=0")
+    try:
+        eventually(lambda: fleet.release_pods("operator"), [], seconds=40)
+        with nobody_notices(fleet, undisturbed):
+            gone, kept = fleet.pods(NAME)
+            fleet.kubectl("delete", "pod", gone["metadata"]["name"])
+            eventually(lambda: ready_pods(fleet, NAME), 2, seconds=60)
+        kill_process_of(kept["metadata"]["uid"], "warmfleet_worker")
+        eventually(lambda: restarts(fleet, kept["metadata"]["name"]), 1)
+        eventually(lambda: ready_pods(fleet, NAME), 2, seconds=60)
+        assert text_of(fleet, PROMPTS[0]) == undisturbed[PROMPTS[0]]
+    finally:
+        fleet.upgrade("--set", "operator.replicas=2")
+    fleet.wait_ready(NAME)
+
+
+def test_a_router_that_is_killed_costs_no_more_than_what_it_held(
+    fleet: Installed, undisturbed: Mapping[str, str]
+) -> None:
+    """Its open connections, and those that come before its endpoint is gone from the Service."""
+    victim, other = fleet.release_pods("router")
+    with steady_load(fleet.router_url, NAME, PROMPTS, tokens=TOKENS) as load:
+        eventually(lambda: sum(answer.complete for answer in load.answers), lambda done: done >= 10)
+        killed = time.monotonic()
+        kill_process_of(victim["metadata"]["uid"], "warmfleet_router")
+        eventually(lambda: restarts(fleet, victim["metadata"]["name"], fleet.release_namespace), 1)
+        eventually(lambda: len(load.answers), lambda count: count >= 40)
+    assert restarts(fleet, other["metadata"]["name"], fleet.release_namespace) == 0
+    for answer in load.answers:
+        if answer.error:
+            assert answer.ended >= killed
+            assert answer.sent <= killed + ENDPOINT_GONE_SECONDS
+        else:
+            assert answer.text == undisturbed[answer.prompt]
+    assert len(load.failed) <= len(load.answers) // 2
+
+
+def test_an_evicted_only_replica_ends_its_stream_and_is_replaced(models: Installed) -> None:
+    tokens = 900
+    models.apply(tiny_deployment("alone", engine={"dtype": "Float32", "maxModelLengthTokens": 1024}))
+    models.wait_ready("alone")
+    undisturbed = text_of(models, PROMPTS[0], tokens, "alone")
+    (pod,) = models.pods("alone")
+    name = pod["metadata"]["name"]
+
+    stream = OpenStream(models.router_url, "alone", PROMPTS[0], tokens=tokens)
+    eventually(lambda: stream.answer.events, lambda events: events > 2)
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    path = f"/api/v1/namespaces/{models.namespace}/pods/{name}/eviction"
+    models.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(eviction))
+    assert stream.is_open
+    answer = stream.wait()
+
+    assert answer.error == ""
+    assert answer.text == undisturbed
+    eventually(lambda: ready_pods(models, "alone"), 1, seconds=60)
+    assert not uids(models, "alone") & {pod["metadata"]["uid"]}
+    assert text_of(models, PROMPTS[0], tokens, "alone") == undisturbed
+
+    # Suspended it has no pod, and says so; awake again it serves as before.
+    patch(models, "alone", {"suspend": True})
+    models.wait_for("alone", "Ready", "False", "Suspended")
+    eventually(lambda: models.pods("alone"), [], seconds=60)
+    refused = models.post("alone", PROMPTS[0])
+    assert refused.status_code == 503
+    assert int(refused.headers["retry-after"]) > 0
+    patch(models, "alone", {"suspend": False})
+    models.wait_ready("alone")
+    assert text_of(models, PROMPTS[0], tokens, "alone") == undisturbed
+
+
+def test_with_every_accelerator_taken_a_rollout_needs_max_surge_zero_and_then_completes(
+    models: Installed,
+) -> None:
+    accelerator = {"resourceName": "nvidia.com/gpu", "count": 1}
+    only_node = {"kubernetes.io/hostname": "node-0"}  # which has two
+    models.apply(tiny_deployment("taken", replicas=2, accelerator=accelerator, nodeSelector=only_node))
+    models.wait_ready("taken")
+    before = uids(models, "taken")
+
+    patch(models, "taken", {"engine": {"maxRunningSequences": 32}})
+    stalled = models.wait_for("taken", "Stalled", "True", "NoRoomForSurge")
+    assert "maxSurge: 0" in stalled["message"]
+    assert models.conditions("taken")["Available"]["status"] == "True"
+    assert before < uids(models, "taken")
+
+    patch(models, "taken", {"rollout": {"maxSurge": 0, "maxUnavailable": 1}})
+    rolled_out(models, "taken", before)
+    assert models.conditions("taken")["Stalled"]["status"] == "False"
+
+
+def test_an_upgrade_of_the_worker_image_rolls_one_deployment_at_a_time(
+    fleet: Installed, undisturbed: Mapping[str, str]
+) -> None:
+    cluster = fleet.cluster
+    registry, image = "registry.devcluster.local/warmfleet", "warmfleet-worker-cpu"
+    current = fleet.pods(NAME)[0]["spec"]["containers"][0]["image"]
+    cluster.add_image(f"{registry}/{image}:next", like=current)
+    fleet.apply(tiny_deployment("second"))
+    fleet.wait_ready("second")
+    before = {name: uids(fleet, name) for name in (NAME, "second")}
+
+    def under_way() -> set[str]:
+        """Deployments whose pods are being replaced by the new image's."""
+        return {
+            item["metadata"]["name"]
+            for item in fleet.get("deployments")["items"]
+            if item["spec"]["template"]["spec"]["containers"][0]["image"].endswith(":next")
+            and item["status"].get("updatedReplicas") != item["status"].get("replicas")
+        }
+
+    seen: list[set[str]] = []
+    with nobody_notices(fleet, undisturbed):
+        fleet.upgrade("--set", "images.workerCpu.tag=next")
+
+        def all_new() -> bool:
+            seen.append(under_way())
+            return not any(uids(fleet, name) & before[name] for name in before)
+
+        eventually(all_new, seconds=ROLLOUT_SECONDS)
+        for name in before:
+            fleet.wait_ready(name)
+    assert max(len(names) for names in seen) == 1
+    assert set().union(*seen) == {NAME, "second"}
+    assert {pod["spec"]["containers"][0]["image"] for pod in fleet.pods(NAME)} == {f"{registry}/{image}:next"}
+
+
+def ready_pods(models: Installed, name: str) -> int:
+    """Pods that are ready and stay."""
+    return sum(
+        "deletionTimestamp" not in pod["metadata"]
+        and any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
+        for pod in models.pods(name)
+    )
+
+
+def restarts(models: Installed, pod: str, namespace: str = "") -> int:
+    status = models.cluster.get("pod", pod, "-n", namespace or models.namespace)["status"]
+    return int(status["containerStatuses"][0]["restartCount"])

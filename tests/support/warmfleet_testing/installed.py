@@ -120,15 +120,19 @@ class Installed:
         ]
         return found
 
-    def chat(self, model: str, text: str, **fields: Any) -> dict[str, Any]:
-        """The decoded answer to one plain, greedy request."""
-        response = httpx.post(
+    def post(self, model: str, text: str, **fields: Any) -> httpx.Response:
+        """What the router answers to one plain, greedy request."""
+        return httpx.post(
             f"{self.router_url}/v1/chat/completions",
             json=chat_request(model, text, **fields),
             timeout=60,
             verify=NO_TLS,
             trust_env=False,
         )
+
+    def chat(self, model: str, text: str, **fields: Any) -> dict[str, Any]:
+        """The decoded answer to such a request."""
+        response = self.post(model, text, **fields)
         assert response.status_code == httpx.codes.OK, f"{response.status_code}: {response.text}"
         answer: dict[str, Any] = response.json()
         return answer

@@ -122,10 +122,10 @@ def steady_load(url: str, model: str, prompts: Sequence[str], *, tokens: int = 4
 class OpenStream:
     """One long stream, read in a thread of its own."""
 
-    def __init__(self, url: str, model: str, prompt: str, *, tokens: int) -> None:
+    def __init__(self, url: str, model: str, prompt: str, *, tokens: int, ignore_eos: bool = True) -> None:
         self.answer = StreamedAnswer(prompt)
         self._url = url
-        self._body = chat_request(model, prompt, max_tokens=tokens, ignore_eos=True)
+        self._body = chat_request(model, prompt, max_tokens=tokens, ignore_eos=ignore_eos)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="stream", daemon=True)
         self._thread.start()
 
