@@ -7,12 +7,16 @@ from typing import Any, Final
 from warmfleet_contracts.conditions import STALLED_REASONS, ConditionStatus, ConditionType, Reason
 from warmfleet_operator.observed import Facts, Problem
 from warmfleet_operator.plan import job_ended, retry_job_at_seconds
-from warmfleet_operator.pods import PodView
+from warmfleet_operator.pods import ContainerView, PodView
 from warmfleet_operator.rollouts import rollout_complete
 from warmfleet_operator.times import time_of
 
 CRASHES: Final = 2
 """Restarts of an engine, without it ever getting ready since, that are called a loop."""
+LONG_RUN_SECONDS: Final = 600.0
+"""After a run of this length an end is no loop, and the kubelet begins its back-off anew, too."""
+RETRY_SECONDS: Final = 30.0
+"""A fetch that has failed and runs again is under way only after this: what failed at once fails so again."""
 MAX_MESSAGE_LENGTH: Final = 1024
 
 TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
@@ -83,6 +87,11 @@ def soonest_change_seconds(facts: Facts) -> float | None:
         for pod in facts.pods
         if pod.live and pod.unschedulable
     ]
+    waits += [
+        RETRY_SECONDS - (facts.now_seconds - pod.fetch.running_since_seconds)
+        for pod in facts.pods
+        if pod.live and pod.fetch.running and pod.fetch.ended_badly
+    ]
     if facts.job is not None and job_ended(facts.job) == "Failed":
         waits.append(retry_job_at_seconds(facts.job) - facts.now_seconds)
     return min((max(wait, 0.0) + 0.5 for wait in waits if wait > -1), default=None)
@@ -115,9 +124,14 @@ def _fetch_problems(facts: Facts, live: list[PodView]) -> Iterator[Problem]:
         yield Problem(Reason.FETCH_FAILED, text)
         return
     for pod in live:
-        if pod.fetch.failing:
+        if _fetch_fails(pod.fetch, facts.now_seconds):
             yield Problem(Reason.FETCH_FAILED, pod.fetch.message or f"exit code {pod.fetch.exit_code}")
             return
+
+
+def _fetch_fails(fetch: ContainerView, now_seconds: float) -> bool:
+    retrying = fetch.running and now_seconds - fetch.running_since_seconds >= RETRY_SECONDS
+    return fetch.ended_badly and not retrying
 
 
 def _image_problems(pods: Iterable[PodView]) -> Iterator[Problem]:
@@ -140,6 +154,8 @@ def _missing_configuration(pod: PodView) -> str:
 def _crash(pod: PodView) -> str:
     engine = pod.engine
     if engine.restarts < CRASHES and not (engine.restarts and engine.waiting == "CrashLoopBackOff"):
+        return ""
+    if engine.last_run_seconds >= LONG_RUN_SECONDS:
         return ""
     return (
         f"the engine ended {engine.restarts} times, last with exit code {engine.exit_code}: {engine.message}"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from warmfleet_contracts.conditions import ConditionType
+from warmfleet_contracts.conditions import STALLED_REASONS, ConditionType, Reason
 from warmfleet_contracts.names import FIELD_MANAGER
 from warmfleet_operator.kinds import EVENT, MODEL_DEPLOYMENT
 from warmfleet_operator.rollouts import digest
@@ -12,6 +12,18 @@ from warmfleet_operator.times import precise_time_of
 MAX_NOTE_LENGTH: Final = 1000
 _ANNOUNCED: Final = (ConditionType.READY, ConditionType.STALLED, ConditionType.NAME_ACCEPTED)
 _GOOD_WHEN_FALSE: Final = frozenset({ConditionType.STALLED})
+_SAID_ELSEWHERE: Final = frozenset({*STALLED_REASONS, Reason.NAME_TAKEN})
+"""Reasons for which Ready turns false together with another condition that has an event of its own."""
+_AS_ASKED: Final = frozenset(
+    {
+        Reason.SUSPENDED,
+        Reason.NO_REPLICAS,
+        Reason.PROGRESSING,
+        Reason.FETCHING,
+        Reason.WAITING_FOR_UPGRADE_SLOT,
+    }
+)
+"""Reasons for which Ready is false because somebody wants it so, or for a while."""
 
 
 def turned(
@@ -24,17 +36,10 @@ def turned(
         if kind not in {announced.value for announced in _ANNOUNCED}:
             continue
         previous = old.get(kind)
-        if previous is None:
-            # At the first sight of a deployment nothing has turned; only trouble is news.
-            if kind == ConditionType.READY or not _is_bad(condition):
-                continue
-        elif previous["status"] == condition["status"] and (
-            previous["reason"] == condition["reason"] or not _is_bad(condition)
-        ):
-            continue
-        elif kind == ConditionType.READY and previous["status"] == condition["status"]:
-            continue  # on the way to readiness reasons follow each other
-        yield condition
+        # At the first sight of a deployment nothing has turned; only trouble is news.
+        first_news = kind != ConditionType.READY and _is_bad(condition)
+        if first_news if previous is None else _has_turned(previous, condition):
+            yield condition
 
 
 def event_of(
@@ -65,6 +70,14 @@ def event_of(
     }
 
 
+def _has_turned(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    is_ready = after["type"] == ConditionType.READY
+    if before["status"] != after["status"]:
+        return not (is_ready and after["reason"] in _SAID_ELSEWHERE)
+    # On the way to readiness reasons follow each other.
+    return not is_ready and before["reason"] != after["reason"] and _is_bad(after)
+
+
 def _is_bad(condition: Mapping[str, Any]) -> bool:
     good = "False" if condition["type"] in _GOOD_WHEN_FALSE else "True"
-    return bool(condition["status"] != good)
+    return bool(condition["status"] != good and condition["reason"] not in _AS_ASKED)

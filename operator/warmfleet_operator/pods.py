@@ -22,9 +22,12 @@ class ContainerView:
     message: str = ""
     """Why it waits, or what its last end left behind."""
     running: bool = False
+    running_since_seconds: float = 0.0
     restarts: int = 0
     exit_code: int | None = None
     """Of its end, or of the end before a restart; None = it never ended."""
+    last_run_seconds: float = 0.0
+    """How long it ran before that end."""
 
     @property
     def cannot_be_pulled(self) -> bool:
@@ -35,9 +38,9 @@ class ContainerView:
         return self.exit_code == 0 and not self.waiting and not self.running
 
     @property
-    def failing(self) -> bool:
-        """It ended badly and waits for, or has used up, another try."""
-        return self.exit_code not in {None, 0} and not self.running
+    def ended_badly(self) -> bool:
+        """Its last end was a failure, whatever it does now."""
+        return self.exit_code not in {None, 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +111,15 @@ def _container(status: Mapping[str, Any] | None) -> ContainerView:
     # What a container leaves in its termination message says more than "back-off 10s restarting".
     left = str((ended or {}).get("message") or "").strip()
     message = left or str(waiting.get("message") or "")
+    run = state.get("running") or {}
     return ContainerView(
         waiting=str(waiting.get("reason") or ""),
-        message=message[:MAX_MESSAGE_LENGTH],
+        message=message[-MAX_MESSAGE_LENGTH:],  # of a log, the end says why
         running="running" in state,
+        running_since_seconds=seconds_of(run.get("startedAt")),
         restarts=int(status.get("restartCount") or 0),
         exit_code=int(ended["exitCode"]) if ended else None,
+        last_run_seconds=max(0.0, seconds_of(ended.get("finishedAt")) - seconds_of(ended.get("startedAt")))
+        if ended
+        else 0.0,
     )

@@ -12,6 +12,8 @@ from warmfleet_contracts.conditions import CONDITIONS, ConditionStatus, Conditio
 from warmfleet_contracts.ownership import Claim
 from warmfleet_operator.conditions import (
     CRASHES,
+    LONG_RUN_SECONDS,
+    RETRY_SECONDS,
     conditions_of,
     soonest_change_seconds,
     stall,
@@ -190,6 +192,26 @@ def test_the_name_of_the_owner_is_told() -> None:
 
 def test_a_fetch_says_why_it_failed() -> None:
     assert "hub: 401" in one(WORLDS["a fetch failed"], ConditionType.MODEL_CACHED).message
+
+
+def test_another_try_of_a_fetch_is_news_when_it_lasts() -> None:
+    retrying = ContainerView(
+        running=True, running_since_seconds=NOW - 1, exit_code=3, message="hub: 401", restarts=2
+    )
+    facts = troubled(unready(fetch=retrying, engine=ContainerView()))
+
+    assert one(facts, ConditionType.STALLED).reason is Reason.FETCH_FAILED
+    assert RETRY_SECONDS - 1 <= (soonest_change_seconds(facts) or 0) <= RETRY_SECONDS
+    later = replace(facts, now_seconds=NOW + RETRY_SECONDS)
+    assert one(later, ConditionType.STALLED).reason is Reason.NOT_STALLED
+    assert one(later, ConditionType.READY).reason is Reason.PROGRESSING
+
+
+def test_an_engine_that_ran_for_long_is_in_no_loop() -> None:
+    ended = ContainerView(waiting="CrashLoopBackOff", restarts=5, exit_code=137)
+
+    assert stall(troubled(unready(engine=ended))) is not None
+    assert stall(troubled(unready(engine=replace(ended, last_run_seconds=LONG_RUN_SECONDS)))) is None
 
 
 def test_workers_that_serve_an_older_revision_keep_it_available_but_not_ready() -> None:

@@ -11,7 +11,7 @@ from warmfleet_operator.conditions import conditions_of, written
 from warmfleet_operator.events import event_of, turned
 from warmfleet_operator.fleet import FleetAnswer, FleetView, Tokens, summed
 from warmfleet_operator.hits import HitRates
-from warmfleet_operator.observed import Problem
+from warmfleet_operator.observed import Facts, Problem
 from warmfleet_operator.pods import ContainerView
 from warmfleet_operator.status import GAUGE_SECONDS, Gauges, status_of, to_write
 from warmfleet_testing.operator_worlds import NOW, deployment, figures, pod, serving, workers
@@ -126,6 +126,27 @@ def test_getting_ready_is_one_event_and_trouble_is_one() -> None:
     assert [(item["type"], item["reason"]) for item in turned(starting, refused)] == [
         ("Stalled", "ObjectRefused")
     ]
+
+
+def test_a_ready_deployment_that_stalls_says_so_once() -> None:
+    crash = ContainerView(waiting="CrashLoopBackOff", restarts=2, exit_code=1, message="no weights")
+    crashing = said(serving(workers=workers(ready=1), pods=(pod("m-1"), pod(ready=False, engine=crash))))
+
+    assert [(item["type"], item["reason"]) for item in turned(said(serving()), crashing)] == [
+        ("Stalled", "CrashLooping")
+    ]
+
+
+def test_only_trouble_is_a_warning() -> None:
+    ready = said(serving())
+
+    def kinds(facts: Facts) -> dict[str, str]:
+        events = (event_of(deployment(), turn, "operator-0", NOW) for turn in turned(ready, said(facts)))
+        return {event["reason"]: event["type"] for event in events}
+
+    assert kinds(serving(workers=workers(ready=1))) == {"Progressing": "Normal"}
+    assert kinds(serving(deployment=deployment(suspend=True))) == {"Suspended": "Normal"}
+    assert kinds(serving(problem=Problem(Reason.OBJECT_REFUSED, "quota"))) == {"ObjectRefused": "Warning"}
 
 
 def test_the_same_turn_has_the_same_event_name() -> None:

@@ -152,15 +152,25 @@ def test_a_damaged_model_is_refused_by_the_name_of_its_file(tiny_served_path, tm
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
 
-    with running_worker(tmp_path, "--kv-cache-bytes", "1000000", wait=False) as worker:
+    left = tmp_path / "termination-log"
+    left.touch()
+    flags = ("--kv-cache-bytes", "1000000", "--termination-message", str(left))
+
+    with running_worker(tmp_path, *flags, wait=False) as worker:
         assert worker.process.wait(60) == 1
         assert "model.safetensors" in worker.wait_for_log("the engine ended, so does this worker")["reason"]
+    assert left.read_text().startswith("the engine ended: ")
+    assert "model.safetensors" in left.read_text()
 
 
 def test_a_folder_without_a_tokenizer_is_refused_before_the_engine_starts(tmp_path):
-    with running_worker(tmp_path, wait=False) as worker:
+    left = tmp_path / "termination-log"
+    left.touch()
+
+    with running_worker(tmp_path, "--termination-message", str(left), wait=False) as worker:
         assert worker.process.wait(60) == 2
         assert "tokenizer" in worker.wait_for_log("cannot serve this model")["reason"]
+    assert left.read_text().startswith("cannot serve this model: tokenizer")
 
 
 def test_a_busy_port_is_an_error_that_names_port_and_flag(tiny_served_path):

@@ -22,6 +22,7 @@ from warmfleet_contracts.http.server import Server
 from warmfleet_contracts.memory import return_freed_memory
 from warmfleet_contracts.prompts import PromptEncoder
 from warmfleet_worker.engine_client import ENGINE_MODULE, ProcessEngine
+from warmfleet_worker.last_words import leave_message
 from warmfleet_worker.metrics import WorkerMetrics
 from warmfleet_worker.model.assets import load_prompt_assets
 from warmfleet_worker.server.app import build_app
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str] | None = None, *, engine_module: str = ENGINE_
         log.error(  # noqa: TRY400 - a trace says nothing more
             "cannot serve this model", model=str(settings.model_path), reason=str(error)
         )
+        leave_message(settings.termination_message, f"cannot serve this model: {error}")
         return 2
     server = Server(
         build_app(worker),
@@ -113,7 +115,9 @@ async def serve(worker: WorkerState, engine: ProcessEngine, server: Server, list
     failed = engine_run.done()
     worker.ended = True
     if failed:
-        log.error("the engine ended, so does this worker", reason=await engine_run)
+        reason = await engine_run
+        log.error("the engine ended, so does this worker", reason=reason)
+        leave_message(worker.settings.termination_message, f"the engine ended: {reason}")
     # Streams that are still open end with an error object, because their engine is gone.
     for task in (watchdog, drained, engine_run):
         task.cancel()

@@ -17,6 +17,7 @@ import msgspec
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.http.connections import MAX_CONNECTIONS
 from warmfleet_contracts.http.listener import is_loopback
+from warmfleet_contracts.model_fetch import TERMINATION_MESSAGE_PATH
 from warmfleet_contracts.names import NAMESPACE_KEY_VARIABLE, POD_UID_VARIABLE, WORKER_TOKEN_VARIABLE
 from warmfleet_contracts.worker_tokens import secret_from_hex, worker_token
 
@@ -80,6 +81,8 @@ class WorkerSettings:
     stall_seconds: float = 60.0
     """An engine that has work and reports no step for this long is not alive; after twice as long it is
     killed, and the worker ends."""
+    termination_message: Path = Path(TERMINATION_MESSAGE_PATH)
+    """Gets why the worker ended, where the file exists: in a pod."""
 
     @property
     def model_path(self) -> Path:
@@ -132,6 +135,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Work
         write_seconds=given.write_seconds,
         ping_seconds=given.ping_seconds,
         stall_seconds=given.stall_seconds,
+        termination_message=given.termination_message,
     )
 
 
@@ -196,6 +200,12 @@ def _parser() -> argparse.ArgumentParser:
         type=_seconds,
         default=60.0,
         help="silence of a busy engine that /livez tolerates; after twice as long the worker ends",
+    )
+    add(
+        "--termination-message",
+        type=Path,
+        default=Path(TERMINATION_MESSAGE_PATH),
+        help="file that gets why the worker ended, if it exists",
     )
     add("--ping-seconds", type=float, default=10.0, help="silence after which a stream says ': ping'")
     return parser

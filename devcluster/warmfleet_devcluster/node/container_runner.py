@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
-import os
 import signal
 import uuid
+from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -33,7 +33,7 @@ from warmfleet_devcluster.node.errors import (
     VolumeError,
 )
 from warmfleet_devcluster.node.identity import identity
-from warmfleet_devcluster.node.log_file import LogWriter
+from warmfleet_devcluster.node.log_file import LogOptions, LogWriter, present, read_entries
 from warmfleet_devcluster.node.machine_paths import accelerator_devices, reachable_paths
 from warmfleet_devcluster.node.pod_context import PodEnvironment
 from warmfleet_devcluster.node.probe_state import ProbeState, ProbeTiming, Verdict
@@ -42,6 +42,8 @@ from warmfleet_devcluster.node.probes import ProbeError, Prober
 Json = dict[str, Any]
 
 _MAX_MESSAGE_BYTES: Final = 4096
+_MAX_MESSAGE_LINES: Final = 80
+_MAX_MESSAGE_FROM_LOG_BYTES: Final = 2048
 _TERMINATION_LOG: Final = "/dev/termination-log"
 _KILLED: Final = 137
 
@@ -369,9 +371,9 @@ class ContainerRunner:
                 and code != 0
                 and self._container.get("terminationMessagePolicy") == "FallbackToLogsOnError"
             ):
-                with (self._folder() / f"{self._restarts}.log").open("rb") as log:
-                    log.seek(max(0, os.fstat(log.fileno()).st_size - _MAX_MESSAGE_BYTES))
-                    said = log.read()
+                entries = read_entries(self._folder() / f"{self._restarts}.log")
+                lines = deque((present(entry, LogOptions()) for entry in entries), _MAX_MESSAGE_LINES)
+                said = b"".join(lines)[-_MAX_MESSAGE_FROM_LOG_BYTES:]
             return said.decode(errors="replace")
         except OSError:
             return ""

@@ -5,21 +5,20 @@ import signal
 import sys
 import types
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Final, NoReturn
 
 import structlog
 
 from warmfleet_contracts.errors import ModelError
 from warmfleet_contracts.http.logs import configure_logs
-from warmfleet_contracts.model_fetch import MAX_TERMINATION_MESSAGE_BYTES, FetchExitCode, done_message
+from warmfleet_contracts.model_fetch import FetchExitCode, done_message
 from warmfleet_worker.fetch.catalog import fetch_catalog_model
 from warmfleet_worker.fetch.errors import FetchError
 from warmfleet_worker.fetch.hub import fetch_hub_model
 from warmfleet_worker.fetch.progress import Progress
 from warmfleet_worker.fetch.settings import FetchSettings, parse_settings
 from warmfleet_worker.fetch.store import ModelStore
+from warmfleet_worker.last_words import leave_message
 from warmfleet_worker.model.manifest import ModelManifest
 
 _WAIT_POLL_SECONDS: Final = 1.0
@@ -33,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure_logs(model=settings.source)
     signal.signal(signal.SIGTERM, _on_sigterm)  # process 1 of a container has no default for it
     code, text = attempt(settings)
-    _leave_message(settings.termination_message, text)
+    leave_message(settings.termination_message, text)
     return int(code)
 
 
@@ -85,13 +84,6 @@ def _exit_code(error: ModelError | OSError) -> FetchExitCode:
     if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return FetchExitCode.NO_SPACE
     return FetchExitCode.FAILED
-
-
-def _leave_message(path: Path, text: str) -> None:
-    """For `kubectl describe` and the operator. Outside a pod nobody made the file."""
-    with suppress(OSError):
-        if path.exists():
-            path.write_bytes(text.encode()[:MAX_TERMINATION_MESSAGE_BYTES])
 
 
 def _on_sigterm(number: int, frame: types.FrameType | None) -> NoReturn:

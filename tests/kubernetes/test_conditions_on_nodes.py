@@ -1,0 +1,180 @@
+"""What goes wrong on nodes that run: the kubelet's, the fetch's and the engine's own words reach the user.
+
+All deployments of the module are applied at once, into one namespace: beside every kind of trouble the others
+go on. Nothing here is waited for longer than the cluster takes to try.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from warmfleet_testing.cluster import eventually
+from warmfleet_testing.installed import Installed, tiny_deployment
+from warmfleet_testing.said_conditions import says
+
+BROKEN_IMAGE = "registry.devcluster.local/models/broken:1"
+CLAIM = """
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: models}
+spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 64Mi}}}
+"""
+UNKNOWN_MODEL = {"source": {"catalog": {"name": "no-such-model"}}}
+SHARED = {"servedNames": ["shared"], "source": tiny_deployment("x")["spec"]["model"]["source"]}
+DEPLOYMENTS = {
+    "healthy": {},
+    "unpulled": {"engine": {"image": "registry.invalid/worker:1"}},
+    "unfetched": {"model": UNKNOWN_MODEL},
+    "unfilled": {
+        "model": {**UNKNOWN_MODEL, "cache": {"persistentVolumeClaim": {"claimName": "models"}}},
+    },
+    "unplaced": {"resources": {"requests": {"memory": "64Ti"}}},
+    "crashing": {"model": {"source": {"image": {"reference": BROKEN_IMAGE}}}},
+    "unconfigured": {
+        "engine": {
+            "env": [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "of-nobody", "key": "key"}}}]
+        }
+    },
+    "refused": {"podTemplate": {"spec": {"containers": [{"name": "sidecar"}]}}},
+    "inadmissible": {"podTemplate": {"spec": {"hostNetwork": True}}},
+    "younger": {"model": SHARED},
+}
+
+
+@pytest.fixture(scope="module")
+def fleet(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    """All of them, applied."""
+    broken: Path = tmp_path_factory.mktemp("broken") / "model"
+    broken.mkdir(mode=0o755)
+    (broken / "config.json").write_text('{"model_type": "llama"}')
+    installed.cluster.add_image(BROKEN_IMAGE, folder=str(broken))
+    with installed.within("conditions-nodes") as models:
+        models.kubectl("label", "namespace", models.namespace, "pod-security.kubernetes.io/enforce=baseline")
+        models.kubectl("apply", "-f", "-", input=CLAIM)
+        models.apply(tiny_deployment("elder", model=SHARED))
+        models.wait_for("elder", "NameAccepted", "True")
+        models.apply(*(tiny_deployment(name, **spec) for name, spec in DEPLOYMENTS.items()))
+        yield models
+
+
+def test_a_fleet_beside_them_serves(fleet: Installed) -> None:
+    says(
+        fleet,
+        "healthy",
+        seconds=90,
+        Ready="True WorkersReady",
+        Available="True MinimumReplicasAvailable",
+        Reconciling="False RolloutComplete",
+        Stalled="False NotStalled",
+        ModelCached="True Provided",
+        NameAccepted="True NameAccepted",
+        RouterReady="True RouterServing",
+        ScalingActive="False FixedReplicas",
+    )
+    assert fleet.chat("healthy", "hello")["usage"]["completion_tokens"] > 0
+
+
+def test_an_image_that_cannot_be_pulled_is_named(fleet: Installed) -> None:
+    messages = says(fleet, "unpulled", Ready="False ImagePullFailed", Stalled="True ImagePullFailed")
+
+    assert "registry.invalid/worker:1" in messages["Stalled"]
+
+
+@pytest.mark.parametrize("name", ["unfetched", "unfilled"])
+def test_a_fetch_that_fails_is_told_in_its_own_words(fleet: Installed, name: str) -> None:
+    """By each pod for itself, and by a Job for the claim that they share."""
+    messages = says(
+        fleet,
+        name,
+        Ready="False FetchFailed",
+        Reconciling="False Stalled",
+        Stalled="True FetchFailed",
+        ModelCached="False FetchFailed",
+    )
+
+    assert "no-such-model" in messages["ModelCached"]
+    assert "smollm2-135m-instruct" in messages["ModelCached"]  # what there is instead
+
+
+def test_a_pod_that_fits_nowhere_is_told_in_the_schedulers_words(fleet: Installed) -> None:
+    messages = says(fleet, "unplaced", Ready="False Unschedulable", Stalled="True Unschedulable")
+
+    assert "Insufficient memory" in messages["Stalled"]
+
+
+def test_an_engine_that_refuses_its_model_tells_why(fleet: Installed) -> None:
+    messages = says(fleet, "crashing", seconds=90, Ready="False CrashLooping", Stalled="True CrashLooping")
+
+    assert "cannot serve this model: tokenizer.json" in messages["Stalled"]
+
+
+def test_a_missing_secret_is_named(fleet: Installed) -> None:
+    messages = says(
+        fleet, "unconfigured", Ready="False ConfigurationMissing", Stalled="True ConfigurationMissing"
+    )
+
+    assert "of-nobody" in messages["Stalled"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("refused", "containers[1].image"), ("inadmissible", "host namespaces")]
+)
+def test_what_is_refused_is_told_in_the_api_servers_words(fleet: Installed, name: str, words: str) -> None:
+    """The Deployment itself, or the pods that it wants."""
+    messages = says(fleet, name, Ready="False ObjectRefused", Stalled="True ObjectRefused")
+
+    assert words in messages["Stalled"]
+
+
+def test_a_taken_name_stays_the_elders_and_the_younger_is_reached_by_its_full_name(fleet: Installed) -> None:
+    messages = says(
+        fleet,
+        "younger",
+        seconds=90,
+        Ready="False NameTaken",
+        NameAccepted="False NameTaken",
+        RouterReady="True RouterServing",
+    )
+    fleet.wait_ready("elder")
+
+    assert f"{fleet.namespace}/elder" in messages["NameAccepted"]
+    assert fleet.chat("shared", "hello")["model"] == "shared"
+    assert fleet.chat(f"{fleet.namespace}/younger", "hello")["usage"]["completion_tokens"] > 0
+
+
+def test_each_turn_is_one_event_however_often_it_is_looked_at(fleet: Installed) -> None:
+    fleet.kubectl("annotate", "modeldeployments", "--all", "example.com/look=1")
+    engine = {**tiny_deployment("x")["spec"]["engine"], "maxRunningSequences": 8}
+    fleet.apply(tiny_deployment("healthy", engine=engine))
+    fleet.wait_for("healthy", "Reconciling", "True")
+    fleet.wait_for("healthy", "Ready", "True", seconds=90)
+
+    assert eventually(lambda: events(fleet), lambda said: said["healthy"]["WorkersReady"] == 2) == {
+        "healthy": {"WorkersReady": 2, "Progressing": 1},
+        "elder": {"WorkersReady": 1},
+        "unpulled": {"ImagePullFailed": 1},
+        "unfetched": {"FetchFailed": 1},
+        "unfilled": {"FetchFailed": 1},
+        "unplaced": {"Unschedulable": 1},
+        "crashing": {"CrashLooping": 1},
+        "unconfigured": {"ConfigurationMissing": 1},
+        "refused": {"ObjectRefused": 1},
+        "inadmissible": {"ObjectRefused": 1},
+        "younger": {"NameTaken": 1},
+    }
+    shown = fleet.kubectl("describe", "mdep", "healthy")
+    assert shown.index("Normal") < shown.index("Progressing")
+    assert "Warning" not in shown
+    assert "Warning" in fleet.kubectl("describe", "mdep", "crashing")
+
+
+def events(fleet: Installed) -> dict[str, Counter[str]]:
+    """How often each reason was said, by deployment."""
+    said: dict[str, Counter[str]] = {}
+    for event in fleet.get("events.events.k8s.io")["items"]:
+        if event["regarding"]["kind"] == "ModelDeployment":
+            times = event.get("series", {}).get("count", 1)
+            said.setdefault(event["regarding"]["name"], Counter())[event["reason"]] += times
+    return said

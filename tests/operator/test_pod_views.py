@@ -1,0 +1,45 @@
+"""What is kept of a pod's containers."""
+
+from warmfleet_operator.pods import MAX_MESSAGE_LENGTH, pod_view
+
+
+def engine_of(**status):
+    pod = {
+        "metadata": {"name": "m-1", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "status": {"containerStatuses": [{"name": "engine", **status}]},
+    }
+    return pod_view(pod).engine
+
+
+def ended(message, started="2026-01-01T00:00:00Z", finished="2026-01-01T00:00:30Z"):
+    return {
+        "terminated": {
+            "exitCode": 1,
+            "message": message,
+            "startedAt": started,
+            "finishedAt": finished,
+        }
+    }
+
+
+def test_a_restarted_container_runs_and_remembers_its_end():
+    view = engine_of(
+        state={"running": {"startedAt": "1970-01-01T00:01:00Z"}},
+        lastState=ended("no weights"),
+        restartCount=1,
+    )
+
+    assert (view.running, view.running_since_seconds) == (True, 60.0)
+    assert (view.exit_code, view.ended_badly, view.last_run_seconds) == (1, True, 30.0)
+    assert (view.message, view.restarts) == ("no weights", 1)
+
+
+def test_of_a_long_message_the_end_is_kept():
+    view = engine_of(state=ended("a trace\n" * 500 + "no weights"))
+
+    assert len(view.message) == MAX_MESSAGE_LENGTH
+    assert view.message.endswith("no weights")
+
+
+def test_a_container_whose_times_nobody_told_ran_for_no_time():
+    assert engine_of(state={"terminated": {"exitCode": 1}}).last_run_seconds == 0.0
