@@ -334,6 +334,22 @@ def test_what_keeps_a_container_from_running_is_said_in_its_status(pods: Pods) -
     pods.ready("no-volume")
 
 
+def test_an_image_that_lies_in_tmp_is_whole_under_a_pods_own_tmp(pods: Pods, tmp_path: Path) -> None:
+    """A tree cloned into /tmp, as warmfleet's pods see it: all of them have a volume there."""
+    (tmp_path / "programs").mkdir()
+    (tmp_path / "beside").write_text("found")
+    image = "registry.devcluster.local/test/in-tmp:1"
+    pods.cluster.add_image(image, like=IMAGE, paths=[str(tmp_path / "programs")])
+    mounts = [{"name": "tmp", "mountPath": "/tmp"}]
+    script = (
+        f"echo mine > /tmp/x && cat /tmp/x {tmp_path}/beside; touch {tmp_path}/y 2>/dev/null || echo refused"
+    )
+    ends = main(script, image=image, volumeMounts=mounts)
+    pods.apply(pod("reads", ends, volumes=[{"name": "tmp", "emptyDir": {}}], restartPolicy="Never"))
+    eventually(lambda: pods.phase("reads"), "Succeeded")
+    assert pods.kubectl("logs", "reads").split() == ["mine", "foundrefused"]
+
+
 def test_logs_can_be_followed_cut_and_dated(pods: Pods) -> None:
     pods.apply(
         pod(

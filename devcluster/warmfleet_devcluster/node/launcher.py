@@ -85,6 +85,7 @@ def make_root(spec: Spec) -> None:
     make_devices(spec["devices"])
     for path in spec["paths"]:
         show_path(path)
+    hidden = hidden_by_volumes(spec)
     for path, content in spec["files"].items():
         # A link of the host, such as resolv.conf, must not be followed.
         if os.path.lexists(path):
@@ -94,6 +95,10 @@ def make_root(spec: Spec) -> None:
         os.chmod(path, 0o644)
     for entry in sorted(spec["mounts"], key=lambda entry: entry["target"].count("/")):
         bind(OLD_ROOT + entry["source"], entry["target"], read_only=entry["read_only"])
+    for path, descriptor in hidden.items():
+        if not os.path.exists(path):
+            bind(f"/proc/self/fd/{descriptor}", path, read_only=True)
+        os.close(descriptor)
     os.makedirs(spec["workdir"], exist_ok=True)
     checked(libc.umount2(OLD_ROOT.encode(), MNT_DETACH), "umount")
     os.rmdir(OLD_ROOT)
@@ -136,6 +141,18 @@ def show_path(path: str) -> None:
         if mode & 0o111 != 0o111:
             os.chmod(parent, mode | 0o111)
         parent = os.path.dirname(parent)
+
+
+def hidden_by_volumes(spec: Spec) -> dict[str, int]:
+    """Folders of the image that volumes will cover, open: such as a clone in /tmp, under a pod's own /tmp."""
+    found: dict[str, int] = {}
+    for entry in spec["mounts"]:
+        above = entry["target"].rstrip("/") + "/"
+        for path in spec["paths"]:
+            inner = path.removeprefix(above).split("/")[0]
+            if path.startswith(above) and above + inner not in found and os.path.isdir(above + inner):
+                found[above + inner] = os.open(above + inner, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    return found
 
 
 def bind(source: str, target: str, *, read_only: bool) -> None:
