@@ -33,8 +33,9 @@ OVER_TWO_MINUTES = 130
 
 
 @pytest.fixture(scope="module")
-def fleet(control_plane: ControlPlane) -> ModelNamespace:
-    return model_namespace(control_plane, "conditions")
+def fleet(control_plane: ControlPlane) -> Iterator[ModelNamespace]:
+    with model_namespace(control_plane, "conditions") as namespace:
+        yield namespace
 
 
 @pytest.fixture(scope="module")
@@ -258,9 +259,11 @@ def test_what_the_api_server_refuses_is_told_in_its_words_and_others_go_on(
 
 
 def test_pods_that_a_quota_refuses_stall_their_deployment(control_plane: ControlPlane) -> None:
-    fleet = model_namespace(control_plane, "conditions-quota")
-    fleet.kubectl("create", "quota", "none", "--hard=pods=0")
-    with running_operator(control_plane, fleet.namespace):
+    with (
+        model_namespace(control_plane, "conditions-quota") as fleet,
+        running_operator(control_plane, fleet.namespace),
+    ):
+        fleet.kubectl("create", "quota", "none", "--hard=pods=0")
         fleet.apply("refused")
 
         messages = says(fleet, "refused", Ready="False ObjectRefused", Stalled="True ObjectRefused")
@@ -292,12 +295,14 @@ def test_a_younger_fleet_is_ready_for_everything_but_the_name(
 def test_routers_are_missing_then_silent_then_without_workers(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:
-    fleet = model_namespace(control_plane, "conditions-routers")
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]
     flags = ("--router-poll-seconds=0.3", f"--router-port={port}")
-    with running_operator(control_plane, fleet.namespace, *flags):
+    with (
+        model_namespace(control_plane, "conditions-routers") as fleet,
+        running_operator(control_plane, fleet.namespace, *flags),
+    ):
         fleet.apply("served", model=IMAGE_SOURCE)
         pods(fleet, "served").serve()
 
