@@ -140,7 +140,7 @@ async def measure(options: argparse.Namespace) -> Measured:
         since = time.time()
         await fleet.restart_operator()
         pid = await fleet.operator_pid()
-        await fleet.until(fleet.looks, count, seconds=limit)
+        await fleet.until(fleet.looked_at_count, count, seconds=limit)
         restart = work(fleet, pid, since, 0.0)
         print(f"restarted, and has looked at all: {restart.line(count)}", flush=True)
         idle_after_restart = await idle(fleet, pid, options.idle_seconds)

@@ -32,7 +32,7 @@ async def test_deployments_converge_by_one_write_per_object_and_a_restart_adds_n
         restarted = time.time()
         await fleet.restart_operator()
         pid = await fleet.operator_pid()
-        await fleet.until(fleet.looks, DEPLOYMENTS, seconds=30)
+        await fleet.until(fleet.looked_at_count, DEPLOYMENTS, seconds=30)
         assert by_kind(fleet.writes(restarted)) == {}
         assert Usage.of(pid).peak_resident_bytes < 150 * 2**20
 

@@ -141,9 +141,11 @@ class ScaledFleet:
                 raise
             await asyncio.sleep(0.1)
 
-    async def looks(self) -> int:
-        """How often the operator's process has looked at a deployment without an error."""
-        return int(await self._metric("warmfleet_operator_reconciliations_total", result="done"))
+    async def looked_at_count(self) -> int:
+        """Successful looks of the operator's process, up to the number of deployments; while nothing changes
+        a new process looks at each of them once before it looks at any again."""
+        looks = await self._metric("warmfleet_operator_reconciliations_total", result="done")
+        return min(int(looks), len(await self.deployments()))
 
     async def _metric(self, name: str, **labels: str) -> float:
         """The sum of the operator's samples of that name with those labels."""
