@@ -4,6 +4,8 @@ All deployments of the module are applied at once, into one namespace: beside ev
 go on. Nothing here is waited for longer than the cluster takes to try.
 """
 
+import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from warmfleet_testing.cluster import eventually
 from warmfleet_testing.installed import Installed, tiny_deployment
 from warmfleet_testing.said_conditions import says
+from warmfleet_testing.troubleshooting_page import commands
 
 BROKEN_IMAGE = "registry.devcluster.local/models/broken:1"
 CLAIM = """
@@ -41,6 +44,16 @@ DEPLOYMENTS = {
     "inadmissible": {"podTemplate": {"spec": {"hostNetwork": True}}},
     "younger": {"model": SHARED},
 }
+
+SUBJECTS = {
+    "CrashLooping": "crashing",
+    "FetchFailed": "unfilled",
+    "Fetching": "unfetched",
+    "ImagePullFailed": "unpulled",
+    "Unschedulable": "unplaced",
+}
+"""Who is in the trouble that a section speaks of; for all others the healthy one will do."""
+PLACEHOLDERS = re.compile(r"\b(NAMESPACE|RELEASE|NAME|POD)\b(?!:)")
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +181,22 @@ def test_each_turn_is_one_event_however_often_it_is_looked_at(fleet: Installed) 
     assert shown.index("Normal") < shown.index("Progressing")
     assert "Warning" not in shown
     assert "Warning" in fleet.kubectl("describe", "mdep", "crashing")
+
+
+@pytest.mark.parametrize(("heading", "line"), commands())
+def test_what_the_troubleshooting_page_says_to_type_works(fleet: Installed, heading: str, line: str) -> None:
+    name = SUBJECTS.get(heading, "healthy")
+    names = {
+        "NAMESPACE": fleet.namespace,
+        "RELEASE": fleet.release_namespace,
+        "NAME": name,
+        "POD": fleet.pods(name)[0]["metadata"]["name"],
+    }
+    typed = [PLACEHOLDERS.sub(lambda found: names[found[0]], word) for word in shlex.split(line)[1:]]
+    if typed[0] in {"patch", "scale"}:
+        typed.append("--dry-run=server")
+
+    assert fleet.kubectl(*typed) or "podTemplate" in line or "quota" in line
 
 
 def events(fleet: Installed) -> dict[str, Counter[str]]:
