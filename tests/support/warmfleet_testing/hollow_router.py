@@ -7,7 +7,6 @@ answer's size, and says of every ready address in an EndpointSlice that requests
 
 import asyncio
 import contextlib
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -111,7 +110,8 @@ async def serve(kubeconfig: Path, listener: socket.socket) -> None:
 
 async def _run(kubeconfig: Path, listener: socket.socket) -> None:
     serving = asyncio.create_task(serve(kubeconfig, listener))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
+    # Its input ends with whoever started it, however that ends.
+    asyncio.get_running_loop().add_reader(sys.stdin, serving.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         await serving
 

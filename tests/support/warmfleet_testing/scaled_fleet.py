@@ -215,13 +215,14 @@ def _hollow_routers(cluster: DevCluster) -> Iterator[None]:
     """One process that answers at the address of every hollow pod, routers' among them."""
     kubeconfig = cluster.settings.state / "pki" / "admin.kubeconfig"
     argv = cluster.inside(sys.executable, "-m", "warmfleet_testing.hollow_router", str(kubeconfig))
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
     assert process.stdout is not None
     try:
         assert "listening" in process.stdout.readline()
         yield
     finally:
-        process.terminate()
+        process.stdin.close()
         process.wait(10)
         process.stdout.close()
 
