@@ -10,7 +10,7 @@ import pytest
 from warmfleet_testing.api_fault_proxy import READS, WRITES, ApiFault, ApiFaultProxy, running_api_fault_proxy
 from warmfleet_testing.control_plane import ControlPlane
 from warmfleet_testing.fault_table import losses
-from warmfleet_testing.model_namespace import KINDS, ModelNamespace, model_namespace
+from warmfleet_testing.model_namespace import CHILDREN, ModelNamespace, model_namespace
 from warmfleet_testing.operator_process import OperatorProcess, eventually, running_operator
 
 WATCHES = frozenset({"watch"})
@@ -33,10 +33,10 @@ class World(NamedTuple):
 
 @pytest.fixture(scope="module")
 def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    fleet = model_namespace(control_plane, "faults-api-server")
     folder = tmp_path_factory.mktemp("proxy")
     flags = ("--sync-seconds=2", "--lease-retry-seconds=1")
     with (
+        model_namespace(control_plane, "faults-api-server") as fleet,
         running_api_fault_proxy(control_plane.kubeconfig, folder) as proxy,
         running_operator(
             fleet.plane, fleet.namespace, "--kubeconfig", str(proxy.kubeconfig), *flags
@@ -73,9 +73,8 @@ def test_an_api_server_that_fails_now_and_then_costs_time_and_nothing_else(world
     requests = len(proxy.requests) - before
     assert took <= allowed["seconds until it is done"]
     assert requests <= allowed["requests"], Counter(seen.verb for seen in proxy.requests[before:])
-    children = Counter(
-        item["kind"] for item in fleet.get(KINDS, "-l", f"warmfleet.dev/model-deployment={storm}")["items"]
-    )
+    label = {"labelSelector": f"warmfleet.dev/model-deployment={storm}"}
+    children = Counter({kind: len(fleet.items(kind, **label)) for kind in CHILDREN.values()})
     assert sum(children.values()) - len(children) == allowed["objects made twice"]
     assert operator.process.poll() is None
     eventually(lambda: fleet.has(storm, "Stalled", "False"))
@@ -83,7 +82,7 @@ def test_an_api_server_that_fails_now_and_then_costs_time_and_nothing_else(world
     # A storm leaves nothing behind that would have to be put right.
     time.sleep(1.0)
     since = time.time()
-    fleet.kubectl("annotate", "modeldeployment", storm, "example.com/touched=1")
+    fleet.touch(storm)
     time.sleep(1.0)
     assert len(fleet.writes(since)) == allowed["objects left wrong"]
 

@@ -103,7 +103,7 @@ class ApiFaultProxy:
         """How many requests met a fault."""
         return sum(seen.status != -1 and status in {None, seen.status} for seen in self.requests)
 
-    async def serve(self, request: web.Request, session: aiohttp.ClientSession) -> web.StreamResponse:
+    async def serve(self, request: web.BaseRequest, session: aiohttp.ClientSession) -> web.StreamResponse:
         """Answer one request, by a fault or by the API server."""
         verb = _verb(request)
         assert request.transport is not None
@@ -135,7 +135,7 @@ class ApiFaultProxy:
         return None
 
     async def _forward(
-        self, request: web.Request, session: aiohttp.ClientSession, verb: Verb, *, quiet: bool = False
+        self, request: web.BaseRequest, session: aiohttp.ClientSession, verb: Verb, *, quiet: bool = False
     ) -> web.StreamResponse:
         epoch = self._epoch
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
@@ -173,7 +173,7 @@ class ApiFaultProxy:
             await response.write(piece)
 
 
-def _verb(request: web.Request) -> Verb:
+def _verb(request: web.BaseRequest) -> Verb:
     if request.method == "GET":
         if request.query.get("watch") in {"true", "1"}:
             return "watch"
@@ -212,7 +212,7 @@ async def _run(
 ) -> None:
     async with _session(upstream) as session:
 
-        async def handle(request: web.Request) -> web.StreamResponse:
+        async def handle(request: web.BaseRequest) -> web.StreamResponse:
             try:
                 return await proxy.serve(request, session)
             except (aiohttp.ClientError, OSError):  # the API server, or the client, is gone
