@@ -345,9 +345,11 @@ def test_an_image_that_lies_in_tmp_is_whole_under_a_pods_own_tmp(pods: Pods, tmp
         f"echo mine > /tmp/x && cat /tmp/x {tmp_path}/beside; touch {tmp_path}/y 2>/dev/null || echo refused"
     )
     ends = main(script, image=image, volumeMounts=mounts)
-    pods.apply(pod("reads", ends, volumes=[{"name": "tmp", "emptyDir": {}}], restartPolicy="Never"))
+    volumes = [{"name": "tmp", "emptyDir": {}}]
+    first = [{**ends, "name": "first"}]  # the volume is not as new for the one that follows
+    pods.apply(pod("reads", ends, initContainers=first, volumes=volumes, restartPolicy="Never"))
     eventually(lambda: pods.phase("reads"), "Succeeded")
-    assert pods.kubectl("logs", "reads").split() == ["mine", "foundrefused"]
+    assert pods.kubectl("logs", "reads", "-c", "main").split() == ["mine", "foundrefused"]
 
 
 def test_logs_can_be_followed_cut_and_dated(pods: Pods) -> None:

@@ -130,7 +130,8 @@ def test_scaling_up_and_down_costs_no_request(fleet: Installed, undisturbed: Map
 def test_without_an_operator_requests_are_answered_and_workers_replaced(
     fleet: Installed, undisturbed: Mapping[str, str]
 ) -> None:
-    fleet.upgrade("--set", "operator.replicas=0")
+    operator = ("deployment/warmfleet-operator", "-n", fleet.release_namespace)
+    fleet.cluster.kubectl("scale", *operator, "--replicas=0")
     try:
         eventually(lambda: fleet.release_pods("operator"), [], seconds=40)
         with nobody_notices(fleet, undisturbed):
@@ -142,7 +143,8 @@ def test_without_an_operator_requests_are_answered_and_workers_replaced(
         eventually(lambda: ready_pods(fleet, NAME), 2, seconds=60)
         assert text_of(fleet, PROMPTS[0]) == undisturbed[PROMPTS[0]]
     finally:
-        fleet.upgrade("--set", "operator.replicas=2")
+        fleet.cluster.kubectl("scale", *operator, "--replicas=2")
+        fleet.cluster.kubectl("rollout", "status", *operator, "--timeout=60s")
     fleet.wait_ready(NAME)
 
 

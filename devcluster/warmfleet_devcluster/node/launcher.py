@@ -96,7 +96,8 @@ def make_root(spec: Spec) -> None:
     for entry in sorted(spec["mounts"], key=lambda entry: entry["target"].count("/")):
         bind(OLD_ROOT + entry["source"], entry["target"], read_only=entry["read_only"])
     for path, descriptor in hidden.items():
-        if not os.path.exists(path):
+        # The volume may hold something of that name; an empty folder is what an earlier container left there.
+        if not os.path.lexists(path) or (os.path.isdir(path) and not any(os.scandir(path))):
             bind(f"/proc/self/fd/{descriptor}", path, read_only=True)
         os.close(descriptor)
     os.makedirs(spec["workdir"], exist_ok=True)
