@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmfleet_devcluster.node.container_logs import log_options
-from warmfleet_devcluster.node.log_file import LogOptions, LogWriter, present, read_entries
+from warmfleet_devcluster.node.log_file import LogOptions, LogWriter, last_words, present, read_entries
 
 
 def read(path, **options):
@@ -52,3 +52,19 @@ def test_times_are_shown_if_asked_for_and_older_entries_left_out(tmp_path):
 def test_options_come_from_the_query():
     options = log_options({"follow": "true", "tailLines": "5", "limitBytes": "9", "previous": "false"})
     assert options == LogOptions(follow=True, tail_lines=5, limit_bytes=9)
+
+
+def test_last_words_are_plain_lines_and_few(tmp_path):
+    log = LogWriter(tmp_path / "0.log")
+    for number in range(100):
+        log.write("stderr", b"line %d\n" % number)
+    log.close()
+    assert last_words(tmp_path / "0.log") == b"".join(b"line %d\n" % number for number in range(20, 100))
+
+
+def test_last_words_of_long_lines_are_their_end(tmp_path):
+    log = LogWriter(tmp_path / "0.log")
+    log.write("stderr", b"x" * 5000 + b"why\n")
+    log.close()
+    said = last_words(tmp_path / "0.log")
+    assert (len(said), said[-5:]) == (2048, b"xwhy\n")

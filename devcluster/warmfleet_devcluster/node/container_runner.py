@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import signal
 import uuid
-from collections import deque
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -33,7 +32,7 @@ from warmfleet_devcluster.node.errors import (
     VolumeError,
 )
 from warmfleet_devcluster.node.identity import identity
-from warmfleet_devcluster.node.log_file import LogOptions, LogWriter, present, read_entries
+from warmfleet_devcluster.node.log_file import LogWriter, last_words
 from warmfleet_devcluster.node.machine_paths import accelerator_devices, reachable_paths
 from warmfleet_devcluster.node.pod_context import PodEnvironment
 from warmfleet_devcluster.node.probe_state import ProbeState, ProbeTiming, Verdict
@@ -42,8 +41,6 @@ from warmfleet_devcluster.node.probes import ProbeError, Prober
 Json = dict[str, Any]
 
 _MAX_MESSAGE_BYTES: Final = 4096
-_MAX_MESSAGE_LINES: Final = 80
-_MAX_MESSAGE_FROM_LOG_BYTES: Final = 2048
 _TERMINATION_LOG: Final = "/dev/termination-log"
 _KILLED: Final = 137
 
@@ -371,9 +368,7 @@ class ContainerRunner:
                 and code != 0
                 and self._container.get("terminationMessagePolicy") == "FallbackToLogsOnError"
             ):
-                entries = read_entries(self._folder() / f"{self._restarts}.log")
-                lines = deque((present(entry, LogOptions()) for entry in entries), _MAX_MESSAGE_LINES)
-                said = b"".join(lines)[-_MAX_MESSAGE_FROM_LOG_BYTES:]
+                said = last_words(self._folder() / f"{self._restarts}.log")
             return said.decode(errors="replace")
         except OSError:
             return ""

@@ -1,6 +1,7 @@
 """A container's log, as container runtimes keep it: each line with time and stream, rotated by size."""
 
 import os
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from warmfleet_devcluster.clock import rfc3339_nano
 
 MAX_LINE_BYTES: Final = 16 << 10
 """A longer line is written in parts, marked P."""
+_LAST_LINES: Final = 80
+_LAST_BYTES: Final = 2048
 
 
 class LogWriter:
@@ -97,6 +100,12 @@ def present(entry: bytes, options: LogOptions) -> bytes:
         return b""
     shown = text if tag == b"P" else text + b"\n"
     return stamp + b" " + shown if options.timestamps else shown
+
+
+def last_words(path: Path) -> bytes:
+    """The end of a log, as the kubelet quotes it for a container that left no termination message."""
+    lines = deque((present(entry, LogOptions()) for entry in read_entries(path)), _LAST_LINES)
+    return b"".join(lines)[-_LAST_BYTES:]
 
 
 def _entry(stamp: bytes, stream: str, tag: bytes, line: bytes) -> bytes:
