@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,13 +80,11 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal() -> Iterator[Terminal]:
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
     pulled_catalog_model()
-    # Pods have a /tmp of their own, and would not see what the images hold in this one.
-    with tempfile.TemporaryDirectory(prefix="wf-three-", dir="/var/tmp") as folder:
-        terminal = Terminal(Path(folder))
-        yield terminal
-        terminal.run("warmfleet devcluster down")
+    terminal = Terminal(tmp_path)
+    yield terminal
+    terminal.run("warmfleet devcluster down")
 
 
 def test_three_commands_lead_from_nothing_to_an_answer_and_one_leads_back(terminal: Terminal) -> None:
