@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -155,7 +156,7 @@ def _panel(panel: BarPanel, *, left: float, width: float) -> list[str]:
 def ticks(low: float, high: float) -> list[float]:
     """About five round numbers (1, 2 or 5 times a power of ten) that enclose `low` to `high`."""
     span = high - low if high > low else max(abs(high), 1.0)
-    raw_step = span / 5
+    raw_step = max(span / 5, sys.float_info.min)  # below it a float loses digits, then all of them
     magnitude = 10.0 ** math.floor(math.log10(raw_step))
     step = next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= raw_step * 0.999)
     first = math.floor(low / step)
