@@ -63,8 +63,7 @@ def test_kubectl_explains_every_field_in_eight_words_or_more(kubectl: Kubectl) -
 def test_kubectl_get_shows_the_state_at_a_glance(
     kubectl: Kubectl, model_deployments: ModelDeploymentApi
 ) -> None:
-    fleet = _named("glance", model={**MINIMAL["spec"]["model"], "servedNames": ["org/glance", "second"]})
-    kubectl("create", "-f", "-", manifest=fleet)
+    kubectl("create", "-f", "-", manifest=_named("glance"))
     kubectl("create", "-f", "-", manifest=_named("unobserved"))
     model_deployments.patch("glance", {"status": STATUS}, subresource="status", dry_run=False)
 
@@ -72,7 +71,7 @@ def test_kubectl_get_shows_the_state_at_a_glance(
     wide_header, wide_row, _ = kubectl("get", "warmfleet", "-o", "wide").splitlines()[:3]
 
     assert header.split() == ["NAME", "MODEL", "READY", "KV%", "HIT%", "WAITING", "AGE"]
-    assert row.split()[:6] == ["glance", "org/glance", "2/3", "40", "87", "4"]
+    assert row.split()[:6] == ["glance", STATUS["servedNames"][0], "2/3", "40", "87", "4"]
     assert unobserved.split()[0] == "unobserved"
     assert wide_header.split()[7:] == ["REVISION", "IMAGE", "ACCELERATOR"]
     assert re.split(r"\s{2,}", wide_row)[7:] == [
