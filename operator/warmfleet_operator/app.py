@@ -135,6 +135,7 @@ class Operator:
             leading=self.fence.leading,
             behind=self._sync.behind_seconds(),
             objects=self._store.counts(),
+            conditions=self._store.conditions(),
         )
 
     def _on_lead(self, leading: bool) -> None:  # noqa: FBT001 - what it is called back with

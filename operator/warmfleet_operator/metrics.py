@@ -37,9 +37,21 @@ class OperatorMetrics:
             registry=registry,
         )
         self._objects = Gauge(names.OPERATOR_OBJECTS, "Objects that are known", ["kind"], registry=registry)
+        self._conditions = Gauge(
+            names.OPERATOR_CONDITIONS,
+            "ModelDeployments by what their status says",
+            ["condition", "status"],
+            registry=registry,
+        )
 
     def render(
-        self, *, depth: int, leading: bool, behind: Mapping[Kind, float], objects: Mapping[str, int]
+        self,
+        *,
+        depth: int,
+        leading: bool,
+        behind: Mapping[Kind, float],
+        objects: Mapping[str, int],
+        conditions: Mapping[tuple[str, str], int],
     ) -> bytes:
         """The exposition, with gauges as they are now."""
         self._depth.set(depth)
@@ -48,4 +60,7 @@ class OperatorMetrics:
             self._behind.labels(kind.plural).set(seconds)
         for name, count in objects.items():
             self._objects.labels(name).set(count)
+        self._conditions.clear()  # one that nobody says any more is not said to be 0 times true
+        for (condition, status), count in conditions.items():
+            self._conditions.labels(condition, status).set(count)
         return generate_latest(self._registry)

@@ -5,7 +5,7 @@ fifth of what the same objects cost as dictionaries; pods as the few fields that
 """
 
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -176,6 +176,15 @@ class Store:
     def counts(self) -> dict[str, int]:
         """Objects by kind."""
         return {kind.name: len(entries) for kind, entries in self._entries.items()}
+
+    def conditions(self) -> Counter[tuple[str, str]]:
+        """ModelDeployments by (type, status) of each condition that they say."""
+        entries = self._entries[MODEL_DEPLOYMENT].values()
+        return Counter(
+            (condition["type"], condition["status"])
+            for entry in entries
+            for condition in entry.decoded().get("status", {}).get("conditions", ())
+        )
 
     def _owned(self, key: Key) -> list[Entry]:
         return [self._entries[kind][child] for kind, child in self._by_owner.get(key, ())]

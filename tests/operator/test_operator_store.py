@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from warmfleet_operator.cluster import Listed
 from warmfleet_operator.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD
+from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.store import Key, Store, entry_of
 from warmfleet_testing.operator_worlds import deployment, workers
 
@@ -124,3 +125,20 @@ def test_of_a_pod_only_what_is_read_is_kept() -> None:
     kept.put(entry_of(MODEL_DEPLOYMENT, body(1)))
     assert list(kept.concerned({"u"}, set())) == [M]
     assert list(kept.concerned(set(), {"m"})) == [M]
+
+
+def test_deployments_are_counted_by_what_they_say() -> None:
+    kept, _ = store()
+    for name, ready in (("m", "True"), ("n", "False"), ("o", "False"), ("unobserved", None)):
+        made = body(5, uid=name, name=name)
+        if ready is not None:
+            made["status"] = {"conditions": [{"type": "Ready", "status": ready}]}
+        kept.put(entry_of(MODEL_DEPLOYMENT, made))
+
+    assert kept.conditions() == {("Ready", "True"): 1, ("Ready", "False"): 2}
+    page = (
+        OperatorMetrics()
+        .render(depth=0, leading=True, behind={}, objects={}, conditions=kept.conditions())
+        .decode()
+    )
+    assert 'warmfleet_operator_deployments{condition="Ready",status="False"} 2.0' in page
