@@ -143,7 +143,11 @@ class Cluster:
         self._report("starting controllers and scheduler")
         await self._start_stage(
             [
-                tool_plan(self._binaries, "kube-controller-manager", controller_manager_flags(files)),
+                tool_plan(
+                    self._binaries,
+                    "kube-controller-manager",
+                    controller_manager_flags(files, self._settings.node_grace_seconds),
+                ),
                 tool_plan(self._binaries, "kube-scheduler", scheduler_flags(files)),
             ]
         )

@@ -13,8 +13,8 @@ from warmfleet_devcluster.node_object import LEASES, lease_object, node_object
 Json = dict[str, Any]
 
 _RETRY_SECONDS: Final = 1.0
-_STATUS_EVERY: Final = 2
-"""Beats between two writes of the status."""
+_STATUS_EVERY: Final = 1.5
+"""Lease renewals between two writes of the status: every second one, and the first after a pause."""
 log = structlog.get_logger()
 
 
@@ -53,21 +53,23 @@ class NodeHeartbeat:
 
     async def renew(self) -> None:
         """Beats until cancelled."""
-        beats = 0
+        loop = asyncio.get_running_loop()
+        status_due = loop.time()
         while True:
             try:
                 await self._renew_lease()
-                # A node comes back from Unknown by its status only: the beat after a failed one writes it.
-                if beats % _STATUS_EVERY == 0:
+                # A node comes back from Unknown by its status only: after a beat that failed or took long,
+                # because the API server was away, it is written at once.
+                if loop.time() >= status_due:
                     await self._write_status()
+                    status_due = loop.time() + _STATUS_EVERY * self._lease_seconds
             except ApiError as error:
                 if error.status == 404:
                     # Somebody deleted the Node; while this process lives, so does the node.
                     await self.register()
-                beats = 0
+                status_due = loop.time()
                 await asyncio.sleep(min(_RETRY_SECONDS, self._lease_seconds))
             else:
-                beats += 1
                 await asyncio.sleep(self._lease_seconds)
 
     async def _create(self) -> Json:

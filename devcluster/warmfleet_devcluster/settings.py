@@ -24,6 +24,8 @@ class DevclusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Process nodes; without any, no pod ever runs."""
     pretend: dict[str, int] = {}
     """Extended resources that every process node claims to have, as `nvidia.com/gpu`: 2."""
+    node_grace_seconds: int = 20
+    """A node that says nothing for so long is called dead; Kubernetes' own default is 50 s."""
     hollow: int = 0
     """Hollow nodes, whose pods become ready without running."""
     api_port: int = 0

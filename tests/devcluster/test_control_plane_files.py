@@ -62,7 +62,7 @@ def test_every_file_a_component_is_pointed_to_exists_and_is_ours_alone(credentia
     everything = flags_of(
         [
             *api_server_flags(files),
-            *controller_manager_flags(files),
+            *controller_manager_flags(files, 20),
             *scheduler_flags(files),
             *etcd_flags(files),
         ]
@@ -77,7 +77,7 @@ def test_every_file_a_component_is_pointed_to_exists_and_is_ours_alone(credentia
 
 def test_the_components_are_as_fast_as_a_scale_test_needs(credentials: Credentials) -> None:
     files = credentials.control_plane()
-    for flags in (flags_of(controller_manager_flags(files)), flags_of(scheduler_flags(files))):
+    for flags in (flags_of(controller_manager_flags(files, 20)), flags_of(scheduler_flags(files))):
         assert (flags["kube-api-qps"], flags["kube-api-burst"]) == ("300", "600")
     assert flags_of(api_server_flags(files))["authorization-mode"] == "Node,RBAC"
 

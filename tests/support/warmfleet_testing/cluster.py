@@ -70,19 +70,24 @@ class DevCluster(ControlPlane):
         fresh.write_text(json.dumps(listed, indent=2))
         fresh.replace(self.folder.images)
 
-    def node_identity(self, name: str) -> ProcessIdentity:
-        """The process of a node; killing it kills its pods, too, and nothing restarts it."""
+    def component(self, name: str) -> ProcessIdentity:
+        """A process of the cluster, such as `kube-apiserver`.
+
+        That of a node takes its pods with it when it is killed, and nothing restarts it.
+        """
         state = self.folder.read()
         assert state is not None
         return next(part.identity for part in state.components if part.name == name)
 
-    def pause_node(self, name: str) -> None:
-        """The node says nothing any more while its pods go on: a lost network, or a hung kubelet."""
-        os.kill(self.node_identity(name).pid, signal.SIGSTOP)
-
-    def resume_node(self, name: str) -> None:
-        """End a pause."""
-        os.kill(self.node_identity(name).pid, signal.SIGCONT)
+    @contextmanager
+    def stopped_api_server(self) -> Iterator[None]:
+        """The API server says nothing to what the kernel accepts for it; it answers again afterwards."""
+        pid = self.component("kube-apiserver").pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
 
 
 def eventually(
