@@ -196,14 +196,7 @@ async def test_each_deployment_has_its_workers_chosen_as_it_asked(tmp_path):
             for model in ("RoundRobin", "default", "Unheard"):
                 for _ in range(6):
                     assert (await router.ask("the same words " * 20, model=model))[0] == 200
-                    await router.is_quiet()
-                    # What a worker holds counts for the next request only once its news are here.
-                    await router.until(
-                        lambda: all(
-                            view.resident_blocks == len(stub.resident)
-                            for view, stub in zip(router.router.fleet.views(), stubs, strict=True)
-                        )
-                    )
+                    await router.settled(stubs)
             policies = {decision.model: decision.policy for decision in router.router.decisions.newest(18)}
             _, fleet = await router.get("/internal/fleet")
 

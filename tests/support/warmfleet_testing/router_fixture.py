@@ -65,6 +65,16 @@ class RunningRouter:
             ):
                 await asyncio.sleep(0.005)
 
+    async def settled(self, stubs: Sequence[StubWorker]) -> None:
+        """Wait until nothing runs and the index holds what the workers hold."""
+        await self.is_quiet()
+        index = self.router.fleet.index
+        await self.until(
+            lambda: all(
+                index.resident_blocks(stub.uid) == len(stub.resident) and not stub.running for stub in stubs
+            )
+        )
+
 
 @asynccontextmanager
 async def running_router(
