@@ -296,6 +296,14 @@ def test_probes_gate_traffic_restart_and_leave_a_slow_starter_alone(pods: Pods) 
     assert pods.get("pod", "slow")["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
+def test_a_pod_that_a_controller_called_not_ready_is_ready_again_because_its_node_says_so(pods: Pods) -> None:
+    pods.apply(pod("called", main("exec sleep 60")))
+    pods.ready("called")
+    unready = {"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "NodeNotReady"}]}}
+    pods.kubectl("patch", "pod", "called", "--subresource=status", "-p", json.dumps(unready))
+    pods.ready("called")
+
+
 def test_what_keeps_a_container_from_running_is_said_in_its_status(pods: Pods) -> None:
     needs = {"name": "A", "valueFrom": {"secretKeyRef": {"name": "later", "key": "k"}}}
     pods.apply(

@@ -273,7 +273,7 @@ class PodRunner:
                 self._changed.set()
 
     async def _publish(self) -> bool:
-        """Writes the status if it has changed; False if it has to be tried again."""
+        """Writes the status if it, or what others made of it, has changed; False if to be tried again."""
         if self._over:
             return True
         status = pod_status(
@@ -283,7 +283,10 @@ class PodRunner:
             previous=self._written,
             now=rfc3339(),
         )
-        if status == self._written:
+        if (
+            status == self._written
+            and _conditions(status).items() <= _conditions(self._pod.get("status", {})).items()
+        ):
             return True
         try:
             body = {"metadata": {"uid": self.uid}, "status": _patch(status)}
@@ -297,7 +300,7 @@ class PodRunner:
 
     def _facts(self) -> PodFacts:
         spec = self._pod["spec"]
-        known = {c["type"]: c["status"] for c in self._pod.get("status", {}).get("conditions", [])}
+        known = _conditions(self._pod.get("status", {}))
         gates = [gate["conditionType"] for gate in spec.get("readinessGates", [])]
         return PodFacts(
             restart_policy=spec.get("restartPolicy", "Always"),
@@ -346,6 +349,11 @@ class PodRunner:
         finally:
             for task in tasks:
                 task.cancel()
+
+
+def _conditions(status: Json) -> dict[str, str]:
+    """Controllers write them, too: pods of a silent node are not ready until that says so again."""
+    return {condition["type"]: condition["status"] for condition in status.get("conditions", [])}
 
 
 def _patch(status: Json) -> Json:
