@@ -27,17 +27,7 @@ class DevCluster(ControlPlane):
         Raises:
             KubectlError: it ended with another code than 0.
         """
-        done = subprocess.run(
-            [self.binaries["helm"], *args],
-            capture_output=True,
-            text=True,
-            env=self.environment,
-            timeout=_HELM_SECONDS,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise KubectlError(f"helm {' '.join(args)}: {done.stderr.strip()}")
-        return done.stdout
+        return self.run("helm", *args, timeout_seconds=_HELM_SECONDS)
 
     @contextmanager
     def port_forward(self, target: str, port: int, *, namespace: str = "default") -> Iterator[str]:

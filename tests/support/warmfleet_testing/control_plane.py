@@ -69,17 +69,25 @@ class ControlPlane:
         Raises:
             KubectlError: it ended with another code than 0.
         """
+        return self.run("kubectl", *args, input=input, timeout_seconds=_KUBECTL_SECONDS)
+
+    def run(self, program: str, *args: str, timeout_seconds: float, input: str | None = None) -> str:  # noqa: A002
+        """What one of the control plane's programs printed.
+
+        Raises:
+            KubectlError: it ended with another code than 0.
+        """
         done = subprocess.run(
-            [self.binaries["kubectl"], *args],
+            [self.binaries[program], *args],
             input=input,
             capture_output=True,
             text=True,
             env=self.environment,
-            timeout=_KUBECTL_SECONDS,
+            timeout=timeout_seconds,
             check=False,
         )
         if done.returncode != 0:
-            raise KubectlError(f"kubectl {' '.join(args)}: {done.stderr.strip()}")
+            raise KubectlError(f"{program} {' '.join(args)}: {done.stderr.strip()}")
         return done.stdout
 
     def get(self, *args: str) -> Any:
