@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_contracts.server_sent_event import server_sent_event
 
 MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 MAX_JSON_DEPTH: Final = 64
@@ -60,7 +61,7 @@ class RequestError(WarmfleetError):
 
     def event(self) -> bytes:
         """The error as a server-sent event, for a stream whose status has been sent already."""
-        return b"data: " + self.body() + b"\n\n"
+        return server_sent_event(self.body())
 
     def headers(self) -> dict[str, str]:
         """Response headers that belong to this error."""

@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 
 from warmfleet_contracts.openai import RequestError
+from warmfleet_contracts.server_sent_event import server_sent_event
 from warmfleet_contracts.worker_api import (
     CACHED_TOKENS_HEADER,
     DISPATCH_HEADER,
@@ -224,7 +225,7 @@ class Exchanges:
         exchange.turn.output_tokens = generated or 0
         exchange.turn.completed = generated is not None
         if exchange.answer.started:  # by pings, for a stream that the worker refuses
-            await exchange.answer.end_with_event(b"data: " + body.replace(b"\n", b" ") + b"\n\n")
+            await exchange.answer.end_with_event(server_sent_event(body))
             return
         headers = [*_passed_back(response), (b"content-length", str(len(body)).encode())]
         await exchange.answer.start(response.status, headers)

@@ -6,6 +6,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from warmfleet_contracts.server_sent_event import server_sent_event
 from warmfleet_worker.server.choices import Delta, Usage
 from warmfleet_worker.server.logprobs_json import chat_logprobs, completion_logprobs
 from warmfleet_worker.token_texts import TokenTexts
@@ -80,7 +81,9 @@ class ChatDialect:
         )
 
     def _chunk(self, head: AnswerHead, choices: list[dict[str, Any]], **more: object) -> bytes:
-        return _sse({**_head(head, "chatcmpl", "chat.completion.chunk"), "choices": choices, **more})
+        return server_sent_event(
+            _encode({**_head(head, "chatcmpl", "chat.completion.chunk"), "choices": choices, **more})
+        )
 
     def _logprobs(self, answer: Delta) -> dict[str, Any] | None:
         return None if answer.logprobs is None else chat_logprobs(answer.logprobs, self._texts)
@@ -111,7 +114,9 @@ class CompletionDialect:
         )
 
     def _chunk(self, head: AnswerHead, choices: list[dict[str, Any]], **more: object) -> bytes:
-        return _sse({**_head(head, "cmpl", "text_completion"), "choices": choices, **more})
+        return server_sent_event(
+            _encode({**_head(head, "cmpl", "text_completion"), "choices": choices, **more})
+        )
 
     def _logprobs(self, answer: Delta) -> dict[str, Any] | None:
         return None if answer.logprobs is None else completion_logprobs(answer.logprobs, self._texts)
@@ -134,7 +139,3 @@ def _choice(answer: Delta, logprobs: dict[str, Any] | None, /, **content: object
         "finish_reason": answer.finish_reason,
     }
     return choice if answer.token_ids is None else {**choice, "token_ids": answer.token_ids}
-
-
-def _sse(value: dict[str, Any]) -> bytes:
-    return b"data: " + _encode(value) + b"\n\n"
