@@ -34,7 +34,6 @@ from warmfleet_router.outliers import Outliers
 from warmfleet_router.picker import Picker
 from warmfleet_router.prefix_index import PrefixIndex
 from warmfleet_router.proxy import Proxy
-from warmfleet_router.recent_tokens import RecentTokens
 from warmfleet_router.retry_budget import RetryBudget
 from warmfleet_router.settings import RouterSettings
 from warmfleet_router.silence import SilenceWatch
@@ -100,7 +99,6 @@ def build_router(
     metrics = RouterMetrics()
     keys = KeySource(settings.keys, settings.keys_path, metrics) if settings.keys is not None else None
     outliers = Outliers(settings.outliers)
-    recent = RecentTokens(leases.now)
 
     def on_ejected(uid: str, cause: Cause, reason: str, seconds: float) -> None:
         metrics.on_ejected(cause.value)
@@ -120,7 +118,7 @@ def build_router(
     upstream = Upstream(silence=silence)
 
     def on_gone(uid: str) -> None:
-        for kept in (leases, breakers, outliers, recent):
+        for kept in (leases, breakers, outliers):
             kept.forget(uid)
 
     if discovery is None:
@@ -149,7 +147,6 @@ def build_router(
         breakers=breakers,
         speed=SpeedJudge(outliers, breakers, leases.now),
         metrics=metrics,
-        recent=recent,
         router_id=life_id,
     )
     proxy = Proxy(
@@ -163,7 +160,6 @@ def build_router(
     inspection = Inspection(
         discovery=discovery,
         fleet=fleet,
-        recent=recent,
         leases=leases,
         breakers=breakers,
         admission=admission,

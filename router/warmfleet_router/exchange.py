@@ -38,7 +38,6 @@ from warmfleet_router.leases import Lease, Leases
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.picker import Choice
 from warmfleet_router.prediction import Predictor
-from warmfleet_router.recent_tokens import RecentTokens
 from warmfleet_router.refusals import broken_stream_error, header_number, refusal_of, too_large_error
 from warmfleet_router.silence import Patience
 from warmfleet_router.speed import SpeedJudge
@@ -99,7 +98,6 @@ class Exchanges:
         breakers: Breakers,
         speed: SpeedJudge,
         metrics: RouterMetrics,
-        recent: RecentTokens,
         router_id: str,
     ) -> None:
         self._fleet = fleet
@@ -109,7 +107,6 @@ class Exchanges:
         self._breakers = breakers
         self._speed = speed
         self._metrics = metrics
-        self._recent = recent
         self._router_id = router_id
 
     async def run(
@@ -269,8 +266,6 @@ class Exchanges:
         coming = view is not None and self._predictor.is_coming(view, call.prompts, actual)
         attempt.difference = difference_of(attempt, actual, is_coming=coming)
         self._metrics.on_answer(call.model, attempt)
-        if view is not None:
-            self._recent.add(attempt.uid, prompt=attempt.actual_prompt_tokens or 0, cached=actual)
         if attempt.last_block_matches is False:
             _log.error("router and worker hash a prompt differently", uid=attempt.uid)
 

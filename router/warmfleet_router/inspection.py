@@ -19,7 +19,6 @@ from warmfleet_router.generation import model_not_found
 from warmfleet_router.key_source import KeySource
 from warmfleet_router.leases import Leases
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.recent_tokens import WINDOW_SECONDS, RecentTokens
 from warmfleet_router.settings import RouterSettings, effective_settings
 from warmfleet_router.tenants import require_model, tenant_of
 from warmfleet_router.tokenization import Encoders
@@ -38,7 +37,6 @@ class Inspection:
         *,
         discovery: Discovery,
         fleet: Fleet,
-        recent: RecentTokens,
         leases: Leases,
         breakers: Breakers,
         admission: Admission,
@@ -50,7 +48,6 @@ class Inspection:
     ) -> None:
         self._discovery = discovery
         self._fleet = fleet
-        self._recent = recent
         self._leases = leases
         self._breakers = breakers
         self._admission = admission
@@ -128,7 +125,6 @@ class Inspection:
                 "models": self._fleet.models(),
                 "ready_endpoints": len(ready),
                 "totals": sums,
-                "recent_seconds": WINDOW_SECONDS,
                 "in_flight_requests": self._admission.door.in_flight.requests,
                 "held": {
                     model: {"requests": requests, "tokens": tokens}
@@ -210,7 +206,6 @@ class Inspection:
     def _endpoint(self, view: EndpointView) -> dict[str, object]:
         uid, hello = view.endpoint.uid, view.hello
         unreported = self._leases.dispatches.unreported(uid, view.load.admitted_dispatches)
-        recent = self._recent.of(uid)
         return {
             "uid": uid,
             "name": view.endpoint.name,
@@ -235,9 +230,6 @@ class Inspection:
             "open_dispatches": self._leases.dispatches.open_count(uid),
             "unreported_tokens": unreported.tokens,
             "unreported_seats": unreported.seats,
-            "recent_prompt_tokens": recent.prompt,
-            "recent_cached_tokens": recent.cached,
-            "recent_hit_percent": recent.hit_percent,
             "load": msgspec.to_builtins(view.load),
         }
 

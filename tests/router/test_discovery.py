@@ -211,7 +211,7 @@ async def test_each_deployment_has_its_workers_chosen_as_it_asked(tmp_path):
     ]
 
 
-async def test_the_fleets_view_names_deployment_model_and_recent_hits(stub, tmp_path):
+async def test_the_fleets_view_names_deployment_model_and_hits(stub, tmp_path):
     endpoint = Endpoint(
         uid="w0", name="a", url=stub.url, token=b"worker-token-planted", served_names=("m",), deployment="n/d"
     )
@@ -225,6 +225,5 @@ async def test_the_fleets_view_names_deployment_model_and_recent_hits(stub, tmp_
 
     (seen,) = fleet["endpoints"]
     assert (seen["deployment"], seen["model_digest"]) == ("n/d", None)
-    assert (seen["recent_prompt_tokens"], seen["recent_cached_tokens"]) == (64, 16)
-    assert (seen["recent_hit_percent"], fleet["recent_seconds"]) == (25, 300)
+    assert fleet["tokens"] == {"m": {"prompt": 64, "cached": 16}}
     assert fleet["discovery"] == {"known": True, "problem": "", "age_seconds": 0.0, "errors": 0}

@@ -58,9 +58,6 @@ def endpoint(uid: str, deployment: str, address: str) -> dict[str, Any]:
         "open_dispatches": 0,
         "unreported_tokens": 0,
         "unreported_seats": 0,
-        "recent_prompt_tokens": 0,
-        "recent_cached_tokens": 0,
-        "recent_hit_percent": None,
         "load": _LOAD,
     }
 
