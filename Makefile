@@ -4,10 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
+# Fleets and tests start hundreds of processes; without kept bytecode each compiles what it imports anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The clients that the API is tested with, each in an environment of its own, as their users have them.
 CLIENTS := openai-1 openai-2 openai-3 langchain litellm
 CLIENT_PINS := tests/clients/requirements
+# Clusters keep one process busy, all other tests the second; more than these need memory for more fleets.
+TEST_PROCESSES ?= 2
 COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --quiet
 
@@ -69,7 +73,7 @@ imports: setup ## Directions between packages
 
 test: model clients controlplane ## All tests but those that need a GPU
 	@command -v curl >/dev/null || $(call install_system,curl)
-	@$(BIN)/pytest -m "not gpu"
+	@$(BIN)/pytest -m "not gpu" --numprocesses $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder
 
 # pytest stays last: CI reads its summary.
 check: lint types imports test ## Exactly what CI runs

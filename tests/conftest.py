@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 _CLUSTERS = Path(__file__).parent / "kubernetes"
 
@@ -11,7 +13,25 @@ _CLUSTERS = Path(__file__).parent / "kubernetes"
 _SUPPORT = str(Path(__file__).parent / "support")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_SUPPORT, os.environ.get("PYTHONPATH"))))
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Each process of several has one core: kernels of two threads would spin while they wait for each other.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+class OneProcessForClusters(LoadScopeScheduling):
+    """A module of tests stays in one process, and all modules that share a cluster do."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        module = nodeid.split("::", 1)[0]
+        return _CLUSTERS.name if _CLUSTERS.name in Path(module).parts else module
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """How several test processes share the tests; one alone needs no scheduler."""
+    return OneProcessForClusters(config, log)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Clusters come last: one lives to the end of the run, and what computes beside it would wait for it."""
-    items.sort(key=lambda item: _CLUSTERS in item.path.parents)
+    """Clusters come first: theirs is the longest row of tests that has to stay in one process."""
+    items.sort(key=lambda item: _CLUSTERS not in item.path.parents)

@@ -13,7 +13,7 @@ from warmfleet_router.retry_budget import RetryBudgetSettings
 from warmfleet_testing.router_fixture import RunningRouter, running_router
 from warmfleet_testing.stub_worker import StubWorker, running_stubs
 
-BRIEF = BreakerSettings(ejection_seconds=0.3, jitter_ratio=0.0)
+BRIEF = BreakerSettings(ejection_seconds=2.0, jitter_ratio=0.0)
 
 
 @pytest.fixture

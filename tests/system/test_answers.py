@@ -2,7 +2,8 @@
 
 import json
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import openai
@@ -99,7 +100,7 @@ def test_a_second_question_lands_on_the_worker_that_holds_its_prefix(fleet: Whol
 
 
 def test_twenty_answers_have_the_token_ids_of_transformers(fleet: WholeFleet) -> None:
-    """Greedy, float32, 64 tokens each.
+    """Greedy, float32, 64 tokens each, all at once, so that the workers compute them in batches.
 
     Transformers reads each prompt with our answer behind it. If its first choice after every prefix is our
     next id, then its own greedy decoding gives our ids, by induction over the answer.
@@ -108,9 +109,9 @@ def test_twenty_answers_have_the_token_ids_of_transformers(fleet: WholeFleet) ->
     encoder = PromptEncoder.from_assets(load_prompt_assets(folder))
     oracle = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
-    differing = []
-    for prompt in PROMPTS:
-        prompt_ids = encoder.encode_chat([ChatMessage(role="user", content=prompt)])
+    prompts_ids = [encoder.encode_chat([ChatMessage(role="user", content=prompt)]) for prompt in PROMPTS]
+
+    def answered(prompt_ids: Sequence[int]) -> list[int]:
         fields = {
             "model": CATALOG_MODEL_NAME,
             "prompt": prompt_ids,
@@ -120,9 +121,16 @@ def test_twenty_answers_have_the_token_ids_of_transformers(fleet: WholeFleet) ->
             "return_token_ids": True,
         }
         answer = httpx.post(f"{fleet.url}/v1/completions", json=fields, timeout=120).raise_for_status().json()
-        answer_ids = answer["choices"][0]["token_ids"]
+        token_ids: list[int] = answer["choices"][0]["token_ids"]
+        return token_ids
+
+    with ThreadPoolExecutor(len(PROMPTS)) as askers:
+        answers_ids = list(askers.map(answered, prompts_ids))
+
+    differing = []
+    for prompt, prompt_ids, answer_ids in zip(PROMPTS, prompts_ids, answers_ids, strict=True):
         with torch.inference_mode():
-            logits = oracle(torch.tensor([prompt_ids + answer_ids])).logits[0]
+            logits = oracle(torch.tensor([[*prompt_ids, *answer_ids]])).logits[0]
         expected_ids = logits[len(prompt_ids) - 1 : -1].argmax(dim=-1).tolist()
         assert len(answer_ids) == ANSWER_TOKENS
         if answer_ids != expected_ids:
