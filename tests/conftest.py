@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
@@ -12,6 +13,10 @@ _CLUSTERS = Path(__file__).parent / "kubernetes"
 # The processes that tests start find `warmfleet_testing` as the tests themselves do.
 _SUPPORT = str(Path(__file__).parent / "support")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_SUPPORT, os.environ.get("PYTHONPATH"))))
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("warmfleet", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("warmfleet")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Each process of several has one core: kernels of two threads would spin while they wait for each other.

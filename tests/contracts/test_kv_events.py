@@ -130,7 +130,7 @@ def test_what_this_process_does_not_speak_is_refused(changes):
         decode_message(msgspec.msgpack.encode({**fields, **changes}))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cuts=st.lists(st.integers(1, 60), min_size=1))
 def test_messages_survive_any_cutting_of_the_stream(cuts):
     messages = list(VERSION_1.values())
@@ -155,7 +155,7 @@ def test_a_frame_beyond_the_limit_is_refused_before_it_is_buffered():
         encode_message(Frame(epoch="e", seq=1, stored=[ONE] * (MAX_FRAME_BYTES // 16)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=200))
 def test_garbage_is_a_contract_error_and_nothing_else(data):
     try:

@@ -37,7 +37,7 @@ def assembled(frames):
     return [assembly.add(frame) for frame in frames][-1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)))))
 def test_two_sides_that_apply_the_same_frames_hold_the_same_set(steps):
     mirror, router, model = ResidentSet("epoch"), ResidentSet("epoch"), set()
@@ -164,7 +164,7 @@ def test_a_snapshot_may_not_outgrow_or_miss_what_it_announced():
             assembled([Frame(epoch="epoch", seq=9, stored=stored, snapshot_left=0, digest=digest)])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     held=st.sets(st.integers(0, 9)),
     steps=st.lists(st.one_of(st.integers(0, 9), st.just("clear")), max_size=30),
@@ -192,7 +192,7 @@ def test_coalesced_changes_lead_to_the_same_set(held, steps):
     assert not buffer
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sets(st.binary(min_size=16, max_size=16)), st.randoms(use_true_random=False))
 def test_a_digest_depends_on_the_set_and_not_on_its_history(hashes, shuffler):
     listed = sorted(hashes)

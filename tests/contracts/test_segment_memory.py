@@ -57,7 +57,7 @@ class Counted:
         return list(range(len(text) // 4))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(requests=REQUESTS, limit_bytes=st.sampled_from([0, 200_000, 500_000, 10**7]))
 def test_prompts_encode_the_same_with_a_memory_of_any_size(requests, limit_bytes):
     memory = SegmentMemory(limit_bytes)

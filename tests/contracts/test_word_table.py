@@ -98,7 +98,7 @@ def real():
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(text=TEXTS)
 @example(text="a  1 2\n\n b'll  'S\x0b\x1c\x85!\n\n")
 def test_text_encodes_as_the_tokenizer_encodes_it(shape, text):
@@ -108,7 +108,7 @@ def test_text_encodes_as_the_tokenizer_encodes_it(shape, text):
 
 
 @pytest.mark.model
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(text=TEXTS)
 def test_text_encodes_as_the_real_tokenizer_encodes_it(text):
     table, encode = real()

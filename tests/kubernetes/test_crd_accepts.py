@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from warmfleet_contracts.errors import ManifestError
 from warmfleet_contracts.manifests import parse_manifest
@@ -44,7 +44,7 @@ def test_a_manifest_survives_the_api_server(model_deployments: ModelDeploymentAp
     _survives(model_deployments, ALL[name])
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120)
 @given(manifest=manifests())
 def test_the_api_server_and_the_resources_accept_the_same(
     model_deployments: ModelDeploymentApi, manifest: Manifest

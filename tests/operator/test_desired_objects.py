@@ -65,7 +65,7 @@ def test_what_no_worker_can_honour_is_refused_by_field(spec, field):
     assert refusal.value.field == field
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(specs(), NAMES)
 def test_every_pod_is_admitted_under_restricted_pod_security(spec, name):
     for template in templates(desired(spec, BEHIND_A_PROXY, name=name)):
@@ -76,7 +76,7 @@ def test_every_pod_is_admitted_under_restricted_pod_security(spec, name):
         assert pod["automountServiceAccountToken"] is False
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(specs(), NAMES)
 def test_workers_and_fetches_understand_every_flag_and_agree_on_the_folder(spec, name):
     for template in templates(desired(spec, BEHIND_A_PROXY, name=name)):
@@ -98,7 +98,7 @@ def test_workers_and_fetches_understand_every_flag_and_agree_on_the_folder(spec,
                     assert fetch.into == worker.model_path
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(specs(), NAMES)
 def test_selectors_find_the_pods_of_their_own_deployment_and_no_other(spec, name):
     children = desired(spec, name=name)
@@ -119,7 +119,7 @@ def test_selectors_find_the_pods_of_their_own_deployment_and_no_other(spec, name
             assert not deployment["spec"]["selector"]["matchLabels"].items() <= job_labels.items()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(specs(), NAMES)
 def test_children_are_named_within_kubernetes_limits_and_owned_by_the_deployment(spec, name):
     for (_, child_name), child in desired(spec, name=name).items():
@@ -131,14 +131,14 @@ def test_children_are_named_within_kubernetes_limits_and_owned_by_the_deployment
         assert all(len(value) <= 63 for value in child["metadata"]["labels"].values())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(specs(), NAMES)
 def test_the_same_input_gives_the_same_bytes_and_every_object_is_plain_json(spec, name):
     once, again = (json.dumps(list(desired(spec, name=name).values())) for _ in range(2))
     assert once == again
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(specs(), st.integers(0, 50), st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz")))
 def test_replicas_labels_and_routing_of_the_resource_leave_its_pods_alone(spec, replicas, labels):
     changed = {**spec, "replicas": replicas, "routing": {"policy": "RoundRobin"}, "suspend": True}
@@ -198,7 +198,7 @@ def test_replicas_follow_the_spec_within_bounds_unless_suspended(spec, replicas)
     assert desired({**MINIMAL, **spec})["Deployment", "chat"]["spec"]["replicas"] == replicas
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 3600), st.integers(1, 86_400))
 def test_a_pod_may_load_and_drain_for_as_long_as_the_spec_says(drain_seconds, startup_seconds):
     rollout = {"drainTimeoutSeconds": drain_seconds, "startupTimeoutSeconds": startup_seconds}

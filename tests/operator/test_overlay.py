@@ -51,14 +51,14 @@ BASES = trees(SCALARS).map(without_nulls)
 OVERLAYS = trees(st.none() | SCALARS, NAMED | DIRECTED)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(BASES, OVERLAYS)
 def test_a_second_time_changes_nothing(base, overlay):
     once = merge(base, overlay)
     assert merge(once, overlay) == once
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(BASES, OVERLAYS)
 def test_what_is_given_stays_as_it_was(base, overlay):
     before = copy.deepcopy((base, overlay))
@@ -71,7 +71,7 @@ def test_nothing_over_it_is_the_thing_itself(base):
     assert merge(base, {}) == base
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(BASES, OVERLAYS)
 def test_fields_that_are_not_named_stay(base, overlay):
     merged = merge(base, overlay)
@@ -82,7 +82,7 @@ def test_fields_that_are_not_named_stay(base, overlay):
         assert (name in merged) == (not removed)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(OVERLAYS)
 def test_no_null_and_no_directive_gets_into_the_result(overlay):
     def no_null(value):

@@ -247,4 +247,4 @@ class BreakersUnderFire(RuleBasedStateMachine):
 
 
 TestBreakersUnderFire = BreakersUnderFire.TestCase
-TestBreakersUnderFire.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBreakersUnderFire.settings = settings(max_examples=60, stateful_step_count=40)

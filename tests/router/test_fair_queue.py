@@ -24,7 +24,7 @@ def serve_next(queue: FairQueue[int]) -> Waiting[int]:
     return waiting
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     before=st.lists(st.tuples(st.sampled_from("abc"), COSTS), max_size=20),
     costs=st.fixed_dictionaries(
@@ -58,7 +58,7 @@ def test_two_tenants_that_wait_throughout_differ_by_at_most_one_request_each(
         assert gap <= largest[one] + largest[other] + 1e-9
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(costs=st.lists(st.tuples(COSTS, COSTS), min_size=10, max_size=40))
 def test_without_a_history_the_gap_is_one_request_of_each(costs: list[tuple[int, int]]) -> None:
     queue: FairQueue[int] = FairQueue()
@@ -74,7 +74,7 @@ def test_without_a_history_the_gap_is_one_request_of_each(costs: list[tuple[int,
         assert abs(got["a"] - got["b"]) <= bound
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     steps=st.lists(
         st.one_of(

@@ -192,7 +192,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(CHANGES)
 def test_whatever_happens_in_whatever_order_the_informer_ends_with_what_the_server_has(changes):
     async def play():

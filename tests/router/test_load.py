@@ -57,7 +57,7 @@ def test_leaked_dispatches_are_bounded():
     assert dispatches.open_count("worker-0") == MAX_OPEN_DISPATCHES
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_report_and_charges_together_are_always_the_true_load(data):
     # The worker admits in order of dispatch; the report may lag behind by any number of admissions.

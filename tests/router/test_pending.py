@@ -124,7 +124,7 @@ async def test_a_lease_that_fails_before_its_first_byte_takes_its_pending_blocks
     assert leases.pending.blocks == 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     plans=st.lists(
         st.tuples(

@@ -24,7 +24,6 @@ BLOCKS = 24
 SETTINGS = settings(
     max_examples=120,
     stateful_step_count=60,
-    deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
@@ -234,7 +233,7 @@ def test_the_index_answers_exactly_or_not_at_all_whatever_the_wire_does():
     assert next(steps_taken) >= 2000
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     holdings=st.lists(st.sets(st.integers(0, 40)), min_size=1, max_size=12),
     prompt=st.lists(st.integers(0, 40), max_size=40),

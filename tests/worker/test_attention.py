@@ -46,7 +46,7 @@ class Case:
 
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (4, 1), (7, 1)])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_any_chunks_of_any_batch_equal_dense_attention(heads, kv_heads, padding, data):
     # given sequences of odd lengths, split at random, with and without a window

@@ -371,7 +371,6 @@ def test_the_pool_behaves_like_its_naive_model_over_thousands_of_steps():
         settings=settings(
             max_examples=150,
             stateful_step_count=50,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

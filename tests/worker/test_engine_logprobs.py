@@ -25,7 +25,7 @@ def scoring(**more: object) -> dict[str, object]:
     return {"prompt_logprobs": 2, "logprobs": 1, "may_read_cache": False, **more}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     budget=st.integers(1, 60),
     tokens=st.lists(st.integers(1, 50), min_size=1, max_size=4),

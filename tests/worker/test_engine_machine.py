@@ -238,7 +238,6 @@ def test_the_engine_is_exact_and_loses_nothing_over_thousands_of_steps():
         settings=settings(
             max_examples=150,
             stateful_step_count=45,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

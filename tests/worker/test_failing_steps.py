@@ -160,7 +160,7 @@ def test_a_runner_that_recovers_is_given_another_chance():
     assert [driver.finish_reasons[one] for one in range(12)] == ["error", "error", "length"] * 4
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(culprits=st.sets(st.integers(0, 9)), budget=st.sampled_from([0, 7, 30, 200]))
 def test_with_any_culprits_among_them_the_others_are_exact(culprits, budget):
     driver = EngineDriver(total_blocks=48, max_batched_tokens=budget)

@@ -61,7 +61,7 @@ def log():
         yield entries
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(messages=st.lists(MESSAGES, min_size=1, max_size=4))
 def test_no_well_typed_sequence_ends_the_engine(messages):
     driver = EngineDriver(total_blocks=20, max_model_length_tokens=60)
@@ -167,7 +167,7 @@ def ending_of(data: bytes) -> list[BaseException]:
     return endings
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(body=st.binary(max_size=200), lies=st.integers(0, 2**32 - 1) | st.none())
 def test_a_garbage_frame_is_a_protocol_error_and_never_a_hang(body, lies):
     length = len(body) if lies is None else lies

@@ -185,8 +185,7 @@ def flattened(path: str, logprobs: dict[str, Any]) -> tuple[list[Any], list[floa
 
 @settings(
     max_examples=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(drawn=request_bodies())
 def test_the_pieces_of_a_stream_are_the_plain_answer(client, drawn):

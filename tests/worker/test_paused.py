@@ -103,7 +103,7 @@ def test_paused_sequences_count_among_those_that_may_wait():
     driver.assert_exact(0, 1, 2)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     breaks=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=12),
     total_blocks=st.integers(20, 40),

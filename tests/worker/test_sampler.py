@@ -57,7 +57,6 @@ def test_philox_equals_its_definition_everywhere(counter, key):
     assert _torch_philox(list(counter), list(key)) == naive_philox(list(counter), list(key))
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 2**64 - 1), index=st.integers(0, 2**31), vocab_size=st.integers(1, 23))
 def test_noise_is_a_function_of_seed_output_index_and_token(seed, index, vocab_size):
     noise = gumbel_noise([1, seed], [0, index], vocab_size)[1]
@@ -73,7 +72,7 @@ def test_noise_has_the_moments_of_a_gumbel_distribution():
     assert torch.isfinite(noise).all()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_a_draw_equals_the_naive_sampler(data):
     # given logits with ties, and any mix of filters
@@ -93,7 +92,7 @@ def test_a_draw_equals_the_naive_sampler(data):
     assert tokens == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_bias_penalties_and_the_minimum_length_change_a_draw_as_the_naive_sampler_says(data):
     # given rows that ask for any mix of them, and one that asks for nothing
@@ -138,7 +137,7 @@ def test_each_change_of_the_logits_has_the_meaning_of_its_name(parameters, chose
     assert sample(logits, [request]) == [chosen]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(requests=st.lists(_requests(), min_size=2, max_size=5), seed=st.integers(0, 99))
 def test_a_draw_does_not_depend_on_its_batch_mates(requests, seed):
     logits = 3 * torch.randn(len(requests), 300, generator=torch.Generator().manual_seed(seed))
