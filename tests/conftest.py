@@ -8,7 +8,9 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-_CLUSTERS = Path(__file__).parent / "kubernetes"
+_GROUPS = {"kubernetes/nodes": "nodes", "kubernetes/clusters": "nodes", "kubernetes/api_server": "api_server"}
+"""By folder. Clusters with nodes are one group: bridges and mounts of two would be in each other's way."""
+_FIRST = {"nodes": 0, "api_server": 1}
 
 # The processes that tests start find `warmfleet_testing` as the tests themselves do.
 _SUPPORT = str(Path(__file__).parent / "support")
@@ -18,25 +20,27 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_SUPPORT, os.environ.ge
 settings.register_profile("warmfleet", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("warmfleet")
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # Each process of several has one core: kernels of two threads would spin while they wait for each other.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Fleets, clusters and oracles share the cores: a kernel's thread that waits for another must not spin.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-class OneProcessForClusters(LoadScopeScheduling):
-    """A module of tests stays in one process, and all modules that share a cluster do."""
+def _group(module: Path) -> str:
+    return _GROUPS.get("/".join(module.parts[-3:-1]), str(module))
+
+
+class Groups(LoadScopeScheduling):
+    """Tests of one group run in one process, one after the other; a module without a group is its own."""
 
     def _split_scope(self, nodeid: str) -> str:
-        module = nodeid.split("::", 1)[0]
-        return _CLUSTERS.name if _CLUSTERS.name in Path(module).parts else module
+        return _group(Path(nodeid.split("::", 1)[0]))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """How several test processes share the tests; one alone needs no scheduler."""
-    return OneProcessForClusters(config, log)
+    """How test processes share the tests."""
+    return Groups(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Clusters come first: theirs is the longest row of tests that has to stay in one process."""
-    items.sort(key=lambda item: _CLUSTERS not in item.path.parents)
+    """Clusters come first: theirs are the longest rows of tests that have to stay in one process."""
+    items.sort(key=lambda item: _FIRST.get(_group(item.path), len(_FIRST)))

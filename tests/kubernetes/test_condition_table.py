@@ -6,7 +6,7 @@ import pytest
 
 from warmfleet_testing.said_conditions import ROWS, Row, rows_of
 
-PRODUCED = {row: test for file in Path(__file__).parent.glob("test_*.py") for row, test in rows_of(file)}
+PRODUCED = {row: test for file in Path(__file__).parent.rglob("test_*.py") for row, test in rows_of(file)}
 
 
 @pytest.mark.parametrize("row", sorted(ROWS), ids="-".join)

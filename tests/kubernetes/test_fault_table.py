@@ -29,10 +29,8 @@ def test_every_test_that_the_document_names_exists(line: str) -> None:
 
 def test_every_test_of_a_clusters_faults_has_one_row() -> None:
     rows = [reference for row in fault_rows() for reference in row.tests]
-    files = sorted((TESTS / "kubernetes").glob("test_faults_*.py"))
-    wanted = {
-        (f"kubernetes/{file.name}", test) for file in files for test in named_in(f"kubernetes/{file.name}")
-    }
+    files = [str(file.relative_to(TESTS)) for file in (TESTS / "kubernetes").rglob("test_faults_*.py")]
+    wanted = {(file, test) for file in files for test in named_in(file)}
 
     assert wanted
     assert wanted <= set(rows)

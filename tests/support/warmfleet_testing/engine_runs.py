@@ -104,17 +104,22 @@ class EngineRun:
 
 
 def full_recompute(runner: ModelRunner, prompt: list[int], output_tokens: int) -> list[int]:
-    """Greedy decoding without any reuse: every step computes the whole sequence as one chunk.
+    """Greedy decoding without any reuse: every step computes the whole sequence as one chunk."""
+    answer: list[int] = []
+    for _ in range(output_tokens):
+        answer.append(recomputed_token(runner, prompt, answer))
+    return answer
 
-    The blocks are the same in every step, and every one of them is overwritten before it is read.
+
+def recomputed_token(runner: ModelRunner, prompt: list[int], answer: list[int]) -> int:
+    """The greedy choice after prompt and answer, computed as one chunk.
+
+    The blocks are the same every time, and every one of them is overwritten before it is read.
     """
-    sampling = SamplingParameters(temperature=0.0, max_output_tokens=output_tokens)
-    token_ids = list(prompt)
+    sampling = SamplingParameters(temperature=0.0, max_output_tokens=len(answer) + 1)
     block_ids = tuple(range(runner.total_blocks))
-    for output_index in range(output_tokens):
-        runner.poison_blocks(block_ids)
-        chunk = Chunk(0, tuple(token_ids), 0, block_ids, SampleRequest(sampling, output_index))
-        (result,) = runner.execute(StepBatch((chunk,))).chunks
-        assert result.next_token_id is not None
-        token_ids.append(result.next_token_id)
-    return token_ids[len(prompt) :]
+    runner.poison_blocks(block_ids)
+    chunk = Chunk(0, (*prompt, *answer), 0, block_ids, SampleRequest(sampling, len(answer)))
+    (result,) = runner.execute(StepBatch((chunk,))).chunks
+    assert result.next_token_id is not None
+    return result.next_token_id

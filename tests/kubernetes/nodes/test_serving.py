@@ -83,18 +83,18 @@ def test_a_rolling_update_costs_no_request(fleet: Installed, undisturbed: Mappin
         rolled_out(fleet, NAME, before)
 
 
-def test_a_restart_of_the_operator_costs_no_request_and_no_worker(
+def test_an_upgrade_of_operators_and_routers_costs_no_request_and_no_worker(
     fleet: Installed, undisturbed: Mapping[str, str]
 ) -> None:
-    before = uids(fleet)
-    operators = {pod["metadata"]["uid"] for pod in fleet.release_pods("operator")}
+    def release() -> set[str]:
+        pods = (*fleet.release_pods("operator"), *fleet.release_pods("router"))
+        return {pod["metadata"]["uid"] for pod in pods}
+
+    workers, before = uids(fleet), release()
     with nobody_notices(fleet, undisturbed):
-        fleet.upgrade("--set", "operator.logLevel=debug")
-        eventually(
-            lambda: {pod["metadata"]["uid"] for pod in fleet.release_pods("operator")},
-            lambda now: len(now) == 2 and not now & operators,
-        )
-    assert uids(fleet) == before
+        fleet.upgrade("--set", "operator.logLevel=debug", "--set-string", "router.podAnnotations.rolled=yes")
+        eventually(release, lambda now: len(now) == 4 and not now & before, seconds=60)
+    assert uids(fleet) == workers
 
 
 def test_a_drained_node_costs_no_request(fleet: Installed, undisturbed: Mapping[str, str]) -> None:

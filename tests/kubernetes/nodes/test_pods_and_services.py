@@ -1,23 +1,14 @@
-"""The devcluster as a user meets it: up, pods that find each other, volumes, and nothing left after down."""
+"""A devcluster's nodes as pods meet them: Services and their names, volumes, images."""
 
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from warmfleet_contracts.process_identity import ProcessIdentity, is_alive
-from warmfleet_devcluster.state import DevclusterState, StateFolder
 from warmfleet_testing.cluster import DevCluster, eventually
-from warmfleet_testing.control_plane import ControlPlane, KubectlError
-from warmfleet_testing.leftovers import machine, processes_that_name
+from warmfleet_testing.control_plane import KubectlError
 from warmfleet_testing.plain_http import NO_TLS
 
 IMAGE = "registry.devcluster.local/warmfleet/warmfleet-router:0.1.0"
@@ -178,110 +169,6 @@ def test_an_image_that_is_not_on_the_list_cannot_be_pulled(cluster: DevCluster, 
         return found[0].get("state", {}).get("waiting", {}).get("reason", "")
 
     eventually(reason, lambda seen: "ImagePull" in seen)
-
-
-def command(*args: str, state: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "warmfleet_cli", "devcluster", *args, "--state", str(state)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-def test_up_tells_what_to_do_next_and_down_leaves_nothing(tmp_path: Path) -> None:
-    before = machine()
-    state = tmp_path / "state"
-    up = command("up", "--nodes", "1", state=state)
-    assert up.returncode == 0, up.stderr
-    folder = StateFolder(state)
-    first, second, third, fourth = up.stdout.splitlines()
-    assert first == f"export KUBECONFIG={folder.kubeconfig}"
-    assert second.startswith("export PATH=")
-    assert third == f"helm install warmfleet charts/warmfleet -f {folder.images_values}"
-    assert fourth == "kubectl apply -f examples/smollm2.yaml"
-    running = folder.read()
-    assert running is not None
-    binaries = second.removeprefix('export PATH="').partition(":")[0]
-    kubectl = [f"{binaries}/kubectl", f"--kubeconfig={folder.kubeconfig}"]
-    sleeper = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "sleeper"},
-        "spec": {
-            "containers": [container(f"import time; time.sleep(3000) # {state}")],
-            "terminationGracePeriodSeconds": 1,
-        },
-    }
-    create = [*kubectl, "create", "-f", "-"]
-    subprocess.run(create, input=json.dumps(sleeper), text=True, check=True, timeout=30)
-    wait = [*kubectl, "wait", "--for=condition=Ready", "pod/sleeper", "--timeout=30s"]
-    subprocess.run(wait, check=True, timeout=40)
-    assert any("time.sleep" in line for line in processes_that_name(str(state)))
-
-    again = command("up", state=state)
-    assert again.returncode == 5
-    assert "already" in again.stderr or "is running" in again.stderr
-
-    down = command("down", state=state)
-    assert down.returncode == 0, down.stderr
-    assert not [part.name for part in running.components if is_alive(part.identity)]
-    assert processes_that_name(str(state)) == set()
-    assert machine() == before
-    assert {path.name for path in state.iterdir()} == {"lock", "logs", "supervisor.log"}
-    assert command("status", state=state).returncode == 6
-
-
-def test_a_devcluster_lives_on_without_a_node_and_is_gone_with_its_supervisor(tmp_path: Path) -> None:
-    before = machine()
-    state = tmp_path / "state"
-    assert command("up", "--nodes", "2", state=state).returncode == 0
-    running = StateFolder(state).read()
-    assert running is not None
-    identities = {part.name: part.identity for part in running.components}
-    os.kill(identities["node-0"].pid, signal.SIGKILL)
-    eventually(lambda: is_alive(identities["node-0"]), False)
-    status = json.loads(command("status", "--output", "json", state=state).stdout)
-    assert {part["name"]: part["alive"] for part in status["components"]} == {
-        name: name != "node-0" for name in identities
-    }
-    assert is_alive(running.supervisor)
-
-    os.kill(running.supervisor.pid, signal.SIGKILL)
-    eventually(lambda: [name for name, identity in identities.items() if is_alive(identity)], [])
-    eventually(lambda: processes_that_name(str(state)), set())
-    assert machine() == before
-
-
-def test_after_a_crash_it_starts_anew_and_a_dead_component_is_the_end_of_all(
-    control_plane: ControlPlane, tmp_path: Path
-) -> None:
-    """The crash itself is the test above; what it leaves is a state whose supervisor is gone."""
-    before = machine()
-    folder = StateFolder(tmp_path / "state")
-    folder.create()
-    folder.write(DevclusterState(phase="Ready", supervisor=ProcessIdentity(2**22 + 1, "gone")))
-    assert command("up", "--nodes", "0", state=folder.path).returncode == 0
-    running = folder.read()
-    assert running is not None
-    scheduler = next(part for part in running.components if part.name == "kube-scheduler")
-    os.kill(scheduler.identity.pid, signal.SIGKILL)
-    eventually(lambda: is_alive(running.supervisor), False)
-    assert not [part.name for part in running.components if is_alive(part.identity)]
-    assert "kube-scheduler ended with code -9" in folder.supervisor_log.read_text()
-    assert machine() == before
-    assert is_alive(control_plane.supervisor)  # one devcluster's end is not another's
-
-
-def test_a_busy_port_is_named_and_nothing_is_left_running(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        refused = command("up", "--nodes", "0", "--api-port", str(port), state=tmp_path / "state")
-    assert refused.returncode == 4
-    assert f"port {port} of 127.0.0.1 is taken" in refused.stderr
-    assert "--api-port" in refused.stderr
-    assert processes_that_name(str(tmp_path / "state")) == set()
 
 
 def test_an_unknown_pod_is_a_clear_error(cluster: DevCluster) -> None:

@@ -57,7 +57,7 @@ class Rule(NamedTuple):
 
 def documented_rules():
     """What docs/reference/rbac.md says that the router may do."""
-    text = (Path(__file__).parents[2] / "docs" / "reference" / "rbac.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "reference" / "rbac.md").read_text()
     section = text.partition("## What a router may do")[2].partition("\n## ")[0]
     rows = [
         line.strip("| ").split("|") for line in section.splitlines() if line.startswith("| model namespaces")

@@ -13,7 +13,7 @@ from warmfleet_testing.full_manifests import ALL, Manifest
 from warmfleet_testing.generated_manifests import manifests
 from warmfleet_testing.model_deployment_api import ModelDeploymentApi
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
 
 
 def _parse(manifest: Manifest) -> ModelDeployment:

@@ -24,7 +24,7 @@ from warmfleet_testing.leftovers import machine, processes_that_name
 from warmfleet_testing.plain_http import NO_TLS
 from warmfleet_testing.steady_load import OpenStream
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 QUESTION = "What is the capital of France?"
 ANSWER = "The capital of France is Paris."
 """The model's greedy answer, which the worker's own tests hold to transformers."""

@@ -1,0 +1,1 @@
+"""What needs nodes that run pods, on one cluster for all."""
