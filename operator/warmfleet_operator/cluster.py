@@ -1,7 +1,7 @@
 """The API server, and everything that is sent to it. No other module talks to it, but the informer's watches.
 
-Objects are plain dictionaries. Every write asks the fence twice: before anything is done, and when its
-connection stands and only the sending is left, so that a process that was stopped in between sends nothing.
+Objects are plain dictionaries. Every write asks the fence twice: before anything is done, and when its bytes
+are about to leave, so that a process that was stopped in between sends nothing.
 """
 
 import json
@@ -23,6 +23,7 @@ from warmfleet_operator.errors import (
     ClusterError,
     ConflictError,
     GoneError,
+    NotLeadingError,
     OperatorError,
     RefusedError,
     ThrottledError,
@@ -97,8 +98,9 @@ class Cluster:
             if _fenced.get():
                 fence.require()
 
-        trace.on_connection_create_end.append(about_to_send)
-        trace.on_connection_reuseconn.append(about_to_send)
+        # Headers leave together with the body, which every write has. No earlier moment would do: turns of
+        # the event loop lie between a connection and its first bytes.
+        trace.on_request_chunk_sent.append(about_to_send)
         configuration.trace_configs = [trace]
         # A proxy for the model hub is none for the API server.
         configuration.client_session_kwargs = {"trust_env": False}
@@ -245,6 +247,8 @@ class Cluster:
             response = await self._api.call_api(method, url, headers, body, _request_timeout=timeout)
             content: bytes = await response.read()  # type: ignore[no-untyped-call] # as the library has it
         except (aiohttp.ClientError, OSError, TimeoutError, config.ConfigException) as error:
+            if isinstance(error.__cause__, NotLeadingError):  # the fence, asked while the body was being sent
+                raise error.__cause__ from None
             raise UnreachableError(f"{method} {path}: {str(error) or type(error).__name__}") from error
         answer = _decoded(content)
         if response.status < 300:

@@ -4,10 +4,12 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
 from warmfleet_operator.cluster import Cluster
+from warmfleet_operator.errors import NotLeadingError
 from warmfleet_operator.fence import Fence
 from warmfleet_operator.kinds import MODEL_DEPLOYMENT
 from warmfleet_operator.store import Key, Store, entry_of
@@ -64,6 +66,25 @@ def test_the_charts_roles_are_enough_and_no_more_is_asked_for(fleet: ModelNamesp
     ]
     assert writes
     assert {write.code for write in writes} <= {200, 201}
+
+
+async def test_a_write_leaves_only_if_the_lead_is_held_up_to_the_last_moment(fleet: ModelNamespace) -> None:
+    fleet.apply("kept")
+    change = {"metadata": {"annotations": {"written": "yes"}}}
+
+    async def writes_if_the_fence_closes_before(asked: int) -> int:
+        """How many writes the API server has seen of one whose fence closes before it is asked that often."""
+        times = iter(range(1, 10))
+        fence = Fence(lambda: 0.0 if next(times) < asked else 2.0)
+        fence.extend(1.0)
+        since, agent = time.time(), f"fenced-{asked}"
+        connected = Cluster.connected(fleet.plane.kubeconfig, fence, write_seconds=5.0, user_agent=agent)
+        async with connected as cluster:
+            with suppress(NotLeadingError):
+                await cluster.merge(MODEL_DEPLOYMENT, fleet.namespace, "kept", change)
+        return sum(write.user_agent == agent for write in fleet.plane.audit_writes(since))
+
+    assert [await writes_if_the_fence_closes_before(asked) for asked in (1, 2, 3)] == [0, 0, 1]
 
 
 async def test_a_watch_that_misses_what_lists_hold_is_noticed(fleet: ModelNamespace) -> None:
