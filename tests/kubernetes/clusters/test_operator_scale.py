@@ -5,6 +5,7 @@ import time
 from warmfleet_testing.scaled_fleet import Usage, by_kind, scaled_fleet
 
 DEPLOYMENTS, PODS_EACH = 10, 5
+QUIET_SECONDS = 2.0
 CHILDREN = (
     "patch serviceaccounts",
     "patch networkpolicies",
@@ -29,6 +30,11 @@ async def test_deployments_converge_by_one_write_per_object_and_a_restart_adds_n
         known = {*CHILDREN, "patch modeldeployments/status", "create events", "create secrets"}
         assert converging.keys() <= known
 
+        async def late_writes() -> int:
+            """Ready may be said before the last count is."""
+            return len(fleet.writes(time.time() - QUIET_SECONDS))
+
+        await fleet.until(late_writes, 0, seconds=30)
         restarted = time.time()
         await fleet.restart_operator()
         pid = await fleet.operator_pid()
