@@ -6,6 +6,8 @@ from warmfleet_testing.scaled_fleet import Usage, by_kind, scaled_fleet
 
 DEPLOYMENTS, PODS_EACH = 10, 5
 QUIET_SECONDS = 2.0
+COLLECTED_SECONDS = 90.0
+"""The garbage collector learns of a new kind every 30 seconds, and this cluster is young."""
 CHILDREN = (
     "patch serviceaccounts",
     "patch networkpolicies",
@@ -43,4 +45,4 @@ async def test_deployments_converge_by_one_write_per_object_and_a_restart_adds_n
         assert Usage.of(pid).peak_resident_bytes < 150 * 2**20
 
         await fleet.delete_all()
-        await fleet.until(fleet.left_count, 0, seconds=30)
+        await fleet.until(fleet.left_count, 0, seconds=COLLECTED_SECONDS)
