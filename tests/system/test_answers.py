@@ -120,7 +120,7 @@ def test_twenty_answers_have_the_token_ids_of_transformers(fleet: WholeFleet) ->
             "ignore_eos": True,
             "return_token_ids": True,
         }
-        answer = httpx.post(f"{fleet.url}/v1/completions", json=fields, timeout=250).raise_for_status().json()
+        answer = httpx.post(f"{fleet.url}/v1/completions", json=fields, timeout=120).raise_for_status().json()
         token_ids: list[int] = answer["choices"][0]["token_ids"]
         return token_ids
 

@@ -5,7 +5,7 @@
 
 import asyncio
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,6 +111,16 @@ async def until_ready(router, seconds=8):
         await asyncio.sleep(0.02)
 
 
+@asynccontextmanager
+async def routed_through_faults(fleet, tmp_path):
+    """A ready router, the proxy between it and the API server, and the kubeconfig that leads through that."""
+    async with running_fault_proxy(fleet.api.control_plane.url.replace("https:", "http:")) as proxy:
+        through = kubeconfig_through(fleet.api.control_plane.kubeconfig, proxy.url, tmp_path)
+        async with routed(fleet, tmp_path, kubeconfig=through) as router:
+            await until_ready(router)
+            yield router, proxy, through
+
+
 async def test_a_deployments_workers_are_found_and_its_names_live_as_long_as_it(fleet, tmp_path):
     fleet.deploy(
         "smol",
@@ -157,34 +167,31 @@ async def test_an_api_server_that_goes_away_under_traffic_fails_no_request(fleet
     fleet.deploy("smol", "chat")
     with pod("u1", NAMESPACE) as one, pod("u2", NAMESPACE) as two:
         fleet.slice("smol", one)
-        async with running_fault_proxy(fleet.api.control_plane.url.replace("https:", "http:")) as proxy:
-            through = kubeconfig_through(fleet.api.control_plane.kubeconfig, proxy.url, tmp_path)
-            async with routed(fleet, tmp_path, kubeconfig=through) as router:
-                await until_ready(router)
-                statuses, stop = [], asyncio.Event()
+        async with routed_through_faults(fleet, tmp_path) as (router, proxy, through):
+            statuses, stop = [], asyncio.Event()
 
-                async def traffic():
-                    while not stop.is_set():
-                        statuses.append(await status(router, "chat", stream=True))
+            async def traffic():
+                while not stop.is_set():
+                    statuses.append(await status(router, "chat", stream=True))
 
-                askers = [asyncio.create_task(traffic()) for _ in range(4)]
-                proxy.faults.refuse = True
-                proxy.reset_all()
-                await asyncio.sleep(3)
-                _, away = await router.get("/internal/fleet")
-                ready, _ = await router.get("/readyz")
-                # What changes meanwhile is seen when it is back, and nothing has to be told twice.
-                fleet.slice("smol", one, two)
-                # A router that starts now serves by what this one has kept on disk.
-                async with routed(fleet, tmp_path, kubeconfig=through) as second:
-                    await until_ready(second)
-                    of_second = [await status(second, "chat") for _ in range(5)]
-                    _, started_blind = await second.get("/internal/fleet")
-                proxy.faults.refuse = False
-                await router.until(lambda: len(router.router.fleet.views()) == 2, 8)
-                await router.until(lambda: not router.router.discovery.state.problem, 8)
-                stop.set()
-                await asyncio.gather(*askers)
+            askers = [asyncio.create_task(traffic()) for _ in range(4)]
+            proxy.faults.refuse = True
+            proxy.reset_all()
+            await asyncio.sleep(3)
+            _, away = await router.get("/internal/fleet")
+            ready, _ = await router.get("/readyz")
+            # What changes meanwhile is seen when it is back, and nothing has to be told twice.
+            fleet.slice("smol", one, two)
+            # A router that starts now serves by what this one has kept on disk.
+            async with routed(fleet, tmp_path, kubeconfig=through) as second:
+                await until_ready(second)
+                of_second = [await status(second, "chat") for _ in range(5)]
+                _, started_blind = await second.get("/internal/fleet")
+            proxy.faults.refuse = False
+            await router.until(lambda: len(router.router.fleet.views()) == 2, 8)
+            await router.until(lambda: not router.router.discovery.state.problem, 8)
+            stop.set()
+            await asyncio.gather(*askers)
 
     assert len(statuses) > 20
     assert set(statuses) == {200}
@@ -202,17 +209,14 @@ async def test_a_watch_in_a_connection_that_is_dead_and_not_closed_is_given_up(f
     fleet.deploy("smol", "chat")
     with pod("u1", NAMESPACE) as one, pod("u2", NAMESPACE) as two:
         fleet.slice("smol", one)
-        async with running_fault_proxy(fleet.api.control_plane.url.replace("https:", "http:")) as proxy:
-            through = kubeconfig_through(fleet.api.control_plane.kubeconfig, proxy.url, tmp_path)
-            async with routed(fleet, tmp_path, kubeconfig=through) as router:
-                await until_ready(router)
-                proxy.faults.blackhole = True
-                fleet.slice("smol", one, two)
-                await router.until(lambda: "silent" in router.router.discovery.state.problem, 8)
-                assert await status(router, "chat") == 200
-                proxy.faults.blackhole = False
-                proxy.reset_all()
-                await router.until(lambda: len(router.router.fleet.views()) == 2, 8)
+        async with routed_through_faults(fleet, tmp_path) as (router, proxy, _through):
+            proxy.faults.blackhole = True
+            fleet.slice("smol", one, two)
+            await router.until(lambda: "silent" in router.router.discovery.state.problem, 8)
+            assert await status(router, "chat") == 200
+            proxy.faults.blackhole = False
+            proxy.reset_all()
+            await router.until(lambda: len(router.router.fleet.views()) == 2, 8)
 
 
 async def test_another_pod_at_the_same_address_gets_nothing_that_was_meant_for_the_first(fleet, tmp_path):
