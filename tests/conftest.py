@@ -7,10 +7,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 _GROUPS = {"kubernetes/nodes": "nodes", "kubernetes/clusters": "nodes", "kubernetes/api_server": "api_server"}
 """By folder. Clusters with nodes are one group: bridges and mounts of two would be in each other's way."""
-_FIRST = {"nodes": 0, "api_server": 1}
+_ORDER = {"nodes": 0, "api_server": 1, "alone": 3}
+"""Of groups; 2 is every module's."""
+_ALONE = ("router/test_admission.py", "system/test_answers.py", "clusters/test_operator_scale.py")
+"""What they assert, a busy machine would change: they come last, when every other process has ended."""
 
 # The processes that tests start find `warmfleet_testing` as the tests themselves do.
 _SUPPORT = str(Path(__file__).parent / "support")
@@ -25,14 +29,33 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def _group(module: Path) -> str:
+    if "/".join(module.parts[-2:]) in _ALONE:
+        return "alone"
     return _GROUPS.get("/".join(module.parts[-3:-1]), str(module))
 
 
 class Groups(LoadScopeScheduling):
-    """Tests of one group run in one process, one after the other; a module without a group is its own."""
+    """Tests of one group run in one process, one after the other; a module without a group is its own.
+
+    The last group, "alone", waits until only one process is left.
+    """
+
+    def mark_test_complete(self, node: WorkerController, item_index: int, duration: float = 0) -> None:
+        super().mark_test_complete(node, item_index, duration)
+        if self.nodes[0] is not node:
+            self._reschedule(self.nodes[0])  # may have waited for this one
 
     def _split_scope(self, nodeid: str) -> str:
         return _group(Path(nodeid.split("::", 1)[0]))
+
+    def _reschedule(self, node: WorkerController) -> None:
+        first, *others = self.nodes
+        if list(self.workqueue) != ["alone"]:
+            super()._reschedule(node)
+        elif node is not first:
+            node.shutdown()
+        elif not any(self._pending_of(self.assigned_work[other]) for other in others):
+            super()._reschedule(node)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -43,4 +66,4 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Clusters come first: theirs are the longest rows of tests that have to stay in one process."""
-    items.sort(key=lambda item: _FIRST.get(_group(item.path), len(_FIRST)))
+    items.sort(key=lambda item: _ORDER.get(_group(item.path), 2))
