@@ -10,8 +10,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # The clients that the API is tested with, each in an environment of its own, as their users have them.
 CLIENTS := openai-1 openai-2 openai-3 langchain litellm
 CLIENT_PINS := tests/clients/requirements
-# A fleet or a cluster keeps two cores busy. More than three processes have nothing to wait for but the longest row.
-TEST_PROCESSES ?= $(shell cores=$$(nproc 2>/dev/null || sysctl -n hw.ncpu); echo $$((cores < 4 ? 1 : cores < 6 ? 2 : 3)))
+# Half of what tests do is waiting. More than three processes have nothing to wait for but the longest row.
+TEST_PROCESSES ?= $(shell cores=$$(nproc 2>/dev/null || sysctl -n hw.ncpu); echo $$((cores < 2 ? 1 : cores < 6 ? 2 : 3)))
 COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --quiet
 
