@@ -11,6 +11,8 @@ from typing import Final
 WIDTH: Final = 720
 HEIGHT: Final = 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 72, 20, 64, 56
+_DISTINCT: Final = 1e-9
+"""Of values that differ by a smaller part, a chart shows one."""
 _COLOURS: Final = 4
 
 # The page's own colour scheme decides: the chart has no background of its own.
@@ -155,7 +157,8 @@ def _panel(panel: BarPanel, *, left: float, width: float) -> list[str]:
 
 def ticks(low: float, high: float) -> list[float]:
     """About five round numbers (1, 2 or 5 times a power of ten) that enclose `low` to `high`."""
-    span = high - low if high > low else max(abs(high), 1.0)
+    # Values that differ by their last digits are one value: a step between them is lost in rounding.
+    span = high - low if high - low > abs(high) * _DISTINCT else max(abs(high), 1.0)
     raw_step = max(span / 5, sys.float_info.min)  # below it a float loses digits, then all of them
     magnitude = 10.0 ** math.floor(math.log10(raw_step))
     step = next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= raw_step * 0.999)

@@ -84,6 +84,7 @@ def test_a_chart_is_readable_on_dark_pages_too():
 
 
 @example(0.0, 5e-324)
+@example(999_999_999.999_999_9, 1e9)
 @given(st.floats(0, 1e9), st.floats(0, 1e9))
 def test_ticks_enclose_the_range_with_few_round_steps(one, other):
     low, high = min(one, other), max(one, other)
