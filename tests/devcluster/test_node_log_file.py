@@ -4,7 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmfleet_devcluster.node.container_logs import log_options
-from warmfleet_devcluster.node.log_file import LogOptions, LogWriter, last_words, present, read_entries
+from warmfleet_devcluster.node.log_file import (
+    LogOptions,
+    LogReader,
+    LogWriter,
+    last_words,
+    present,
+    read_entries,
+)
 
 
 def read(path, **options):
@@ -40,6 +47,33 @@ def test_a_log_keeps_at_most_two_files_of_its_limit(tmp_path):
     assert len(sizes) == 2
     assert max(sizes) <= 2000
     assert read(path).endswith(b"line 998\nline 999\n")
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=30))
+def test_a_reader_that_follows_sees_every_line_once_across_rotations(tmp_path_factory, bursts):
+    path = tmp_path_factory.mktemp("log") / "0.log"
+    log = LogWriter(path, max_bytes=1000)
+    written, seen = 0, b""
+    with LogReader(path) as reader:
+        for lines in bursts:
+            for _ in range(lines):  # of about 45 bytes: fewer than two files' worth
+                log.write("stdout", b"line %d\n" % written)
+                written += 1
+            seen += b"".join(present(entry, LogOptions()) for entry in reader.read())
+    log.close()
+    assert seen == b"".join(b"line %d\n" % number for number in range(written))
+
+
+def test_a_reader_waits_for_the_end_of_an_entry(tmp_path):
+    path = tmp_path / "0.log"
+    path.write_bytes(b"2026-01-01T00:00:05Z stdout F who")
+    with LogReader(path) as reader:
+        assert list(reader.read()) == []
+        with path.open("ab") as file:
+            file.write(b"le\n")
+        assert list(reader.read()) == [b"2026-01-01T00:00:05Z stdout F whole\n"]
+        path.unlink()
+        assert list(reader.read()) == []
 
 
 def test_times_are_shown_if_asked_for_and_older_entries_left_out(tmp_path):

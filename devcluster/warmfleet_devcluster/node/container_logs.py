@@ -1,7 +1,6 @@
 """GET /containerLogs: what a container said, from its log file, and what it goes on to say."""
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -11,7 +10,7 @@ from typing import Final
 from aiohttp import web
 
 from warmfleet_devcluster.node.container_runner import ContainerRunner
-from warmfleet_devcluster.node.log_file import LogOptions, present, read_entries, was_rotated
+from warmfleet_devcluster.node.log_file import LogOptions, LogReader, present
 from warmfleet_devcluster.node.process_node import ProcessNode
 
 _POLL_SECONDS: Final = 0.1
@@ -68,24 +67,13 @@ def log_options(query: dict[str, str]) -> LogOptions:
 async def _lines(path: Path, container: ContainerRunner, options: LogOptions) -> AsyncIterator[bytes]:
     """Presented entries; with `follow`, until this run of the container is over."""
     # Log files are local, read in small pieces, and a container's file is never waited for.
-    with path.open("rb") as file:
-        if options.tail_lines is None:
-            kept = [present(entry, options) for entry in read_entries(path)]
-        else:
-            kept = list(deque((present(entry, options) for entry in read_entries(path)), options.tail_lines))
-        yield b"".join(kept)
-        if not options.follow:
-            return
-        file.seek(0, os.SEEK_END)
-        while True:
+    with LogReader(path) as log:
+        kept = (present(entry, options) for entry in log.read())
+        yield b"".join(kept if options.tail_lines is None else deque(kept, options.tail_lines))
+        while options.follow:
             over = container.log_path() != path or container.process is None
-            entry = file.readline()
-            while entry.endswith(b"\n"):
+            for entry in log.read():
                 yield present(entry, options)
-                entry = file.readline()
-            file.seek(-len(entry), 1)  # half an entry is read again when it is whole
             if over:
                 return
-            if was_rotated(path, file.fileno()):
-                return  # rotated away under the reader
             await asyncio.sleep(_POLL_SECONDS)

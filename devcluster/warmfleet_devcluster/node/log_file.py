@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, Self
 
 from warmfleet_devcluster.clock import rfc3339_nano
 
@@ -73,16 +73,49 @@ class LogOptions:
     limit_bytes: int | None = None
 
 
+class LogReader:
+    """Every entry that is kept at `path`, oldest first and once, across rotations.
+
+    What is rotated away twice between two calls of `read` is lost, as it is on disk.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        before = rotated(path)
+        self._file: BinaryIO = (before if before.exists() else path).open("rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def read(self) -> Iterator[bytes]:
+        """Whole entries, with their line ends, that were written since the last call."""
+        yield from self._whole_entries()
+        while later := self._later():
+            yield from self._whole_entries()  # written between the last read and the rotation
+            self._file.close()
+            self._file = later.open("rb")
+            yield from self._whole_entries()
+
+    def _whole_entries(self) -> Iterator[bytes]:
+        while entry := self._file.readline():
+            if not entry.endswith(b"\n"):
+                self._file.seek(-len(entry), os.SEEK_CUR)  # read again when it is whole
+                return
+            yield entry
+
+    def _later(self) -> Path | None:
+        """The file that follows the open one; None while that is written to, or if the log is gone."""
+        opened = os.fstat(self._file.fileno())
+        files = [part for part in (rotated(self._path), self._path) if part.exists()]
+        position = next((at for at, part in enumerate(files) if os.path.samestat(part.stat(), opened)), -1)
+        return next(iter(files[position + 1 :]), None)
+
+
 def rotated(path: Path) -> Path:
     return path.with_name(path.name + ".1")
-
-
-def was_rotated(path: Path, descriptor: int) -> bool:
-    """Whether the open file is no longer the one that is written to."""
-    try:
-        return path.stat().st_ino != os.fstat(descriptor).st_ino
-    except OSError:
-        return True
 
 
 def read_entries(path: Path) -> Iterator[bytes]:
