@@ -1,5 +1,6 @@
 """What the router says of itself and the fleet: probes, metrics, models, decisions."""
 
+import math
 import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
@@ -187,7 +188,8 @@ class Inspection:
         """Whether waiting changes nothing: it is known, or said that it is not ready, or does not answer."""
         if view.ready:
             return self._is_known(view)
-        return view.hello is not None or view.counts.failed > 0
+        # With its hello alone it has not said yet whether it is ready.
+        return math.isfinite(view.report_age_seconds) or view.counts.failed > 0
 
     def _is_warm_up_over(self) -> bool:
         now = time.monotonic()

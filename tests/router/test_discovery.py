@@ -181,6 +181,22 @@ async def test_a_router_of_a_cluster_is_ready_once_it_knows_the_fleet_also_an_em
     assert "warmfleet_router_discovery_errors_total 3.0" in metrics_after
 
 
+async def test_a_worker_that_said_hello_is_waited_for_until_it_says_whether_it_is_ready(stub, tmp_path):
+    stub.faults.hold_snapshot = True
+    endpoint = Endpoint(uid="w0", name="a", url=stub.url, token=b"worker-token-planted", served_names=("m",))
+    told = Told(Discovered((endpoint,), frozenset({"m"})))
+    async with running_router([], tmp_path, discovery=told) as router:
+        await router.until(lambda: any(view.hello for view in router.router.fleet.views()))
+        greeted = await router.get("/readyz")
+        stub.faults.hold_snapshot = False
+        while (await router.get("/readyz"))[0] != 200:
+            pass
+        code, _, _ = await router.ask("hello", model="m")
+
+    assert greeted == (503, {"status": "what the workers' caches hold is not known yet"})
+    assert code == 200
+
+
 async def test_each_deployment_has_its_workers_chosen_as_it_asked(tmp_path):
     with running_stubs(6, prefill_tokens_per_second=2000.0) as stubs:
         asked = ["RoundRobin", "RoundRobin", "", "", "Unheard", "Unheard"]
@@ -192,7 +208,7 @@ async def test_each_deployment_has_its_workers_chosen_as_it_asked(tmp_path):
         )
         told = Told(Discovered(endpoints, frozenset({"RoundRobin", "default", "Unheard"})))
         async with running_router([], tmp_path, discovery=told, policy="LowestCost") as router:
-            await router.until(lambda: sum(view.precise for view in router.router.fleet.views()) == 6)
+            await router.knows(6)
             for model in ("RoundRobin", "default", "Unheard"):
                 for _ in range(6):
                     assert (await router.ask("the same words " * 20, model=model))[0] == 200

@@ -7,6 +7,7 @@ being computed wait for it. The answer is a counter: "0 1 2 ...".
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -72,6 +73,8 @@ class Faults:
     """Say nothing more after this many events."""
     silent_events: bool = False
     """Send no frame on the event stream."""
+    hold_snapshot: bool = False
+    """Say hello and nothing after it, for as long as this lasts."""
     first_byte_delay_seconds: float = 0.0
     """Late, and not to be seen in any report."""
     wrong_last_block: bool = False
@@ -185,7 +188,10 @@ class StubWorker:
                 digest=digest_of(self.resident),
                 load=self.load,
             )
-            await response.write(encode_message(hello) + encode_message(snapshot))
+            await response.write(encode_message(hello))
+            while self.faults.hold_snapshot:  # noqa: ASYNC110 - tests set it from another thread
+                await asyncio.sleep(0.01)
+            await response.write(encode_message(snapshot))
             while True:
                 await response.write(await queue.get())
         except ConnectionError:
@@ -343,16 +349,18 @@ class StubWorker:
         app.router.add_post("/v1/chat/completions", self._generate)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, self.host, self.port, reuse_address=True)
-        await site.start()
-        self.port = runner.addresses[0][1]
+        listener = socket.create_server((self.host, self.port), backlog=128)
+        await web.SockSite(runner, listener).start()
+        self.port = listener.getsockname()[1]
         self.url = f"http://{self.host}:{self.port}"
         ready.set()
         heartbeats = asyncio.create_task(self._heartbeats())
         await asyncio.to_thread(stop.wait)
         heartbeats.cancel()
-        await site.stop()
-        await asyncio.sleep(0.01)  # what was accepted just now is known by then, and closed with the rest
+        # What was accepted just now is known when the server closes, and closed with the rest. A server that
+        # closes before trips asyncio: the connection is forgotten, and open until it is found as garbage.
+        asyncio.get_running_loop().remove_reader(listener)
+        await asyncio.sleep(0.01)
         await runner.cleanup()
 
 
