@@ -334,9 +334,11 @@ def _router_ready(facts: Facts, idle: Problem | None) -> Condition:
     if fleet.routers == 0:
         return Condition(kind, FALSE, Reason.NO_ROUTER, "no router pod is ready")
     uids = {pod.uid for pod in facts.pods if pod.live}
-    ready = {uid for uid in uids if uid in fleet.workers and fleet.workers[uid].ready_in_routers}
-    if not ready:
-        return Condition(kind, FALSE, Reason.ROUTER_HAS_NO_WORKERS, "no router knows a ready worker of it")
+    # The Service sends a request to any of them.
+    without = fleet.answering - len(fleet.ready_in(uids))
+    if without:
+        text = f"{without} of {fleet.answering} routers know no ready worker of it"
+        return Condition(kind, FALSE, Reason.ROUTER_HAS_NO_WORKERS, text)
     return Condition(kind, TRUE, Reason.ROUTER_SERVING, "routers send requests to its workers")
 
 

@@ -41,7 +41,8 @@ class FleetAnswer(msgspec.Struct):
 class WorkerFigures:
     """One worker, as the routers see it."""
 
-    ready_in_routers: int
+    ready_in: frozenset[int]
+    """Routers that count it as ready, by their place among those that answer."""
     total_blocks: int
     pinned_blocks: int
     block_size_tokens: int
@@ -74,6 +75,11 @@ class FleetView:
     asked: bool = False
     """False before the first round."""
 
+    def ready_in(self, uids: Iterable[str]) -> frozenset[int]:
+        """Routers that count at least one of these workers as ready."""
+        counted = (self.workers[uid].ready_in for uid in uids if uid in self.workers)
+        return frozenset().union(*counted)
+
 
 def summed(answers: Iterable[FleetAnswer], *, routers: int, problem: str = "") -> FleetView:
     """What several routers say, as one. Each has its own view of the same workers: load is not added up."""
@@ -81,11 +87,11 @@ def summed(answers: Iterable[FleetAnswer], *, routers: int, problem: str = "") -
     workers: dict[str, WorkerFigures] = {}
     held: dict[str, int] = {}
     tokens: dict[str, Tokens] = {}
-    for answer in answers:
+    for place, answer in enumerate(answers):
         for endpoint in answer.endpoints:
             load, known = endpoint.load, workers.get(endpoint.uid)
             workers[endpoint.uid] = WorkerFigures(
-                ready_in_routers=int(endpoint.ready) + (known.ready_in_routers if known else 0),
+                ready_in=(known.ready_in if known else frozenset()) | ({place} if endpoint.ready else set()),
                 total_blocks=max(load.total_blocks, known.total_blocks if known else 0),
                 pinned_blocks=max(load.pinned_blocks, known.pinned_blocks if known else 0),
                 block_size_tokens=endpoint.block_size_tokens or (known.block_size_tokens if known else 0),

@@ -65,17 +65,19 @@ class Keys:
         try:
             known = await self._cluster.read(SECRET, namespace, NAMESPACE_SECRET)
         except GoneError:
-            if not await self._create(namespace, NAMESPACE_SECRET, {NAMESPACE_SECRET_KEY: key}):
-                return  # another was first; what it made is compared next time
-            log.info("key of a namespace made", namespace=namespace, secret=NAMESPACE_SECRET)
-        else:
-            if _values(known).get(NAMESPACE_SECRET_KEY, "").strip() != key:
-                log.error(
-                    "the namespace's key does not derive from the root key: routers will not know its "
-                    "workers; delete the Secret and restart them, or give the root key back",
-                    namespace=namespace,
-                    secret=NAMESPACE_SECRET,
-                )
+            if await self._create(namespace, NAMESPACE_SECRET, {NAMESPACE_SECRET_KEY: key}):
+                log.info("key of a namespace made", namespace=namespace, secret=NAMESPACE_SECRET)
+                self._present.add(namespace)
+                return
+            # Another was first, or the API server had another conflict: then it is still not there.
+            known = await self._cluster.read(SECRET, namespace, NAMESPACE_SECRET)
+        if _values(known).get(NAMESPACE_SECRET_KEY, "").strip() != key:
+            log.error(
+                "the namespace's key does not derive from the root key: routers will not know its "
+                "workers; delete the Secret and restart them, or give the root key back",
+                namespace=namespace,
+                secret=NAMESPACE_SECRET,
+            )
         self._present.add(namespace)
 
     async def _root_key(self) -> bytes:

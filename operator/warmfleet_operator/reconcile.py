@@ -186,15 +186,10 @@ class Reconciler:
 
 
 def unknown_to_routers(facts: Facts) -> bool:
-    """Whether a worker is ready and no router that was asked knows it as ready."""
-    known = facts.fleet.workers
-    return any(
-        pod.live
-        and pod.ready
-        and not pod.job
-        and (pod.uid not in known or not known[pod.uid].ready_in_routers)
-        for pod in facts.pods
-    )
+    """Whether a worker is ready and some router that was asked does not know it as ready."""
+    fleet = facts.fleet
+    ready = [pod.uid for pod in facts.pods if pod.live and pod.ready and not pod.job]
+    return any(not fleet.ready_in([uid]) or len(fleet.ready_in([uid])) < fleet.answering for uid in ready)
 
 
 def wanted_by(deployment: Mapping[str, Any], settings: OperatorSettings) -> Wanted:

@@ -22,10 +22,12 @@ from warmfleet_operator.conditions import (
 from warmfleet_operator.fleet import FleetView
 from warmfleet_operator.observed import Facts, Problem
 from warmfleet_operator.pods import ContainerView
+from warmfleet_operator.reconcile import unknown_to_routers
 from warmfleet_testing.operator_worlds import (
     NO_ROOM_SECONDS,
     NOW,
     deployment,
+    figures,
     fleet,
     job,
     pod,
@@ -56,6 +58,12 @@ def unschedulable(seconds: float, **fields):
         unschedulable_since_seconds=NOW - seconds,
         **fields,
     )
+
+
+def seen_by(routers: dict[str, set[int]]) -> FleetView:
+    """Two routers that answer; by worker, which of them count it as ready."""
+    known = {f"uid-{name}": figures(ready_in=frozenset(places)) for name, places in routers.items()}
+    return FleetView(routers=2, answering=2, workers=known, asked=True)
 
 
 def failed(condition: str, reason: str) -> dict[str, str]:
@@ -117,6 +125,8 @@ WORLDS: dict[str, Facts] = {
     "no router answers": serving(fleet=fleet(answering=0, problem="router at 10.0.0.1: refused")),
     "routers were not asked": serving(fleet=FleetView()),
     "routers know no worker": serving(fleet=fleet("another")),
+    "one router knows no worker": serving(fleet=seen_by({"m-1": {0}, "m-2": {0}})),
+    "each router knows one worker": serving(fleet=seen_by({"m-1": {0}, "m-2": {1}})),
 }
 
 
@@ -157,6 +167,18 @@ def test_kstatus_reads_one_answer(name) -> None:
     ready = one(facts, ConditionType.READY).status is ConditionStatus.TRUE
 
     assert stalled + reconciling + ready <= 1
+
+
+def test_requests_are_served_only_when_every_router_that_answers_knows_a_worker() -> None:
+    partly = one(WORLDS["one router knows no worker"], ConditionType.ROUTER_READY)
+    assert (partly.reason, partly.message) == (
+        Reason.ROUTER_HAS_NO_WORKERS,
+        "1 of 2 routers know no ready worker of it",
+    )
+    assert unknown_to_routers(WORLDS["one router knows no worker"])
+
+    whole = one(WORLDS["each router knows one worker"], ConditionType.ROUTER_READY)
+    assert whole.reason is Reason.ROUTER_SERVING
 
 
 def test_a_pod_may_wait_for_room_for_two_minutes() -> None:

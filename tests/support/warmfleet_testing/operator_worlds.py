@@ -104,11 +104,11 @@ def job(ended: str = "") -> dict[str, Any]:
     }
 
 
-def figures(**fields: int) -> WorkerFigures:
+def figures(**fields: Any) -> WorkerFigures:
     """One worker as routers see it."""
     return WorkerFigures(
         **{
-            "ready_in_routers": 2,
+            "ready_in": frozenset({0, 1}),
             "total_blocks": 1000,
             "pinned_blocks": 100,
             "block_size_tokens": 16,
