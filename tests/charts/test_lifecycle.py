@@ -13,6 +13,7 @@ import yaml
 
 from warmfleet_testing.chart_render import CASES, CHART, REGISTRY, case_values, render
 from warmfleet_testing.control_plane import KubectlError, running_control_plane
+from warmfleet_testing.operator_process import eventually
 
 ONE_BACK = Path(__file__).parent / "fixtures" / "warmfleet-0.0.9"
 NAMESPACES = ("models", "team-a", "team-b")
@@ -106,7 +107,8 @@ def test_the_namespace_would_refuse_a_pod_that_is_not_restricted(cluster):
 def test_a_release_lives_through_upgrade_rollback_uninstall_and_a_new_name(cluster):
     helm_does(cluster, "install", "warmfleet", str(ONE_BACK), *REGISTRY_FLAGS)
     cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", CRD)
-    cluster.kubectl("apply", "--server-side", "-f", "-", input=MODEL)
+    # What a definition brings is discovered, and explained, a moment after it is established.
+    eventually(lambda: cluster.kubectl("apply", "--server-side", "-f", "-", input=MODEL), 60)
     model = uid(cluster, "modeldeployments", "smollm2", "--namespace", "models")
     router = uid(cluster, "deployment", "warmfleet-router", "--namespace", "models")
     definition = uid(cluster, CRD)
@@ -117,7 +119,8 @@ def test_a_release_lives_through_upgrade_rollback_uninstall_and_a_new_name(clust
     assert cluster.get("networkpolicies", "--namespace", "models")["items"]
     with pytest.raises(KubectlError, match="not found"):
         cluster.get("configmap", "warmfleet-flags", "--namespace", "models")
-    assert "warmfleet" in cluster.kubectl("explain", "modeldeployments.spec.kvCache.blockSizeTokens").lower()
+    field = "modeldeployments.spec.kvCache.blockSizeTokens"
+    eventually(lambda: "warmfleet" in cluster.kubectl("explain", field).lower(), 60)
     assert uid(cluster, CRD) == definition
 
     # Rollback: the first revision's objects again.

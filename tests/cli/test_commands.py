@@ -19,10 +19,10 @@ from typer.testing import CliRunner, Result
 
 from warmfleet_cli.__main__ import app
 from warmfleet_cli.errors import ExitCode
-from warmfleet_cli.local.ports import free_ports
 from warmfleet_cli.local.state import FleetState, ProcessState, RunFolder
 from warmfleet_contracts.process_identity import ProcessIdentity, identify
 from warmfleet_testing.local_fleet import NAME, pids, running, start, stub_plan, wait_for_fleet
+from warmfleet_testing.ports import free_port_range
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 
@@ -39,14 +39,8 @@ def run(*arguments: str) -> Result:
 
 def free_port_runs() -> tuple[int, int]:
     """A free port for a router, and the first of two free ports for workers."""
-    while True:
-        router, *others = free_ports(6)
-        worker = next((port for port in others if port + 1 in others), None)
-        if worker is not None:
-            return router, worker
-        for port in others:
-            with contextlib.suppress(OSError), listening(port + 1):
-                return router, port
+    first = free_port_range(3)
+    return first, first + 1
 
 
 @contextlib.contextmanager

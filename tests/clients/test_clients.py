@@ -25,7 +25,7 @@ ENVIRONMENT: Final = {
     "PATH": os.environ["PATH"],
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # its list of prices comes from the network otherwise
 }
-SCRIPT_SECONDS: Final = 150
+SCRIPT_SECONDS: Final = 240
 LEAST_SCENARIOS: Final = 20
 
 

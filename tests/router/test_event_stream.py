@@ -287,10 +287,11 @@ def test_a_worker_that_stays_away_is_dropped_from_the_index():
 # The whole fleet over streams of bytes.
 
 FAST = StreamTiming(
-    hello_seconds=0.3,
-    busy_silence_seconds=0.2,
-    idle_silence_seconds=0.2,
-    reopen_grace_seconds=0.1,
+    # Longer than a busy machine's pauses, which would count as a worker's silence.
+    hello_seconds=1.0,
+    busy_silence_seconds=1.0,
+    idle_silence_seconds=1.0,
+    reopen_grace_seconds=0.5,
     first_backoff_seconds=0.002,
     longest_backoff_seconds=0.01,
 )

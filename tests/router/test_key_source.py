@@ -3,6 +3,7 @@
 # ruff: noqa: ASYNC110 - what is waited for happens in other tasks
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,13 @@ async def until_status(router: RunningRouter, headers: dict[str, str], status: i
     async with asyncio.timeout(10):
         while await status_of(router, "GET", "/v1/models", headers) != status:
             await asyncio.sleep(0.02)
+
+
+def put(path: Path, content: bytes) -> None:
+    """At once: who looks while it is written sees what was there before, and not half of it."""
+    new = path.with_name("new")
+    new.write_bytes(content)
+    new.replace(path)
 
 
 async def test_a_changed_file_comes_into_force_however_it_was_changed(stub, keys, tmp_path):
@@ -68,11 +76,11 @@ async def test_an_unusable_file_leaves_the_last_good_keys_and_says_so(stub, keys
                 while text not in await problem() or (not text and await problem()):
                     await asyncio.sleep(0.02)
 
-        path.write_text('{"version": 1, "keys": [{"id": 7}]}')
+        put(path, b'{"version": 1, "keys": [{"id": 7}]}')
         await until_problem("keys[0].id")
         path.unlink()
         await until_problem("cannot be read")
-        path.write_bytes(encode_key_file(keys.file))
+        put(path, encode_key_file(keys.file))
         await until_problem("")
         async with router.http.get(router.url + "/metrics", headers=bearer(admin)) as response:
             metrics = await response.text()
@@ -84,7 +92,7 @@ async def test_a_request_in_flight_outlives_its_key(stub, keys, tmp_path):
     key = keys.add("a")
     path = tmp_path / "keys.json"
     path.write_bytes(encode_key_file(keys.file))
-    stub.events, stub.event_seconds = 20, 0.15
+    stub.events, stub.event_seconds = 20, 0.5
     async with guarded(stub, tmp_path, keys, keys_path=path) as router:
         answering = asyncio.create_task(router.ask("hello", stream=True, headers=bearer(key)))
         while not stub.arrived.is_set():
@@ -92,6 +100,7 @@ async def test_a_request_in_flight_outlives_its_key(stub, keys, tmp_path):
         path.write_bytes(encode_key_file(keys.file.without_key(key.id)))
         await until_status(router, bearer(key), 401)
         assert not answering.done()
+        stub.event_seconds = 0.0
         status, _, body = await answering
     assert status == 200
     assert body.endswith(b"data: [DONE]\n\n")

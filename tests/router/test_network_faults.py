@@ -40,7 +40,8 @@ async def faulty_network(stubs: list[StubWorker], home: Path) -> AsyncGenerator[
                 home,
                 policy="RoundRobin",
                 silence=SilenceSettings(hung_seconds=1.5, answer_seconds=20.0),
-                breaker=BreakerSettings(ejection_seconds=0.3),
+                # Longer than the sweeps for silence are apart, on a busy machine too.
+                breaker=BreakerSettings(ejection_seconds=1.0),
             )
         )
         stubs[0].url = direct

@@ -277,9 +277,9 @@ def test_a_decision_about_a_long_prompt_takes_about_a_millisecond() -> None:
     fleet = PickerFleet("a", "b", "c")
     fleet.store("b", chain(tokens)[:100])
 
-    started = time.perf_counter()
+    started = time.thread_time()  # computing alone: others have the cores meanwhile
     for _ in range(20):
         fleet.pick(prompts(tokens))
-    seconds = (time.perf_counter() - started) / 20
+    seconds = (time.thread_time() - started) / 20
 
-    assert seconds < 0.020  # generous: the machine may be busy
+    assert seconds < 0.020  # generous: the machine may be slow

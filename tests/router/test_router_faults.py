@@ -1,6 +1,7 @@
 """Failing workers over real sockets: who is ejected, how often a request is tried, what a client sees."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
@@ -13,7 +14,22 @@ from warmfleet_router.retry_budget import RetryBudgetSettings
 from warmfleet_testing.router_fixture import RunningRouter, running_router
 from warmfleet_testing.stub_worker import StubWorker, running_stubs
 
-BRIEF = BreakerSettings(ejection_seconds=2.0, jitter_ratio=0.0)
+EJECTION = BreakerSettings(ejection_seconds=30.0, jitter_ratio=0.0)
+
+
+class SkippingClock:
+    """The machine's clock; a test skips the ejection that lasts longer than anything it does meanwhile."""
+
+    def __init__(self) -> None:
+        self.skipped_seconds = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.skipped_seconds
+
+
+@pytest.fixture
+def clock() -> SkippingClock:
+    return SkippingClock()
 
 
 @pytest.fixture
@@ -23,8 +39,10 @@ def stubs() -> Iterator[list[StubWorker]]:
 
 
 @pytest.fixture
-async def router(stubs: list[StubWorker], tmp_path: Path) -> AsyncGenerator[RunningRouter, None]:
-    async with running_router(stubs, tmp_path, policy="RoundRobin", breaker=BRIEF) as running:
+async def router(
+    stubs: list[StubWorker], tmp_path: Path, clock: SkippingClock
+) -> AsyncGenerator[RunningRouter, None]:
+    async with running_router(stubs, tmp_path, policy="RoundRobin", breaker=EJECTION, now=clock) as running:
         yield running
 
 
@@ -38,7 +56,7 @@ async def breaker(router: RunningRouter, uid: str) -> dict[str, object]:
 
 
 async def test_a_worker_that_keeps_failing_is_left_out_and_comes_back_by_a_probe(
-    router: RunningRouter, stubs: list[StubWorker]
+    router: RunningRouter, stubs: list[StubWorker], clock: SkippingClock
 ) -> None:
     # Given a worker that resets every connection
     stubs[0].faults.close_before_headers = True
@@ -59,7 +77,8 @@ async def test_a_worker_that_keeps_failing_is_left_out_and_comes_back_by_a_probe
 
     # When its time is over and it is well
     stubs[0].faults.close_before_headers = False
-    await router.until(lambda: router.router.breakers.view("w0", "w0").state == "half-open")
+    clock.skipped_seconds += EJECTION.ejection_seconds
+    assert router.router.breakers.view("w0", "w0").state == "half-open"
     assert await statuses(router, 9) == {200: 9}
 
     # Then it takes its share again

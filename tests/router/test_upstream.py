@@ -121,7 +121,7 @@ async def test_silence_before_the_headers_is_the_clients_business(upstream: Upst
 
         asking.cancel()
 
-        await asyncio.wait_for(peer.closed.wait(), 1)
+        await asyncio.wait_for(peer.closed.wait(), 10)
 
 
 async def test_leaving_an_event_stream_closes_its_connection(upstream: Upstream) -> None:
@@ -134,7 +134,7 @@ async def test_leaving_an_event_stream_closes_its_connection(upstream: Upstream)
 
         await stream.aclose()
 
-        await asyncio.wait_for(peer.closed.wait(), 1)
+        await asyncio.wait_for(peer.closed.wait(), 10)
     assert b"GET /internal/kv-events?epoch=epoch&after=7 " in peer.received
     assert b"x-warmfleet-nonce: " + b"6e" * 16 in peer.received
 

@@ -18,7 +18,7 @@ def results_of(name: str, folder: Path, options: dict[str, object]) -> dict[str,
         [sys.executable, str(BENCHMARKS / f"{name}.py"), *arguments, "--output-dir", str(folder)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     # 1 says that a target was missed: on a busy machine a time may be.

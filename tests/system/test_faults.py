@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from warmfleet_testing.tiny_tokenizer import TINY_CONTROL_TOKENS
-from warmfleet_testing.whole_fleet import WholeFleet, kill, wait_for, whole_fleet
+from warmfleet_testing.whole_fleet import START_SECONDS, WholeFleet, kill, wait_for, whole_fleet
 from warmfleet_testing.worker_process import tiny_served_model
 
 PREFIX_TOKENS = 640
@@ -71,7 +71,7 @@ def engine_pid(worker_pid: int) -> int:
 def wait_until_restarted(fleet: WholeFleet, name: str, before: dict[str, Any]) -> None:
     """Until that worker is another process, ready, under another epoch and without its old blocks."""
     wait_for(lambda: worker(fleet, name)["pid"] not in {None, before["pid"]}, f"{name} is started again")
-    wait_for(lambda: fleet.endpoints()[name]["ready"], f"{name} is routed again", seconds=60)
+    wait_for(lambda: fleet.endpoints()[name]["ready"], f"{name} is routed again", seconds=START_SECONDS)
 
 
 def test_a_worker_killed_before_the_first_byte_costs_latency_alone(

@@ -19,9 +19,10 @@ from warmfleet_cli.local.state import RunFolder
 from warmfleet_contracts.keys import encode_key_file
 from warmfleet_router.tokenization import _store
 from warmfleet_testing.planted_keys import PlantedKeys
+from warmfleet_testing.ports import free_port_range
 from warmfleet_testing.process_limits import full_disk, full_disk_here, limit_process, roomy_disk, under
 from warmfleet_testing.router_process import router_process
-from warmfleet_testing.whole_fleet import WholeFleet, free_port_range, kill, wait_for, whole_fleet
+from warmfleet_testing.whole_fleet import START_SECONDS, WholeFleet, kill, wait_for, whole_fleet
 from warmfleet_testing.worker_process import running_worker, tiny_served_model
 
 
@@ -136,7 +137,7 @@ def test_a_fleet_whose_disk_fills_goes_on_and_writes_down_what_happened_when_the
         (worker,) = (one for one in before.processes if one.role == "worker")
         assert worker.identity is not None
         kill(worker.identity.pid)
-        wait_for(lambda: answers(fleet), "the worker is back", seconds=60)
+        wait_for(lambda: answers(fleet), "the worker is back", seconds=START_SECONDS)
 
         assert folder.read() == before, "nothing partial"
         assert [one["restarts"] for one in fleet.processes("worker")] == [0], "and nothing made up"

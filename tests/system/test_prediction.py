@@ -113,6 +113,8 @@ def test_a_prediction_is_kept_before_anything_is_dispatched(fleet: WholeFleet) -
     """While the worker still computes, the decision can be read, and it already says what it expects."""
     prompt = [number % 251 for number in range(300)]
     body = {"model": "tiny", "prompt": prompt, "max_tokens": 200, "ignore_eos": True, "stream": True}
+    # More than the sockets on the way hold: it cannot end while nobody reads it.
+    body |= {"n": 8, "logprobs": 20}
     with (
         httpx.Client(base_url=fleet.url, timeout=60, verify=NO_TLS) as client,
         client.stream("POST", "/v1/completions", json=body) as response,

@@ -85,7 +85,7 @@ class EventReader(threading.Thread):
                         self.total_blocks.append(message.load.total_blocks)
 
     def wait_for(self, wanted: bool) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while not self.total_blocks or bool(self.total_blocks[-1]) != wanted:
             assert time.monotonic() < deadline, self.total_blocks
             time.sleep(0.02)
@@ -108,7 +108,7 @@ def statuses(worker):
 
 
 def wait_for_statuses(worker, wanted):
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while statuses(worker) != wanted:
         assert time.monotonic() < deadline, (statuses(worker), wanted)
         time.sleep(0.02)
@@ -144,7 +144,7 @@ def test_a_stalled_engine_takes_nothing_new_and_recovers(tiny_served_path):
 
 
 def test_an_engine_that_stays_silent_is_killed_and_its_worker_ends(tiny_served_path):
-    flags = ("--stall-seconds", "1", "--kv-cache-bytes", "4000000")
+    flags = ("--stall-seconds", "2", "--kv-cache-bytes", "4000000")
     with running_worker(tiny_served_path, *flags) as worker:
         engine_pid = worker.engine_pid
         plain: list[httpx.Response] = []

@@ -7,18 +7,6 @@ from warmfleet_cli.local.plan import FleetPlan
 from warmfleet_contracts.names import LOCAL_HOST
 
 
-def free_ports(count: int) -> list[int]:
-    """Distinct ports that are free now, in ascending order."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for listener in sockets:
-            listener.bind((LOCAL_HOST, 0))
-        return sorted(listener.getsockname()[1] for listener in sockets)
-    finally:
-        for listener in sockets:
-            listener.close()
-
-
 def require_free_ports(plan: FleetPlan) -> None:
     """Refuse a fleet that could not listen.
 

@@ -209,7 +209,8 @@ async def log_probabilities_are_in_the_metadata(langchain: LangChain) -> None:
 
 @SUITE.scenario(requests=1)
 async def generate_gives_n_choices(langchain: LangChain) -> None:
-    result = langchain.chat(n=2, temperature=1).generate([[HumanMessage(QUESTION)]])
+    chat = langchain.chat(n=2, temperature=1, extra_body={"ignore_eos": True})
+    result = chat.generate([[HumanMessage(QUESTION)]])
     assert len(result.generations[0]) == 2
     assert result.llm_output["token_usage"]["completion_tokens"] == 16
 

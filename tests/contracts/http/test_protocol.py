@@ -63,7 +63,7 @@ async def answer(address: tuple[str, int], *pieces: bytes) -> tuple[int, bytes]:
             sent += len(piece)
     said = b""
     with contextlib.suppress(TimeoutError, ConnectionError):
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(10):
             while chunk := await reader.read(65_536):
                 said += chunk
     writer.close()

@@ -102,7 +102,7 @@ def namespace(control_plane: ControlPlane, request: pytest.FixtureRequest) -> It
 
 
 def eventually(read: Any, wanted: Any) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while (seen := read()) != wanted:
         assert time.monotonic() < deadline, seen
         time.sleep(0.1)

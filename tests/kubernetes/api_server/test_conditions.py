@@ -17,7 +17,7 @@ import pytest
 
 from warmfleet_testing.control_plane import ControlPlane
 from warmfleet_testing.model_namespace import ModelNamespace, model_namespace
-from warmfleet_testing.operator_process import OperatorProcess, running_operator
+from warmfleet_testing.operator_process import OperatorProcess, eventually, running_operator
 from warmfleet_testing.played_pods import (
     PlayedPods,
     crashed,
@@ -43,6 +43,15 @@ def operator(fleet: ModelNamespace) -> Iterator[OperatorProcess]:
     with running_operator(fleet.plane, fleet.namespace, "--router-poll-seconds=0.5") as running_one:
         running_one.wait_until_leading()
         yield running_one
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Nobody listens there, and nobody else gets it: it stays bound, as a router may bind it, too."""
+    with socket.socket() as reserved:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        yield reserved.getsockname()[1]
 
 
 def pods(fleet: ModelNamespace, name: str) -> PlayedPods:
@@ -264,6 +273,8 @@ def test_pods_that_a_quota_refuses_stall_their_deployment(control_plane: Control
         running_operator(control_plane, fleet.namespace),
     ):
         fleet.kubectl("create", "quota", "none", "--hard=pods=0")
+        # Until that is counted pods are refused in other words, and a ReplicaSet keeps the first ones.
+        eventually(lambda: control_plane.get("quota", "none", "-n", fleet.namespace)["status"]["used"])
         fleet.apply("refused")
 
         messages = says(fleet, "refused", Ready="False ObjectRefused", Stalled="True ObjectRefused")
@@ -293,11 +304,8 @@ def test_a_younger_fleet_is_ready_for_everything_but_the_name(
 
 
 def test_routers_are_missing_then_silent_then_without_workers(
-    control_plane: ControlPlane, tmp_path: Path
+    control_plane: ControlPlane, tmp_path: Path, port: int
 ) -> None:
-    with socket.socket() as reserved:
-        reserved.bind(("127.0.0.1", 0))
-        port = reserved.getsockname()[1]
     flags = ("--router-poll-seconds=0.3", f"--router-port={port}")
     with (
         model_namespace(control_plane, "conditions-routers") as fleet,

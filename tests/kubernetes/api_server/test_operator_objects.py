@@ -51,7 +51,7 @@ def test_a_deployment_gets_its_objects_its_keys_and_its_conditions(
 def test_a_second_look_writes_nothing(fleet: ModelNamespace, operator: OperatorProcess) -> None:
     fleet.apply("still")
     fleet.settled("still")
-    time.sleep(1.0)  # the status follows the Deployment's
+    eventually(fleet.at_rest)  # the status follows the Deployment's
     looks = operator.metric("warmfleet_operator_reconciliations_total", result="done")
     since = time.time()
 
@@ -128,7 +128,8 @@ def test_a_deleted_deployment_takes_its_objects_along(
 
     fleet.delete("modeldeployment", "passing")
 
-    eventually(lambda: not fleet.children("passing"), 30)
+    # The garbage collector learns of a new kind every 30 seconds, and the cluster may be young.
+    eventually(lambda: not fleet.children("passing"), 90)
 
 
 def test_a_refused_object_stalls_its_deployment_and_no_other(
@@ -210,6 +211,9 @@ def test_trouble_becomes_an_event(fleet: ModelNamespace, operator: OperatorProce
 
 
 def test_metrics_and_probes_speak_for_the_process(fleet: ModelNamespace, operator: OperatorProcess) -> None:
+    fleet.apply("measured")
+    fleet.settled("measured")
+
     assert operator.get("/livez").status_code == 200
     assert operator.metric("warmfleet_operator_leader") == 1
     assert operator.metric("warmfleet_operator_writes_total", kind="Service", verb="apply") > 0

@@ -26,7 +26,7 @@ def fleet(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterat
 def settled(fleet: ModelNamespace, *names: str) -> None:
     for name in names:
         fleet.settled(name)
-    time.sleep(1.0)  # statuses follow the Deployments'
+    eventually(fleet.at_rest)  # statuses follow the Deployments'
 
 
 def images(fleet: ModelNamespace) -> dict[str, str]:
@@ -117,7 +117,7 @@ def test_a_leader_that_was_stopped_and_resumed_never_writes_beside_its_successor
         time.sleep(2.0)
 
         assert fleet.writes(taken, "operator-0") == []
-        assert fleet.writes(taken, "operator-1")
+        assert eventually(lambda: fleet.writes(taken, "operator-1"))
         assert eventually(lambda: first.get("/readyz").json()["status"] == "standing by")
         assert first.process.poll() is None
         for name in names:

@@ -94,14 +94,14 @@ async def status(router, model, **fields):
     return (await router.ask("hello", model=model, **fields))[0]
 
 
-async def until_status(router, model, wanted, seconds=8):
+async def until_status(router, model, wanted, seconds=30):
     deadline = time.monotonic() + seconds
     while (found := await status(router, model)) != wanted:
         assert time.monotonic() < deadline, f"{model}: {found}, not {wanted}"
         await asyncio.sleep(0.02)
 
 
-async def until_ready(router, seconds=8):
+async def until_ready(router, seconds=30):
     deadline = time.monotonic() + seconds
     while True:
         code, answer = await router.get("/readyz")
@@ -188,8 +188,8 @@ async def test_an_api_server_that_goes_away_under_traffic_fails_no_request(fleet
                 of_second = [await status(second, "chat") for _ in range(5)]
                 _, started_blind = await second.get("/internal/fleet")
             proxy.faults.refuse = False
-            await router.until(lambda: len(router.router.fleet.views()) == 2, 8)
-            await router.until(lambda: not router.router.discovery.state.problem, 8)
+            await router.until(lambda: len(router.router.fleet.views()) == 2, 30)
+            await router.until(lambda: not router.router.discovery.state.problem, 30)
             stop.set()
             await asyncio.gather(*askers)
 
@@ -208,15 +208,18 @@ async def test_an_api_server_that_goes_away_under_traffic_fails_no_request(fleet
 async def test_a_watch_in_a_connection_that_is_dead_and_not_closed_is_given_up(fleet, tmp_path):
     fleet.deploy("smol", "chat")
     with pod("u1", NAMESPACE) as one, pod("u2", NAMESPACE) as two:
-        fleet.slice("smol", one)
         async with routed_through_faults(fleet, tmp_path) as (router, proxy, _through):
+            # A watch that has just brought something is open, and not about to be begun anew.
+            fleet.slice("smol", one)
+            await router.until(router.router.fleet.views, 30)
             proxy.faults.blackhole = True
+            await until_status(router, "chat", 200)
             fleet.slice("smol", one, two)
-            await router.until(lambda: "silent" in router.router.discovery.state.problem, 8)
+            await router.until(lambda: "silent" in router.router.discovery.state.problem, 30)
             assert await status(router, "chat") == 200
             proxy.faults.blackhole = False
             proxy.reset_all()
-            await router.until(lambda: len(router.router.fleet.views()) == 2, 8)
+            await router.until(lambda: len(router.router.fleet.views()) == 2, 30)
 
 
 async def test_another_pod_at_the_same_address_gets_nothing_that_was_meant_for_the_first(fleet, tmp_path):
@@ -235,7 +238,7 @@ async def test_another_pod_at_the_same_address_gets_nothing_that_was_meant_for_t
         # One that has the uid, and the token of another namespace: no better.
         with pod("u2", "elsewhere", port=first.port) as impostor:
             refused = router.router.fleet.views()[0].counts.hellos_refused
-            await router.until(lambda: router.router.fleet.views()[0].counts.hellos_refused > refused, 8)
+            await router.until(lambda: router.router.fleet.views()[0].counts.hellos_refused > refused, 30)
             assert await status(router, "chat") == 503
             assert not impostor.requests
         with pod("u2", NAMESPACE, port=first.port) as second:
@@ -252,7 +255,7 @@ async def test_a_terminating_pod_ends_its_streams_also_after_the_cluster_has_for
             stream = asyncio.create_task(router.ask("hello", model="chat", stream=True))
             await router.until(leaving.arrived.is_set)
             fleet.slice("smol", SlicedPod("u1", leaving.port, (False, True, True)), staying)
-            await router.until(lambda: len(router.router.fleet.views()) == 2)
+            await router.until(lambda: [view.ready for view in router.router.fleet.views()] == [True, True])
             fleet.slice("smol", staying)
             await router.until(lambda: [v.endpoint.uid for v in router.router.fleet.views()] == ["u2"])
             asked = len(leaving.requests)

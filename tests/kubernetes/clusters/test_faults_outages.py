@@ -21,6 +21,8 @@ API_SERVER_AWAY_SECONDS = 60.0
 NODE_GRACE_SECONDS = 90
 """Longer than the API server is away: see the controller manager's flags."""
 
+pytestmark = pytest.mark.timeout(600)  # a cluster, a minute without its API server, and a rollout
+
 
 @pytest.fixture(scope="module")
 def fleet() -> Iterator[Installed]:
@@ -38,7 +40,7 @@ def fleet() -> Iterator[Installed]:
 def goes_on(load: SteadyLoad, answers: int = 5) -> None:
     """Until so many more streams have ended well."""
     after = complete(load) + answers
-    eventually(lambda: complete(load), lambda count: count >= after, seconds=60)
+    eventually(lambda: complete(load), lambda count: count >= after, seconds=120)
 
 
 def complete(load: SteadyLoad) -> int:
@@ -82,10 +84,11 @@ def test_a_node_that_is_gone_costs_the_streams_on_it_alone(fleet: Installed) -> 
     url = fleet.way_in.to(router["status"]["podIP"], 8080)
     with steady_load(url, NAME, PROMPTS, tokens=TOKENS) as load:
         goes_on(load)
+        node = fleet.cluster.component("node-1").pid
         streams = [OpenStream(url, NAME, f"Story {n}: {PROMPTS[n]}", tokens=LONG_TOKENS) for n in range(8)]
         eventually(lambda: all(stream.answer.events > 2 or not stream.is_open for stream in streams))
         in_flight = load.open + sum(stream.is_open for stream in streams)
-        os.kill(fleet.cluster.component("node-1").pid, signal.SIGKILL)
+        os.kill(node, signal.SIGKILL)
         killed = time.monotonic()
         goes_on(load, 50)
     answers = [*load.answers, *(stream.wait() for stream in streams)]

@@ -20,7 +20,7 @@ CHILDREN = (
 async def test_deployments_converge_by_one_write_per_object_and_a_restart_adds_none():
     async with scaled_fleet(pods_each=PODS_EACH, hollow=2) as fleet:
         await fleet.create(DEPLOYMENTS)
-        await fleet.until(fleet.ready_count, DEPLOYMENTS, seconds=60)
+        await fleet.until(fleet.ready_count, DEPLOYMENTS, seconds=120)
 
         statuses = [deployment["status"] for deployment in await fleet.deployments()]
         assert {status["readySummary"] for status in statuses} == {f"{PODS_EACH}/{PODS_EACH}"}

@@ -87,6 +87,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     terminal.run("warmfleet devcluster down")
 
 
+@pytest.mark.timeout(2 * PATIENCE_SECONDS)
 def test_three_commands_lead_from_nothing_to_an_answer_and_one_leads_back(terminal: Terminal) -> None:
     before = machine()
     began = time.monotonic()

@@ -6,11 +6,13 @@ The oracle is the undisturbed fleet: every text is the one that it gave before a
 import json
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from uuid import uuid4
 
 import pytest
 
+from warmfleet_testing.api_client import api_client
 from warmfleet_testing.cluster import eventually
 from warmfleet_testing.installed import Installed, tiny_deployment
 from warmfleet_testing.pod_processes import kill_process_of
@@ -19,7 +21,7 @@ from warmfleet_testing.steady_load import OpenStream, SteadyLoad, steady_load
 NAME = "steady"
 TOKENS = 48
 PROMPTS = tuple(f"A long walk along the river, part {number}. What is next?" for number in range(8))
-ROLLOUT_SECONDS = 120.0
+ROLLOUT_SECONDS = 180.0
 ENDPOINT_GONE_SECONDS = 5.0
 """From a container's death until no Service sends to it, on a busy machine."""
 
@@ -93,7 +95,7 @@ def test_an_upgrade_of_operators_and_routers_costs_no_request_and_no_worker(
     workers, before = uids(fleet), release()
     with nobody_notices(fleet, undisturbed):
         fleet.upgrade("--set", "operator.logLevel=debug", "--set-string", "router.podAnnotations.rolled=yes")
-        eventually(release, lambda now: len(now) == 4 and not now & before, seconds=60)
+        eventually(release, lambda now: len(now) == 4 and not now & before, seconds=120)
     assert uids(fleet) == workers
 
 
@@ -121,7 +123,10 @@ def test_scaling_up_and_down_costs_no_request(fleet: Installed, undisturbed: Map
         for replicas in (3, 1, 2):
             fleet.kubectl("scale", f"modeldeployment/{NAME}", f"--replicas={replicas}")
             fleet.kubectl(
-                "wait", f"--for=jsonpath={{.status.readyReplicas}}={replicas}", f"modeldeployment/{NAME}"
+                "wait",
+                f"--for=jsonpath={{.status.readyReplicas}}={replicas}",
+                f"modeldeployment/{NAME}",
+                "--timeout=110s",
             )
             eventually(lambda wanted=replicas: len(fleet.pods(NAME)) == wanted, seconds=60)
     fleet.wait_ready(NAME)
@@ -133,18 +138,18 @@ def test_without_an_operator_requests_are_answered_and_workers_replaced(
     operator = ("deployment/warmfleet-operator", "-n", fleet.release_namespace)
     fleet.cluster.kubectl("scale", *operator, "--replicas=0")
     try:
-        eventually(lambda: fleet.release_pods("operator"), [], seconds=40)
+        eventually(lambda: fleet.release_pods("operator"), [], seconds=90)
         with nobody_notices(fleet, undisturbed):
             gone, kept = fleet.pods(NAME)
             fleet.kubectl("delete", "pod", gone["metadata"]["name"])
-            eventually(lambda: ready_pods(fleet, NAME), 2, seconds=60)
+            eventually(lambda: ready_pods(fleet, NAME), 2, seconds=120)
         kill_process_of(kept["metadata"]["uid"], "warmfleet_worker")
         eventually(lambda: restarts(fleet, kept["metadata"]["name"]), 1)
-        eventually(lambda: ready_pods(fleet, NAME), 2, seconds=60)
+        eventually(lambda: ready_pods(fleet, NAME), 2, seconds=120)
         assert text_of(fleet, PROMPTS[0]) == undisturbed[PROMPTS[0]]
     finally:
         fleet.cluster.kubectl("scale", *operator, "--replicas=2")
-        fleet.cluster.kubectl("rollout", "status", *operator, "--timeout=60s")
+        fleet.cluster.kubectl("rollout", "status", *operator, "--timeout=110s")
     fleet.wait_ready(NAME)
 
 
@@ -177,17 +182,20 @@ def test_an_evicted_only_replica_ends_its_stream_and_is_replaced(models: Install
     (pod,) = models.pods("alone")
     name = pod["metadata"]["name"]
 
-    stream = OpenStream(models.router_url, "alone", PROMPTS[0], tokens=tokens)
-    eventually(lambda: stream.answer.events, lambda events: events > 2)
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
     path = f"/api/v1/namespaces/{models.namespace}/pods/{name}/eviction"
-    models.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(eviction))
+    # By a client that stands ready: the stream may end before a kubectl has started.
+    with api_client(models.cluster.kubeconfig) as api:
+        stream = OpenStream(models.router_url, "alone", PROMPTS[0], tokens=tokens)
+        eventually(lambda: stream.answer.events, lambda events: events > 2)
+        api.post(path, json=eviction).raise_for_status()
     assert stream.is_open
     answer = stream.wait()
 
     assert answer.error == ""
     assert answer.text == undisturbed
-    eventually(lambda: ready_pods(models, "alone"), 1, seconds=60)
+    eventually(lambda: ready_pods(models, "alone"), 1, seconds=120)
+    models.wait_routed("alone")
     assert not uids(models, "alone") & {pod["metadata"]["uid"]}
     assert text_of(models, PROMPTS[0], tokens, "alone") == undisturbed
 
@@ -244,14 +252,18 @@ def test_an_upgrade_of_the_worker_image_rolls_one_deployment_at_a_time(
         }
 
     seen: list[set[str]] = []
-    with nobody_notices(fleet, undisturbed):
-        fleet.upgrade("--set", "images.workerCpu.tag=next")
+    with nobody_notices(fleet, undisturbed), ThreadPoolExecutor(1) as beside:
+        # Looked at from the beginning: the first may be done when helm has seen all of the release.
+        upgrade = beside.submit(fleet.upgrade, "--set", "images.workerCpu.tag=next")
 
         def all_new() -> bool:
+            if upgrade.done():
+                upgrade.result()
             seen.append(under_way())
             return not any(uids(fleet, name) & before[name] for name in before)
 
         eventually(all_new, seconds=ROLLOUT_SECONDS)
+        upgrade.result()
         for name in before:
             fleet.wait_ready(name)
     assert max(len(names) for names in seen) == 1

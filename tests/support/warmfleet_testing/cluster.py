@@ -81,7 +81,7 @@ class DevCluster(ControlPlane):
 
 
 def eventually(
-    read: Callable[[], Any], wanted: Callable[[Any], bool] | Any = bool, *, seconds: float = 30.0
+    read: Callable[[], Any], wanted: Callable[[Any], bool] | Any = bool, *, seconds: float = 60.0
 ) -> Any:
     """Poll `read` until its value is `wanted`, or until `wanted` says yes to it; returns the value."""
     deadline = time.monotonic() + seconds

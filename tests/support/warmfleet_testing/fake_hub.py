@@ -43,6 +43,8 @@ class FakeHub:
     ignore_ranges: bool = False
     failures: list[int] = field(default_factory=list)
     """Statuses of the next answers."""
+    failures_after_cut: list[int] = field(default_factory=list)
+    """Statuses of the answers that follow on one that was broken off."""
     content_network: str = ""
     """Base URL that weights are redirected to."""
     falsified: dict[str, bytes] = field(default_factory=dict)
@@ -142,6 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
             if name.endswith(LFS_SUFFIX) and hub.cut_after_bytes and hub.cuts > 0:
                 hub.cuts -= 1
                 cut = hub.cut_after_bytes
+                hub.failures += hub.failures_after_cut
             self._answer(206 if headers else 200, content[first:], headers, cut=cut)
 
     def _answer(
@@ -154,8 +157,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         sent = body if cut is None else body[:cut]
+        self.seen.sent_bytes = len(sent)  # before: who has received it may look at once
         self.wfile.write(sent)
-        self.seen.sent_bytes = len(sent)
         if len(sent) < len(body):
             self.close_connection = True
 

@@ -95,7 +95,7 @@ class Flood:
 
 def floods() -> list[Flood]:
     """Class J."""
-    body = {"model": MODEL, "prompt": "x", "max_tokens": 1}
+    body = {"model": MODEL, "prompt": "x", "max_tokens": 1, "ignore_eos": True}  # all finish for one reason
 
     def posted(fields: Callable[[str], dict[str, Any]]) -> Callable[[str], Asked]:
         return lambda word: ("POST", TEXT, {}, {**body, **fields(word)})

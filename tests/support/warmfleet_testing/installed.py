@@ -1,5 +1,6 @@
 """The chart, installed in a cluster as a user installs it, and ModelDeployments in its namespaces."""
 
+import base64
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 import httpx
 
+from warmfleet_contracts.names import ROOT_KEYS_OPERATOR_TOKEN, ROUTER_PORT
 from warmfleet_testing.chart_render import CHART
 from warmfleet_testing.cluster import DevCluster, eventually
 from warmfleet_testing.control_plane import KubectlError
@@ -39,6 +41,8 @@ class Installed:
     way_in: WayIn
     router_url: str
     """The routers' Service, from the test process; without a final slash."""
+    operator_token: str
+    """With it a router says which workers it knows."""
     namespace: str = RELEASE_NAMESPACE
     release: str = RELEASE
     release_namespace: str = RELEASE_NAMESPACE
@@ -96,7 +100,7 @@ class Installed:
         return _condition(eventually(lambda: self.resource(name), is_so, seconds=seconds), kind)
 
     def wait_ready(self, name: str, seconds: float = READY_SECONDS) -> None:
-        """`kubectl wait --for=condition=Ready`; what it fails with says why."""
+        """`kubectl wait --for=condition=Ready`, then `wait_routed`; what it fails with says why."""
         wait = ("wait", "--for=condition=Ready", f"modeldeployment/{name}", f"--timeout={int(seconds)}s")
         try:
             self.kubectl(*wait)
@@ -104,6 +108,33 @@ class Installed:
             conditions = json.dumps(self.conditions(name), indent=1)
             states = json.dumps([pod.get("status") for pod in self.pods(name)], indent=1)
             raise AssertionError(f"{error}\n{conditions}\n{states}") from error
+        self.wait_routed(name)
+
+    def wait_routed(self, name: str) -> None:
+        """Until every router counts all ready workers of it as ready.
+
+        Conditions promise one router that knows one worker, and the Service sends to any router.
+        """
+        eventually(lambda: self._strangers_to(name), [])
+
+    def _strangers_to(self, name: str) -> list[str]:
+        """Ready routers that do not know all ready workers of a ModelDeployment."""
+        workers = {pod["metadata"]["uid"] for pod in self.pods(name) if _is_ready(pod)}
+        routers = [pod for pod in self.release_pods("router") if _is_ready(pod)]
+        return [pod["metadata"]["name"] for pod in routers if not workers <= self._ready_in(pod)]
+
+    def _ready_in(self, router: Mapping[str, Any]) -> set[str]:
+        """Uids of the workers that a router counts as ready; none while it does not answer."""
+        url = self.way_in.to(router["status"]["podIP"], ROUTER_PORT)
+        headers = {"authorization": f"Bearer {self.operator_token}"}
+        try:
+            answer = httpx.get(
+                f"{url}/internal/fleet", headers=headers, timeout=10, verify=NO_TLS, trust_env=False
+            )
+        except httpx.HTTPError:
+            return set()
+        endpoints = answer.raise_for_status().json()["endpoints"]
+        return {endpoint["uid"] for endpoint in endpoints if endpoint["ready"]}
 
     def pods(self, name: str) -> list[dict[str, Any]]:
         """Worker pods of a ModelDeployment, also those that are ending."""
@@ -195,13 +226,22 @@ def installed_chart(cluster: DevCluster, values: Mapping[str, Any] = QUICK_VALUE
         values_file.write_text(json.dumps(values))
         helm(cluster, "install", "--create-namespace", "-f", str(values_file))
         service = cluster.get("service", "warmfleet-router", "-n", RELEASE_NAMESPACE)
+        keys = cluster.get("secret", f"{RELEASE}-root-keys", "-n", RELEASE_NAMESPACE)["data"]
+        operator_token = base64.b64decode(keys[ROOT_KEYS_OPERATOR_TOKEN]).decode()
         way_in = WayIn(cluster.network)
         try:
             url = way_in.to(service["spec"]["clusterIP"], service["spec"]["ports"][0]["port"])
-            yield Installed(cluster, way_in, url)
+            yield Installed(cluster, way_in, url, operator_token)
         finally:
             way_in.close()
             cluster.helm("uninstall", RELEASE, "--namespace", RELEASE_NAMESPACE)
+
+
+def _is_ready(pod: Mapping[str, Any]) -> bool:
+    """Whether a pod is ready and stays."""
+    conditions = pod["status"].get("conditions", [])
+    is_ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return is_ready and "deletionTimestamp" not in pod["metadata"]
 
 
 def _condition(resource: Mapping[str, Any], kind: str) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class KeyedFleet:
 
     def requests(self) -> list[dict[str, Any]]:
         """The router's log lines of finished requests, without probes."""
-        lines = self.log_path.read_text().splitlines()
+        lines = self.log_path.read_text().rpartition("\n")[0].splitlines()  # the last may be half written
         entries = [json.loads(line) for line in lines if line.startswith("{")]
         return [entry for entry in entries if entry["event"] == "request finished"]
 

@@ -4,6 +4,7 @@ As a script: `python local_fleet.py HOME PLAN_JSON [detach]`.
 """
 
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
@@ -19,21 +20,21 @@ from warmfleet_cli.local.backoff import RestartPolicy
 from warmfleet_cli.local.detached import start_detached
 from warmfleet_cli.local.liveness import LivenessPolicy
 from warmfleet_cli.local.plan import FleetPlan, ProcessPlan
-from warmfleet_cli.local.ports import free_ports
 from warmfleet_cli.local.state import FleetState, RunFolder
 from warmfleet_cli.local.supervisor import supervise
 from warmfleet_cli.output import print_error
 from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_testing.ports import free_port_range
 
 NAME = "stubs"
 _T = TypeVar("_T")
 _STUB = str(Path(__file__).with_name("stub_server.py"))
-_WAIT_SECONDS = 20.0
+_WAIT_SECONDS = 60.0
 
 
 def stub_plan(*, workers: Sequence[str] = ("",), router: str = "", drain_seconds: float = 5.0) -> FleetPlan:
     """A fleet of stubs; each string holds the options of one of them."""
-    ports = iter(free_ports(len(workers) + 1))
+    ports = itertools.count(free_port_range(len(workers) + 1))
 
     def stub(name: str, role: str, options: str) -> ProcessPlan:
         port = next(ports)

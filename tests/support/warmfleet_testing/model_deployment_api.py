@@ -15,7 +15,7 @@ from warmfleet_testing.control_plane import ControlPlane, KubectlError
 from warmfleet_testing.crd_schema import CRD_PATH
 
 NAME: Final = f"{PLURAL}.{GROUP}"
-_SERVED_SECONDS: Final = 20.0
+_SERVED_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)

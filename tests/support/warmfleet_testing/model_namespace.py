@@ -41,7 +41,10 @@ def model_namespace(plane: ControlPlane, name: str) -> Iterator["ModelNamespace"
     plane.kubectl("wait", "--for=condition=Established", f"-f={CRD}", "--timeout=20s")
     plane.kubectl("create", "namespace", name)
     with api_client(plane.kubeconfig) as api:
-        yield ModelNamespace(plane, name, api)
+        made = ModelNamespace(plane, name, api)
+        # Established comes moments before requests are served.
+        eventually(lambda: made.get("modeldeployment"))
+        yield made
     plane.kubectl("delete", "namespace", name, "--wait=false")
 
 
@@ -138,6 +141,10 @@ class ModelNamespace:
         found: dict[str, Any] = eventually(complete)
         return found
 
+    def at_rest(self) -> bool:
+        """Whether every status says what comes of itself: all replicas are made, and routers were asked."""
+        return all(_is_at_rest(deployment) for deployment in self.items("modeldeployments"))
+
     def has(self, name: str, kind: str, status: str, reason: str = "") -> dict[str, Any] | None:
         """The condition, once it is as said."""
         found = self.condition(name, kind)
@@ -170,3 +177,12 @@ class ModelNamespace:
         plural = kind if kind in GROUPS else PLURALS.get(kind, f"{kind}s")
         root = GROUPS[plural]
         return "/".join(filter(None, (f"{root}/namespaces/{self.namespace}/{plural}", name)))
+
+
+def _is_at_rest(deployment: dict[str, Any]) -> bool:
+    status = deployment.get("status", {})
+    if status.get("observedGeneration") != deployment["metadata"]["generation"]:
+        return False
+    counts = {status[name] for name in ("replicas", "updatedReplicas", "desiredReplicas")}
+    routers = {item["reason"] for item in status["conditions"] if item["type"] == "RouterReady"}
+    return len(counts) == 1 and "RouterUnreachable" not in routers

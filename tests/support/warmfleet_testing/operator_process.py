@@ -33,7 +33,8 @@ class OperatorProcess:
 
     def log(self) -> list[dict[str, Any]]:
         """Its log lines so far."""
-        return [json.loads(line) for line in self.log_path.read_text().splitlines() if line.startswith("{")]
+        whole = self.log_path.read_text().rpartition("\n")[0]  # the last line may be half written
+        return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
     def get(self, path: str) -> httpx.Response:
         """One of the probes."""
@@ -59,7 +60,7 @@ class OperatorProcess:
         return self.process.wait(START_SECONDS)
 
 
-def eventually(holds: Callable[[], object], seconds: float = 20.0, pause_seconds: float = 0.1) -> Any:
+def eventually(holds: Callable[[], object], seconds: float = 60.0, pause_seconds: float = 0.1) -> Any:
     """The first true answer of `holds`; fails after `seconds`, with its last answer or error."""
     deadline = time.monotonic() + seconds
     while True:

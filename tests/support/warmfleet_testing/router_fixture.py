@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import aiohttp
 
@@ -22,6 +22,8 @@ from warmfleet_router.settings import RouterSettings
 from warmfleet_testing.stub_worker import StubWorker
 
 SALT_KEY = b"salt-key-of-tests-0123456789abcd"
+WAIT_SECONDS: Final = 30.0
+"""For what takes milliseconds on an idle machine."""
 
 
 @dataclass
@@ -50,15 +52,19 @@ class RunningRouter:
         async with self.http.get(self.url + path) as response:
             return response.status, await response.json()
 
-    async def until(self, found: Callable[[], object], seconds: float = 5) -> None:
+    async def until(self, found: Callable[[], object], seconds: float = WAIT_SECONDS) -> None:
         """Wait for something that happens in the router or in a stub."""
         async with asyncio.timeout(seconds):
             while not found():
                 await asyncio.sleep(0.005)
 
+    async def knows(self, count: int) -> None:
+        """Wait until so many workers are ready, their blocks and their tokenizers known."""
+        await self.until(lambda: _all_known(self.router, count))
+
     async def is_quiet(self) -> None:
         """Wait until no lease is open."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(WAIT_SECONDS):
             while any(
                 self.router.leases.dispatches.open_count(view.endpoint.uid)
                 for view in self.router.fleet.views()
@@ -116,9 +122,7 @@ async def running_router(
             while not server.started:
                 await asyncio.sleep(0.005)
             if wait_ready:
-                async with asyncio.timeout(10):
-                    while not _all_known(router, len(stubs)):
-                        await asyncio.sleep(0.005)
+                await running.knows(len(stubs))
             yield running
         finally:
             server.should_exit = True

@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Final
 import httpx
 import yaml
 
+from warmfleet_testing.error_log import error_log
 from warmfleet_testing.plain_http import NO_TLS
 from warmfleet_testing.router_process import START_SECONDS, RouterProcess
 
@@ -40,22 +40,21 @@ def router_in_pod(
         **environment,
     }
     command = [sys.executable, "-m", "warmfleet_router", "--port", "0", "--discovery", "kubernetes", *flags]
-    with tempfile.TemporaryFile("w+") as errors:
+    with error_log() as (written, errors):
         process = subprocess.Popen(
             ["unshare", "--mount", "sh", "-c", _IN_POD, str(account), *command],
             stdout=subprocess.PIPE,
-            stderr=errors,
+            stderr=written,
             text=True,
             env={**os.environ, **variables},
         )
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            errors.seek(0)
             assert line, f"the router said nothing: {errors.read()}"
             router = RouterProcess(process, f"http://127.0.0.1:{json.loads(line)['port']}", errors)
             deadline = time.monotonic() + START_SECONDS
-            while httpx.get(f"{router.url}/readyz", verify=NO_TLS).status_code != 200:
+            while httpx.get(f"{router.url}/readyz", timeout=START_SECONDS, verify=NO_TLS).status_code != 200:
                 assert time.monotonic() < deadline, router.log_text()
                 time.sleep(0.05)
             yield router

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,11 +13,12 @@ from typing import IO, Any, Final
 
 import httpx
 
+from warmfleet_testing.error_log import error_log, whole_lines
 from warmfleet_testing.plain_http import NO_TLS
 from warmfleet_testing.process_limits import Limits, under
 from warmfleet_testing.worker_process import WorkerProcess
 
-START_SECONDS: Final = 60.0
+START_SECONDS: Final = 120.0
 
 
 @dataclass
@@ -38,7 +38,7 @@ class RouterProcess:
         return self.errors.read()
 
     def log_lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.log_text().splitlines() if line.startswith("{")]
+        return [json.loads(line) for line in whole_lines(self.errors) if line.startswith("{")]
 
 
 @contextmanager
@@ -55,11 +55,11 @@ def router_process(
     endpoints.write_text(json.dumps(entries))
     command = [sys.executable, "-m", "warmfleet_router", "--port", "0", "--endpoints-file", str(endpoints)]
     variables = {"WARMFLEET_HOME": str(home), "WARMFLEET_SALT_KEY": "5a" * 32, **environment}
-    with tempfile.TemporaryFile("w+") as errors:
+    with error_log() as (written, errors):
         process = subprocess.Popen(
             under(limits or {}, [*command, *flags]),
             stdout=subprocess.PIPE,
-            stderr=errors,
+            stderr=written,
             text=True,
             env={**os.environ, **variables},
         )
@@ -77,6 +77,6 @@ def router_process(
 
 def _wait_until_ready(router: RouterProcess) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while httpx.get(f"{router.url}/readyz", verify=NO_TLS).status_code != 200:
+    while httpx.get(f"{router.url}/readyz", timeout=START_SECONDS, verify=NO_TLS).status_code != 200:
         assert time.monotonic() < deadline, router.log_text()
         time.sleep(0.05)

@@ -25,17 +25,20 @@ class WayIn:
         self._namespace = namespace
         self._loop = asyncio.new_event_loop()
         self._servers: list[asyncio.Server] = []
+        self._urls: dict[tuple[str, int], str] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self._run, name="way into the cluster", daemon=True)
         self._thread.start()
 
     def to(self, address: str, port: int) -> str:
         """A URL on the host's loopback, without a final slash, behind which this address answers."""
-        # A socket belongs to the network of the thread that makes it: this one listens on the host.
-        listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-        done = asyncio.run_coroutine_threadsafe(self._listen(listener, address, port), self._loop)
-        done.result(_START_SECONDS)
-        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+        if (address, port) not in self._urls:
+            # A socket belongs to the network of the thread that makes it: this one listens on the host.
+            listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+            done = asyncio.run_coroutine_threadsafe(self._listen(listener, address, port), self._loop)
+            done.result(_START_SECONDS)
+            self._urls[address, port] = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        return self._urls[address, port]
 
     def close(self) -> None:
         """Close every port and connection."""

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from warmfleet_contracts.keys import encode_key_file
 from warmfleet_contracts.kv_events import COALESCE_SECONDS
 from warmfleet_testing.plain_http import NO_TLS
 from warmfleet_testing.planted_keys import PlantedKeys
+from warmfleet_testing.ports import free_port_range
 
 START_SECONDS: Final = 120
 
@@ -79,7 +79,8 @@ class WholeFleet:
             time.sleep(2 * COALESCE_SECONDS)
             return before is not None and seen() == before
 
-        wait_for(is_quiet, "the fleet is quiet")
+        # One of its processes may be starting.
+        wait_for(is_quiet, "the fleet is quiet", seconds=START_SECONDS)
 
     def _is_mirrored(self, endpoint: dict[str, Any]) -> bool:
         """Whether the router's view is of the engine that runs now, and of all its blocks."""
@@ -141,8 +142,8 @@ def whole_fleet(
     }
     path = home / f"{name}.yaml"
     path.write_text(json.dumps(manifest))
-    router_port, worker_port = free_port_range(1), free_port_range(replicas)
-    ports = ("--port", str(router_port), "--worker-port", str(worker_port))
+    router_port = free_port_range(1 + replicas)
+    ports = ("--port", str(router_port), "--worker-port", str(router_port + 1))
     admin_key, guard = "", ()
     if keys is not None:
         admin_key = keys.add("ops", scopes=["admin"]).text
@@ -181,22 +182,3 @@ def _try(found: Callable[[], Found]) -> tuple[Found | None, httpx.HTTPError | No
 
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-
-
-def free_port_range(count: int) -> int:
-    """First of `count` consecutive ports that nobody listens on now."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            first: int = probe.getsockname()[1]
-        if first + count < 65_000 and all(_is_free(port) for port in range(first, first + count)):
-            return first
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

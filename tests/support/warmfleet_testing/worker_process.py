@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,11 +14,12 @@ from typing import IO, Any, Final
 import httpx
 import torch
 
+from warmfleet_testing.error_log import error_log, whole_lines
 from warmfleet_testing.plain_http import NO_TLS
 from warmfleet_testing.tiny_models import tiny_model_folder
 from warmfleet_testing.tiny_tokenizer import CHATML_TEMPLATE, TINY_CONTROL_TOKENS, tiny_tokenizer
 
-START_SECONDS: Final = 60.0
+START_SECONDS: Final = 120.0
 TINY_NAME: Final = "tiny"
 
 
@@ -70,7 +70,7 @@ class WorkerProcess:
             answer: dict[str, Any] = client.get("/internal/cache").raise_for_status().json()
         return answer
 
-    def wait_until_idle(self, timeout_seconds: float = 10) -> dict[str, Any]:
+    def wait_until_idle(self, timeout_seconds: float = 30) -> dict[str, Any]:
         """The cache description once no live sequence holds a block."""
         deadline = time.monotonic() + timeout_seconds
         while (cache := self.cache())["pinned_blocks"]:
@@ -80,11 +80,9 @@ class WorkerProcess:
 
     def log_lines(self) -> list[dict[str, Any]]:
         """What the worker logged so far; lines of other programs' making are left out."""
-        self.errors.seek(0)
-        lines = self.errors.read().splitlines()
-        return [json.loads(line) for line in lines if line.startswith("{")]
+        return [json.loads(line) for line in whole_lines(self.errors) if line.startswith("{")]
 
-    def wait_for_log(self, event: str, timeout_seconds: float = 10, **fields: object) -> dict[str, Any]:
+    def wait_for_log(self, event: str, timeout_seconds: float = 30, **fields: object) -> dict[str, Any]:
         """The first log line with this event and these fields."""
         deadline = time.monotonic() + timeout_seconds
         while time.monotonic() < deadline:
@@ -99,7 +97,8 @@ class WorkerProcess:
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise AssertionError(f"the worker ended with {self.process.returncode}: {self.log_lines()}")
-            if httpx.get(f"{self.url}/readyz", verify=NO_TLS).status_code == 200:
+            # It listens before it answers: what is between takes its time on a busy machine.
+            if httpx.get(f"{self.url}/readyz", timeout=START_SECONDS, verify=NO_TLS).status_code == 200:
                 return
             time.sleep(0.05)
         raise AssertionError(f"the worker is not ready after {START_SECONDS} s: {self.log_lines()}")
@@ -117,11 +116,11 @@ def running_worker(
     """A worker on a free port, ready unless `wait` is false; killed at the end if it still runs."""
     defaults = ("--served-name", TINY_NAME, "--port", "0", "--threads", "1", "--dtype", "Float32")
     command = [sys.executable, "-m", module, "--model", str(model_path), *defaults, *flags]
-    with tempfile.TemporaryFile("w+") as errors:
+    with error_log() as (written, errors):
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
-            stderr=errors,
+            stderr=written,
             text=True,
             env={**os.environ, "WARMFLEET_WORKER_TOKEN": token, **environment},
         )
