@@ -12,19 +12,30 @@ Json = dict[str, Any]
 
 _DEFAULT_TOKEN_SECONDS: Final = 3600
 _REFRESH_RATIO: Final = 0.8
+_ANSWER_SECONDS: Final = 3.0
+"""For so long an API server that is away may keep a container waiting for what is known already."""
 
 
 class PodObjects:
-    """Reads for one pod. Tokens are kept until most of their life is over."""
+    """Reads for one pod. Tokens are kept until most of their life is over.
+
+    While the API server is away, containers start again by what was read last, as a kubelet does it that
+    watches what its pods refer to.
+    """
 
     def __init__(self, api: ApiClient, pod: Json) -> None:
         self._api = api
         self._namespace: str = pod["metadata"]["namespace"]
         self._pod = pod
         self._tokens: dict[tuple[str, int], tuple[str, float]] = {}
+        self._read_last: dict[tuple[str, str], Json] = {}
 
     async def references(self, secrets: Iterable[str], config_maps: Iterable[str]) -> References:
-        """Everything named, None for what does not exist. Raises VolumeError when the API server is away."""
+        """Everything named, None for what does not exist.
+
+        Raises:
+            VolumeError: the API server is away, and not all of it was ever read.
+        """
         return References(
             secrets={name: await self._read("secrets", name) for name in secrets},
             config_maps={name: await self._read("configmaps", name) for name in config_maps},
@@ -80,12 +91,18 @@ class PodObjects:
         return token
 
     async def _read(self, plural: str, name: str) -> Json | None:
+        path = f"/api/v1/namespaces/{self._namespace}/{plural}/{name}"
+        known = self._read_last.get((plural, name))
         try:
-            # Version 0 is answered from the API server's cache: refreshing is cheap.
-            return await self._api.get(
-                f"/api/v1/namespaces/{self._namespace}/{plural}/{name}", {"resourceVersion": "0"}
-            )
-        except ApiError as error:
-            if error.status == 404:
+            async with asyncio.timeout(None if known is None else _ANSWER_SECONDS):
+                # Version 0 is answered from the API server's cache: refreshing is cheap.
+                found = await self._api.get(path, {"resourceVersion": "0"})
+        except (ApiError, TimeoutError) as error:
+            if isinstance(error, ApiError) and error.status == 404:
+                self._read_last.pop((plural, name), None)
                 return None
+            if known is not None:
+                return known
             raise VolumeError(f"cannot read {plural} {name}: {error}") from error
+        self._read_last[plural, name] = found
+        return found

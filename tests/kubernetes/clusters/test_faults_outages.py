@@ -11,6 +11,7 @@ import pytest
 from warmfleet_testing.cluster import eventually, running_cluster
 from warmfleet_testing.fault_table import losses
 from warmfleet_testing.installed import Installed, installed_chart, tiny_deployment
+from warmfleet_testing.pod_faults import program_of
 from warmfleet_testing.steady_load import OpenStream, SteadyLoad, steady_load
 
 NAME = "faulty"
@@ -75,6 +76,35 @@ def test_an_api_server_that_is_away_for_a_minute_costs_no_request(fleet: Install
     assert [event["message"] for event in silent] == []
     assert len(load.failed) <= allowed["failed requests"], [answer.error for answer in load.failed]
     assert [a for a in load.answers if a.complete and a.text != undisturbed[a.prompt]] == []
+
+
+def test_a_worker_that_dies_while_the_api_server_is_away_costs_its_streams_alone(fleet: Installed) -> None:
+    allowed = losses("test_a_worker_that_dies_while_the_api_server_is_away_costs_its_streams_alone")
+    victim = fleet.pods(NAME)[0]
+    routers = fleet.release_pods("router")
+    program = program_of(victim, "warmfleet_worker")
+
+    def lives() -> set[str | None]:
+        """Its epochs in all routers; None where it is not ready."""
+        return {fleet.epochs_in(router).get(victim["metadata"]["uid"]) for router in routers}
+
+    (first_life,) = lives()
+    with steady_load(fleet.router_url, NAME, PROMPTS, tokens=TOKENS) as load:
+        goes_on(load)
+        with fleet.cluster.stopped_api_server():
+            eventually(lambda: load.open >= 1)
+            in_flight = load.open
+            os.kill(program, signal.SIGKILL)
+            killed = time.monotonic()
+            goes_on(load)
+            # Its node starts it again and the routers find it, by what all of them know.
+            eventually(lives, lambda now: not now & {first_life, None}, seconds=120)
+            goes_on(load)
+
+    failed = [(answer.sent - killed, answer.error) for answer in load.failed]
+    assert [error for _, error in failed if "replica_lost" not in error] == []
+    assert len(failed) <= min(in_flight + 1, allowed["streams that end with an error object"]), failed
+    assert len([sent for sent, _ in failed if sent > 1]) == allowed["failed requests"], failed
 
 
 def test_a_node_that_is_gone_costs_the_streams_on_it_alone(fleet: Installed) -> None:

@@ -121,10 +121,10 @@ class Installed:
         """Ready routers that do not know all ready workers of a ModelDeployment."""
         workers = {pod["metadata"]["uid"] for pod in self.pods(name) if _is_ready(pod)}
         routers = [pod for pod in self.release_pods("router") if _is_ready(pod)]
-        return [pod["metadata"]["name"] for pod in routers if not workers <= self._ready_in(pod)]
+        return [pod["metadata"]["name"] for pod in routers if not workers <= self.epochs_in(pod).keys()]
 
-    def _ready_in(self, router: Mapping[str, Any]) -> set[str]:
-        """Uids of the workers that a router counts as ready; none while it does not answer."""
+    def epochs_in(self, router: Mapping[str, Any]) -> dict[str, str]:
+        """Workers that a router counts as ready: their epochs by uid; none while it does not answer."""
         url = self.way_in.to(router["status"]["podIP"], ROUTER_PORT)
         headers = {"authorization": f"Bearer {self.operator_token}"}
         try:
@@ -132,9 +132,9 @@ class Installed:
                 f"{url}/internal/fleet", headers=headers, timeout=10, verify=NO_TLS, trust_env=False
             )
         except httpx.HTTPError:
-            return set()
+            return {}
         endpoints = answer.raise_for_status().json()["endpoints"]
-        return {endpoint["uid"] for endpoint in endpoints if endpoint["ready"]}
+        return {endpoint["uid"]: endpoint["epoch"] for endpoint in endpoints if endpoint["ready"]}
 
     def pods(self, name: str) -> list[dict[str, Any]]:
         """Worker pods of a ModelDeployment, also those that are ending."""
