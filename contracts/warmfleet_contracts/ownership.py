@@ -1,11 +1,19 @@
-"""Who owns a model's name when several deployments claim it: the oldest one.
+"""Who owns a model's name when several deployments claim it: the one that has claimed it for longest.
 
 Routers send requests by it, and the operator says of a deployment whether its names were accepted. Both see
 the same resources, so both find the same owner without talking to each other.
+
+Since when a name is claimed, the operator writes into the resource's status, where users cannot write. A
+fleet that adds a name stands behind those that had it: it cannot take the requests, prompts included, of
+younger fleets.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+NOT_RECORDED: Final = "~"
+"""Sorts behind every time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +27,8 @@ class Claim:
     """`metadata.creationTimestamp` as the API server writes it: RFC 3339 in UTC, which sorts as text."""
     served_names: tuple[str, ...]
     """`spec.model.servedNames`, or the deployment's own name where it lists none."""
+    since: tuple[str, ...]
+    """Since when it claims each of them, as `claimed_since` says."""
 
     @property
     def qualified_name(self) -> str:
@@ -26,17 +36,33 @@ class Claim:
         return f"{self.namespace}/{self.name}"
 
 
+def claimed_since(
+    served_names: Sequence[str], recorded: Mapping[str, str], *, created: str, generation: int
+) -> tuple[str, ...]:
+    """Since when each name is claimed: RFC 3339 in UTC, or `NOT_RECORDED`.
+
+    What is recorded counts. A name that is not recorded yet is as old as a resource whose spec was never
+    changed (`metadata.generation` is 1); one that may have been added later is claimed once it is recorded.
+    """
+    otherwise = created if generation == 1 else NOT_RECORDED
+    return tuple(recorded.get(name, otherwise) for name in served_names)
+
+
 def owners(claims: Iterable[Claim]) -> dict[str, Claim]:
-    """The owner of every name: of a served name the oldest claim, by creation and then by uid.
+    """The owner of every name: of a served name the longest claim, then the oldest resource, then the uid.
 
     The qualified name of a deployment belongs to it whoever else claims it, so that every deployment can be
     reached, and nobody can take another's requests by serving under its qualified name.
     """
     by_age = sorted(claims, key=_age)
     owner = {claim.qualified_name: claim for claim in reversed(by_age)}
-    for claim in by_age:
-        for name in claim.served_names:
-            owner.setdefault(name, claim)
+    wanted = [
+        (since, name, claim)
+        for claim in by_age
+        for name, since in zip(claim.served_names, claim.since, strict=True)
+    ]
+    for _, name, claim in sorted(wanted, key=lambda item: item[0]):  # among equals, the order of age stays
+        owner.setdefault(name, claim)
     return owner
 
 
@@ -48,6 +74,6 @@ def owned_names(owner: Mapping[str, Claim]) -> dict[str, tuple[str, ...]]:
     return {uid: tuple(owned) for uid, owned in names.items()}
 
 
-def _age(claim: Claim) -> tuple[str, str, str, str, tuple[str, ...]]:
+def _age(claim: Claim) -> tuple[str, str, str, str, tuple[str, ...], tuple[str, ...]]:
     # In a cluster the uid decides; the rest makes the order total for any list.
-    return claim.created, claim.uid, claim.namespace, claim.name, claim.served_names
+    return claim.created, claim.uid, claim.namespace, claim.name, claim.served_names, claim.since

@@ -319,9 +319,9 @@ def _name_accepted(facts: Facts) -> Condition:
             kind,
             FALSE,
             Reason.NAME_TAKEN,
-            f"{facts.taken_name} belongs to the older {owner}; requests for {own} are sent here",
+            f"{facts.taken_name} belongs to {owner}, which claimed it first; here come requests for {own}",
         )
-    return Condition(kind, TRUE, Reason.NAME_ACCEPTED, "no older ModelDeployment claims its names")
+    return Condition(kind, TRUE, Reason.NAME_ACCEPTED, "no other ModelDeployment claimed its names first")
 
 
 def _router_ready(facts: Facts, idle: Problem | None) -> Condition:

@@ -176,7 +176,7 @@ class Reconciler:
         )
 
     def _rival(self, deployment: Mapping[str, Any]) -> tuple[Claim | None, str]:
-        """The older deployment that owns one of its names, and that name."""
+        """The deployment that owns one of its names, and that name."""
         owner = owners(self._store.claims())
         for served in served_names(deployment):
             holder = owner.get(served)

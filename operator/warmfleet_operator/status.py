@@ -9,7 +9,8 @@ from warmfleet_contracts.names import COMPONENT_LABEL, MODEL_DEPLOYMENT_LABEL, W
 from warmfleet_operator.conditions import conditions_of, written
 from warmfleet_operator.observed import Facts
 from warmfleet_operator.rollouts import template_revision
-from warmfleet_operator.served_names import request_names, served_names
+from warmfleet_operator.served_names import name_claims, request_names, served_names
+from warmfleet_operator.times import time_of
 
 GAUGE_SECONDS: Final = 60.0
 """Figures that always move are written no more often than this, unless something else is written anyway."""
@@ -42,6 +43,7 @@ def status_of(facts: Facts) -> dict[str, Any]:
         "desiredReplicas": facts.desired_replicas,
         "readySummary": f"{ready}/{facts.desired_replicas}",
         "servedNames": served_names(facts.deployment),
+        "nameClaims": name_claims(facts.deployment, time_of(facts.now_seconds)),
         "url": facts.url,
         "conditions": written(conditions_of(facts), before, generation, facts.now_seconds),
     }

@@ -17,7 +17,7 @@ from warmfleet_operator.cluster import Listed
 from warmfleet_operator.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD, WATCHED, Kind
 from warmfleet_operator.pods import PodView, pod_view
 from warmfleet_operator.rollouts import UpgradeState, upgrade_state
-from warmfleet_operator.served_names import served_names
+from warmfleet_operator.served_names import claim_of, served_names
 
 REMEMBERED_DELETIONS: Final = 512
 
@@ -215,14 +215,5 @@ class Store:
 
 
 def _claim(body: Mapping[str, Any]) -> Claim | None:
-    metadata = body["metadata"]
-    names = served_names(body)
-    if not all(isinstance(name, str) for name in names):
-        return None
-    return Claim(
-        metadata["namespace"],
-        metadata["name"],
-        metadata["uid"],
-        metadata["creationTimestamp"],
-        tuple(names),
-    )
+    """None where it lists what is no name."""
+    return claim_of(body) if all(isinstance(name, str) for name in served_names(body)) else None

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from warmfleet_contracts.names import HTTP_PORT_NAME
-from warmfleet_contracts.ownership import Claim, owned_names, owners
+from warmfleet_contracts.ownership import Claim, claimed_since, owned_names, owners
 from warmfleet_contracts.worker_tokens import namespace_key, worker_token
 from warmfleet_router.cluster_objects import EndpointSliceObject, ModelDeploymentObject, SliceEndpoint
 from warmfleet_router.discovery import MAX_ENDPOINTS, Discovered, Endpoint
@@ -74,6 +74,12 @@ def _claim(deployment: ModelDeploymentObject) -> Claim:
         uid=metadata.uid,
         created=metadata.creation_timestamp,
         served_names=deployment.served_names,
+        since=claimed_since(
+            deployment.served_names,
+            deployment.recorded_claims,
+            created=metadata.creation_timestamp,
+            generation=metadata.generation,
+        ),
     )
 
 

@@ -21,6 +21,7 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     namespace: str
     uid: str = ""
     creation_timestamp: str = ""
+    generation: int = 0
     labels: dict[str, str] | None = None
 
 
@@ -42,11 +43,21 @@ class _ModelDeploymentSpec(msgspec.Struct, frozen=True, rename="camel", omit_def
     routing: _Routing = _Routing()
 
 
+class _NameClaim(msgspec.Struct, frozen=True):
+    name: str
+    since: str
+
+
+class _ModelDeploymentStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    name_claims: tuple[_NameClaim, ...] = ()
+
+
 class ModelDeploymentObject(msgspec.Struct, frozen=True, omit_defaults=True):
     """A ModelDeployment: which names it claims, and how its workers want to be used."""
 
     metadata: Metadata
     spec: _ModelDeploymentSpec = _ModelDeploymentSpec()
+    status: _ModelDeploymentStatus = _ModelDeploymentStatus()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -57,6 +68,11 @@ class ModelDeploymentObject(msgspec.Struct, frozen=True, omit_defaults=True):
     def served_names(self) -> tuple[str, ...]:
         """Names that it claims: its own where it lists none."""
         return self.spec.model.served_names or (self.metadata.name,)
+
+    @property
+    def recorded_claims(self) -> dict[str, str]:
+        """Since when it claims its names, as the operator has recorded it."""
+        return {claim.name: claim.since for claim in self.status.name_claims}
 
 
 class _TargetReference(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -51,7 +51,7 @@ class EndpointView(msgspec.Struct, frozen=True):
 
     @property
     def served_names(self) -> Sequence[str]:
-        """Model names that this endpoint answers to: the discovered ones, else the worker's own."""
+        """Model names that this endpoint answers to: the discovered ones that it knows, else its own."""
         return served_names(self.endpoint, self.hello)
 
 
@@ -195,8 +195,13 @@ class Fleet:
 
 
 def served_names(endpoint: Endpoint, hello: Hello | None) -> Sequence[str]:
-    """Discovery decides who owns a name; where it says nothing, the worker's own names count."""
-    return endpoint.served_names or (hello.served_names if hello is not None else ())
+    """Discovery decides who owns a name; where it says nothing, the worker's own names count.
+
+    A worker that began before its deployment got a name does not know it, and is not asked by it.
+    """
+    if hello is None or not endpoint.served_names:
+        return endpoint.served_names or (hello.served_names if hello is not None else ())
+    return [name for name in endpoint.served_names if name in hello.served_names]
 
 
 def _nobody_listens() -> None:

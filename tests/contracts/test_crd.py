@@ -315,7 +315,8 @@ def test_the_page_lists_every_rule() -> None:
     page = PAGE.read_text()
     rules = [rule for field in spec_fields() for rule in field.schema.get("x-kubernetes-validations", ())]
 
-    assert all(rule["message"] in page for rule in [*rules, *root_schema()["x-kubernetes-validations"]])
+    assert rules
+    assert all(rule["message"] in page for rule in rules)
 
 
 def test_the_conditions_that_are_named_are_those_that_the_operator_writes() -> None:

@@ -1,22 +1,24 @@
 """Name ownership against a restatement that looks at each name alone."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_contracts.ownership import Claim, owned_names, owners
+from warmfleet_contracts.ownership import NOT_RECORDED, Claim, claimed_since, owned_names, owners
 
 NAMES = st.sampled_from(["chat", "code", "meta-llama/tiny", "team-a/m", "team-b/m"])
+TIMES = st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z", "2026-10-01T00:00:00Z"])
 CLAIMS = st.lists(
     st.builds(
-        Claim,
+        lambda served, **fields: Claim(**fields, served_names=tuple(served), since=tuple(served.values())),
         namespace=st.sampled_from(["team-a", "team-b"]),
         name=st.sampled_from(["m", "n", "o"]),
         uid=st.sampled_from([f"uid-{number}" for number in range(8)]),
-        created=st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z", "2026-10-01T00:00:00Z"]),
-        served_names=st.lists(NAMES, max_size=3, unique=True).map(tuple),
+        created=TIMES,
+        served=st.dictionaries(NAMES, TIMES | st.just(NOT_RECORDED), max_size=3),
     ),
     max_size=6,
     unique_by=(lambda claim: claim.uid, lambda claim: claim.qualified_name),
@@ -25,7 +27,8 @@ CLAIMS = st.lists(
 
 def claim(name, **changes):
     fields = {"namespace": "default", "uid": f"uid-{name}", "created": "2026-01-01T00:00:00Z"}
-    return Claim(**{**fields, "name": name, "served_names": (name,), **changes})
+    fields |= {"name": name, "served_names": (name,), **changes}
+    return Claim(**{"since": (fields["created"],) * len(fields["served_names"]), **fields})
 
 
 @given(CLAIMS)
@@ -37,7 +40,39 @@ def test_every_claimed_name_has_the_owner_that_a_look_at_it_alone_finds(claims):
     for name in wanted:
         own = [claim for claim in claims if claim.qualified_name == name]
         claimants = own or [claim for claim in claims if name in claim.served_names]
-        assert found[name] == min(claimants, key=lambda claim: (claim.created, claim.uid))
+        since = {claim.uid: dict(zip(claim.served_names, claim.since, strict=True)) for claim in claims}
+        assert found[name] == min(
+            claimants,
+            key=lambda claim: ("" if own else since[claim.uid][name], claim.created, claim.uid),
+        )
+
+
+@given(CLAIMS, st.integers(0), NAMES)
+def test_nobody_loses_a_name_to_one_who_adds_it(claims, place, name):
+    """The claims before are recorded; the addition is not, or it is later than all of them."""
+    latest = "2026-11-01T00:00:00Z"
+    claims = [replace(claim, since=tuple(min(time, latest) for time in claim.since)) for claim in claims]
+    if not claims or name in claims[place % len(claims)].served_names:
+        return
+    before = owners(claims)
+    greedy = claims[place % len(claims)]
+    for since in ("2026-12-01T00:00:00Z", NOT_RECORDED):
+        claims[place % len(claims)] = replace(
+            greedy, served_names=(name, *greedy.served_names), since=(since, *greedy.since)
+        )
+        after = owners(claims)
+        kept = {known: owner.uid for known, owner in before.items()}
+        assert kept.items() <= {known: owner.uid for known, owner in after.items()}.items()
+
+
+def test_a_name_is_as_old_as_a_resource_that_was_never_changed_or_as_its_record():
+    def since(names, recorded, generation):
+        return claimed_since(names, recorded, created="2026-01-01T00:00:00Z", generation=generation)
+
+    assert since(["a"], {}, 1) == ("2026-01-01T00:00:00Z",)
+    assert since(["a"], {}, 2) == (NOT_RECORDED,)
+    assert since(["b", "a"], {"a": "2026-03-01T00:00:00Z"}, 2) == (NOT_RECORDED, "2026-03-01T00:00:00Z")
+    assert since(["a"], {"a": "2026-03-01T00:00:00Z"}, 1) == ("2026-03-01T00:00:00Z",)
 
 
 @given(CLAIMS, st.randoms(use_true_random=False))

@@ -36,7 +36,7 @@ from warmfleet_testing.operator_worlds import (
 )
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "conditions.md"
-RIVAL = Claim("other", "older", "uid-older", "2025-01-01T00:00:00Z", ("m",))
+RIVAL = Claim("other", "older", "uid-older", "2025-01-01T00:00:00Z", ("m",), ("2025-01-01T00:00:00Z",))
 WAITED = NO_ROOM_SECONDS + 1
 
 

@@ -14,6 +14,7 @@ from warmfleet_operator.hits import HitRates
 from warmfleet_operator.observed import Facts, Problem
 from warmfleet_operator.pods import ContainerView
 from warmfleet_operator.status import GAUGE_SECONDS, Gauges, status_of, to_write
+from warmfleet_operator.times import time_of
 from warmfleet_testing.operator_worlds import NOW, deployment, figures, pod, serving, workers
 
 LONG_AGO = Gauges(0.0)
@@ -222,6 +223,24 @@ def test_the_names_that_requests_use_are_told_whoever_chose_them() -> None:
 
     assert status_of(serving())["servedNames"] == ["m"]
     assert status_of(serving(deployment=chosen))["servedNames"] == ["a", "b"]
+
+
+def test_a_name_is_claimed_since_it_was_seen_first_and_keeps_that_time() -> None:
+    made = "2026-01-01T00:00:00Z"
+    chosen = deployment(model={"servedNames": ["a", "b"], "source": {}})
+    chosen["metadata"] |= {"creationTimestamp": made, "generation": 1}
+    first = status_of(serving(deployment=chosen))["nameClaims"]
+    chosen["metadata"]["generation"] = 2
+    chosen["spec"]["model"]["servedNames"] = ["c", "a"]
+    chosen["status"] = {"nameClaims": first}
+
+    added = status_of(serving(deployment=chosen, now_seconds=NOW))["nameClaims"]
+    chosen["status"] = {"nameClaims": added}
+    later = status_of(serving(deployment=chosen, now_seconds=NOW + 60))["nameClaims"]
+
+    assert first == [{"name": "a", "since": made}, {"name": "b", "since": made}]
+    assert added == [{"name": "c", "since": time_of(NOW)}, {"name": "a", "since": made}]
+    assert later == added
 
 
 def test_the_first_requests_of_a_model_count() -> None:

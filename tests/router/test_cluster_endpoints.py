@@ -16,18 +16,28 @@ ROOT = bytes(range(32))
 LABEL = "warmfleet.dev/model-deployment"
 
 
-def deployment(name="m", namespace="default", *, uid="", created="2026-01-01T00:00:00Z", **spec):
+def deployment(
+    name="m",
+    namespace="default",
+    *,
+    uid="",
+    created="2026-01-01T00:00:00Z",
+    claims=(),
+    generation=3,
+    **spec,
+):
     """As the API server writes one, with fields that routers do not read."""
     metadata = {
         "name": name,
         "namespace": namespace,
         "uid": uid or f"md-{namespace}-{name}",
         "creationTimestamp": created,
-        "generation": 3,
+        "generation": generation,
         "managedFields": [{"manager": "x"}],
     }
     full = {"model": {"source": {"catalog": {"name": "x"}}}, "replicas": 1, **spec}
-    return msgspec.convert({"metadata": metadata, "spec": full, "status": {}}, ModelDeploymentObject)
+    status = {"nameClaims": [{"name": name, "since": since} for name, since in claims]}
+    return msgspec.convert({"metadata": metadata, "spec": full, "status": status}, ModelDeploymentObject)
 
 
 def pod(uid, address="10.0.0.1", *, name="", kind="Pod", **conditions):
@@ -161,6 +171,23 @@ def test_of_two_deployments_that_claim_a_name_the_older_is_asked_until_it_is_gon
 
     assert both == {"1": ("chat", "default/a"), "2": ("code", "default/b")}
     assert alone == {"2": ("chat", "code", "default/b")}
+
+
+RECORDED = ("own", "2026-01-01T00:00:00Z")
+
+
+@pytest.mark.parametrize("claims", [[RECORDED], [RECORDED, ("chat", "2026-01-03T00:00:00Z")]], ids=len)
+def test_an_older_deployment_that_adds_a_name_takes_it_from_nobody(claims):
+    """Also before the operator has recorded since when it has it."""
+    older = deployment("a", model={"servedNames": ["own", "chat"]}, claims=claims)
+    younger = deployment("b", created="2026-01-02T00:00:00Z", model={"servedNames": ["chat"]}, generation=1)
+    slices = [a_slice(pod("1"), of="a"), a_slice(pod("2"), of="b", name="t")]
+
+    both = {e.uid: e.served_names for e in endpoints_from([older, younger], slices, ROOT)}
+    alone = {e.uid: e.served_names for e in endpoints_from([older], slices, ROOT)}
+
+    assert both == {"1": ("default/a", "own"), "2": ("chat", "default/b")}
+    assert alone == {"1": ("chat", "default/a", "own")}
 
 
 def test_a_slice_of_another_namespace_takes_no_pod_from_an_older_deployment():

@@ -9,7 +9,7 @@ from warmfleet_router.discovery import MAX_ENDPOINTS, Discovered, DiscoveryState
 from warmfleet_router.endpoints import Fleet
 from warmfleet_router.errors import DiscoveryError, StreamUnavailableError
 from warmfleet_testing.router_fixture import running_router
-from warmfleet_testing.stub_worker import running_stubs
+from warmfleet_testing.stub_worker import StubWorker, running_stub, running_stubs
 
 
 def endpoint(number, **changes):
@@ -99,6 +99,7 @@ class Told:
 
 
 async def test_a_change_of_name_owner_or_policy_leaves_the_stream_open(stub, tmp_path):
+    stub.aliases = ("old", "new")
     before = Endpoint(uid="w0", name="a", url=stub.url, token=b"worker-token-planted", served_names=("old",))
     after = replace(before, served_names=("new",), policy="RoundRobin", shared_cache="n/d", deployment="n/d")
     told = Told(Discovered((before,), frozenset({"old"})))
@@ -117,6 +118,7 @@ async def test_a_change_of_name_owner_or_policy_leaves_the_stream_open(stub, tmp
 
 
 async def test_a_known_model_without_a_worker_is_503_and_an_unknown_one_404(stub, tmp_path):
+    stub.served_name = "org/chat"
     endpoint = Endpoint(
         uid="w0", name="a", url=stub.url, token=b"worker-token-planted", served_names=("org/chat",)
     )
@@ -182,7 +184,7 @@ async def test_a_router_of_a_cluster_is_ready_once_it_knows_the_fleet_also_an_em
 
 
 async def test_a_worker_that_said_hello_is_waited_for_until_it_says_whether_it_is_ready(stub, tmp_path):
-    stub.faults.hold_snapshot = True
+    stub.faults.hold_snapshot, stub.served_name = True, "m"
     endpoint = Endpoint(uid="w0", name="a", url=stub.url, token=b"worker-token-planted", served_names=("m",))
     told = Told(Discovered((endpoint,), frozenset({"m"})))
     async with running_router([], tmp_path, discovery=told) as router:
@@ -197,8 +199,31 @@ async def test_a_worker_that_said_hello_is_waited_for_until_it_says_whether_it_i
     assert code == 200
 
 
+async def test_a_worker_that_began_before_its_deployment_got_a_name_is_not_asked_by_it(tmp_path):
+    with running_stub(StubWorker("old", served_name="m")) as old:
+        new = StubWorker("new", served_name="m", aliases=("alias",))
+        endpoints = [Endpoint(uid="old", name="old", url=old.url, served_names=("alias", "m"))]
+        told = Told(Discovered(tuple(endpoints), frozenset({"alias", "m"})))
+        async with running_router([], tmp_path, discovery=told) as router:
+            await router.knows(1)
+            nobody = await router.ask("hello", model="alias")
+            with running_stub(new):
+                endpoints.append(Endpoint(uid="new", name="new", url=new.url, served_names=("alias", "m")))
+                told.queue.put_nowait(Discovered(tuple(endpoints), frozenset({"alias", "m"})))
+                await router.knows(2)
+                for _ in range(6):
+                    assert (await router.ask("hello", model="alias"))[0] == 200
+                asked = {decision.attempts[-1].uid for decision in router.router.decisions.newest(6)}
+                by_both = {view.endpoint.uid for view in router.router.fleet.views("m")}
+
+    assert nobody[0] == 503
+    assert asked == {"new"}
+    assert by_both == {"old", "new"}
+
+
 async def test_each_deployment_has_its_workers_chosen_as_it_asked(tmp_path):
-    with running_stubs(6, prefill_tokens_per_second=2000.0) as stubs:
+    names = ("RoundRobin", "default", "Unheard")
+    with running_stubs(6, prefill_tokens_per_second=2000.0, aliases=names) as stubs:
         asked = ["RoundRobin", "RoundRobin", "", "", "Unheard", "Unheard"]
         endpoints = tuple(
             Endpoint(
@@ -209,7 +234,7 @@ async def test_each_deployment_has_its_workers_chosen_as_it_asked(tmp_path):
         told = Told(Discovered(endpoints, frozenset({"RoundRobin", "default", "Unheard"})))
         async with running_router([], tmp_path, discovery=told, policy="LowestCost") as router:
             await router.knows(6)
-            for model in ("RoundRobin", "default", "Unheard"):
+            for model in names:
                 for _ in range(6):
                     assert (await router.ask("the same words " * 20, model=model))[0] == 200
                     await router.settled(stubs)
@@ -228,6 +253,7 @@ async def test_each_deployment_has_its_workers_chosen_as_it_asked(tmp_path):
 
 
 async def test_the_fleets_view_names_deployment_model_and_hits(stub, tmp_path):
+    stub.served_name = "m"
     endpoint = Endpoint(
         uid="w0", name="a", url=stub.url, token=b"worker-token-planted", served_names=("m",), deployment="n/d"
     )

@@ -181,7 +181,13 @@ def test_a_disk_that_takes_nothing_costs_a_warning(tmp_path):
 
 TEXTS = st.text(max_size=6)
 METADATA = st.builds(
-    Metadata, TEXTS, TEXTS, TEXTS, TEXTS, st.none() | st.dictionaries(TEXTS, TEXTS, max_size=2)
+    Metadata,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    TEXTS,
+    st.integers(0, 1 << 60),
+    st.none() | st.dictionaries(TEXTS, TEXTS, max_size=2),
 )
 
 

@@ -174,49 +174,12 @@ def test_an_unknown_field_is_refused_by_name(kubectl: Kubectl, verb: tuple[str, 
         kubectl(*verb, "-f", "-", manifest=misspelt)
 
 
-NAMED: list[tuple[list[str] | None, list[str] | None, str]] = [
-    (["a", "b"], ["a", "b", "c"], "add"),
-    (["a"], ["b"], "add"),
-    (["a"], None, "add"),
-    (None, ["a"], "add"),
-    ([], ["names-4", "a"], "add"),
-    (["a", "b"], ["b"], ""),
-    (["a", "b"], ["b", "a"], ""),
-    (None, ["names-7"], ""),
-    (["names-8", "b"], None, ""),
-]
-
-
-@pytest.mark.parametrize(("before", "after", "refusal"), NAMED, ids=str)
-def test_a_live_fleet_may_give_up_names_but_not_add_any(
-    kubectl: Kubectl,
-    model_deployments: ModelDeploymentApi,
-    before: list[str] | None,
-    after: list[str] | None,
-    refusal: str,
-) -> None:
-    """A name belongs to the oldest resource that claims it: otherwise an old fleet could take the requests
-    of a younger one by adding its name."""
-    name = f"names-{NAMED.index((before, after, refusal))}"
-    source = MINIMAL["spec"]["model"]
-    model = source if before is None else {**source, "servedNames": before}
-    kubectl("create", "-f", "-", manifest=_named(name, model=model))
-
-    answer = model_deployments.patch(name, {"spec": {"model": {"servedNames": after}}})
-
-    assert answer.accepted != bool(refusal), answer
-    assert (
-        not refusal or "spec.model.servedNames: Forbidden: a live fleet may give up names" in answer.message
-    )
-
-
-def test_everything_else_of_a_live_fleet_can_be_changed(
+def test_everything_of_a_live_fleet_can_be_changed(
     kubectl: Kubectl, model_deployments: ModelDeploymentApi
 ) -> None:
     kubectl("create", "-f", "-", manifest=_named("changed"))
-    full = changed(FULL, lambda manifest: manifest["spec"]["model"].update(servedNames=["changed"]))
 
-    there = model_deployments.patch("changed", {"spec": {**full["spec"], **_replaced(MINIMAL, full)}})
+    there = model_deployments.patch("changed", {"spec": {**FULL["spec"], **_replaced(MINIMAL, FULL)}})
 
     assert there.accepted, there
 

@@ -189,6 +189,44 @@ def test_a_name_belongs_to_the_older_deployment_until_it_goes(
     eventually(lambda: fleet.has("younger", "NameAccepted", "True"))
 
 
+def test_a_live_deployment_gets_a_free_name_at_once_and_waits_for_one_that_is_taken(
+    fleet: ModelNamespace, operator: OperatorProcess
+) -> None:
+    def claims(name: str) -> dict[str, str]:
+        recorded = fleet.get("modeldeployment", name).get("status", {}).get("nameClaims", [])
+        return {claim["name"]: claim["since"] for claim in recorded}
+
+    def serve(name: str, *names: str) -> None:
+        source = {"catalog": {"name": "smollm2-135m-instruct"}}
+        fleet.apply(name, model={"servedNames": list(names), "source": source})
+
+    serve("grows", "first")
+    eventually(lambda: claims("grows"))
+    created = fleet.get("modeldeployment", "grows")["metadata"]["creationTimestamp"]
+    time.sleep(1.1)  # times are whole seconds
+    serve("has-it", "wanted")
+    eventually(lambda: claims("has-it"))
+    time.sleep(1.1)
+
+    serve("grows", "wanted", "free", "first")
+    eventually(lambda: len(claims("grows")) == 3)
+
+    grown = claims("grows")
+    assert grown["first"] == created
+    assert grown["free"] == grown["wanted"] > claims("has-it")["wanted"]
+    taken = eventually(lambda: fleet.has("grows", "NameAccepted", "False", "NameTaken"))
+    assert taken["message"].startswith(f"wanted belongs to {fleet.namespace}/has-it")
+    assert fleet.has("has-it", "NameAccepted", "True")
+    fleet.delete("modeldeployment", "has-it")
+    eventually(lambda: fleet.has("grows", "NameAccepted", "True"))
+    assert claims("grows") == grown
+    # In whatever order they are listed, nothing is left to write.
+    since = time.time()
+    fleet.touch("grows")
+    time.sleep(1.0)
+    assert fleet.writes(since) == []
+
+
 def test_kubectl_waits_for_conditions(fleet: ModelNamespace, operator: OperatorProcess) -> None:
     fleet.apply("waited-for")
 

@@ -129,7 +129,10 @@ async def test_a_deployments_workers_are_found_and_its_names_live_as_long_as_it(
         kvCache={"size": "64Mi", "sharing": "Deployment"},
     )
     fleet.deploy("empty")
-    with pod("u1", NAMESPACE) as one, pod("u2", NAMESPACE) as two:
+    with (
+        pod("u1", NAMESPACE, name="org/smol-chat") as one,
+        pod("u2", NAMESPACE, name="org/smol-chat") as two,
+    ):
         fleet.slice("smol", one, SlicedPod("u2", two.port, (False, False, False)))
         async with routed(fleet, tmp_path) as router:
             await until_ready(router)
@@ -270,7 +273,7 @@ async def test_the_older_of_two_deployments_has_a_name_until_it_is_deleted(fleet
     fleet.deploy("older", "chat")
     await asyncio.sleep(1.1)  # creation is written down in whole seconds
     fleet.deploy("younger", "chat")
-    with pod("u1", NAMESPACE) as one, pod("u2", NAMESPACE) as two:
+    with pod("u1", NAMESPACE, of="older") as one, pod("u2", NAMESPACE, of="younger") as two:
         fleet.slice("older", one)
         fleet.slice("younger", two)
         async with routed(fleet, tmp_path) as router:

@@ -81,8 +81,10 @@ def rolled_out(fleet: Installed, name: str, before: set[str], replicas: int = 2)
 def test_a_rolling_update_costs_no_request(fleet: Installed, undisturbed: Mapping[str, str]) -> None:
     before = uids(fleet)
     with nobody_notices(fleet, undisturbed):
-        patch(fleet, NAME, {"engine": {"maxRunningSequences": 32}})
+        names = {"servedNames": [NAME, "another-name"]}
+        patch(fleet, NAME, {"engine": {"maxRunningSequences": 32}, "model": names})
         rolled_out(fleet, NAME, before)
+        assert text_of(fleet, PROMPTS[0], name="another-name") == undisturbed[PROMPTS[0]]
 
 
 def test_an_upgrade_of_operators_and_routers_costs_no_request_and_no_worker(

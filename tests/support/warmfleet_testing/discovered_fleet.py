@@ -37,11 +37,12 @@ def worker_address() -> Iterator[str]:
 
 @contextmanager
 def pod(
-    uid: str, namespace: str, *, served_name: str = "stub", port: int = 0, **fields: Any
+    uid: str, namespace: str, *, of: str = "smol", name: str = "chat", port: int = 0, **fields: Any
 ) -> Iterator[StubWorker]:
-    """A worker as its pod would be: with the token of its uid."""
+    """A worker as its pod would be: with the token of its uid, and told its deployment's names."""
     token = worker_token(namespace_key(ROOT, namespace), uid).decode()
-    stub = StubWorker(uid=uid, token=token, host=ADDRESS, port=port, served_name=served_name, **fields)
+    aliases = (f"{namespace}/{of}",)
+    stub = StubWorker(uid, name, aliases, token, host=ADDRESS, port=port, **fields)
     with running_stub(stub) as running:
         yield running
 

@@ -83,6 +83,9 @@ updatedReplicas: 3
 desiredReplicas: 3
 readySummary: 2/3
 servedNames: [probe, probe-8b]
+nameClaims:
+  - {name: probe, since: "2026-01-02T03:04:05Z"}
+  - {name: probe-8b, since: "2026-01-02T03:04:06Z"}
 url: http://warmfleet-router.warmfleet.svc:8080/v1
 revision: 5f8c6b7d9
 image: registry.example/worker@sha256:abc

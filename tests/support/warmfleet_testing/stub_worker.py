@@ -86,6 +86,8 @@ class StubWorker:
 
     uid: str
     served_name: str = "stub"
+    aliases: tuple[str, ...] = ()
+    """Further names that it says it serves."""
     token: str = ""
     max_running_sequences: int = 64
     total_blocks: int = 4096
@@ -170,7 +172,7 @@ class StubWorker:
             block_size_tokens=STUB_BLOCK_TOKENS,
             window_tokens=0,
             epoch=self.uid,
-            served_names=[self.served_name],
+            served_names=[self.served_name, *self.aliases],
             tokenizer_digest=self.encoder.tokenizer_digest,
             max_model_length_tokens=self.max_model_length_tokens,
             proof=hello_proof(token, nonce=nonce, uid=self.uid, identity=STUB_IDENTITY) if token else b"",
