@@ -84,10 +84,13 @@ class ImageReplay:
         mount = self._folder(f"{name}-view")
         variables = {**image.environment, **(environment or {})}
         work = self._folder(f"{name}-view-work")
+        hidden = [folder for folder in self._readable if folder.is_relative_to("/tmp")]
+        shown = [f"mkdir -p {mount}{folder} && mount --bind {folder} {mount}{folder}" for folder in hidden]
         script = (
             *_overlay(image.upper, work, mount),
             f"mount -o remount,ro {mount}",
             f"mount -t tmpfs -o mode=1777 tmp {mount}/tmp",
+            *shown,
             f"exec chroot --userspec={uid}:0 --groups= {mount} setpriv --no-new-privs "
             + _with_environment(variables, arguments),
         )
