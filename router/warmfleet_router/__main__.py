@@ -60,15 +60,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def serve(router: Router, server: Server, listener: socket.socket) -> None:
-    """Run until a signal; what is live then may finish within the drain deadline."""
+    """Run until a signal; what is live then may finish within the drain deadline.
+
+    First it lingers: not ready any more, it takes what still comes, and each answer closes its connection.
+    Clients that keep connections so leave them one by one, and none writes into one that is being closed.
+    """
+    loop, settings, door = asyncio.get_running_loop(), router.settings, router.admission.door
+
+    def leave() -> None:
+        server.should_exit = True
 
     def on_signal() -> None:
-        log.info("draining", deadline_seconds=router.settings.drain_seconds)
-        server.force_exit = server.should_exit  # the second one: do not wait for anybody
-        server.should_exit = True
-        router.admission.door.draining = True
+        if door.draining:  # the second one: do not wait for anybody
+            server.force_exit = server.should_exit = True
+            return
+        log.info("draining", linger_seconds=settings.linger_seconds, deadline_seconds=settings.drain_seconds)
+        door.draining = server.connections.closing = True
+        loop.call_later(settings.linger_seconds, leave)
 
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     async with router.running():

@@ -50,7 +50,7 @@ class Admission:
         """Let a request in before its body is read; `body_bytes` is what it declares.
 
         Raises:
-            RequestError: 429 over a bound, 503 while draining.
+            RequestError: 429 over a bound.
         """
         taken = self.door.enter(tenant, body_bytes)
         return Turn(tenant=tenant, on_end=self._end, started=self._now(), taken=taken)

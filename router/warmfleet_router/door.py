@@ -5,7 +5,7 @@ from typing import Final
 from warmfleet_router.drain import retry_after_seconds
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.queue_bounds import Amount, BoundedHold
-from warmfleet_router.refusals import draining_error, overloaded_error, quota_error
+from warmfleet_router.refusals import overloaded_error, quota_error
 from warmfleet_router.tenants import Tenant
 
 REQUEST_EWMA_WEIGHT: Final = 0.05
@@ -17,7 +17,7 @@ class Door:
 
     def __init__(self, bound: Amount, metrics: RouterMetrics) -> None:
         self.draining = False
-        """Set when the router is about to end: what is here may finish, nothing new is taken."""
+        """Set when the router is about to end: it is not ready any more, and serves all that still comes."""
         self._in_flight = BoundedHold(bound)
         self._metrics = metrics
         self._request_seconds = PRIOR_REQUEST_SECONDS
@@ -30,10 +30,8 @@ class Door:
         """Let a request in whose body, declared to have `body_bytes`, has not been read yet.
 
         Raises:
-            RequestError: 429 over a bound, 503 while draining.
+            RequestError: 429 over a bound.
         """
-        if self.draining:
-            raise draining_error()
         mine, limit = self._in_flight.held(tenant.name).requests, tenant.max_in_flight_requests
         if limit is not None and mine >= limit:
             self._metrics.on_overload("tenant_requests", tenant.name)

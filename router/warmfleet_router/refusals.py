@@ -13,11 +13,6 @@ def no_worker_error(model: str, retry_after_seconds: int = RETRY_AFTER_SECONDS) 
     return _failure(text, 503, "no_replica", retry_after_seconds)
 
 
-def draining_error() -> RequestError:
-    """This router is about to end; another one serves."""
-    return _failure("this router is shutting down", 503, "draining", RETRY_AFTER_SECONDS)
-
-
 def broken_stream_error() -> RequestError:
     """The worker died in the middle of a stream."""
     text = "the replica that was answering is gone; the answer is incomplete"

@@ -91,8 +91,10 @@ class RouterSettings:
     """Whether `/metrics` needs no key."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may call from a browser; `*` means all."""
+    linger_seconds: float = 0.0
+    """For how long after SIGTERM it takes what still comes, until the last Service sends elsewhere."""
     drain_seconds: float = 300.0
-    """How long live answers may go on after SIGTERM."""
+    """How long live answers may go on after that."""
     write_seconds: float = 60.0
     """How long one write to a client may take before the client is given up."""
     ring_size: int = 4096
@@ -205,6 +207,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Rout
         operator_token=_operator_token(environment),
         open_metrics=given.open_metrics,
         cors_origins=tuple(given.cors_origin),
+        linger_seconds=given.linger_seconds,
         drain_seconds=given.drain_seconds,
         max_connections=given.max_connections,
         admission=_admission(given),
@@ -347,7 +350,8 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="origin of pages that may call, or * (repeatable)",
     )
-    add("--drain-seconds", type=float, default=300.0, help="time for live answers after SIGTERM")
+    add("--linger-seconds", type=float, default=0.0, help="time after SIGTERM to take what still comes")
+    add("--drain-seconds", type=float, default=300.0, help="time for live answers after that")
     add("--max-connections", type=int, default=MAX_CONNECTIONS, help="open client connections")
     in_flight, held, admission = DEFAULT_IN_FLIGHT, DEFAULT_HELD, AdmissionSettings()
     add("--max-in-flight", type=int, default=in_flight.requests, help="requests at once; more get 429")

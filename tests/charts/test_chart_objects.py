@@ -178,9 +178,8 @@ def test_a_stopping_router_outlives_its_streams():
         "template"
     ]["spec"]
     (item,) = spec["containers"]
-    sleep = item["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert "--drain-seconds=600" in item["args"]
-    assert spec["terminationGracePeriodSeconds"] >= 600 + sleep + 15
+    assert {"--linger-seconds=8", "--drain-seconds=600"} <= set(item["args"])
+    assert spec["terminationGracePeriodSeconds"] >= 8 + 600 + 15
 
 
 def test_keys_are_mounted_as_a_folder_so_that_a_change_arrives():

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -294,7 +294,49 @@ async def test_a_router_process_says_where_it_listens_and_drains_on_sigterm(
     # given: a router as users start it, with a stream in flight
     for stub in stubs:
         stub.event_seconds, stub.events = 0.05, 20
-    arguments = ["-m", "warmfleet_router", "--port", "0", "--router-id", "r"]
+    async with _router_process(stubs, tmp_path) as (process, url):
+        body = await _stream_with_sigterm(url, process)
+
+        # then: the stream ends as if nothing had happened, and so does the process
+        assert body.endswith(b"data: [DONE]\n\n")
+        assert await asyncio.wait_for(process.wait(), 30) == 0
+
+
+async def test_a_router_that_lingers_serves_what_still_comes_and_closes_each_connection_after_it(
+    stubs: list[StubWorker], tmp_path: Path
+) -> None:
+    import aiohttp  # noqa: PLC0415 - only here
+
+    question = {"model": "stub", "prompt": "hello"}
+    async with _router_process(stubs, tmp_path, "--linger-seconds", "5") as (process, url):
+        one = aiohttp.TCPConnector(limit=1)
+        async with aiohttp.ClientSession(url, connector=one) as http:
+
+            async def ask() -> tuple[int, str | None]:
+                async with http.post("/v1/completions", json=question) as response:
+                    await response.read()
+                    return response.status, response.headers.get("connection")
+
+            before = await ask()
+            process.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(4):
+                while (kept := await ask()) == before:
+                    pass
+            anew = await ask()
+            async with http.get("/readyz") as response:
+                ready = response.status
+        assert await asyncio.wait_for(process.wait(), 30) == 0
+
+    assert before == (200, None)
+    assert (kept, anew, ready) == ((200, "close"), (200, "close"), 503)
+
+
+@asynccontextmanager
+async def _router_process(
+    stubs: list[StubWorker], home: Path, *flags: str
+) -> AsyncGenerator[tuple[asyncio.subprocess.Process, str], None]:
+    """A router as users start it, ready; killed at the end if it still runs."""
+    arguments = ["-m", "warmfleet_router", "--port", "0", "--router-id", "r", *flags]
     for stub in stubs:
         arguments += ["--endpoint", f"{stub.uid}={stub.url}"]
     process = await asyncio.create_subprocess_exec(
@@ -302,19 +344,15 @@ async def test_a_router_process_says_where_it_listens_and_drains_on_sigterm(
         *arguments,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-        env={**os.environ, "WARMFLEET_HOME": str(tmp_path), "WARMFLEET_SALT_KEY": "ab" * 32},
+        env={**os.environ, "WARMFLEET_HOME": str(home), "WARMFLEET_SALT_KEY": "ab" * 32},
     )
     try:
         assert process.stdout is not None
-        line = json.loads(await asyncio.wait_for(process.stdout.readline(), 20))
+        line = json.loads(await asyncio.wait_for(process.stdout.readline(), 60))
+        assert line["event"] == "listening"
         url = f"http://{line['host']}:{line['port']}"
         await _until_ready(url)
-        body = await _stream_with_sigterm(url, process)
-
-        # then: the stream ends as if nothing had happened, and so does the process
-        assert line["event"] == "listening"
-        assert body.endswith(b"data: [DONE]\n\n")
-        assert await asyncio.wait_for(process.wait(), 10) == 0
+        yield process, url
     finally:
         if process.returncode is None:
             process.kill()
@@ -324,7 +362,7 @@ async def test_a_router_process_says_where_it_listens_and_drains_on_sigterm(
 async def _until_ready(url: str) -> None:
     import aiohttp  # noqa: PLC0415 - only here
 
-    async with aiohttp.ClientSession() as http, asyncio.timeout(20):
+    async with aiohttp.ClientSession() as http, asyncio.timeout(60):
         while True:
             try:
                 async with http.get(url + "/readyz") as response:

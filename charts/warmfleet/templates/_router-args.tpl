@@ -10,6 +10,7 @@
 - --namespace=all
 {{- end }}
 - --router-id=$(WARMFLEET_POD_UID)
+- --linger-seconds={{ .Values.router.lingerSeconds }}
 - --drain-seconds={{ .Values.router.drainSeconds }}
 {{- with .Values.router.auth }}
 {{- if eq .mode "Keys" }}

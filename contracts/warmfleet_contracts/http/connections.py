@@ -22,6 +22,8 @@ class Connections:
 
     def __init__(self, limit: int = MAX_CONNECTIONS) -> None:
         self.limit = limit
+        self.closing = False
+        """Set before the server ends: every answer that begins from then on closes its connection."""
         self._open: set[Closable] = set()
         self._waiting: dict[Closable, None] = {}
 

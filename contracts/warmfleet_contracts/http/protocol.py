@@ -11,7 +11,7 @@ import uuid
 from typing import Final, cast
 
 import structlog
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from warmfleet_contracts.http.connections import Connections
@@ -80,8 +80,14 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application; when the connection is closed after it, that does not last for ever."""
+
+        async def send_and_close(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+            await send(message)
+
         try:
-            await self._whole_app(scope, receive, send)
+            await self._whole_app(scope, receive, send_and_close if self.open_connections.closing else send)
         finally:
             self.loop.call_soon(self._bound_closing)  # uvicorn closes in the step that is under way
 
