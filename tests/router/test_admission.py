@@ -517,8 +517,14 @@ async def test_a_draining_router_serves_what_it_holds_and_what_still_comes(tmp_p
     assert [answer[0] for answer in answers] == [200] * 4
 
 
+def told(router: RunningRouter, stub: StubWorker) -> tuple[int, int]:
+    """Sequences that run at a worker and tokens that wait there, as the router has heard."""
+    view = router.router.fleet.view(stub.uid)
+    return (view.load.running_sequences, view.load.queued_uncached_tokens) if view else (0, 0)
+
+
 async def test_a_request_waits_for_its_warm_worker_only_while_that_pays(tmp_path: Path) -> None:
-    # given: a prefix that takes 400 ms and lies on a worker that is full for 100 ms more
+    # given: a prefix that takes 400 ms and lies on a worker that is full for 300 ms more
     prefix = [5] * 4000
     settings = AdmissionSettings(patience_seconds=60)  # however slow this machine is
     with running_stubs(2, max_running_sequences=1, prefill_tokens_per_second=10_000) as stubs:
@@ -528,10 +534,10 @@ async def test_a_request_waits_for_its_warm_worker_only_while_that_pays(tmp_path
             cold = next(stub for stub in stubs if not stub.requests)
             for _ in range(30):  # seats are kept for a moment here
                 router.router.leases.seat_times.observe(warm.uid, 0.05)
-            warm.events, warm.event_seconds = 2, 0.05
+            warm.events, warm.event_seconds = 3, 0.1
             await router.is_quiet()
             running = asyncio.create_task(router.ask([*prefix, 2], stream=True))
-            await until(lambda: warm.running == 1)
+            await until(lambda: told(router, warm) == (1, 0))
             status, _, _ = await router.ask([*prefix, 3], headers={"x-request-id": "mine"})
             await running
             _, decision = await router.get("/debug/decisions/mine")

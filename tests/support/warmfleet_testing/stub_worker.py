@@ -329,12 +329,13 @@ class StubWorker:
         try:
             async with self._engine:
                 await asyncio.sleep(uncached_tokens / self.prefill_tokens_per_second)
-            self.publish(stored=[block for block in hashes if block not in self.resident])
         finally:
             self.queued_tokens -= uncached_tokens
             for block_hash in hashes:
                 if (computing := self._computing.pop(block_hash, None)) is not None:
                     computing.set_result(None)
+        # Only now: what the report counts as still to be computed must not hold what it says is stored.
+        self.publish(stored=[block for block in hashes if block not in self.resident])
 
     # Life.
 
