@@ -319,7 +319,7 @@ def _name_accepted(facts: Facts) -> Condition:
             kind,
             FALSE,
             Reason.NAME_TAKEN,
-            f"{facts.taken_name} belongs to {owner}, which claimed it first; here come requests for {own}",
+            f"{facts.taken_name} belongs to {owner}, which claimed it first; requests for {own} come here",
         )
     return Condition(kind, TRUE, Reason.NAME_ACCEPTED, "no other ModelDeployment claimed its names first")
 

@@ -189,7 +189,7 @@ def unknown_to_routers(facts: Facts) -> bool:
     """Whether a worker is ready and some router that was asked does not know it as ready."""
     fleet = facts.fleet
     ready = [pod.uid for pod in facts.pods if pod.live and pod.ready and not pod.job]
-    return any(not fleet.ready_in([uid]) or len(fleet.ready_in([uid])) < fleet.answering for uid in ready)
+    return any(len(fleet.ready_in([uid])) < max(fleet.answering, 1) for uid in ready)
 
 
 def wanted_by(deployment: Mapping[str, Any], settings: OperatorSettings) -> Wanted:

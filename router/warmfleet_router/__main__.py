@@ -65,17 +65,17 @@ async def serve(router: Router, server: Server, listener: socket.socket) -> None
     First it lingers: not ready any more, it takes what still comes, and each answer closes its connection.
     Clients that keep connections so leave them one by one, and none writes into one that is being closed.
     """
-    loop, settings, door = asyncio.get_running_loop(), router.settings, router.admission.door
+    loop, settings, inspection = asyncio.get_running_loop(), router.settings, router.inspection
 
     def leave() -> None:
         server.should_exit = True
 
     def on_signal() -> None:
-        if door.draining:  # the second one: do not wait for anybody
+        if inspection.draining:  # the second one: do not wait for anybody
             server.force_exit = server.should_exit = True
             return
         log.info("draining", linger_seconds=settings.linger_seconds, deadline_seconds=settings.drain_seconds)
-        door.draining = server.connections.closing = True
+        inspection.draining = server.connections.closing = True
         loop.call_later(settings.linger_seconds, leave)
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -69,6 +69,7 @@ class Router:
     encoders: Encoders
     decisions: DecisionRing
     metrics: RouterMetrics
+    inspection: Inspection
     app: ASGIApp
 
     @contextlib.asynccontextmanager
@@ -232,5 +233,6 @@ def build_router(
         encoders=encoders,
         decisions=decisions,
         metrics=metrics,
+        inspection=inspection,
         app=CrossOrigin(edge, settings.cors_origins) if settings.cors_origins else edge,
     )

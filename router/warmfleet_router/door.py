@@ -16,8 +16,6 @@ class Door:
     """Counts what is in flight, held or at a worker, in total and by tenant."""
 
     def __init__(self, bound: Amount, metrics: RouterMetrics) -> None:
-        self.draining = False
-        """Set when the router is about to end: it is not ready any more, and serves all that still comes."""
         self._in_flight = BoundedHold(bound)
         self._metrics = metrics
         self._request_seconds = PRIOR_REQUEST_SECONDS

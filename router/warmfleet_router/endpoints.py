@@ -101,7 +101,7 @@ class Fleet:
         return [
             self._view(stream)
             for stream in self._streams.values()
-            if model is None or model in served_names(stream.endpoint, stream.hello)
+            if model is None or serves(stream.endpoint, stream.hello, model)
         ]
 
     def view(self, uid: str) -> EndpointView | None:
@@ -194,14 +194,20 @@ class Fleet:
         )
 
 
-def served_names(endpoint: Endpoint, hello: Hello | None) -> Sequence[str]:
+def serves(endpoint: Endpoint, hello: Hello | None, name: str) -> bool:
     """Discovery decides who owns a name; where it says nothing, the worker's own names count.
 
     A worker that began before its deployment got a name does not know it, and is not asked by it.
     """
-    if hello is None or not endpoint.served_names:
-        return endpoint.served_names or (hello.served_names if hello is not None else ())
-    return [name for name in endpoint.served_names if name in hello.served_names]
+    if hello is None:
+        return name in endpoint.served_names
+    return name in hello.served_names and (not endpoint.served_names or name in endpoint.served_names)
+
+
+def served_names(endpoint: Endpoint, hello: Hello | None) -> list[str]:
+    """All names that it `serves`, in the order of who lists them."""
+    listed = endpoint.served_names or (hello.served_names if hello is not None else ())
+    return [name for name in listed if serves(endpoint, hello, name)]
 
 
 def _nobody_listens() -> None:

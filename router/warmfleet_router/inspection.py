@@ -57,6 +57,8 @@ class Inspection:
         self._metrics = metrics
         self._settings = settings
         self._keys = keys
+        self.draining = False
+        """Set when the router is about to end: it is not ready any more, and serves what still comes."""
         self._started_seconds = int(time.time())
         self._warmed_up = False
         self._known_since: float | None = None
@@ -166,7 +168,7 @@ class Inspection:
         return _json(decision.as_json())
 
     def _unready_reason(self) -> str:
-        if self._admission.door.draining:
+        if self.draining:
             return "draining"
         state = self._discovery.state
         if not state.is_known:

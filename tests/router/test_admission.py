@@ -508,7 +508,7 @@ async def test_a_draining_router_serves_what_it_holds_and_what_still_comes(tmp_p
         async with running_router([stub], tmp_path) as router:
             waiting = [asyncio.create_task(router.ask("hi", stream=True)) for _ in range(3)]
             await until(lambda: held(router).requests == 2)
-            router.router.admission.door.draining = True
+            router.router.inspection.draining = True
             late = asyncio.create_task(router.ask("hi"))
             ready, _ = await router.get("/readyz")
             answers = await asyncio.gather(*waiting, late)

@@ -37,6 +37,17 @@ _STATUS_LINES: Final = {
 _log = structlog.get_logger("warmfleet.http")
 
 
+def _closing(send: Send) -> Send:
+    """`send` for an answer that is the last on its connection."""
+
+    async def send_and_close(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+        await send(message)
+
+    return send_and_close
+
+
 class BoundedHeadProtocol(HttpToolsProtocol):
     """One connection. A head that is too large, too slow or no HTTP at all ends it, with an answer."""
 
@@ -80,14 +91,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application; when the connection is closed after it, that does not last for ever."""
-
-        async def send_and_close(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
-            await send(message)
-
         try:
-            await self._whole_app(scope, receive, send_and_close if self.open_connections.closing else send)
+            await self._whole_app(scope, receive, _closing(send) if self.open_connections.closing else send)
         finally:
             self.loop.call_soon(self._bound_closing)  # uvicorn closes in the step that is under way
 

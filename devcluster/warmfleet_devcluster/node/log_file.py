@@ -119,11 +119,10 @@ def rotated(path: Path) -> Path:
 
 
 def read_entries(path: Path) -> Iterator[bytes]:
-    """Every entry that is kept, oldest first, with its line end."""
-    for part in (rotated(path), path):
-        if part.exists():
-            with part.open("rb") as file:
-                yield from file
+    """Every whole entry that is kept, oldest first, with its line end; none without a log."""
+    if path.exists():
+        with LogReader(path) as log:
+            yield from log.read()
 
 
 def present(entry: bytes, options: LogOptions) -> bytes:

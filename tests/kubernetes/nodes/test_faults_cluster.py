@@ -13,7 +13,7 @@ import pytest
 
 from warmfleet_testing.cluster import eventually
 from warmfleet_testing.fault_table import losses
-from warmfleet_testing.installed import Installed, chat_request, tiny_deployment
+from warmfleet_testing.installed import Installed, chat_request, is_ready, tiny_deployment
 from warmfleet_testing.plain_http import NO_TLS
 from warmfleet_testing.pod_faults import kill_program, program_of
 from warmfleet_testing.steady_load import OpenStream, SteadyLoad, steady_load
@@ -40,11 +40,6 @@ def whole_again(fleet: Installed) -> Iterator[None]:
     eventually(
         lambda: [pod["metadata"]["name"] for pod in fleet.pods(NAME) if not is_ready(pod)], [], seconds=60
     )
-
-
-def is_ready(pod: Mapping[str, Any]) -> bool:
-    conditions = pod["status"].get("conditions", [])
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
 def restarts(pod: Mapping[str, Any]) -> int:

@@ -14,7 +14,7 @@ import pytest
 
 from warmfleet_testing.api_client import api_client
 from warmfleet_testing.cluster import eventually
-from warmfleet_testing.installed import Installed, tiny_deployment
+from warmfleet_testing.installed import Installed, is_ready, tiny_deployment
 from warmfleet_testing.pod_processes import kill_process_of
 from warmfleet_testing.steady_load import OpenStream, SteadyLoad, steady_load
 
@@ -275,11 +275,7 @@ def test_an_upgrade_of_the_worker_image_rolls_one_deployment_at_a_time(
 
 def ready_pods(models: Installed, name: str) -> int:
     """Pods that are ready and stay."""
-    return sum(
-        "deletionTimestamp" not in pod["metadata"]
-        and any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
-        for pod in models.pods(name)
-    )
+    return sum(is_ready(pod) for pod in models.pods(name))
 
 
 def restarts(models: Installed, pod: str, namespace: str = "") -> int:

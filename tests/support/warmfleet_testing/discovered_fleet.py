@@ -42,7 +42,9 @@ def pod(
     """A worker as its pod would be: with the token of its uid, and told its deployment's names."""
     token = worker_token(namespace_key(ROOT, namespace), uid).decode()
     aliases = (f"{namespace}/{of}",)
-    stub = StubWorker(uid, name, aliases, token, host=ADDRESS, port=port, **fields)
+    stub = StubWorker(
+        uid=uid, served_name=name, aliases=aliases, token=token, host=ADDRESS, port=port, **fields
+    )
     with running_stub(stub) as running:
         yield running
 

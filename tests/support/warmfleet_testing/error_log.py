@@ -1,4 +1,4 @@
-"""What a process writes to stderr, to be read while it goes on writing."""
+"""What a process logs, to be read while it goes on writing."""
 
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +18,12 @@ def error_log() -> Iterator[tuple[IO[str], IO[str]]]:
         yield written, read
 
 
-def whole_lines(log: IO[str]) -> list[str]:
+def lines_so_far(log: IO[str]) -> list[str]:
     """What was written so far, without a line that is being written."""
     log.seek(0)
-    return log.read().rpartition("\n")[0].splitlines()
+    return whole_lines(log.read())
+
+
+def whole_lines(text: str) -> list[str]:
+    """The lines of `text` but the last, if that has no end yet."""
+    return text.rpartition("\n")[0].splitlines()

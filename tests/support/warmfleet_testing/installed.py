@@ -113,14 +113,14 @@ class Installed:
     def wait_routed(self, name: str) -> None:
         """Until every router counts all ready workers of it as ready.
 
-        Conditions promise one router that knows one worker, and the Service sends to any router.
+        Conditions promise that every router knows one worker; the balance of a test may need all of them.
         """
         eventually(lambda: self._strangers_to(name), [])
 
     def _strangers_to(self, name: str) -> list[str]:
         """Ready routers that do not know all ready workers of a ModelDeployment."""
-        workers = {pod["metadata"]["uid"] for pod in self.pods(name) if _is_ready(pod)}
-        routers = [pod for pod in self.release_pods("router") if _is_ready(pod)]
+        workers = {pod["metadata"]["uid"] for pod in self.pods(name) if is_ready(pod)}
+        routers = [pod for pod in self.release_pods("router") if is_ready(pod)]
         return [pod["metadata"]["name"] for pod in routers if not workers <= self.epochs_in(pod).keys()]
 
     def epochs_in(self, router: Mapping[str, Any]) -> dict[str, str]:
@@ -237,7 +237,7 @@ def installed_chart(cluster: DevCluster, values: Mapping[str, Any] = QUICK_VALUE
             cluster.helm("uninstall", RELEASE, "--namespace", RELEASE_NAMESPACE)
 
 
-def _is_ready(pod: Mapping[str, Any]) -> bool:
+def is_ready(pod: Mapping[str, Any]) -> bool:
     """Whether a pod is ready and stays."""
     conditions = pod["status"].get("conditions", [])
     is_ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import httpx
 
 from warmfleet_contracts.keys import encode_key_file
+from warmfleet_testing.error_log import whole_lines
 from warmfleet_testing.plain_http import NO_TLS
 from warmfleet_testing.planted_keys import PlantedKeys
 from warmfleet_testing.whole_fleet import wait_for
@@ -37,7 +38,7 @@ class KeyedFleet:
 
     def requests(self) -> list[dict[str, Any]]:
         """The router's log lines of finished requests, without probes."""
-        lines = self.log_path.read_text().rpartition("\n")[0].splitlines()  # the last may be half written
+        lines = whole_lines(self.log_path.read_text())
         entries = [json.loads(line) for line in lines if line.startswith("{")]
         return [entry for entry in entries if entry["event"] == "request finished"]
 

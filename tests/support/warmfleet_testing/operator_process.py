@@ -13,6 +13,7 @@ from typing import Any, Final
 import httpx
 
 from warmfleet_testing.control_plane import ControlPlane
+from warmfleet_testing.error_log import whole_lines
 
 START_SECONDS: Final = 30
 USER_AGENT: Final = "warmfleet-operator"
@@ -33,8 +34,7 @@ class OperatorProcess:
 
     def log(self) -> list[dict[str, Any]]:
         """Its log lines so far."""
-        whole = self.log_path.read_text().rpartition("\n")[0]  # the last line may be half written
-        return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
+        return [json.loads(line) for line in whole_lines(self.log_path.read_text()) if line.startswith("{")]
 
     def get(self, path: str) -> httpx.Response:
         """One of the probes."""

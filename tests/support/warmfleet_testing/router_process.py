@@ -13,7 +13,7 @@ from typing import IO, Any, Final
 
 import httpx
 
-from warmfleet_testing.error_log import error_log, whole_lines
+from warmfleet_testing.error_log import error_log, lines_so_far
 from warmfleet_testing.plain_http import NO_TLS
 from warmfleet_testing.process_limits import Limits, under
 from warmfleet_testing.worker_process import WorkerProcess
@@ -38,7 +38,7 @@ class RouterProcess:
         return self.errors.read()
 
     def log_lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in whole_lines(self.errors) if line.startswith("{")]
+        return [json.loads(line) for line in lines_so_far(self.errors) if line.startswith("{")]
 
 
 @contextmanager

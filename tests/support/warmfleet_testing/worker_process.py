@@ -14,7 +14,7 @@ from typing import IO, Any, Final
 import httpx
 import torch
 
-from warmfleet_testing.error_log import error_log, whole_lines
+from warmfleet_testing.error_log import error_log, lines_so_far
 from warmfleet_testing.plain_http import NO_TLS
 from warmfleet_testing.tiny_models import tiny_model_folder
 from warmfleet_testing.tiny_tokenizer import CHATML_TEMPLATE, TINY_CONTROL_TOKENS, tiny_tokenizer
@@ -80,7 +80,7 @@ class WorkerProcess:
 
     def log_lines(self) -> list[dict[str, Any]]:
         """What the worker logged so far; lines of other programs' making are left out."""
-        return [json.loads(line) for line in whole_lines(self.errors) if line.startswith("{")]
+        return [json.loads(line) for line in lines_so_far(self.errors) if line.startswith("{")]
 
     def wait_for_log(self, event: str, timeout_seconds: float = 30, **fields: object) -> dict[str, Any]:
         """The first log line with this event and these fields."""
