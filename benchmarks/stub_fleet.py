@@ -31,8 +31,6 @@ from warmfleet_contracts.blocks import (
     block_root,
     cacheable_tokens,
 )
-from warmfleet_contracts.home import warmfleet_home
-from warmfleet_contracts.http.listener import announce, bind
 from warmfleet_contracts.kv_events import (
     BUSY_HEARTBEAT_SECONDS,
     COALESCE_SECONDS,
@@ -59,6 +57,8 @@ from warmfleet_contracts.worker_api import (
     TOKENIZER_PATH,
     PromptAssets,
 )
+from warmfleet_runtime.home import warmfleet_home
+from warmfleet_runtime.http.listener import announce, bind
 from warmfleet_worker.model.assets import load_prompt_assets
 from warmfleet_worker.model.catalog import catalog_model_path
 

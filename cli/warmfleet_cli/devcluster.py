@@ -9,12 +9,12 @@ import typer
 
 from warmfleet_cli.errors import EXIT_CODES_HELP, CliError, ExitCode
 from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json, print_table
-from warmfleet_contracts.home import warmfleet_home
-from warmfleet_contracts.process_identity import is_alive
 from warmfleet_devcluster.binaries import KUBERNETES_VERSION, find_binaries
 from warmfleet_devcluster.running import start_supervisor, stop_devcluster
 from warmfleet_devcluster.settings import CONTEXT, DevclusterSettings
 from warmfleet_devcluster.state import DevclusterState, StateFolder
+from warmfleet_runtime.home import warmfleet_home
+from warmfleet_runtime.process_identity import is_alive
 
 _QUOTED_BYTES: Final = 16 * 1024 * 1024
 

@@ -11,8 +11,8 @@ from warmfleet_cli.local.state import FleetState, RunFolder, choose_fleet
 from warmfleet_cli.local.supervisor import STOP_AT_ONCE_SIGNAL
 from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json
 from warmfleet_cli.status import FleetName
-from warmfleet_contracts.home import warmfleet_home
-from warmfleet_contracts.process_identity import is_alive, send_signal
+from warmfleet_runtime.home import warmfleet_home
+from warmfleet_runtime.process_identity import is_alive, send_signal
 
 _POLL_SECONDS: Final = 0.1
 _MARGIN_SECONDS: Final = 60.0

@@ -9,8 +9,8 @@ import typer
 
 from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.local.state import choose_fleet
-from warmfleet_contracts.home import warmfleet_home
 from warmfleet_contracts.names import API_KEY_VARIABLE, LOCAL_HOST, ROUTER_PORT
+from warmfleet_runtime.home import warmfleet_home
 
 Url = Annotated[
     str | None,

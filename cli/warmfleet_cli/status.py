@@ -12,8 +12,8 @@ from warmfleet_cli.local.observe import ProcessReport, observe
 from warmfleet_cli.local.state import FleetState, RunFolder, known_fleets
 from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json, print_table
 from warmfleet_cli.router_client import ApiKey
-from warmfleet_contracts.home import warmfleet_home
 from warmfleet_contracts.names import API_KEY_VARIABLE
+from warmfleet_runtime.home import warmfleet_home
 
 FleetName = Annotated[
     str | None, typer.Option("--name", help="Fleet, by metadata.name. Default: the one that runs.")

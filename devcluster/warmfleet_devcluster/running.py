@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-from warmfleet_contracts.process_identity import is_alive, send_signal
 from warmfleet_devcluster.errors import (
     AlreadyRunningError,
     BinariesMissingError,
@@ -24,6 +23,7 @@ from warmfleet_devcluster.errors import (
 from warmfleet_devcluster.news import Failure, Progress, Ready
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import StateFolder
+from warmfleet_runtime.process_identity import is_alive, send_signal
 
 _STOP_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.05

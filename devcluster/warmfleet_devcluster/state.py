@@ -14,8 +14,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from warmfleet_contracts.process_identity import ProcessIdentity, is_alive, send_signal
 from warmfleet_devcluster.errors import AlreadyRunningError, DevclusterError
+from warmfleet_runtime.process_identity import ProcessIdentity, is_alive, send_signal
 
 STATE_VERSION: Final = 1
 _MAX_STATE_BYTES: Final = 1024 * 1024

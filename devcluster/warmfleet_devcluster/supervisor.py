@@ -16,13 +16,13 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from warmfleet_contracts.process_identity import identify
 from warmfleet_devcluster.addresses import node_name
 from warmfleet_devcluster.cluster import Cluster, ended_early
 from warmfleet_devcluster.errors import DevclusterError
 from warmfleet_devcluster.news import Failure, News, Progress, Ready
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import DevclusterState, StateFolder
+from warmfleet_runtime.process_identity import identify
 
 MAX_SETTINGS_BYTES: Final = 65536
 

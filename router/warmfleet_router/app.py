@@ -11,9 +11,6 @@ import structlog
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from warmfleet_contracts.http.app import openai_app
-from warmfleet_contracts.http.document import document_route
-from warmfleet_contracts.http.edge import Edge
 from warmfleet_contracts.openai import RequestError
 from warmfleet_contracts.worker_api import DECISION_HEADER
 from warmfleet_router.admission import Admission
@@ -41,6 +38,9 @@ from warmfleet_router.speed import SpeedJudge
 from warmfleet_router.token_endpoints import TokenEndpoints
 from warmfleet_router.tokenization import Encoders
 from warmfleet_router.upstream import Upstream
+from warmfleet_runtime.http.app import openai_app
+from warmfleet_runtime.http.document import document_route
+from warmfleet_runtime.http.edge import Edge
 
 _log = structlog.get_logger("warmfleet.router")
 

@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from warmfleet_contracts.blocks import tenant_salt
-from warmfleet_contracts.http.body import decode_body, read_body
 from warmfleet_contracts.openai import (
     MAX_BODY_BYTES,
     ChatRequest,
@@ -33,6 +32,7 @@ from warmfleet_router.settings import RouterSettings
 from warmfleet_router.tenants import Tenant, cache_group, require_model, tenant_of
 from warmfleet_router.tokenization import Encoders
 from warmfleet_router.turn import Turn
+from warmfleet_runtime.http.body import decode_body, read_body
 
 UNDECLARED_BODY_BYTES: Final = 64 * 1024
 """What a body without a declared length counts for until it has been read."""

@@ -12,9 +12,6 @@ from typing import Any, Final
 import msgspec
 
 from warmfleet_contracts.errors import KeyFileError, WarmfleetError
-from warmfleet_contracts.home import warmfleet_home
-from warmfleet_contracts.http.connections import MAX_CONNECTIONS
-from warmfleet_contracts.http.listener import is_loopback
 from warmfleet_contracts.keys import KeyFile, parse_key_file
 from warmfleet_contracts.names import (
     OPERATOR_TOKEN_VARIABLE,
@@ -39,6 +36,9 @@ from warmfleet_router.queue_bounds import (
 from warmfleet_router.retry_budget import RetryBudgetSettings
 from warmfleet_router.scorers import POLICIES
 from warmfleet_router.silence import SilenceSettings
+from warmfleet_runtime.home import warmfleet_home
+from warmfleet_runtime.http.connections import MAX_CONNECTIONS
+from warmfleet_runtime.http.listener import is_loopback
 
 MAX_ENDPOINTS_FILE_BYTES: Final = 4 * 1024 * 1024
 _BOUNDS: Final = (

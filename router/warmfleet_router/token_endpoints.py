@@ -6,7 +6,6 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from warmfleet_contracts.http.body import decode_body, read_body
 from warmfleet_contracts.openai import (
     DetokenizeRequest,
     TokenizeRequest,
@@ -22,6 +21,7 @@ from warmfleet_router.proxy import MAX_TRIES
 from warmfleet_router.refusals import no_worker_error
 from warmfleet_router.tenants import require_model, tenant_of
 from warmfleet_router.upstream import Upstream, UpstreamError
+from warmfleet_runtime.http.body import decode_body, read_body
 
 WAIT_SECONDS: Final = 30.0
 

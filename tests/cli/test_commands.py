@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 from warmfleet_cli.__main__ import app
 from warmfleet_cli.errors import ExitCode
 from warmfleet_cli.local.state import FleetState, ProcessState, RunFolder
-from warmfleet_contracts.process_identity import ProcessIdentity, identify
+from warmfleet_runtime.process_identity import ProcessIdentity, identify
 from warmfleet_testing.local_fleet import NAME, pids, running, start, stub_plan, wait_for_fleet
 from warmfleet_testing.ports import free_port_range
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from warmfleet_contracts.process_identity import ProcessIdentity, identify
 from warmfleet_devcluster.addons.provisioner import released_volumes, wanted_volumes
 from warmfleet_devcluster.errors import AlreadyRunningError, DevclusterError, NotPermittedError
 from warmfleet_devcluster.running import start_supervisor, stop_devcluster
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import ComponentState, DevclusterState, StateFolder
+from warmfleet_runtime.process_identity import ProcessIdentity, identify
 
 NOBODY = ProcessIdentity(2**22 + 1, "gone")
 

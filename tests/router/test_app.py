@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from warmfleet_contracts.http.app import SERVED_PATHS
 from warmfleet_router.settings import parse_settings, read_endpoints
+from warmfleet_runtime.http.app import SERVED_PATHS
 from warmfleet_testing.router_fixture import RunningRouter, running_router
 from warmfleet_testing.stub_worker import StubWorker, running_stub
 

@@ -66,7 +66,7 @@ async def test_nothing_is_kept_for_a_client_that_stands_still(
     stub: StubWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given an answer of 64 MiB, and a client that takes nothing of it and stays
-    monkeypatch.setattr("warmfleet_contracts.http.protocol.CLOSING_SECONDS", 0.5)
+    monkeypatch.setattr("warmfleet_runtime.http.protocol.CLOSING_SECONDS", 0.5)
     stub.events, stub.event_padding_bytes = 1024, 65_536
     async with running_router([stub], tmp_path, write_seconds=0.5) as router:
         with socket.socket() as connection:
@@ -96,7 +96,7 @@ async def test_slow_requests_crowd_out_each_other_and_nobody_else(
     stub: StubWorker, tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given a router with room for 40 connections, and 100 that send a byte now and then
-    monkeypatch.setattr("warmfleet_contracts.http.body.SLOW_START_SECONDS", 1.0)
+    monkeypatch.setattr("warmfleet_runtime.http.body.SLOW_START_SECONDS", 1.0)
     whole = request()
     start = whole[:40] if part == "head" else whole[:-5]
     limit = 40 if part == "head" else 200

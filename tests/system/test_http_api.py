@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from warmfleet_contracts.http.app import SERVED_PATHS
 from warmfleet_contracts.openai.chat import chat_request
 from warmfleet_contracts.openai.completion import completion_request
 from warmfleet_contracts.openai.served_fields import UNSUPPORTED
 from warmfleet_contracts.openapi.requests import traced
+from warmfleet_runtime.http.app import SERVED_PATHS
 from warmfleet_testing.router_process import RouterProcess, router_process
 from warmfleet_testing.worker_process import WorkerProcess, running_worker, tiny_served_model
 

@@ -19,8 +19,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from warmfleet_contracts.errors import ModelError
-from warmfleet_contracts.home import warmfleet_home
 from warmfleet_contracts.prompts import ChatMessage, PromptEncoder
+from warmfleet_runtime.home import warmfleet_home
 from warmfleet_testing.catalog_model import CATALOG_MODEL_NAME, pulled_catalog_model
 from warmfleet_testing.process_limits import under
 from warmfleet_testing.tiny_gguf import build_model_wheel, tiny_llama, write_tiny_gguf

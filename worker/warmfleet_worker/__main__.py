@@ -15,12 +15,12 @@ import msgspec
 import structlog
 
 from warmfleet_contracts.errors import WarmfleetError
-from warmfleet_contracts.http.descriptors import connections_that_fit
-from warmfleet_contracts.http.listener import listen
-from warmfleet_contracts.http.logs import configure_logs
-from warmfleet_contracts.http.server import Server
-from warmfleet_contracts.memory import return_freed_memory
 from warmfleet_contracts.prompts import PromptEncoder
+from warmfleet_runtime.http.descriptors import connections_that_fit
+from warmfleet_runtime.http.listener import listen
+from warmfleet_runtime.http.server import Server
+from warmfleet_runtime.logs import configure_logs
+from warmfleet_runtime.memory import return_freed_memory
 from warmfleet_worker.engine_client import ENGINE_MODULE, ProcessEngine
 from warmfleet_worker.last_words import leave_message
 from warmfleet_worker.metrics import WorkerMetrics

@@ -10,7 +10,7 @@ import torch
 
 from warmfleet_cli.bench.processes import BenchError
 from warmfleet_cli.errors import ExitCode
-from warmfleet_contracts.home import warmfleet_home
+from warmfleet_runtime.home import warmfleet_home
 from warmfleet_worker.kv_cache.layout import KvShape
 from warmfleet_worker.model.catalog import catalog_model_path
 from warmfleet_worker.model.config import load_model_config

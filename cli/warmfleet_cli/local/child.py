@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from warmfleet_cli.local.log_file import LogFile
-from warmfleet_contracts.process_identity import ProcessIdentity, identify
+from warmfleet_runtime.process_identity import ProcessIdentity, identify
 
 _LAUNCHER: Final = str(Path(__file__).with_name("launcher.py"))
 _READ_BYTES: Final = 65536

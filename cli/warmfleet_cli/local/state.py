@@ -10,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from warmfleet_cli.errors import CliError, ExitCode
-from warmfleet_contracts.process_identity import ProcessIdentity, is_alive
+from warmfleet_runtime.process_identity import ProcessIdentity, is_alive
 
 STATE_VERSION: Final = 1
 _MAX_STATE_BYTES: Final = 1024 * 1024

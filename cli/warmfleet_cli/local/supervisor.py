@@ -27,7 +27,7 @@ from warmfleet_cli.local.state import (
     unwritable,
 )
 from warmfleet_contracts.names import API_KEY_VARIABLE, SALT_KEY_VARIABLE, WORKER_TOKEN_VARIABLE
-from warmfleet_contracts.process_identity import ProcessIdentity, identify
+from warmfleet_runtime.process_identity import ProcessIdentity, identify
 
 _READY_POLL_SECONDS: Final = 0.1
 _PROBE_TIMEOUT_SECONDS: Final = 5.0

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import jsonschema_rs
 import pytest
 
-from warmfleet_contracts.http.app import SERVED_PATHS
 from warmfleet_contracts.openai.chat import chat_request
 from warmfleet_contracts.openai.served_fields import NO_EFFECT
 from warmfleet_contracts.openapi import openapi_document
 from warmfleet_contracts.openapi.requests import traced
 from warmfleet_router.app import build_router
 from warmfleet_router.settings import RouterSettings
+from warmfleet_runtime.http.app import SERVED_PATHS
 from warmfleet_worker.server.app import build_app
 
 PUBLISHED = Path(__file__).parents[3] / "docs/reference/openapi.json"

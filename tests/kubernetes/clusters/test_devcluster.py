@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from warmfleet_contracts.process_identity import ProcessIdentity, is_alive
 from warmfleet_devcluster.state import DevclusterState, StateFolder
+from warmfleet_runtime.process_identity import ProcessIdentity, is_alive
 from warmfleet_testing.cluster import eventually
 from warmfleet_testing.control_plane import running_control_plane
 from warmfleet_testing.leftovers import machine, processes_that_name

@@ -15,9 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from warmfleet_contracts.home import warmfleet_home
-from warmfleet_contracts.process_identity import is_alive
 from warmfleet_devcluster.state import StateFolder
+from warmfleet_runtime.home import warmfleet_home
+from warmfleet_runtime.process_identity import is_alive
 from warmfleet_testing.catalog_model import CATALOG_MODEL_NAME, pulled_catalog_model
 from warmfleet_testing.installed import chat_request
 from warmfleet_testing.leftovers import machine, processes_that_name

@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from warmfleet_contracts.home import warmfleet_home
+from warmfleet_runtime.home import warmfleet_home
 from warmfleet_worker.model.catalog import catalog_model_path
 
 CATALOG_MODEL_NAME: Final = "smollm2-135m-instruct"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from warmfleet_contracts.process_identity import ProcessIdentity
+from warmfleet_runtime.process_identity import ProcessIdentity
 from warmfleet_testing.control_plane import ControlPlane, KubectlError, running_control_plane
 
 _FORWARD_SECONDS: Final = 30.0

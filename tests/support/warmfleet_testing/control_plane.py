@@ -11,11 +11,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from warmfleet_contracts.home import warmfleet_home
 from warmfleet_devcluster.binaries import Binaries, find_binaries
 from warmfleet_devcluster.running import start_supervisor
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import StateFolder
+from warmfleet_runtime.home import warmfleet_home
 
 _KUBECTL_SECONDS: Final = 120
 _STOP_SECONDS: Final = 60

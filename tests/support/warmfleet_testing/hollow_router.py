@@ -15,10 +15,10 @@ from typing import Any, Final
 from aiohttp import web
 from pyroute2 import IPRoute
 
-from warmfleet_contracts.http.listener import listen
 from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL, ROUTER_PORT
 from warmfleet_devcluster.api_client import ApiClient
 from warmfleet_devcluster.hollow import POD_NETWORK
+from warmfleet_runtime.http.listener import listen
 
 _LOCAL_TABLE: Final = 255
 _SLICES: Final = "/apis/discovery.k8s.io/v1/endpointslices"

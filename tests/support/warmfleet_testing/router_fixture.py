@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import aiohttp
 
-from warmfleet_contracts.http.listener import bind
-from warmfleet_contracts.http.server import Server
 from warmfleet_router.app import Router, build_router
 from warmfleet_router.discovery import Discovery, Endpoint
 from warmfleet_router.settings import RouterSettings
+from warmfleet_runtime.http.listener import bind
+from warmfleet_runtime.http.server import Server
 from warmfleet_testing.stub_worker import StubWorker
 
 SALT_KEY = b"salt-key-of-tests-0123456789abcd"

@@ -10,8 +10,8 @@ from typing import Final, NoReturn
 import structlog
 
 from warmfleet_contracts.errors import ModelError
-from warmfleet_contracts.http.logs import configure_logs
 from warmfleet_contracts.model_fetch import FetchExitCode, done_message
+from warmfleet_runtime.logs import configure_logs
 from warmfleet_worker.fetch.catalog import fetch_catalog_model
 from warmfleet_worker.fetch.errors import FetchError
 from warmfleet_worker.fetch.hub import fetch_hub_model

@@ -5,8 +5,8 @@ import hmac
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from warmfleet_contracts.http.edge import PROBE_PATHS
 from warmfleet_contracts.openai import RequestError
+from warmfleet_runtime.http.edge import PROBE_PATHS
 
 
 class BearerToken:

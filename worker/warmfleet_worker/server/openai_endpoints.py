@@ -5,7 +5,6 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from warmfleet_contracts.http.body import decode_body, read_body
 from warmfleet_contracts.openai import (
     GenerationRequest,
     RequestError,
@@ -14,6 +13,7 @@ from warmfleet_contracts.openai import (
     decode_detokenize_request,
     decode_tokenize_request,
 )
+from warmfleet_runtime.http.body import decode_body, read_body
 from warmfleet_worker.server.answer_tokens import Leading
 from warmfleet_worker.server.answers import ChatDialect, CompletionDialect
 from warmfleet_worker.server.requests import (

@@ -12,10 +12,10 @@ import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from warmfleet_contracts.http.errors import error_response
-from warmfleet_contracts.http.protocol import MAX_HEAD_BYTES, head_too_large_error
 from warmfleet_contracts.openai import RequestError
 from warmfleet_contracts.worker_api import REQUEST_ID_HEADER
+from warmfleet_runtime.http.errors import error_response
+from warmfleet_runtime.http.protocol import MAX_HEAD_BYTES, head_too_large_error
 
 PROBE_PATHS: Final = frozenset({"/livez", "/readyz", "/health", "/metrics"})
 """What probes and scrapers ask for: no token wanted, no log line written."""

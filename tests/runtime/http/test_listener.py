@@ -3,7 +3,7 @@
 import socket
 from contextlib import closing
 
-from warmfleet_contracts.http.listener import UNSENT_BYTES, UNTAKEN_SECONDS, bind
+from warmfleet_runtime.http.listener import UNSENT_BYTES, UNTAKEN_SECONDS, bind
 
 
 def test_an_accepted_connection_waits_neither_for_acknowledgements_nor_for_peers_that_are_gone():

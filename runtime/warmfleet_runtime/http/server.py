@@ -8,8 +8,8 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from warmfleet_contracts.http.connections import MAX_CONNECTIONS, Connections
-from warmfleet_contracts.http.protocol import BoundedHeadProtocol
+from warmfleet_runtime.http.connections import MAX_CONNECTIONS, Connections
+from warmfleet_runtime.http.protocol import BoundedHeadProtocol
 
 KEEP_ALIVE_SECONDS: Final = 75
 """Longer than a client keeps an idle connection, so that it never writes into a closing one."""

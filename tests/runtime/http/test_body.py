@@ -7,9 +7,9 @@ import pytest
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message
 
-from warmfleet_contracts.http import body
-from warmfleet_contracts.http.body import read_body
 from warmfleet_contracts.openai import MAX_BODY_BYTES, RequestError
+from warmfleet_runtime.http import body
+from warmfleet_runtime.http.body import read_body
 
 MEBIBYTE = b" " * 1024 * 1024
 

@@ -10,8 +10,8 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Scope
 
-from warmfleet_contracts.http.errors import error_response
 from warmfleet_contracts.openai import RequestError
+from warmfleet_runtime.http.errors import error_response
 
 SERVED_PATHS: Final = (
     "/v1/chat/completions",

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from warmfleet_contracts.http.body import INLINE_BODY_BYTES, decode_body
 from warmfleet_contracts.openai import RequestError
+from warmfleet_runtime.http.body import INLINE_BODY_BYTES, decode_body
 
 
 @pytest.mark.parametrize("surplus", [0, 1])

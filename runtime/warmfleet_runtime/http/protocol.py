@@ -14,9 +14,9 @@ import structlog
 from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from warmfleet_contracts.http.connections import Connections
 from warmfleet_contracts.request_fields import RequestError
 from warmfleet_contracts.worker_api import REQUEST_ID_HEADER
+from warmfleet_runtime.http.connections import Connections
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Request line and headers together; trailers, too."""

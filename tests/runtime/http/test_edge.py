@@ -14,11 +14,11 @@ from starlette.routing import Route
 from starlette.types import Scope
 from structlog.testing import capture_logs
 
-from warmfleet_contracts.http.app import SERVED_PATHS, openai_app
-from warmfleet_contracts.http.edge import Edge
-from warmfleet_contracts.http.listener import bind
-from warmfleet_contracts.http.server import Server
 from warmfleet_contracts.openai import RequestError
+from warmfleet_runtime.http.app import SERVED_PATHS, openai_app
+from warmfleet_runtime.http.edge import Edge
+from warmfleet_runtime.http.listener import bind
+from warmfleet_runtime.http.server import Server
 
 
 async def state(request: Request) -> Response:

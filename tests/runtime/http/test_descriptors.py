@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_contracts.http.descriptors import RESERVED_DESCRIPTORS, fitting
+from warmfleet_runtime.http.descriptors import RESERVED_DESCRIPTORS, fitting
 from warmfleet_testing.process_limits import open_files, under
 
 SCRIPT = """
 import resource, json
-from warmfleet_contracts.http.descriptors import connections_that_fit
-from warmfleet_contracts.http.logs import configure_logs
+from warmfleet_runtime.http.descriptors import connections_that_fit
+from warmfleet_runtime.logs import configure_logs
 configure_logs(process="test")
 connections = connections_that_fit(2000, descriptors_each=2)
 print(json.dumps([connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0]]))

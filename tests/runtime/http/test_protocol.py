@@ -11,11 +11,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-import warmfleet_contracts.http.protocol as protocol
-from warmfleet_contracts.http.app import openai_app
-from warmfleet_contracts.http.edge import Edge
-from warmfleet_contracts.http.listener import bind
-from warmfleet_contracts.http.server import Server
+import warmfleet_runtime.http.protocol as protocol
+from warmfleet_runtime.http.app import openai_app
+from warmfleet_runtime.http.edge import Edge
+from warmfleet_runtime.http.listener import bind
+from warmfleet_runtime.http.server import Server
 from warmfleet_testing.leaving_clients import Goodbye, LeavingClient
 
 HEAD = b"POST /count HTTP/1.1\r\nhost: x\r\n"
