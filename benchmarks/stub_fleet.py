@@ -24,14 +24,14 @@ from typing import Any, Final
 import msgspec
 import uvloop
 
-from warmfleet_contracts.blocks import (
+from warmfleet_contracts.cache.blocks import (
     BlockHash,
     CacheIdentity,
     block_hashes,
     block_root,
     cacheable_tokens,
 )
-from warmfleet_contracts.kv_events import (
+from warmfleet_contracts.cache.kv_events import (
     BUSY_HEARTBEAT_SECONDS,
     COALESCE_SECONDS,
     Frame,
@@ -41,10 +41,8 @@ from warmfleet_contracts.kv_events import (
     encode_message,
     hello_proof,
 )
-from warmfleet_contracts.openai import ChatRequest, decode_chat_request, decode_completion_request
-from warmfleet_contracts.prompts import PromptEncoder
-from warmfleet_contracts.resident import ResidentSet
-from warmfleet_contracts.worker_api import (
+from warmfleet_contracts.cache.resident import ResidentSet
+from warmfleet_contracts.cache.worker_api import (
     CACHED_TOKENS_HEADER,
     DISPATCH_HEADER,
     KV_EVENTS_PATH,
@@ -57,6 +55,8 @@ from warmfleet_contracts.worker_api import (
     TOKENIZER_PATH,
     PromptAssets,
 )
+from warmfleet_contracts.openai import ChatRequest, decode_chat_request, decode_completion_request
+from warmfleet_contracts.prompts import PromptEncoder
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_runtime.http.listener import announce, bind
 from warmfleet_worker.model.assets import load_prompt_assets

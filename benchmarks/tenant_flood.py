@@ -32,7 +32,7 @@ from warmfleet_cli.bench.fleet import WorkerShape
 from warmfleet_cli.bench.machine import idle_remark, measure_busy_ratio, this_machine
 from warmfleet_cli.bench.processes import run_to_end
 from warmfleet_cli.bench.workload import ordinary_tokens
-from warmfleet_contracts.worker_api import REQUEST_ID_HEADER
+from warmfleet_contracts.cache.worker_api import REQUEST_ID_HEADER
 from warmfleet_worker.model.config import load_model_config
 
 MAX_RATIO: Final = 2.0

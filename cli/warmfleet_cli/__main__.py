@@ -19,8 +19,8 @@ from warmfleet_cli.output import OutputFormat, OutputOption, print_error, print_
 from warmfleet_cli.status import status
 from warmfleet_cli.up import up
 from warmfleet_cli.why import why
+from warmfleet_contracts.cache.kv_events import CONTRACT_VERSION
 from warmfleet_contracts.errors import WarmfleetError
-from warmfleet_contracts.kv_events import CONTRACT_VERSION
 from warmfleet_contracts.names import API_VERSION
 
 _EXAMPLES: Final[dict[Callable[..., None], str]] = {

@@ -21,7 +21,7 @@ from warmfleet_cli.router_client import (
     router_url,
     unreachable,
 )
-from warmfleet_contracts.worker_api import DECISION_HEADER
+from warmfleet_contracts.cache.worker_api import DECISION_HEADER
 
 MAX_INPUT_CHARS: Final = 1024 * 1024
 

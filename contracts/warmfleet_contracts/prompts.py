@@ -20,11 +20,11 @@ from typing import Any, Final
 
 import tokenizers
 
+from warmfleet_contracts.cache.worker_api import PromptAssets
 from warmfleet_contracts.chat_template import MAX_RENDERED_CHARS, ChatMessage, ChatTemplate
 from warmfleet_contracts.errors import PromptError
 from warmfleet_contracts.segment_memory import Encode, SaltedSegments
 from warmfleet_contracts.word_table import WordTable
-from warmfleet_contracts.worker_api import PromptAssets
 
 __all__ = ["ChatMessage", "PromptEncoder"]
 

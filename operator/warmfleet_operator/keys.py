@@ -11,6 +11,7 @@ from typing import Final
 
 import structlog
 
+from warmfleet_contracts.cache.worker_tokens import namespace_key
 from warmfleet_contracts.names import (
     MANAGED_BY,
     MANAGED_BY_LABEL,
@@ -20,7 +21,6 @@ from warmfleet_contracts.names import (
     ROOT_KEYS_SALT,
     ROOT_KEYS_WORKER_TOKEN,
 )
-from warmfleet_contracts.worker_tokens import namespace_key
 from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.errors import ConflictError, GoneError, KeysMissingError
 from warmfleet_operator.kinds import SECRET

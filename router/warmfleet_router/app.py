@@ -11,8 +11,8 @@ import structlog
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from warmfleet_contracts.cache.worker_api import DECISION_HEADER
 from warmfleet_contracts.openai import RequestError
-from warmfleet_contracts.worker_api import DECISION_HEADER
 from warmfleet_router.admission import Admission
 from warmfleet_router.authentication import Authentication
 from warmfleet_router.breakers import Breakers, Cause

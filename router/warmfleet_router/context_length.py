@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from warmfleet_contracts.kv_events import Hello
+from warmfleet_contracts.cache.kv_events import Hello
 from warmfleet_contracts.openai import ChatRequest, CompletionRequest
 from warmfleet_contracts.openai.context_length import context_length_error, least_answer_tokens
 

@@ -9,7 +9,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from warmfleet_contracts.worker_api import DECISION_HEADER, REQUEST_ID_HEADER
+from warmfleet_contracts.cache.worker_api import DECISION_HEADER, REQUEST_ID_HEADER
 from warmfleet_runtime.http.edge import request_id_of
 
 ANY_ORIGIN: Final = "*"

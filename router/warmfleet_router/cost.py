@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from warmfleet_contracts.kv_events import LoadReport, StepTimeFit
+from warmfleet_contracts.cache.kv_events import LoadReport, StepTimeFit
 
 MIN_SAMPLES: Final = 8
 """Steps behind a fit before it is believed: it has four unknowns."""

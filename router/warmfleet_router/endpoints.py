@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import structlog
 
-from warmfleet_contracts.kv_events import Hello, LoadReport
+from warmfleet_contracts.cache.kv_events import Hello, LoadReport
 from warmfleet_router.discovery import Discovered, Discovery, Endpoint, StaticDiscovery, vetted_endpoints
 from warmfleet_router.errors import DiscoveryError
 from warmfleet_router.event_stream import EventSource, StreamCounts, StreamTiming, WorkerStream, follow

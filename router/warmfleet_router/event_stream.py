@@ -28,9 +28,8 @@ from typing import Final, Protocol
 
 import structlog
 
-from warmfleet_contracts.blocks import HASH_BYTES
-from warmfleet_contracts.errors import ContractError, WarmfleetError
-from warmfleet_contracts.kv_events import (
+from warmfleet_contracts.cache.blocks import HASH_BYTES
+from warmfleet_contracts.cache.kv_events import (
     BUSY_SILENCE_SECONDS,
     IDLE_SILENCE_SECONDS,
     Frame,
@@ -40,7 +39,8 @@ from warmfleet_contracts.kv_events import (
     MessageReader,
     hello_proof,
 )
-from warmfleet_contracts.resident import PositionGapError, SetMismatchError
+from warmfleet_contracts.cache.resident import PositionGapError, SetMismatchError
+from warmfleet_contracts.errors import ContractError, WarmfleetError
 from warmfleet_router.discovery import Endpoint
 from warmfleet_router.errors import HelloRefusedError, StreamUnavailableError
 from warmfleet_router.prefix_index import IndexFullError, PrefixIndex, Suspicion

@@ -11,9 +11,7 @@ from typing import Final
 
 import structlog
 
-from warmfleet_contracts.openai import RequestError
-from warmfleet_contracts.server_sent_event import server_sent_event
-from warmfleet_contracts.worker_api import (
+from warmfleet_contracts.cache.worker_api import (
     CACHED_TOKENS_HEADER,
     DISPATCH_HEADER,
     GENERATED_TOKENS_HEADER,
@@ -27,6 +25,8 @@ from warmfleet_contracts.worker_api import (
     SALT_HEADER,
     SEED_HEADER,
 )
+from warmfleet_contracts.openai import RequestError
+from warmfleet_contracts.server_sent_event import server_sent_event
 from warmfleet_router.breakers import Breakers, Cause, Trial
 from warmfleet_router.call import Call
 from warmfleet_router.client_answer import ClientAnswer

@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from warmfleet_contracts.worker_api import REQUEST_ID_HEADER, ROUTER_HEADER_PREFIX
+from warmfleet_contracts.cache.worker_api import REQUEST_ID_HEADER, ROUTER_HEADER_PREFIX
 
 HOP_BY_HOP: Final = frozenset(
     {

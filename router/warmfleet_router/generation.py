@@ -7,7 +7,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from warmfleet_contracts.blocks import tenant_salt
+from warmfleet_contracts.cache.blocks import tenant_salt
 from warmfleet_contracts.openai import (
     MAX_BODY_BYTES,
     ChatRequest,

@@ -12,7 +12,7 @@ from typing import Final, Self
 
 import msgspec
 
-from warmfleet_contracts.blocks import BlockHash
+from warmfleet_contracts.cache.blocks import BlockHash
 from warmfleet_router.cost import PRIOR_SEAT_SECONDS
 from warmfleet_router.load import OpenDispatches
 from warmfleet_router.pending import PendingPrefixes

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from warmfleet_contracts.kv_events import LoadReport
+from warmfleet_contracts.cache.kv_events import LoadReport
 
 MAX_OPEN_DISPATCHES: Final = 65_536
 """Open dispatches to one worker; more is a leak of leases, and the oldest charges are dropped."""

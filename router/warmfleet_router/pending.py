@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from warmfleet_contracts.blocks import BlockHash
+from warmfleet_contracts.cache.blocks import BlockHash
 
 SETTLE_SECONDS: Final = 2.0
 """How long after the first byte a Stored may still be under way."""

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from warmfleet_contracts.blocks import BlockHash
+from warmfleet_contracts.cache.blocks import BlockHash
 from warmfleet_router.endpoints import EndpointView
 from warmfleet_router.pending import PendingPrefixes
 from warmfleet_router.prefix_index import PrefixIndex

@@ -16,10 +16,15 @@ import enum
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from warmfleet_contracts.blocks import BlockHash
+from warmfleet_contracts.cache.blocks import BlockHash
+from warmfleet_contracts.cache.kv_events import Frame
+from warmfleet_contracts.cache.resident import (
+    PositionGapError,
+    ResidentSet,
+    SetMismatchError,
+    SnapshotAssembly,
+)
 from warmfleet_contracts.errors import ContractError
-from warmfleet_contracts.kv_events import Frame
-from warmfleet_contracts.resident import PositionGapError, ResidentSet, SetMismatchError, SnapshotAssembly
 
 DEFAULT_MAX_BLOCKS: Final = 16_777_216
 """Blocks over all workers; about 110 bytes each."""

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from warmfleet_contracts.blocks import (
+from warmfleet_contracts.cache.blocks import (
     BlockHash,
     CacheIdentity,
     block_hashes,
@@ -19,7 +19,7 @@ from warmfleet_contracts.blocks import (
     cacheable_tokens,
     prefix_caching_supported,
 )
-from warmfleet_contracts.kv_events import Hello
+from warmfleet_contracts.cache.kv_events import Hello
 
 HEAD_TOKENS: Final = 64
 """What ConsistentHash calls the head of a prompt: within a system prompt, past the template's own words."""

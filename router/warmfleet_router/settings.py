@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from warmfleet_contracts.cache.worker_tokens import secret_from_hex
 from warmfleet_contracts.errors import KeyFileError, WarmfleetError
 from warmfleet_contracts.keys import KeyFile, parse_key_file
 from warmfleet_contracts.names import (
@@ -19,7 +20,6 @@ from warmfleet_contracts.names import (
     SALT_KEY_VARIABLE,
     WORKER_TOKEN_ROOT_VARIABLE,
 )
-from warmfleet_contracts.worker_tokens import secret_from_hex
 from warmfleet_router.breakers import BreakerSettings
 from warmfleet_router.cors import is_origin
 from warmfleet_router.discovery import Endpoint, vetted_endpoints

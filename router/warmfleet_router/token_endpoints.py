@@ -6,13 +6,13 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from warmfleet_contracts.cache.worker_api import REQUEST_ID_HEADER
 from warmfleet_contracts.openai import (
     DetokenizeRequest,
     TokenizeRequest,
     decode_detokenize_request,
     decode_tokenize_request,
 )
-from warmfleet_contracts.worker_api import REQUEST_ID_HEADER
 from warmfleet_router.endpoints import Fleet
 from warmfleet_router.exchange import MAX_PLAIN_BODY_BYTES, RETRIED_STATUSES
 from warmfleet_router.forwarded import PASSED_BACK, request_headers

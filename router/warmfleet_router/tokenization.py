@@ -19,11 +19,11 @@ from typing import Final
 import msgspec
 import structlog
 
+from warmfleet_contracts.cache.worker_api import TOKENIZER_PATH, PromptAssets
 from warmfleet_contracts.errors import ContractError, PromptError, WarmfleetError
 from warmfleet_contracts.openai import ChatRequest, CompletionRequest, RequestError
 from warmfleet_contracts.prompts import PromptEncoder
 from warmfleet_contracts.segment_memory import SaltedSegments, SegmentMemory
-from warmfleet_contracts.worker_api import TOKENIZER_PATH, PromptAssets
 from warmfleet_router.endpoints import EndpointView
 from warmfleet_router.upstream import Upstream, UpstreamError
 

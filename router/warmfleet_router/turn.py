@@ -8,8 +8,8 @@ from typing import Self
 
 import msgspec
 
+from warmfleet_contracts.cache.worker_api import HIGHEST_PRIORITY
 from warmfleet_contracts.openai import RequestError
-from warmfleet_contracts.worker_api import HIGHEST_PRIORITY
 from warmfleet_router.fair_queue import Waiting
 from warmfleet_router.leases import Lease
 from warmfleet_router.model_line import ModelLine

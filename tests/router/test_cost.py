@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_contracts.kv_events import LoadReport, StepTimeFit
+from warmfleet_contracts.cache.kv_events import LoadReport, StepTimeFit
 from warmfleet_router.cost import (
     PRIOR,
     RatesSource,

@@ -6,8 +6,8 @@ import random
 import msgspec
 import pytest
 
+from warmfleet_contracts.cache.kv_events import LoadReport, ResidentDigest, encode_message, hello_proof
 from warmfleet_contracts.errors import ContractError
-from warmfleet_contracts.kv_events import LoadReport, ResidentDigest, encode_message, hello_proof
 from warmfleet_router.discovery import Discovered, Endpoint, StaticDiscovery
 from warmfleet_router.endpoints import Fleet
 from warmfleet_router.errors import HelloRefusedError, StreamUnavailableError

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_contracts.kv_events import LoadReport
+from warmfleet_contracts.cache.kv_events import LoadReport
 from warmfleet_router.load import MAX_OPEN_DISPATCHES, EndedLoad, OpenDispatches, UnreportedLoad
 
 

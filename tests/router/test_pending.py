@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_contracts.blocks import BlockHash
+from warmfleet_contracts.cache.blocks import BlockHash
 from warmfleet_router.leases import Charge, Leases
 from warmfleet_router.load import UnreportedLoad
 from warmfleet_router.pending import SETTLE_SECONDS, PendingPrefixes, Run

@@ -6,8 +6,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from warmfleet_contracts.blocks import BlockHash, CacheIdentity, block_hashes, block_root
-from warmfleet_contracts.kv_events import Frame, Hello, LoadReport, StepTimeFit
+from warmfleet_contracts.cache.blocks import BlockHash, CacheIdentity, block_hashes, block_root
+from warmfleet_contracts.cache.kv_events import Frame, Hello, LoadReport, StepTimeFit
 from warmfleet_router.discovery import Endpoint
 from warmfleet_router.endpoints import EndpointView
 from warmfleet_router.event_stream import StreamCounts

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from warmfleet_contracts.cache.kv_events import MessageReader, ResidentDigest, encode_message
+from warmfleet_contracts.cache.resident import PositionGapError, SetMismatchError
 from warmfleet_contracts.errors import ContractError
-from warmfleet_contracts.kv_events import MessageReader, ResidentDigest, encode_message
-from warmfleet_contracts.resident import PositionGapError, SetMismatchError
 from warmfleet_router.discovery import Endpoint
 from warmfleet_router.event_stream import ResyncNeededError, StreamTiming, WorkerStream
 from warmfleet_router.prefix_index import IndexFullError, PrefixIndex, Suspicion

@@ -11,7 +11,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from warmfleet_contracts.blocks import BlockHash, CacheIdentity, cacheable_tokens
+from warmfleet_contracts.cache.blocks import BlockHash, CacheIdentity, cacheable_tokens
 from warmfleet_worker.kv_cache.block_pool import BlockPool, BlockState
 from warmfleet_worker.kv_cache.block_table import BlockTable, blocks_for
 from warmfleet_worker.kv_cache.prefix_cache import PrefixCache

@@ -7,7 +7,7 @@ the reported events, replayed into a plain set, are what is resident.
 import pytest
 from structlog.testing import capture_logs
 
-from warmfleet_contracts.blocks import CacheIdentity, block_hashes, block_root
+from warmfleet_contracts.cache.blocks import CacheIdentity, block_hashes, block_root
 from warmfleet_testing.fake_runner import (
     EngineDriver,
     naive_output,

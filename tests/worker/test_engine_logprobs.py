@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from warmfleet_contracts.cache.kv_events import LoadReport
 from warmfleet_contracts.errors import ContractError
-from warmfleet_contracts.kv_events import LoadReport
 from warmfleet_testing.fake_runner import EngineDriver, naive_prompt_logprobs
 from warmfleet_worker.engine_messages import (
     SequenceUpdate,

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_contracts.kv_events import Frame, Hello, LoadReport, MessageReader, hello_proof
-from warmfleet_contracts.resident import ResidentSet, SnapshotAssembly
+from warmfleet_contracts.cache.kv_events import Frame, Hello, LoadReport, MessageReader, hello_proof
+from warmfleet_contracts.cache.resident import ResidentSet, SnapshotAssembly
 from warmfleet_testing.worker_process import TINY_NAME, WorkerProcess, running_worker
 from warmfleet_worker.engine_messages import EngineReady, StepReport
 from warmfleet_worker.server import events as events_module

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_contracts.blocks import CacheIdentity, block_hashes, block_root
+from warmfleet_contracts.cache.blocks import CacheIdentity, block_hashes, block_root
 from warmfleet_worker.kv_cache.block_pool import BlockPool
 from warmfleet_worker.kv_cache.prefix_cache import NO_HIT, PrefixCache
 

@@ -10,9 +10,9 @@ import msgspec
 import openai
 import pytest
 
-from warmfleet_contracts.blocks import BlockHash, block_hashes, block_root
+from warmfleet_contracts.cache.blocks import BlockHash, block_hashes, block_root
+from warmfleet_contracts.cache.worker_api import PromptAssets
 from warmfleet_contracts.prompts import PromptEncoder
-from warmfleet_contracts.worker_api import PromptAssets
 from warmfleet_testing.worker_process import TINY_NAME, running_worker
 from warmfleet_worker.model.assets import load_prompt_assets
 

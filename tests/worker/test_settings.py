@@ -5,7 +5,7 @@ import signal
 import httpx
 import pytest
 
-from warmfleet_contracts.worker_tokens import worker_token
+from warmfleet_contracts.cache.worker_tokens import worker_token
 from warmfleet_testing.plain_http import NO_TLS
 from warmfleet_testing.worker_process import TINY_NAME, running_worker
 from warmfleet_worker.settings import parse_settings

@@ -10,9 +10,9 @@ from typing import Final, Protocol
 
 import structlog
 
-from warmfleet_contracts.blocks import CacheIdentity, prefix_caching_supported
+from warmfleet_contracts.cache.blocks import CacheIdentity, prefix_caching_supported
+from warmfleet_contracts.cache.kv_events import LoadReport
 from warmfleet_contracts.errors import WarmfleetError
-from warmfleet_contracts.kv_events import LoadReport
 from warmfleet_worker.batch import Chunk, StepBatch, StepResult
 from warmfleet_worker.engine_messages import AddSequence, SequenceUpdate, StepReport
 from warmfleet_worker.ingress import MAX_ROUTER_ID_CHARS, EngineLimits, refusal_of

@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
+from warmfleet_contracts.cache.kv_events import LoadReport
 from warmfleet_contracts.errors import ContractError
-from warmfleet_contracts.kv_events import LoadReport
 from warmfleet_worker.logprobs import TokenLogprobs
 from warmfleet_worker.sampling import SamplingParameters
 

@@ -22,9 +22,9 @@ from typing import Final, Protocol
 import msgspec
 import structlog
 
-from warmfleet_contracts.blocks import IdentityParts, cache_identity
+from warmfleet_contracts.cache.blocks import IdentityParts, cache_identity
+from warmfleet_contracts.cache.kv_events import IDLE_HEARTBEAT_SECONDS
 from warmfleet_contracts.errors import WarmfleetError
-from warmfleet_contracts.kv_events import IDLE_HEARTBEAT_SECONDS
 from warmfleet_runtime.logs import configure_logs
 from warmfleet_worker.engine_messages import (
     AbortSequence,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from warmfleet_contracts.cache.worker_api import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from warmfleet_contracts.openai import MAX_TOP_LOGPROBS
-from warmfleet_contracts.worker_api import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from warmfleet_worker.engine_messages import AddSequence
 from warmfleet_worker.kv_cache.block_table import blocks_for
 from warmfleet_worker.sampling import SamplingParameters

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from warmfleet_contracts import metrics as names
-from warmfleet_contracts.kv_events import LoadReport
+from warmfleet_contracts.cache.kv_events import LoadReport
 from warmfleet_worker.engine_messages import EngineReady, StepReport
 
 _LABELS = ("model_name", "engine")

@@ -3,7 +3,7 @@
 import enum
 from dataclasses import dataclass, field
 
-from warmfleet_contracts.blocks import BlockHash
+from warmfleet_contracts.cache.blocks import BlockHash
 from warmfleet_worker.kv_cache.block_table import BlockTable
 from warmfleet_worker.sampling import SamplingParameters
 

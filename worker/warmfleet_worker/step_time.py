@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from warmfleet_contracts.kv_events import StepTimeFit
+from warmfleet_contracts.cache.kv_events import StepTimeFit
 from warmfleet_worker.batch import StepBatch
 
 FORGETTING: Final = 0.995

@@ -9,7 +9,7 @@ from typing import Any, Final
 import httpx
 import msgspec
 
-from warmfleet_contracts.worker_api import REQUEST_ID_HEADER
+from warmfleet_contracts.cache.worker_api import REQUEST_ID_HEADER
 
 _DATA: Final = "data: "
 _DONE: Final = "[DONE]"

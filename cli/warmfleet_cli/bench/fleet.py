@@ -17,8 +17,8 @@ import msgspec
 
 from warmfleet_cli.bench.prefix_results import Prediction, Variant
 from warmfleet_cli.bench.processes import BenchError, LocalProcess, spawned
+from warmfleet_contracts.cache.worker_api import CACHE_PATH
 from warmfleet_contracts.names import SALT_KEY_VARIABLE
-from warmfleet_contracts.worker_api import CACHE_PATH
 
 SETTLE_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.05

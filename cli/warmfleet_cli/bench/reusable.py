@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from warmfleet_contracts.blocks import CacheIdentity, block_hashes, block_root, cacheable_tokens
+from warmfleet_contracts.cache.blocks import CacheIdentity, block_hashes, block_root, cacheable_tokens
 
 
 class InfiniteCache:

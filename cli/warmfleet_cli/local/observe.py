@@ -9,7 +9,7 @@ import httpx
 import msgspec
 
 from warmfleet_cli.local.state import FleetState, ProcessState, RunFolder
-from warmfleet_contracts.worker_api import CACHE_PATH
+from warmfleet_contracts.cache.worker_api import CACHE_PATH
 
 _TIMEOUT_SECONDS: Final = 3.0
 _MAX_ENDPOINTS_BYTES: Final = 1024 * 1024

@@ -2,10 +2,10 @@
 
 from typing import Any, Final
 
+from warmfleet_contracts.cache.worker_api import DECISION_HEADER, REQUEST_ID_HEADER
 from warmfleet_contracts.openapi.answers import answer_schemas
 from warmfleet_contracts.openapi.operations import JSON, OPERATIONS, SSE, Operation, Server
 from warmfleet_contracts.openapi.requests import Schema, request_schemas
-from warmfleet_contracts.worker_api import DECISION_HEADER, REQUEST_ID_HEADER
 
 API_VERSION: Final = "1"
 """Of the HTTP API, which is OpenAI's first; not of the software."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from warmfleet_contracts.cache.worker_api import CACHE_PATH, KV_EVENTS_PATH, TOKENIZER_PATH
 from warmfleet_contracts.openapi.requests import Schema
-from warmfleet_contracts.worker_api import CACHE_PATH, KV_EVENTS_PATH, TOKENIZER_PATH
 
 Server = Literal["router", "worker"]
 SERVERS: Final[tuple[Server, ...]] = ("router", "worker")

@@ -12,8 +12,8 @@ import structlog
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from warmfleet_contracts.cache.worker_api import REQUEST_ID_HEADER
 from warmfleet_contracts.openai import RequestError
-from warmfleet_contracts.worker_api import REQUEST_ID_HEADER
 from warmfleet_runtime.http.errors import error_response
 from warmfleet_runtime.http.protocol import MAX_HEAD_BYTES, head_too_large_error
 

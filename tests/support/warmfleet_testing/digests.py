@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from warmfleet_contracts.kv_events import ResidentDigest
+from warmfleet_contracts.cache.kv_events import ResidentDigest
 
 
 def digest_of(hashes: Collection[bytes]) -> ResidentDigest:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from warmfleet_contracts.blocks import CacheIdentity
+from warmfleet_contracts.cache.blocks import CacheIdentity
 from warmfleet_worker.batch import Chunk, SampleRequest, StepBatch, StepResult
 from warmfleet_worker.engine import EngineCore
 from warmfleet_worker.engine_messages import AddSequence

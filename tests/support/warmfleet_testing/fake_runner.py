@@ -14,7 +14,7 @@ from hashlib import blake2b
 from itertools import pairwise
 from typing import Any
 
-from warmfleet_contracts.blocks import CacheIdentity
+from warmfleet_contracts.cache.blocks import CacheIdentity
 from warmfleet_worker.batch import Chunk, ChunkResult, StepBatch, StepResult
 from warmfleet_worker.engine import EngineCore, SchedulerSettings
 from warmfleet_worker.engine_messages import AddSequence, StepReport

@@ -6,8 +6,8 @@ It keeps the set at every position it ever had, and shares no code with `Residen
 import random
 from collections.abc import Sequence
 
-from warmfleet_contracts.blocks import BlockHash
-from warmfleet_contracts.kv_events import Frame, Hello, LoadReport, Message, ResidentDigest, hello_proof
+from warmfleet_contracts.cache.blocks import BlockHash
+from warmfleet_contracts.cache.kv_events import Frame, Hello, LoadReport, Message, ResidentDigest, hello_proof
 from warmfleet_testing.digests import digest_of
 
 IDENTITY = b"modelled-worker!"

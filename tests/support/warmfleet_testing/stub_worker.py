@@ -17,14 +17,14 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from warmfleet_contracts.blocks import (
+from warmfleet_contracts.cache.blocks import (
     BlockHash,
     CacheIdentity,
     block_hashes,
     block_root,
     cacheable_tokens,
 )
-from warmfleet_contracts.kv_events import (
+from warmfleet_contracts.cache.kv_events import (
     Frame,
     Hello,
     LoadReport,
@@ -32,9 +32,7 @@ from warmfleet_contracts.kv_events import (
     encode_message,
     hello_proof,
 )
-from warmfleet_contracts.openai import decode_chat_request, decode_completion_request
-from warmfleet_contracts.prompts import PromptEncoder
-from warmfleet_contracts.worker_api import (
+from warmfleet_contracts.cache.worker_api import (
     CACHED_TOKENS_HEADER,
     DISPATCH_HEADER,
     GENERATED_TOKENS_HEADER,
@@ -50,6 +48,8 @@ from warmfleet_contracts.worker_api import (
     UID_HEADER,
     PromptAssets,
 )
+from warmfleet_contracts.openai import decode_chat_request, decode_completion_request
+from warmfleet_contracts.prompts import PromptEncoder
 from warmfleet_testing.digests import digest_of
 from warmfleet_testing.tiny_tokenizer import tiny_prompt_assets
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from tokenizers import pre_tokenizers
 
-from warmfleet_contracts.worker_api import PromptAssets
+from warmfleet_contracts.cache.worker_api import PromptAssets
 
 TINY_CONTROL_TOKENS: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool>")
 TINY_MERGES: Final = (

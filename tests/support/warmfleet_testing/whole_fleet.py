@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 
 import httpx
 
+from warmfleet_contracts.cache.kv_events import COALESCE_SECONDS
 from warmfleet_contracts.keys import encode_key_file
-from warmfleet_contracts.kv_events import COALESCE_SECONDS
 from warmfleet_testing.plain_http import NO_TLS
 from warmfleet_testing.planted_keys import PlantedKeys
 from warmfleet_testing.ports import free_port_range

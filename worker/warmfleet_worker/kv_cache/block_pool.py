@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from warmfleet_contracts.blocks import BlockHash
-from warmfleet_contracts.resident import ChangeBuffer
+from warmfleet_contracts.cache.blocks import BlockHash
+from warmfleet_contracts.cache.resident import ChangeBuffer
 
 
 class BlockState(enum.Enum):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from warmfleet_contracts.blocks import (
+from warmfleet_contracts.cache.blocks import (
     BlockHash,
     CacheIdentity,
     block_hashes,

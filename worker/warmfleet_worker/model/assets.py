@@ -6,8 +6,8 @@ from typing import Any, Final
 import msgspec
 import tokenizers
 
+from warmfleet_contracts.cache.worker_api import PromptAssets
 from warmfleet_contracts.errors import ModelError
-from warmfleet_contracts.worker_api import PromptAssets
 
 _SPECIAL_TOKEN_NAMES: Final = (
     "bos_token",

@@ -3,8 +3,8 @@
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+from warmfleet_contracts.cache.worker_api import MISDIRECTED_STATUS, UID_HEADER
 from warmfleet_contracts.openai import RequestError
-from warmfleet_contracts.worker_api import MISDIRECTED_STATUS, UID_HEADER
 from warmfleet_runtime.http.edge import PROBE_PATHS, Refusal
 
 

@@ -4,7 +4,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from warmfleet_contracts.worker_api import CACHE_PATH, KV_EVENTS_PATH, TOKENIZER_PATH
+from warmfleet_contracts.cache.worker_api import CACHE_PATH, KV_EVENTS_PATH, TOKENIZER_PATH
 from warmfleet_runtime.http.app import openai_app
 from warmfleet_runtime.http.document import document_route
 from warmfleet_runtime.http.edge import Edge

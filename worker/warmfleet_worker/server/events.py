@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from warmfleet_contracts.kv_events import (
+from warmfleet_contracts.cache.kv_events import (
     BUSY_HEARTBEAT_SECONDS,
     COALESCE_SECONDS,
     IDLE_HEARTBEAT_SECONDS,
@@ -22,7 +22,7 @@ from warmfleet_contracts.kv_events import (
     LoadReport,
     encode_message,
 )
-from warmfleet_contracts.resident import ChangeBuffer, ResidentSet
+from warmfleet_contracts.cache.resident import ChangeBuffer, ResidentSet
 from warmfleet_worker.engine_messages import EngineReady, StepReport
 
 MAX_REPLAY_FRAMES: Final = 1024

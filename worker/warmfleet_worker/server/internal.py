@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from warmfleet_contracts.kv_events import Hello, encode_message, hello_proof
+from warmfleet_contracts.cache.kv_events import Hello, encode_message, hello_proof
+from warmfleet_contracts.cache.worker_api import NONCE_HEADER
 from warmfleet_contracts.openai import RequestError
-from warmfleet_contracts.worker_api import NONCE_HEADER
 from warmfleet_worker.server.state import WorkerState
 from warmfleet_worker.server.streaming import run_unless_disconnected
 

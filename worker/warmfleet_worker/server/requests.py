@@ -10,7 +10,16 @@ from typing import Final
 import msgspec
 from starlette.datastructures import Headers
 
-from warmfleet_contracts.blocks import tenant_salt
+from warmfleet_contracts.cache.blocks import tenant_salt
+from warmfleet_contracts.cache.worker_api import (
+    DISPATCH_HEADER,
+    HIGHEST_PRIORITY,
+    LOWEST_PRIORITY,
+    PRIORITY_HEADER,
+    ROUTER_ID_HEADER,
+    SALT_HEADER,
+    SEED_HEADER,
+)
 from warmfleet_contracts.errors import PromptError
 from warmfleet_contracts.openai import (
     ChatRequest,
@@ -22,15 +31,6 @@ from warmfleet_contracts.openai import (
 from warmfleet_contracts.openai.context_length import context_length_error, least_answer_tokens
 from warmfleet_contracts.prompts import ChatMessage, PromptEncoder
 from warmfleet_contracts.segment_memory import SaltedSegments, SegmentMemory
-from warmfleet_contracts.worker_api import (
-    DISPATCH_HEADER,
-    HIGHEST_PRIORITY,
-    LOWEST_PRIORITY,
-    PRIORITY_HEADER,
-    ROUTER_ID_HEADER,
-    SALT_HEADER,
-    SEED_HEADER,
-)
 from warmfleet_worker.engine_client import SequenceRequest
 from warmfleet_worker.engine_messages import EngineReady
 from warmfleet_worker.ingress import MAX_ROUTER_ID_CHARS, MAX_SALT_BYTES

@@ -12,14 +12,14 @@ from typing import Any, Final
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from warmfleet_contracts.openai import GenerationRequest, RequestError
-from warmfleet_contracts.worker_api import (
+from warmfleet_contracts.cache.worker_api import (
     CACHED_TOKENS_HEADER,
     GENERATED_TOKENS_HEADER,
     LAST_BLOCK_HEADER,
     POSITION_HEADER,
     PROMPT_TOKENS_HEADER,
 )
+from warmfleet_contracts.openai import GenerationRequest, RequestError
 from warmfleet_worker.detokenizer import Detokenizer
 from warmfleet_worker.engine_client import EngineGoneError, SequenceRequest
 from warmfleet_worker.server.answer_tokens import Leading

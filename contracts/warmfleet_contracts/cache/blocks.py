@@ -1,7 +1,7 @@
 """Which KV block is which: cache identity, salt, chained block hashes.
 
 Router and worker both import this module, so a prompt has the same hashes on both sides or the
-golden vectors in tests/contracts/block_hashes.json fail on both sides.
+golden vectors in tests/contracts/cache/block_hashes.json fail on both sides.
 """
 
 import hashlib

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_contracts.blocks import (
+from warmfleet_contracts.cache.blocks import (
     CacheIdentity,
     IdentityParts,
     block_hashes,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmfleet_contracts.cache.worker_tokens import namespace_key, secret_from_hex, worker_token
 from warmfleet_contracts.errors import SecretError
-from warmfleet_contracts.worker_tokens import namespace_key, secret_from_hex, worker_token
 
 VECTORS = json.loads((Path(__file__).parent / "worker_tokens.json").read_text())
 ROOT = bytes(range(32))

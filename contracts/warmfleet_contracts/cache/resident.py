@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final, cast
 
-from warmfleet_contracts.blocks import HASH_BYTES, BlockHash
+from warmfleet_contracts.cache.blocks import HASH_BYTES, BlockHash
+from warmfleet_contracts.cache.kv_events import SNAPSHOT_CHUNK_HASHES, Frame, LoadReport, ResidentDigest
 from warmfleet_contracts.errors import ContractError
-from warmfleet_contracts.kv_events import SNAPSHOT_CHUNK_HASHES, Frame, LoadReport, ResidentDigest
 
 MAX_RESIDENT_BLOCKS: Final = 4_194_304
 """Most blocks that one worker's set may hold: 64 Mi tokens at 16 per block. A larger claim is refused."""

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_contracts.blocks import BlockHash
-from warmfleet_contracts.errors import ContractError
-from warmfleet_contracts.kv_events import SNAPSHOT_CHUNK_HASHES, Frame, LoadReport, ResidentDigest
-from warmfleet_contracts.resident import (
+from warmfleet_contracts.cache.blocks import BlockHash
+from warmfleet_contracts.cache.kv_events import SNAPSHOT_CHUNK_HASHES, Frame, LoadReport, ResidentDigest
+from warmfleet_contracts.cache.resident import (
     ChangeBuffer,
     PositionGapError,
     ResidentSet,
     SetMismatchError,
     SnapshotAssembly,
 )
+from warmfleet_contracts.errors import ContractError
 from warmfleet_testing.digests import digest_of
 
 

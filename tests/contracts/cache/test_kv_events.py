@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_contracts.errors import ContractError
-from warmfleet_contracts.kv_events import (
+from warmfleet_contracts.cache.kv_events import (
     MAX_FRAME_BYTES,
     SPOKEN_VERSIONS,
     Frame,
@@ -21,6 +20,7 @@ from warmfleet_contracts.kv_events import (
     encode_message,
     hello_proof,
 )
+from warmfleet_contracts.errors import ContractError
 from warmfleet_testing.digests import digest_of
 
 HERE = Path(__file__).parent
