@@ -24,7 +24,7 @@ from warmfleet_cli.bench.machine import cpu_model
 from warmfleet_cli.bench.processes import LocalProcess, spawned
 from warmfleet_contracts.keys import KeyEntry, KeyFile, TenantEntry, digest_of_key, encode_key_file, new_key
 from warmfleet_contracts.names import HOME_VARIABLE, SALT_KEY_VARIABLE
-from warmfleet_contracts.prompts import PromptEncoder
+from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_router.settings import read_endpoints
 
 COMPLETIONS_PATH: Final = "/v1/completions"

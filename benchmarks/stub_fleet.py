@@ -56,7 +56,7 @@ from warmfleet_contracts.cache.worker_api import (
     PromptAssets,
 )
 from warmfleet_contracts.openai import ChatRequest, decode_chat_request, decode_completion_request
-from warmfleet_contracts.prompts import PromptEncoder
+from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_runtime.http.listener import announce, bind
 from warmfleet_worker.model.assets import load_prompt_assets

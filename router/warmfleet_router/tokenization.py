@@ -22,8 +22,8 @@ import structlog
 from warmfleet_contracts.cache.worker_api import TOKENIZER_PATH, PromptAssets
 from warmfleet_contracts.errors import ContractError, PromptError, WarmfleetError
 from warmfleet_contracts.openai import ChatRequest, CompletionRequest, RequestError
-from warmfleet_contracts.prompts import PromptEncoder
-from warmfleet_contracts.segment_memory import SaltedSegments, SegmentMemory
+from warmfleet_contracts.prompts.encoder import PromptEncoder
+from warmfleet_contracts.prompts.segment_memory import SaltedSegments, SegmentMemory
 from warmfleet_router.endpoints import EndpointView
 from warmfleet_router.upstream import Upstream, UpstreamError
 

@@ -18,7 +18,7 @@ from warmfleet_contracts.openai import (
     decode_detokenize_request,
     decode_tokenize_request,
 )
-from warmfleet_contracts.prompts import ChatMessage
+from warmfleet_contracts.prompts.encoder import ChatMessage
 from warmfleet_contracts.request_fields import MAX_JSON_BRACKETS, MAX_JSON_DEPTH, check_json_depth
 
 HELLO = [{"role": "user", "content": "hello"}]

@@ -15,7 +15,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from warmfleet_contracts.prompts import PromptEncoder
+from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_testing.catalog_model import pulled_catalog_model
 from warmfleet_testing.engine_runs import EngineRun, full_recompute, recomputed_token
 from warmfleet_testing.tiny_models import (

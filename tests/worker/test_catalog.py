@@ -19,7 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from warmfleet_contracts.errors import ModelError
-from warmfleet_contracts.prompts import ChatMessage, PromptEncoder
+from warmfleet_contracts.prompts.encoder import ChatMessage, PromptEncoder
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_testing.catalog_model import CATALOG_MODEL_NAME, pulled_catalog_model
 from warmfleet_testing.process_limits import under

@@ -3,8 +3,8 @@
 import json
 
 from warmfleet_contracts.openai import decode_chat_request
-from warmfleet_contracts.prompts import PromptEncoder
-from warmfleet_contracts.segment_memory import SegmentMemory
+from warmfleet_contracts.prompts.encoder import PromptEncoder
+from warmfleet_contracts.prompts.segment_memory import SegmentMemory
 from warmfleet_testing.tiny_tokenizer import tiny_prompt_assets
 from warmfleet_worker.engine_messages import EngineReady
 from warmfleet_worker.server.requests import DispatchHeaders, PromptReader

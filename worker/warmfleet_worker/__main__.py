@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from warmfleet_contracts.errors import WarmfleetError
-from warmfleet_contracts.prompts import PromptEncoder
+from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_runtime.http.descriptors import connections_that_fit
 from warmfleet_runtime.http.listener import listen
 from warmfleet_runtime.http.server import Server

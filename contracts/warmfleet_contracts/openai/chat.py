@@ -6,7 +6,7 @@ import msgspec
 
 from warmfleet_contracts.openai.generation import MAX_TOP_LOGPROBS, GenerationRequest, take_common
 from warmfleet_contracts.openai.values import BOOL, POSITIVE
-from warmfleet_contracts.prompts import ChatMessage
+from warmfleet_contracts.prompts.encoder import ChatMessage
 from warmfleet_contracts.request_fields import RequestError, RequestFields, decode_value, unsupported
 
 

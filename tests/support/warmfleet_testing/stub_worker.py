@@ -49,7 +49,7 @@ from warmfleet_contracts.cache.worker_api import (
     PromptAssets,
 )
 from warmfleet_contracts.openai import decode_chat_request, decode_completion_request
-from warmfleet_contracts.prompts import PromptEncoder
+from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_testing.digests import digest_of
 from warmfleet_testing.tiny_tokenizer import tiny_prompt_assets
 

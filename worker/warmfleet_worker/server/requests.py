@@ -29,8 +29,8 @@ from warmfleet_contracts.openai import (
     RequestError,
 )
 from warmfleet_contracts.openai.context_length import context_length_error, least_answer_tokens
-from warmfleet_contracts.prompts import ChatMessage, PromptEncoder
-from warmfleet_contracts.segment_memory import SaltedSegments, SegmentMemory
+from warmfleet_contracts.prompts.encoder import ChatMessage, PromptEncoder
+from warmfleet_contracts.prompts.segment_memory import SaltedSegments, SegmentMemory
 from warmfleet_worker.engine_client import SequenceRequest
 from warmfleet_worker.engine_messages import EngineReady
 from warmfleet_worker.ingress import MAX_ROUTER_ID_CHARS, MAX_SALT_BYTES

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from warmfleet_contracts.cache.worker_api import PromptAssets
 from warmfleet_contracts.openai import RequestError
-from warmfleet_contracts.prompts import PromptEncoder
-from warmfleet_contracts.segment_memory import SegmentMemory
+from warmfleet_contracts.prompts.encoder import PromptEncoder
+from warmfleet_contracts.prompts.segment_memory import SegmentMemory
 from warmfleet_worker.engine_client import Engine
 from warmfleet_worker.engine_messages import EngineReady, StepReport
 from warmfleet_worker.metrics import WorkerMetrics

@@ -21,10 +21,10 @@ from typing import Any, Final
 import tokenizers
 
 from warmfleet_contracts.cache.worker_api import PromptAssets
-from warmfleet_contracts.chat_template import MAX_RENDERED_CHARS, ChatMessage, ChatTemplate
 from warmfleet_contracts.errors import PromptError
-from warmfleet_contracts.segment_memory import Encode, SaltedSegments
-from warmfleet_contracts.word_table import WordTable
+from warmfleet_contracts.prompts.chat_template import MAX_RENDERED_CHARS, ChatMessage, ChatTemplate
+from warmfleet_contracts.prompts.segment_memory import Encode, SaltedSegments
+from warmfleet_contracts.prompts.word_table import WordTable
 
 __all__ = ["ChatMessage", "PromptEncoder"]
 

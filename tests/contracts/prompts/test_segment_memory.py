@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_contracts.chat_template import ChatMessage
 from warmfleet_contracts.errors import PromptError
-from warmfleet_contracts.prompts import PromptEncoder
-from warmfleet_contracts.segment_memory import MIN_SEGMENT_CHARS, SegmentMemory
+from warmfleet_contracts.prompts.chat_template import ChatMessage
+from warmfleet_contracts.prompts.encoder import PromptEncoder
+from warmfleet_contracts.prompts.segment_memory import MIN_SEGMENT_CHARS, SegmentMemory
 from warmfleet_testing.tiny_tokenizer import tiny_prompt_assets, tiny_tokenizer
 
 TOKENIZERS = ("GPT-2", "digits")

@@ -21,7 +21,7 @@ from transformers import AutoTokenizer
 
 from warmfleet_contracts.cache.worker_api import PromptAssets
 from warmfleet_contracts.errors import PromptError
-from warmfleet_contracts.prompts import ChatMessage, PromptEncoder
+from warmfleet_contracts.prompts.encoder import ChatMessage, PromptEncoder
 from warmfleet_testing.catalog_model import pulled_catalog_model
 from warmfleet_testing.tiny_tokenizer import (
     CHATML_TEMPLATE,

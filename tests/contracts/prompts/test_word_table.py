@@ -9,7 +9,7 @@ import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from warmfleet_contracts.word_table import WordTable
+from warmfleet_contracts.prompts.word_table import WordTable
 from warmfleet_testing.catalog_model import pulled_catalog_model
 from warmfleet_testing.tiny_tokenizer import TINY_CONTROL_TOKENS, tiny_tokenizer
 
