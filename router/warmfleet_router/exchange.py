@@ -26,7 +26,7 @@ from warmfleet_contracts.cache.worker_api import (
     SEED_HEADER,
 )
 from warmfleet_contracts.openai import RequestError
-from warmfleet_contracts.server_sent_event import server_sent_event
+from warmfleet_contracts.openai.server_sent_event import server_sent_event
 from warmfleet_router.breakers import Breakers, Cause, Trial
 from warmfleet_router.call import Call
 from warmfleet_router.client_answer import ClientAnswer

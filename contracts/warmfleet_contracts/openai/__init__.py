@@ -13,6 +13,7 @@ from warmfleet_contracts.openai.completion import (
     decode_completion_request,
 )
 from warmfleet_contracts.openai.generation import MAX_TOP_LOGPROBS, GenerationRequest
+from warmfleet_contracts.openai.request_fields import MAX_BODY_BYTES, RequestError
 from warmfleet_contracts.openai.served_fields import NO_EFFECT, UNSUPPORTED
 from warmfleet_contracts.openai.tokens import (
     DetokenizeRequest,
@@ -20,7 +21,6 @@ from warmfleet_contracts.openai.tokens import (
     decode_detokenize_request,
     decode_tokenize_request,
 )
-from warmfleet_contracts.request_fields import MAX_BODY_BYTES, RequestError
 
 __all__ = [
     "MAX_BODY_BYTES",

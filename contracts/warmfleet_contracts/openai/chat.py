@@ -5,9 +5,9 @@ from typing import Annotated, Final, Literal, get_args
 import msgspec
 
 from warmfleet_contracts.openai.generation import MAX_TOP_LOGPROBS, GenerationRequest, take_common
+from warmfleet_contracts.openai.request_fields import RequestError, RequestFields, decode_value, unsupported
 from warmfleet_contracts.openai.values import BOOL, POSITIVE
 from warmfleet_contracts.prompts.encoder import ChatMessage
-from warmfleet_contracts.request_fields import RequestError, RequestFields, decode_value, unsupported
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):

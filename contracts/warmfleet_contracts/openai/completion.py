@@ -5,8 +5,8 @@ from typing import Annotated, Final, cast
 import msgspec
 
 from warmfleet_contracts.openai.generation import MAX_TOP_LOGPROBS, GenerationRequest, take_common
+from warmfleet_contracts.openai.request_fields import RequestError, RequestFields
 from warmfleet_contracts.openai.values import BOOL, COUNT, TokenId
-from warmfleet_contracts.request_fields import RequestError, RequestFields
 
 MAX_PROMPTS: Final = 64
 DEFAULT_COMPLETION_TOKENS: Final = 16

@@ -1,6 +1,6 @@
 """Prompts that do not fit into a model's context, refused in the same words wherever it is noticed."""
 
-from warmfleet_contracts.request_fields import RequestError
+from warmfleet_contracts.openai.request_fields import RequestError
 
 
 def least_answer_tokens(max_output_tokens: int | None) -> int:

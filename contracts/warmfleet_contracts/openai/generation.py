@@ -5,9 +5,9 @@ from typing import Annotated, Final
 import msgspec
 
 from warmfleet_contracts.cache.worker_api import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from warmfleet_contracts.openai.request_fields import RequestError, RequestFields
 from warmfleet_contracts.openai.served_fields import NO_EFFECT, UNSUPPORTED
 from warmfleet_contracts.openai.values import BOOL, COUNT, OPTIONAL_NAME, Name, TokenId
-from warmfleet_contracts.request_fields import RequestError, RequestFields
 
 MAX_CHOICES: Final = 8
 """Of one prompt."""

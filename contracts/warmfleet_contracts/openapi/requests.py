@@ -14,9 +14,9 @@ from warmfleet_contracts.openai.generation import (
     MAX_TOP_LOGPROBS,
     Bias,
 )
+from warmfleet_contracts.openai.request_fields import RequestFields
 from warmfleet_contracts.openai.tokens import detokenize_request, tokenize_request
 from warmfleet_contracts.openai.values import TokenId
-from warmfleet_contracts.request_fields import RequestFields
 
 Schema = dict[str, Any]
 _T = TypeVar("_T")

@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from warmfleet_contracts.cache.worker_api import REQUEST_ID_HEADER
-from warmfleet_contracts.request_fields import RequestError
+from warmfleet_contracts.openai.request_fields import RequestError
 from warmfleet_runtime.http.connections import Connections
 
 MAX_HEAD_BYTES: Final = 64 * 1024

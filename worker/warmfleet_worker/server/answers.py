@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from warmfleet_contracts.server_sent_event import server_sent_event
+from warmfleet_contracts.openai.server_sent_event import server_sent_event
 from warmfleet_worker.server.choices import Delta, Usage
 from warmfleet_worker.server.logprobs_json import chat_logprobs, completion_logprobs
 from warmfleet_worker.token_texts import TokenTexts

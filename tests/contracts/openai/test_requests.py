@@ -18,8 +18,8 @@ from warmfleet_contracts.openai import (
     decode_detokenize_request,
     decode_tokenize_request,
 )
+from warmfleet_contracts.openai.request_fields import MAX_JSON_BRACKETS, MAX_JSON_DEPTH, check_json_depth
 from warmfleet_contracts.prompts.encoder import ChatMessage
-from warmfleet_contracts.request_fields import MAX_JSON_BRACKETS, MAX_JSON_DEPTH, check_json_depth
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from warmfleet_contracts.errors import WarmfleetError
-from warmfleet_contracts.server_sent_event import server_sent_event
+from warmfleet_contracts.openai.server_sent_event import server_sent_event
 
 MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 MAX_JSON_DEPTH: Final = 64

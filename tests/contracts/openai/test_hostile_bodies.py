@@ -15,7 +15,7 @@ from warmfleet_contracts.openai import (
     decode_detokenize_request,
     decode_tokenize_request,
 )
-from warmfleet_contracts.request_fields import MAX_JSON_STRINGS
+from warmfleet_contracts.openai.request_fields import MAX_JSON_STRINGS
 
 DECODERS = (
     decode_chat_request,

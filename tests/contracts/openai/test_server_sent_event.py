@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from warmfleet_contracts.server_sent_event import server_sent_event
+from warmfleet_contracts.openai.server_sent_event import server_sent_event
 
 BREAKING = st.sampled_from("\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
 
