@@ -8,7 +8,7 @@ import typer
 from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json, print_table
 from warmfleet_cli.up import PullDisplay
-from warmfleet_contracts.quantities import format_bytes, parse_bytes
+from warmfleet_contracts.resources.quantities import format_bytes, parse_bytes
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_worker.kv_cache.layout import KvShape
 from warmfleet_worker.model.catalog import CATALOG, catalog_model_path, pull_model

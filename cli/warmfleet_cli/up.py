@@ -34,9 +34,9 @@ from warmfleet_cli.local.supervisor import FleetEvent, supervise
 from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json
 from warmfleet_cli.router_client import ApiKey
 from warmfleet_cli.status import fleet_record, print_processes
-from warmfleet_contracts.manifests import load_manifest
 from warmfleet_contracts.names import API_KEY_VARIABLE, KEYS_FILE_VARIABLE, LOCAL_WORKER_PORT, ROUTER_PORT
-from warmfleet_contracts.resources import ModelDeployment
+from warmfleet_contracts.resources.manifests import load_manifest
+from warmfleet_contracts.resources.model_deployment import ModelDeployment
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_worker.model.catalog import PullProgress, catalog_model_path, pull_model
 

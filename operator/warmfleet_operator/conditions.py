@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from warmfleet_contracts.conditions import STALLED_REASONS, ConditionStatus, ConditionType, Reason
+from warmfleet_contracts.resources.conditions import STALLED_REASONS, ConditionStatus, ConditionType, Reason
 from warmfleet_operator.observed import Facts, Problem
 from warmfleet_operator.plan import job_ended, retry_job_at_seconds
 from warmfleet_operator.pods import ContainerView, PodView

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from warmfleet_contracts.conditions import STALLED_REASONS, ConditionType, Reason
 from warmfleet_contracts.names import FIELD_MANAGER
+from warmfleet_contracts.resources.conditions import STALLED_REASONS, ConditionType, Reason
 from warmfleet_operator.kinds import EVENT, MODEL_DEPLOYMENT
 from warmfleet_operator.rollouts import digest
 from warmfleet_operator.times import precise_time_of

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from warmfleet_contracts.conditions import Reason
-from warmfleet_contracts.ownership import Claim
+from warmfleet_contracts.resources.conditions import Reason
+from warmfleet_contracts.resources.ownership import Claim
 from warmfleet_operator.fleet import FleetView
 from warmfleet_operator.pods import PodView
 

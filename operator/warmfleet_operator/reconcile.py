@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import structlog
 
-from warmfleet_contracts.conditions import Reason
 from warmfleet_contracts.errors import ManifestError
 from warmfleet_contracts.names import ENGINE_CONTAINER
-from warmfleet_contracts.ownership import Claim, owners
+from warmfleet_contracts.resources.conditions import Reason
+from warmfleet_contracts.resources.ownership import Claim, owners
 from warmfleet_operator.conditions import soonest_change_seconds
 from warmfleet_operator.desired.errors import SpecError, UnsupportedError
 from warmfleet_operator.desired.model import is_fetched

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from warmfleet_contracts.ownership import NOT_RECORDED, Claim, claimed_since
+from warmfleet_contracts.resources.ownership import NOT_RECORDED, Claim, claimed_since
 
 
 def served_names(deployment: Mapping[str, Any]) -> list[str]:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from warmfleet_contracts.model_fetch import fetched_model
 from warmfleet_contracts.names import COMPONENT_LABEL, MODEL_DEPLOYMENT_LABEL, WORKER_COMPONENT
+from warmfleet_contracts.resources.model_fetch import fetched_model
 from warmfleet_operator.conditions import conditions_of, written
 from warmfleet_operator.observed import Facts
 from warmfleet_operator.rollouts import template_revision

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL
-from warmfleet_contracts.ownership import Claim
+from warmfleet_contracts.resources.ownership import Claim
 from warmfleet_operator.cluster import Listed
 from warmfleet_operator.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD, WATCHED, Kind
 from warmfleet_operator.pods import PodView, pod_view

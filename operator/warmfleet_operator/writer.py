@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from warmfleet_contracts.conditions import Reason
+from warmfleet_contracts.resources.conditions import Reason
 from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.errors import ClusterError, GoneError, NotLeadingError, RefusedError
 from warmfleet_operator.events import event_of, turned

@@ -16,8 +16,8 @@ from warmfleet_cli.local.plan import (
     require_local_support,
 )
 from warmfleet_contracts.errors import ManifestError
-from warmfleet_contracts.manifests import load_manifest
-from warmfleet_contracts.resources import ModelDeployment
+from warmfleet_contracts.resources.manifests import load_manifest
+from warmfleet_contracts.resources.model_deployment import ModelDeployment
 from warmfleet_router.settings import parse_settings as parse_router_settings
 from warmfleet_worker.settings import parse_settings
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_contracts.conditions import CONDITIONS, ConditionStatus, ConditionType, Reason
-from warmfleet_contracts.ownership import Claim
+from warmfleet_contracts.resources.conditions import CONDITIONS, ConditionStatus, ConditionType, Reason
+from warmfleet_contracts.resources.ownership import Claim
 from warmfleet_operator.conditions import (
     CRASHES,
     LONG_RUN_SECONDS,

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_contracts.conditions import Reason
+from warmfleet_contracts.resources.conditions import Reason
 from warmfleet_operator.conditions import conditions_of, written
 from warmfleet_operator.events import event_of, turned
 from warmfleet_operator.fleet import FleetAnswer, FleetView, Tokens, summed

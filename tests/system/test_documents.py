@@ -13,7 +13,6 @@ import typer.main
 import yaml
 
 from warmfleet_cli.__main__ import app
-from warmfleet_contracts.manifests import parse_manifest
 from warmfleet_contracts.names import (
     KIND,
     NAMESPACE_SECRET,
@@ -26,6 +25,7 @@ from warmfleet_contracts.names import (
     ROUTER_PORT,
     WORKER_PORT,
 )
+from warmfleet_contracts.resources.manifests import parse_manifest
 from warmfleet_testing.crd_schema import root_schema
 from warmfleet_testing.documents import (
     DOCUMENTS,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from warmfleet_contracts.model_fetch import FetchExitCode
+from warmfleet_contracts.resources.model_fetch import FetchExitCode
 from warmfleet_testing.fake_hub import REPOSITORY, REVISION, running_hub
 from warmfleet_testing.tiny_models import tiny_model_folder
 from warmfleet_testing.tiny_tokenizer import tiny_tokenizer

@@ -3,7 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
-from warmfleet_contracts.model_fetch import MAX_TERMINATION_MESSAGE_BYTES
+from warmfleet_contracts.resources.model_fetch import MAX_TERMINATION_MESSAGE_BYTES
 
 
 def leave_message(path: Path, text: str) -> None:

@@ -11,9 +11,9 @@ import msgspec
 from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_contracts.errors import ManifestError
 from warmfleet_contracts.names import LOCAL_HOST
-from warmfleet_contracts.resource import Resource
-from warmfleet_contracts.resources import ModelDeployment
-from warmfleet_contracts.worker_flags import unsupported_engine_fields, worker_flags
+from warmfleet_contracts.resources.fields import Resource
+from warmfleet_contracts.resources.model_deployment import ModelDeployment
+from warmfleet_contracts.resources.worker_flags import unsupported_engine_fields, worker_flags
 
 MAX_LOCAL_WORKERS: Final = 64
 MAX_LOCAL_ROUTERS: Final = 8

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from warmfleet_contracts.model_fetch import FetchExitCode
 from warmfleet_contracts.names import MODEL_FETCH_COMPONENT, MODEL_FETCH_CONTAINER
+from warmfleet_contracts.resources.model_fetch import FetchExitCode
 from warmfleet_operator.desired.metadata import Manifest, child, fetch_job_name, fetch_labels
 from warmfleet_operator.desired.model import (
     cache_claim,

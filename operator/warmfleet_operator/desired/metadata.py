@@ -3,7 +3,6 @@
 import hashlib
 from typing import Any, Final
 
-from warmfleet_contracts.model_fetch import fetch_key
 from warmfleet_contracts.names import (
     API_VERSION,
     APP_COMPONENT_LABEL,
@@ -19,6 +18,7 @@ from warmfleet_contracts.names import (
     PART_OF_LABEL,
     WORKER_COMPONENT,
 )
+from warmfleet_contracts.resources.model_fetch import fetch_key
 from warmfleet_operator.desired.observed import ObservedDeployment
 
 Manifest = dict[str, Any]

@@ -7,12 +7,6 @@ there as they are.
 
 from typing import Any, Final
 
-from warmfleet_contracts.model_fetch import (
-    FETCH_MODULE,
-    TERMINATION_MESSAGE_PATH,
-    fetch_flags,
-    model_folder,
-)
 from warmfleet_contracts.names import (
     CA_BUNDLE_KEY,
     CA_BUNDLE_VOLUME,
@@ -21,7 +15,13 @@ from warmfleet_contracts.names import (
     MODEL_VOLUME,
     TEMPORARY_VOLUME,
 )
-from warmfleet_contracts.quantities import format_bytes
+from warmfleet_contracts.resources.model_fetch import (
+    FETCH_MODULE,
+    TERMINATION_MESSAGE_PATH,
+    fetch_flags,
+    model_folder,
+)
+from warmfleet_contracts.resources.quantities import format_bytes
 from warmfleet_operator.desired.metadata import Manifest
 from warmfleet_operator.desired.observed import ObservedDeployment
 from warmfleet_operator.desired.pod_security import container_security_context

@@ -1,6 +1,6 @@
 """All objects that one ModelDeployment wants."""
 
-from warmfleet_contracts.worker_flags import unsupported_engine_fields
+from warmfleet_contracts.resources.worker_flags import unsupported_engine_fields
 from warmfleet_operator.desired.errors import UnsupportedError
 from warmfleet_operator.desired.fetch import fetch_job
 from warmfleet_operator.desired.metadata import Manifest, child, selector

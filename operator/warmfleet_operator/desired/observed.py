@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from warmfleet_contracts.manifests import parse_manifest
-from warmfleet_contracts.resources import ModelDeployment, ModelDeploymentSpec
+from warmfleet_contracts.resources.manifests import parse_manifest
+from warmfleet_contracts.resources.model_deployment import ModelDeployment, ModelDeploymentSpec
 
 
 @dataclass(frozen=True, slots=True)

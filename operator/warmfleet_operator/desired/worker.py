@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from warmfleet_contracts.model_fetch import TERMINATION_MESSAGE_PATH, model_folder
 from warmfleet_contracts.names import (
     ENGINE_CONTAINER,
     HTTP_PORT_NAME,
@@ -15,8 +14,9 @@ from warmfleet_contracts.names import (
     SHARED_MEMORY_VOLUME,
     WORKER_PORT,
 )
-from warmfleet_contracts.quantities import format_bytes, parse_cores
-from warmfleet_contracts.worker_flags import worker_flags
+from warmfleet_contracts.resources.model_fetch import TERMINATION_MESSAGE_PATH, model_folder
+from warmfleet_contracts.resources.quantities import format_bytes, parse_cores
+from warmfleet_contracts.resources.worker_flags import worker_flags
 from warmfleet_operator.desired.metadata import Manifest, child, labels, selector
 from warmfleet_operator.desired.model import (
     TEMPORARY_PATH,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from warmfleet_contracts.errors import ManifestError
-from warmfleet_contracts.manifests import parse_manifest
+from warmfleet_contracts.resources.manifests import parse_manifest
 from warmfleet_testing.crd_schema import spec_fields
 from warmfleet_testing.full_manifests import MINIMAL, Manifest, changed
 from warmfleet_testing.model_deployment_api import ModelDeploymentApi

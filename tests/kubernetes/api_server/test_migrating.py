@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import yaml
 
-from warmfleet_contracts.manifests import parse_manifest
 from warmfleet_contracts.names import API_VERSION, KIND
+from warmfleet_contracts.resources.manifests import parse_manifest
 from warmfleet_operator.desired.objects import desired_objects
 from warmfleet_operator.desired.observed import ObservedDeployment
 from warmfleet_testing.crd_schema import root_schema, spec_fields

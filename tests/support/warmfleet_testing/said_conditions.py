@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from warmfleet_contracts.conditions import CONDITIONS, ConditionType
+from warmfleet_contracts.resources.conditions import CONDITIONS, ConditionType
 from warmfleet_testing.operator_process import eventually
 
 Row = tuple[str, str, str]

@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 import structlog
 
 from warmfleet_contracts.errors import ModelError
-from warmfleet_contracts.model_fetch import FetchExitCode, done_message
+from warmfleet_contracts.resources.model_fetch import FetchExitCode, done_message
 from warmfleet_runtime.logs import configure_logs
 from warmfleet_worker.fetch.catalog import fetch_catalog_model
 from warmfleet_worker.fetch.errors import FetchError

@@ -8,11 +8,11 @@ import pytest
 from modeldeployment_reference import PAGE, with_tables
 from pydantic import ValidationError
 
-from warmfleet_contracts.conditions import ConditionStatus, ConditionType
 from warmfleet_contracts.errors import ManifestError
-from warmfleet_contracts.manifests import parse_manifest
 from warmfleet_contracts.names import API_VERSION, GROUP, KIND, PLURAL, VERSION
-from warmfleet_contracts.resources import ModelDeployment
+from warmfleet_contracts.resources.conditions import ConditionStatus, ConditionType
+from warmfleet_contracts.resources.manifests import parse_manifest
+from warmfleet_contracts.resources.model_deployment import ModelDeployment
 from warmfleet_testing.crd_schema import (
     Schema,
     SchemaField,

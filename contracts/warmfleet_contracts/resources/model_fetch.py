@@ -5,8 +5,8 @@ import json
 from enum import IntEnum
 from typing import Final
 
-from warmfleet_contracts.model_spec import ModelSource
 from warmfleet_contracts.names import MODEL_MOUNT_PATH
+from warmfleet_contracts.resources.model_spec import ModelSource
 
 FETCH_MODULE: Final = "warmfleet_worker.fetch"
 TERMINATION_MESSAGE_PATH: Final = "/dev/termination-log"

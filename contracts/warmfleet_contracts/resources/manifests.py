@@ -12,8 +12,8 @@ from pydantic_core import ErrorDetails
 
 from warmfleet_contracts.errors import ManifestError
 from warmfleet_contracts.names import API_VERSION, KIND
-from warmfleet_contracts.resource import LOCAL_CONTEXT
-from warmfleet_contracts.resources import ModelDeployment
+from warmfleet_contracts.resources.fields import LOCAL_CONTEXT
+from warmfleet_contracts.resources.model_deployment import ModelDeployment
 
 MAX_MANIFEST_BYTES: Final = 256 * 1024
 _MAX_PROBLEMS: Final = 20

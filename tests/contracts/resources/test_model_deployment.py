@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from warmfleet_contracts import model_spec, resource, resources
 from warmfleet_contracts.errors import ManifestError
-from warmfleet_contracts.manifests import MAX_MANIFEST_BYTES, load_manifest
-from warmfleet_contracts.quantities import format_bytes, parse_bytes
+from warmfleet_contracts.resources.manifests import MAX_MANIFEST_BYTES, load_manifest
+from warmfleet_contracts.resources.quantities import format_bytes, parse_bytes
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 

@@ -10,10 +10,8 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
-from warmfleet_contracts.model_spec import ModelSpec
 from warmfleet_contracts.names import API_VERSION, KIND, MAX_DEPLOYMENT_NAME_LENGTH
-from warmfleet_contracts.quantities import Bytes
-from warmfleet_contracts.resource import (
+from warmfleet_contracts.resources.fields import (
     LOCAL_CONTEXT,
     MOST_BYTES,
     Labels,
@@ -24,6 +22,8 @@ from warmfleet_contracts.resource import (
     Resource,
     require_distinct,
 )
+from warmfleet_contracts.resources.model_spec import ModelSpec
+from warmfleet_contracts.resources.quantities import Bytes
 
 _BOOKKEEPING: Final = frozenset(
     {

@@ -4,8 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from warmfleet_contracts.quantities import Bytes
-from warmfleet_contracts.resource import (
+from warmfleet_contracts.resources.fields import (
     LOCAL_CONTEXT,
     MOST_BYTES,
     ObjectName,
@@ -13,6 +12,7 @@ from warmfleet_contracts.resource import (
     SecretKeyReference,
     require_distinct,
 )
+from warmfleet_contracts.resources.quantities import Bytes
 
 ServedName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$", max_length=128)]
 

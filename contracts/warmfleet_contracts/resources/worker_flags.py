@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from warmfleet_contracts.resources import ModelDeployment, ModelDeploymentSpec
+from warmfleet_contracts.resources.model_deployment import ModelDeployment, ModelDeploymentSpec
 
 _WHOLE_CONTEXT_TOKENS: Final = 16_777_216
 """The worker serves the model's own context where that is shorter."""

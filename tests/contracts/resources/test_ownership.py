@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_contracts.ownership import NOT_RECORDED, Claim, claimed_since, owned_names, owners
+from warmfleet_contracts.resources.ownership import NOT_RECORDED, Claim, claimed_since, owned_names, owners
 
 NAMES = st.sampled_from(["chat", "code", "meta-llama/tiny", "team-a/m", "team-b/m"])
 TIMES = st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z", "2026-10-01T00:00:00Z"])
