@@ -14,16 +14,17 @@ from starlette.types import ASGIApp
 from warmfleet_contracts.cache.worker_api import DECISION_HEADER
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission import Admission
-from warmfleet_router.authentication import Authentication
+from warmfleet_router.api.api_keys import KeySource
+from warmfleet_router.api.authentication import Authentication
+from warmfleet_router.api.completions import DECODERS, Generation
+from warmfleet_router.api.cors import CrossOrigin
+from warmfleet_router.api.inspection import Inspection
+from warmfleet_router.api.tokenize import TokenEndpoints
 from warmfleet_router.breakers import Breakers, Cause
-from warmfleet_router.cors import CrossOrigin
 from warmfleet_router.decisions import DecisionRing
 from warmfleet_router.discovery import Discovery, StaticDiscovery
 from warmfleet_router.endpoints import Fleet
 from warmfleet_router.exchange import Exchanges
-from warmfleet_router.generation import DECODERS, Generation
-from warmfleet_router.inspection import Inspection
-from warmfleet_router.key_source import KeySource
 from warmfleet_router.kubernetes_discovery import KubernetesDiscovery
 from warmfleet_router.leases import Leases
 from warmfleet_router.metrics import RouterMetrics
@@ -35,7 +36,6 @@ from warmfleet_router.retry_budget import RetryBudget
 from warmfleet_router.settings import RouterSettings
 from warmfleet_router.silence import SilenceWatch
 from warmfleet_router.speed import SpeedJudge
-from warmfleet_router.token_endpoints import TokenEndpoints
 from warmfleet_router.tokenization import Encoders
 from warmfleet_router.upstream import Upstream
 from warmfleet_runtime.http.app import openai_app

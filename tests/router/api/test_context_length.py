@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from warmfleet_contracts.openai import RequestError, decode_chat_request, decode_completion_request
-from warmfleet_router.context_length import require_fitting
+from warmfleet_router.api.context_length import require_fitting
 from warmfleet_testing.router_fixture import running_router
 from warmfleet_testing.stub_worker import StubWorker, running_stub
 

@@ -17,8 +17,8 @@ from warmfleet_contracts.openai import (
     decode_completion_request,
 )
 from warmfleet_router.admission import Admission
+from warmfleet_router.api.context_length import require_fitting
 from warmfleet_router.call import Call
-from warmfleet_router.context_length import require_fitting
 from warmfleet_router.decisions import Decision, DecisionRing, now_seconds
 from warmfleet_router.endpoints import EndpointView, Fleet
 from warmfleet_router.forwarded import request_headers, without_cache_salt

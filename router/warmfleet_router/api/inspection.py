@@ -12,12 +12,12 @@ from starlette.responses import JSONResponse, Response
 
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission import Admission
+from warmfleet_router.api.api_keys import KeySource
+from warmfleet_router.api.completions import model_not_found
 from warmfleet_router.breakers import Breakers, BreakerView
 from warmfleet_router.decisions import DecisionRing
 from warmfleet_router.discovery import Discovery, DiscoveryState
 from warmfleet_router.endpoints import EndpointView, Fleet
-from warmfleet_router.generation import model_not_found
-from warmfleet_router.key_source import KeySource
 from warmfleet_router.leases import Leases
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.settings import RouterSettings, effective_settings
