@@ -33,8 +33,8 @@ from warmfleet_cli.bench.figures import Target, mean, median, percentile
 from warmfleet_cli.bench.machine import idle_remark, measure_busy_ratio
 from warmfleet_cli.bench.processes import LocalProcess, spawned
 from warmfleet_contracts.names import HOME_VARIABLE, SALT_KEY_VARIABLE
-from warmfleet_router.hold import ALWAYS_HELD_REQUESTS
-from warmfleet_router.queue_bounds import AdmissionSettings
+from warmfleet_router.admission.queue_bounds import AdmissionSettings
+from warmfleet_router.admission.wait_queue import ALWAYS_HELD_REQUESTS
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_worker.model.catalog import catalog_model_path
 

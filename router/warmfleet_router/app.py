@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from warmfleet_contracts.cache.worker_api import DECISION_HEADER
 from warmfleet_contracts.openai import RequestError
-from warmfleet_router.admission import Admission
+from warmfleet_router.admission.admission import Admission
 from warmfleet_router.api.api_keys import KeySource
 from warmfleet_router.api.authentication import Authentication
 from warmfleet_router.api.completions import DECODERS, Generation

@@ -27,6 +27,7 @@ from warmfleet_contracts.cache.worker_api import (
 )
 from warmfleet_contracts.openai import RequestError
 from warmfleet_contracts.openai.server_sent_event import server_sent_event
+from warmfleet_router.admission.queued_request import Grant, Turn
 from warmfleet_router.breakers import Breakers, Cause, Trial
 from warmfleet_router.call import Call
 from warmfleet_router.client_answer import ClientAnswer
@@ -41,7 +42,6 @@ from warmfleet_router.prediction import Predictor
 from warmfleet_router.refusals import broken_stream_error, header_number, refusal_of, too_large_error
 from warmfleet_router.silence import Patience
 from warmfleet_router.speed import SpeedJudge
-from warmfleet_router.turn import Grant, Turn
 from warmfleet_router.upstream import (
     Upstream,
     UpstreamBrokenError,

@@ -20,19 +20,19 @@ from warmfleet_contracts.names import (
     SALT_KEY_VARIABLE,
     WORKER_TOKEN_ROOT_VARIABLE,
 )
-from warmfleet_router.api.api_keys import read_key_file
-from warmfleet_router.api.cors import is_origin
-from warmfleet_router.breakers import BreakerSettings
-from warmfleet_router.discovery import Endpoint, vetted_endpoints
-from warmfleet_router.kubernetes_discovery import ClusterSettings
-from warmfleet_router.outliers import OutlierSettings
-from warmfleet_router.queue_bounds import (
+from warmfleet_router.admission.queue_bounds import (
     DEFAULT_HELD,
     DEFAULT_IN_FLIGHT,
     MIB,
     AdmissionSettings,
     Amount,
 )
+from warmfleet_router.api.api_keys import read_key_file
+from warmfleet_router.api.cors import is_origin
+from warmfleet_router.breakers import BreakerSettings
+from warmfleet_router.discovery import Endpoint, vetted_endpoints
+from warmfleet_router.kubernetes_discovery import ClusterSettings
+from warmfleet_router.outliers import OutlierSettings
 from warmfleet_router.retry_budget import RetryBudgetSettings
 from warmfleet_router.scorers import POLICIES
 from warmfleet_router.silence import SilenceSettings

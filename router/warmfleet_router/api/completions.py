@@ -16,7 +16,8 @@ from warmfleet_contracts.openai import (
     decode_chat_request,
     decode_completion_request,
 )
-from warmfleet_router.admission import Admission
+from warmfleet_router.admission.admission import Admission
+from warmfleet_router.admission.queued_request import Turn
 from warmfleet_router.api.context_length import require_fitting
 from warmfleet_router.call import Call
 from warmfleet_router.decisions import Decision, DecisionRing, now_seconds
@@ -31,7 +32,6 @@ from warmfleet_router.scorers import agreed_policy
 from warmfleet_router.settings import RouterSettings
 from warmfleet_router.tenants import Tenant, cache_group, require_model, tenant_of
 from warmfleet_router.tokenization import Encoders
-from warmfleet_router.turn import Turn
 from warmfleet_runtime.http.body import decode_body, read_body
 
 UNDECLARED_BODY_BYTES: Final = 64 * 1024

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from warmfleet_contracts.openai import RequestError
-from warmfleet_router.admission import Admission
+from warmfleet_router.admission.admission import Admission
 from warmfleet_router.api.api_keys import KeySource
 from warmfleet_router.api.completions import model_not_found
 from warmfleet_router.breakers import Breakers, BreakerView

@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from warmfleet_router.admission.assignment import Grants
+from warmfleet_router.admission.model_queue import ModelLine
+from warmfleet_router.admission.placement import Placement
+from warmfleet_router.admission.queue_bounds import AdmissionSettings
+from warmfleet_router.admission.queued_request import Turn
+from warmfleet_router.admission.wait_queue import Hold
 from warmfleet_router.fleet_now import FleetNow
-from warmfleet_router.grants import Grants
-from warmfleet_router.hold import Hold
 from warmfleet_router.load import UnreportedLoad
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.model_line import ModelLine
 from warmfleet_router.picker import Choice
-from warmfleet_router.placement import Placement
-from warmfleet_router.queue_bounds import AdmissionSettings
 from warmfleet_router.refusals import no_worker_error
 from warmfleet_router.room import Full, Need
-from warmfleet_router.turn import Turn
 
 PUMP_SECONDS: Final = 0.002
 """The queue is looked at once per so long at most, whatever happens in between."""

@@ -7,20 +7,20 @@ tenant by priority and arrival. The `pump` gives workers to those who wait.
 
 from collections.abc import Callable, Sequence
 
-from warmfleet_router.door import Door
+from warmfleet_router.admission.assignment import Grants
+from warmfleet_router.admission.dispatcher import Pump
+from warmfleet_router.admission.in_flight_limits import Door
+from warmfleet_router.admission.model_queue import ModelLine, cost_of
+from warmfleet_router.admission.queue_bounds import NOTHING, AdmissionSettings, Amount
+from warmfleet_router.admission.queued_request import Grant, Turn
+from warmfleet_router.admission.wait_queue import Hold
 from warmfleet_router.endpoints import EndpointView
-from warmfleet_router.grants import Grants
-from warmfleet_router.hold import Hold
 from warmfleet_router.leases import Leases
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.model_line import ModelLine, cost_of
 from warmfleet_router.picker import Picker
-from warmfleet_router.pump import Pump
-from warmfleet_router.queue_bounds import NOTHING, AdmissionSettings, Amount
 from warmfleet_router.refusals import no_worker_error
 from warmfleet_router.request_prompts import BYTES_PER_TOKEN, RequestPrompts
 from warmfleet_router.tenants import Tenant
-from warmfleet_router.turn import Grant, Turn
 
 
 class Admission:

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from typing import Final
 
 from warmfleet_contracts.openai import RequestError
-from warmfleet_router.drain import retry_after_seconds
+from warmfleet_router.admission.model_queue import ModelLine
+from warmfleet_router.admission.queue_bounds import NOTHING, AdmissionSettings, Amount, BoundedHold, Exceeded
+from warmfleet_router.admission.queued_request import Turn
+from warmfleet_router.admission.service_rate import retry_after_seconds
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.model_line import ModelLine
-from warmfleet_router.queue_bounds import NOTHING, AdmissionSettings, Amount, BoundedHold, Exceeded
 from warmfleet_router.refusals import overloaded_error, quota_error
 from warmfleet_router.tenants import ANONYMOUS
-from warmfleet_router.turn import Turn
 
 ALWAYS_HELD_REQUESTS: Final = 16
 """So many may wait however slow the fleet is."""

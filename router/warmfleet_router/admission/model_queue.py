@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
-from warmfleet_router.drain import DrainRate
-from warmfleet_router.fair_queue import FairQueue
-from warmfleet_router.overtaking import Prefills
-from warmfleet_router.shares import Shares
+from warmfleet_router.admission.fair_queue import FairQueue
+from warmfleet_router.admission.fair_share import Shares
+from warmfleet_router.admission.queue_bypass import Prefills
+from warmfleet_router.admission.service_rate import DrainRate
 
 OUTPUT_WEIGHT: Final = 2.0
 """Cost of a generated token in prompt tokens that are computed (VTC, section 4.1: w_q = 2, w_p = 1)."""

@@ -10,11 +10,11 @@ import msgspec
 
 from warmfleet_contracts.cache.worker_api import HIGHEST_PRIORITY
 from warmfleet_contracts.openai import RequestError
-from warmfleet_router.fair_queue import Waiting
+from warmfleet_router.admission.fair_queue import Waiting
+from warmfleet_router.admission.model_queue import ModelLine
+from warmfleet_router.admission.queue_bounds import NOTHING, Amount
 from warmfleet_router.leases import Lease
-from warmfleet_router.model_line import ModelLine
 from warmfleet_router.picker import Choice
-from warmfleet_router.queue_bounds import NOTHING, Amount
 from warmfleet_router.request_prompts import RequestPrompts
 from warmfleet_router.tenants import Tenant
 

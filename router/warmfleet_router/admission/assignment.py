@@ -2,17 +2,17 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from warmfleet_router.admission.model_queue import cost_of
+from warmfleet_router.admission.placement import Placement, place
+from warmfleet_router.admission.queue_bypass import may_overtake
+from warmfleet_router.admission.queued_request import Grant, Turn
 from warmfleet_router.endpoints import EndpointView
 from warmfleet_router.fleet_now import FleetNow
 from warmfleet_router.leases import Leases
 from warmfleet_router.load import UnreportedLoad
-from warmfleet_router.model_line import cost_of
-from warmfleet_router.overtaking import may_overtake
 from warmfleet_router.picker import NOTHING_PLANNED, Choice, Picker
-from warmfleet_router.placement import Placement, place
 from warmfleet_router.room import Need, RoomRule
 from warmfleet_router.scorers import PRICED
-from warmfleet_router.turn import Grant, Turn
 
 
 class Grants:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from warmfleet_router.admission.queue_bounds import AdmissionSettings
+from warmfleet_router.admission.queue_bypass import Prefill, Prefills, may_overtake
 from warmfleet_router.leases import Charge, Leases
-from warmfleet_router.overtaking import Prefill, Prefills, may_overtake
-from warmfleet_router.queue_bounds import AdmissionSettings
 from warmfleet_router.room import RoomRule
 from warmfleet_testing.planted_keys import PlantedKeys, bearer
 from warmfleet_testing.router_fixture import running_router

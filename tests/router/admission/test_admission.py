@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from warmfleet_router.queue_bounds import AdmissionSettings, Amount
+from warmfleet_router.admission.queue_bounds import AdmissionSettings, Amount
 from warmfleet_testing.planted_keys import PlantedKeys, bearer
 from warmfleet_testing.router_fixture import RunningRouter, running_router
 from warmfleet_testing.stub_worker import StubWorker, running_stub, running_stubs

@@ -6,7 +6,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_router.fair_queue import FairQueue, Waiting
+from warmfleet_router.admission.fair_queue import FairQueue, Waiting
 
 COSTS = st.integers(1, 1000)
 WEIGHTS = {"a": 1.0, "b": 2.0, "c": 0.5}

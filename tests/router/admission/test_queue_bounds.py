@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_router.queue_bounds import NOTHING, Amount, BoundedHold, Exceeded
+from warmfleet_router.admission.queue_bounds import NOTHING, Amount, BoundedHold, Exceeded
 
 BOUND = Amount(requests=100, body_bytes=10_000, tokens=50_000)
 AMOUNTS = st.builds(Amount, st.just(1), st.integers(0, 4000), st.integers(0, 20_000))

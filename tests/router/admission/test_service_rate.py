@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_router.drain import DrainRate, retry_after_seconds
+from warmfleet_router.admission.service_rate import DrainRate, retry_after_seconds
 
 
 def test_nothing_is_known_before_anything_waited() -> None:

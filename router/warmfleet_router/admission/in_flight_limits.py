@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from warmfleet_router.drain import retry_after_seconds
+from warmfleet_router.admission.queue_bounds import Amount, BoundedHold
+from warmfleet_router.admission.service_rate import retry_after_seconds
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.queue_bounds import Amount, BoundedHold
 from warmfleet_router.refusals import overloaded_error, quota_error
 from warmfleet_router.tenants import Tenant
 
