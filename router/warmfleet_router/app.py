@@ -21,21 +21,21 @@ from warmfleet_router.api.cors import CrossOrigin
 from warmfleet_router.api.inspection import Inspection
 from warmfleet_router.api.tokenize import TokenEndpoints
 from warmfleet_router.breakers import Breakers, Cause
-from warmfleet_router.decisions import DecisionRing
 from warmfleet_router.discovery import Discovery, StaticDiscovery
 from warmfleet_router.endpoints import Fleet
 from warmfleet_router.exchange import Exchanges
 from warmfleet_router.kubernetes_discovery import KubernetesDiscovery
-from warmfleet_router.leases import Leases
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.outliers import Outliers
-from warmfleet_router.picker import Picker
 from warmfleet_router.prefix_index import PrefixIndex
 from warmfleet_router.proxy import Proxy
 from warmfleet_router.retry_budget import RetryBudget
+from warmfleet_router.routing.decisions import DecisionRing
+from warmfleet_router.routing.leases import Leases
+from warmfleet_router.routing.picker import Picker
+from warmfleet_router.routing.slow_workers import Outliers
+from warmfleet_router.routing.speed_limits import SpeedJudge
 from warmfleet_router.settings import RouterSettings
 from warmfleet_router.silence import SilenceWatch
-from warmfleet_router.speed import SpeedJudge
 from warmfleet_router.tokenization import Encoders
 from warmfleet_router.upstream import Upstream
 from warmfleet_runtime.http.app import openai_app

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from warmfleet_router.request_prompts import RequestPrompts
+from warmfleet_router.routing.prompt_hashes import RequestPrompts
 from warmfleet_router.upstream import Headers
 
 

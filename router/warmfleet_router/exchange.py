@@ -31,17 +31,17 @@ from warmfleet_router.admission.queued_request import Grant, Turn
 from warmfleet_router.breakers import Breakers, Cause, Trial
 from warmfleet_router.call import Call
 from warmfleet_router.client_answer import ClientAnswer
-from warmfleet_router.decisions import Attempt, Decision, difference_of
 from warmfleet_router.endpoints import Fleet
 from warmfleet_router.event_cutter import EventCutter, count_events
 from warmfleet_router.forwarded import PASSED_BACK
-from warmfleet_router.leases import Lease, Leases
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.picker import Choice
-from warmfleet_router.prediction import Predictor
 from warmfleet_router.refusals import broken_stream_error, header_number, refusal_of, too_large_error
+from warmfleet_router.routing.decisions import Attempt, Decision, difference_of
+from warmfleet_router.routing.leases import Lease, Leases
+from warmfleet_router.routing.picker import Choice
+from warmfleet_router.routing.prediction import Predictor
+from warmfleet_router.routing.speed_limits import SpeedJudge
 from warmfleet_router.silence import Patience
-from warmfleet_router.speed import SpeedJudge
 from warmfleet_router.upstream import (
     Upstream,
     UpstreamBrokenError,

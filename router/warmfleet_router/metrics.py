@@ -6,9 +6,9 @@ from typing import Final, NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from warmfleet_contracts import metrics as names
-from warmfleet_router.decisions import Attempt
 from warmfleet_router.discovery import DiscoveryState
 from warmfleet_router.endpoints import EndpointView
+from warmfleet_router.routing.decisions import Attempt
 
 MAX_TENANT_LABELS: Final = 256
 """Tenants that have a series of their own."""

@@ -32,9 +32,9 @@ from warmfleet_router.api.cors import is_origin
 from warmfleet_router.breakers import BreakerSettings
 from warmfleet_router.discovery import Endpoint, vetted_endpoints
 from warmfleet_router.kubernetes_discovery import ClusterSettings
-from warmfleet_router.outliers import OutlierSettings
 from warmfleet_router.retry_budget import RetryBudgetSettings
-from warmfleet_router.scorers import POLICIES
+from warmfleet_router.routing.policies import POLICIES
+from warmfleet_router.routing.slow_workers import OutlierSettings
 from warmfleet_router.silence import SilenceSettings
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_runtime.http.connections import MAX_CONNECTIONS

@@ -13,7 +13,7 @@ from warmfleet_testing.stub_worker import StubWorker, running_stub
 ROOT = Path(__file__).parents[2]
 WALL_CLOCKS = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow")}
 SHOWN = {
-    "router/warmfleet_router/decisions.py": "decided_at, a date in the record",
+    "router/warmfleet_router/routing/decisions.py": "decided_at, a date in the record",
     "router/warmfleet_router/api/inspection.py": "`created` of a model",
     "worker/warmfleet_worker/__main__.py": "`created` of a model",
     "worker/warmfleet_worker/server/streaming.py": "`created` of an answer",

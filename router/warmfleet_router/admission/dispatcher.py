@@ -15,12 +15,12 @@ from warmfleet_router.admission.placement import Placement
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
 from warmfleet_router.admission.queued_request import Turn
 from warmfleet_router.admission.wait_queue import Hold
-from warmfleet_router.fleet_now import FleetNow
-from warmfleet_router.load import UnreportedLoad
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.picker import Choice
 from warmfleet_router.refusals import no_worker_error
-from warmfleet_router.room import Full, Need
+from warmfleet_router.routing.capacity import Full, Need
+from warmfleet_router.routing.fleet_snapshot import FleetNow
+from warmfleet_router.routing.open_dispatches import UnreportedLoad
+from warmfleet_router.routing.picker import Choice
 
 PUMP_SECONDS: Final = 0.002
 """The queue is looked at once per so long at most, whatever happens in between."""

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from warmfleet_router.cost import WorkerLoad
-from warmfleet_router.load import UnreportedLoad
-from warmfleet_router.picker import Choice, Ranked
-from warmfleet_router.room import Full, Need, RoomRule, lacking, prefill_seconds
-from warmfleet_router.scorers import EQUAL_MS, EQUAL_RATIO, Candidate
+from warmfleet_router.routing.capacity import Full, Need, RoomRule, lacking, prefill_seconds
+from warmfleet_router.routing.cost import WorkerLoad
+from warmfleet_router.routing.open_dispatches import UnreportedLoad
+from warmfleet_router.routing.picker import Choice, Ranked
+from warmfleet_router.routing.policies import EQUAL_MS, EQUAL_RATIO, Candidate
 
 
 class Placement(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from warmfleet_router.room import RoomRule
+from warmfleet_router.routing.capacity import RoomRule
 
 MIB: Final = 1024 * 1024
 

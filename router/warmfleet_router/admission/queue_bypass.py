@@ -13,7 +13,7 @@ at once, most are held.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from warmfleet_router.leases import Lease
+from warmfleet_router.routing.leases import Lease
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.fair_queue import Waiting
 from warmfleet_router.admission.model_queue import ModelLine
 from warmfleet_router.admission.queue_bounds import NOTHING, Amount
-from warmfleet_router.leases import Lease
-from warmfleet_router.picker import Choice
-from warmfleet_router.request_prompts import RequestPrompts
+from warmfleet_router.routing.leases import Lease
+from warmfleet_router.routing.picker import Choice
+from warmfleet_router.routing.prompt_hashes import RequestPrompts
 from warmfleet_router.tenants import Tenant
 
 

@@ -20,15 +20,15 @@ from warmfleet_router.admission.admission import Admission
 from warmfleet_router.admission.queued_request import Turn
 from warmfleet_router.api.context_length import require_fitting
 from warmfleet_router.call import Call
-from warmfleet_router.decisions import Decision, DecisionRing, now_seconds
 from warmfleet_router.endpoints import EndpointView, Fleet
 from warmfleet_router.forwarded import request_headers, without_cache_salt
-from warmfleet_router.leases import Leases
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy import Proxy, describe, outcome_of
 from warmfleet_router.refusals import header_number, no_worker_error
-from warmfleet_router.request_prompts import HEAD_BYTES, RequestPrompts
-from warmfleet_router.scorers import agreed_policy
+from warmfleet_router.routing.decisions import Decision, DecisionRing, now_seconds
+from warmfleet_router.routing.leases import Leases
+from warmfleet_router.routing.policies import agreed_policy
+from warmfleet_router.routing.prompt_hashes import HEAD_BYTES, RequestPrompts
 from warmfleet_router.settings import RouterSettings
 from warmfleet_router.tenants import Tenant, cache_group, require_model, tenant_of
 from warmfleet_router.tokenization import Encoders

@@ -9,8 +9,8 @@ import pytest
 
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
 from warmfleet_router.admission.queue_bypass import Prefill, Prefills, may_overtake
-from warmfleet_router.leases import Charge, Leases
-from warmfleet_router.room import RoomRule
+from warmfleet_router.routing.capacity import RoomRule
+from warmfleet_router.routing.leases import Charge, Leases
 from warmfleet_testing.planted_keys import PlantedKeys, bearer
 from warmfleet_testing.router_fixture import running_router
 from warmfleet_testing.stub_worker import StubWorker, running_stub

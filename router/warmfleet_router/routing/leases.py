@@ -13,9 +13,9 @@ from typing import Final, Self
 import msgspec
 
 from warmfleet_contracts.cache.blocks import BlockHash
-from warmfleet_router.cost import PRIOR_SEAT_SECONDS
-from warmfleet_router.load import OpenDispatches
-from warmfleet_router.pending import PendingPrefixes
+from warmfleet_router.routing.cost import PRIOR_SEAT_SECONDS
+from warmfleet_router.routing.open_dispatches import OpenDispatches
+from warmfleet_router.routing.pending_blocks import PendingPrefixes
 
 SEAT_TIME_WEIGHT: Final = 0.1
 """Weight of the newest answer in the moving average of how long a seat is kept."""

@@ -11,8 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from warmfleet_router.cost import RatesSource
-from warmfleet_router.scorers import Candidate
+from warmfleet_router.routing.cost import RatesSource
+from warmfleet_router.routing.policies import Candidate
 
 REFERENCE_PREFILL_TOKENS: Final = 64
 REFERENCE_SEQUENCES: Final = 8

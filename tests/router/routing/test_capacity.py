@@ -3,8 +3,8 @@
 import pytest
 
 from warmfleet_router.admission.fair_share import Shares
-from warmfleet_router.cost import RatesSource, StepRates, WorkerLoad
-from warmfleet_router.room import Full, Need, RoomRule, lacking
+from warmfleet_router.routing.capacity import Full, Need, RoomRule, lacking
+from warmfleet_router.routing.cost import RatesSource, StepRates, WorkerLoad
 
 RATES = StepRates(0.01, 0.001, 0.0, 0.0, RatesSource.MEASURED)  # 1,000 prompt tokens per second
 RULE = RoomRule(window_seconds=0.1, headroom_ratio=1 / 8)

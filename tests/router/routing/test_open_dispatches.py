@@ -4,7 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmfleet_contracts.cache.kv_events import LoadReport
-from warmfleet_router.load import MAX_OPEN_DISPATCHES, EndedLoad, OpenDispatches, UnreportedLoad
+from warmfleet_router.routing.open_dispatches import (
+    MAX_OPEN_DISPATCHES,
+    EndedLoad,
+    OpenDispatches,
+    UnreportedLoad,
+)
 
 
 def test_a_dispatch_counts_until_a_report_includes_it():

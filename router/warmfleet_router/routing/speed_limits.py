@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from warmfleet_router.breakers import Breakers, Cause, Trial
-from warmfleet_router.outliers import Outliers
-from warmfleet_router.picker import Choice
-from warmfleet_router.scorers import PRICED
+from warmfleet_router.routing.picker import Choice
+from warmfleet_router.routing.policies import PRICED
+from warmfleet_router.routing.slow_workers import Outliers
 
 
 class SpeedJudge:

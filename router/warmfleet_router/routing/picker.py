@@ -11,16 +11,16 @@ from typing import Final
 import msgspec
 
 from warmfleet_router.breakers import Breakers
-from warmfleet_router.cost import Work, request_cost
 from warmfleet_router.discovery import Endpoint
 from warmfleet_router.endpoints import EndpointView
-from warmfleet_router.fleet_now import FleetNow
-from warmfleet_router.leases import Charge, Leases
-from warmfleet_router.load import UnreportedLoad
-from warmfleet_router.prediction import Prediction, Predictor
 from warmfleet_router.prefix_index import PrefixIndex
-from warmfleet_router.request_prompts import RequestPrompts
-from warmfleet_router.scorers import POLICIES, Candidate, Ranking, RoutedRequest, agreed_policy
+from warmfleet_router.routing.cost import Work, request_cost
+from warmfleet_router.routing.fleet_snapshot import FleetNow
+from warmfleet_router.routing.leases import Charge, Leases
+from warmfleet_router.routing.open_dispatches import UnreportedLoad
+from warmfleet_router.routing.policies import POLICIES, Candidate, Ranking, RoutedRequest, agreed_policy
+from warmfleet_router.routing.prediction import Prediction, Predictor
+from warmfleet_router.routing.prompt_hashes import RequestPrompts
 
 
 class Choice(msgspec.Struct, frozen=True):

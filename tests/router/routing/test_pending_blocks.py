@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmfleet_contracts.cache.blocks import BlockHash
-from warmfleet_router.leases import Charge, Leases
-from warmfleet_router.load import UnreportedLoad
-from warmfleet_router.pending import SETTLE_SECONDS, PendingPrefixes, Run
+from warmfleet_router.routing.leases import Charge, Leases
+from warmfleet_router.routing.open_dispatches import UnreportedLoad
+from warmfleet_router.routing.pending_blocks import SETTLE_SECONDS, PendingPrefixes, Run
 
 HASHES = tuple(BlockHash(bytes([number]) * 16) for number in range(8))
 

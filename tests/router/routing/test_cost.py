@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmfleet_contracts.cache.kv_events import LoadReport, StepTimeFit
-from warmfleet_router.cost import (
+from warmfleet_router.routing.cost import (
     PRIOR,
     RatesSource,
     StepRates,

@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from warmfleet_router.cost import MIN_PREFILL_TOKEN_SECONDS, StepRates, WorkerLoad
+from warmfleet_router.routing.cost import MIN_PREFILL_TOKEN_SECONDS, StepRates, WorkerLoad
 
 PREFILL_WINDOW_SECONDS: Final = 0.1
 """One step of the engine: its automatic token budget is what it computes in about this time."""

@@ -1,6 +1,6 @@
 """Who is much slower than its peers."""
 
-from warmfleet_router.outliers import Outliers
+from warmfleet_router.routing.slow_workers import Outliers
 
 PEERS = ("slow", "b", "c")
 

@@ -4,11 +4,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from warmfleet_router.breakers import Breakers
-from warmfleet_router.cost import StepRates, WorkerLoad, measured_rates, median_rates, worker_load
 from warmfleet_router.endpoints import EndpointView
-from warmfleet_router.leases import Leases
-from warmfleet_router.load import UnreportedLoad
-from warmfleet_router.room import Full, Need, RoomRule, lacking, prefill_seconds
+from warmfleet_router.routing.capacity import Full, Need, RoomRule, lacking, prefill_seconds
+from warmfleet_router.routing.cost import StepRates, WorkerLoad, measured_rates, median_rates, worker_load
+from warmfleet_router.routing.leases import Leases
+from warmfleet_router.routing.open_dispatches import UnreportedLoad
 
 PRIOR_BLOCK_TOKENS: Final = 16
 

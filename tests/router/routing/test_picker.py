@@ -11,10 +11,10 @@ from warmfleet_contracts.cache.kv_events import Frame, Hello, LoadReport, StepTi
 from warmfleet_router.discovery import Endpoint
 from warmfleet_router.endpoints import EndpointView
 from warmfleet_router.event_stream import StreamCounts
-from warmfleet_router.leases import Leases
-from warmfleet_router.picker import Choice, Picker
 from warmfleet_router.prefix_index import PrefixIndex
-from warmfleet_router.request_prompts import RequestPrompts
+from warmfleet_router.routing.leases import Leases
+from warmfleet_router.routing.picker import Choice, Picker
+from warmfleet_router.routing.prompt_hashes import RequestPrompts
 from warmfleet_testing.digests import digest_of
 
 IDENTITY = b"identity-of-16by"

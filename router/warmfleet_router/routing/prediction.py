@@ -6,9 +6,9 @@ import msgspec
 
 from warmfleet_contracts.cache.blocks import BlockHash
 from warmfleet_router.endpoints import EndpointView
-from warmfleet_router.pending import PendingPrefixes
 from warmfleet_router.prefix_index import PrefixIndex
-from warmfleet_router.request_prompts import HashedPrompt, RequestPrompts
+from warmfleet_router.routing.pending_blocks import PendingPrefixes
+from warmfleet_router.routing.prompt_hashes import HashedPrompt, RequestPrompts
 
 
 class PromptPrediction(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from warmfleet_router.decisions import Attempt, Decision, DecisionRing, difference_of
+from warmfleet_router.routing.decisions import Attempt, Decision, DecisionRing, difference_of
 
 
 def attempt(predicted: int = 64, pending: int = 0, *, precise: bool = True, uid: str = "a") -> Attempt:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_router.cost import PRIOR, CostTerms, WorkerLoad
-from warmfleet_router.scorers import POLICIES, Candidate, RoutedRequest, rendezvous_weight
+from warmfleet_router.routing.cost import PRIOR, CostTerms, WorkerLoad
+from warmfleet_router.routing.policies import POLICIES, Candidate, RoutedRequest, rendezvous_weight
 
 
 def candidate(uid: str, total_ms: float = 100.0, *, sequences: int = 0, queued: int = 0) -> Candidate:

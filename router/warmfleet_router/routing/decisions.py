@@ -11,8 +11,8 @@ from typing import Final, Literal
 
 import msgspec
 
-from warmfleet_router.picker import Choice
-from warmfleet_router.scorers import Candidate
+from warmfleet_router.routing.picker import Choice
+from warmfleet_router.routing.policies import Candidate
 
 DEFAULT_CAPACITY: Final = 4096
 MAX_RECORDED_CANDIDATES: Final = 16

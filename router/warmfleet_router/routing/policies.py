@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from warmfleet_router.cost import CostTerms, StepRates, WorkerLoad
+from warmfleet_router.routing.cost import CostTerms, StepRates, WorkerLoad
 
 EQUAL_MS: Final = 5.0
 EQUAL_RATIO: Final = 0.05
