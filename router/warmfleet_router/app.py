@@ -23,12 +23,12 @@ from warmfleet_router.api.tokenize import TokenEndpoints
 from warmfleet_router.breakers import Breakers, Cause
 from warmfleet_router.discovery import Discovery, StaticDiscovery
 from warmfleet_router.endpoints import Fleet
-from warmfleet_router.exchange import Exchanges
 from warmfleet_router.kubernetes_discovery import KubernetesDiscovery
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.prefix_index import PrefixIndex
-from warmfleet_router.proxy import Proxy
-from warmfleet_router.retry_budget import RetryBudget
+from warmfleet_router.proxy.exchange import Exchanges
+from warmfleet_router.proxy.proxy import Proxy
+from warmfleet_router.proxy.retry_budget import RetryBudget
 from warmfleet_router.routing.decisions import DecisionRing
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.picker import Picker

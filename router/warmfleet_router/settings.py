@@ -32,7 +32,7 @@ from warmfleet_router.api.cors import is_origin
 from warmfleet_router.breakers import BreakerSettings
 from warmfleet_router.discovery import Endpoint, vetted_endpoints
 from warmfleet_router.kubernetes_discovery import ClusterSettings
-from warmfleet_router.retry_budget import RetryBudgetSettings
+from warmfleet_router.proxy.retry_budget import RetryBudgetSettings
 from warmfleet_router.routing.policies import POLICIES
 from warmfleet_router.routing.slow_workers import OutlierSettings
 from warmfleet_router.silence import SilenceSettings

@@ -12,7 +12,7 @@ import pytest
 
 from warmfleet_router.discovery import Endpoint
 from warmfleet_router.errors import StreamUnavailableError
-from warmfleet_router.forwarded import request_headers, without_cache_salt
+from warmfleet_router.proxy.headers import request_headers, without_cache_salt
 from warmfleet_router.silence import SilenceSettings, SilenceWatch
 from warmfleet_router.upstream import (
     Upstream,

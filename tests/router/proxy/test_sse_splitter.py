@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_router.event_cutter import MAX_EVENT_BYTES, EventCutter
+from warmfleet_router.proxy.sse_splitter import MAX_EVENT_BYTES, EventCutter
 
 
 @given(st.lists(st.sampled_from([b"a", b"\n", b"\n\n", b"data: x\n\n", b": ping\n\n"])), st.data())

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_router.retry_budget import RetryBudget, RetryBudgetSettings
+from warmfleet_router.proxy.retry_budget import RetryBudget, RetryBudgetSettings
 
 
 class Clock:
