@@ -16,7 +16,7 @@ from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.names import SALT_KEY_VARIABLE
 from warmfleet_router.app import Router, build_router
 from warmfleet_router.settings import parse_settings
-from warmfleet_router.upstream import require_fast_parser
+from warmfleet_router.workers.upstream import require_fast_parser
 from warmfleet_runtime.http.descriptors import connections_that_fit
 from warmfleet_runtime.http.listener import listen
 from warmfleet_runtime.http.server import Server

@@ -20,12 +20,9 @@ from warmfleet_router.api.completions import DECODERS, Generation
 from warmfleet_router.api.cors import CrossOrigin
 from warmfleet_router.api.inspection import Inspection
 from warmfleet_router.api.tokenize import TokenEndpoints
-from warmfleet_router.breakers import Breakers, Cause
 from warmfleet_router.discovery import Discovery, StaticDiscovery
-from warmfleet_router.endpoints import Fleet
 from warmfleet_router.kubernetes_discovery import KubernetesDiscovery
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.prefix_index import PrefixIndex
 from warmfleet_router.proxy.exchange import Exchanges
 from warmfleet_router.proxy.proxy import Proxy
 from warmfleet_router.proxy.retry_budget import RetryBudget
@@ -35,9 +32,12 @@ from warmfleet_router.routing.picker import Picker
 from warmfleet_router.routing.slow_workers import Outliers
 from warmfleet_router.routing.speed_limits import SpeedJudge
 from warmfleet_router.settings import RouterSettings
-from warmfleet_router.silence import SilenceWatch
-from warmfleet_router.tokenization import Encoders
-from warmfleet_router.upstream import Upstream
+from warmfleet_router.workers.breakers import Breakers, Cause
+from warmfleet_router.workers.encoders import Encoders
+from warmfleet_router.workers.fleet import Fleet
+from warmfleet_router.workers.liveness import SilenceWatch
+from warmfleet_router.workers.prefix_index import PrefixIndex
+from warmfleet_router.workers.upstream import Upstream
 from warmfleet_runtime.http.app import openai_app
 from warmfleet_runtime.http.document import document_route
 from warmfleet_runtime.http.edge import Edge

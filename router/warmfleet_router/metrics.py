@@ -7,8 +7,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from warmfleet_contracts import metrics as names
 from warmfleet_router.discovery import DiscoveryState
-from warmfleet_router.endpoints import EndpointView
 from warmfleet_router.routing.decisions import Attempt
+from warmfleet_router.workers.fleet import EndpointView
 
 MAX_TENANT_LABELS: Final = 256
 """Tenants that have a series of their own."""

@@ -29,13 +29,13 @@ from warmfleet_router.admission.queue_bounds import (
 )
 from warmfleet_router.api.api_keys import read_key_file
 from warmfleet_router.api.cors import is_origin
-from warmfleet_router.breakers import BreakerSettings
 from warmfleet_router.discovery import Endpoint, vetted_endpoints
 from warmfleet_router.kubernetes_discovery import ClusterSettings
 from warmfleet_router.proxy.retry_budget import RetryBudgetSettings
 from warmfleet_router.routing.policies import POLICIES
 from warmfleet_router.routing.slow_workers import OutlierSettings
-from warmfleet_router.silence import SilenceSettings
+from warmfleet_router.workers.breakers import BreakerSettings
+from warmfleet_router.workers.liveness import SilenceSettings
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_runtime.http.connections import MAX_CONNECTIONS
 from warmfleet_runtime.http.listener import is_loopback

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from warmfleet_router.discovery import MAX_ENDPOINTS, Discovered, DiscoveryState, Endpoint, StaticDiscovery
-from warmfleet_router.endpoints import Fleet
 from warmfleet_router.errors import DiscoveryError, StreamUnavailableError
+from warmfleet_router.workers.fleet import Fleet
 from warmfleet_testing.router_fixture import running_router
 from warmfleet_testing.stub_worker import StubWorker, running_stub, running_stubs
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from warmfleet_router.breakers import BreakerSettings
-from warmfleet_router.silence import SilenceSettings
+from warmfleet_router.workers.breakers import BreakerSettings
+from warmfleet_router.workers.liveness import SilenceSettings
 from warmfleet_testing.fault_proxy import FaultProxy, running_fault_proxy
 from warmfleet_testing.router_fixture import RunningRouter, running_router
 from warmfleet_testing.stub_worker import StubWorker, running_stubs

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from warmfleet_router.breakers import BreakerSettings
 from warmfleet_router.proxy.retry_budget import RetryBudgetSettings
 from warmfleet_router.routing.slow_workers import OutlierSettings
+from warmfleet_router.workers.breakers import BreakerSettings
 from warmfleet_testing.router_fixture import RunningRouter, running_router
 from warmfleet_testing.stub_worker import StubWorker, running_stubs
 

@@ -17,7 +17,7 @@ from warmfleet_cli.key_file import edited_keys, load_keys
 from warmfleet_cli.local.log_file import LogFile
 from warmfleet_cli.local.state import RunFolder
 from warmfleet_contracts.keys import encode_key_file
-from warmfleet_router.tokenization import _store
+from warmfleet_router.workers.encoders import _store
 from warmfleet_testing.planted_keys import PlantedKeys
 from warmfleet_testing.ports import free_port_range
 from warmfleet_testing.process_limits import full_disk, full_disk_here, limit_process, roomy_disk, under

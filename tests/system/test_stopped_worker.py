@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from warmfleet_router.breakers import BreakerSettings
+from warmfleet_router.workers.breakers import BreakerSettings
 from warmfleet_testing.router_fixture import RunningRouter, running_router
 from warmfleet_testing.worker_process import WorkerProcess, running_worker, tiny_served_model
 

@@ -6,13 +6,13 @@ from warmfleet_router.admission.model_queue import cost_of
 from warmfleet_router.admission.placement import Placement, place
 from warmfleet_router.admission.queue_bypass import may_overtake
 from warmfleet_router.admission.queued_request import Grant, Turn
-from warmfleet_router.endpoints import EndpointView
 from warmfleet_router.routing.capacity import Need, RoomRule
 from warmfleet_router.routing.fleet_snapshot import FleetNow
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
 from warmfleet_router.routing.picker import NOTHING_PLANNED, Choice, Picker
 from warmfleet_router.routing.policies import PRICED
+from warmfleet_router.workers.fleet import EndpointView
 
 
 class Grants:

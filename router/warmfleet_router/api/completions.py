@@ -19,7 +19,6 @@ from warmfleet_contracts.openai import (
 from warmfleet_router.admission.admission import Admission
 from warmfleet_router.admission.queued_request import Turn
 from warmfleet_router.api.context_length import require_fitting
-from warmfleet_router.endpoints import EndpointView, Fleet
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.headers import request_headers, without_cache_salt
 from warmfleet_router.proxy.proxy import Proxy, describe, outcome_of
@@ -31,7 +30,8 @@ from warmfleet_router.routing.policies import agreed_policy
 from warmfleet_router.routing.prompt_hashes import HEAD_BYTES, RequestPrompts
 from warmfleet_router.settings import RouterSettings
 from warmfleet_router.tenants import Tenant, cache_group, require_model, tenant_of
-from warmfleet_router.tokenization import Encoders
+from warmfleet_router.workers.encoders import Encoders
+from warmfleet_router.workers.fleet import EndpointView, Fleet
 from warmfleet_runtime.http.body import decode_body, read_body
 
 UNDECLARED_BODY_BYTES: Final = 64 * 1024

@@ -14,15 +14,15 @@ from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.admission import Admission
 from warmfleet_router.api.api_keys import KeySource
 from warmfleet_router.api.completions import model_not_found
-from warmfleet_router.breakers import Breakers, BreakerView
 from warmfleet_router.discovery import Discovery, DiscoveryState
-from warmfleet_router.endpoints import EndpointView, Fleet
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.routing.decisions import DecisionRing
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.settings import RouterSettings, effective_settings
 from warmfleet_router.tenants import require_model, tenant_of
-from warmfleet_router.tokenization import Encoders
+from warmfleet_router.workers.breakers import Breakers, BreakerView
+from warmfleet_router.workers.encoders import Encoders
+from warmfleet_router.workers.fleet import EndpointView, Fleet
 
 DEFAULT_DECISIONS: Final = 100
 MAX_DECISIONS: Final = 4096

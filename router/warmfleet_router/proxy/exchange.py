@@ -28,8 +28,6 @@ from warmfleet_contracts.cache.worker_api import (
 from warmfleet_contracts.openai import RequestError
 from warmfleet_contracts.openai.server_sent_event import server_sent_event
 from warmfleet_router.admission.queued_request import Grant, Turn
-from warmfleet_router.breakers import Breakers, Cause, Trial
-from warmfleet_router.endpoints import Fleet
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.client_response import ClientAnswer
 from warmfleet_router.proxy.headers import PASSED_BACK
@@ -41,8 +39,10 @@ from warmfleet_router.routing.leases import Lease, Leases
 from warmfleet_router.routing.picker import Choice
 from warmfleet_router.routing.prediction import Predictor
 from warmfleet_router.routing.speed_limits import SpeedJudge
-from warmfleet_router.silence import Patience
-from warmfleet_router.upstream import (
+from warmfleet_router.workers.breakers import Breakers, Cause, Trial
+from warmfleet_router.workers.fleet import Fleet
+from warmfleet_router.workers.liveness import Patience
+from warmfleet_router.workers.upstream import (
     Upstream,
     UpstreamBrokenError,
     UpstreamError,

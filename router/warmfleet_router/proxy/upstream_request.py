@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from warmfleet_router.routing.prompt_hashes import RequestPrompts
-from warmfleet_router.upstream import Headers
+from warmfleet_router.workers.upstream import Headers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,12 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from warmfleet_router.breakers import Breakers
-from warmfleet_router.endpoints import EndpointView
 from warmfleet_router.routing.capacity import Full, Need, RoomRule, lacking, prefill_seconds
 from warmfleet_router.routing.cost import StepRates, WorkerLoad, measured_rates, median_rates, worker_load
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
+from warmfleet_router.workers.breakers import Breakers
+from warmfleet_router.workers.fleet import EndpointView
 
 PRIOR_BLOCK_TOKENS: Final = 16
 

@@ -10,10 +10,7 @@ from typing import Final
 
 import msgspec
 
-from warmfleet_router.breakers import Breakers
 from warmfleet_router.discovery import Endpoint
-from warmfleet_router.endpoints import EndpointView
-from warmfleet_router.prefix_index import PrefixIndex
 from warmfleet_router.routing.cost import Work, request_cost
 from warmfleet_router.routing.fleet_snapshot import FleetNow
 from warmfleet_router.routing.leases import Charge, Leases
@@ -21,6 +18,9 @@ from warmfleet_router.routing.open_dispatches import UnreportedLoad
 from warmfleet_router.routing.policies import POLICIES, Candidate, Ranking, RoutedRequest, agreed_policy
 from warmfleet_router.routing.prediction import Prediction, Predictor
 from warmfleet_router.routing.prompt_hashes import RequestPrompts
+from warmfleet_router.workers.breakers import Breakers
+from warmfleet_router.workers.fleet import EndpointView
+from warmfleet_router.workers.prefix_index import PrefixIndex
 
 
 class Choice(msgspec.Struct, frozen=True):

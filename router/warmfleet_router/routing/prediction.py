@@ -5,10 +5,10 @@ from collections.abc import Collection
 import msgspec
 
 from warmfleet_contracts.cache.blocks import BlockHash
-from warmfleet_router.endpoints import EndpointView
-from warmfleet_router.prefix_index import PrefixIndex
 from warmfleet_router.routing.pending_blocks import PendingPrefixes
 from warmfleet_router.routing.prompt_hashes import HashedPrompt, RequestPrompts
+from warmfleet_router.workers.fleet import EndpointView
+from warmfleet_router.workers.prefix_index import PrefixIndex
 
 
 class PromptPrediction(msgspec.Struct, frozen=True):

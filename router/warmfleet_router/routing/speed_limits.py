@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from warmfleet_router.breakers import Breakers, Cause, Trial
 from warmfleet_router.routing.picker import Choice
 from warmfleet_router.routing.policies import PRICED
 from warmfleet_router.routing.slow_workers import Outliers
+from warmfleet_router.workers.breakers import Breakers, Cause, Trial
 
 
 class SpeedJudge:

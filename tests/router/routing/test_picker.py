@@ -9,12 +9,12 @@ import pytest
 from warmfleet_contracts.cache.blocks import BlockHash, CacheIdentity, block_hashes, block_root
 from warmfleet_contracts.cache.kv_events import Frame, Hello, LoadReport, StepTimeFit
 from warmfleet_router.discovery import Endpoint
-from warmfleet_router.endpoints import EndpointView
-from warmfleet_router.event_stream import StreamCounts
-from warmfleet_router.prefix_index import PrefixIndex
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.picker import Choice, Picker
 from warmfleet_router.routing.prompt_hashes import RequestPrompts
+from warmfleet_router.workers.event_stream import StreamCounts
+from warmfleet_router.workers.fleet import EndpointView
+from warmfleet_router.workers.prefix_index import PrefixIndex
 from warmfleet_testing.digests import digest_of
 
 IDENTITY = b"identity-of-16by"

@@ -24,8 +24,8 @@ from warmfleet_contracts.errors import ContractError, PromptError, WarmfleetErro
 from warmfleet_contracts.openai import ChatRequest, CompletionRequest, RequestError
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_contracts.prompts.segment_memory import SaltedSegments, SegmentMemory
-from warmfleet_router.endpoints import EndpointView
-from warmfleet_router.upstream import Upstream, UpstreamError
+from warmfleet_router.workers.fleet import EndpointView
+from warmfleet_router.workers.upstream import Upstream, UpstreamError
 
 MAX_ENCODERS: Final = 8
 """Encoders in memory; the least recently used goes. One of a 150k vocabulary takes some 100 MB."""

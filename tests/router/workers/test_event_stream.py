@@ -9,10 +9,10 @@ import pytest
 from warmfleet_contracts.cache.kv_events import LoadReport, ResidentDigest, encode_message, hello_proof
 from warmfleet_contracts.errors import ContractError
 from warmfleet_router.discovery import Discovered, Endpoint, StaticDiscovery
-from warmfleet_router.endpoints import Fleet
 from warmfleet_router.errors import HelloRefusedError, StreamUnavailableError
-from warmfleet_router.event_stream import ResyncNeededError, StreamTiming, WorkerStream, verify_hello
-from warmfleet_router.prefix_index import PrefixIndex
+from warmfleet_router.workers.event_stream import ResyncNeededError, StreamTiming, WorkerStream, verify_hello
+from warmfleet_router.workers.fleet import Fleet
+from warmfleet_router.workers.prefix_index import PrefixIndex
 from warmfleet_testing.modelled_worker import IDENTITY, ModelledWorker, hash_of
 
 TIMING = StreamTiming()

@@ -43,7 +43,7 @@ from warmfleet_contracts.cache.resident import PositionGapError, SetMismatchErro
 from warmfleet_contracts.errors import ContractError, WarmfleetError
 from warmfleet_router.discovery import Endpoint
 from warmfleet_router.errors import HelloRefusedError, StreamUnavailableError
-from warmfleet_router.prefix_index import IndexFullError, PrefixIndex, Suspicion
+from warmfleet_router.workers.prefix_index import IndexFullError, PrefixIndex, Suspicion
 
 NONCE_BYTES: Final = 16
 MAX_SERVED_NAMES: Final = 64

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from warmfleet_contracts.openai import decode_chat_request, decode_completion_request
 from warmfleet_contracts.prompts.encoder import PromptEncoder
-from warmfleet_router.tokenization import INLINE_CHARS, Encoders
-from warmfleet_router.upstream import Upstream
+from warmfleet_router.workers.encoders import INLINE_CHARS, Encoders
+from warmfleet_router.workers.upstream import Upstream
 from warmfleet_testing.tiny_tokenizer import tiny_prompt_assets
 
 LONG = "the cat sat on the mat. " * 30

@@ -13,8 +13,8 @@ from warmfleet_contracts.cache.kv_events import MessageReader, ResidentDigest, e
 from warmfleet_contracts.cache.resident import PositionGapError, SetMismatchError
 from warmfleet_contracts.errors import ContractError
 from warmfleet_router.discovery import Endpoint
-from warmfleet_router.event_stream import ResyncNeededError, StreamTiming, WorkerStream
-from warmfleet_router.prefix_index import IndexFullError, PrefixIndex, Suspicion
+from warmfleet_router.workers.event_stream import ResyncNeededError, StreamTiming, WorkerStream
+from warmfleet_router.workers.prefix_index import IndexFullError, PrefixIndex, Suspicion
 from warmfleet_testing.modelled_worker import ModelledWorker, hash_of
 
 TIMING = StreamTiming()

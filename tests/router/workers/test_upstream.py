@@ -13,8 +13,8 @@ import pytest
 from warmfleet_router.discovery import Endpoint
 from warmfleet_router.errors import StreamUnavailableError
 from warmfleet_router.proxy.headers import request_headers, without_cache_salt
-from warmfleet_router.silence import SilenceSettings, SilenceWatch
-from warmfleet_router.upstream import (
+from warmfleet_router.workers.liveness import SilenceSettings, SilenceWatch
+from warmfleet_router.workers.upstream import (
     Upstream,
     UpstreamBrokenError,
     UpstreamTooLargeError,

@@ -1,6 +1,6 @@
 """Who is given up for silence: sweeps are ticks, so the test is the clock."""
 
-from warmfleet_router.silence import TICK_SECONDS, Patience, SilenceSettings, SilenceWatch
+from warmfleet_router.workers.liveness import TICK_SECONDS, Patience, SilenceSettings, SilenceWatch
 
 
 class Bench:

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from warmfleet_router.breakers import Breakers, BreakerSettings, Cause, Trial
+from warmfleet_router.workers.breakers import Breakers, BreakerSettings, Cause, Trial
 
 UIDS = ("a", "b", "c", "d", "e")
 

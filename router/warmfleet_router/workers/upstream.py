@@ -19,7 +19,7 @@ from warmfleet_contracts.cache.worker_api import KV_EVENTS_PATH, NONCE_HEADER, U
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_router.discovery import Endpoint
 from warmfleet_router.errors import StreamUnavailableError
-from warmfleet_router.silence import Patience, SilenceSettings, SilenceWatch, Wait
+from warmfleet_router.workers.liveness import Patience, SilenceSettings, SilenceWatch, Wait
 
 Headers = Sequence[tuple[str, str]]
 

@@ -11,8 +11,14 @@ import structlog
 from warmfleet_contracts.cache.kv_events import Hello, LoadReport
 from warmfleet_router.discovery import Discovered, Discovery, Endpoint, StaticDiscovery, vetted_endpoints
 from warmfleet_router.errors import DiscoveryError
-from warmfleet_router.event_stream import EventSource, StreamCounts, StreamTiming, WorkerStream, follow
-from warmfleet_router.prefix_index import PrefixIndex
+from warmfleet_router.workers.event_stream import (
+    EventSource,
+    StreamCounts,
+    StreamTiming,
+    WorkerStream,
+    follow,
+)
+from warmfleet_router.workers.prefix_index import PrefixIndex
 
 __all__ = ["Discovery", "Endpoint", "EndpointView", "Fleet", "StaticDiscovery"]
 
@@ -26,7 +32,7 @@ class EndpointView(msgspec.Struct, frozen=True):
     hello: Hello | None
     """What the worker proved to be; None before its first verified hello."""
     ready: bool
-    """Whether prompts may be sent; `warmfleet_router.event_stream` defines it."""
+    """Whether prompts may be sent; `warmfleet_router.workers.event_stream` defines it."""
     unready_reason: str
     """Why not, fit to be shown; empty for a ready endpoint."""
     precise: bool
