@@ -20,8 +20,8 @@ from warmfleet_router.api.completions import DECODERS, Generation
 from warmfleet_router.api.cors import CrossOrigin
 from warmfleet_router.api.inspection import Inspection
 from warmfleet_router.api.tokenize import TokenEndpoints
-from warmfleet_router.discovery import Discovery, StaticDiscovery
-from warmfleet_router.kubernetes_discovery import KubernetesDiscovery
+from warmfleet_router.discovery.base import Discovery, StaticDiscovery
+from warmfleet_router.discovery.kubernetes import KubernetesDiscovery
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.exchange import Exchanges
 from warmfleet_router.proxy.proxy import Proxy

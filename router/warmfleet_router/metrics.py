@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from warmfleet_contracts import metrics as names
-from warmfleet_router.discovery import DiscoveryState
+from warmfleet_router.discovery.base import DiscoveryState
 from warmfleet_router.routing.decisions import Attempt
 from warmfleet_router.workers.fleet import EndpointView
 

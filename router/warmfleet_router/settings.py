@@ -29,8 +29,8 @@ from warmfleet_router.admission.queue_bounds import (
 )
 from warmfleet_router.api.api_keys import read_key_file
 from warmfleet_router.api.cors import is_origin
-from warmfleet_router.discovery import Endpoint, vetted_endpoints
-from warmfleet_router.kubernetes_discovery import ClusterSettings
+from warmfleet_router.discovery.base import Endpoint, vetted_endpoints
+from warmfleet_router.discovery.kubernetes import ClusterSettings
 from warmfleet_router.proxy.retry_budget import RetryBudgetSettings
 from warmfleet_router.routing.policies import POLICIES
 from warmfleet_router.routing.slow_workers import OutlierSettings

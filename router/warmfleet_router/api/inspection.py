@@ -14,7 +14,7 @@ from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.admission import Admission
 from warmfleet_router.api.api_keys import KeySource
 from warmfleet_router.api.completions import model_not_found
-from warmfleet_router.discovery import Discovery, DiscoveryState
+from warmfleet_router.discovery.base import Discovery, DiscoveryState
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.routing.decisions import DecisionRing
 from warmfleet_router.routing.leases import Leases

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from warmfleet_router.discovery import Endpoint
+from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.routing.cost import Work, request_cost
 from warmfleet_router.routing.fleet_snapshot import FleetNow
 from warmfleet_router.routing.leases import Charge, Leases

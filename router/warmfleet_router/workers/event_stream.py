@@ -41,7 +41,7 @@ from warmfleet_contracts.cache.kv_events import (
 )
 from warmfleet_contracts.cache.resident import PositionGapError, SetMismatchError
 from warmfleet_contracts.errors import ContractError, WarmfleetError
-from warmfleet_router.discovery import Endpoint
+from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.errors import HelloRefusedError, StreamUnavailableError
 from warmfleet_router.workers.prefix_index import IndexFullError, PrefixIndex, Suspicion
 

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from warmfleet_contracts.cache.kv_events import Hello, LoadReport
-from warmfleet_router.discovery import Discovered, Discovery, Endpoint, StaticDiscovery, vetted_endpoints
+from warmfleet_router.discovery.base import Discovered, Discovery, Endpoint, StaticDiscovery, vetted_endpoints
 from warmfleet_router.errors import DiscoveryError
 from warmfleet_router.workers.event_stream import (
     EventSource,

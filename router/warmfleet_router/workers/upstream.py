@@ -17,7 +17,7 @@ from aiohttp import http_parser
 
 from warmfleet_contracts.cache.worker_api import KV_EVENTS_PATH, NONCE_HEADER, UID_HEADER
 from warmfleet_contracts.errors import WarmfleetError
-from warmfleet_router.discovery import Endpoint
+from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.errors import StreamUnavailableError
 from warmfleet_router.workers.liveness import Patience, SilenceSettings, SilenceWatch, Wait
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from warmfleet_router.discovery import Endpoint
+from warmfleet_router.discovery.base import Endpoint
 from warmfleet_testing.router_fixture import RunningRouter, running_router
 from warmfleet_testing.stub_worker import StubWorker, running_stub, running_stubs
 

@@ -8,7 +8,7 @@ import pytest
 
 from warmfleet_contracts.cache.blocks import BlockHash, CacheIdentity, block_hashes, block_root
 from warmfleet_contracts.cache.kv_events import Frame, Hello, LoadReport, StepTimeFit
-from warmfleet_router.discovery import Endpoint
+from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.picker import Choice, Picker
 from warmfleet_router.routing.prompt_hashes import RequestPrompts

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from warmfleet_contracts.cache.kv_events import MessageReader, ResidentDigest, encode_message
 from warmfleet_contracts.cache.resident import PositionGapError, SetMismatchError
 from warmfleet_contracts.errors import ContractError
-from warmfleet_router.discovery import Endpoint
+from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.workers.event_stream import ResyncNeededError, StreamTiming, WorkerStream
 from warmfleet_router.workers.prefix_index import IndexFullError, PrefixIndex, Suspicion
 from warmfleet_testing.modelled_worker import ModelledWorker, hash_of

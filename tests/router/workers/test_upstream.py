@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from warmfleet_router.discovery import Endpoint
+from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.errors import StreamUnavailableError
 from warmfleet_router.proxy.headers import request_headers, without_cache_salt
 from warmfleet_router.workers.liveness import SilenceSettings, SilenceWatch

@@ -15,7 +15,7 @@ from typing import Any, Final
 import aiohttp
 
 from warmfleet_router.app import Router, build_router
-from warmfleet_router.discovery import Discovery, Endpoint
+from warmfleet_router.discovery.base import Discovery, Endpoint
 from warmfleet_router.settings import RouterSettings
 from warmfleet_runtime.http.listener import bind
 from warmfleet_runtime.http.server import Server

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from warmfleet_router.discovery.informer import GONE
 from warmfleet_router.errors import ApiServerError
-from warmfleet_router.informer import GONE
 
 
 @dataclass

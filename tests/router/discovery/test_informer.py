@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_router.cluster_objects import MODEL_DEPLOYMENTS, ModelDeploymentObject
+from warmfleet_router.discovery.informer import GONE, MAX_OBJECTS, Informer, Watched, WatchTiming
+from warmfleet_router.discovery.resources import MODEL_DEPLOYMENTS, ModelDeploymentObject
 from warmfleet_router.errors import ApiServerError
-from warmfleet_router.informer import GONE, MAX_OBJECTS, Informer, Watched, WatchTiming
 from warmfleet_testing.versioned_api import VersionedApi
 
 PLURAL = "modeldeployments"

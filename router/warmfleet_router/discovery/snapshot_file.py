@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from warmfleet_router.cluster_objects import EndpointSliceObject, ModelDeploymentObject
+from warmfleet_router.discovery.resources import EndpointSliceObject, ModelDeploymentObject
 
 MAX_BYTES: Final = 32 * 1024 * 1024
 VERSION: Final = 1

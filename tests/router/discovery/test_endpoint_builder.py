@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmfleet_contracts.cache.worker_tokens import namespace_key, worker_token
-from warmfleet_router.cluster_endpoints import discovered_from, endpoints_from
-from warmfleet_router.cluster_objects import EndpointSliceObject, ModelDeploymentObject
-from warmfleet_router.discovery import MAX_ENDPOINTS, vetted_endpoints
+from warmfleet_router.discovery.base import MAX_ENDPOINTS, vetted_endpoints
+from warmfleet_router.discovery.endpoint_builder import discovered_from, endpoints_from
+from warmfleet_router.discovery.resources import EndpointSliceObject, ModelDeploymentObject
 
 ROOT = bytes(range(32))
 LABEL = "warmfleet.dev/model-deployment"

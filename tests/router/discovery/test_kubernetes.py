@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_router.cluster_objects import EndpointSliceObject, Metadata, ModelDeploymentObject
+from warmfleet_router.discovery.informer import WatchTiming
+from warmfleet_router.discovery.kubernetes import ClusterSettings, KubernetesDiscovery
+from warmfleet_router.discovery.resources import EndpointSliceObject, Metadata, ModelDeploymentObject
+from warmfleet_router.discovery.snapshot_file import MAX_BYTES, LastGood, LastGoodFile
 from warmfleet_router.errors import ApiServerError
-from warmfleet_router.informer import WatchTiming
-from warmfleet_router.kubernetes_discovery import ClusterSettings, KubernetesDiscovery
-from warmfleet_router.last_good import MAX_BYTES, LastGood, LastGoodFile
 from warmfleet_router.settings import parse_settings
 from warmfleet_testing.versioned_api import VersionedApi
 

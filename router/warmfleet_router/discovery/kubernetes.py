@@ -16,18 +16,18 @@ from typing import Any, Final
 import structlog
 
 from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL
-from warmfleet_router.cluster_endpoints import discovered_from
-from warmfleet_router.cluster_objects import (
+from warmfleet_router.discovery.base import Discovered, DiscoveryState
+from warmfleet_router.discovery.endpoint_builder import discovered_from
+from warmfleet_router.discovery.informer import ApiServer, Informer, Watched, WatchTiming
+from warmfleet_router.discovery.kubernetes_api import connect
+from warmfleet_router.discovery.resources import (
     ENDPOINT_SLICES,
     MODEL_DEPLOYMENTS,
     EndpointSliceObject,
     ModelDeploymentObject,
 )
-from warmfleet_router.discovery import Discovered, DiscoveryState
+from warmfleet_router.discovery.snapshot_file import LastGood, LastGoodFile
 from warmfleet_router.errors import ApiServerError
-from warmfleet_router.informer import ApiServer, Informer, Watched, WatchTiming
-from warmfleet_router.kubernetes_api import connect
-from warmfleet_router.last_good import LastGood, LastGoodFile
 
 COALESCE_SECONDS: Final = 0.05
 """A rollout changes a slice many times in a row."""

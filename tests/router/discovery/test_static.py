@@ -5,7 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from warmfleet_router.discovery import MAX_ENDPOINTS, Discovered, DiscoveryState, Endpoint, StaticDiscovery
+from warmfleet_router.discovery.base import (
+    MAX_ENDPOINTS,
+    Discovered,
+    DiscoveryState,
+    Endpoint,
+    StaticDiscovery,
+)
 from warmfleet_router.errors import DiscoveryError, StreamUnavailableError
 from warmfleet_router.workers.fleet import Fleet
 from warmfleet_testing.router_fixture import running_router

@@ -16,7 +16,7 @@ from typing import Final, Generic, Protocol, TypeVar
 import msgspec
 import structlog
 
-from warmfleet_router.cluster_objects import Metadata
+from warmfleet_router.discovery.resources import Metadata
 from warmfleet_router.errors import ApiServerError
 
 MAX_OBJECTS: Final = 10_000

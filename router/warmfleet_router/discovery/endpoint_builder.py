@@ -12,8 +12,8 @@ from typing import NamedTuple
 from warmfleet_contracts.cache.worker_tokens import namespace_key, worker_token
 from warmfleet_contracts.names import HTTP_PORT_NAME
 from warmfleet_contracts.resources.ownership import Claim, claimed_since, owned_names, owners
-from warmfleet_router.cluster_objects import EndpointSliceObject, ModelDeploymentObject, SliceEndpoint
-from warmfleet_router.discovery import MAX_ENDPOINTS, Discovered, Endpoint
+from warmfleet_router.discovery.base import MAX_ENDPOINTS, Discovered, Endpoint
+from warmfleet_router.discovery.resources import EndpointSliceObject, ModelDeploymentObject, SliceEndpoint
 
 _SHARED_BY_ALL = "Deployment"
 
