@@ -14,8 +14,8 @@ from warmfleet_router.admission.model_queue import ModelLine, cost_of
 from warmfleet_router.admission.queue_bounds import NOTHING, AdmissionSettings, Amount
 from warmfleet_router.admission.queued_request import Grant, Turn
 from warmfleet_router.admission.wait_queue import Hold
+from warmfleet_router.error_responses import no_worker_error
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.refusals import no_worker_error
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.picker import Picker
 from warmfleet_router.routing.prompt_hashes import BYTES_PER_TOKEN, RequestPrompts

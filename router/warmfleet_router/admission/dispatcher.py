@@ -15,8 +15,8 @@ from warmfleet_router.admission.placement import Placement
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
 from warmfleet_router.admission.queued_request import Turn
 from warmfleet_router.admission.wait_queue import Hold
+from warmfleet_router.error_responses import no_worker_error
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.refusals import no_worker_error
 from warmfleet_router.routing.capacity import Full, Need
 from warmfleet_router.routing.fleet_snapshot import FleetNow
 from warmfleet_router.routing.open_dispatches import UnreportedLoad

@@ -4,8 +4,8 @@ from typing import Final
 
 from warmfleet_router.admission.queue_bounds import Amount, BoundedHold
 from warmfleet_router.admission.service_rate import retry_after_seconds
+from warmfleet_router.error_responses import overloaded_error, quota_error
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.refusals import overloaded_error, quota_error
 from warmfleet_router.tenants import Tenant
 
 REQUEST_EWMA_WEIGHT: Final = 0.05

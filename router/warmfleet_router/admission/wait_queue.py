@@ -13,8 +13,8 @@ from warmfleet_router.admission.model_queue import ModelLine
 from warmfleet_router.admission.queue_bounds import NOTHING, AdmissionSettings, Amount, BoundedHold, Exceeded
 from warmfleet_router.admission.queued_request import Turn
 from warmfleet_router.admission.service_rate import retry_after_seconds
+from warmfleet_router.error_responses import overloaded_error, quota_error
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.refusals import overloaded_error, quota_error
 from warmfleet_router.tenants import ANONYMOUS
 
 ALWAYS_HELD_REQUESTS: Final = 16

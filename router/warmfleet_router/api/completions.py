@@ -19,11 +19,11 @@ from warmfleet_contracts.openai import (
 from warmfleet_router.admission.admission import Admission
 from warmfleet_router.admission.queued_request import Turn
 from warmfleet_router.api.context_length import require_fitting
+from warmfleet_router.error_responses import header_number, no_worker_error
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.headers import request_headers, without_cache_salt
 from warmfleet_router.proxy.proxy import Proxy, describe, outcome_of
 from warmfleet_router.proxy.upstream_request import Call
-from warmfleet_router.refusals import header_number, no_worker_error
 from warmfleet_router.routing.decisions import Decision, DecisionRing, now_seconds
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.policies import agreed_policy

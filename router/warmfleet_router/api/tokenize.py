@@ -14,10 +14,10 @@ from warmfleet_contracts.openai import (
     decode_tokenize_request,
 )
 from warmfleet_router.api.completions import model_not_found
+from warmfleet_router.error_responses import no_worker_error
 from warmfleet_router.proxy.exchange import MAX_PLAIN_BODY_BYTES, RETRIED_STATUSES
 from warmfleet_router.proxy.headers import PASSED_BACK, request_headers
 from warmfleet_router.proxy.proxy import MAX_TRIES
-from warmfleet_router.refusals import no_worker_error
 from warmfleet_router.tenants import require_model, tenant_of
 from warmfleet_router.workers.fleet import Fleet
 from warmfleet_router.workers.upstream import Upstream, UpstreamError

@@ -28,12 +28,12 @@ from warmfleet_contracts.cache.worker_api import (
 from warmfleet_contracts.openai import RequestError
 from warmfleet_contracts.openai.server_sent_event import server_sent_event
 from warmfleet_router.admission.queued_request import Grant, Turn
+from warmfleet_router.error_responses import broken_stream_error, header_number, refusal_of, too_large_error
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.client_response import ClientAnswer
 from warmfleet_router.proxy.headers import PASSED_BACK
 from warmfleet_router.proxy.sse_splitter import EventCutter, count_events
 from warmfleet_router.proxy.upstream_request import Call
-from warmfleet_router.refusals import broken_stream_error, header_number, refusal_of, too_large_error
 from warmfleet_router.routing.decisions import Attempt, Decision, difference_of
 from warmfleet_router.routing.leases import Lease, Leases
 from warmfleet_router.routing.picker import Choice

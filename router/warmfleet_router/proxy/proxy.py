@@ -9,13 +9,13 @@ from starlette.types import Receive, Send
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.admission import Admission
 from warmfleet_router.admission.queued_request import Grant, Turn
+from warmfleet_router.error_responses import no_worker_error
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.client_response import ClientAnswer
 from warmfleet_router.proxy.disconnect import unless_left
 from warmfleet_router.proxy.exchange import Exchanges, TryElsewhereError
 from warmfleet_router.proxy.retry_budget import RetryBudget
 from warmfleet_router.proxy.upstream_request import Call
-from warmfleet_router.refusals import no_worker_error
 from warmfleet_router.routing.decisions import Attempt, Decision, Outcome, attempt_of
 
 MAX_TRIES: Final = 3
