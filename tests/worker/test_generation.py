@@ -2,7 +2,7 @@
 
 import asyncio
 
-from warmfleet_worker.engine_messages import SequenceUpdate
+from warmfleet_worker.engine.messages import SequenceUpdate
 from warmfleet_worker.generation import (
     MAX_BUFFERED_TOKENS,
     PAUSE_TOKENS,

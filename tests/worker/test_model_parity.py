@@ -21,7 +21,7 @@ from warmfleet_testing.tiny_models import (
     decisive_prompt,
     tiny_model_folder,
 )
-from warmfleet_worker.batch import Chunk
+from warmfleet_worker.engine.batch import Chunk
 from warmfleet_worker.runner import ModelRunner, RunnerSettings, load_runner
 
 torch.set_num_threads(1)

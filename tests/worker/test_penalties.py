@@ -13,11 +13,11 @@ import transformers
 
 from warmfleet_testing.engine_runs import IDENTITY
 from warmfleet_testing.tiny_models import tiny_model_folder
-from warmfleet_worker.engine import EngineCore, SchedulerSettings
-from warmfleet_worker.engine_messages import AddSequence
+from warmfleet_worker.engine.engine import EngineCore, SchedulerSettings
+from warmfleet_worker.engine.messages import AddSequence
+from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.runner import RunnerSettings, load_runner
-from warmfleet_worker.sampling import SamplingParameters
 
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()

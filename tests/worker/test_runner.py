@@ -6,7 +6,8 @@ from safetensors.torch import load_file, save_file
 
 from warmfleet_testing.runner_driver import GREEDY, LargestAllocation, RunnerDriver
 from warmfleet_testing.tiny_models import tiny_model_folder
-from warmfleet_worker.batch import Chunk, SampleRequest, StepBatch
+from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch
+from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.runner import (
     KvCacheTooSmall,
     RunnerSettings,
@@ -14,7 +15,6 @@ from warmfleet_worker.runner import (
     has_bfloat16_units,
     load_runner,
 )
-from warmfleet_worker.sampling import SamplingParameters
 
 torch.set_num_threads(1)
 

@@ -17,8 +17,8 @@ import transformers
 from warmfleet_testing.naive_sampler import Logits, naive_sample
 from warmfleet_testing.tiny_tokenizer import TINY_CONTROL_TOKENS
 from warmfleet_testing.worker_process import TINY_NAME
-from warmfleet_worker.batch import SampleRequest
-from warmfleet_worker.sampling import SamplingParameters
+from warmfleet_worker.engine.batch import SampleRequest
+from warmfleet_worker.engine.sampling_params import SamplingParameters
 
 PROMPT = [70, 81, 92, 81, 70, 130, 140, 150]
 OUTPUT_TOKENS = 24

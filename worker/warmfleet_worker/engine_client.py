@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from warmfleet_contracts.errors import ContractError, WarmfleetError
-from warmfleet_worker.engine_messages import (
+from warmfleet_worker.engine.messages import (
     AbortSequence,
     AddSequence,
     ClearCache,
@@ -31,8 +31,8 @@ from warmfleet_worker.engine_messages import (
     decode_engine_message,
     encode_message,
 )
+from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.generation import Generation
-from warmfleet_worker.sampling import SamplingParameters
 from warmfleet_worker.settings import EngineSettings
 
 MAX_BACKLOG_BYTES: Final = 256 * 1024 * 1024

@@ -26,7 +26,7 @@ from warmfleet_contracts.cache.blocks import IdentityParts, cache_identity
 from warmfleet_contracts.cache.kv_events import IDLE_HEARTBEAT_SECONDS
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_runtime.logs import configure_logs
-from warmfleet_worker.engine_messages import (
+from warmfleet_worker.engine.messages import (
     AbortSequence,
     AddSequence,
     ClearCache,
@@ -54,7 +54,7 @@ log = structlog.get_logger("warmfleet.worker.engine")
 
 
 class Core(Protocol):
-    """The engine as the loop drives it; `warmfleet_worker.engine.EngineCore` is the one."""
+    """The engine as the loop drives it; `warmfleet_worker.engine.engine.EngineCore` is the one."""
 
     @property
     def has_work(self) -> bool: ...
@@ -153,7 +153,7 @@ def build_core(settings: EngineSettings) -> tuple[Core, EngineReady]:
         ModelError: the files are missing, damaged or not supported.
     """
     # Imported here: the server imports this module's neighbours and must never load torch.
-    from warmfleet_worker.engine import EngineCore, SchedulerSettings  # noqa: PLC0415
+    from warmfleet_worker.engine.engine import EngineCore, SchedulerSettings  # noqa: PLC0415
     from warmfleet_worker.model.manifest import verify_model_folder  # noqa: PLC0415
     from warmfleet_worker.runner import RunnerSettings, load_runner  # noqa: PLC0415
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from warmfleet_worker.engine_messages import SequenceUpdate
-from warmfleet_worker.logprobs import TokenLogprobs
+from warmfleet_worker.engine.logprobs import TokenLogprobs
+from warmfleet_worker.engine.messages import SequenceUpdate
 
 PAUSE_TOKENS: Final = 256
 """Tokens that one sequence may be ahead of its reader before it is paused, until all of them are taken."""

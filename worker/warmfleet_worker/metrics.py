@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from warmfleet_contracts import metrics as names
 from warmfleet_contracts.cache.kv_events import LoadReport
-from warmfleet_worker.engine_messages import EngineReady, StepReport
+from warmfleet_worker.engine.messages import EngineReady, StepReport
 
 _LABELS = ("model_name", "engine")
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from warmfleet_worker.batch import SampleRequest
+from warmfleet_worker.engine.batch import SampleRequest
 
 
 def adjusted(logits: Tensor, requests: Sequence[SampleRequest]) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from warmfleet_worker.batch import SampleRequest
+from warmfleet_worker.engine.batch import SampleRequest
 from warmfleet_worker.penalties import adjusted
 from warmfleet_worker.philox import philox_4x32
 

@@ -11,7 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from warmfleet_worker.logprobs import TokenLogprobs
+from warmfleet_worker.engine.logprobs import TokenLogprobs
 
 SLICE_VALUES: Final = 4 * 1024 * 1024
 """Logits per slice, unless a single row has more: 16 MiB in float32."""

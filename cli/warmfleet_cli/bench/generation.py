@@ -11,8 +11,8 @@ from typing import Final, Protocol
 
 from warmfleet_cli.bench.figures import median
 from warmfleet_cli.bench.processes import BenchError
-from warmfleet_worker.batch import Chunk, SampleRequest, StepBatch, StepResult
-from warmfleet_worker.sampling import SamplingParameters
+from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch, StepResult
+from warmfleet_worker.engine.sampling_params import SamplingParameters
 
 SLICE_STEPS: Final = 10
 """Cached and uncached steps alternate in slices of this many, so that both see the same machine."""

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from warmfleet_contracts.cache.blocks import CacheIdentity
-from warmfleet_worker.batch import Chunk, SampleRequest, StepBatch, StepResult
-from warmfleet_worker.engine import EngineCore
-from warmfleet_worker.engine_messages import AddSequence
+from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch, StepResult
+from warmfleet_worker.engine.engine import EngineCore
+from warmfleet_worker.engine.messages import AddSequence
+from warmfleet_worker.engine.sampling_params import SamplingParameters
+from warmfleet_worker.engine.scheduler import SchedulerSettings
 from warmfleet_worker.runner import ModelRunner
-from warmfleet_worker.sampling import SamplingParameters
-from warmfleet_worker.scheduler import SchedulerSettings
 
 IDENTITY = CacheIdentity(b"parity-test-cafe")
 

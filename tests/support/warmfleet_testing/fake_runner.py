@@ -15,11 +15,11 @@ from itertools import pairwise
 from typing import Any
 
 from warmfleet_contracts.cache.blocks import CacheIdentity
-from warmfleet_worker.batch import Chunk, ChunkResult, StepBatch, StepResult
-from warmfleet_worker.engine import EngineCore, SchedulerSettings
-from warmfleet_worker.engine_messages import AddSequence, StepReport
-from warmfleet_worker.logprobs import TokenLogprobs, joined
-from warmfleet_worker.sampling import SamplingParameters
+from warmfleet_worker.engine.batch import Chunk, ChunkResult, StepBatch, StepResult
+from warmfleet_worker.engine.engine import EngineCore, SchedulerSettings
+from warmfleet_worker.engine.logprobs import TokenLogprobs, joined
+from warmfleet_worker.engine.messages import AddSequence, StepReport
+from warmfleet_worker.engine.sampling_params import SamplingParameters
 
 VOCABULARY_SIZE = 500
 NOT_FINITE_TOKEN_ID = 600

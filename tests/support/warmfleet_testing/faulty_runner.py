@@ -13,7 +13,7 @@ from typing import Any, Final
 import structlog
 import torch
 
-from warmfleet_worker.batch import Chunk, StepBatch, StepResult
+from warmfleet_worker.engine.batch import Chunk, StepBatch, StepResult
 from warmfleet_worker.runner import ModelRunner, RunnerSettings
 
 _MARK: Final = 0xFA17 << 32

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from warmfleet_worker.batch import SampleRequest
+from warmfleet_worker.engine.batch import SampleRequest
 
 Logits = NDArray[np.float32]
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from warmfleet_worker.batch import Chunk, SampleRequest, StepBatch
+from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch
+from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.runner import ModelRunner
-from warmfleet_worker.sampling import SamplingParameters
 
 GREEDY = SamplingParameters(temperature=0.0)
 

@@ -6,7 +6,7 @@ from typing import Protocol
 from torch import Tensor
 
 from warmfleet_contracts.errors import WarmfleetError
-from warmfleet_worker.batch import Chunk
+from warmfleet_worker.engine.batch import Chunk
 
 
 class UnsupportedLayout(WarmfleetError):  # noqa: N818 - named after what is wrong

@@ -10,9 +10,9 @@ import msgspec
 
 from warmfleet_contracts.openai import RequestError
 from warmfleet_worker.detokenizer import Detokenizer
+from warmfleet_worker.engine.logprobs import TokenLogprobs
 from warmfleet_worker.engine_client import SequenceRequest
 from warmfleet_worker.generation import Generation, TokenUpdate
-from warmfleet_worker.logprobs import TokenLogprobs
 from warmfleet_worker.metrics import WorkerMetrics
 from warmfleet_worker.server.answer_tokens import AnswerToken, Leading, TokenQueue
 

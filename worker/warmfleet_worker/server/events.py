@@ -23,7 +23,7 @@ from warmfleet_contracts.cache.kv_events import (
     encode_message,
 )
 from warmfleet_contracts.cache.resident import ChangeBuffer, ResidentSet
-from warmfleet_worker.engine_messages import EngineReady, StepReport
+from warmfleet_worker.engine.messages import EngineReady, StepReport
 
 MAX_REPLAY_FRAMES: Final = 1024
 """Twenty seconds of a busy worker: a router that was gone for longer starts with a snapshot."""

@@ -31,10 +31,10 @@ from warmfleet_contracts.openai import (
 from warmfleet_contracts.openai.context_length import context_length_error, least_answer_tokens
 from warmfleet_contracts.prompts.encoder import ChatMessage, PromptEncoder
 from warmfleet_contracts.prompts.segment_memory import SaltedSegments, SegmentMemory
+from warmfleet_worker.engine.messages import EngineReady
+from warmfleet_worker.engine.sampling_params import SamplingParameters
+from warmfleet_worker.engine.validation import MAX_ROUTER_ID_CHARS, MAX_SALT_BYTES
 from warmfleet_worker.engine_client import SequenceRequest
-from warmfleet_worker.engine_messages import EngineReady
-from warmfleet_worker.ingress import MAX_ROUTER_ID_CHARS, MAX_SALT_BYTES
-from warmfleet_worker.sampling import SamplingParameters
 from warmfleet_worker.server.answer_tokens import Leading, text_offsets
 
 INLINE_PROMPT_CHARS: Final = 16_384

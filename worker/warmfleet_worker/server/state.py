@@ -7,8 +7,8 @@ from warmfleet_contracts.cache.worker_api import PromptAssets
 from warmfleet_contracts.openai import RequestError
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_contracts.prompts.segment_memory import SegmentMemory
+from warmfleet_worker.engine.messages import EngineReady, StepReport
 from warmfleet_worker.engine_client import Engine
-from warmfleet_worker.engine_messages import EngineReady, StepReport
 from warmfleet_worker.metrics import WorkerMetrics
 from warmfleet_worker.server.events import EventHub
 from warmfleet_worker.settings import WorkerSettings

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from warmfleet_contracts.cache.kv_events import StepTimeFit
-from warmfleet_worker.batch import StepBatch
+from warmfleet_worker.engine.batch import StepBatch
 
 FORGETTING: Final = 0.995
 """Weight of a step against the next one: about the last 200 steps count."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from warmfleet_worker.batch import Chunk, ChunkResult, StepBatch, StepResult
+from warmfleet_worker.engine.batch import Chunk, ChunkResult, StepBatch, StepResult
 
 _log = structlog.get_logger(__name__)
 

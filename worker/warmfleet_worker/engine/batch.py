@@ -3,8 +3,8 @@
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from warmfleet_worker.logprobs import TokenLogprobs
-from warmfleet_worker.sampling import SamplingParameters
+from warmfleet_worker.engine.logprobs import TokenLogprobs
+from warmfleet_worker.engine.sampling_params import SamplingParameters
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from warmfleet_contracts.cache.kv_events import LoadReport
 from warmfleet_contracts.errors import ContractError
 from warmfleet_testing.fake_runner import EngineDriver, naive_prompt_logprobs
-from warmfleet_worker.engine_messages import (
+from warmfleet_worker.engine.logprobs import TokenLogprobs, joined
+from warmfleet_worker.engine.messages import (
     SequenceUpdate,
     StepReport,
     decode_engine_message,
     encode_message,
 )
-from warmfleet_worker.logprobs import TokenLogprobs, joined
 
 PROMPT = [(7 * index) % 500 for index in range(45)]
 

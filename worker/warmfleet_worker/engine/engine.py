@@ -13,16 +13,16 @@ import structlog
 from warmfleet_contracts.cache.blocks import CacheIdentity, prefix_caching_supported
 from warmfleet_contracts.cache.kv_events import LoadReport
 from warmfleet_contracts.errors import WarmfleetError
-from warmfleet_worker.batch import Chunk, StepBatch, StepResult
-from warmfleet_worker.engine_messages import AddSequence, SequenceUpdate, StepReport
-from warmfleet_worker.ingress import MAX_ROUTER_ID_CHARS, EngineLimits, refusal_of
-from warmfleet_worker.isolation import StepOutcome, compute_step
+from warmfleet_worker.engine.batch import Chunk, StepBatch, StepResult
+from warmfleet_worker.engine.logprobs import joined
+from warmfleet_worker.engine.messages import AddSequence, SequenceUpdate, StepReport
+from warmfleet_worker.engine.scheduler import Scheduler, SchedulerSettings
+from warmfleet_worker.engine.sequence import Sequence
+from warmfleet_worker.engine.step_recovery import StepOutcome, compute_step
+from warmfleet_worker.engine.step_time import StepShape, StepTimeEstimator
+from warmfleet_worker.engine.validation import MAX_ROUTER_ID_CHARS, EngineLimits, refusal_of
 from warmfleet_worker.kv_cache.block_pool import BlockPool
 from warmfleet_worker.kv_cache.prefix_cache import PrefixCache
-from warmfleet_worker.logprobs import joined
-from warmfleet_worker.scheduler import Scheduler, SchedulerSettings
-from warmfleet_worker.sequence import Sequence
-from warmfleet_worker.step_time import StepShape, StepTimeEstimator
 
 __all__ = ["EngineCore", "Runner", "SchedulerSettings"]
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from warmfleet_worker.batch import StepBatch
-from warmfleet_worker.engine_messages import SequenceUpdate
-from warmfleet_worker.sequence import Sequence
+from warmfleet_worker.engine.batch import StepBatch
+from warmfleet_worker.engine.messages import SequenceUpdate
+from warmfleet_worker.engine.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ import enum
 from dataclasses import dataclass, field
 
 from warmfleet_contracts.cache.blocks import BlockHash
+from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.kv_cache.block_table import BlockTable
-from warmfleet_worker.sampling import SamplingParameters
 
 Rank = tuple[int, int]
 """Priority, then arrival."""

@@ -11,14 +11,14 @@ from structlog.testing import capture_logs
 
 from warmfleet_contracts.errors import ContractError
 from warmfleet_testing.fake_runner import EngineDriver
-from warmfleet_worker.engine_messages import (
+from warmfleet_worker.engine.messages import (
     AddSequence,
     decode_engine_message,
     decode_server_message,
     encode_message,
 )
+from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine_process import ServerChannel, ServerGoneError, serve
-from warmfleet_worker.sampling import SamplingParameters
 
 INTEGERS = st.one_of(st.integers(-3, 40), st.sampled_from([-(2**63), 2**63 - 1, 2**64 - 1, 2**31, 10**6]))
 FLOATS = st.one_of(

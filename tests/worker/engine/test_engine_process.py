@@ -17,7 +17,7 @@ import pytest
 
 from warmfleet_contracts.errors import ContractError
 from warmfleet_testing.worker_process import TINY_NAME, running_worker
-from warmfleet_worker.engine_messages import (
+from warmfleet_worker.engine.messages import (
     MAX_MESSAGE_BYTES,
     AddSequence,
     EngineReady,
@@ -27,7 +27,7 @@ from warmfleet_worker.engine_messages import (
     decode_server_message,
     encode_message,
 )
-from warmfleet_worker.sampling import SamplingParameters
+from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.settings import parse_settings
 
 LONG = {

@@ -27,14 +27,14 @@ from typing import Final
 
 import msgspec
 
-from warmfleet_worker.batch import Chunk, ChunkResult, SampleRequest, ScoreRequest, StepBatch
-from warmfleet_worker.engine_messages import SequenceUpdate
+from warmfleet_worker.engine.batch import Chunk, ChunkResult, SampleRequest, ScoreRequest, StepBatch
+from warmfleet_worker.engine.messages import SequenceUpdate
+from warmfleet_worker.engine.sequence import Rank, Sequence, SequenceState
+from warmfleet_worker.engine.step_plan import PlanDraft, StepPlan
+from warmfleet_worker.engine.step_time import MIN_AUTO_BATCHED_TOKENS
 from warmfleet_worker.kv_cache.block_pool import BlockPool
 from warmfleet_worker.kv_cache.block_table import blocks_for
 from warmfleet_worker.kv_cache.prefix_cache import NO_HIT, PrefixCache, PrefixHit
-from warmfleet_worker.sequence import Rank, Sequence, SequenceState
-from warmfleet_worker.step_plan import PlanDraft, StepPlan
-from warmfleet_worker.step_time import MIN_AUTO_BATCHED_TOKENS
 
 WATERMARK_RATIO: Final = 0.01
 """Share of the pool that an admission leaves to the sequences that already run."""

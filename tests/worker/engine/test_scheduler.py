@@ -3,7 +3,7 @@
 import pytest
 
 from warmfleet_testing.fake_runner import NOT_FINITE_TOKEN_ID, EngineDriver
-from warmfleet_worker.scheduler import SchedulerSettings
+from warmfleet_worker.engine.scheduler import SchedulerSettings
 
 
 def prompt_of(tokens, first=0):

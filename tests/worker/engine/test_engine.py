@@ -12,9 +12,9 @@ from warmfleet_testing.fake_runner import (
     EngineDriver,
     naive_output,
 )
-from warmfleet_worker.engine import MAX_ROUTERS
-from warmfleet_worker.engine_messages import AddSequence
-from warmfleet_worker.sampling import SamplingParameters
+from warmfleet_worker.engine.engine import MAX_ROUTERS
+from warmfleet_worker.engine.messages import AddSequence
+from warmfleet_worker.engine.sampling_params import SamplingParameters
 
 PROMPT = [(7 * index) % 500 for index in range(45)]
 LONG = 60

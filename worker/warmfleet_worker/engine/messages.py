@@ -11,8 +11,8 @@ import msgspec
 
 from warmfleet_contracts.cache.kv_events import LoadReport
 from warmfleet_contracts.errors import ContractError
-from warmfleet_worker.logprobs import TokenLogprobs
-from warmfleet_worker.sampling import SamplingParameters
+from warmfleet_worker.engine.logprobs import TokenLogprobs
+from warmfleet_worker.engine.sampling_params import SamplingParameters
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 

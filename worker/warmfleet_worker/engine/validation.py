@@ -9,9 +9,9 @@ from typing import Final
 
 from warmfleet_contracts.cache.worker_api import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from warmfleet_contracts.openai import MAX_TOP_LOGPROBS
-from warmfleet_worker.engine_messages import AddSequence
+from warmfleet_worker.engine.messages import AddSequence
+from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.kv_cache.block_table import blocks_for
-from warmfleet_worker.sampling import SamplingParameters
 
 MAX_SALT_BYTES: Final = 64
 MAX_ROUTER_ID_CHARS: Final = 64

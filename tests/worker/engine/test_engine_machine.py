@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 from structlog.testing import capture_logs
 
 from warmfleet_testing.fake_runner import EXPLODING_TOKEN_ID, NOT_FINITE_TOKEN_ID, EngineDriver
-from warmfleet_worker.sequence import SequenceState
+from warmfleet_worker.engine.sequence import SequenceState
 
 
 def prompt_of(tokens, first=0):

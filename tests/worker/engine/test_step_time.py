@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_worker.batch import Chunk, SampleRequest, StepBatch
-from warmfleet_worker.sampling import SamplingParameters
-from warmfleet_worker.step_time import (
+from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch
+from warmfleet_worker.engine.sampling_params import SamplingParameters
+from warmfleet_worker.engine.step_time import (
     MAX_AUTO_BATCHED_TOKENS,
     MIN_AUTO_BATCHED_TOKENS,
     START_AUTO_BATCHED_TOKENS,
