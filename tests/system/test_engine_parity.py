@@ -27,7 +27,7 @@ from warmfleet_testing.tiny_models import (
 )
 from warmfleet_worker.model.assets import load_prompt_assets
 from warmfleet_worker.model.config import load_model_config
-from warmfleet_worker.runner import ModelRunner, RunnerSettings, load_runner
+from warmfleet_worker.runner.runner import ModelRunner, RunnerSettings, load_runner
 
 transformers.utils.logging.disable_progress_bar()
 

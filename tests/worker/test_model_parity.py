@@ -22,7 +22,7 @@ from warmfleet_testing.tiny_models import (
     tiny_model_folder,
 )
 from warmfleet_worker.engine.batch import Chunk
-from warmfleet_worker.runner import ModelRunner, RunnerSettings, load_runner
+from warmfleet_worker.runner.runner import ModelRunner, RunnerSettings, load_runner
 
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()

@@ -20,7 +20,7 @@ from warmfleet_cli.bench.reference import transformers_step
 from warmfleet_cli.bench.workload import ordinary_tokens
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_worker.model.assets import load_prompt_assets
-from warmfleet_worker.runner import DTYPES, RunnerSettings, load_runner
+from warmfleet_worker.runner.runner import DTYPES, RunnerSettings, load_runner
 
 PROMPT_TEXT: Final = (
     "The lighthouse keeper had kept a diary for forty years. On the first page of the last volume she wrote:"

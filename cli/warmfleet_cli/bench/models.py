@@ -14,7 +14,7 @@ from warmfleet_runtime.home import warmfleet_home
 from warmfleet_worker.kv_cache.layout import KvShape
 from warmfleet_worker.model.catalog import catalog_model_path
 from warmfleet_worker.model.config import load_model_config
-from warmfleet_worker.runner import DTYPES, DtypeName, choose_dtype
+from warmfleet_worker.runner.runner import DTYPES, DtypeName, choose_dtype
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from warmfleet_cli.bench.generation import SLICE_STEPS, arena_blocks, compare_ge
 from warmfleet_cli.bench.processes import BenchError
 from warmfleet_cli.bench.reference import transformers_step
 from warmfleet_testing.tiny_models import tiny_model_folder
-from warmfleet_worker.runner import RunnerSettings, load_runner
+from warmfleet_worker.runner.runner import RunnerSettings, load_runner
 
 PROMPT = list(range(40, 61))
 BLOCK = 16

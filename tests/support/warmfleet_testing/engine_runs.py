@@ -10,7 +10,7 @@ from warmfleet_worker.engine.engine import EngineCore
 from warmfleet_worker.engine.messages import AddSequence
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine.scheduler import SchedulerSettings
-from warmfleet_worker.runner import ModelRunner
+from warmfleet_worker.runner.runner import ModelRunner
 
 IDENTITY = CacheIdentity(b"parity-test-cafe")
 

@@ -2,11 +2,11 @@
 
 import sys
 
-import warmfleet_worker.runner
+import warmfleet_worker.runner.runner
 from warmfleet_testing.faulty_runner import faulty
 from warmfleet_worker.engine_process import main
 
 if __name__ == "__main__":
     # The engine looks the loader up when it loads; everything else of it is as it ships.
-    setattr(warmfleet_worker.runner, "load_runner", faulty(warmfleet_worker.runner.load_runner))  # noqa: B010
+    setattr(warmfleet_worker.runner.runner, "load_runner", faulty(warmfleet_worker.runner.runner.load_runner))  # noqa: B010
     sys.exit(main())

@@ -14,7 +14,7 @@ import structlog
 import torch
 
 from warmfleet_worker.engine.batch import Chunk, StepBatch, StepResult
-from warmfleet_worker.runner import ModelRunner, RunnerSettings
+from warmfleet_worker.runner.runner import ModelRunner, RunnerSettings
 
 _MARK: Final = 0xFA17 << 32
 _TOO_MANY_BYTES: Final = 2**50

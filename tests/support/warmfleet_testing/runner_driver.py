@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch
 from warmfleet_worker.engine.sampling_params import SamplingParameters
-from warmfleet_worker.runner import ModelRunner
+from warmfleet_worker.runner.runner import ModelRunner
 
 GREEDY = SamplingParameters(temperature=0.0)
 

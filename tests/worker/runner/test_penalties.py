@@ -17,7 +17,7 @@ from warmfleet_worker.engine.engine import EngineCore, SchedulerSettings
 from warmfleet_worker.engine.messages import AddSequence
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.model.config import load_model_config
-from warmfleet_worker.runner import RunnerSettings, load_runner
+from warmfleet_worker.runner.runner import RunnerSettings, load_runner
 
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()

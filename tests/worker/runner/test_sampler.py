@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from warmfleet_testing.naive_sampler import naive_noise, naive_philox, naive_sample
 from warmfleet_worker.engine.batch import SampleRequest
 from warmfleet_worker.engine.sampling_params import SamplingParameters
-from warmfleet_worker.philox import philox_4x32
-from warmfleet_worker.sampler import gumbel_noise, sample
+from warmfleet_worker.runner.philox import philox_4x32
+from warmfleet_worker.runner.sampler import gumbel_noise, sample
 
 torch.set_num_threads(1)
 

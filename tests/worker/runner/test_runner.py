@@ -8,7 +8,7 @@ from warmfleet_testing.runner_driver import GREEDY, LargestAllocation, RunnerDri
 from warmfleet_testing.tiny_models import tiny_model_folder
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch
 from warmfleet_worker.engine.sampling_params import SamplingParameters
-from warmfleet_worker.runner import (
+from warmfleet_worker.runner.runner import (
     KvCacheTooSmall,
     RunnerSettings,
     choose_dtype,

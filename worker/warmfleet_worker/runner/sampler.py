@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from warmfleet_worker.engine.batch import SampleRequest
-from warmfleet_worker.penalties import adjusted
-from warmfleet_worker.philox import philox_4x32
+from warmfleet_worker.runner.penalties import adjusted
+from warmfleet_worker.runner.philox import philox_4x32
 
 NUCLEUS_CANDIDATES: Final = 512
 """Most nuclei are smaller; only a wider one costs a sort of the whole vocabulary."""

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from warmfleet_testing.runner_driver import LargestAllocation
 from warmfleet_testing.tiny_models import tiny_model_folder
-from warmfleet_worker import scoring
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, ScoreRequest, StepBatch
 from warmfleet_worker.engine.sampling_params import SamplingParameters
-from warmfleet_worker.runner import RunnerSettings, load_runner
-from warmfleet_worker.scoring import score, score_rows
+from warmfleet_worker.runner.runner import RunnerSettings, load_runner, scoring
+from warmfleet_worker.runner.scoring import score, score_rows
 
 torch.set_num_threads(1)
 MIB = 1024 * 1024

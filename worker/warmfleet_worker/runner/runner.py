@@ -19,13 +19,13 @@ from warmfleet_worker.attention.reference import ReferenceAttention
 from warmfleet_worker.engine.batch import Chunk, ChunkResult, ScoreRequest, StepBatch, StepResult
 from warmfleet_worker.engine.logprobs import TokenLogprobs
 from warmfleet_worker.kv_arena import KvArena
-from warmfleet_worker.kv_budget import DeviceMemory, share_of_device_bytes
 from warmfleet_worker.kv_cache.layout import KvLayout, KvShape, kv_layout
 from warmfleet_worker.model.config import ModelConfig, load_model_config
 from warmfleet_worker.model.loader import load_decoder
 from warmfleet_worker.model.transformer import Decoder
-from warmfleet_worker.sampler import sample
-from warmfleet_worker.scoring import row_slices, score, score_rows
+from warmfleet_worker.runner.kv_budget import DeviceMemory, share_of_device_bytes
+from warmfleet_worker.runner.sampler import sample
+from warmfleet_worker.runner.scoring import row_slices, score, score_rows
 
 _T = TypeVar("_T")
 
