@@ -23,8 +23,8 @@ from torch import Tensor
 
 from warmfleet_worker.attention.backend import UnsupportedLayout
 from warmfleet_worker.attention.grouping import group_by_length
+from warmfleet_worker.attention.kv_arena import KvArena
 from warmfleet_worker.engine.batch import Chunk
-from warmfleet_worker.kv_arena import KvArena
 from warmfleet_worker.kv_cache.layout import KEYS_AND_VALUES, KvLayout
 
 QUERY_TILE_TOKENS: Final = 128

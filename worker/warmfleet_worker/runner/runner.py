@@ -15,10 +15,10 @@ from torch import Tensor
 
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_worker.attention.backend import AttentionBackend
+from warmfleet_worker.attention.kv_arena import KvArena
 from warmfleet_worker.attention.reference import ReferenceAttention
 from warmfleet_worker.engine.batch import Chunk, ChunkResult, ScoreRequest, StepBatch, StepResult
 from warmfleet_worker.engine.logprobs import TokenLogprobs
-from warmfleet_worker.kv_arena import KvArena
 from warmfleet_worker.kv_cache.layout import KvLayout, KvShape, kv_layout
 from warmfleet_worker.model.config import ModelConfig, load_model_config
 from warmfleet_worker.model.loader import load_decoder

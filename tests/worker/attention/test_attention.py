@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from warmfleet_testing.runner_driver import LargestAllocation
 from warmfleet_worker.attention.backend import UnsupportedLayout
 from warmfleet_worker.attention.grouping import FREE_PADDING_TOKENS, group_by_length
+from warmfleet_worker.attention.kv_arena import KvArena
 from warmfleet_worker.attention.reference import ReferenceAttention
 from warmfleet_worker.engine.batch import Chunk
-from warmfleet_worker.kv_arena import KvArena
 from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
 
 torch.set_num_threads(1)
