@@ -36,7 +36,7 @@ from warmfleet_contracts.names import HOME_VARIABLE, SALT_KEY_VARIABLE
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
 from warmfleet_router.admission.wait_queue import ALWAYS_HELD_REQUESTS
 from warmfleet_runtime.home import warmfleet_home
-from warmfleet_worker.model.catalog import catalog_model_path
+from warmfleet_worker.model_store.catalog import catalog_model_path
 
 MODEL_NAME: Final = "smollm2-135m-instruct"
 PROMPT_TOKENS: Final = 64

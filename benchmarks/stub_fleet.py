@@ -59,8 +59,8 @@ from warmfleet_contracts.openai import ChatRequest, decode_chat_request, decode_
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_runtime.http.listener import announce, bind
-from warmfleet_worker.model.assets import load_prompt_assets
-from warmfleet_worker.model.catalog import catalog_model_path
+from warmfleet_worker.model_store.assets import load_prompt_assets
+from warmfleet_worker.model_store.catalog import catalog_model_path
 
 MODEL_NAME: Final = "stub"
 CATALOG_MODEL_NAME: Final = "smollm2-135m-instruct"

@@ -20,9 +20,9 @@ from warmfleet_cli.bench.processes import LocalProcess, spawned
 from warmfleet_contracts.keys import KeyEntry, KeyFile, TenantEntry, digest_of_key, encode_key_file, new_key
 from warmfleet_contracts.names import HOME_VARIABLE, SALT_KEY_VARIABLE, WORKER_TOKEN_VARIABLE
 from warmfleet_runtime.home import warmfleet_home
-from warmfleet_worker.model.catalog import catalog_model_path
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model.loader import expected_shapes
+from warmfleet_worker.model_store.catalog import catalog_model_path
 
 OPERATOR: Final = "operator"
 """The tenant whose key has admin scope and no inference."""

@@ -38,8 +38,8 @@ from warmfleet_cli.bench.machine import idle_remark, measure_busy_ratio, this_ma
 from warmfleet_cli.bench.processes import run_to_end
 from warmfleet_contracts.cache.worker_api import DECISION_HEADER
 from warmfleet_contracts.prompts.encoder import PromptEncoder
-from warmfleet_worker.model.assets import load_prompt_assets
 from warmfleet_worker.model.config import load_model_config
+from warmfleet_worker.model_store.assets import load_prompt_assets
 
 MAX_AUC: Final = 0.55
 MIN_POWER_AUC: Final = 0.95

@@ -15,7 +15,7 @@ def bake(home: Path, name: str) -> None:
     """
     home.mkdir(parents=True, exist_ok=True)
     if name:
-        from warmfleet_worker.model.catalog import pull_model  # noqa: PLC0415 - needs numpy, an empty home does not
+        from warmfleet_worker.model_store.catalog import pull_model  # noqa: PLC0415 - needs numpy, an empty home does not
 
         pull_model(name, home, lambda progress: print(progress.stage, flush=True))
     for path in [home, *home.rglob("*")]:

@@ -11,8 +11,8 @@ from warmfleet_cli.up import PullDisplay
 from warmfleet_contracts.resources.quantities import format_bytes, parse_bytes
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_worker.kv_cache.layout import KvShape
-from warmfleet_worker.model.catalog import CATALOG, catalog_model_path, pull_model
 from warmfleet_worker.model.config import load_model_config
+from warmfleet_worker.model_store.catalog import CATALOG, catalog_model_path, pull_model
 
 model_app = typer.Typer(no_args_is_help=True, help="Fetch models, list them, size their KV cache.")
 

@@ -38,7 +38,7 @@ from warmfleet_contracts.names import API_KEY_VARIABLE, KEYS_FILE_VARIABLE, LOCA
 from warmfleet_contracts.resources.manifests import load_manifest
 from warmfleet_contracts.resources.model_deployment import ModelDeployment
 from warmfleet_runtime.home import warmfleet_home
-from warmfleet_worker.model.catalog import PullProgress, catalog_model_path, pull_model
+from warmfleet_worker.model_store.catalog import PullProgress, catalog_model_path, pull_model
 
 _DEFAULT_ORIGIN: Final = "built-in manifest"
 _EXAMPLE_QUESTION: Final = "What is the capital of France?"

@@ -24,7 +24,7 @@ from warmfleet_testing.desired_specs import (
 )
 from warmfleet_testing.pod_security import violations
 from warmfleet_worker import settings as worker_settings
-from warmfleet_worker.fetch import settings as fetch_settings
+from warmfleet_worker.model_store.fetch import settings as fetch_settings
 
 CLAIM = {"persistentVolumeClaim": {"claimName": "models"}}
 

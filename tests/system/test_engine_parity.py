@@ -25,8 +25,8 @@ from warmfleet_testing.tiny_models import (
     decisive_prompt,
     tiny_model_folder,
 )
-from warmfleet_worker.model.assets import load_prompt_assets
 from warmfleet_worker.model.config import load_model_config
+from warmfleet_worker.model_store.assets import load_prompt_assets
 from warmfleet_worker.runner.runner import ModelRunner, RunnerSettings, load_runner
 
 transformers.utils.logging.disable_progress_bar()

@@ -24,7 +24,7 @@ from warmfleet_runtime.memory import return_freed_memory
 from warmfleet_worker.engine_client import ENGINE_MODULE, ProcessEngine
 from warmfleet_worker.last_words import leave_message
 from warmfleet_worker.metrics import WorkerMetrics
-from warmfleet_worker.model.assets import load_prompt_assets
+from warmfleet_worker.model_store.assets import load_prompt_assets
 from warmfleet_worker.server.app import build_app
 from warmfleet_worker.server.events import EventHub
 from warmfleet_worker.server.state import EngineNews, WorkerState

@@ -154,7 +154,7 @@ def build_core(settings: EngineSettings) -> tuple[Core, EngineReady]:
     """
     # Imported here: the server imports this module's neighbours and must never load torch.
     from warmfleet_worker.engine.engine import EngineCore, SchedulerSettings  # noqa: PLC0415
-    from warmfleet_worker.model.manifest import verify_model_folder  # noqa: PLC0415
+    from warmfleet_worker.model_store.manifest import verify_model_folder  # noqa: PLC0415
     from warmfleet_worker.runner.runner import RunnerSettings, load_runner  # noqa: PLC0415
 
     model_path = Path(settings.model_path)

@@ -19,7 +19,7 @@ from warmfleet_cli.bench.processes import run_to_end
 from warmfleet_cli.bench.reference import transformers_step
 from warmfleet_cli.bench.workload import ordinary_tokens
 from warmfleet_contracts.prompts.encoder import PromptEncoder
-from warmfleet_worker.model.assets import load_prompt_assets
+from warmfleet_worker.model_store.assets import load_prompt_assets
 from warmfleet_worker.runner.runner import DTYPES, RunnerSettings, load_runner
 
 PROMPT_TEXT: Final = (

@@ -12,8 +12,8 @@ from warmfleet_cli.bench.processes import BenchError
 from warmfleet_cli.errors import ExitCode
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_worker.kv_cache.layout import KvShape
-from warmfleet_worker.model.catalog import catalog_model_path
 from warmfleet_worker.model.config import load_model_config
+from warmfleet_worker.model_store.catalog import catalog_model_path
 from warmfleet_worker.runner.runner import DTYPES, DtypeName, choose_dtype
 
 

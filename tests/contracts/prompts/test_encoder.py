@@ -29,7 +29,7 @@ from warmfleet_testing.tiny_tokenizer import (
     tiny_prompt_assets,
     tiny_tokenizer,
 )
-from warmfleet_worker.model.assets import load_prompt_assets
+from warmfleet_worker.model_store.assets import load_prompt_assets
 
 IM_START, IM_END = TINY_CONTROL_TOKENS.index("<|im_start|>"), TINY_CONTROL_TOKENS.index("<|im_end|>")
 

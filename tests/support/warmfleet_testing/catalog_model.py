@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from warmfleet_runtime.home import warmfleet_home
-from warmfleet_worker.model.catalog import catalog_model_path
+from warmfleet_worker.model_store.catalog import catalog_model_path
 
 CATALOG_MODEL_NAME: Final = "smollm2-135m-instruct"
 

@@ -12,7 +12,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from warmfleet_testing.tiny_tokenizer import CHATML_TEMPLATE, tiny_tokenizer
-from warmfleet_worker.model.wheel import ModelWheel
+from warmfleet_worker.model_store.wheel import ModelWheel
 
 _TOKENIZER: Final = tiny_tokenizer()
 _TOKENS: Final = list(_TOKENIZER["model"]["vocab"])

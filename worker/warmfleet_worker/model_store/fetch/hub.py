@@ -5,14 +5,14 @@ from collections.abc import Iterable
 from typing import Final
 
 from warmfleet_contracts.errors import ModelError
-from warmfleet_worker.fetch.download import PARTIAL_SUFFIX, download_file
-from warmfleet_worker.fetch.errors import RefusedError
-from warmfleet_worker.fetch.hub_client import HubClient, retried
-from warmfleet_worker.fetch.progress import Progress
-from warmfleet_worker.fetch.selection import WEIGHTS_INDEX, HubFile, small_files, weight_files
-from warmfleet_worker.fetch.settings import FetchSettings
-from warmfleet_worker.fetch.store import ModelStore
 from warmfleet_worker.model.config import load_model_config
+from warmfleet_worker.model_store.fetch.download import PARTIAL_SUFFIX, download_file
+from warmfleet_worker.model_store.fetch.errors import RefusedError
+from warmfleet_worker.model_store.fetch.hub_client import HubClient, retried
+from warmfleet_worker.model_store.fetch.progress import Progress
+from warmfleet_worker.model_store.fetch.selection import WEIGHTS_INDEX, HubFile, small_files, weight_files
+from warmfleet_worker.model_store.fetch.settings import FetchSettings
+from warmfleet_worker.model_store.fetch.store import ModelStore
 
 _MARGIN_BYTES: Final = 16 * 2**20
 """The manifest, folders, and what else a file system needs."""

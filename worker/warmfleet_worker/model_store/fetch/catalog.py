@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from warmfleet_worker.fetch.errors import FetchError, RefusedError
-from warmfleet_worker.fetch.progress import Progress
-from warmfleet_worker.fetch.settings import FetchSettings
-from warmfleet_worker.fetch.store import ModelStore
-from warmfleet_worker.model.catalog import CATALOG, PullProgress, catalog_model_path, pull_model
-from warmfleet_worker.model.wheel import ModelWheel
+from warmfleet_worker.model_store.catalog import CATALOG, PullProgress, catalog_model_path, pull_model
+from warmfleet_worker.model_store.fetch.errors import FetchError, RefusedError
+from warmfleet_worker.model_store.fetch.progress import Progress
+from warmfleet_worker.model_store.fetch.settings import FetchSettings
+from warmfleet_worker.model_store.fetch.store import ModelStore
+from warmfleet_worker.model_store.wheel import ModelWheel
 
 _PULLED: Final = ".catalog"
 """A warmfleet home inside the store, for models that were not baked in."""

@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from warmfleet_worker.fetch.errors import FetchError
+from warmfleet_worker.model_store.fetch.errors import FetchError
 
 LOG_EVERY_SECONDS: Final = 5.0
 

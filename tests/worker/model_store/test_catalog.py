@@ -24,10 +24,10 @@ from warmfleet_runtime.home import warmfleet_home
 from warmfleet_testing.catalog_model import CATALOG_MODEL_NAME, pulled_catalog_model
 from warmfleet_testing.process_limits import under
 from warmfleet_testing.tiny_gguf import build_model_wheel, tiny_llama, write_tiny_gguf
-from warmfleet_worker.model.assets import load_prompt_assets
-from warmfleet_worker.model.catalog import CATALOG, catalog_model_path, pull_model
-from warmfleet_worker.model.manifest import verify_model_folder
-from warmfleet_worker.model.wheel import ModelWheel
+from warmfleet_worker.model_store.assets import load_prompt_assets
+from warmfleet_worker.model_store.catalog import CATALOG, catalog_model_path, pull_model
+from warmfleet_worker.model_store.manifest import verify_model_folder
+from warmfleet_worker.model_store.wheel import ModelWheel
 
 REAL_MODEL_DIGEST = "bc6ca98afabde654fc21f27858efcc2236960ef8eb0b613269357308aaaa0b68"
 
@@ -67,8 +67,8 @@ CHILD = """
 import json, sys, time
 from pathlib import Path
 from warmfleet_contracts.errors import ModelError
-from warmfleet_worker.model import catalog
-from warmfleet_worker.model.wheel import ModelWheel
+from warmfleet_worker.model_store import catalog
+from warmfleet_worker.model_store.wheel import ModelWheel
 
 wheel, home, stop_at = json.loads(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 

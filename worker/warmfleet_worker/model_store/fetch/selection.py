@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from warmfleet_worker.fetch.errors import RefusedError
+from warmfleet_worker.model_store.fetch.errors import RefusedError
 
 WEIGHTS_INDEX: Final = "model.safetensors.index.json"
 SINGLE_WEIGHTS: Final = "model.safetensors"

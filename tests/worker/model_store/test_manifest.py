@@ -4,7 +4,7 @@ import json
 import pytest
 
 from warmfleet_contracts.errors import ModelError
-from warmfleet_worker.model.manifest import (
+from warmfleet_worker.model_store.manifest import (
     MANIFEST_NAME,
     describe_model_folder,
     read_manifest,

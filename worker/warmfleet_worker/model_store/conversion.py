@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from warmfleet_worker.model.gguf import GgufModel, tensor_bytes
+from warmfleet_worker.model_store.gguf import GgufModel, tensor_bytes
 
 
 def convert_gguf(gguf_path: Path, folder: Path, on_progress: Callable[[int, int], None]) -> None:

@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM
 from warmfleet_contracts.errors import ModelError
 from warmfleet_testing.tiny_gguf import tiny_llama, write_tiny_gguf
 from warmfleet_testing.tiny_tokenizer import CHATML_TEMPLATE, tiny_tokenizer
-from warmfleet_worker.model.assets import load_prompt_assets
-from warmfleet_worker.model.conversion import convert_gguf
-from warmfleet_worker.model.gguf import GgufModel, undo_rope_permutation
+from warmfleet_worker.model_store.assets import load_prompt_assets
+from warmfleet_worker.model_store.conversion import convert_gguf
+from warmfleet_worker.model_store.gguf import GgufModel, undo_rope_permutation
 
 
 def convert(gguf_path, folder):

@@ -12,14 +12,14 @@ import structlog
 from warmfleet_contracts.errors import ModelError
 from warmfleet_contracts.resources.model_fetch import FetchExitCode, done_message
 from warmfleet_runtime.logs import configure_logs
-from warmfleet_worker.fetch.catalog import fetch_catalog_model
-from warmfleet_worker.fetch.errors import FetchError
-from warmfleet_worker.fetch.hub import fetch_hub_model
-from warmfleet_worker.fetch.progress import Progress
-from warmfleet_worker.fetch.settings import FetchSettings, parse_settings
-from warmfleet_worker.fetch.store import ModelStore
 from warmfleet_worker.last_words import leave_message
-from warmfleet_worker.model.manifest import ModelManifest
+from warmfleet_worker.model_store.fetch.catalog import fetch_catalog_model
+from warmfleet_worker.model_store.fetch.errors import FetchError
+from warmfleet_worker.model_store.fetch.hub import fetch_hub_model
+from warmfleet_worker.model_store.fetch.progress import Progress
+from warmfleet_worker.model_store.fetch.settings import FetchSettings, parse_settings
+from warmfleet_worker.model_store.fetch.store import ModelStore
+from warmfleet_worker.model_store.manifest import ModelManifest
 
 _WAIT_POLL_SECONDS: Final = 1.0
 
@@ -89,7 +89,3 @@ def _exit_code(error: ModelError | OSError) -> FetchExitCode:
 def _on_sigterm(number: int, frame: types.FrameType | None) -> NoReturn:
     del frame
     sys.exit(128 + number)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,7 +4,7 @@ import pytest
 
 from warmfleet_contracts.errors import ModelError
 from warmfleet_testing.tiny_tokenizer import CHATML_TEMPLATE, tiny_tokenizer
-from warmfleet_worker.model.assets import load_prompt_assets
+from warmfleet_worker.model_store.assets import load_prompt_assets
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from warmfleet_contracts.errors import ModelError
-from warmfleet_worker.fetch.errors import NoSpaceError
-from warmfleet_worker.fetch.progress import Progress
-from warmfleet_worker.model.manifest import (
+from warmfleet_worker.model_store.fetch.errors import NoSpaceError
+from warmfleet_worker.model_store.fetch.progress import Progress
+from warmfleet_worker.model_store.manifest import (
     ModelManifest,
     check_file_sizes,
     describe_model_folder,

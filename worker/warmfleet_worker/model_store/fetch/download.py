@@ -5,10 +5,10 @@ import os
 from pathlib import Path
 from typing import Final
 
-from warmfleet_worker.fetch.errors import FetchError
-from warmfleet_worker.fetch.hub_client import HubClient, TransientError, retried
-from warmfleet_worker.fetch.progress import Progress
-from warmfleet_worker.fetch.selection import HubFile
+from warmfleet_worker.model_store.fetch.errors import FetchError
+from warmfleet_worker.model_store.fetch.hub_client import HubClient, TransientError, retried
+from warmfleet_worker.model_store.fetch.progress import Progress
+from warmfleet_worker.model_store.fetch.selection import HubFile
 
 _READ_BYTES: Final = 2**20
 PARTIAL_SUFFIX: Final = ".partial"

@@ -15,9 +15,9 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from warmfleet_worker.fetch.errors import FetchError, RefusedError
-from warmfleet_worker.fetch.progress import Progress
-from warmfleet_worker.fetch.selection import HubFile
+from warmfleet_worker.model_store.fetch.errors import FetchError, RefusedError
+from warmfleet_worker.model_store.fetch.progress import Progress
+from warmfleet_worker.model_store.fetch.selection import HubFile
 
 MAX_LISTING_BYTES: Final = 16 * 2**20
 MAX_ATTEMPTS: Final = 5
