@@ -1,1 +1,1 @@
-"""Block pool, prefix cache and block tables. Imports no torch."""
+"""Block pool, prefix cache, block tables and the layout of a block. Imports no torch and no other room."""

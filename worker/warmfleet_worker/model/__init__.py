@@ -1,1 +1,4 @@
-"""Model files and model families."""
+"""The decoder: configuration, layers, rotary embeddings, weights from safetensors.
+
+Imports `attention` (the backend's protocol) only.
+"""

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import tokenizers
 
-from warmfleet_worker.detokenizer import Detokenizer
 from warmfleet_worker.engine.logprobs import TokenLogprob, TokenLogprobs
+from warmfleet_worker.server.detokenizer import Detokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import msgspec
 from warmfleet_contracts.openai.server_sent_event import server_sent_event
 from warmfleet_worker.server.choices import Delta, Usage
 from warmfleet_worker.server.logprobs_json import chat_logprobs, completion_logprobs
-from warmfleet_worker.token_texts import TokenTexts
+from warmfleet_worker.server.token_texts import TokenTexts
 
 DONE_EVENT: Final = b"data: [DONE]\n\n"
 PING: Final = b": ping\n\n"

@@ -8,8 +8,8 @@ from warmfleet_contracts.cache.worker_api import CACHE_PATH, KV_EVENTS_PATH, TOK
 from warmfleet_runtime.http.app import openai_app
 from warmfleet_runtime.http.document import document_route
 from warmfleet_runtime.http.edge import Edge
-from warmfleet_worker.server.addressee import Addressee
-from warmfleet_worker.server.bearer import BearerToken
+from warmfleet_worker.server.addressed_pod import Addressee
+from warmfleet_worker.server.auth import BearerToken
 from warmfleet_worker.server.events import EventHub
 from warmfleet_worker.server.internal import InternalEndpoints
 from warmfleet_worker.server.openai_endpoints import OpenAIEndpoints

@@ -9,12 +9,12 @@ from time import monotonic
 import msgspec
 
 from warmfleet_contracts.openai import RequestError
-from warmfleet_worker.detokenizer import Detokenizer
 from warmfleet_worker.engine.logprobs import TokenLogprobs
-from warmfleet_worker.engine_client import SequenceRequest
-from warmfleet_worker.generation import Generation, TokenUpdate
 from warmfleet_worker.metrics import WorkerMetrics
 from warmfleet_worker.server.answer_tokens import AnswerToken, Leading, TokenQueue
+from warmfleet_worker.server.detokenizer import Detokenizer
+from warmfleet_worker.server.engine_client import SequenceRequest
+from warmfleet_worker.server.sequence_handle import Generation, TokenUpdate
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from warmfleet_worker.server.answer_tokens import AnswerToken
-from warmfleet_worker.token_texts import TokenTexts
+from warmfleet_worker.server.token_texts import TokenTexts
 
 LEAST_LOGPROB: Final = -9999.0
 """Stands for a token without any probability, as in OpenAI's answers: JSON has no infinity."""

@@ -34,8 +34,8 @@ from warmfleet_contracts.prompts.segment_memory import SaltedSegments, SegmentMe
 from warmfleet_worker.engine.messages import EngineReady
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine.validation import MAX_ROUTER_ID_CHARS, MAX_SALT_BYTES
-from warmfleet_worker.engine_client import SequenceRequest
 from warmfleet_worker.server.answer_tokens import Leading, text_offsets
+from warmfleet_worker.server.engine_client import SequenceRequest
 
 INLINE_PROMPT_CHARS: Final = 16_384
 """Longer prompts are encoded in a thread, so that live streams do not wait for them."""

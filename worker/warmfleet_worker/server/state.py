@@ -8,11 +8,11 @@ from warmfleet_contracts.openai import RequestError
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_contracts.prompts.segment_memory import SegmentMemory
 from warmfleet_worker.engine.messages import EngineReady, StepReport
-from warmfleet_worker.engine_client import Engine
 from warmfleet_worker.metrics import WorkerMetrics
+from warmfleet_worker.server.engine_client import Engine
 from warmfleet_worker.server.events import EventHub
+from warmfleet_worker.server.token_texts import TokenTexts
 from warmfleet_worker.settings import WorkerSettings
-from warmfleet_worker.token_texts import TokenTexts
 
 
 class OpenAnswers:

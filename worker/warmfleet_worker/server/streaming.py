@@ -20,11 +20,11 @@ from warmfleet_contracts.cache.worker_api import (
     PROMPT_TOKENS_HEADER,
 )
 from warmfleet_contracts.openai import GenerationRequest, RequestError
-from warmfleet_worker.detokenizer import Detokenizer
-from warmfleet_worker.engine_client import EngineGoneError, SequenceRequest
 from warmfleet_worker.server.answer_tokens import Leading
 from warmfleet_worker.server.answers import DONE_EVENT, PING, AnswerHead, Dialect
 from warmfleet_worker.server.choices import Choice, Delta, deltas, joined, total_usage
+from warmfleet_worker.server.detokenizer import Detokenizer
+from warmfleet_worker.server.engine_client import EngineGoneError, SequenceRequest
 from warmfleet_worker.server.state import WorkerState
 
 STREAM_HEADERS: Final = {

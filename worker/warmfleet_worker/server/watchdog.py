@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from warmfleet_worker.engine_client import ProcessEngine
+from warmfleet_worker.server.engine_client import ProcessEngine
 from warmfleet_worker.server.state import WorkerState
 
 MAX_LOOK_SECONDS: Final = 1.0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models
 
 from warmfleet_testing.tiny_tokenizer import tiny_tokenizer
-from warmfleet_worker.token_texts import TokenTexts
+from warmfleet_worker.server.token_texts import TokenTexts
 
 TOKENIZER = tokenizers.Tokenizer.from_str(json.dumps(tiny_tokenizer()))
 TEXTS = TokenTexts(TOKENIZER)

@@ -3,7 +3,7 @@
 import asyncio
 
 from warmfleet_worker.engine.messages import SequenceUpdate
-from warmfleet_worker.generation import (
+from warmfleet_worker.server.sequence_handle import (
     MAX_BUFFERED_TOKENS,
     PAUSE_TOKENS,
     Admission,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmfleet_testing.tiny_tokenizer import tiny_tokenizer
-from warmfleet_worker.detokenizer import Detokenizer, StopMatcher
+from warmfleet_worker.server.detokenizer import Detokenizer, StopMatcher
 
 TOKENIZER = tokenizers.Tokenizer.from_str(json.dumps(tiny_tokenizer()))
 

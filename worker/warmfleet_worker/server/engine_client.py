@@ -32,7 +32,7 @@ from warmfleet_worker.engine.messages import (
     encode_message,
 )
 from warmfleet_worker.engine.sampling_params import SamplingParameters
-from warmfleet_worker.generation import Generation
+from warmfleet_worker.server.sequence_handle import Generation
 from warmfleet_worker.settings import EngineSettings
 
 MAX_BACKLOG_BYTES: Final = 256 * 1024 * 1024
