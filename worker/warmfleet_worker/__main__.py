@@ -21,7 +21,6 @@ from warmfleet_runtime.http.listener import listen
 from warmfleet_runtime.http.server import Server
 from warmfleet_runtime.logs import configure_logs
 from warmfleet_runtime.memory import return_freed_memory
-from warmfleet_worker.last_words import leave_message
 from warmfleet_worker.metrics import WorkerMetrics
 from warmfleet_worker.model_store.assets import load_prompt_assets
 from warmfleet_worker.server.app import build_app
@@ -31,6 +30,7 @@ from warmfleet_worker.server.state import EngineNews, WorkerState
 from warmfleet_worker.server.token_texts import TokenTexts
 from warmfleet_worker.server.watchdog import watch_engine
 from warmfleet_worker.settings import WorkerSettings, parse_settings
+from warmfleet_worker.termination_message import leave_message
 
 LAST_WORDS_SECONDS = 5
 """How long open connections may take to end once there is nothing left to say."""

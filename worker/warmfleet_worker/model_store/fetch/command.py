@@ -12,7 +12,6 @@ import structlog
 from warmfleet_contracts.errors import ModelError
 from warmfleet_contracts.resources.model_fetch import FetchExitCode, done_message
 from warmfleet_runtime.logs import configure_logs
-from warmfleet_worker.last_words import leave_message
 from warmfleet_worker.model_store.fetch.catalog import fetch_catalog_model
 from warmfleet_worker.model_store.fetch.errors import FetchError
 from warmfleet_worker.model_store.fetch.hub import fetch_hub_model
@@ -20,6 +19,7 @@ from warmfleet_worker.model_store.fetch.progress import Progress
 from warmfleet_worker.model_store.fetch.settings import FetchSettings, parse_settings
 from warmfleet_worker.model_store.fetch.store import ModelStore
 from warmfleet_worker.model_store.manifest import ModelManifest
+from warmfleet_worker.termination_message import leave_message
 
 _WAIT_POLL_SECONDS: Final = 1.0
 
