@@ -30,7 +30,7 @@ from warmfleet_operator.errors import (
     UnreachableError,
 )
 from warmfleet_operator.fence import Fence
-from warmfleet_operator.kinds import EVENT, LEASE, MODEL_DEPLOYMENT, Kind, kind_of
+from warmfleet_operator.objects.kinds import EVENT, LEASE, MODEL_DEPLOYMENT, Kind, kind_of
 
 READ_SECONDS: Final = 30.0
 PAGE_SIZE: Final = 100

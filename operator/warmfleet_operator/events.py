@@ -5,9 +5,9 @@ from typing import Any, Final
 
 from warmfleet_contracts.names import FIELD_MANAGER
 from warmfleet_contracts.resources.conditions import STALLED_REASONS, ConditionType, Reason
-from warmfleet_operator.kinds import EVENT, MODEL_DEPLOYMENT
-from warmfleet_operator.rollouts import digest
-from warmfleet_operator.times import precise_time_of
+from warmfleet_operator.objects.kinds import EVENT, MODEL_DEPLOYMENT
+from warmfleet_operator.objects.rollouts import digest
+from warmfleet_operator.objects.times import precise_time_of
 
 MAX_NOTE_LENGTH: Final = 1000
 _ANNOUNCED: Final = (ConditionType.READY, ConditionType.STALLED, ConditionType.NAME_ACCEPTED)

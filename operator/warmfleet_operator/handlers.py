@@ -20,7 +20,7 @@ import structlog
 from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL
 from warmfleet_operator.cluster import Connection
 from warmfleet_operator.errors import OperatorError
-from warmfleet_operator.kinds import MODEL_DEPLOYMENT, WATCHED, Kind
+from warmfleet_operator.objects.kinds import MODEL_DEPLOYMENT, WATCHED, Kind
 from warmfleet_operator.store import Entry, Key, entry_of
 
 STOP_SECONDS: Final = 5.0

@@ -23,7 +23,7 @@ from warmfleet_contracts.names import (
 )
 from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.errors import ConflictError, GoneError, KeysMissingError
-from warmfleet_operator.kinds import SECRET
+from warmfleet_operator.objects.kinds import SECRET
 from warmfleet_operator.settings import OperatorSettings
 
 ROOT_KEY_BYTES: Final = 32

@@ -17,7 +17,7 @@ import structlog
 from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.errors import ClusterError, ConflictError, GoneError
 from warmfleet_operator.fence import Fence
-from warmfleet_operator.kinds import LEASE
+from warmfleet_operator.objects.kinds import LEASE
 from warmfleet_operator.settings import LeaseSettings
 
 _JITTER_RATIO: Final = 0.2

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.process_collector import ProcessCollector
 
 from warmfleet_contracts import metrics as names
-from warmfleet_operator.kinds import Kind
+from warmfleet_operator.objects.kinds import Kind
 
 
 class OperatorMetrics:

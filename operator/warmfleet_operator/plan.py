@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from warmfleet_contracts.names import APPLIED_ANNOTATION
 from warmfleet_operator.covers import covers
-from warmfleet_operator.kinds import DEPLOYMENT, JOB, Kind, kind_of
-from warmfleet_operator.rollouts import digest
-from warmfleet_operator.times import seconds_of
+from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, Kind, kind_of
+from warmfleet_operator.objects.rollouts import digest
+from warmfleet_operator.objects.times import seconds_of
 
 RETRY_JOB_SECONDS: Final = 300.0
 """After its own tries are used up, a fetch is begun anew this much later: hubs come back."""

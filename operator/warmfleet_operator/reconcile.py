@@ -21,12 +21,19 @@ from warmfleet_operator.desired.worker import replicas
 from warmfleet_operator.errors import KeysMissingError, RefusedError
 from warmfleet_operator.hits import HitRates
 from warmfleet_operator.keys import Keys
-from warmfleet_operator.kinds import DEPLOYMENT, JOB, kind_of
+from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, kind_of
+from warmfleet_operator.objects.rollouts import (
+    Cause,
+    annotated,
+    blocking,
+    cause_of,
+    spec_hash,
+    template_revision,
+)
+from warmfleet_operator.objects.served_names import request_names, served_names
 from warmfleet_operator.observed import Facts, Problem
 from warmfleet_operator.plan import Manifest, Plan, plan_changes
-from warmfleet_operator.rollouts import Cause, annotated, blocking, cause_of, spec_hash, template_revision
 from warmfleet_operator.routers import Routers
-from warmfleet_operator.served_names import request_names, served_names
 from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.status import status_of
 from warmfleet_operator.store import Key, Store

@@ -13,7 +13,7 @@ from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.fleet import FleetAnswer, FleetView, summed
 from warmfleet_operator.keys import Keys
-from warmfleet_operator.kinds import POD
+from warmfleet_operator.objects.kinds import POD
 from warmfleet_operator.settings import OperatorSettings
 
 ANSWER_SECONDS: Final = 5.0

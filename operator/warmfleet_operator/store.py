@@ -14,10 +14,10 @@ from typing import Any, Final
 from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL
 from warmfleet_contracts.resources.ownership import Claim
 from warmfleet_operator.cluster import Listed
-from warmfleet_operator.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD, WATCHED, Kind
-from warmfleet_operator.pods import PodView, pod_view
-from warmfleet_operator.rollouts import UpgradeState, upgrade_state
-from warmfleet_operator.served_names import claim_of, served_names
+from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD, WATCHED, Kind
+from warmfleet_operator.objects.pods import PodView, pod_view
+from warmfleet_operator.objects.rollouts import UpgradeState, upgrade_state
+from warmfleet_operator.objects.served_names import claim_of, served_names
 
 REMEMBERED_DELETIONS: Final = 512
 

@@ -20,8 +20,8 @@ from warmfleet_operator.conditions import (
     written,
 )
 from warmfleet_operator.fleet import FleetView
+from warmfleet_operator.objects.pods import ContainerView
 from warmfleet_operator.observed import Facts, Problem
-from warmfleet_operator.pods import ContainerView
 from warmfleet_operator.reconcile import unknown_to_routers
 from warmfleet_testing.operator_worlds import (
     NO_ROOM_SECONDS,

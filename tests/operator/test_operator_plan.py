@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmfleet_contracts.names import APPLIED_ANNOTATION
-from warmfleet_operator.kinds import DEPLOYMENT, JOB, kind_of
-from warmfleet_operator.plan import RETRY_JOB_SECONDS, plan_changes, retry_job_at_seconds, stamped
-from warmfleet_operator.rollouts import (
+from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, kind_of
+from warmfleet_operator.objects.rollouts import (
     Cause,
     annotated,
     blocking,
@@ -18,6 +17,7 @@ from warmfleet_operator.rollouts import (
     spec_hash,
     upgrade_state,
 )
+from warmfleet_operator.plan import RETRY_JOB_SECONDS, plan_changes, retry_job_at_seconds, stamped
 from warmfleet_testing.desired_specs import FULL, GPU_FROM_THE_HUB_ON_A_CLAIM, MINIMAL, desired, specs
 from warmfleet_testing.operator_worlds import job, workers
 

@@ -11,10 +11,10 @@ from warmfleet_operator.conditions import conditions_of, written
 from warmfleet_operator.events import event_of, turned
 from warmfleet_operator.fleet import FleetAnswer, FleetView, Tokens, summed
 from warmfleet_operator.hits import HitRates
+from warmfleet_operator.objects.pods import ContainerView
+from warmfleet_operator.objects.times import time_of
 from warmfleet_operator.observed import Facts, Problem
-from warmfleet_operator.pods import ContainerView
 from warmfleet_operator.status import GAUGE_SECONDS, Gauges, status_of, to_write
-from warmfleet_operator.times import time_of
 from warmfleet_testing.operator_worlds import NOW, deployment, figures, pod, serving, workers
 
 LONG_AGO = Gauges(0.0)

@@ -11,7 +11,7 @@ import pytest
 from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.errors import NotLeadingError
 from warmfleet_operator.fence import Fence
-from warmfleet_operator.kinds import MODEL_DEPLOYMENT
+from warmfleet_operator.objects.kinds import MODEL_DEPLOYMENT
 from warmfleet_operator.store import Key, Store, entry_of
 from warmfleet_operator.sync import Sync
 from warmfleet_testing.chart_render import render

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from warmfleet_contracts.names import ENGINE_CONTAINER, MODEL_FETCH_CONTAINER, REVISION_LABEL
-from warmfleet_operator.times import seconds_of
+from warmfleet_operator.objects.times import seconds_of
 
 MAX_MESSAGE_LENGTH: Final = 1024
 _IMAGE_REASONS: Final = frozenset(

@@ -1,6 +1,6 @@
 """What is kept of a pod's containers."""
 
-from warmfleet_operator.pods import MAX_MESSAGE_LENGTH, pod_view
+from warmfleet_operator.objects.pods import MAX_MESSAGE_LENGTH, pod_view
 
 
 def engine_of(**status):
