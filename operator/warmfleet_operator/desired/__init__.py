@@ -1,1 +1,4 @@
-"""What a ModelDeployment wants in a cluster, as plain Kubernetes objects: pure functions."""
+"""What a ModelDeployment wants in a cluster, as plain Kubernetes objects: pure functions.
+
+`objects.desired_objects` is the entry point. Imports `objects` and contracts.
+"""

@@ -7,7 +7,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any, Final
 
-from warmfleet_operator.overlay import merge
+from warmfleet_operator.desired.overlay import merge
 
 Manifest = dict[str, Any]
 

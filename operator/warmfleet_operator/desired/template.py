@@ -7,8 +7,8 @@ from warmfleet_contracts.names import ENGINE_CONTAINER, GROUP, MODEL_FETCH_CONTA
 from warmfleet_operator.desired.errors import OverlayError
 from warmfleet_operator.desired.metadata import Manifest
 from warmfleet_operator.desired.observed import ObservedDeployment
+from warmfleet_operator.desired.overlay import merge
 from warmfleet_operator.desired.pod_security import restricted_pod
-from warmfleet_operator.overlay import merge
 
 _FIELD: Final = "spec.podTemplate"
 _OWN_VARIABLES: Final = "WARMFLEET_"

@@ -31,10 +31,10 @@ from warmfleet_operator.desired.model import (
     worker_image,
 )
 from warmfleet_operator.desired.observed import ObservedDeployment
+from warmfleet_operator.desired.overlay import merge
 from warmfleet_operator.desired.pod_security import container_security_context, pod_security_context
+from warmfleet_operator.desired.revision import with_revision
 from warmfleet_operator.desired.template import overlaid
-from warmfleet_operator.overlay import merge
-from warmfleet_operator.revision import with_revision
 from warmfleet_operator.settings import OperatorSettings
 
 GRACE_AFTER_DRAIN_SECONDS: Final = 15

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmfleet_operator.desired.errors import OverlayError
-from warmfleet_operator.overlay import MAX_DEPTH, merge
+from warmfleet_operator.desired.overlay import MAX_DEPTH, merge
 from warmfleet_testing.desired_specs import GPU_FROM_THE_HUB_ON_A_CLAIM, MINIMAL, pod_template
 from warmfleet_testing.pod_security import violations
 

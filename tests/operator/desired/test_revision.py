@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmfleet_contracts.names import REVISION_LABEL
-from warmfleet_operator.revision import revision, with_revision
+from warmfleet_operator.desired.revision import revision, with_revision
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),

@@ -1,6 +1,6 @@
 """The objects of five deployments, whole: names, labels and selectors are API, and a change must be seen.
 
-After a change that is meant: `python tests/operator/test_desired_golden.py` writes the files anew.
+After a change that is meant: `python tests/operator/desired/test_desired_golden.py` writes the files anew.
 """
 
 from pathlib import Path
