@@ -18,17 +18,17 @@ from warmfleet_operator.errors import (
 )
 from warmfleet_operator.fence import Fence
 from warmfleet_operator.fleet import FleetView
-from warmfleet_operator.handlers import Informer
 from warmfleet_operator.hits import HitRates
 from warmfleet_operator.keys import Keys
 from warmfleet_operator.lease import Campaign
 from warmfleet_operator.metrics import OperatorMetrics
-from warmfleet_operator.queue import Workers
 from warmfleet_operator.reconcile import Reconciler
 from warmfleet_operator.routers import Routers
 from warmfleet_operator.settings import OperatorSettings
-from warmfleet_operator.store import Key, Store
-from warmfleet_operator.sync import Sync
+from warmfleet_operator.watch.handlers import Informer
+from warmfleet_operator.watch.queue import Workers
+from warmfleet_operator.watch.store import Key, Store
+from warmfleet_operator.watch.sync import Sync
 from warmfleet_operator.writer import Writer
 
 IMPATIENT_SECONDS: Final = 1.0

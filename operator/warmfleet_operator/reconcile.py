@@ -36,7 +36,7 @@ from warmfleet_operator.plan import Manifest, Plan, plan_changes
 from warmfleet_operator.routers import Routers
 from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.status import status_of
-from warmfleet_operator.store import Key, Store
+from warmfleet_operator.watch.store import Key, Store
 from warmfleet_operator.writer import Writer
 
 WAIT_SECONDS: Final = 5.0

@@ -15,7 +15,7 @@ from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, kind_
 from warmfleet_operator.observed import Problem
 from warmfleet_operator.plan import Manifest, Plan, controlled_by, foreign
 from warmfleet_operator.status import Gauges, to_write
-from warmfleet_operator.store import Key, Store, entry_of
+from warmfleet_operator.watch.store import Key, Store, entry_of
 
 log = structlog.get_logger("warmfleet.operator")
 

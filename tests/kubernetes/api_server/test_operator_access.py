@@ -12,8 +12,8 @@ from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.errors import NotLeadingError
 from warmfleet_operator.fence import Fence
 from warmfleet_operator.objects.kinds import MODEL_DEPLOYMENT
-from warmfleet_operator.store import Key, Store, entry_of
-from warmfleet_operator.sync import Sync
+from warmfleet_operator.watch.store import Key, Store, entry_of
+from warmfleet_operator.watch.sync import Sync
 from warmfleet_testing.chart_render import render
 from warmfleet_testing.control_plane import ControlPlane
 from warmfleet_testing.model_namespace import ModelNamespace, model_namespace

@@ -21,7 +21,7 @@ from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL
 from warmfleet_operator.cluster import Connection
 from warmfleet_operator.errors import OperatorError
 from warmfleet_operator.objects.kinds import MODEL_DEPLOYMENT, WATCHED, Kind
-from warmfleet_operator.store import Entry, Key, entry_of
+from warmfleet_operator.watch.store import Entry, Key, entry_of
 
 STOP_SECONDS: Final = 5.0
 _PAGE_SIZE: Final = 50

@@ -16,7 +16,7 @@ from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL
 from warmfleet_operator.cluster import Cluster, Listed
 from warmfleet_operator.errors import ClusterError
 from warmfleet_operator.objects.kinds import MODEL_DEPLOYMENT, WATCHED, Kind
-from warmfleet_operator.store import Key, Store
+from warmfleet_operator.watch.store import Key, Store
 
 FIRST_SECONDS: Final = 0.25
 BEHIND_PERIODS: Final = 1.5

@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_operator.queue import MAX_BACKOFF_SECONDS, Workers, WorkQueue
+from warmfleet_operator.watch.queue import MAX_BACKOFF_SECONDS, Workers, WorkQueue
 
 KEYS = st.sampled_from(["a", "b", "c"])
 STEPS = st.lists(
