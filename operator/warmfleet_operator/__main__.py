@@ -17,8 +17,8 @@ from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.names import FIELD_MANAGER
 from warmfleet_operator.app import Operator
 from warmfleet_operator.cluster import Cluster
-from warmfleet_operator.fence import Fence
 from warmfleet_operator.health import health_app, metrics_app
+from warmfleet_operator.leadership.fence import Fence
 from warmfleet_operator.settings import OperatorSettings, parse_settings
 from warmfleet_runtime.http.listener import listen
 from warmfleet_runtime.http.server import Server

@@ -16,11 +16,11 @@ from warmfleet_operator.errors import (
     RefusedError,
     ThrottledError,
 )
-from warmfleet_operator.fence import Fence
 from warmfleet_operator.fleet import FleetView
 from warmfleet_operator.hits import HitRates
 from warmfleet_operator.keys import Keys
-from warmfleet_operator.lease import Campaign
+from warmfleet_operator.leadership.fence import Fence
+from warmfleet_operator.leadership.lease import Campaign
 from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.reconcile import Reconciler
 from warmfleet_operator.routers import Routers

@@ -29,7 +29,7 @@ from warmfleet_operator.errors import (
     ThrottledError,
     UnreachableError,
 )
-from warmfleet_operator.fence import Fence
+from warmfleet_operator.leadership.fence import Fence
 from warmfleet_operator.objects.kinds import EVENT, LEASE, MODEL_DEPLOYMENT, Kind, kind_of
 
 READ_SECONDS: Final = 30.0

@@ -10,7 +10,7 @@ import pytest
 
 from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.errors import NotLeadingError
-from warmfleet_operator.fence import Fence
+from warmfleet_operator.leadership.fence import Fence
 from warmfleet_operator.objects.kinds import MODEL_DEPLOYMENT
 from warmfleet_operator.watch.store import Key, Store, entry_of
 from warmfleet_operator.watch.sync import Sync

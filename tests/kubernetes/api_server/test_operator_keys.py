@@ -7,8 +7,8 @@ import pytest
 from warmfleet_contracts.names import NAMESPACE_SECRET
 from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.errors import ClusterError
-from warmfleet_operator.fence import Fence
 from warmfleet_operator.keys import Keys
+from warmfleet_operator.leadership.fence import Fence
 from warmfleet_operator.settings import OperatorSettings
 from warmfleet_testing.api_fault_proxy import ApiFault, running_api_fault_proxy
 from warmfleet_testing.control_plane import ControlPlane

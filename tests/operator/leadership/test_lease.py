@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmfleet_operator.errors import NotLeadingError
-from warmfleet_operator.fence import Fence
-from warmfleet_operator.lease import Sighting, held, may_take
+from warmfleet_operator.leadership.fence import Fence
+from warmfleet_operator.leadership.lease import Sighting, held, may_take
 
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 NAME = ("warmfleet", "warmfleet-operator")

@@ -16,7 +16,7 @@ import structlog
 
 from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.errors import ClusterError, ConflictError, GoneError
-from warmfleet_operator.fence import Fence
+from warmfleet_operator.leadership.fence import Fence
 from warmfleet_operator.objects.kinds import LEASE
 from warmfleet_operator.settings import LeaseSettings
 
