@@ -16,15 +16,15 @@ from warmfleet_operator.errors import (
     RefusedError,
     ThrottledError,
 )
-from warmfleet_operator.fleet import FleetView
-from warmfleet_operator.hits import HitRates
 from warmfleet_operator.keys import Keys
 from warmfleet_operator.leadership.fence import Fence
 from warmfleet_operator.leadership.lease import Campaign
 from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.reconcile import Reconciler
-from warmfleet_operator.routers import Routers
 from warmfleet_operator.settings import OperatorSettings
+from warmfleet_operator.status.fleet import FleetView
+from warmfleet_operator.status.hits import HitRates
+from warmfleet_operator.status.routers import Routers
 from warmfleet_operator.watch.handlers import Informer
 from warmfleet_operator.watch.queue import Workers
 from warmfleet_operator.watch.store import Key, Store

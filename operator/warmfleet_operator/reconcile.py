@@ -12,14 +12,12 @@ from warmfleet_contracts.errors import ManifestError
 from warmfleet_contracts.names import ENGINE_CONTAINER
 from warmfleet_contracts.resources.conditions import Reason
 from warmfleet_contracts.resources.ownership import Claim, owners
-from warmfleet_operator.conditions import soonest_change_seconds
 from warmfleet_operator.desired.errors import SpecError, UnsupportedError
 from warmfleet_operator.desired.model import is_fetched
 from warmfleet_operator.desired.objects import desired_objects
 from warmfleet_operator.desired.observed import ObservedDeployment
 from warmfleet_operator.desired.worker import replicas
 from warmfleet_operator.errors import KeysMissingError, RefusedError
-from warmfleet_operator.hits import HitRates
 from warmfleet_operator.keys import Keys
 from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, kind_of
 from warmfleet_operator.objects.rollouts import (
@@ -31,11 +29,13 @@ from warmfleet_operator.objects.rollouts import (
     template_revision,
 )
 from warmfleet_operator.objects.served_names import request_names, served_names
-from warmfleet_operator.observed import Facts, Problem
 from warmfleet_operator.plan import Manifest, Plan, plan_changes
-from warmfleet_operator.routers import Routers
 from warmfleet_operator.settings import OperatorSettings
-from warmfleet_operator.status import status_of
+from warmfleet_operator.status.conditions import soonest_change_seconds
+from warmfleet_operator.status.facts import Facts, Problem
+from warmfleet_operator.status.hits import HitRates
+from warmfleet_operator.status.routers import Routers
+from warmfleet_operator.status.status import status_of
 from warmfleet_operator.watch.store import Key, Store
 from warmfleet_operator.writer import Writer
 

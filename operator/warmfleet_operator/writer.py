@@ -9,12 +9,12 @@ import structlog
 from warmfleet_contracts.resources.conditions import Reason
 from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.errors import ClusterError, GoneError, NotLeadingError, RefusedError
-from warmfleet_operator.events import event_of, turned
 from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, kind_of
-from warmfleet_operator.observed import Problem
 from warmfleet_operator.plan import Manifest, Plan, controlled_by, foreign
-from warmfleet_operator.status import Gauges, to_write
+from warmfleet_operator.status.events import event_of, turned
+from warmfleet_operator.status.facts import Problem
+from warmfleet_operator.status.status import Gauges, to_write
 from warmfleet_operator.watch.store import Key, Store, entry_of
 
 log = structlog.get_logger("warmfleet.operator")

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from warmfleet_operator.fleet import FleetView, WorkerFigures
 from warmfleet_operator.objects.pods import ContainerView, PodView
-from warmfleet_operator.observed import Facts
+from warmfleet_operator.status.facts import Facts
+from warmfleet_operator.status.fleet import FleetView, WorkerFigures
 
 NOW = 1_800_000_000.0
 NO_ROOM_SECONDS = 120.0

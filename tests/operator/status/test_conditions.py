@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from warmfleet_contracts.resources.conditions import CONDITIONS, ConditionStatus, ConditionType, Reason
 from warmfleet_contracts.resources.ownership import Claim
-from warmfleet_operator.conditions import (
+from warmfleet_operator.objects.pods import ContainerView
+from warmfleet_operator.reconcile import unknown_to_routers
+from warmfleet_operator.status.conditions import (
     CRASHES,
     LONG_RUN_SECONDS,
     RETRY_SECONDS,
@@ -19,10 +21,8 @@ from warmfleet_operator.conditions import (
     stall,
     written,
 )
-from warmfleet_operator.fleet import FleetView
-from warmfleet_operator.objects.pods import ContainerView
-from warmfleet_operator.observed import Facts, Problem
-from warmfleet_operator.reconcile import unknown_to_routers
+from warmfleet_operator.status.facts import Facts, Problem
+from warmfleet_operator.status.fleet import FleetView
 from warmfleet_testing.operator_worlds import (
     NO_ROOM_SECONDS,
     NOW,

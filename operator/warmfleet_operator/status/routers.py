@@ -11,10 +11,10 @@ import structlog
 
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_operator.cluster import Cluster
-from warmfleet_operator.fleet import FleetAnswer, FleetView, summed
 from warmfleet_operator.keys import Keys
 from warmfleet_operator.objects.kinds import POD
 from warmfleet_operator.settings import OperatorSettings
+from warmfleet_operator.status.fleet import FleetAnswer, FleetView, summed
 
 ANSWER_SECONDS: Final = 5.0
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 from warmfleet_contracts.names import COMPONENT_LABEL, MODEL_DEPLOYMENT_LABEL, WORKER_COMPONENT
 from warmfleet_contracts.resources.model_fetch import fetched_model
-from warmfleet_operator.conditions import conditions_of, written
 from warmfleet_operator.objects.rollouts import template_revision
 from warmfleet_operator.objects.served_names import name_claims, request_names, served_names
 from warmfleet_operator.objects.times import time_of
-from warmfleet_operator.observed import Facts
+from warmfleet_operator.status.conditions import conditions_of, written
+from warmfleet_operator.status.facts import Facts
 
 GAUGE_SECONDS: Final = 60.0
 """Figures that always move are written no more often than this, unless something else is written anyway."""

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmfleet_contracts.resources.conditions import Reason
-from warmfleet_operator.conditions import conditions_of, written
-from warmfleet_operator.events import event_of, turned
-from warmfleet_operator.fleet import FleetAnswer, FleetView, Tokens, summed
-from warmfleet_operator.hits import HitRates
 from warmfleet_operator.objects.pods import ContainerView
 from warmfleet_operator.objects.times import time_of
-from warmfleet_operator.observed import Facts, Problem
-from warmfleet_operator.status import GAUGE_SECONDS, Gauges, status_of, to_write
+from warmfleet_operator.status.conditions import conditions_of, written
+from warmfleet_operator.status.events import event_of, turned
+from warmfleet_operator.status.facts import Facts, Problem
+from warmfleet_operator.status.fleet import FleetAnswer, FleetView, Tokens, summed
+from warmfleet_operator.status.hits import HitRates
+from warmfleet_operator.status.status import GAUGE_SECONDS, Gauges, status_of, to_write
 from warmfleet_testing.operator_worlds import NOW, deployment, figures, pod, serving, workers
 
 LONG_AGO = Gauges(0.0)
