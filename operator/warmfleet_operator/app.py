@@ -20,7 +20,8 @@ from warmfleet_operator.keys import Keys
 from warmfleet_operator.leadership.fence import Fence
 from warmfleet_operator.leadership.lease import Campaign
 from warmfleet_operator.metrics import OperatorMetrics
-from warmfleet_operator.reconcile import Reconciler
+from warmfleet_operator.reconcile.reconcile import Reconciler
+from warmfleet_operator.reconcile.writer import Writer
 from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.status.fleet import FleetView
 from warmfleet_operator.status.hits import HitRates
@@ -29,7 +30,6 @@ from warmfleet_operator.watch.handlers import Informer
 from warmfleet_operator.watch.queue import Workers
 from warmfleet_operator.watch.store import Key, Store
 from warmfleet_operator.watch.sync import Sync
-from warmfleet_operator.writer import Writer
 
 IMPATIENT_SECONDS: Final = 1.0
 """Between two rounds to the routers while somebody waits for what they say."""

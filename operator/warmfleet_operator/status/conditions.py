@@ -8,7 +8,7 @@ from warmfleet_contracts.resources.conditions import STALLED_REASONS, ConditionS
 from warmfleet_operator.objects.pods import ContainerView, PodView
 from warmfleet_operator.objects.rollouts import rollout_complete
 from warmfleet_operator.objects.times import time_of
-from warmfleet_operator.plan import job_ended, retry_job_at_seconds
+from warmfleet_operator.reconcile.plan import job_ended, retry_job_at_seconds
 from warmfleet_operator.status.facts import Facts, Problem
 
 CRASHES: Final = 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from warmfleet_contracts.resources.conditions import CONDITIONS, ConditionStatus, ConditionType, Reason
 from warmfleet_contracts.resources.ownership import Claim
 from warmfleet_operator.objects.pods import ContainerView
-from warmfleet_operator.reconcile import unknown_to_routers
+from warmfleet_operator.reconcile.reconcile import unknown_to_routers
 from warmfleet_operator.status.conditions import (
     CRASHES,
     LONG_RUN_SECONDS,

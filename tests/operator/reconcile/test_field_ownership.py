@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_operator.covers import covers
+from warmfleet_operator.reconcile.field_ownership import covers
 
 JSON = st.recursive(
     st.one_of(st.booleans(), st.integers(-9, 9), st.text("ab1", max_size=3)),

@@ -29,7 +29,8 @@ from warmfleet_operator.objects.rollouts import (
     template_revision,
 )
 from warmfleet_operator.objects.served_names import request_names, served_names
-from warmfleet_operator.plan import Manifest, Plan, plan_changes
+from warmfleet_operator.reconcile.plan import Manifest, Plan, plan_changes
+from warmfleet_operator.reconcile.writer import Writer
 from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.status.conditions import soonest_change_seconds
 from warmfleet_operator.status.facts import Facts, Problem
@@ -37,7 +38,6 @@ from warmfleet_operator.status.hits import HitRates
 from warmfleet_operator.status.routers import Routers
 from warmfleet_operator.status.status import status_of
 from warmfleet_operator.watch.store import Key, Store
-from warmfleet_operator.writer import Writer
 
 WAIT_SECONDS: Final = 5.0
 """Between two looks at something that ends elsewhere."""

@@ -11,7 +11,7 @@ from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.errors import ClusterError, GoneError, NotLeadingError, RefusedError
 from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, kind_of
-from warmfleet_operator.plan import Manifest, Plan, controlled_by, foreign
+from warmfleet_operator.reconcile.plan import Manifest, Plan, controlled_by, foreign
 from warmfleet_operator.status.events import event_of, turned
 from warmfleet_operator.status.facts import Problem
 from warmfleet_operator.status.status import Gauges, to_write

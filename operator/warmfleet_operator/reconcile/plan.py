@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from warmfleet_contracts.names import APPLIED_ANNOTATION
-from warmfleet_operator.covers import covers
 from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, Kind, kind_of
 from warmfleet_operator.objects.rollouts import digest
 from warmfleet_operator.objects.times import seconds_of
+from warmfleet_operator.reconcile.field_ownership import covers
 
 RETRY_JOB_SECONDS: Final = 300.0
 """After its own tries are used up, a fetch is begun anew this much later: hubs come back."""
