@@ -49,7 +49,7 @@ model: setup ## Fetch and convert the catalog model (93 MB, once)
 	@$(BIN)/warmfleet model pull smollm2-135m-instruct
 
 controlplane: setup ## Build the Kubernetes control plane of the devcluster (once, 8 minutes on two cores)
-	@$(BIN)/python -m warmfleet_devcluster.build
+	@$(BIN)/python -m warmfleet_devcluster.control_plane.build
 
 clients: $(CLIENTS:%=.venv-clients/%/.ready) ## Install every client that the API is tested with
 

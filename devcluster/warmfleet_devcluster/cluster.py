@@ -20,16 +20,16 @@ from warmfleet_devcluster.addresses import (
     SERVICE_NETWORK,
     node_address,
 )
-from warmfleet_devcluster.binaries import Binaries
 from warmfleet_devcluster.component import Component, ComponentPlan
-from warmfleet_devcluster.credentials import Credentials
-from warmfleet_devcluster.errors import StartFailedError
-from warmfleet_devcluster.flags import (
+from warmfleet_devcluster.control_plane.binaries import Binaries
+from warmfleet_devcluster.control_plane.credentials import Credentials
+from warmfleet_devcluster.control_plane.flags import (
     api_server_flags,
     controller_manager_flags,
     etcd_flags,
     scheduler_flags,
 )
+from warmfleet_devcluster.errors import StartFailedError
 from warmfleet_devcluster.forwarder import HostForwarder
 from warmfleet_devcluster.images import image_list, image_values
 from warmfleet_devcluster.namespace import NetworkNamespace

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from warmfleet_devcluster.addons.provisioner import released_volumes, wanted_volumes
+from warmfleet_devcluster.control_plane.provisioner import released_volumes, wanted_volumes
 from warmfleet_devcluster.errors import AlreadyRunningError, DevclusterError, NotPermittedError
 from warmfleet_devcluster.running import start_supervisor, stop_devcluster
 from warmfleet_devcluster.settings import DevclusterSettings

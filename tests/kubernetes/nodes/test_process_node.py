@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from warmfleet_devcluster.certificates import CertificateAuthority
+from warmfleet_devcluster.control_plane.certificates import CertificateAuthority
 from warmfleet_testing.cluster import DevCluster, eventually
 from warmfleet_testing.control_plane import KubectlError
 

@@ -25,7 +25,7 @@ import aiohttp
 import yaml
 from aiohttp import web
 
-from warmfleet_devcluster.certificates import CertificateAuthority
+from warmfleet_devcluster.control_plane.certificates import CertificateAuthority
 
 Verb = Literal["get", "list", "watch", "create", "update", "patch", "delete"]
 

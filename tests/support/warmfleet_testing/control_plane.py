@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from warmfleet_devcluster.binaries import Binaries, find_binaries
+from warmfleet_devcluster.control_plane.binaries import Binaries, find_binaries
 from warmfleet_devcluster.running import start_supervisor
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import StateFolder

@@ -14,7 +14,7 @@ from warmfleet_devcluster.addresses import (
     POD_NETWORK,
     SERVICE_NETWORK,
 )
-from warmfleet_devcluster.certificates import KeyPair
+from warmfleet_devcluster.control_plane.certificates import KeyPair
 
 SERVICE_ACCOUNT_ISSUER: Final = f"https://kubernetes.default.svc.{CLUSTER_DOMAIN}"
 

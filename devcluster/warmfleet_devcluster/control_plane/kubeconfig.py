@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from warmfleet_devcluster.certificates import KeyPair, write_private
+from warmfleet_devcluster.control_plane.certificates import KeyPair, write_private
 from warmfleet_devcluster.settings import CONTEXT
 
 

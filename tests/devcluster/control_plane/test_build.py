@@ -8,14 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from warmfleet_devcluster.binaries import (
+from warmfleet_devcluster.control_plane.binaries import (
     KUBERNETES_VERSION,
     MODULE_FOLDER,
     TOOLS,
     binaries_folder,
     find_binaries,
 )
-from warmfleet_devcluster.build import build_controlplane, find_go, go_arguments, parse_go_version
+from warmfleet_devcluster.control_plane.build import (
+    build_controlplane,
+    find_go,
+    go_arguments,
+    parse_go_version,
+)
 from warmfleet_devcluster.errors import BinariesMissingError, BuildFailedError
 
 
@@ -120,7 +125,7 @@ def test_an_old_go_without_uv_is_a_clear_error(
 def test_two_builds_at_once_build_once(tmp_path: Path, stand_in_go) -> None:
     stand_in_go()
     environment = {**os.environ, "WARMFLEET_HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "warmfleet_devcluster.build"]
+    command = [sys.executable, "-m", "warmfleet_devcluster.control_plane.build"]
     running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in "ab"]
     outputs = [process.communicate(timeout=60)[0] for process in running]
     assert [process.returncode for process in running] == [0, 0]

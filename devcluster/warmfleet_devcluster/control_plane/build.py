@@ -1,4 +1,4 @@
-"""`python -m warmfleet_devcluster.build`: builds the control plane from its pinned Go module, once.
+"""`python -m warmfleet_devcluster.control_plane.build`: builds the control plane from its pinned Go module, once.
 
 What `make controlplane` runs. The module's sums pin every source; the result is kept in the warmfleet home
 under the hash of those sums, so a second call finds it there.
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from warmfleet_devcluster.binaries import (
+from warmfleet_devcluster.control_plane.binaries import (
     HELM_VERSION,
     KUBERNETES_VERSION,
     MODULE_FOLDER,

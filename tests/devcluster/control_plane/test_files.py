@@ -20,15 +20,15 @@ from warmfleet_devcluster.addresses import (
     node_address,
     pod_network,
 )
-from warmfleet_devcluster.certificates import CertificateAuthority
-from warmfleet_devcluster.credentials import Credentials
-from warmfleet_devcluster.errors import DevclusterError
-from warmfleet_devcluster.flags import (
+from warmfleet_devcluster.control_plane.certificates import CertificateAuthority
+from warmfleet_devcluster.control_plane.credentials import Credentials
+from warmfleet_devcluster.control_plane.flags import (
     api_server_flags,
     controller_manager_flags,
     etcd_flags,
     scheduler_flags,
 )
+from warmfleet_devcluster.errors import DevclusterError
 from warmfleet_devcluster.images import image_list, image_values
 from warmfleet_devcluster.plans import node_plan
 from warmfleet_devcluster.settings import DevclusterSettings

@@ -15,14 +15,14 @@ from warmfleet_devcluster.addresses import (
     node_address,
     node_name,
 )
-from warmfleet_devcluster.certificates import (
+from warmfleet_devcluster.control_plane.certificates import (
     CertificateAuthority,
     KeyPair,
     service_account_keys,
     write_private,
 )
-from warmfleet_devcluster.flags import AUDIT_POLICY, ControlPlaneFiles
-from warmfleet_devcluster.kubeconfig import write_kubeconfig
+from warmfleet_devcluster.control_plane.flags import AUDIT_POLICY, ControlPlaneFiles
+from warmfleet_devcluster.control_plane.kubeconfig import write_kubeconfig
 from warmfleet_devcluster.state import StateFolder
 
 INNER_URL: Final = f"https://{API_SERVER_ADDRESS}:{API_SERVER_PORT}"

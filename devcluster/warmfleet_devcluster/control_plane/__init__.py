@@ -1,0 +1,1 @@
+"""The Kubernetes control plane: binaries, certificates, flags, kubeconfigs, volume provisioner."""
