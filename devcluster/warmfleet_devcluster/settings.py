@@ -5,8 +5,8 @@ from typing import Final
 
 import msgspec
 
-from warmfleet_devcluster.addresses import MAX_NODES
 from warmfleet_devcluster.errors import DevclusterError
+from warmfleet_devcluster.network.addresses import MAX_NODES
 
 MAX_HOLLOW_NODES: Final = 200
 CONTEXT: Final = "warmfleet-devcluster"

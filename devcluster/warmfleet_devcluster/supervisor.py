@@ -16,9 +16,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from warmfleet_devcluster.addresses import node_name
 from warmfleet_devcluster.cluster import Cluster, ended_early
 from warmfleet_devcluster.errors import DevclusterError
+from warmfleet_devcluster.network.addresses import node_name
 from warmfleet_devcluster.news import Failure, News, Progress, Ready
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import DevclusterState, StateFolder

@@ -12,15 +12,15 @@ from typing import Any, Final
 
 import structlog
 
-from warmfleet_devcluster.addons import netfilter
-from warmfleet_devcluster.addons.dns_server import DnsServer
-from warmfleet_devcluster.addons.endpoints import frontends
-from warmfleet_devcluster.addons.mirror import Mirror
-from warmfleet_devcluster.addons.names import Zone, make_zone
-from warmfleet_devcluster.addons.service_rules import service_rules
-from warmfleet_devcluster.addresses import DNS_ADDRESS
 from warmfleet_devcluster.api_client import ApiClient, ApiError
 from warmfleet_devcluster.control_plane.provisioner import STORAGE_CLASS_OBJECT, provision
+from warmfleet_devcluster.network import netfilter
+from warmfleet_devcluster.network.addresses import DNS_ADDRESS
+from warmfleet_devcluster.network.dns_server import DnsServer
+from warmfleet_devcluster.network.endpoints import frontends
+from warmfleet_devcluster.network.mirror import Mirror
+from warmfleet_devcluster.network.names import Zone, make_zone
+from warmfleet_devcluster.network.service_rules import service_rules
 
 _SETTLE_SECONDS: Final = 0.02
 """Changes come in bursts; one table serves a burst."""

@@ -20,7 +20,7 @@ TOOLS: Final[dict[str, str]] = {
 }
 """Program to Go package, in the order they are built."""
 
-MODULE_FOLDER: Final = Path(__file__).parents[1] / "controlplane"
+MODULE_FOLDER: Final = Path(__file__).parents[2] / "controlplane"
 """The Go module that pins every source by hash."""
 
 

@@ -7,14 +7,6 @@ from typing import Final
 
 import yaml
 
-from warmfleet_devcluster.addresses import (
-    API_SERVER_ADDRESS,
-    API_SERVER_PORT,
-    CLUSTER_DOMAIN,
-    KUBERNETES_SERVICE_ADDRESS,
-    node_address,
-    node_name,
-)
 from warmfleet_devcluster.control_plane.certificates import (
     CertificateAuthority,
     KeyPair,
@@ -23,6 +15,14 @@ from warmfleet_devcluster.control_plane.certificates import (
 )
 from warmfleet_devcluster.control_plane.flags import AUDIT_POLICY, ControlPlaneFiles
 from warmfleet_devcluster.control_plane.kubeconfig import write_kubeconfig
+from warmfleet_devcluster.network.addresses import (
+    API_SERVER_ADDRESS,
+    API_SERVER_PORT,
+    CLUSTER_DOMAIN,
+    KUBERNETES_SERVICE_ADDRESS,
+    node_address,
+    node_name,
+)
 from warmfleet_devcluster.state import StateFolder
 
 INNER_URL: Final = f"https://{API_SERVER_ADDRESS}:{API_SERVER_PORT}"

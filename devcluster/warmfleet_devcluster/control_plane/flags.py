@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from warmfleet_devcluster.addresses import (
+from warmfleet_devcluster.control_plane.certificates import KeyPair
+from warmfleet_devcluster.network.addresses import (
     API_SERVER_ADDRESS,
     API_SERVER_PORT,
     CLUSTER_DOMAIN,
@@ -14,7 +15,6 @@ from warmfleet_devcluster.addresses import (
     POD_NETWORK,
     SERVICE_NETWORK,
 )
-from warmfleet_devcluster.control_plane.certificates import KeyPair
 
 SERVICE_ACCOUNT_ISSUER: Final = f"https://kubernetes.default.svc.{CLUSTER_DOMAIN}"
 

@@ -9,17 +9,6 @@ import yaml
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from warmfleet_devcluster.addresses import (
-    API_SERVER_ADDRESS,
-    DNS_ADDRESS,
-    KUBERNETES_SERVICE_ADDRESS,
-    MAX_NODES,
-    NODE_NETWORK,
-    POD_NETWORK,
-    SERVICE_NETWORK,
-    node_address,
-    pod_network,
-)
 from warmfleet_devcluster.control_plane.certificates import CertificateAuthority
 from warmfleet_devcluster.control_plane.credentials import Credentials
 from warmfleet_devcluster.control_plane.flags import (
@@ -30,6 +19,17 @@ from warmfleet_devcluster.control_plane.flags import (
 )
 from warmfleet_devcluster.errors import DevclusterError
 from warmfleet_devcluster.images import image_list, image_values
+from warmfleet_devcluster.network.addresses import (
+    API_SERVER_ADDRESS,
+    DNS_ADDRESS,
+    KUBERNETES_SERVICE_ADDRESS,
+    MAX_NODES,
+    NODE_NETWORK,
+    POD_NETWORK,
+    SERVICE_NETWORK,
+    node_address,
+    pod_network,
+)
 from warmfleet_devcluster.plans import node_plan
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import StateFolder

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from warmfleet_devcluster.namespace import enter
+from warmfleet_devcluster.network.namespace import enter
 
 _CHUNK_BYTES: Final = 65536
 _START_SECONDS: Final = 10.0

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from warmfleet_devcluster.addons import netfilter
-from warmfleet_devcluster.addons.endpoints import Frontend
+from warmfleet_devcluster.network import netfilter
+from warmfleet_devcluster.network.endpoints import Frontend
 
 TABLE: Final = "warmfleet-services"
 _BEFORE_ROUTING: Final = -100

@@ -14,7 +14,7 @@ import dns.rdataclass
 import dns.rdatatype
 import dns.rrset
 
-from warmfleet_devcluster.addons.names import Records, Zone
+from warmfleet_devcluster.network.names import Records, Zone
 
 TTL_SECONDS: Final = 5
 _PLAIN_UDP_BYTES: Final = 512

@@ -7,7 +7,7 @@ from ipaddress import IPv4Address
 from typing import Final
 
 from warmfleet_devcluster.errors import PortBusyError
-from warmfleet_devcluster.namespace import NetworkNamespace
+from warmfleet_devcluster.network.namespace import NetworkNamespace
 
 _CHUNK_BYTES: Final = 65536
 _HOST: Final = "127.0.0.1"

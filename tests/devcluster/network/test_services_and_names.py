@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_devcluster.addons import netfilter
-from warmfleet_devcluster.addons.dns_server import answer
-from warmfleet_devcluster.addons.endpoints import Frontend, frontends
-from warmfleet_devcluster.addons.names import Zone, make_zone
-from warmfleet_devcluster.addons.service_rules import service_rules
+from warmfleet_devcluster.network import netfilter
+from warmfleet_devcluster.network.dns_server import answer
+from warmfleet_devcluster.network.endpoints import Frontend, frontends
+from warmfleet_devcluster.network.names import Zone, make_zone
+from warmfleet_devcluster.network.service_rules import service_rules
 
 
 def service(name: str = "s", address: str = "10.96.1.1", **spec: Any) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from warmfleet_devcluster.addons.endpoints import (
+from warmfleet_devcluster.network.addresses import CLUSTER_DOMAIN
+from warmfleet_devcluster.network.endpoints import (
     Json,
     cluster_ip,
     key_of,
     ready_endpoints,
     slices_by_service,
 )
-from warmfleet_devcluster.addresses import CLUSTER_DOMAIN
 
 
 @dataclass(frozen=True, slots=True)
