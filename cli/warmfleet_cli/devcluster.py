@@ -10,7 +10,7 @@ import typer
 from warmfleet_cli.errors import EXIT_CODES_HELP, CliError, ExitCode
 from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json, print_table
 from warmfleet_devcluster.control_plane.binaries import KUBERNETES_VERSION, find_binaries
-from warmfleet_devcluster.running import start_supervisor, stop_devcluster
+from warmfleet_devcluster.lifecycle.running import start_supervisor, stop_devcluster
 from warmfleet_devcluster.settings import CONTEXT, DevclusterSettings
 from warmfleet_devcluster.state import DevclusterState, StateFolder
 from warmfleet_runtime.home import warmfleet_home

@@ -18,7 +18,8 @@ from warmfleet_devcluster.control_plane.flags import (
     scheduler_flags,
 )
 from warmfleet_devcluster.errors import DevclusterError
-from warmfleet_devcluster.images import image_list, image_values
+from warmfleet_devcluster.lifecycle.images import image_list, image_values
+from warmfleet_devcluster.lifecycle.plans import node_plan
 from warmfleet_devcluster.network.addresses import (
     API_SERVER_ADDRESS,
     DNS_ADDRESS,
@@ -30,7 +31,6 @@ from warmfleet_devcluster.network.addresses import (
     node_address,
     pod_network,
 )
-from warmfleet_devcluster.plans import node_plan
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import StateFolder
 

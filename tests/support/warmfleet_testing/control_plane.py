@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from warmfleet_devcluster.control_plane.binaries import Binaries, find_binaries
-from warmfleet_devcluster.running import start_supervisor
+from warmfleet_devcluster.lifecycle.running import start_supervisor
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import StateFolder
 from warmfleet_runtime.home import warmfleet_home

@@ -11,7 +11,7 @@ import pytest
 
 from warmfleet_devcluster.control_plane.provisioner import released_volumes, wanted_volumes
 from warmfleet_devcluster.errors import AlreadyRunningError, DevclusterError, NotPermittedError
-from warmfleet_devcluster.running import start_supervisor, stop_devcluster
+from warmfleet_devcluster.lifecycle.running import start_supervisor, stop_devcluster
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import ComponentState, DevclusterState, StateFolder
 from warmfleet_runtime.process_identity import ProcessIdentity, identify

@@ -13,7 +13,6 @@ from typing import Final
 import httpx
 import yaml
 
-from warmfleet_devcluster.component import Component, ComponentPlan
 from warmfleet_devcluster.control_plane.binaries import Binaries
 from warmfleet_devcluster.control_plane.credentials import Credentials
 from warmfleet_devcluster.control_plane.flags import (
@@ -23,7 +22,9 @@ from warmfleet_devcluster.control_plane.flags import (
     scheduler_flags,
 )
 from warmfleet_devcluster.errors import StartFailedError
-from warmfleet_devcluster.images import image_list, image_values
+from warmfleet_devcluster.lifecycle.component import Component, ComponentPlan
+from warmfleet_devcluster.lifecycle.images import image_list, image_values
+from warmfleet_devcluster.lifecycle.plans import addons_plan, hollow_plan, node_plan, tool_plan
 from warmfleet_devcluster.network.addresses import (
     API_SERVER_ADDRESS,
     API_SERVER_PORT,
@@ -33,7 +34,6 @@ from warmfleet_devcluster.network.addresses import (
 )
 from warmfleet_devcluster.network.forwarder import HostForwarder
 from warmfleet_devcluster.network.namespace import NetworkNamespace
-from warmfleet_devcluster.plans import addons_plan, hollow_plan, node_plan, tool_plan
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import ComponentState, StateFolder
 

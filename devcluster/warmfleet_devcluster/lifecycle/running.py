@@ -20,7 +20,7 @@ from warmfleet_devcluster.errors import (
     PortBusyError,
     StartFailedError,
 )
-from warmfleet_devcluster.news import Failure, Progress, Ready
+from warmfleet_devcluster.lifecycle.startup_messages import Failure, Progress, Ready
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import StateFolder
 from warmfleet_runtime.process_identity import is_alive, send_signal
@@ -60,7 +60,7 @@ def start_supervisor(settings: DevclusterSettings, report: Callable[[str], None]
     folder.create()
     with folder.supervisor_log.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "warmfleet_devcluster.supervisor"],
+            [sys.executable, "-m", "warmfleet_devcluster.lifecycle.supervisor"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

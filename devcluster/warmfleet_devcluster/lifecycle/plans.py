@@ -4,9 +4,9 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from warmfleet_devcluster.component import ComponentPlan
 from warmfleet_devcluster.control_plane.binaries import Binaries
 from warmfleet_devcluster.control_plane.credentials import Credentials, NodeCredentials
+from warmfleet_devcluster.lifecycle.component import ComponentPlan
 from warmfleet_devcluster.network.addresses import DNS_ADDRESS, node_address, node_name, pod_network
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import StateFolder

@@ -1,6 +1,6 @@
 """The supervisor of one devcluster: starts all of it, restarts nothing, and ends everything together.
 
-`python -m warmfleet_devcluster.supervisor` reads settings as one JSON line from its standard input and writes
+`python -m warmfleet_devcluster.lifecycle.supervisor` reads settings as one JSON line from its standard input and writes
 news to its standard output, one JSON object per line, until the devcluster is ready. SIGTERM or SIGINT ends
 it; attached, the end of its standard input does, too.
 """
@@ -16,10 +16,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from warmfleet_devcluster.cluster import Cluster, ended_early
 from warmfleet_devcluster.errors import DevclusterError
+from warmfleet_devcluster.lifecycle.cluster import Cluster, ended_early
+from warmfleet_devcluster.lifecycle.startup_messages import Failure, News, Progress, Ready
 from warmfleet_devcluster.network.addresses import node_name
-from warmfleet_devcluster.news import Failure, News, Progress, Ready
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import DevclusterState, StateFolder
 from warmfleet_runtime.process_identity import identify
