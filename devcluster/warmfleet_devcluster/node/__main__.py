@@ -15,8 +15,8 @@ from typing import Final
 
 from warmfleet_devcluster.api_client import ApiError
 from warmfleet_devcluster.node.errors import NodeError
-from warmfleet_devcluster.node.images import ImageList
-from warmfleet_devcluster.node.kubelet_server import KubeletServer
+from warmfleet_devcluster.node.host.images import ImageList
+from warmfleet_devcluster.node.kubelet_api.server import KubeletServer
 from warmfleet_devcluster.node.process_node import ProcessNode
 from warmfleet_devcluster.node.settings import NodeSettings
 

@@ -8,12 +8,12 @@ import structlog
 
 from warmfleet_devcluster.api_client import ApiClient, ApiError
 from warmfleet_devcluster.clock import rfc3339
-from warmfleet_devcluster.node.images import ImageList
-from warmfleet_devcluster.node.network import AddressPool, prepare_node
-from warmfleet_devcluster.node.pod_runner import NodePlace, PodRunner
+from warmfleet_devcluster.node.heartbeat import NodeHeartbeat
+from warmfleet_devcluster.node.host.images import ImageList
+from warmfleet_devcluster.node.host.network import AddressPool, prepare_node
+from warmfleet_devcluster.node.node_object import machine_capacity, node_status
+from warmfleet_devcluster.node.pod.pod_runner import NodePlace, PodRunner
 from warmfleet_devcluster.node.settings import NodeSettings
-from warmfleet_devcluster.node_heartbeat import NodeHeartbeat
-from warmfleet_devcluster.node_object import machine_capacity, node_status
 from warmfleet_devcluster.pod_watch import watch_pods
 
 Json = dict[str, Any]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_devcluster.node.environment import (
+from warmfleet_devcluster.node.container.environment import (
     PodContext,
     References,
     command_line,

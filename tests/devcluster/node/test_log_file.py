@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_devcluster.node.container_logs import log_options
-from warmfleet_devcluster.node.log_file import (
+from warmfleet_devcluster.node.container.log_file import (
     LogOptions,
     LogReader,
     LogWriter,
@@ -12,6 +11,7 @@ from warmfleet_devcluster.node.log_file import (
     present,
     read_entries,
 )
+from warmfleet_devcluster.node.kubelet_api.container_logs import log_options
 
 
 def read(path, **options):

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_devcluster.node.atomic_folder import VolumeFile, write_atomically
-from warmfleet_devcluster.node.environment import PodContext, References
+from warmfleet_devcluster.node.container.environment import PodContext, References
 from warmfleet_devcluster.node.errors import VolumeError
-from warmfleet_devcluster.node.volume_contents import referenced_by_volume, volume_files
+from warmfleet_devcluster.node.volumes.atomic_folder import VolumeFile, write_atomically
+from warmfleet_devcluster.node.volumes.contents import referenced_by_volume, volume_files
 
 POD = {
     "metadata": {"name": "p", "namespace": "n", "uid": "u", "labels": {"a": "b"}},

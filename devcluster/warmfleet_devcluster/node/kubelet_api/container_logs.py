@@ -9,8 +9,8 @@ from typing import Final
 
 from aiohttp import web
 
-from warmfleet_devcluster.node.container_runner import ContainerRunner
-from warmfleet_devcluster.node.log_file import LogOptions, LogReader, present
+from warmfleet_devcluster.node.container.container_runner import ContainerRunner
+from warmfleet_devcluster.node.container.log_file import LogOptions, LogReader, present
 from warmfleet_devcluster.node.process_node import ProcessNode
 
 _POLL_SECONDS: Final = 0.1

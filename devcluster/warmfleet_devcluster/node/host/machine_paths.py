@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from warmfleet_devcluster.node.images import Image
+from warmfleet_devcluster.node.host.images import Image
 
 Json = dict[str, Any]
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_devcluster.node.backoff import Backoff
+from warmfleet_devcluster.node.container.backoff import Backoff
 
 
 def test_the_first_restart_is_immediate_then_ten_seconds_doubled_up_to_five_minutes():

@@ -9,21 +9,26 @@ from pathlib import Path
 from typing import Any, Final
 
 from warmfleet_devcluster.clock import rfc3339
-from warmfleet_devcluster.node.container_process import ContainerProcess, LaunchSpec, Mount
-from warmfleet_devcluster.node.container_state import (
+from warmfleet_devcluster.node.container.container_process import ContainerProcess, LaunchSpec, Mount
+from warmfleet_devcluster.node.container.container_state import (
     ContainerState,
     ContainerView,
     Running,
     Terminated,
     Waiting,
 )
-from warmfleet_devcluster.node.environment import (
+from warmfleet_devcluster.node.container.environment import (
     References,
     command_line,
     environment,
     expand,
     referenced_names,
 )
+from warmfleet_devcluster.node.container.identity import identity
+from warmfleet_devcluster.node.container.log_file import LogWriter, last_words
+from warmfleet_devcluster.node.container.pod_context import PodEnvironment
+from warmfleet_devcluster.node.container.probe_state import ProbeState, ProbeTiming, Verdict
+from warmfleet_devcluster.node.container.probes import ProbeError, Prober
 from warmfleet_devcluster.node.errors import (
     ContainerConfigError,
     ImageError,
@@ -31,12 +36,7 @@ from warmfleet_devcluster.node.errors import (
     StartError,
     VolumeError,
 )
-from warmfleet_devcluster.node.identity import identity
-from warmfleet_devcluster.node.log_file import LogWriter, last_words
-from warmfleet_devcluster.node.machine_paths import accelerator_devices, reachable_paths
-from warmfleet_devcluster.node.pod_context import PodEnvironment
-from warmfleet_devcluster.node.probe_state import ProbeState, ProbeTiming, Verdict
-from warmfleet_devcluster.node.probes import ProbeError, Prober
+from warmfleet_devcluster.node.host.machine_paths import accelerator_devices, reachable_paths
 
 Json = dict[str, Any]
 

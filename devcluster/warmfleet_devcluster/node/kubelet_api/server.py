@@ -5,9 +5,9 @@ import ssl
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from warmfleet_devcluster.node.container_logs import serve_logs
-from warmfleet_devcluster.node.exec_stream import serve_exec
-from warmfleet_devcluster.node.port_forward import serve_port_forward
+from warmfleet_devcluster.node.kubelet_api.container_logs import serve_logs
+from warmfleet_devcluster.node.kubelet_api.exec_stream import serve_exec
+from warmfleet_devcluster.node.kubelet_api.port_forward import serve_port_forward
 from warmfleet_devcluster.node.process_node import ProcessNode
 from warmfleet_devcluster.node.settings import NodeSettings
 

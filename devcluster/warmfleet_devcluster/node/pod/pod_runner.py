@@ -13,18 +13,18 @@ import structlog
 
 from warmfleet_devcluster.api_client import ApiClient, ApiError
 from warmfleet_devcluster.clock import rfc3339
-from warmfleet_devcluster.node.backoff import Backoff
-from warmfleet_devcluster.node.container_runner import ContainerRunner
-from warmfleet_devcluster.node.environment import PodContext
+from warmfleet_devcluster.node.container.backoff import Backoff
+from warmfleet_devcluster.node.container.container_runner import ContainerRunner
+from warmfleet_devcluster.node.container.environment import PodContext
+from warmfleet_devcluster.node.container.pod_context import PodEnvironment
+from warmfleet_devcluster.node.container.pod_objects import PodObjects
 from warmfleet_devcluster.node.errors import ImageError, NodeError
-from warmfleet_devcluster.node.images import ImageList
-from warmfleet_devcluster.node.network import AddressPool, connect_pod, disconnect_pod
-from warmfleet_devcluster.node.pod_context import PodEnvironment
-from warmfleet_devcluster.node.pod_files import etc_files
-from warmfleet_devcluster.node.pod_objects import PodObjects
-from warmfleet_devcluster.node.pod_status import FINAL_PHASES, PodFacts, pod_status
+from warmfleet_devcluster.node.host.images import ImageList
+from warmfleet_devcluster.node.host.network import AddressPool, connect_pod, disconnect_pod
+from warmfleet_devcluster.node.pod.pod_files import etc_files
+from warmfleet_devcluster.node.pod.pod_status import FINAL_PHASES, PodFacts, pod_status
 from warmfleet_devcluster.node.settings import NodeSettings
-from warmfleet_devcluster.node.volumes import PodVolumes
+from warmfleet_devcluster.node.volumes.volumes import PodVolumes
 
 log = structlog.get_logger()
 

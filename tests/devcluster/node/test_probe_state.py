@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_devcluster.node.probe_state import ProbeState, ProbeTiming, Verdict
+from warmfleet_devcluster.node.container.probe_state import ProbeState, ProbeTiming, Verdict
 
 results = st.lists(st.booleans(), max_size=40)
 thresholds = st.builds(

@@ -2,8 +2,8 @@
 
 import pytest
 
+from warmfleet_devcluster.node.container.identity import CAPABILITIES, DEFAULT_CAPABILITIES, identity
 from warmfleet_devcluster.node.errors import ContainerConfigError
-from warmfleet_devcluster.node.identity import CAPABILITIES, DEFAULT_CAPABILITIES, identity
 
 
 def test_the_container_wins_over_the_pod_and_the_pod_over_the_image():

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from warmfleet_devcluster.api_client import ApiClient, ApiError
-from warmfleet_devcluster.node.environment import References
+from warmfleet_devcluster.node.container.environment import References
 from warmfleet_devcluster.node.errors import VolumeError
 
 Json = dict[str, Any]

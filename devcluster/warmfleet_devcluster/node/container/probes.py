@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from warmfleet_devcluster.node.container_process import ContainerProcess, run_inside
+from warmfleet_devcluster.node.container.container_process import ContainerProcess, run_inside
 from warmfleet_devcluster.node.errors import NodeError
 
 Json = dict[str, Any]

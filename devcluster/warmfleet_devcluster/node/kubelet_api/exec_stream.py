@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aiohttp import WSMsgType, web
 
-from warmfleet_devcluster.node.container_process import ContainerProcess, run_inside
+from warmfleet_devcluster.node.container.container_process import ContainerProcess, run_inside
 from warmfleet_devcluster.node.errors import StartError
 from warmfleet_devcluster.node.process_node import ProcessNode
 

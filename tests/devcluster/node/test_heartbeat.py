@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from warmfleet_devcluster.node_heartbeat import NodeHeartbeat
+from warmfleet_devcluster.node.heartbeat import NodeHeartbeat
 
 
 class SlowApi:

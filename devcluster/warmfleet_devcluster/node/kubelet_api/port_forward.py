@@ -14,9 +14,8 @@ from typing import Final
 import structlog
 from aiohttp import WSMsgType, web
 
-from warmfleet_devcluster.node.network import in_namespace
-from warmfleet_devcluster.node.process_node import ProcessNode
-from warmfleet_devcluster.node.spdy import (
+from warmfleet_devcluster.node.host.network import in_namespace
+from warmfleet_devcluster.node.kubelet_api.spdy import (
     GOAWAY,
     PING,
     RST_STREAM,
@@ -27,6 +26,7 @@ from warmfleet_devcluster.node.spdy import (
     SpdyReader,
     SpdyWriter,
 )
+from warmfleet_devcluster.node.process_node import ProcessNode
 
 _SPDY: Final = "SPDY/3.1+portforward.k8s.io"
 _CHANNELS: Final = "v4.channel.k8s.io"

@@ -7,12 +7,12 @@ from typing import Any
 
 import aiohttp
 
-from warmfleet_devcluster.node.backoff import Backoff
-from warmfleet_devcluster.node.environment import PodContext
-from warmfleet_devcluster.node.images import ImageList
-from warmfleet_devcluster.node.network import PodNetwork
-from warmfleet_devcluster.node.pod_objects import PodObjects
-from warmfleet_devcluster.node.volumes import PodVolumes
+from warmfleet_devcluster.node.container.backoff import Backoff
+from warmfleet_devcluster.node.container.environment import PodContext
+from warmfleet_devcluster.node.container.pod_objects import PodObjects
+from warmfleet_devcluster.node.host.images import ImageList
+from warmfleet_devcluster.node.host.network import PodNetwork
+from warmfleet_devcluster.node.volumes.volumes import PodVolumes
 
 Json = dict[str, Any]
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from warmfleet_devcluster.hollow import hollow_status
 from warmfleet_devcluster.node.__main__ import parse_settings
 from warmfleet_devcluster.node.errors import ImageError, NodeError
-from warmfleet_devcluster.node.images import ImageList
-from warmfleet_devcluster.node.network import AddressPool
-from warmfleet_devcluster.node.pod_files import etc_files
+from warmfleet_devcluster.node.host.images import ImageList
+from warmfleet_devcluster.node.host.network import AddressPool
+from warmfleet_devcluster.node.pod.pod_files import etc_files
 from warmfleet_devcluster.quantity import QuantityError, in_units, parse_quantity
 
 

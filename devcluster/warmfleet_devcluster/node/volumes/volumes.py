@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from warmfleet_devcluster.node.atomic_folder import write_atomically
-from warmfleet_devcluster.node.container_process import Mount
-from warmfleet_devcluster.node.environment import PodContext
+from warmfleet_devcluster.node.container.container_process import Mount
+from warmfleet_devcluster.node.container.environment import PodContext
+from warmfleet_devcluster.node.container.pod_objects import PodObjects
 from warmfleet_devcluster.node.errors import ImageError, VolumeError
-from warmfleet_devcluster.node.images import ImageList
-from warmfleet_devcluster.node.pod_objects import PodObjects
-from warmfleet_devcluster.node.volume_contents import FILE_SOURCES, referenced_by_volume, volume_files
+from warmfleet_devcluster.node.host.images import ImageList
+from warmfleet_devcluster.node.volumes.atomic_folder import write_atomically
+from warmfleet_devcluster.node.volumes.contents import FILE_SOURCES, referenced_by_volume, volume_files
 from warmfleet_devcluster.quantity import parse_quantity
 
 Json = dict[str, Any]

@@ -3,9 +3,15 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from warmfleet_devcluster.node.atomic_folder import VolumeFile
-from warmfleet_devcluster.node.environment import PodContext, References, field_value, keys_of, resource_value
+from warmfleet_devcluster.node.container.environment import (
+    PodContext,
+    References,
+    field_value,
+    keys_of,
+    resource_value,
+)
 from warmfleet_devcluster.node.errors import VolumeError
+from warmfleet_devcluster.node.volumes.atomic_folder import VolumeFile
 
 Json = dict[str, Any]
 

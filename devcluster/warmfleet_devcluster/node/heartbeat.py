@@ -8,7 +8,7 @@ import structlog
 
 from warmfleet_devcluster.api_client import ApiClient, ApiError
 from warmfleet_devcluster.clock import rfc3339_micro
-from warmfleet_devcluster.node_object import LEASES, lease_object, node_object
+from warmfleet_devcluster.node.node_object import LEASES, lease_object, node_object
 
 Json = dict[str, Any]
 

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
+from warmfleet_devcluster.node.container.log_file import LogWriter
 from warmfleet_devcluster.node.errors import StartError
-from warmfleet_devcluster.node.log_file import LogWriter
 
 LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 _START_SECONDS: Final = 60.0

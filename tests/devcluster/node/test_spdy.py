@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_devcluster.node.spdy import (
+from warmfleet_devcluster.node.kubelet_api.spdy import (
     DICTIONARY,
     PING,
     SYN_STREAM,

@@ -1,0 +1,1 @@
+"""One container: environment, identity, process, probes, logs, restarts."""

@@ -1,0 +1,1 @@
+"""What the machine gives a pod: network namespaces, images, paths."""

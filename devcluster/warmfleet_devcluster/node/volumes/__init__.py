@@ -1,0 +1,1 @@
+"""A pod's volumes as folders of this machine."""
