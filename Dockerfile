@@ -23,6 +23,7 @@ COPY images/requirements/build.txt images/requirements/
 RUN /opt/tools/bin/uv pip install --python /opt/tools/bin/python --require-hashes -r images/requirements/build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY contracts contracts
+COPY runtime runtime
 COPY operator operator
 COPY router router
 COPY worker worker

@@ -25,7 +25,7 @@ from measured_router import machine_line
 
 from warmfleet_cli.bench.figures import Target
 from warmfleet_cli.bench.machine import idle_remark, measure_busy_ratio
-from warmfleet_testing.scaled_fleet import ScaledFleet, Usage, by_kind, scaled_fleet
+from warmfleet_testing.cluster.scaled_fleet import ScaledFleet, Usage, by_kind, scaled_fleet
 
 MIB: Final = 2**20
 CONVERGE_SECONDS: Final = 120.0

@@ -20,7 +20,13 @@ from pathlib import Path
 from typing import Final
 
 from warmfleet_cli.bench.figures import Target
-from warmfleet_testing.soak import LAP_REQUESTS, QuietPoint, Soak, growth_bytes_per_lap, soaked_fleet
+from warmfleet_testing.processes.soak import (
+    LAP_REQUESTS,
+    QuietPoint,
+    Soak,
+    growth_bytes_per_lap,
+    soaked_fleet,
+)
 
 MB: Final = 1_000_000
 MAX_GROWTH_MB: Final = 1.0

@@ -13,7 +13,7 @@ _GROUPS = {"kubernetes/nodes": "nodes", "kubernetes/clusters": "nodes", "kuberne
 """By folder. Clusters with nodes are one group: bridges and mounts of two would be in each other's way."""
 _ORDER = {"nodes": 0, "api_server": 1, "alone": 3}
 """Of groups; 2 is every module's."""
-_ALONE = ("router/admission/test_admission.py", "system/test_answers.py", "clusters/test_operator_scale.py")
+_ALONE = ("admission/test_admission.py", "system/test_answers.py", "clusters/test_operator_scale.py")
 """What they assert, a busy machine would change: they come last, when every other process has ended."""
 
 # The processes that tests start find `warmfleet_testing` as the tests themselves do.

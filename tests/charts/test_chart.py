@@ -7,7 +7,7 @@ import helm_python
 import pytest
 import yaml
 
-from warmfleet_testing.chart_render import CASES, CHART, REGISTRY, REPOSITORY, case_values, render
+from warmfleet_testing.resources.chart_render import CASES, CHART, REGISTRY, REPOSITORY, case_values, render
 
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")

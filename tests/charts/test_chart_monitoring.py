@@ -7,7 +7,7 @@ import pytest
 
 from warmfleet_contracts import metrics
 from warmfleet_operator.settings import parse_settings
-from warmfleet_testing.chart_render import CHART, REGISTRY, case_values, render
+from warmfleet_testing.resources.chart_render import CHART, REGISTRY, case_values, render
 
 KNOWN = {
     value

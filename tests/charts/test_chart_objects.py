@@ -8,8 +8,8 @@ import yaml
 from warmfleet_contracts import names
 from warmfleet_operator.settings import parse_settings as parse_operator
 from warmfleet_router.settings import parse_settings as parse_router
-from warmfleet_testing.chart_render import CASES, CHART, REGISTRY, REPOSITORY, case_values, render
-from warmfleet_testing.pod_security import violations
+from warmfleet_testing.resources.chart_render import CASES, CHART, REGISTRY, REPOSITORY, case_values, render
+from warmfleet_testing.resources.pod_security import violations
 
 MODELS, RELEASE = "model namespaces", "release namespace"
 

@@ -7,7 +7,14 @@ from copy import deepcopy
 import helm_python
 import pytest
 
-from warmfleet_testing.chart_render import CASES, CHART, REGISTRY, REPOSITORY, case_values, loaded_chart
+from warmfleet_testing.resources.chart_render import (
+    CASES,
+    CHART,
+    REGISTRY,
+    REPOSITORY,
+    case_values,
+    loaded_chart,
+)
 
 _spec = importlib.util.spec_from_file_location(
     "values_reference", REPOSITORY / "charts" / "values_reference.py"

@@ -11,10 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from warmfleet_testing.chart_render import REPOSITORY
-from warmfleet_testing.dockerfile import parse_dockerfile
-from warmfleet_testing.image_replay import ImageReplay
-from warmfleet_testing.plain_http import NO_TLS
+from warmfleet_testing.documents.dockerfile import parse_dockerfile
+from warmfleet_testing.documents.image_replay import ImageReplay
+from warmfleet_testing.processes.plain_http import NO_TLS
+from warmfleet_testing.resources.chart_render import REPOSITORY
 
 ANY_UID = 1000650000
 """As OpenShift draws them; no user database knows it."""

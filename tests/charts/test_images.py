@@ -15,8 +15,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from warmfleet_contracts.names import IMAGE_MODELS_VARIABLE
-from warmfleet_testing.chart_render import REPOSITORY, loaded_chart
-from warmfleet_testing.dockerfile import parse_dockerfile, sent_files
+from warmfleet_testing.documents.dockerfile import parse_dockerfile, sent_files
+from warmfleet_testing.resources.chart_render import REPOSITORY, loaded_chart
 
 FILE = parse_dockerfile((REPOSITORY / "Dockerfile").read_text(encoding="utf-8"))
 TARGETS = {

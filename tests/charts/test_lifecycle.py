@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from warmfleet_testing.chart_render import CASES, CHART, REGISTRY, case_values, render
-from warmfleet_testing.control_plane import KubectlError, running_control_plane
-from warmfleet_testing.operator_process import eventually
+from warmfleet_testing.cluster.control_plane import KubectlError, running_control_plane
+from warmfleet_testing.cluster.operator_process import eventually
+from warmfleet_testing.resources.chart_render import CASES, CHART, REGISTRY, case_values, render
 
 ONE_BACK = Path(__file__).parent / "fixtures" / "warmfleet-0.0.9"
 NAMESPACES = ("models", "team-a", "team-b")

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import yaml
 
-from warmfleet_testing.chart_render import REGISTRY, render
-from warmfleet_testing.documents import REPOSITORY, tables
+from warmfleet_testing.documents.documents import REPOSITORY, tables
+from warmfleet_testing.resources.chart_render import REGISTRY, render
 
 TEXT = (REPOSITORY / "docs/how-to/migrating.md").read_text()
 MAPPINGS = [

@@ -21,8 +21,8 @@ from warmfleet_cli.__main__ import app
 from warmfleet_cli.errors import ExitCode
 from warmfleet_cli.local.state import FleetState, ProcessState, RunFolder
 from warmfleet_runtime.process_identity import ProcessIdentity, identify
-from warmfleet_testing.local_fleet import NAME, pids, running, start, stub_plan, wait_for_fleet
-from warmfleet_testing.ports import free_port_range
+from warmfleet_testing.processes.ports import free_port_range
+from warmfleet_testing.router.local_fleet import NAME, pids, running, start, stub_plan, wait_for_fleet
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 

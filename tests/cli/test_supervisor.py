@@ -15,7 +15,15 @@ from warmfleet_cli.local.backoff import RestartPolicy
 from warmfleet_cli.local.log_file import LogFile, worth_quoting
 from warmfleet_cli.local.state import RunFolder
 from warmfleet_runtime.process_identity import identify, is_alive, send_signal
-from warmfleet_testing.local_fleet import NAME, pids, running, start, stub_plan, wait_for_fleet, wait_until
+from warmfleet_testing.router.local_fleet import (
+    NAME,
+    pids,
+    running,
+    start,
+    stub_plan,
+    wait_for_fleet,
+    wait_until,
+)
 
 
 def _gone(fleet_pids: list[int]) -> bool:

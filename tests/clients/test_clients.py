@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import pytest
 
-from warmfleet_testing.keyed_fleet import KeyedFleet, keyed_fleet
-from warmfleet_testing.whole_fleet import wait_for
-from warmfleet_testing.worker_process import TINY_NAME
+from warmfleet_testing.engine.worker_process import TINY_NAME
+from warmfleet_testing.router.keyed_fleet import KeyedFleet, keyed_fleet
+from warmfleet_testing.router.whole_fleet import wait_for
 
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]

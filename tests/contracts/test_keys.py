@@ -23,7 +23,7 @@ from warmfleet_contracts.keys import (
     new_key,
     parse_key_file,
 )
-from warmfleet_testing.planted_keys import LONG_AGO, PlantedKeys
+from warmfleet_testing.router.planted_keys import LONG_AGO, PlantedKeys
 
 GOOD_KEY = {"id": "abcdefghij", "tenant": "a", "sha256": "0" * 64, "created": "2026-01-01T00:00:00Z"}
 GOOD_FILE = {"version": 1, "tenants": [{"name": "a"}], "keys": [GOOD_KEY]}

@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 
-from warmfleet_testing.fault_table import DOCUMENT, TESTS, FaultRow, fault_rows, references
+from warmfleet_testing.documents.fault_table import DOCUMENT, TESTS, FaultRow, fault_rows, references
 
 LINES = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| ") and ".py" in line]
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from warmfleet_testing.planted_keys import PlantedKeys
-from warmfleet_testing.stub_worker import StubWorker, running_stub
+from warmfleet_testing.router.planted_keys import PlantedKeys
+from warmfleet_testing.router.stub_worker import StubWorker, running_stub
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ import pytest
 
 from warmfleet_router.settings import parse_settings, read_endpoints
 from warmfleet_runtime.http.app import SERVED_PATHS
-from warmfleet_testing.router_fixture import RunningRouter, running_router
-from warmfleet_testing.stub_worker import StubWorker, running_stub
+from warmfleet_testing.router.router_fixture import RunningRouter, running_router
+from warmfleet_testing.router.stub_worker import StubWorker, running_stub
 
 PREFIX = "".join(chr(ord("a") + number % 26) for number in range(640))
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from warmfleet_testing.router_fixture import RunningRouter, running_router
-from warmfleet_testing.stub_worker import StubWorker, running_stub
+from warmfleet_testing.router.router_fixture import RunningRouter, running_router
+from warmfleet_testing.router.stub_worker import StubWorker, running_stub
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from starlette.routing import Match
 from warmfleet_router.api.authentication import needed_scopes
 from warmfleet_router.app import build_router
 from warmfleet_router.settings import RouterSettings
-from warmfleet_testing.guarded_router import guarded, routes_of
-from warmfleet_testing.router_fixture import RunningRouter
+from warmfleet_testing.router.guarded_router import guarded, routes_of
+from warmfleet_testing.router.router_fixture import RunningRouter
 
 HELLO = {"model": "stub", "prompt": "hello"}
 BODY = json.dumps(HELLO).encode()

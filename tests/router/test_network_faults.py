@@ -13,9 +13,9 @@ import pytest
 
 from warmfleet_router.workers.breakers import BreakerSettings
 from warmfleet_router.workers.liveness import SilenceSettings
-from warmfleet_testing.fault_proxy import FaultProxy, running_fault_proxy
-from warmfleet_testing.router_fixture import RunningRouter, running_router
-from warmfleet_testing.stub_worker import StubWorker, running_stubs
+from warmfleet_testing.processes.fault_proxy import FaultProxy, running_fault_proxy
+from warmfleet_testing.router.router_fixture import RunningRouter, running_router
+from warmfleet_testing.router.stub_worker import StubWorker, running_stubs
 
 WORDS = [str(number) for number in range(3)]
 

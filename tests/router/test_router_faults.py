@@ -11,8 +11,8 @@ import pytest
 from warmfleet_router.proxy.retry_budget import RetryBudgetSettings
 from warmfleet_router.routing.slow_workers import OutlierSettings
 from warmfleet_router.workers.breakers import BreakerSettings
-from warmfleet_testing.router_fixture import RunningRouter, running_router
-from warmfleet_testing.stub_worker import StubWorker, running_stubs
+from warmfleet_testing.router.router_fixture import RunningRouter, running_router
+from warmfleet_testing.router.stub_worker import StubWorker, running_stubs
 
 EJECTION = BreakerSettings(ejection_seconds=30.0, jitter_ratio=0.0)
 

@@ -7,7 +7,7 @@ import sys
 SCRIPT = """
 import json, os, sys, threading
 from warmfleet_runtime.memory import return_freed_memory
-from warmfleet_testing.process_sockets import resident_bytes
+from warmfleet_testing.processes.process_sockets import resident_bytes
 
 if sys.argv[1] == "told":
     return_freed_memory()

@@ -12,8 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from warmfleet_contracts.prompts.encoder import ChatMessage, PromptEncoder
-from warmfleet_testing.catalog_model import CATALOG_MODEL_NAME, pulled_catalog_model
-from warmfleet_testing.whole_fleet import WholeFleet, whole_fleet
+from warmfleet_testing.engine.catalog_model import CATALOG_MODEL_NAME, pulled_catalog_model
+from warmfleet_testing.router.whole_fleet import WholeFleet, whole_fleet
 from warmfleet_worker.model_store.assets import load_prompt_assets
 
 pytestmark = pytest.mark.model

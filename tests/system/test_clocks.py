@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from warmfleet_testing.router_fixture import running_router
-from warmfleet_testing.stub_worker import StubWorker, running_stub
+from warmfleet_testing.router.router_fixture import running_router
+from warmfleet_testing.router.stub_worker import StubWorker, running_stub
 
 ROOT = Path(__file__).parents[2]
 WALL_CLOCKS = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow")}

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from warmfleet_testing.leaving_clients import Goodbye, LeavingClient
-from warmfleet_testing.watched_fleet import TOKEN, WatchedFleet, wait_until, watched_fleet
-from warmfleet_testing.worker_process import TINY_NAME, tiny_served_model
+from warmfleet_testing.engine.worker_process import TINY_NAME, tiny_served_model
+from warmfleet_testing.hostile.leaving_clients import Goodbye, LeavingClient
+from warmfleet_testing.router.watched_fleet import TOKEN, WatchedFleet, wait_until, watched_fleet
 
 PATH = "/v1/completions"
 LONG_PROMPT_TOKENS = 8000

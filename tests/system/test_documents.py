@@ -26,8 +26,7 @@ from warmfleet_contracts.names import (
     WORKER_PORT,
 )
 from warmfleet_contracts.resources.manifests import parse_manifest
-from warmfleet_testing.crd_schema import root_schema
-from warmfleet_testing.documents import (
+from warmfleet_testing.documents.documents import (
     DOCUMENTS,
     REPOSITORY,
     anchors,
@@ -37,6 +36,7 @@ from warmfleet_testing.documents import (
     spans,
     tables,
 )
+from warmfleet_testing.resources.crd_schema import root_schema
 
 every_document = pytest.mark.parametrize(
     "page", DOCUMENTS, ids=lambda page: str(page.relative_to(REPOSITORY))

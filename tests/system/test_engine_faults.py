@@ -1,6 +1,6 @@
 """A step that fails in a real engine costs the request that is to blame, and no other, anything.
 
-Through HTTP, on a real worker whose runner fails on demand (`warmfleet_testing.faulty_runner`).
+Through HTTP, on a real worker whose runner fails on demand (`warmfleet_testing.engine.faulty_runner`).
 """
 
 import json
@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from warmfleet_testing.faulty_runner import Fault, fault_seed
-from warmfleet_testing.worker_process import WorkerProcess, running_worker, tiny_served_model
+from warmfleet_testing.engine.faulty_runner import Fault, fault_seed
+from warmfleet_testing.engine.worker_process import WorkerProcess, running_worker, tiny_served_model
 
 MATES = 6
 ANSWER_TOKENS = 200
@@ -27,7 +27,7 @@ FAILS_AT = 5
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     folder = tiny_served_model(tmp_path_factory.mktemp("model"))
     with running_worker(
-        folder, "--kv-cache-bytes", "4194304", module="warmfleet_testing.faulty_worker"
+        folder, "--kv-cache-bytes", "4194304", module="warmfleet_testing.engine.faulty_worker"
     ) as one:
         yield one
 

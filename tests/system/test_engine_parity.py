@@ -16,9 +16,9 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from warmfleet_contracts.prompts.encoder import PromptEncoder
-from warmfleet_testing.catalog_model import pulled_catalog_model
-from warmfleet_testing.engine_runs import EngineRun, full_recompute, recomputed_token
-from warmfleet_testing.tiny_models import (
+from warmfleet_testing.engine.catalog_model import pulled_catalog_model
+from warmfleet_testing.engine.engine_runs import EngineRun, full_recompute, recomputed_token
+from warmfleet_testing.engine.tiny_models import (
     DECISIVE_MARGIN,
     DECISIVE_SEEDS,
     FAMILIES,

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from warmfleet_testing.tiny_tokenizer import TINY_CONTROL_TOKENS
-from warmfleet_testing.whole_fleet import START_SECONDS, WholeFleet, kill, wait_for, whole_fleet
-from warmfleet_testing.worker_process import tiny_served_model
+from warmfleet_testing.engine.tiny_tokenizer import TINY_CONTROL_TOKENS
+from warmfleet_testing.engine.worker_process import tiny_served_model
+from warmfleet_testing.router.whole_fleet import START_SECONDS, WholeFleet, kill, wait_for, whole_fleet
 
 PREFIX_TOKENS = 640
 COSTLY = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6}

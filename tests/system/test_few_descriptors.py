@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from warmfleet_testing.process_limits import open_files
-from warmfleet_testing.router_process import RouterProcess, router_process
-from warmfleet_testing.worker_process import WorkerProcess, running_worker, tiny_served_model
+from warmfleet_testing.engine.worker_process import WorkerProcess, running_worker, tiny_served_model
+from warmfleet_testing.processes.process_limits import open_files
+from warmfleet_testing.router.router_process import RouterProcess, router_process
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,18 @@ from warmfleet_cli.local.log_file import LogFile
 from warmfleet_cli.local.state import RunFolder
 from warmfleet_contracts.keys import encode_key_file
 from warmfleet_router.workers.encoders import _store
-from warmfleet_testing.planted_keys import PlantedKeys
-from warmfleet_testing.ports import free_port_range
-from warmfleet_testing.process_limits import full_disk, full_disk_here, limit_process, roomy_disk, under
-from warmfleet_testing.router_process import router_process
-from warmfleet_testing.whole_fleet import START_SECONDS, WholeFleet, kill, wait_for, whole_fleet
-from warmfleet_testing.worker_process import running_worker, tiny_served_model
+from warmfleet_testing.engine.worker_process import running_worker, tiny_served_model
+from warmfleet_testing.processes.ports import free_port_range
+from warmfleet_testing.processes.process_limits import (
+    full_disk,
+    full_disk_here,
+    limit_process,
+    roomy_disk,
+    under,
+)
+from warmfleet_testing.router.planted_keys import PlantedKeys
+from warmfleet_testing.router.router_process import router_process
+from warmfleet_testing.router.whole_fleet import START_SECONDS, WholeFleet, kill, wait_for, whole_fleet
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,13 @@ import httpx
 import pytest
 
 from warmfleet_contracts import metrics
-from warmfleet_testing.hostile_crowds import Crowd, Mix, floods, mixes
-from warmfleet_testing.hostile_fleet import HostileFleet, hostile_fleet
-from warmfleet_testing.hostile_request import CHAT, MODEL, TEXT, fault_of
-from warmfleet_testing.hostile_requests import CLASSES, hostile_requests
-from warmfleet_testing.planted_keys import bearer
-from warmfleet_testing.process_sockets import listening_ports
-from warmfleet_testing.tiny_tokenizer import TINY_CONTROL_TOKENS
+from warmfleet_testing.engine.tiny_tokenizer import TINY_CONTROL_TOKENS
+from warmfleet_testing.hostile.crowds import Crowd, Mix, floods, mixes
+from warmfleet_testing.hostile.fleet import HostileFleet, hostile_fleet
+from warmfleet_testing.hostile.request import CHAT, MODEL, TEXT, fault_of
+from warmfleet_testing.hostile.requests import CLASSES, hostile_requests
+from warmfleet_testing.processes.process_sockets import listening_ports
+from warmfleet_testing.router.planted_keys import bearer
 
 WORDS_PER_FLOOD = 250
 TIMES_PER_MIX = 3

@@ -14,8 +14,8 @@ from warmfleet_contracts.openai.completion import completion_request
 from warmfleet_contracts.openai.served_fields import UNSUPPORTED
 from warmfleet_contracts.openapi.requests import traced
 from warmfleet_runtime.http.app import SERVED_PATHS
-from warmfleet_testing.router_process import RouterProcess, router_process
-from warmfleet_testing.worker_process import WorkerProcess, running_worker, tiny_served_model
+from warmfleet_testing.engine.worker_process import WorkerProcess, running_worker, tiny_served_model
+from warmfleet_testing.router.router_process import RouterProcess, router_process
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/http-api.md").read_text()

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from warmfleet_testing.plain_http import NO_TLS
-from warmfleet_testing.whole_fleet import WholeFleet, whole_fleet
-from warmfleet_testing.worker_process import tiny_served_model
+from warmfleet_testing.engine.worker_process import tiny_served_model
+from warmfleet_testing.processes.plain_http import NO_TLS
+from warmfleet_testing.router.whole_fleet import WholeFleet, whole_fleet
 
 REQUESTS = 500
 PREFIXES = 60

@@ -17,8 +17,8 @@ import pytest
 
 from warmfleet_contracts.openapi import openapi_document
 from warmfleet_contracts.openapi.operations import EXAMPLE_MODEL
-from warmfleet_testing.router_process import RouterProcess, router_process
-from warmfleet_testing.worker_process import WorkerProcess, running_worker, tiny_served_model
+from warmfleet_testing.engine.worker_process import WorkerProcess, running_worker, tiny_served_model
+from warmfleet_testing.router.router_process import RouterProcess, router_process
 
 FOLDER = Path(__file__).parent / "schemathesis"
 EXAMPLES = int(os.environ.get("WARMFLEET_FUZZ_EXAMPLES", "10"))

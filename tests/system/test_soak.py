@@ -6,7 +6,7 @@ The whole soak, ten thousand requests with its figures, is `make soak`; here its
 import asyncio
 from pathlib import Path
 
-from warmfleet_testing.soak import LAP_REQUESTS, Soak, soaked_fleet
+from warmfleet_testing.processes.soak import LAP_REQUESTS, Soak, soaked_fleet
 
 LAPS = 3
 NOISE_BYTES = 3 * 1024 * 1024

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from warmfleet_router.workers.breakers import BreakerSettings
-from warmfleet_testing.router_fixture import RunningRouter, running_router
-from warmfleet_testing.worker_process import WorkerProcess, running_worker, tiny_served_model
+from warmfleet_testing.engine.worker_process import WorkerProcess, running_worker, tiny_served_model
+from warmfleet_testing.router.router_fixture import RunningRouter, running_router
 
 DEADLINE_SECONDS = 10.0
 """What docs/reference/faults.md promises; about three of them are used."""

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from warmfleet_contracts.keys import NewKey
-from warmfleet_testing.planted_keys import PlantedKeys, bearer
-from warmfleet_testing.whole_fleet import WholeFleet, run_warmfleet, wait_for, whole_fleet
-from warmfleet_testing.worker_process import tiny_served_model
+from warmfleet_testing.engine.worker_process import tiny_served_model
+from warmfleet_testing.router.planted_keys import PlantedKeys, bearer
+from warmfleet_testing.router.whole_fleet import WholeFleet, run_warmfleet, wait_for, whole_fleet
 
 BLOCK_TOKENS = 16
 PROMPT_TOKENS = 6 * BLOCK_TOKENS

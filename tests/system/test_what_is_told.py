@@ -10,14 +10,14 @@ import httpx
 import pytest
 
 from warmfleet_contracts.keys import encode_key_file
-from warmfleet_testing.planted_keys import PlantedKeys, bearer
-from warmfleet_testing.router_process import RouterProcess, router_process
-from warmfleet_testing.worker_process import (
+from warmfleet_testing.engine.worker_process import (
     TINY_NAME,
     WorkerProcess,
     running_worker,
     tiny_served_model,
 )
+from warmfleet_testing.router.planted_keys import PlantedKeys, bearer
+from warmfleet_testing.router.router_process import RouterProcess, router_process
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 WORDS = "quixotic-zephyr-" + secrets.token_hex(8)

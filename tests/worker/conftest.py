@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from warmfleet_testing.worker_process import WorkerProcess, running_worker, tiny_served_model
+from warmfleet_testing.engine.worker_process import WorkerProcess, running_worker, tiny_served_model
 
 
 @pytest.fixture(scope="session")

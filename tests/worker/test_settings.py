@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from warmfleet_contracts.cache.worker_tokens import worker_token
-from warmfleet_testing.plain_http import NO_TLS
-from warmfleet_testing.worker_process import TINY_NAME, running_worker
+from warmfleet_testing.engine.worker_process import TINY_NAME, running_worker
+from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_worker.settings import parse_settings
 
 KEY = "5c" * 32

@@ -1,4 +1,4 @@
-"""`python -m warmfleet_devcluster.control_plane.build`: builds the control plane from its pinned Go module, once.
+"""Builds the control plane from its pinned Go module, once: `python -m warmfleet_devcluster.control_plane.build`.
 
 What `make controlplane` runs. The module's sums pin every source; the result is kept in the warmfleet home
 under the hash of those sums, so a second call finds it there.

@@ -1,8 +1,8 @@
 """The supervisor of one devcluster: starts all of it, restarts nothing, and ends everything together.
 
-`python -m warmfleet_devcluster.lifecycle.supervisor` reads settings as one JSON line from its standard input and writes
-news to its standard output, one JSON object per line, until the devcluster is ready. SIGTERM or SIGINT ends
-it; attached, the end of its standard input does, too.
+`python -m warmfleet_devcluster.lifecycle.supervisor` reads settings as one JSON line from its standard input
+and writes messages to its standard output, one JSON object per line, until the devcluster is ready. SIGTERM
+or SIGINT ends it; attached, the end of its standard input does, too.
 """
 
 import asyncio

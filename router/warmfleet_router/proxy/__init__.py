@@ -1,5 +1,5 @@
 """Forwards one admitted request to its worker and streams the answer back.
 
-`proxy` retries and stops when the client leaves, `exchange` is one attempt at one worker. Imports `admission`,
-`routing` and `workers`.
+`proxy` retries and stops when the client leaves, `exchange` is one attempt at one worker. Imports
+`admission`, `routing` and `workers`.
 """

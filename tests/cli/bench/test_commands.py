@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from warmfleet_cli.__main__ import app
 from warmfleet_cli.bench.app import parse_policies
 from warmfleet_cli.errors import ExitCode
-from warmfleet_testing.worker_process import tiny_served_model
+from warmfleet_testing.engine.worker_process import tiny_served_model
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -5,7 +5,7 @@ from safetensors.torch import load_file, save_file
 from warmfleet_cli.bench.generation import SLICE_STEPS, arena_blocks, compare_generation
 from warmfleet_cli.bench.processes import BenchError
 from warmfleet_cli.bench.reference import transformers_step
-from warmfleet_testing.tiny_models import tiny_model_folder
+from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_worker.runner.runner import RunnerSettings, load_runner
 
 PROMPT = list(range(40, 61))

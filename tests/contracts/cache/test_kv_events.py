@@ -21,7 +21,7 @@ from warmfleet_contracts.cache.kv_events import (
     hello_proof,
 )
 from warmfleet_contracts.errors import ContractError
-from warmfleet_testing.digests import digest_of
+from warmfleet_testing.engine.digests import digest_of
 
 HERE = Path(__file__).parent
 ONE, TWO = bytes(range(16)), bytes(range(16, 32))

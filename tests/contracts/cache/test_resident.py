@@ -17,7 +17,7 @@ from warmfleet_contracts.cache.resident import (
     SnapshotAssembly,
 )
 from warmfleet_contracts.errors import ContractError
-from warmfleet_testing.digests import digest_of
+from warmfleet_testing.engine.digests import digest_of
 
 
 def hash_of(number):

@@ -22,8 +22,8 @@ from transformers import AutoTokenizer
 from warmfleet_contracts.cache.worker_api import PromptAssets
 from warmfleet_contracts.errors import PromptError
 from warmfleet_contracts.prompts.encoder import ChatMessage, PromptEncoder
-from warmfleet_testing.catalog_model import pulled_catalog_model
-from warmfleet_testing.tiny_tokenizer import (
+from warmfleet_testing.engine.catalog_model import pulled_catalog_model
+from warmfleet_testing.engine.tiny_tokenizer import (
     CHATML_TEMPLATE,
     TINY_CONTROL_TOKENS,
     tiny_prompt_assets,

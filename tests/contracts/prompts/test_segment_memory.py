@@ -12,7 +12,7 @@ from warmfleet_contracts.errors import PromptError
 from warmfleet_contracts.prompts.chat_template import ChatMessage
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_contracts.prompts.segment_memory import MIN_SEGMENT_CHARS, SegmentMemory
-from warmfleet_testing.tiny_tokenizer import tiny_prompt_assets, tiny_tokenizer
+from warmfleet_testing.engine.tiny_tokenizer import tiny_prompt_assets, tiny_tokenizer
 
 TOKENIZERS = ("GPT-2", "digits")
 SALTS = (b"", b"a" * 32, b"b" * 32)

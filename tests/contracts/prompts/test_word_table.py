@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from warmfleet_contracts.prompts.word_table import WordTable
-from warmfleet_testing.catalog_model import pulled_catalog_model
-from warmfleet_testing.tiny_tokenizer import TINY_CONTROL_TOKENS, tiny_tokenizer
+from warmfleet_testing.engine.catalog_model import pulled_catalog_model
+from warmfleet_testing.engine.tiny_tokenizer import TINY_CONTROL_TOKENS, tiny_tokenizer
 
 SPLIT_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|%s| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -120,7 +120,7 @@ def test_text_encodes_as_the_real_tokenizer_encodes_it(text):
 def test_real_text_and_288_hard_strings_encode_as_the_real_tokenizer_encodes_them():
     table, encode = real()
     cases = json.loads((Path(__file__).parent / "smollm2_token_ids.json").read_text())["cases"]
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     files = [root / "LICENSE", *root.glob("*/*/*.py"), *root.glob("docs/**/*.md")]
 
     assert len(cases) == 288
@@ -141,7 +141,7 @@ def test_english_is_encoded_without_asking_the_tokenizer():
 
     table = WordTable.of(description, tokenizer.model, encode)
     asked.clear()
-    table.encode((Path(__file__).parents[2] / "LICENSE").read_text())
+    table.encode((Path(__file__).parents[3] / "LICENSE").read_text())
 
     assert asked == []
 

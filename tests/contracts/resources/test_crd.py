@@ -13,7 +13,7 @@ from warmfleet_contracts.names import API_VERSION, GROUP, KIND, PLURAL, VERSION
 from warmfleet_contracts.resources.conditions import ConditionStatus, ConditionType
 from warmfleet_contracts.resources.manifests import parse_manifest
 from warmfleet_contracts.resources.model_deployment import ModelDeployment
-from warmfleet_testing.crd_schema import (
+from warmfleet_testing.resources.crd_schema import (
     Schema,
     SchemaField,
     crd_version,
@@ -23,7 +23,7 @@ from warmfleet_testing.crd_schema import (
     status_fields,
     walk,
 )
-from warmfleet_testing.crd_violations import Violation, spec_violations
+from warmfleet_testing.resources.crd_violations import Violation, spec_violations
 
 ALIKE = (
     "type",

@@ -13,7 +13,7 @@ from warmfleet_contracts.errors import ManifestError
 from warmfleet_contracts.resources.manifests import MAX_MANIFEST_BYTES, load_manifest
 from warmfleet_contracts.resources.quantities import format_bytes, parse_bytes
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "smollm2.yaml"
 
 SMALLEST = """
 apiVersion: warmfleet.dev/v1alpha1

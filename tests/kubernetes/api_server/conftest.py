@@ -5,8 +5,8 @@ from uuid import uuid4
 
 import pytest
 
-from warmfleet_testing.control_plane import ControlPlane, running_control_plane
-from warmfleet_testing.model_deployment_api import ModelDeploymentApi, served_model_deployments
+from warmfleet_testing.cluster.control_plane import ControlPlane, running_control_plane
+from warmfleet_testing.cluster.model_deployment_api import ModelDeploymentApi, served_model_deployments
 
 
 @pytest.fixture(scope="package")

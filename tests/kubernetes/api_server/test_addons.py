@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from warmfleet_testing.control_plane import ControlPlane
+from warmfleet_testing.cluster.control_plane import ControlPlane
 
 SERVER = """
 import socket, sys

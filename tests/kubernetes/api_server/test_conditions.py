@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from warmfleet_testing.control_plane import ControlPlane
-from warmfleet_testing.model_namespace import ModelNamespace, model_namespace
-from warmfleet_testing.operator_process import OperatorProcess, eventually, running_operator
-from warmfleet_testing.played_pods import (
+from warmfleet_testing.cluster.control_plane import ControlPlane
+from warmfleet_testing.cluster.model_namespace import ModelNamespace, model_namespace
+from warmfleet_testing.cluster.operator_process import OperatorProcess, eventually, running_operator
+from warmfleet_testing.cluster.played_pods import (
     PlayedPods,
     crashed,
     ended,
@@ -26,7 +26,7 @@ from warmfleet_testing.played_pods import (
     running,
     waiting,
 )
-from warmfleet_testing.said_conditions import says
+from warmfleet_testing.cluster.said_conditions import says
 
 IMAGE_SOURCE = {"source": {"image": {"reference": "registry.invalid/model:1"}}}
 OVER_TWO_MINUTES = 130

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from warmfleet_testing.control_plane import ControlPlane, KubectlError
+from warmfleet_testing.cluster.control_plane import ControlPlane, KubectlError
 
 
 def test_the_api_server_is_kubernetes_1_36(control_plane: ControlPlane) -> None:

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from warmfleet_contracts.errors import ManifestError
 from warmfleet_contracts.resources.manifests import parse_manifest
 from warmfleet_contracts.resources.model_deployment import ModelDeployment
-from warmfleet_testing.full_manifests import ALL, Manifest
-from warmfleet_testing.generated_manifests import manifests
-from warmfleet_testing.model_deployment_api import ModelDeploymentApi
+from warmfleet_testing.cluster.model_deployment_api import ModelDeploymentApi
+from warmfleet_testing.resources.full_manifests import ALL, Manifest
+from warmfleet_testing.resources.generated_manifests import manifests
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
 

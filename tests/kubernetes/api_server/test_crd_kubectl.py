@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from warmfleet_testing.control_plane import ControlPlane, KubectlError
-from warmfleet_testing.crd_schema import spec_fields, status_fields
-from warmfleet_testing.full_manifests import FULL, MINIMAL, STATUS, Manifest, changed
-from warmfleet_testing.model_deployment_api import ModelDeploymentApi
+from warmfleet_testing.cluster.control_plane import ControlPlane, KubectlError
+from warmfleet_testing.cluster.model_deployment_api import ModelDeploymentApi
+from warmfleet_testing.resources.crd_schema import spec_fields, status_fields
+from warmfleet_testing.resources.full_manifests import FULL, MINIMAL, STATUS, Manifest, changed
 
 Kubectl = Callable[..., str]
 

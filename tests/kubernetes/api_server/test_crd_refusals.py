@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from warmfleet_testing.crd_schema import status_fields
-from warmfleet_testing.crd_violations import Violation, spec_violations, violations
-from warmfleet_testing.full_manifests import ALL, MINIMAL, STATUS, changed
-from warmfleet_testing.model_deployment_api import ModelDeploymentApi
+from warmfleet_testing.cluster.model_deployment_api import ModelDeploymentApi
+from warmfleet_testing.resources.crd_schema import status_fields
+from warmfleet_testing.resources.crd_violations import Violation, spec_violations, violations
+from warmfleet_testing.resources.full_manifests import ALL, MINIMAL, STATUS, changed
 
 SPEC_VIOLATIONS = spec_violations()
 STATUS_VIOLATIONS = [

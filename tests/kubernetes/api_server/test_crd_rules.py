@@ -6,9 +6,9 @@ import pytest
 
 from warmfleet_contracts.errors import ManifestError
 from warmfleet_contracts.resources.manifests import parse_manifest
-from warmfleet_testing.crd_schema import spec_fields
-from warmfleet_testing.full_manifests import MINIMAL, Manifest, changed
-from warmfleet_testing.model_deployment_api import ModelDeploymentApi
+from warmfleet_testing.cluster.model_deployment_api import ModelDeploymentApi
+from warmfleet_testing.resources.crd_schema import spec_fields
+from warmfleet_testing.resources.full_manifests import MINIMAL, Manifest, changed
 
 CATALOG = {"catalog": {"name": "a"}}
 HUB = {"huggingFace": {"repository": "a/b", "revision": "0" * 40}}

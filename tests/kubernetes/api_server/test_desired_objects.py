@@ -8,8 +8,8 @@ import pytest
 
 from warmfleet_operator.desired.objects import desired_objects
 from warmfleet_operator.desired.observed import ObservedDeployment
-from warmfleet_testing.control_plane import ControlPlane, KubectlError
-from warmfleet_testing.desired_specs import (
+from warmfleet_testing.cluster.control_plane import ControlPlane, KubectlError
+from warmfleet_testing.resources.desired_specs import (
     EXAMPLES,
     FROM_A_CLAIM,
     FROM_AN_IMAGE,

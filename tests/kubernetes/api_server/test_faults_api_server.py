@@ -7,11 +7,17 @@ from typing import NamedTuple
 
 import pytest
 
-from warmfleet_testing.api_fault_proxy import READS, WRITES, ApiFault, ApiFaultProxy, running_api_fault_proxy
-from warmfleet_testing.control_plane import ControlPlane
-from warmfleet_testing.fault_table import losses
-from warmfleet_testing.model_namespace import CHILDREN, ModelNamespace, model_namespace
-from warmfleet_testing.operator_process import OperatorProcess, eventually, running_operator
+from warmfleet_testing.cluster.api_fault_proxy import (
+    READS,
+    WRITES,
+    ApiFault,
+    ApiFaultProxy,
+    running_api_fault_proxy,
+)
+from warmfleet_testing.cluster.control_plane import ControlPlane
+from warmfleet_testing.cluster.model_namespace import CHILDREN, ModelNamespace, model_namespace
+from warmfleet_testing.cluster.operator_process import OperatorProcess, eventually, running_operator
+from warmfleet_testing.documents.fault_table import losses
 
 WATCHES = frozenset({"watch"})
 STORMS = {

@@ -9,10 +9,10 @@ from warmfleet_contracts.names import API_VERSION, KIND
 from warmfleet_contracts.resources.manifests import parse_manifest
 from warmfleet_operator.desired.objects import desired_objects
 from warmfleet_operator.desired.observed import ObservedDeployment
-from warmfleet_testing.crd_schema import root_schema, spec_fields
-from warmfleet_testing.desired_specs import SETTINGS
-from warmfleet_testing.documents import REPOSITORY, fences, tables
-from warmfleet_testing.model_deployment_api import ModelDeploymentApi
+from warmfleet_testing.cluster.model_deployment_api import ModelDeploymentApi
+from warmfleet_testing.documents.documents import REPOSITORY, fences, tables
+from warmfleet_testing.resources.crd_schema import root_schema, spec_fields
+from warmfleet_testing.resources.desired_specs import SETTINGS
 
 TEXT = (REPOSITORY / "docs/how-to/migrating.md").read_text()
 MANIFESTS = [item for fence in fences(TEXT) for item in fence.manifests() if item.get("kind") == KIND]

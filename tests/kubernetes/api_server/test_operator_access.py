@@ -14,10 +14,10 @@ from warmfleet_operator.leadership.fence import Fence
 from warmfleet_operator.objects.kinds import MODEL_DEPLOYMENT
 from warmfleet_operator.watch.store import Key, Store, entry_of
 from warmfleet_operator.watch.sync import Sync
-from warmfleet_testing.chart_render import render
-from warmfleet_testing.control_plane import ControlPlane
-from warmfleet_testing.model_namespace import ModelNamespace, model_namespace
-from warmfleet_testing.operator_process import eventually, running_operator
+from warmfleet_testing.cluster.control_plane import ControlPlane
+from warmfleet_testing.cluster.model_namespace import ModelNamespace, model_namespace
+from warmfleet_testing.cluster.operator_process import eventually, running_operator
+from warmfleet_testing.resources.chart_render import render
 
 
 @pytest.fixture

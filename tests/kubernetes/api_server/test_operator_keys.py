@@ -10,9 +10,9 @@ from warmfleet_operator.errors import ClusterError
 from warmfleet_operator.keys import Keys
 from warmfleet_operator.leadership.fence import Fence
 from warmfleet_operator.settings import OperatorSettings
-from warmfleet_testing.api_fault_proxy import ApiFault, running_api_fault_proxy
-from warmfleet_testing.control_plane import ControlPlane
-from warmfleet_testing.model_namespace import ModelNamespace, model_namespace
+from warmfleet_testing.cluster.api_fault_proxy import ApiFault, running_api_fault_proxy
+from warmfleet_testing.cluster.control_plane import ControlPlane
+from warmfleet_testing.cluster.model_namespace import ModelNamespace, model_namespace
 
 
 def secrets_of(fleet: ModelNamespace) -> set[str]:

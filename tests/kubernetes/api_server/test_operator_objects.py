@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from warmfleet_testing.control_plane import ControlPlane
-from warmfleet_testing.model_namespace import ModelNamespace, model_namespace
-from warmfleet_testing.operator_process import OperatorProcess, eventually, running_operator
+from warmfleet_testing.cluster.control_plane import ControlPlane
+from warmfleet_testing.cluster.model_namespace import ModelNamespace, model_namespace
+from warmfleet_testing.cluster.operator_process import OperatorProcess, eventually, running_operator
 
 
 @pytest.fixture(scope="module")

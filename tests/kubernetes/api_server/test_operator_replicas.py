@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from warmfleet_testing.control_plane import ControlPlane
-from warmfleet_testing.model_namespace import ModelNamespace, model_namespace
-from warmfleet_testing.operator_process import OperatorProcess, eventually, running_operator
+from warmfleet_testing.cluster.control_plane import ControlPlane
+from warmfleet_testing.cluster.model_namespace import ModelNamespace, model_namespace
+from warmfleet_testing.cluster.operator_process import OperatorProcess, eventually, running_operator
 
 QUICK = ("--lease-duration-seconds=3", "--lease-renew-seconds=2", "--lease-retry-seconds=0.3")
 PATIENT = ("--lease-duration-seconds=60", "--lease-renew-seconds=40", "--lease-retry-seconds=0.3")

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 import pytest
 
-from warmfleet_testing.discovered_fleet import (
+from warmfleet_testing.cluster.model_deployment_api import served_model_deployments
+from warmfleet_testing.processes.fault_proxy import running_fault_proxy
+from warmfleet_testing.router.discovered_fleet import (
     ROOT,
     DiscoveredFleet,
     SlicedPod,
@@ -20,10 +22,8 @@ from warmfleet_testing.discovered_fleet import (
     pod,
     worker_address,
 )
-from warmfleet_testing.fault_proxy import running_fault_proxy
-from warmfleet_testing.model_deployment_api import served_model_deployments
-from warmfleet_testing.router_fixture import running_router
-from warmfleet_testing.router_in_pod import router_in_pod
+from warmfleet_testing.router.router_fixture import running_router
+from warmfleet_testing.router.router_in_pod import router_in_pod
 
 NAMESPACE = "router-discovery"
 

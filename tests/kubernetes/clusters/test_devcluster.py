@@ -10,9 +10,9 @@ from pathlib import Path
 
 from warmfleet_devcluster.state import DevclusterState, StateFolder
 from warmfleet_runtime.process_identity import ProcessIdentity, is_alive
-from warmfleet_testing.cluster import eventually
-from warmfleet_testing.control_plane import running_control_plane
-from warmfleet_testing.leftovers import machine, processes_that_name
+from warmfleet_testing.cluster.cluster import eventually
+from warmfleet_testing.cluster.control_plane import running_control_plane
+from warmfleet_testing.cluster.leftovers import machine, processes_that_name
 
 IMAGE = "registry.devcluster.local/warmfleet/warmfleet-router:0.1.0"
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from warmfleet_testing.cluster import eventually, running_cluster
-from warmfleet_testing.fault_table import losses
-from warmfleet_testing.installed import Installed, installed_chart, tiny_deployment
-from warmfleet_testing.pod_faults import program_of
-from warmfleet_testing.steady_load import OpenStream, SteadyLoad, steady_load
+from warmfleet_testing.cluster.cluster import eventually, running_cluster
+from warmfleet_testing.cluster.installed import Installed, installed_chart, tiny_deployment
+from warmfleet_testing.cluster.pod_faults import program_of
+from warmfleet_testing.cluster.steady_load import OpenStream, SteadyLoad, steady_load
+from warmfleet_testing.documents.fault_table import losses
 
 NAME = "faulty"
 TOKENS = 48

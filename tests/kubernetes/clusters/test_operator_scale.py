@@ -2,7 +2,7 @@
 
 import time
 
-from warmfleet_testing.scaled_fleet import Usage, by_kind, scaled_fleet
+from warmfleet_testing.cluster.scaled_fleet import Usage, by_kind, scaled_fleet
 
 DEPLOYMENTS, PODS_EACH = 10, 5
 QUIET_SECONDS = 2.0

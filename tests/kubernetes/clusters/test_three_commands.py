@@ -18,11 +18,11 @@ import pytest
 from warmfleet_devcluster.state import StateFolder
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_runtime.process_identity import is_alive
-from warmfleet_testing.catalog_model import CATALOG_MODEL_NAME, pulled_catalog_model
-from warmfleet_testing.installed import chat_request
-from warmfleet_testing.leftovers import machine, processes_that_name
-from warmfleet_testing.plain_http import NO_TLS
-from warmfleet_testing.steady_load import OpenStream
+from warmfleet_testing.cluster.installed import chat_request
+from warmfleet_testing.cluster.leftovers import machine, processes_that_name
+from warmfleet_testing.cluster.steady_load import OpenStream
+from warmfleet_testing.engine.catalog_model import CATALOG_MODEL_NAME, pulled_catalog_model
+from warmfleet_testing.processes.plain_http import NO_TLS
 
 REPOSITORY = Path(__file__).parents[3]
 QUESTION = "What is the capital of France?"

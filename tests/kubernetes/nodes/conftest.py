@@ -5,8 +5,8 @@ from uuid import uuid4
 
 import pytest
 
-from warmfleet_testing.cluster import DevCluster, running_cluster
-from warmfleet_testing.installed import Installed, installed_chart
+from warmfleet_testing.cluster.cluster import DevCluster, running_cluster
+from warmfleet_testing.cluster.installed import Installed, installed_chart
 
 
 @pytest.fixture(scope="package")

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from warmfleet_testing.cluster import eventually
-from warmfleet_testing.installed import Installed, tiny_deployment
-from warmfleet_testing.said_conditions import says
-from warmfleet_testing.troubleshooting_page import commands
+from warmfleet_testing.cluster.cluster import eventually
+from warmfleet_testing.cluster.installed import Installed, tiny_deployment
+from warmfleet_testing.cluster.said_conditions import says
+from warmfleet_testing.documents.troubleshooting_page import commands
 
 BROKEN_IMAGE = "registry.devcluster.local/models/broken:1"
 CLAIM = """

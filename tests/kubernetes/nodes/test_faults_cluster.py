@@ -11,12 +11,12 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from warmfleet_testing.cluster import eventually
-from warmfleet_testing.fault_table import losses
-from warmfleet_testing.installed import Installed, chat_request, is_ready, tiny_deployment
-from warmfleet_testing.plain_http import NO_TLS
-from warmfleet_testing.pod_faults import kill_program, program_of
-from warmfleet_testing.steady_load import OpenStream, SteadyLoad, steady_load
+from warmfleet_testing.cluster.cluster import eventually
+from warmfleet_testing.cluster.installed import Installed, chat_request, is_ready, tiny_deployment
+from warmfleet_testing.cluster.pod_faults import kill_program, program_of
+from warmfleet_testing.cluster.steady_load import OpenStream, SteadyLoad, steady_load
+from warmfleet_testing.documents.fault_table import losses
+from warmfleet_testing.processes.plain_http import NO_TLS
 
 NAME = "faulty"
 KINDS = "serviceaccounts,networkpolicies,services,poddisruptionbudgets,deployments"

@@ -1,6 +1,6 @@
 """The chart on a cluster whose nodes run pods, and the tiny model on it."""
 
-from warmfleet_testing.installed import Installed, tiny_deployment
+from warmfleet_testing.cluster.installed import Installed, tiny_deployment
 
 
 def test_a_model_is_served_through_the_routers_service(models: Installed) -> None:

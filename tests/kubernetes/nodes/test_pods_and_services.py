@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from warmfleet_testing.cluster import DevCluster, eventually
-from warmfleet_testing.control_plane import KubectlError
-from warmfleet_testing.plain_http import NO_TLS
+from warmfleet_testing.cluster.cluster import DevCluster, eventually
+from warmfleet_testing.cluster.control_plane import KubectlError
+from warmfleet_testing.processes.plain_http import NO_TLS
 
 IMAGE = "registry.devcluster.local/warmfleet/warmfleet-router:0.1.0"
 ASK = """

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from warmfleet_devcluster.control_plane.certificates import CertificateAuthority
-from warmfleet_testing.cluster import DevCluster, eventually
-from warmfleet_testing.control_plane import KubectlError
+from warmfleet_testing.cluster.cluster import DevCluster, eventually
+from warmfleet_testing.cluster.control_plane import KubectlError
 
 IMAGE = f"registry.devcluster.local/warmfleet/warmfleet-worker-cpu:{version('warmfleet')}"
 WEB = "exec python -m http.server 8000 --directory /etc"

@@ -12,11 +12,11 @@ from uuid import uuid4
 
 import pytest
 
-from warmfleet_testing.api_client import api_client
-from warmfleet_testing.cluster import eventually
-from warmfleet_testing.installed import Installed, is_ready, tiny_deployment
-from warmfleet_testing.pod_processes import kill_process_of
-from warmfleet_testing.steady_load import OpenStream, SteadyLoad, steady_load
+from warmfleet_testing.cluster.api_client import api_client
+from warmfleet_testing.cluster.cluster import eventually
+from warmfleet_testing.cluster.installed import Installed, is_ready, tiny_deployment
+from warmfleet_testing.cluster.pod_processes import kill_process_of
+from warmfleet_testing.cluster.steady_load import OpenStream, SteadyLoad, steady_load
 
 NAME = "steady"
 TOKENS = 48

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from warmfleet_testing.desired_specs import EXAMPLES, desired
+from warmfleet_testing.resources.desired_specs import EXAMPLES, desired
 
 GOLDEN = Path(__file__).parent / "golden"
 

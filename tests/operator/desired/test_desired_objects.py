@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL, REVISION_LABEL
 from warmfleet_operator.desired.errors import UnsupportedError
-from warmfleet_testing.desired_specs import (
+from warmfleet_testing.resources.desired_specs import (
     BEHIND_A_PROXY,
     EXAMPLES,
     FROM_A_CLAIM,
@@ -22,7 +22,7 @@ from warmfleet_testing.desired_specs import (
     pod_template,
     specs,
 )
-from warmfleet_testing.pod_security import violations
+from warmfleet_testing.resources.pod_security import violations
 from warmfleet_worker import settings as worker_settings
 from warmfleet_worker.model_store.fetch import settings as fetch_settings
 

@@ -7,9 +7,9 @@ import yaml
 
 from warmfleet_operator.desired.objects import desired_objects
 from warmfleet_operator.desired.observed import ObservedDeployment
-from warmfleet_testing.desired_specs import SETTINGS
+from warmfleet_testing.resources.desired_specs import SETTINGS
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from warmfleet_operator.desired.errors import OverlayError
 from warmfleet_operator.desired.overlay import MAX_DEPTH, merge
-from warmfleet_testing.desired_specs import GPU_FROM_THE_HUB_ON_A_CLAIM, MINIMAL, pod_template
-from warmfleet_testing.pod_security import violations
+from warmfleet_testing.resources.desired_specs import GPU_FROM_THE_HUB_ON_A_CLAIM, MINIMAL, pod_template
+from warmfleet_testing.resources.pod_security import violations
 
 PATCH = "$patch"
 SCALARS = st.integers(-3, 3) | st.booleans() | st.sampled_from(["", "a", "b"])

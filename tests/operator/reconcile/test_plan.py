@@ -18,8 +18,14 @@ from warmfleet_operator.objects.rollouts import (
     upgrade_state,
 )
 from warmfleet_operator.reconcile.plan import RETRY_JOB_SECONDS, plan_changes, retry_job_at_seconds, stamped
-from warmfleet_testing.desired_specs import FULL, GPU_FROM_THE_HUB_ON_A_CLAIM, MINIMAL, desired, specs
-from warmfleet_testing.operator_worlds import job, workers
+from warmfleet_testing.resources.desired_specs import (
+    FULL,
+    GPU_FROM_THE_HUB_ON_A_CLAIM,
+    MINIMAL,
+    desired,
+    specs,
+)
+from warmfleet_testing.resources.operator_worlds import job, workers
 
 
 def wanted(spec):

@@ -23,7 +23,7 @@ from warmfleet_operator.status.conditions import (
 )
 from warmfleet_operator.status.facts import Facts, Problem
 from warmfleet_operator.status.fleet import FleetView
-from warmfleet_testing.operator_worlds import (
+from warmfleet_testing.resources.operator_worlds import (
     NO_ROOM_SECONDS,
     NOW,
     deployment,
@@ -35,7 +35,7 @@ from warmfleet_testing.operator_worlds import (
     workers,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "conditions.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "conditions.md"
 RIVAL = Claim("other", "older", "uid-older", "2025-01-01T00:00:00Z", ("m",), ("2025-01-01T00:00:00Z",))
 WAITED = NO_ROOM_SECONDS + 1
 

@@ -15,7 +15,7 @@ from warmfleet_operator.status.facts import Facts, Problem
 from warmfleet_operator.status.fleet import FleetAnswer, FleetView, Tokens, summed
 from warmfleet_operator.status.hits import HitRates
 from warmfleet_operator.status.status import GAUGE_SECONDS, Gauges, status_of, to_write
-from warmfleet_testing.operator_worlds import NOW, deployment, figures, pod, serving, workers
+from warmfleet_testing.resources.operator_worlds import NOW, deployment, figures, pod, serving, workers
 
 LONG_AGO = Gauges(0.0)
 LATER = GAUGE_SECONDS + 1

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from warmfleet_contracts.resources.conditions import Reason
-from warmfleet_testing.troubleshooting_page import commands, sections
+from warmfleet_testing.documents.troubleshooting_page import commands, sections
 
 HEADINGS = Counter(part for heading in sections() for part in heading.split(", "))
 

@@ -7,7 +7,7 @@ from warmfleet_operator.cluster import Listed
 from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD
 from warmfleet_operator.watch.store import Key, Store, entry_of
-from warmfleet_testing.operator_worlds import deployment, workers
+from warmfleet_testing.resources.operator_worlds import deployment, workers
 
 M = Key("models", "m")
 

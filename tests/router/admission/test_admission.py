@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from warmfleet_router.admission.queue_bounds import AdmissionSettings, Amount
-from warmfleet_testing.planted_keys import PlantedKeys, bearer
-from warmfleet_testing.router_fixture import RunningRouter, running_router
-from warmfleet_testing.stub_worker import StubWorker, running_stub, running_stubs
+from warmfleet_testing.router.planted_keys import PlantedKeys, bearer
+from warmfleet_testing.router.router_fixture import RunningRouter, running_router
+from warmfleet_testing.router.stub_worker import StubWorker, running_stub, running_stubs
 
 ROOMY = Amount(requests=1000, body_bytes=10**8, tokens=10**7)
 SLOW = {"events": 4, "event_seconds": 0.05}

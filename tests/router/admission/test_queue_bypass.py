@@ -11,9 +11,9 @@ from warmfleet_router.admission.queue_bounds import AdmissionSettings
 from warmfleet_router.admission.queue_bypass import Prefill, Prefills, may_overtake
 from warmfleet_router.routing.capacity import RoomRule
 from warmfleet_router.routing.leases import Charge, Leases
-from warmfleet_testing.planted_keys import PlantedKeys, bearer
-from warmfleet_testing.router_fixture import running_router
-from warmfleet_testing.stub_worker import StubWorker, running_stub
+from warmfleet_testing.router.planted_keys import PlantedKeys, bearer
+from warmfleet_testing.router.router_fixture import running_router
+from warmfleet_testing.router.stub_worker import StubWorker, running_stub
 
 WINDOW_TOKENS = 200
 COUNTERS = {"flooder": 50.0, "light": 10.0, "third": 10.0, "heavier": 70.0}

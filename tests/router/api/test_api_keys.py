@@ -10,9 +10,9 @@ import pytest
 from warmfleet_contracts.keys import encode_key_file, new_key
 from warmfleet_router.api.api_keys import POLL_SECONDS
 from warmfleet_router.settings import parse_settings
-from warmfleet_testing.guarded_router import guarded, json_of, status_of
-from warmfleet_testing.planted_keys import bearer
-from warmfleet_testing.router_fixture import RunningRouter
+from warmfleet_testing.router.guarded_router import guarded, json_of, status_of
+from warmfleet_testing.router.planted_keys import bearer
+from warmfleet_testing.router.router_fixture import RunningRouter
 
 
 async def until_status(router: RunningRouter, headers: dict[str, str], status: int) -> None:

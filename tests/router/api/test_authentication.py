@@ -9,8 +9,8 @@ from prometheus_client import generate_latest
 
 from warmfleet_router.api.authentication import needed_scopes
 from warmfleet_router.metrics import MAX_TENANT_LABELS, RouterMetrics
-from warmfleet_testing.guarded_router import guarded, json_of, routes_of, status_of
-from warmfleet_testing.planted_keys import bearer
+from warmfleet_testing.router.guarded_router import guarded, json_of, routes_of, status_of
+from warmfleet_testing.router.planted_keys import bearer
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")
 OPEN = {"/livez", "/readyz", "/health"}

@@ -7,8 +7,8 @@ import pytest
 
 from warmfleet_contracts.openai import RequestError, decode_chat_request, decode_completion_request
 from warmfleet_router.api.context_length import require_fitting
-from warmfleet_testing.router_fixture import running_router
-from warmfleet_testing.stub_worker import StubWorker, running_stub
+from warmfleet_testing.router.router_fixture import running_router
+from warmfleet_testing.router.stub_worker import StubWorker, running_stub
 
 
 async def test_a_prompt_that_no_worker_can_take_is_refused_without_asking_one(tmp_path: Path) -> None:

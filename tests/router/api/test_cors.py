@@ -3,8 +3,8 @@
 import pytest
 
 from warmfleet_router.settings import parse_settings
-from warmfleet_testing.guarded_router import guarded, status_of
-from warmfleet_testing.planted_keys import bearer
+from warmfleet_testing.router.guarded_router import guarded, status_of
+from warmfleet_testing.router.planted_keys import bearer
 
 
 async def test_a_browser_may_ask_from_the_listed_origins_and_read_why_it_was_refused(stub, keys, tmp_path):

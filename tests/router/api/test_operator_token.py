@@ -6,9 +6,9 @@ import pytest
 import structlog
 
 from warmfleet_router.settings import parse_settings
-from warmfleet_testing.guarded_router import status_of
-from warmfleet_testing.planted_keys import bearer
-from warmfleet_testing.router_fixture import running_router
+from warmfleet_testing.router.guarded_router import status_of
+from warmfleet_testing.router.planted_keys import bearer
+from warmfleet_testing.router.router_fixture import running_router
 
 TOKEN = "0f" * 32
 INSIDE = ("/internal/fleet", "/internal/decisions", "/debug/config", "/internal/nothing", "/debug")

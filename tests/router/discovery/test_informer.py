@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from warmfleet_router.discovery.informer import GONE, MAX_OBJECTS, Informer, Watched, WatchTiming
 from warmfleet_router.discovery.resources import MODEL_DEPLOYMENTS, ModelDeploymentObject
 from warmfleet_router.errors import ApiServerError
-from warmfleet_testing.versioned_api import VersionedApi
+from warmfleet_testing.cluster.versioned_api import VersionedApi
 
 PLURAL = "modeldeployments"
 AT_ONCE = WatchTiming(first_backoff_seconds=0.0, longest_backoff_seconds=0.0)

@@ -17,7 +17,7 @@ from warmfleet_router.discovery.resources import EndpointSliceObject, Metadata, 
 from warmfleet_router.discovery.snapshot_file import MAX_BYTES, LastGood, LastGoodFile
 from warmfleet_router.errors import ApiServerError
 from warmfleet_router.settings import parse_settings
-from warmfleet_testing.versioned_api import VersionedApi
+from warmfleet_testing.cluster.versioned_api import VersionedApi
 
 ROOT = bytes(range(32))
 AT_ONCE = WatchTiming(first_backoff_seconds=0.01, longest_backoff_seconds=0.01)

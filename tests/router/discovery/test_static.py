@@ -14,8 +14,8 @@ from warmfleet_router.discovery.base import (
 )
 from warmfleet_router.errors import DiscoveryError, StreamUnavailableError
 from warmfleet_router.workers.fleet import Fleet
-from warmfleet_testing.router_fixture import running_router
-from warmfleet_testing.stub_worker import StubWorker, running_stub, running_stubs
+from warmfleet_testing.router.router_fixture import running_router
+from warmfleet_testing.router.stub_worker import StubWorker, running_stub, running_stubs
 
 
 def endpoint(number, **changes):

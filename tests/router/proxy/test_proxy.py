@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from warmfleet_router.discovery.base import Endpoint
-from warmfleet_testing.router_fixture import RunningRouter, running_router
-from warmfleet_testing.stub_worker import StubWorker, running_stub, running_stubs
+from warmfleet_testing.router.router_fixture import RunningRouter, running_router
+from warmfleet_testing.router.stub_worker import StubWorker, running_stub, running_stubs
 
 LONG = "x" * 200
 

@@ -15,7 +15,7 @@ from warmfleet_router.routing.prompt_hashes import RequestPrompts
 from warmfleet_router.workers.event_stream import StreamCounts
 from warmfleet_router.workers.fleet import EndpointView
 from warmfleet_router.workers.prefix_index import PrefixIndex
-from warmfleet_testing.digests import digest_of
+from warmfleet_testing.engine.digests import digest_of
 
 IDENTITY = b"identity-of-16by"
 OTHER_IDENTITY = b"another-identity"

@@ -7,7 +7,7 @@ from warmfleet_contracts.openai import decode_chat_request, decode_completion_re
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_router.workers.encoders import INLINE_CHARS, Encoders
 from warmfleet_router.workers.upstream import Upstream
-from warmfleet_testing.tiny_tokenizer import tiny_prompt_assets
+from warmfleet_testing.engine.tiny_tokenizer import tiny_prompt_assets
 
 LONG = "the cat sat on the mat. " * 30
 

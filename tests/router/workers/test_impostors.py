@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from warmfleet_testing.fault_proxy import FaultProxy, running_fault_proxy
-from warmfleet_testing.router_fixture import running_router
-from warmfleet_testing.stub_worker import StubWorker, running_stub
+from warmfleet_testing.processes.fault_proxy import FaultProxy, running_fault_proxy
+from warmfleet_testing.router.router_fixture import running_router
+from warmfleet_testing.router.stub_worker import StubWorker, running_stub
 
 
 @pytest.fixture

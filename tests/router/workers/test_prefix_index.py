@@ -15,7 +15,7 @@ from warmfleet_contracts.errors import ContractError
 from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.workers.event_stream import ResyncNeededError, StreamTiming, WorkerStream
 from warmfleet_router.workers.prefix_index import IndexFullError, PrefixIndex, Suspicion
-from warmfleet_testing.modelled_worker import ModelledWorker, hash_of
+from warmfleet_testing.engine.modelled_worker import ModelledWorker, hash_of
 
 TIMING = StreamTiming()
 UIDS = ("worker-0", "worker-1", "worker-2")

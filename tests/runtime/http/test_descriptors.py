@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmfleet_runtime.http.descriptors import RESERVED_DESCRIPTORS, fitting
-from warmfleet_testing.process_limits import open_files, under
+from warmfleet_testing.processes.process_limits import open_files, under
 
 SCRIPT = """
 import resource, json

@@ -16,7 +16,7 @@ from warmfleet_runtime.http.app import openai_app
 from warmfleet_runtime.http.edge import Edge
 from warmfleet_runtime.http.listener import bind
 from warmfleet_runtime.http.server import Server
-from warmfleet_testing.leaving_clients import Goodbye, LeavingClient
+from warmfleet_testing.hostile.leaving_clients import Goodbye, LeavingClient
 
 HEAD = b"POST /count HTTP/1.1\r\nhost: x\r\n"
 

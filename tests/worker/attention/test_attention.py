@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_testing.runner_driver import LargestAllocation
+from warmfleet_testing.engine.runner_driver import LargestAllocation
 from warmfleet_worker.attention.backend import UnsupportedLayout
 from warmfleet_worker.attention.grouping import FREE_PADDING_TOKENS, group_by_length
 from warmfleet_worker.attention.kv_arena import KvArena

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from warmfleet_contracts.cache.blocks import CacheIdentity, block_hashes, block_root
-from warmfleet_testing.fake_runner import (
+from warmfleet_testing.engine.fake_runner import (
     EngineDriver,
     naive_output,
 )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from warmfleet_contracts.cache.kv_events import LoadReport
 from warmfleet_contracts.errors import ContractError
-from warmfleet_testing.fake_runner import EngineDriver, naive_prompt_logprobs
+from warmfleet_testing.engine.fake_runner import EngineDriver, naive_prompt_logprobs
 from warmfleet_worker.engine.logprobs import TokenLogprobs, joined
 from warmfleet_worker.engine.messages import (
     SequenceUpdate,

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 from structlog.testing import capture_logs
 
-from warmfleet_testing.fake_runner import EXPLODING_TOKEN_ID, NOT_FINITE_TOKEN_ID, EngineDriver
+from warmfleet_testing.engine.fake_runner import EXPLODING_TOKEN_ID, NOT_FINITE_TOKEN_ID, EngineDriver
 from warmfleet_worker.engine.sequence import SequenceState
 
 

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from warmfleet_contracts.errors import ContractError
-from warmfleet_testing.worker_process import TINY_NAME, running_worker
+from warmfleet_testing.engine.worker_process import TINY_NAME, running_worker
 from warmfleet_worker.engine.messages import (
     MAX_MESSAGE_BYTES,
     AddSequence,

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai import OpenAI
 
-from warmfleet_testing.tiny_tokenizer import tiny_tokenizer
-from warmfleet_testing.worker_process import TINY_NAME
+from warmfleet_testing.engine.tiny_tokenizer import tiny_tokenizer
+from warmfleet_testing.engine.worker_process import TINY_NAME
 from warmfleet_worker.server.logprobs_json import representable
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_testing.fake_runner import EngineDriver
+from warmfleet_testing.engine.fake_runner import EngineDriver
 
 
 def prompt_of(tokens, first=0):

@@ -1,6 +1,6 @@
 """Who runs first, who is preempted, and how a follower lends its rank to the leader that it waits for."""
 
-from warmfleet_testing.fake_runner import EngineDriver
+from warmfleet_testing.engine.fake_runner import EngineDriver
 
 
 def prompt_of(tokens, first=0):

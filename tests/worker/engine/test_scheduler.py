@@ -2,7 +2,7 @@
 
 import pytest
 
-from warmfleet_testing.fake_runner import NOT_FINITE_TOKEN_ID, EngineDriver
+from warmfleet_testing.engine.fake_runner import NOT_FINITE_TOKEN_ID, EngineDriver
 from warmfleet_worker.engine.scheduler import SchedulerSettings
 
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from warmfleet_testing.fake_runner import EXPLODING_TOKEN_ID, EngineDriver, FakeRunnerError
+from warmfleet_testing.engine.fake_runner import EXPLODING_TOKEN_ID, EngineDriver, FakeRunnerError
 from warmfleet_worker.engine.batch import Chunk, ChunkResult, StepBatch, StepResult
 from warmfleet_worker.engine.engine import MAX_FAILED_STEPS, RunnerBrokenError
 from warmfleet_worker.engine.step_recovery import compute_step

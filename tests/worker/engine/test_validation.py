@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from warmfleet_contracts.errors import ContractError
-from warmfleet_testing.fake_runner import EngineDriver
+from warmfleet_testing.engine.fake_runner import EngineDriver
 from warmfleet_worker.engine.messages import (
     AddSequence,
     decode_engine_message,

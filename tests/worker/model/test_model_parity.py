@@ -13,8 +13,8 @@ import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from warmfleet_testing.runner_driver import RunnerDriver
-from warmfleet_testing.tiny_models import (
+from warmfleet_testing.engine.runner_driver import RunnerDriver
+from warmfleet_testing.engine.tiny_models import (
     DECISIVE_SEEDS,
     FAMILIES,
     LLAMA3_ROPE,

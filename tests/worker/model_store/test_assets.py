@@ -3,7 +3,7 @@ import json
 import pytest
 
 from warmfleet_contracts.errors import ModelError
-from warmfleet_testing.tiny_tokenizer import CHATML_TEMPLATE, tiny_tokenizer
+from warmfleet_testing.engine.tiny_tokenizer import CHATML_TEMPLATE, tiny_tokenizer
 from warmfleet_worker.model_store.assets import load_prompt_assets
 
 

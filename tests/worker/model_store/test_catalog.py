@@ -21,9 +21,9 @@ from transformers import AutoModelForCausalLM
 from warmfleet_contracts.errors import ModelError
 from warmfleet_contracts.prompts.encoder import ChatMessage, PromptEncoder
 from warmfleet_runtime.home import warmfleet_home
-from warmfleet_testing.catalog_model import CATALOG_MODEL_NAME, pulled_catalog_model
-from warmfleet_testing.process_limits import under
-from warmfleet_testing.tiny_gguf import build_model_wheel, tiny_llama, write_tiny_gguf
+from warmfleet_testing.engine.catalog_model import CATALOG_MODEL_NAME, pulled_catalog_model
+from warmfleet_testing.engine.tiny_gguf import build_model_wheel, tiny_llama, write_tiny_gguf
+from warmfleet_testing.processes.process_limits import under
 from warmfleet_worker.model_store.assets import load_prompt_assets
 from warmfleet_worker.model_store.catalog import CATALOG, catalog_model_path, pull_model
 from warmfleet_worker.model_store.manifest import verify_model_folder

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from warmfleet_testing.tiny_gguf import build_model_wheel, tiny_llama, write_tiny_gguf
+from warmfleet_testing.engine.tiny_gguf import build_model_wheel, tiny_llama, write_tiny_gguf
 from warmfleet_worker.model_store.catalog import pull_model
 from warmfleet_worker.model_store.fetch.catalog import fetch_catalog_model
 from warmfleet_worker.model_store.fetch.errors import FetchError, NoSpaceError, RefusedError

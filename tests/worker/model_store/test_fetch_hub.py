@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from warmfleet_contracts.resources.model_fetch import FetchExitCode
-from warmfleet_testing.fake_hub import REPOSITORY, REVISION, running_hub
-from warmfleet_testing.tiny_models import tiny_model_folder
-from warmfleet_testing.tiny_tokenizer import tiny_tokenizer
+from warmfleet_testing.engine.fake_hub import REPOSITORY, REVISION, running_hub
+from warmfleet_testing.engine.tiny_models import tiny_model_folder
+from warmfleet_testing.engine.tiny_tokenizer import tiny_tokenizer
 from warmfleet_worker.model_store.fetch.command import attempt
 from warmfleet_worker.model_store.fetch.settings import parse_settings
 from warmfleet_worker.model_store.manifest import MANIFEST_NAME, verify_model_folder

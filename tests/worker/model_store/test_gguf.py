@@ -10,8 +10,8 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
 from warmfleet_contracts.errors import ModelError
-from warmfleet_testing.tiny_gguf import tiny_llama, write_tiny_gguf
-from warmfleet_testing.tiny_tokenizer import CHATML_TEMPLATE, tiny_tokenizer
+from warmfleet_testing.engine.tiny_gguf import tiny_llama, write_tiny_gguf
+from warmfleet_testing.engine.tiny_tokenizer import CHATML_TEMPLATE, tiny_tokenizer
 from warmfleet_worker.model_store.assets import load_prompt_assets
 from warmfleet_worker.model_store.conversion import convert_gguf
 from warmfleet_worker.model_store.gguf import GgufModel, undo_rope_permutation

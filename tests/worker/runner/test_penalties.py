@@ -11,8 +11,8 @@ import pytest
 import torch
 import transformers
 
-from warmfleet_testing.engine_runs import IDENTITY
-from warmfleet_testing.tiny_models import tiny_model_folder
+from warmfleet_testing.engine.engine_runs import IDENTITY
+from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_worker.engine.engine import EngineCore, SchedulerSettings
 from warmfleet_worker.engine.messages import AddSequence
 from warmfleet_worker.engine.sampling_params import SamplingParameters

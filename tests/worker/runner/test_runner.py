@@ -4,8 +4,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from warmfleet_testing.runner_driver import GREEDY, LargestAllocation, RunnerDriver
-from warmfleet_testing.tiny_models import tiny_model_folder
+from warmfleet_testing.engine.runner_driver import GREEDY, LargestAllocation, RunnerDriver
+from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.runner.runner import (

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_testing.naive_sampler import naive_noise, naive_philox, naive_sample
+from warmfleet_testing.engine.naive_sampler import naive_noise, naive_philox, naive_sample
 from warmfleet_worker.engine.batch import SampleRequest
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.runner.philox import philox_4x32

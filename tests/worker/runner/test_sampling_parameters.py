@@ -14,9 +14,9 @@ import pytest
 import torch
 import transformers
 
-from warmfleet_testing.naive_sampler import Logits, naive_sample
-from warmfleet_testing.tiny_tokenizer import TINY_CONTROL_TOKENS
-from warmfleet_testing.worker_process import TINY_NAME
+from warmfleet_testing.engine.naive_sampler import Logits, naive_sample
+from warmfleet_testing.engine.tiny_tokenizer import TINY_CONTROL_TOKENS
+from warmfleet_testing.engine.worker_process import TINY_NAME
 from warmfleet_worker.engine.batch import SampleRequest
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 

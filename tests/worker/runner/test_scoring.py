@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_testing.runner_driver import LargestAllocation
-from warmfleet_testing.tiny_models import tiny_model_folder
+from warmfleet_testing.engine.runner_driver import LargestAllocation
+from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, ScoreRequest, StepBatch
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.runner.runner import RunnerSettings, load_runner, scoring

@@ -2,7 +2,7 @@
 
 import pytest
 
-from warmfleet_testing.fake_runner import EngineDriver
+from warmfleet_testing.engine.fake_runner import EngineDriver
 
 
 def prompt_of(tokens, first=0):

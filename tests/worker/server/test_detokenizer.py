@@ -7,7 +7,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_testing.tiny_tokenizer import tiny_tokenizer
+from warmfleet_testing.engine.tiny_tokenizer import tiny_tokenizer
 from warmfleet_worker.server.detokenizer import Detokenizer, StopMatcher
 
 TOKENIZER = tokenizers.Tokenizer.from_str(json.dumps(tiny_tokenizer()))

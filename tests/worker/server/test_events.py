@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from warmfleet_contracts.cache.kv_events import Frame, Hello, LoadReport, MessageReader, hello_proof
 from warmfleet_contracts.cache.resident import ResidentSet, SnapshotAssembly
-from warmfleet_testing.worker_process import TINY_NAME, WorkerProcess, running_worker
+from warmfleet_testing.engine.worker_process import TINY_NAME, WorkerProcess, running_worker
 from warmfleet_worker.engine.messages import EngineReady, StepReport
 from warmfleet_worker.server import events as events_module
 from warmfleet_worker.server.events import EventHub

@@ -5,7 +5,7 @@ import json
 from warmfleet_contracts.openai import decode_chat_request
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_contracts.prompts.segment_memory import SegmentMemory
-from warmfleet_testing.tiny_tokenizer import tiny_prompt_assets
+from warmfleet_testing.engine.tiny_tokenizer import tiny_prompt_assets
 from warmfleet_worker.engine.messages import EngineReady
 from warmfleet_worker.server.requests import DispatchHeaders, PromptReader
 

@@ -13,7 +13,7 @@ import pytest
 from warmfleet_contracts.cache.blocks import BlockHash, block_hashes, block_root
 from warmfleet_contracts.cache.worker_api import PromptAssets
 from warmfleet_contracts.prompts.encoder import PromptEncoder
-from warmfleet_testing.worker_process import TINY_NAME, running_worker
+from warmfleet_testing.engine.worker_process import TINY_NAME, running_worker
 from warmfleet_worker.model_store.assets import load_prompt_assets
 
 CHAT = "/v1/chat/completions"

@@ -7,8 +7,8 @@ import time
 
 import httpx
 
-from warmfleet_testing.watched_fleet import wait_until
-from warmfleet_testing.worker_process import TINY_NAME, running_worker
+from warmfleet_testing.engine.worker_process import TINY_NAME, running_worker
+from warmfleet_testing.router.watched_fleet import wait_until
 
 # In float64 no two tokens are so close that the other shapes of other batches change which one is chosen.
 KV = ("--kv-cache-bytes", "30000000", "--dtype", "Float64")

@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from warmfleet_testing.plain_http import NO_TLS
-from warmfleet_testing.worker_process import TINY_NAME, WorkerProcess, running_worker
+from warmfleet_testing.engine.worker_process import TINY_NAME, WorkerProcess, running_worker
+from warmfleet_testing.processes.plain_http import NO_TLS
 
 CHAT = "/v1/chat/completions"
 

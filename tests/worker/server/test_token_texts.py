@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders, models
 
-from warmfleet_testing.tiny_tokenizer import tiny_tokenizer
+from warmfleet_testing.engine.tiny_tokenizer import tiny_tokenizer
 from warmfleet_worker.server.token_texts import TokenTexts
 
 TOKENIZER = tokenizers.Tokenizer.from_str(json.dumps(tiny_tokenizer()))

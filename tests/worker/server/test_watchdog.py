@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from warmfleet_contracts.cache.kv_events import Frame, MessageReader
-from warmfleet_testing.worker_process import TINY_NAME, running_worker
+from warmfleet_testing.engine.worker_process import TINY_NAME, running_worker
 from warmfleet_worker.server.watchdog import Health, StepWatchdog
 from warmfleet_worker.settings import parse_settings
 

@@ -1,1 +1,4 @@
-"""Fetches a model into the folder where a worker will look for it; run as `python -m warmfleet_worker.fetch`."""
+"""Fetches a model into the folder where a worker will look for it.
+
+Run as `python -m warmfleet_worker.fetch`; `command` is the entry point.
+"""

@@ -1,0 +1,1 @@
+"""The repository's documents and its Dockerfile as tests read them."""

@@ -1,0 +1,1 @@
+"""Engines, workers and models for tests: tiny models, runners without a model, faulty ones, oracles."""

@@ -1,8 +1,0 @@
-"""`python -m warmfleet_testing.faulty_worker`: a worker whose engine process is `faulty_engine`."""
-
-import sys
-
-from warmfleet_worker.__main__ import main
-
-if __name__ == "__main__":
-    sys.exit(main(engine_module="warmfleet_testing.faulty_engine"))

@@ -1,0 +1,1 @@
+"""Hostile requests by class of advisory, and the fleet that has to survive them."""

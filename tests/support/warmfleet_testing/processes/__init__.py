@@ -1,0 +1,1 @@
+"""Processes and sockets for tests: ports, limits, logs, proxies with faults."""

@@ -1,0 +1,1 @@
+"""Manifests and the CustomResourceDefinition for tests: valid, broken, generated, rendered."""

@@ -1,0 +1,396 @@
+"""A worker without a model: real HTTP on loopback, the real contract, and switches for faults.
+
+It runs in a thread with an event loop of its own. Prompts are encoded and hashed as a worker does; one
+prefill runs at a time at a fixed speed, its blocks are announced when it ends, followers of a block that is
+being computed wait for it. The answer is a counter: "0 1 2 ...".
+"""
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from warmfleet_contracts.cache.blocks import (
+    BlockHash,
+    CacheIdentity,
+    block_hashes,
+    block_root,
+    cacheable_tokens,
+)
+from warmfleet_contracts.cache.kv_events import (
+    Frame,
+    Hello,
+    LoadReport,
+    StepTimeFit,
+    encode_message,
+    hello_proof,
+)
+from warmfleet_contracts.cache.worker_api import (
+    CACHED_TOKENS_HEADER,
+    DISPATCH_HEADER,
+    GENERATED_TOKENS_HEADER,
+    KV_EVENTS_PATH,
+    LAST_BLOCK_HEADER,
+    MISDIRECTED_STATUS,
+    NONCE_HEADER,
+    POSITION_HEADER,
+    PROMPT_TOKENS_HEADER,
+    ROUTER_ID_HEADER,
+    SALT_HEADER,
+    TOKENIZER_PATH,
+    UID_HEADER,
+    PromptAssets,
+)
+from warmfleet_contracts.openai import decode_chat_request, decode_completion_request
+from warmfleet_contracts.prompts.encoder import PromptEncoder
+from warmfleet_testing.engine.digests import digest_of
+from warmfleet_testing.engine.tiny_tokenizer import tiny_prompt_assets
+
+STUB_BLOCK_TOKENS = 16
+STUB_IDENTITY = CacheIdentity(b"stub-identity-16")
+
+
+@dataclass
+class Faults:
+    """What goes wrong; may be changed while the worker runs."""
+
+    refuse_status: int = 0
+    """Answer generations with this status."""
+    close_before_headers: bool = False
+    close_before_first_byte: bool = False
+    die_after_events: int | None = None
+    """Close the connection after this many events, in the middle of the next one."""
+    hold_headers: bool = False
+    """Never answer."""
+    hold_after_events: int | None = None
+    """Say nothing more after this many events."""
+    silent_events: bool = False
+    """Send no frame on the event stream."""
+    hold_snapshot: bool = False
+    """Say hello and nothing after it, for as long as this lasts."""
+    first_byte_delay_seconds: float = 0.0
+    """Late, and not to be seen in any report."""
+    wrong_last_block: bool = False
+
+
+@dataclass
+class StubWorker:
+    """One stub; `running_stub` starts it."""
+
+    uid: str
+    served_name: str = "stub"
+    aliases: tuple[str, ...] = ()
+    """Further names that it says it serves."""
+    token: str = ""
+    max_running_sequences: int = 64
+    total_blocks: int = 4096
+    max_model_length_tokens: int = 1_000_000
+    prefill_tokens_per_second: float = 100_000.0
+    event_seconds: float = 0.0
+    events: int = 3
+    event_padding_bytes: int = 0
+    """Bytes of comment with each event."""
+    written_events: int = 0
+    """Events that the sockets have taken, over all answers."""
+    assets: PromptAssets = field(default_factory=tiny_prompt_assets)
+    faults: Faults = field(default_factory=Faults)
+    host: str = "127.0.0.1"
+    port: int = 0
+    url: str = ""
+    requests: list[dict[str, str]] = field(default_factory=list)
+    """Headers of each generation, lower case."""
+    bodies: list[bytes] = field(default_factory=list)
+    computed_tokens: list[int] = field(default_factory=list)
+    """Uncached prompt tokens of each generation."""
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    arrived: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.encoder = PromptEncoder.from_assets(self.assets)
+        self.resident: set[BlockHash] = set()
+        self.seq = 0
+        self.running = 0
+        self.peak_running = 0
+        self.queued_tokens = 0
+        self.admitted: dict[str, int] = {}
+        self.open_connections = 0
+        self._computing: dict[BlockHash, asyncio.Future[None]] = {}
+        self._subscribers: set[asyncio.Queue[bytes]] = set()
+
+    # Event stream.
+
+    @property
+    def load(self) -> LoadReport:
+        return LoadReport(
+            running_sequences=self.running,
+            max_running_sequences=self.max_running_sequences,
+            queued_uncached_tokens=self.queued_tokens,
+            total_blocks=self.total_blocks,
+            cached_blocks=len(self.resident),
+            step_time=StepTimeFit(
+                base_seconds=0.001,
+                per_prefill_token_seconds=1 / self.prefill_tokens_per_second,
+                samples=100,
+            ),
+            admitted_dispatches=dict(self.admitted),
+        )
+
+    def publish(self, stored: Sequence[BlockHash] = (), removed: Sequence[BlockHash] = ()) -> None:
+        if stored or removed:
+            self.seq += 1
+        self.resident |= set(stored)
+        self.resident -= set(removed)
+        frame = Frame(
+            epoch=self.uid,
+            seq=self.seq,
+            stored=list(stored),
+            removed=list(removed),
+            digest=digest_of(self.resident),
+            load=self.load,
+        )
+        for queue in self._subscribers if not self.faults.silent_events else ():
+            queue.put_nowait(encode_message(frame))
+
+    async def _heartbeats(self) -> None:
+        while True:
+            await asyncio.sleep(0.25)
+            self.publish()
+
+    async def _kv_events(self, request: web.Request) -> web.StreamResponse:
+        nonce = bytes.fromhex(request.headers[NONCE_HEADER])
+        token = self.token.encode()
+        hello = Hello(
+            uid=self.uid,
+            identity=STUB_IDENTITY,
+            block_size_tokens=STUB_BLOCK_TOKENS,
+            window_tokens=0,
+            epoch=self.uid,
+            served_names=[self.served_name, *self.aliases],
+            tokenizer_digest=self.encoder.tokenizer_digest,
+            max_model_length_tokens=self.max_model_length_tokens,
+            proof=hello_proof(token, nonce=nonce, uid=self.uid, identity=STUB_IDENTITY) if token else b"",
+        )
+        response = web.StreamResponse()
+        await response.prepare(request)
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self._subscribers.add(queue)
+        try:
+            snapshot = Frame(
+                epoch=self.uid,
+                seq=self.seq,
+                stored=list(self.resident),
+                snapshot_left=0,
+                digest=digest_of(self.resident),
+                load=self.load,
+            )
+            await response.write(encode_message(hello))
+            while self.faults.hold_snapshot:  # noqa: ASYNC110 - tests set it from another thread
+                await asyncio.sleep(0.01)
+            await response.write(encode_message(snapshot))
+            while True:
+                await response.write(await queue.get())
+        except ConnectionError:
+            return response
+        finally:
+            self._subscribers.discard(queue)
+
+    async def _tokenizer(self, request: web.Request) -> web.Response:
+        if request.match_info["digest"] != self.encoder.tokenizer_digest:
+            return web.Response(status=404)
+        return web.Response(body=msgspec.msgpack.encode(self.assets))
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        self.requests.append({name.lower(): value for name, value in request.headers.items()})
+        tokens = self.encoder.encode_text((await request.json())["prompt"])
+        return web.json_response(
+            {"count": len(tokens), "max_model_len": self.max_model_length_tokens, "tokens": tokens}
+        )
+
+    # Generation.
+
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append({name.lower(): value for name, value in request.headers.items()})
+        if request.headers.get(UID_HEADER, self.uid) != self.uid:
+            return web.Response(status=MISDIRECTED_STATUS)
+        body = await request.read()
+        self.bodies.append(body)
+        self.arrived.set()
+        self.running += 1
+        self.peak_running = max(self.peak_running, self.running)
+        try:
+            return await self._answer(request, body)
+        except (asyncio.CancelledError, ConnectionError):
+            self.cancelled.set()
+            raise
+        finally:
+            self.running -= 1
+            self.publish()
+
+    async def _answer(self, request: web.Request, body: bytes) -> web.StreamResponse:
+        faults = self.faults
+        if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
+            return web.Response(status=401)
+        if faults.refuse_status:
+            return web.json_response({"error": {}}, status=faults.refuse_status)
+        if faults.close_before_headers:
+            _close(request)
+            return web.Response()
+        if faults.hold_headers:
+            await asyncio.Event().wait()
+        is_chat = request.path == "/v1/chat/completions"
+        if is_chat:
+            tokens = self.encoder.encode_chat(decode_chat_request(body).messages)
+        else:
+            prompt = decode_completion_request(body).prompts[0]
+            tokens = self.encoder.encode_text(prompt) if isinstance(prompt, str) else prompt
+        hashes = self._hashes(tokens, request.headers)
+        cached = await self._admit(tokens, hashes, request.headers)
+        headers = {
+            PROMPT_TOKENS_HEADER: str(len(tokens)),
+            CACHED_TOKENS_HEADER: str(cached),
+            POSITION_HEADER: f"{self.uid}:{self.seq}",
+            "server": "stub-insides",
+        }
+        if hashes:
+            headers[LAST_BLOCK_HEADER] = "00" * 16 if faults.wrong_last_block else hashes[-1].hex()
+        words = " ".join(str(number) for number in range(self.events))
+        if not json.loads(body).get("stream"):
+            await self._prefill(len(tokens) - cached, hashes)
+            answer = json.dumps({"text": words, "worker": self.uid}).encode()
+            headers |= {"content-type": "application/json", GENERATED_TOKENS_HEADER: str(self.events)}
+            response = web.StreamResponse(headers=headers)
+            response.content_length = len(answer)
+            await response.prepare(request)
+            if faults.close_before_first_byte:
+                _close(request)
+                return response
+            if faults.die_after_events is not None:
+                await response.write(answer[:5])
+                _close(request)
+                return response
+            await response.write(answer)
+            return response
+        response = web.StreamResponse(headers={**headers, "content-type": "text/event-stream"})
+        await response.prepare(request)
+        if faults.close_before_first_byte:
+            _close(request)
+            return response
+        if is_chat:
+            await response.write(b'data: {"role": "assistant"}\n\n')
+        await self._prefill(len(tokens) - cached, hashes)
+        await asyncio.sleep(faults.first_byte_delay_seconds)
+        padding = b":" + b"x" * self.event_padding_bytes + b"\n" if self.event_padding_bytes else b""
+        for number in range(self.events):
+            if padding:
+                await response.write(padding)
+            if faults.hold_after_events == number:
+                await asyncio.Event().wait()
+            if faults.die_after_events == number:
+                await response.write(b'data: {"half": ')
+                await asyncio.sleep(0.01)
+                _close(request)
+                return response
+            await response.write(b'data: {"text": "%d", "worker": "%s"}\n\n' % (number, self.uid.encode()))
+            self.written_events += 1
+            await asyncio.sleep(self.event_seconds)
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    def _hashes(self, tokens: list[int], headers: Mapping[str, str]) -> list[BlockHash]:
+        salt = bytes.fromhex(headers.get(SALT_HEADER, ""))
+        return block_hashes(block_root(STUB_IDENTITY, salt=salt), tokens, STUB_BLOCK_TOKENS)
+
+    async def _admit(self, tokens: list[int], hashes: list[BlockHash], headers: Mapping[str, str]) -> int:
+        router, dispatch = headers.get(ROUTER_ID_HEADER, ""), int(headers.get(DISPATCH_HEADER, "0"))
+        self.admitted[router] = max(self.admitted.get(router, 0), dispatch)
+        blocks = 0
+        for block_hash in hashes:
+            if block_hash in self._computing:
+                await asyncio.shield(self._computing[block_hash])
+            if block_hash not in self.resident:
+                break
+            blocks += 1
+        cached = min(blocks * STUB_BLOCK_TOKENS, cacheable_tokens(len(tokens), STUB_BLOCK_TOKENS))
+        self.computed_tokens.append(len(tokens) - cached)
+        self.queued_tokens += len(tokens) - cached
+        for block_hash in hashes[blocks:]:
+            self._computing[block_hash] = asyncio.get_running_loop().create_future()
+        self.publish()
+        return cached
+
+    async def _prefill(self, uncached_tokens: int, hashes: list[BlockHash]) -> None:
+        try:
+            async with self._engine:
+                await asyncio.sleep(uncached_tokens / self.prefill_tokens_per_second)
+        finally:
+            self.queued_tokens -= uncached_tokens
+            for block_hash in hashes:
+                if (computing := self._computing.pop(block_hash, None)) is not None:
+                    computing.set_result(None)
+        # Only now: what the report counts as still to be computed must not hold what it says is stored.
+        self.publish(stored=[block for block in hashes if block not in self.resident])
+
+    # Life.
+
+    def serve(self, ready: threading.Event, stop: threading.Event) -> None:
+        asyncio.run(self._serve(ready, stop))
+
+    async def _serve(self, ready: threading.Event, stop: threading.Event) -> None:
+        self._engine = asyncio.Lock()
+        app = web.Application(client_max_size=64 * 1024 * 1024)
+        app.router.add_get(KV_EVENTS_PATH, self._kv_events)
+        app.router.add_get(TOKENIZER_PATH + "/{digest}", self._tokenizer)
+        app.router.add_post("/tokenize", self._tokenize)
+        app.router.add_post("/v1/completions", self._generate)
+        app.router.add_post("/v1/chat/completions", self._generate)
+        runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        listener = socket.create_server((self.host, self.port), backlog=128)
+        await web.SockSite(runner, listener).start()
+        self.port = listener.getsockname()[1]
+        self.url = f"http://{self.host}:{self.port}"
+        ready.set()
+        heartbeats = asyncio.create_task(self._heartbeats())
+        await asyncio.to_thread(stop.wait)
+        heartbeats.cancel()
+        # What was accepted just now is known when the server closes, and closed with the rest. A server that
+        # closes before trips asyncio: the connection is forgotten, and open until it is found as garbage.
+        asyncio.get_running_loop().remove_reader(listener)
+        await asyncio.sleep(0.01)
+        await runner.cleanup()
+
+
+@contextmanager
+def running_stub(stub: StubWorker) -> Iterator[StubWorker]:
+    """`stub` listening on loopback while the block lasts."""
+    ready, stop = threading.Event(), threading.Event()
+    thread = threading.Thread(target=stub.serve, args=(ready, stop), name=stub.uid)
+    thread.start()
+    try:
+        assert ready.wait(10), "the stub does not start"
+        yield stub
+    finally:
+        stop.set()
+        thread.join(10)
+        assert not thread.is_alive(), "the stub does not stop"
+
+
+@contextmanager
+def running_stubs(count: int, **fields: Any) -> Iterator[list[StubWorker]]:
+    """`count` stubs, `w0` and up, with the same `fields`."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(running_stub(StubWorker(uid=f"w{n}", **fields))) for n in range(count)]
+
+
+def _close(request: web.Request) -> None:
+    """Cut the connection, as the kernel does for a killed process."""
+    transport = request.transport
+    assert transport is not None
+    transport.abort()
