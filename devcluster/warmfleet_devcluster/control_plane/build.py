@@ -1,6 +1,6 @@
-"""Builds the control plane from its pinned Go module, once: `python -m warmfleet_devcluster.control_plane.build`.
+"""Builds the control plane from its pinned Go module, once.
 
-What `make controlplane` runs. The module's sums pin every source; the result is kept in the warmfleet home
+`make controlplane` runs it as `python -m warmfleet_devcluster.control_plane.build`. The module's sums pin every source; the result is kept in the warmfleet home
 under the hash of those sums, so a second call finds it there.
 """
 
