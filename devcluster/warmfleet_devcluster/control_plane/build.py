@@ -1,7 +1,7 @@
-"""Builds the control plane from its pinned Go module, once.
+"""Builds the control plane from its pinned Go module, once: what `make controlplane` runs.
 
-`make controlplane` runs it as `python -m warmfleet_devcluster.control_plane.build`. The module's sums pin every source; the result is kept in the warmfleet home
-under the hash of those sums, so a second call finds it there.
+Run as `python -m warmfleet_devcluster.control_plane.build`. The module's sums pin every source; the result is
+kept in the warmfleet home under the hash of those sums, so a second call finds it there.
 """
 
 import fcntl
