@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from warmfleet_contracts import model_spec, resource, resources
 from warmfleet_contracts.errors import ManifestError
+from warmfleet_contracts.resources import fields, model_deployment, model_spec
 from warmfleet_contracts.resources.manifests import MAX_MANIFEST_BYTES, load_manifest
 from warmfleet_contracts.resources.quantities import format_bytes, parse_bytes
 
@@ -207,7 +207,7 @@ def test_a_local_path_is_for_the_local_fleet_only() -> None:
 def test_every_field_explains_itself() -> None:
     models = [
         value
-        for module in (resource, model_spec, resources)
+        for module in (fields, model_spec, model_deployment)
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, BaseModel) and value is not BaseModel
     ]

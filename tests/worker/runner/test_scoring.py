@@ -12,7 +12,8 @@ from warmfleet_testing.engine.runner_driver import LargestAllocation
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, ScoreRequest, StepBatch
 from warmfleet_worker.engine.sampling_params import SamplingParameters
-from warmfleet_worker.runner.runner import RunnerSettings, load_runner, scoring
+from warmfleet_worker.runner import scoring
+from warmfleet_worker.runner.runner import RunnerSettings, load_runner
 from warmfleet_worker.runner.scoring import score, score_rows
 
 torch.set_num_threads(1)
