@@ -1,8 +1,8 @@
 """Which room of the router calls which, recorded while one request passes.
 
-Frames are attributed to the request by a context variable: what the request's task awaits, and the tasks that it
-starts, inherit it; event streams and timers of the router do not. A call through a library (starlette's routing,
-a thread pool) counts as a call of the nearest frame of the router above it.
+Frames are attributed to the request by a context variable: what the request's task awaits, and the tasks that
+it starts, inherit it; event streams and timers of the router do not. A call through a library (starlette's
+routing, a thread pool) counts as a call of the nearest frame of the router above it.
 """
 
 import sys
