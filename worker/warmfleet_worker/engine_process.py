@@ -7,7 +7,6 @@ socket. It ends when the server does: on end of file, and by the kernel's parent
 """
 
 import argparse
-import ctypes
 import os
 import secrets
 import select
@@ -25,6 +24,7 @@ import structlog
 from warmfleet_contracts.cache.blocks import IdentityParts, cache_identity
 from warmfleet_contracts.cache.kv_events import IDLE_HEARTBEAT_SECONDS
 from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_runtime.die_with_parent import ParentGoneError, die_with_parent
 from warmfleet_runtime.logs import configure_logs
 from warmfleet_worker.engine.messages import (
     AbortSequence,
@@ -44,7 +44,6 @@ from warmfleet_worker.engine.messages import (
 )
 from warmfleet_worker.settings import EngineSettings
 
-_PR_SET_PDEATHSIG: Final = 1
 _RECEIVE_BYTES: Final = 256 * 1024
 _STALLED_POLL_SECONDS: Final = 0.010
 """Pause after a step that could schedule nothing, such as one that waits for another sequence's block."""
@@ -224,7 +223,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     settings = msgspec.json.decode(given.settings, type=EngineSettings)
     configure_logs(process="engine")
-    _die_with_parent()
+    try:
+        die_with_parent(os.getppid())
+    except ParentGoneError:
+        return 0
+    except OSError as error:  # the end of file on the socket ends this process, too, after the step in flight
+        log.warning("the engine is not bound to the server process", reason=str(error))
     # Ctrl-C and SIGTERM reach the whole process group; the server decides when this process ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -250,15 +254,6 @@ def _report_failure(channel: ServerChannel, error: Exception) -> None:
         log.error("the engine failed", exc_info=error)
     with suppress(ServerGoneError):
         channel.send(EngineFailed(reason=reason))
-
-
-def _die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies, however it dies (Linux)."""
-    parent = os.getppid()
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the request
-        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -5,15 +5,13 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from warmfleet_cli.local.log_file import LogFile
+from warmfleet_runtime.die_with_parent import bound_command
 from warmfleet_runtime.process_identity import ProcessIdentity, identify
 
-_LAUNCHER: Final = str(Path(__file__).with_name("launcher.py"))
 _READ_BYTES: Final = 65536
 
 
@@ -28,7 +26,7 @@ class Child:
         self._output, write_end = os.pipe()
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own command, no shell
-                [sys.executable, "-I", _LAUNCHER, str(os.getpid()), *argv],
+                bound_command(argv),
                 env=dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=write_end,

