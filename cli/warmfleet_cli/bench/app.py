@@ -10,10 +10,10 @@ from typing import Annotated, Final
 
 import typer
 
-from warmfleet_cli.bench.cache_results import cache_record, cache_targets, memory_chart, time_chart
+from warmfleet_cli.bench.cache.results import cache_record, cache_targets, memory_chart, time_chart
 from warmfleet_cli.bench.fleet import WorkerShape
-from warmfleet_cli.bench.prefix import ALL_POLICIES, PrefixSettings, run_prefix_bench
-from warmfleet_cli.bench.prefix_results import prefix_chart, prefix_targets, run_record, summarise
+from warmfleet_cli.bench.prefix.benchmark import ALL_POLICIES, PrefixSettings, run_prefix_bench
+from warmfleet_cli.bench.prefix.results import prefix_chart, prefix_targets, run_record, summarise
 from warmfleet_cli.bench.processes import run_to_end
 from warmfleet_cli.bench.report import Report, log_folder
 from warmfleet_cli.bench.tables import cache_lines, generation_table, prefix_table
@@ -77,7 +77,7 @@ def prefix_command(
     Example: warmfleet bench prefix --policies all
     """
     start = time.monotonic()
-    from warmfleet_cli.bench.models import load_bench_model  # noqa: PLC0415 - torch takes seconds
+    from warmfleet_cli.bench.cache.models import load_bench_model  # noqa: PLC0415 - torch takes seconds
 
     chosen = parse_policies(policies)
     workload = PrefixWorkload(
@@ -158,8 +158,8 @@ def cache_command(
     Example: warmfleet bench cache --output-dir results
     """
     start = time.monotonic()
-    from warmfleet_cli.bench.cache import CacheSettings, run_cache_bench  # noqa: PLC0415 - torch
-    from warmfleet_cli.bench.models import load_bench_model  # noqa: PLC0415 - torch
+    from warmfleet_cli.bench.cache.benchmark import CacheSettings, run_cache_bench  # noqa: PLC0415 - torch
+    from warmfleet_cli.bench.cache.models import load_bench_model  # noqa: PLC0415 - torch
 
     report = Report(output)
     machine, remark = report.check_machine()

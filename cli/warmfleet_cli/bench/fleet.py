@@ -15,8 +15,8 @@ from typing import Final
 import httpx
 import msgspec
 
-from warmfleet_cli.bench.prefix_results import Prediction, Variant
 from warmfleet_cli.bench.processes import BenchError, LocalProcess, spawned
+from warmfleet_cli.bench.variants import Prediction, Variant
 from warmfleet_contracts.cache.worker_api import CACHE_PATH
 from warmfleet_contracts.names import SALT_KEY_VARIABLE
 

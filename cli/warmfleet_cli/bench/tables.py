@@ -4,9 +4,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from warmfleet_cli.bench.cache_results import CacheResults
+from warmfleet_cli.bench.cache.results import CacheResults
 from warmfleet_cli.bench.figures import Spread, median
-from warmfleet_cli.bench.prefix_results import VariantSummary
+from warmfleet_cli.bench.prefix.results import VariantSummary
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from warmfleet_cli.bench.cache_results import CacheResults, FirstTokens, KvSize
+from warmfleet_cli.bench.cache.first_token import NEW_TOKENS, measure_first_tokens
+from warmfleet_cli.bench.cache.generation import Comparison, arena_blocks, compare_generation
+from warmfleet_cli.bench.cache.models import BenchModel
+from warmfleet_cli.bench.cache.reference import transformers_step
+from warmfleet_cli.bench.cache.results import CacheResults, FirstTokens, KvSize
 from warmfleet_cli.bench.client import benchmark_client
-from warmfleet_cli.bench.first_token import NEW_TOKENS, measure_first_tokens
 from warmfleet_cli.bench.fleet import WorkerShape, bench_fleet
-from warmfleet_cli.bench.generation import Comparison, arena_blocks, compare_generation
-from warmfleet_cli.bench.models import BenchModel
 from warmfleet_cli.bench.observer import Observer
-from warmfleet_cli.bench.prefix_results import Variant
 from warmfleet_cli.bench.processes import run_to_end
-from warmfleet_cli.bench.reference import transformers_step
+from warmfleet_cli.bench.variants import Variant
 from warmfleet_cli.bench.workload import ordinary_tokens
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_worker.model_store.assets import load_prompt_assets

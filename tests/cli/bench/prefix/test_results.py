@@ -4,15 +4,14 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from warmfleet_cli.bench.client import Answer
-from warmfleet_cli.bench.prefix_results import (
-    Prediction,
+from warmfleet_cli.bench.prefix.results import (
     RunResult,
-    Variant,
     prefix_chart,
     prefix_targets,
     run_record,
     summarise,
 )
+from warmfleet_cli.bench.variants import Prediction, Variant
 
 LOWEST_COST = Variant("LowestCost")
 TWO_ROUTERS = Variant("LowestCost", routers=2)

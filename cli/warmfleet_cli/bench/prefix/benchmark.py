@@ -11,9 +11,10 @@ from warmfleet_cli.bench.client import benchmark_client
 from warmfleet_cli.bench.fleet import BenchFleet, WorkerShape, bench_fleet
 from warmfleet_cli.bench.observer import Observer
 from warmfleet_cli.bench.open_loop import Sender, choose_rate, send_at_saturation, send_when_due
-from warmfleet_cli.bench.prefix_results import RunResult, Variant
+from warmfleet_cli.bench.prefix.results import RunResult
+from warmfleet_cli.bench.prefix.reusable import reusable_tokens
 from warmfleet_cli.bench.processes import BenchError
-from warmfleet_cli.bench.reusable import reusable_tokens
+from warmfleet_cli.bench.variants import Variant
 from warmfleet_cli.bench.workload import PrefixWorkload, distinct_prompts, plan_run
 
 ALL_POLICIES: Final = ("LowestCost", "LeastLoaded", "RoundRobin", "ConsistentHash")

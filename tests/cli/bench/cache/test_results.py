@@ -2,7 +2,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from warmfleet_cli.bench.cache_results import (
+from warmfleet_cli.bench.cache.generation import Comparison, GenerationLog, ReferenceLog
+from warmfleet_cli.bench.cache.results import (
     CacheResults,
     FirstTokens,
     KvSize,
@@ -11,7 +12,6 @@ from warmfleet_cli.bench.cache_results import (
     memory_chart,
     time_chart,
 )
-from warmfleet_cli.bench.generation import Comparison, GenerationLog, ReferenceLog
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import httpx
 
-from warmfleet_cli.bench.cache_results import FirstTokens
+from warmfleet_cli.bench.cache.results import FirstTokens
 from warmfleet_cli.bench.client import Answer, Question, ask
 from warmfleet_cli.bench.open_loop import OnAnswer
 from warmfleet_cli.bench.processes import BenchError

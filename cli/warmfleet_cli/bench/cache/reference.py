@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from warmfleet_cli.bench.generation import NextToken
+from warmfleet_cli.bench.cache.generation import NextToken
 
 
 def transformers_step(model_path: Path, dtype: torch.dtype) -> tuple[str, NextToken] | None:

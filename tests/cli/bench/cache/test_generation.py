@@ -2,9 +2,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from warmfleet_cli.bench.generation import SLICE_STEPS, arena_blocks, compare_generation
+from warmfleet_cli.bench.cache.generation import SLICE_STEPS, arena_blocks, compare_generation
+from warmfleet_cli.bench.cache.reference import transformers_step
 from warmfleet_cli.bench.processes import BenchError
-from warmfleet_cli.bench.reference import transformers_step
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_worker.runner.runner import RunnerSettings, load_runner
 

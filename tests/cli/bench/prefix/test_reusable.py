@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_cli.bench.reusable import reusable_tokens
+from warmfleet_cli.bench.prefix.reusable import reusable_tokens
 from warmfleet_cli.bench.workload import PrefixWorkload, plan_run
 
 

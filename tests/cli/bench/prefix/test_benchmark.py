@@ -4,8 +4,8 @@ import pytest
 
 from warmfleet_cli.bench.fleet import WorkerShape
 from warmfleet_cli.bench.open_loop import LEAST_LOAD_RATIO, MOST_LOAD_RATIO
-from warmfleet_cli.bench.prefix import TWO_ROUTERS, PrefixSettings, plan_rounds
-from warmfleet_cli.bench.prefix_results import Variant
+from warmfleet_cli.bench.prefix.benchmark import TWO_ROUTERS, PrefixSettings, plan_rounds
+from warmfleet_cli.bench.variants import Variant
 from warmfleet_cli.bench.workload import PrefixWorkload
 
 LOWEST_COST, ROUND_ROBIN = Variant("LowestCost"), Variant("RoundRobin")

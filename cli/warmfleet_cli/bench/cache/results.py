@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from warmfleet_cli.bench.cache.generation import Comparison
 from warmfleet_cli.bench.charts import Line, LineChart, render_lines
 from warmfleet_cli.bench.figures import Target, median
-from warmfleet_cli.bench.generation import Comparison
 
 SPEEDUP_AT_LEAST = 4.5
 WARM_FIRST_TOKEN_AT_MOST_PERCENT = 15.0

@@ -7,29 +7,10 @@ from typing import Any
 from warmfleet_cli.bench.charts import Bar, BarPanel, render_bars
 from warmfleet_cli.bench.client import Answer
 from warmfleet_cli.bench.figures import Spread, Target, mean, percentile
+from warmfleet_cli.bench.variants import Prediction, Variant
 
 ONE_ROUTER_REUSE_PERCENT = 95.0
 TWO_ROUTERS_REUSE_PERCENT = 90.0
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """How many tokens a router expected to be cached when it chose, and how many the worker found."""
-
-    predicted_tokens: int
-    actual_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """What is compared: a policy, and how many routers share the requests."""
-
-    policy: str
-    routers: int = 1
-
-    @property
-    def label(self) -> str:
-        return self.policy if self.routers == 1 else f"{self.policy}, {self.routers} routers"
 
 
 @dataclass(frozen=True, slots=True)
