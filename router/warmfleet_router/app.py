@@ -29,13 +29,12 @@ from warmfleet_router.proxy.retry_budget import RetryBudget
 from warmfleet_router.routing.decisions import DecisionRing
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.picker import Picker
-from warmfleet_router.routing.slow_workers import Outliers
-from warmfleet_router.routing.speed_limits import SpeedJudge
+from warmfleet_router.routing.slow_workers import SlowWorkerDetector, SlowWorkerEjector
 from warmfleet_router.settings import RouterSettings
 from warmfleet_router.workers.breakers import Breakers, Cause
 from warmfleet_router.workers.encoders import Encoders
 from warmfleet_router.workers.fleet import Fleet
-from warmfleet_router.workers.liveness import SilenceWatch
+from warmfleet_router.workers.liveness import LivenessWatch
 from warmfleet_router.workers.prefix_index import PrefixIndex
 from warmfleet_router.workers.upstream import Upstream
 from warmfleet_runtime.http.app import openai_app
@@ -99,7 +98,7 @@ def build_router(
     index = PrefixIndex()
     metrics = RouterMetrics()
     keys = KeySource(settings.keys, settings.keys_path, metrics) if settings.keys is not None else None
-    outliers = Outliers(settings.outliers)
+    slow_workers = SlowWorkerDetector(settings.outliers)
 
     def on_ejected(uid: str, cause: Cause, reason: str, seconds: float) -> None:
         metrics.on_ejected(cause.value)
@@ -108,18 +107,18 @@ def build_router(
     breakers = Breakers(settings.breaker, now=leases.now, on_ejected=on_ejected, on_panic=metrics.on_panic)
 
     def on_hung(uid: str) -> None:
-        view = fleet.view(uid)
+        view = fleet.worker(uid)
         if view is not None:
             breakers.eject(uid, view.epoch, Cause.SILENT, "neither answers nor sends events")
 
     def worker_silence(uid: str) -> float:
-        return fleet.wordless_seconds(uid)
+        return fleet.seconds_since_last_message(uid)
 
-    silence = SilenceWatch(settings.silence, worker_silence=worker_silence, on_hung=on_hung)
+    silence = LivenessWatch(settings.silence, worker_silence=worker_silence, on_hung=on_hung)
     upstream = Upstream(silence=silence)
 
     def on_gone(uid: str) -> None:
-        for kept in (leases, breakers, outliers):
+        for kept in (leases, breakers, slow_workers):
             kept.forget(uid)
 
     if discovery is None:
@@ -132,13 +131,13 @@ def build_router(
     picker = Picker(index, leases, settings.policy, breakers)
     admission = Admission(
         settings.admission,
-        views=fleet.views,
+        views=fleet.workers,
         picker=picker,
         leases=leases,
         metrics=metrics,
     )
     fleet.on_change = leases.on_room = admission.wake
-    encoders = Encoders(settings.tokenizers_path, upstream, fleet.views)
+    encoders = Encoders(settings.tokenizers_path, upstream, fleet.workers)
     decisions = DecisionRing(settings.ring_size)
     exchanges = Exchanges(
         fleet=fleet,
@@ -146,7 +145,7 @@ def build_router(
         leases=leases,
         upstream=upstream,
         breakers=breakers,
-        speed=SpeedJudge(outliers, breakers, leases.now),
+        slow_workers=SlowWorkerEjector(slow_workers, breakers, leases.now),
         metrics=metrics,
         router_id=life_id,
     )

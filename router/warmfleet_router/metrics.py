@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from warmfleet_contracts import metrics as names
 from warmfleet_router.discovery.base import DiscoveryState
 from warmfleet_router.routing.decisions import Attempt
-from warmfleet_router.workers.fleet import EndpointView
+from warmfleet_router.workers.fleet import WorkerStatus
 
 MAX_TENANT_LABELS: Final = 256
 """Tenants that have a series of their own."""
@@ -195,7 +195,7 @@ class RouterMetrics:
 
     def render(
         self,
-        views: Iterable[EndpointView],
+        views: Iterable[WorkerStatus],
         *,
         index_blocks: int,
         pending_blocks: int,

@@ -33,9 +33,9 @@ from warmfleet_router.discovery.base import Endpoint, vetted_endpoints
 from warmfleet_router.discovery.kubernetes import ClusterSettings
 from warmfleet_router.proxy.retry_budget import RetryBudgetSettings
 from warmfleet_router.routing.policies import POLICIES
-from warmfleet_router.routing.slow_workers import OutlierSettings
+from warmfleet_router.routing.slow_workers import SlowWorkerSettings
 from warmfleet_router.workers.breakers import BreakerSettings
-from warmfleet_router.workers.liveness import SilenceSettings
+from warmfleet_router.workers.liveness import LivenessSettings
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_runtime.http.connections import MAX_CONNECTIONS
 from warmfleet_runtime.http.listener import is_loopback
@@ -100,8 +100,8 @@ class RouterSettings:
     ring_size: int = 4096
     """Decisions kept for `/internal/decisions` and `/debug/decisions`."""
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
-    outliers: OutlierSettings = field(default_factory=OutlierSettings)
-    silence: SilenceSettings = field(default_factory=SilenceSettings)
+    outliers: SlowWorkerSettings = field(default_factory=SlowWorkerSettings)
+    silence: LivenessSettings = field(default_factory=LivenessSettings)
     retry_budget: RetryBudgetSettings = field(default_factory=RetryBudgetSettings)
     max_connections: int = MAX_CONNECTIONS
     """Open client connections; beyond it the one that has waited longest for a request is closed."""

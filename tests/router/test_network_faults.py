@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from warmfleet_router.workers.breakers import BreakerSettings
-from warmfleet_router.workers.liveness import SilenceSettings
+from warmfleet_router.workers.liveness import LivenessSettings
 from warmfleet_testing.processes.fault_proxy import FaultProxy, running_fault_proxy
 from warmfleet_testing.router.router_fixture import RunningRouter, running_router
 from warmfleet_testing.router.stub_worker import StubWorker, running_stubs
@@ -39,7 +39,7 @@ async def faulty_network(stubs: list[StubWorker], home: Path) -> AsyncGenerator[
                 stubs,
                 home,
                 policy="RoundRobin",
-                silence=SilenceSettings(hung_seconds=1.5, answer_seconds=20.0),
+                silence=LivenessSettings(hung_seconds=1.5, answer_seconds=20.0),
                 # Longer than the sweeps for silence are apart, on a busy machine too.
                 breaker=BreakerSettings(ejection_seconds=1.0),
             )
@@ -139,13 +139,13 @@ async def test_a_blackholed_worker_costs_a_second_and_no_answer(network: Network
     fleet = network.router.router.fleet
     await network.router.until(
         lambda: (
-            all(view.ready for view in fleet.views())
-            and network.router.router.breakers.view("w0", "w0").state == "half-open"
+            all(view.ready for view in fleet.workers())
+            and network.router.router.breakers.status("w0", "w0").state == "half-open"
         ),
         seconds=20,
     )
     assert await outcomes(network.router, 6) == {"whole": 6}
-    assert network.router.router.breakers.view("w0", "w0").state == "closed"
+    assert network.router.router.breakers.status("w0", "w0").state == "closed"
 
 
 async def test_a_worker_that_stops_in_mid_stream_leaves_an_error_object_in_time(network: Network) -> None:
@@ -179,10 +179,10 @@ async def test_bytes_that_were_flipped_reach_nobody_as_an_event_stream_of_the_ro
     network.proxy.faults.corrupt_every_bytes = 7
     network.proxy.reset_all()
     fleet = network.router.router.fleet
-    await network.router.until(lambda: not fleet.view("w0").ready)
+    await network.router.until(lambda: not fleet.worker("w0").ready)
 
     assert await outcomes(network.router, 4) == {"whole": 4}
     assert network.stubs[0].requests == []
 
     network.proxy.faults.corrupt_every_bytes = 0
-    await network.router.until(lambda: fleet.view("w0").ready, seconds=20)
+    await network.router.until(lambda: fleet.worker("w0").ready, seconds=20)

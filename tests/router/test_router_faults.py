@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from warmfleet_router.proxy.retry_budget import RetryBudgetSettings
-from warmfleet_router.routing.slow_workers import OutlierSettings
+from warmfleet_router.routing.slow_workers import SlowWorkerSettings
 from warmfleet_router.workers.breakers import BreakerSettings
 from warmfleet_testing.router.router_fixture import RunningRouter, running_router
 from warmfleet_testing.router.stub_worker import StubWorker, running_stubs
@@ -78,7 +78,7 @@ async def test_a_worker_that_keeps_failing_is_left_out_and_comes_back_by_a_probe
     # When its time is over and it is well
     stubs[0].faults.close_before_headers = False
     clock.skipped_seconds += EJECTION.ejection_seconds
-    assert router.router.breakers.view("w0", "w0").state == "half-open"
+    assert router.router.breakers.status("w0", "w0").state == "half-open"
     assert await statuses(router, 9) == {200: 9}
 
     # Then it takes its share again
@@ -174,7 +174,7 @@ async def test_a_worker_ten_times_slower_is_shed_under_every_policy(
 async def test_a_worker_slower_than_it_says_is_ejected(stubs: list[StubWorker], tmp_path: Path) -> None:
     # Given a worker whose first bytes come 0.4 s late, whatever its reports promise
     stubs[0].faults.first_byte_delay_seconds = 0.4
-    outliers = OutlierSettings(observations=3)
+    outliers = SlowWorkerSettings(observations=3)
     async with running_router(stubs, tmp_path, policy="RoundRobin", outliers=outliers) as router:
         answers = [await router.ask("hello", stream=True) for _ in range(12)]
 

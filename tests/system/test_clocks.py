@@ -55,4 +55,4 @@ async def test_an_hour_forth_or_back_costs_no_answer(
 
     assert [status for status, _, _ in before + after] == [200] * 13
     assert all(body.endswith(b"data: [DONE]\n\n") for _, _, body in before + after)
-    assert router.router.breakers.view("w0", "w0").ejections == 0
+    assert router.router.breakers.status("w0", "w0").ejections == 0

@@ -53,7 +53,7 @@ class ResidentSet:
         """A copy of the set."""
         return frozenset(self._hashes)
 
-    def run(self, hashes: Iterable[BlockHash]) -> int:
+    def matched_blocks(self, hashes: Iterable[BlockHash]) -> int:
         """How many of `hashes` are held without a break from the first; 25 ns each."""
         return len(list(takewhile(self._hashes.__contains__, hashes)))
 

@@ -20,7 +20,7 @@ from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.picker import Picker
 from warmfleet_router.routing.prompt_hashes import BYTES_PER_TOKEN, RequestPrompts
 from warmfleet_router.tenants import Tenant
-from warmfleet_router.workers.fleet import EndpointView
+from warmfleet_router.workers.fleet import WorkerStatus
 
 
 class Admission:
@@ -30,7 +30,7 @@ class Admission:
         self,
         settings: AdmissionSettings,
         *,
-        views: Callable[[str], Sequence[EndpointView]],
+        views: Callable[[str], Sequence[WorkerStatus]],
         picker: Picker,
         leases: Leases,
         metrics: RouterMetrics,

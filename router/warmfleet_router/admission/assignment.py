@@ -6,13 +6,13 @@ from warmfleet_router.admission.model_queue import cost_of
 from warmfleet_router.admission.placement import Placement, place
 from warmfleet_router.admission.queue_bypass import may_overtake
 from warmfleet_router.admission.queued_request import Grant, Turn
-from warmfleet_router.routing.capacity import Need, RoomRule
-from warmfleet_router.routing.fleet_snapshot import FleetNow
+from warmfleet_router.routing.capacity import CapacityLimits, Need
+from warmfleet_router.routing.fleet_snapshot import FleetSnapshot
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
-from warmfleet_router.routing.picker import NOTHING_PLANNED, Choice, Picker
+from warmfleet_router.routing.picker import NOTHING_PLANNED, PickedWorker, Picker
 from warmfleet_router.routing.policies import PRICED
-from warmfleet_router.workers.fleet import EndpointView
+from warmfleet_router.workers.fleet import WorkerStatus
 
 
 class Grants:
@@ -20,9 +20,9 @@ class Grants:
 
     def __init__(
         self,
-        rule: RoomRule,
+        rule: CapacityLimits,
         *,
-        views: Callable[[str], Sequence[EndpointView]],
+        views: Callable[[str], Sequence[WorkerStatus]],
         picker: Picker,
         leases: Leases,
     ) -> None:
@@ -31,14 +31,14 @@ class Grants:
         self._picker = picker
         self._leases = leases
 
-    def look(self, model: str, tried: Collection[str] = ()) -> FleetNow:
+    def look(self, model: str, tried: Collection[str] = ()) -> FleetSnapshot:
         """The workers of `model` that can be given requests now."""
-        return self._picker.look(self._views(model), tried)
+        return self._picker.snapshot(self._views(model), tried)
 
     def decide(
         self,
         turn: Turn,
-        fleet: FleetNow,
+        fleet: FleetSnapshot,
         *,
         may_wait: bool,
         is_next: bool,
@@ -63,7 +63,7 @@ class Grants:
             may_overtake=lambda uid: is_next and self.may_overtake(turn, fleet, uid),
         )
 
-    def may_overtake(self, turn: Turn, fleet: FleetNow, uid: str) -> bool:
+    def may_overtake(self, turn: Turn, fleet: FleetSnapshot, uid: str) -> bool:
         """Whether the request, if it is next, passes what this router has sent to a worker."""
         line = turn.line
         assert line is not None
@@ -75,7 +75,7 @@ class Grants:
             is_within_window=lambda tokens: fleet.is_within_window(uid, tokens, self.rule),
         )
 
-    def need(self, turn: Turn, fleet: FleetNow, *, may_use_headroom: bool | None = None) -> Need:
+    def need(self, turn: Turn, fleet: FleetSnapshot, *, may_use_headroom: bool | None = None) -> Need:
         """What the request asks of a worker's room; headroom by the tenant's share unless it is given."""
         if may_use_headroom is None:
             may_use_headroom = self._is_within_share(turn, fleet)
@@ -87,7 +87,7 @@ class Grants:
         expected = turn.line.expected_output_tokens(turn.output_limit_tokens, turn.sequences)
         return cost_of(uncached_tokens, expected)
 
-    def give(self, turn: Turn, choice: Choice) -> None:
+    def give(self, turn: Turn, choice: PickedWorker) -> None:
         """Charge the chosen worker; `turn.grant` is the proof. A retry is not charged to the tenant again."""
         line, name = turn.line, turn.tenant.name
         assert line is not None
@@ -116,7 +116,7 @@ class Grants:
             turn.line.shares.give_back(turn.tenant.name, turn.seats)
             turn.seats = 0
 
-    def _is_within_share(self, turn: Turn, fleet: FleetNow) -> bool:
+    def _is_within_share(self, turn: Turn, fleet: FleetSnapshot) -> bool:
         assert turn.line is not None
         tenant = turn.tenant
         return turn.line.shares.is_within(tenant.name, tenant.weight, turn.sequences, fleet.seats)

@@ -17,10 +17,10 @@ from warmfleet_router.admission.queued_request import Turn
 from warmfleet_router.admission.wait_queue import Hold
 from warmfleet_router.error_responses import no_worker_error
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.routing.capacity import Full, Need
-from warmfleet_router.routing.fleet_snapshot import FleetNow
+from warmfleet_router.routing.capacity import Need, Shortage
+from warmfleet_router.routing.fleet_snapshot import FleetSnapshot
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
-from warmfleet_router.routing.picker import Choice
+from warmfleet_router.routing.picker import PickedWorker
 
 PUMP_SECONDS: Final = 0.002
 """The queue is looked at once per so long at most, whatever happens in between."""
@@ -112,7 +112,7 @@ class Pump:
         scan = _Scan()
         for turn in waiting:
             is_next = scan.passed_over == 0
-            if scan.is_over or not (is_next or fleet.has_room(Need(1), self._grants.rule)):
+            if scan.is_over or not (is_next or fleet.has_capacity(Need(1), self._grants.rule)):
                 return
             choice = self._consider(turn, line, fleet, scan, is_next=is_next)
             if choice is not None:
@@ -124,8 +124,8 @@ class Pump:
             self.wake()
 
     def _consider(
-        self, turn: Turn, line: ModelLine[Turn], fleet: FleetNow, scan: _Scan, *, is_next: bool
-    ) -> Choice | None:
+        self, turn: Turn, line: ModelLine[Turn], fleet: FleetSnapshot, scan: _Scan, *, is_next: bool
+    ) -> PickedWorker | None:
         """A worker for `turn`; None if it is passed over this time. `is_next`: nobody before it was."""
         if turn.tried.issuperset(fleet.ready):
             self._hold.refuse(turn, line, no_worker_error(line.model))
@@ -134,7 +134,7 @@ class Pump:
             return None
         rule = self._grants.rule
         aged = self._now() - turn.held_since >= self._settings.patience_seconds
-        lacks = fleet.lacks(self._grants.need(turn, fleet), rule, turn.tried)
+        lacks = fleet.shortages(self._grants.need(turn, fleet), rule, turn.tried)
         if None in lacks or (
             is_next and any(self._grants.may_overtake(turn, fleet, uid) for uid in fleet.ready)
         ):
@@ -146,10 +146,10 @@ class Pump:
                 scan.pass_over(placement)
             return placement.choice
         scan.passed_over += 1
-        if aged or (turn.sequences == 1 and Full.BLOCKS not in lacks):
+        if aged or (turn.sequences == 1 and Shortage.BLOCKS not in lacks):
             scan.done.add(turn.tenant.name)
         widest = self._grants.need(turn, fleet, may_use_headroom=True)
-        if aged and not fleet.has_room(widest, rule, turn.tried):
+        if aged and not fleet.has_capacity(widest, rule, turn.tried):
             # It fits nowhere and was passed over for long enough: what becomes free is kept for it.
             scan.passed_over = MAX_PASSED_OVER
         return None

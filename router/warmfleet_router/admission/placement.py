@@ -9,17 +9,17 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from warmfleet_router.routing.capacity import Full, Need, RoomRule, lacking, prefill_seconds
+from warmfleet_router.routing.capacity import CapacityLimits, Need, Shortage, prefill_seconds, shortage_in
 from warmfleet_router.routing.cost import WorkerLoad
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
-from warmfleet_router.routing.picker import Choice, Ranked
+from warmfleet_router.routing.picker import PickedWorker, RankedWorkers
 from warmfleet_router.routing.policies import EQUAL_MS, EQUAL_RATIO, Candidate
 
 
 class Placement(msgspec.Struct, frozen=True):
     """Where a request goes, or why it waits."""
 
-    choice: Choice | None
+    choice: PickedWorker | None
     because: str = ""
     """Why it waits; empty if it goes."""
     plan_uid: str = ""
@@ -29,9 +29,9 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 def place(
-    ranked: Ranked,
+    ranked: RankedWorkers,
     loads: Mapping[str, WorkerLoad],
-    rule: RoomRule,
+    rule: CapacityLimits,
     *,
     may_use_headroom: bool,
     may_wait_for_cheapest: bool,
@@ -43,34 +43,34 @@ def place(
     """
     cheapest = ranked.ranking.candidates[0]
     with_room: Candidate | None = None
-    first_lack: Full | None = None
+    first_lack: Shortage | None = None
     for candidate in ranked.ranking.candidates:
         need = Need(ranked.sequences, ranked.needed_blocks(candidate), may_use_headroom)
-        lack = lacking(loads[candidate.uid], candidate.rates, need, rule)
-        if lack is None or (lack is Full.PREFILL and _follows(candidate, rule)):
+        lack = shortage_in(loads[candidate.uid], candidate.rates, need, rule)
+        if lack is None or (lack is Shortage.PREFILL and _follows(candidate, rule)):
             with_room = candidate
             break
-        if lack is Full.PREFILL and may_overtake(candidate.uid):
+        if lack is Shortage.PREFILL and may_overtake(candidate.uid):
             reason = f"{candidate.endpoint}, before further prompts of tenants that got more"
-            return Placement(ranked.choice(candidate, reason, overtakes=True))
+            return Placement(ranked.pick(candidate, reason, overtakes=True))
         first_lack = first_lack or lack
     if with_room is cheapest:
-        return Placement(ranked.choice(cheapest))
+        return Placement(ranked.pick(cheapest))
     if with_room is None:
         return _wait(
             ranked, cheapest, f"no worker has room; the cheapest, {cheapest.endpoint}, lacks {first_lack}"
         )
     if may_wait_for_cheapest and _is_worth_waiting_for(cheapest, with_room):
         return _wait(ranked, cheapest, f"{cheapest.endpoint} lacks {first_lack} but holds more of the prompt")
-    return Placement(ranked.choice(with_room, f"first with room; {cheapest.endpoint} lacks {first_lack}"))
+    return Placement(ranked.pick(with_room, f"first with room; {cheapest.endpoint} lacks {first_lack}"))
 
 
-def _wait(ranked: Ranked, candidate: Candidate, because: str) -> Placement:
+def _wait(ranked: RankedWorkers, candidate: Candidate, because: str) -> Placement:
     plan = UnreportedLoad(candidate.uncached_tokens, ranked.sequences, ranked.needed_blocks(candidate))
     return Placement(None, because, candidate.uid, plan)
 
 
-def _follows(candidate: Candidate, rule: RoomRule) -> bool:
+def _follows(candidate: Candidate, rule: CapacityLimits) -> bool:
     """Whether the prompt's prefix is what the worker's queue is computing, and little else is to be done.
 
     Its wait is for that very prefill; anywhere else it would be computed a second time.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from warmfleet_router.routing.capacity import RoomRule
+from warmfleet_router.routing.capacity import CapacityLimits
 
 MIB: Final = 1024 * 1024
 
@@ -76,7 +76,7 @@ class AdmissionSettings:
     """How long requests stay held while no worker is ready."""
     ping_seconds: float = 10.0
     """A stream that has sent nothing for this long gets its headers and a comment line."""
-    room: RoomRule = RoomRule()  # noqa: RUF009 - frozen
+    room: CapacityLimits = CapacityLimits()  # noqa: RUF009 - frozen
 
 
 class BoundedHold:

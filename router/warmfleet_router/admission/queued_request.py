@@ -14,7 +14,7 @@ from warmfleet_router.admission.fair_queue import Waiting
 from warmfleet_router.admission.model_queue import ModelLine
 from warmfleet_router.admission.queue_bounds import NOTHING, Amount
 from warmfleet_router.routing.leases import Lease
-from warmfleet_router.routing.picker import Choice
+from warmfleet_router.routing.picker import PickedWorker
 from warmfleet_router.routing.prompt_hashes import RequestPrompts
 from warmfleet_router.tenants import Tenant
 
@@ -22,7 +22,7 @@ from warmfleet_router.tenants import Tenant
 class Grant(msgspec.Struct, frozen=True):
     """A worker with room, charged already: the lease is open."""
 
-    choice: Choice
+    choice: PickedWorker
     lease: Lease
 
 

@@ -31,7 +31,7 @@ from warmfleet_router.routing.prompt_hashes import HEAD_BYTES, RequestPrompts
 from warmfleet_router.settings import RouterSettings
 from warmfleet_router.tenants import Tenant, cache_group, require_model, tenant_of
 from warmfleet_router.workers.encoders import Encoders
-from warmfleet_router.workers.fleet import EndpointView, Fleet
+from warmfleet_router.workers.fleet import Fleet, WorkerStatus
 from warmfleet_runtime.http.body import decode_body, read_body
 
 UNDECLARED_BODY_BYTES: Final = 64 * 1024
@@ -108,7 +108,7 @@ class Generation:
         decoded = await decode_body(body, self._decode)
         self._metrics.on_ignored_fields(len(decoded.ignored_fields))
         require_model(turn.tenant, decoded.model)
-        views = self._fleet.views(decoded.model)
+        views = self._fleet.workers(decoded.model)
         if not views:
             raise model_not_found(decoded.model, self._fleet, turn.tenant)
         self._admission.ask(
@@ -125,7 +125,7 @@ class Generation:
         return call, self._decision(request, turn, call, policy)
 
     async def _call(
-        self, request: Request, decoded: Decoded, body: bytes, views: list[EndpointView], started: float
+        self, request: Request, decoded: Decoded, body: bytes, views: list[WorkerStatus], started: float
     ) -> Call:
         is_chat = isinstance(decoded, ChatRequest)
         hellos = [view.hello for view in views if view.hello is not None]

@@ -20,9 +20,9 @@ from warmfleet_router.routing.decisions import DecisionRing
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.settings import RouterSettings, effective_settings
 from warmfleet_router.tenants import require_model, tenant_of
-from warmfleet_router.workers.breakers import Breakers, BreakerView
+from warmfleet_router.workers.breakers import Breakers, BreakerStatus
 from warmfleet_router.workers.encoders import Encoders
-from warmfleet_router.workers.fleet import EndpointView, Fleet
+from warmfleet_router.workers.fleet import Fleet, WorkerStatus
 
 DEFAULT_DECISIONS: Final = 100
 MAX_DECISIONS: Final = 4096
@@ -81,7 +81,7 @@ class Inspection:
 
     async def metrics(self, request: Request) -> Response:
         del request
-        views = self._fleet.views()
+        views = self._fleet.workers()
         content = self._metrics.render(
             views,
             index_blocks=self._fleet.index.blocks,
@@ -113,7 +113,7 @@ class Inspection:
     async def fleet(self, request: Request) -> Response:
         """Every endpoint with its load, and the sums over those that are ready."""
         del request
-        views = self._fleet.views()
+        views = self._fleet.workers()
         ready = [view for view in views if view.ready]
         fields = ("running_sequences", "waiting_sequences", "queued_uncached_tokens", "total_blocks")
         sums = {
@@ -173,7 +173,7 @@ class Inspection:
         state = self._discovery.state
         if not state.is_known:
             return f"the fleet is not known yet: {state.problem}"
-        views = self._fleet.views()
+        views = self._fleet.workers()
         ready = [view for view in views if view.ready]
         if not self._fleet.knows_its_models:
             if not ready:
@@ -186,7 +186,7 @@ class Inspection:
         self._warmed_up = True
         return ""
 
-    def _is_settled(self, view: EndpointView) -> bool:
+    def _is_settled(self, view: WorkerStatus) -> bool:
         """Whether waiting changes nothing: it is known, or said that it is not ready, or does not answer."""
         if view.ready:
             return self._is_known(view)
@@ -199,15 +199,15 @@ class Inspection:
             self._known_since = now
         return now - self._known_since >= LONGEST_WARM_UP_SECONDS
 
-    def _is_known(self, view: EndpointView) -> bool:
+    def _is_known(self, view: WorkerStatus) -> bool:
         tokenizer_known = view.hello is None or self._encoders.is_settled(view.hello.tokenizer_digest)
         # A worker that was turned load-only will not become precise by waiting.
         return tokenizer_known and (view.precise or view.counts.load_only > 0)
 
-    def _breaker(self, view: EndpointView) -> BreakerView:
-        return self._breakers.view(view.endpoint.uid, view.epoch)
+    def _breaker(self, view: WorkerStatus) -> BreakerStatus:
+        return self._breakers.status(view.endpoint.uid, view.epoch)
 
-    def _endpoint(self, view: EndpointView) -> dict[str, object]:
+    def _endpoint(self, view: WorkerStatus) -> dict[str, object]:
         uid, hello = view.endpoint.uid, view.hello
         unreported = self._leases.dispatches.unreported(uid, view.load.admitted_dispatches)
         return {
@@ -239,7 +239,7 @@ class Inspection:
 
     def _model(self, name: str) -> dict[str, object]:
         lengths = [
-            view.hello.max_model_length_tokens for view in self._fleet.views(name) if view.hello is not None
+            view.hello.max_model_length_tokens for view in self._fleet.workers(name) if view.hello is not None
         ]
         return {
             "id": name,

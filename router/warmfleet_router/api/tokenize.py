@@ -47,7 +47,7 @@ class TokenEndpoints:
         tenant = tenant_of(request)
         if decoded.model is not None:
             require_model(tenant, decoded.model)
-        views = self._fleet.views(decoded.model)
+        views = self._fleet.workers(decoded.model)
         if decoded.model is not None and not views:
             raise model_not_found(decoded.model, self._fleet, tenant)
         views = [view for view in views if any(tenant.may_call(name) for name in view.served_names)]

@@ -36,12 +36,12 @@ from warmfleet_router.proxy.sse_splitter import EventCutter, count_events
 from warmfleet_router.proxy.upstream_request import Call
 from warmfleet_router.routing.decisions import Attempt, Decision, difference_of
 from warmfleet_router.routing.leases import Lease, Leases
-from warmfleet_router.routing.picker import Choice
+from warmfleet_router.routing.picker import PickedWorker
 from warmfleet_router.routing.prediction import Predictor
-from warmfleet_router.routing.speed_limits import SpeedJudge
+from warmfleet_router.routing.slow_workers import SlowWorkerEjector
 from warmfleet_router.workers.breakers import Breakers, Cause, Trial
 from warmfleet_router.workers.fleet import Fleet
-from warmfleet_router.workers.liveness import Patience
+from warmfleet_router.workers.liveness import ResponseKind
 from warmfleet_router.workers.upstream import (
     Upstream,
     UpstreamBrokenError,
@@ -77,7 +77,7 @@ class _Exchange:
 
     call: Call
     decision: Decision
-    choice: Choice
+    choice: PickedWorker
     attempt: Attempt
     lease: Lease
     trial: Trial
@@ -96,7 +96,7 @@ class Exchanges:
         leases: Leases,
         upstream: Upstream,
         breakers: Breakers,
-        speed: SpeedJudge,
+        slow_workers: SlowWorkerEjector,
         metrics: RouterMetrics,
         router_id: str,
     ) -> None:
@@ -105,7 +105,7 @@ class Exchanges:
         self._leases = leases
         self._upstream = upstream
         self._breakers = breakers
-        self._speed = speed
+        self._slow_workers = slow_workers
         self._metrics = metrics
         self._router_id = router_id
 
@@ -118,7 +118,7 @@ class Exchanges:
             TryElsewhereError: the worker did not answer, and another one may.
         """
         choice = grant.choice
-        self._speed.dispatched(choice)
+        self._slow_workers.dispatched(choice)
         async with grant.lease as lease:
             with self._breakers.trial(choice.endpoint.uid, choice.epoch) as trial:
                 attempt = decision.attempts[-1]
@@ -142,7 +142,7 @@ class Exchanges:
                 headers=self._headers(exchange),
                 body=call.body,
                 wait_seconds=STREAM_HEAD_SECONDS if call.stream else None,
-                patience=Patience.STREAM if call.stream else Patience.PLAIN,
+                kind=ResponseKind.STREAM if call.stream else ResponseKind.WHOLE,
             ) as response:
                 lease.seated()
                 attempt.headers_after_ms = self._age_ms(call)
@@ -162,7 +162,7 @@ class Exchanges:
         if status == MISDIRECTED_STATUS:
             reason = "another worker answers at its address"
             self._breakers.eject(endpoint.uid, exchange.choice.epoch, Cause.IMPOSTOR, reason)
-        view = self._fleet.view(endpoint.uid)
+        view = self._fleet.worker(endpoint.uid)
         is_leaving = status == 503 and (view is None or not view.ready)
         return TryElsewhereError(
             f"the worker answered {status}",
@@ -186,7 +186,7 @@ class Exchanges:
                 turn.output_tokens = max(events - call.silent_events, 0)
                 if attempt.first_byte_after_ms is None and turn.output_tokens:
                     waited_ms = self._first_byte(exchange)
-                    self._speed.answered(exchange.choice, waited_ms / 1e3, exchange.trial)
+                    self._slow_workers.answered(exchange.choice, waited_ms / 1e3, exchange.trial)
                 await answer.write(ready, more=True)
             if not started:
                 raise TryElsewhereError("the worker ended its stream without a byte")
@@ -262,7 +262,7 @@ class Exchanges:
         actual = attempt.actual_cached_tokens
         if actual is None:
             return
-        view = self._fleet.view(attempt.uid)
+        view = self._fleet.worker(attempt.uid)
         coming = view is not None and self._predictor.is_coming(view, call.prompts, actual)
         attempt.difference = difference_of(attempt, actual, is_coming=coming)
         self._metrics.on_answer(call.model, attempt)

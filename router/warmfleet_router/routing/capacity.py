@@ -28,7 +28,7 @@ PREFILL_WINDOW_SECONDS: Final = 0.1
 HEADROOM_RATIO: Final = 1 / 8
 
 
-class Full(StrEnum):
+class Shortage(StrEnum):
     """What a worker has no room in."""
 
     SEATS = "seats"
@@ -37,7 +37,7 @@ class Full(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class RoomRule:
+class CapacityLimits:
     """How full a worker may be."""
 
     window_seconds: float = PREFILL_WINDOW_SECONDS
@@ -54,7 +54,7 @@ class Need(msgspec.Struct, frozen=True, gc=False):
     may_use_headroom: bool = True
 
 
-def lacking(load: WorkerLoad, rates: StepRates, need: Need, rule: RoomRule) -> Full | None:
+def shortage_in(load: WorkerLoad, rates: StepRates, need: Need, rule: CapacityLimits) -> Shortage | None:
     """What a worker under `load` lacks for `need`; None if it has room.
 
     A worker without any sequence has room for everything: nothing will be freed by waiting.
@@ -65,13 +65,13 @@ def lacking(load: WorkerLoad, rates: StepRates, need: Need, rule: RoomRule) -> F
         seats = load.max_running_sequences - _kept(load.max_running_sequences, need, rule)
         # What exceeds all seats gets an empty worker, above; the rest of it waits there.
         if load.sequences + need.sequences > seats:
-            return Full.SEATS
+            return Shortage.SEATS
     if load.total_blocks:
         blocks = load.total_blocks - _kept(load.total_blocks, need, rule)
         if load.pinned_blocks + need.blocks > blocks:
-            return Full.BLOCKS
+            return Shortage.BLOCKS
     queued_seconds = prefill_seconds(load.queued_uncached_tokens, rates)
-    return Full.PREFILL if queued_seconds >= rule.window_seconds else None
+    return Shortage.PREFILL if queued_seconds >= rule.window_seconds else None
 
 
 def prefill_seconds(tokens: int, rates: StepRates) -> float:
@@ -79,6 +79,6 @@ def prefill_seconds(tokens: int, rates: StepRates) -> float:
     return tokens * max(rates.per_prefill_token_seconds, MIN_PREFILL_TOKEN_SECONDS)
 
 
-def _kept(total: int, need: Need, rule: RoomRule) -> int:
+def _kept(total: int, need: Need, rule: CapacityLimits) -> int:
     # A worker with a single seat has none to keep.
     return 0 if need.may_use_headroom or total < 2 else math.ceil(total * rule.headroom_ratio)

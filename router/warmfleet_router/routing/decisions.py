@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from warmfleet_router.routing.picker import Choice
+from warmfleet_router.routing.picker import PickedWorker
 from warmfleet_router.routing.policies import Candidate
 
 DEFAULT_CAPACITY: Final = 4096
@@ -179,7 +179,7 @@ class DecisionRing:
             yield kept
 
 
-def attempt_of(choice: Choice) -> Attempt:
+def attempt_of(choice: PickedWorker) -> Attempt:
     """The record of a choice, before its dispatch."""
     ranking, first = choice.ranking, choice.prediction.first
     return Attempt(

@@ -3,22 +3,22 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from warmfleet_router.routing.capacity import Full, Need, RoomRule, lacking, prefill_seconds
+from warmfleet_router.routing.capacity import CapacityLimits, Need, Shortage, prefill_seconds, shortage_in
 from warmfleet_router.routing.cost import StepRates, WorkerLoad, measured_rates, median_rates, worker_load
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
 from warmfleet_router.workers.breakers import Breakers
-from warmfleet_router.workers.fleet import EndpointView
+from warmfleet_router.workers.fleet import WorkerStatus
 
 PRIOR_BLOCK_TOKENS: Final = 16
 
 
-class FleetNow:
+class FleetSnapshot:
     """Workers that can be given requests now; a load is brought up to date after each dispatch."""
 
     def __init__(
         self,
-        views: Sequence[EndpointView],
+        views: Sequence[WorkerStatus],
         leases: Leases,
         breakers: Breakers,
         tried: Collection[str] = (),
@@ -30,7 +30,7 @@ class FleetNow:
         """By its name, how one of them is chosen."""
         self._leases = leases
         ready = {view.endpoint.uid: view for view in views if view.ready}
-        screening = breakers.screen({uid: view.epoch for uid, view in ready.items()})
+        screening = breakers.ejections({uid: view.epoch for uid, view in ready.items()})
         self.left_out = {**screening.ejected, **dict.fromkeys(tried, "tried before")}
         """Why ready workers cannot be given requests, by uid."""
         self.ready = {uid: view for uid, view in ready.items() if uid not in self.left_out}
@@ -62,22 +62,26 @@ class FleetNow:
         """A request was sent to `uid`."""
         self.loads[uid] = self.load_with(uid, None)
 
-    def lacks(self, need: Need, rule: RoomRule, tried: Collection[str] = ()) -> set[Full | None]:
+    def shortages(
+        self, need: Need, rule: CapacityLimits, tried: Collection[str] = ()
+    ) -> set[Shortage | None]:
         """What the workers lack for `need`, but for those `tried`; None is among it if one has room."""
         return {
-            lacking(load, self.rates[uid], need, rule) for uid, load in self.loads.items() if uid not in tried
+            shortage_in(load, self.rates[uid], need, rule)
+            for uid, load in self.loads.items()
+            if uid not in tried
         }
 
-    def is_within_window(self, uid: str, tokens: int, rule: RoomRule) -> bool:
+    def is_within_window(self, uid: str, tokens: int, rule: CapacityLimits) -> bool:
         """Whether `tokens` of prefill on a worker leave its window open."""
         return prefill_seconds(tokens, self.rates[uid]) < rule.window_seconds
 
-    def has_room(self, need: Need, rule: RoomRule, tried: Collection[str] = ()) -> bool:
+    def has_capacity(self, need: Need, rule: CapacityLimits, tried: Collection[str] = ()) -> bool:
         """Whether `need` fits anywhere."""
-        return None in self.lacks(need, rule, tried)
+        return None in self.shortages(need, rule, tried)
 
 
-def _rates(ready: Collection[EndpointView], views: Sequence[EndpointView]) -> Mapping[str, StepRates]:
+def _rates(ready: Collection[WorkerStatus], views: Sequence[WorkerStatus]) -> Mapping[str, StepRates]:
     own = {view.endpoint.uid: measured_rates(view.load.step_time) for view in ready}
     unmeasured = {view.identity for view in ready if own[view.endpoint.uid] is None}
     peers = {

@@ -15,7 +15,7 @@ import msgspec
 from warmfleet_contracts.cache.blocks import BlockHash
 from warmfleet_router.routing.cost import PRIOR_SEAT_SECONDS
 from warmfleet_router.routing.open_dispatches import OpenDispatches
-from warmfleet_router.routing.pending_blocks import PendingPrefixes
+from warmfleet_router.routing.pending_blocks import PendingBlocks
 
 SEAT_TIME_WEIGHT: Final = 0.1
 """Weight of the newest answer in the moving average of how long a seat is kept."""
@@ -55,7 +55,7 @@ class Leases:
     def __init__(self, router_id: str, now: Callable[[], float] = time.monotonic) -> None:
         self.now = now
         self.dispatches = OpenDispatches(router_id)
-        self.pending = PendingPrefixes(now)
+        self.pending = PendingBlocks(now)
         self.seat_times = SeatTimes()
         self.on_room: Callable[[], None] = _nobody_waits
         """Called when a dispatch's prefill is done, and when it ends: somebody may have room now."""

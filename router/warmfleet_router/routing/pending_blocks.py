@@ -44,7 +44,7 @@ class _Entry:
     ends_at: float | None = None
 
 
-class PendingPrefixes:
+class PendingBlocks:
     """Per worker, the blocks that live dispatches are computing. Bounded; not shared between threads."""
 
     def __init__(

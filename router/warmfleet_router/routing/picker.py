@@ -12,18 +12,18 @@ import msgspec
 
 from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.routing.cost import Work, request_cost
-from warmfleet_router.routing.fleet_snapshot import FleetNow
+from warmfleet_router.routing.fleet_snapshot import FleetSnapshot
 from warmfleet_router.routing.leases import Charge, Leases
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
 from warmfleet_router.routing.policies import POLICIES, Candidate, Ranking, RoutedRequest, agreed_policy
 from warmfleet_router.routing.prediction import Prediction, Predictor
 from warmfleet_router.routing.prompt_hashes import RequestPrompts
 from warmfleet_router.workers.breakers import Breakers
-from warmfleet_router.workers.fleet import EndpointView
+from warmfleet_router.workers.fleet import WorkerStatus
 from warmfleet_router.workers.prefix_index import PrefixIndex
 
 
-class Choice(msgspec.Struct, frozen=True):
+class PickedWorker(msgspec.Struct, frozen=True):
     """The worker that was chosen, and everything that led to it."""
 
     endpoint: Endpoint
@@ -41,7 +41,7 @@ class Choice(msgspec.Struct, frozen=True):
     """It goes although the worker's window is full, before what stands there."""
 
 
-class Ranked(msgspec.Struct, frozen=True):
+class RankedWorkers(msgspec.Struct, frozen=True):
     """The workers that can be given a request, best first; `choice` makes one of them the chosen one."""
 
     ranking: Ranking
@@ -50,17 +50,17 @@ class Ranked(msgspec.Struct, frozen=True):
     sequences: int
     left_out: Mapping[str, str]
     """Why ready workers were not considered, by uid: ejected, or tried before."""
-    views: Mapping[str, EndpointView]
+    views: Mapping[str, WorkerStatus]
     predictions: Mapping[str, Prediction]
 
     def needed_blocks(self, candidate: Candidate) -> int:
         """KV blocks that the prompts would pin there."""
         return self.predictions[candidate.uid].needed_blocks
 
-    def choice(self, candidate: Candidate, reason: str = "", *, overtakes: bool = False) -> Choice:
+    def pick(self, candidate: Candidate, reason: str = "", *, overtakes: bool = False) -> PickedWorker:
         """`candidate` chosen; `reason` says why, where it is not the ranking's first."""
         view, prediction = self.views[candidate.uid], self.predictions[candidate.uid]
-        return Choice(
+        return PickedWorker(
             endpoint=view.endpoint,
             epoch=view.epoch,
             left_out=self.left_out,
@@ -95,26 +95,26 @@ class Picker:
         self._policy = policy
         self._turn = 0
 
-    def look(self, views: Sequence[EndpointView], tried: Collection[str] = ()) -> FleetNow:
+    def snapshot(self, views: Sequence[WorkerStatus], tried: Collection[str] = ()) -> FleetSnapshot:
         """The fleet as it is now, for as many `rank` as follow at once."""
         policy = agreed_policy((view.endpoint.policy for view in views), self._policy)
-        return FleetNow(views, self._leases, self._breakers, tried, policy=policy)
+        return FleetSnapshot(views, self._leases, self._breakers, tried, policy=policy)
 
     def pick(
-        self, views: Sequence[EndpointView], prompts: RequestPrompts, *, excluded: Collection[str] = ()
-    ) -> Choice | None:
+        self, views: Sequence[WorkerStatus], prompts: RequestPrompts, *, excluded: Collection[str] = ()
+    ) -> PickedWorker | None:
         """The best ready worker that is neither `excluded` nor ejected; None if there is none."""
-        ranked = self.rank(self.look(views, excluded), prompts)
-        return ranked.choice(ranked.ranking.candidates[0]) if ranked is not None else None
+        ranked = self.rank(self.snapshot(views, excluded), prompts)
+        return ranked.pick(ranked.ranking.candidates[0]) if ranked is not None else None
 
     def rank(
         self,
-        fleet: FleetNow,
+        fleet: FleetSnapshot,
         prompts: RequestPrompts,
         *,
         tried: Collection[str] = (),
         planned: Mapping[str, UnreportedLoad] = NOTHING_PLANNED,
-    ) -> Ranked | None:
+    ) -> RankedWorkers | None:
         """Every worker of `fleet` that was not `tried`, best first; None if there is none.
 
         `planned` is what will be sent to a worker before this request, by uid.
@@ -133,7 +133,7 @@ class Picker:
             tie_key=_tie_key(views.values(), prompts, predictions.values()),
             turn=self._turn - 1,
         )
-        return Ranked(
+        return RankedWorkers(
             ranking=POLICIES[fleet.policy](candidates, request),
             policy=fleet.policy,
             sequences=prompts.sequences,
@@ -144,8 +144,8 @@ class Picker:
 
     def _candidate(
         self,
-        fleet: FleetNow,
-        view: EndpointView,
+        fleet: FleetSnapshot,
+        view: WorkerStatus,
         prediction: Prediction,
         sequences: int,
         planned: UnreportedLoad | None,
@@ -169,7 +169,7 @@ class Picker:
 
 
 def _tie_key(
-    views: Iterable[EndpointView], prompts: RequestPrompts, predictions: Iterable[Prediction]
+    views: Iterable[WorkerStatus], prompts: RequestPrompts, predictions: Iterable[Prediction]
 ) -> bytes:
     """The first block of the first prompt that no candidate holds; the whole prompt if all are held.
 

@@ -5,9 +5,9 @@ from collections.abc import Collection
 import msgspec
 
 from warmfleet_contracts.cache.blocks import BlockHash
-from warmfleet_router.routing.pending_blocks import PendingPrefixes
+from warmfleet_router.routing.pending_blocks import PendingBlocks
 from warmfleet_router.routing.prompt_hashes import HashedPrompt, RequestPrompts
-from warmfleet_router.workers.fleet import EndpointView
+from warmfleet_router.workers.fleet import WorkerStatus
 from warmfleet_router.workers.prefix_index import PrefixIndex
 
 
@@ -58,11 +58,11 @@ class Prediction(msgspec.Struct, frozen=True):
 class Predictor:
     """Asks index and pending blocks; changes neither."""
 
-    def __init__(self, index: PrefixIndex, pending: PendingPrefixes) -> None:
+    def __init__(self, index: PrefixIndex, pending: PendingBlocks) -> None:
         self._index = index
         self._pending = pending
 
-    def predict(self, view: EndpointView, prompts: RequestPrompts) -> Prediction:
+    def predict(self, view: WorkerStatus, prompts: RequestPrompts) -> Prediction:
         """What the worker of `view` would find."""
         hashed = prompts.hashed(view.hello) if view.hello is not None else None
         if hashed is None:
@@ -90,7 +90,7 @@ class Predictor:
             precise=precise,
         )
 
-    def is_coming(self, view: EndpointView, prompts: RequestPrompts, cached_tokens: int) -> bool:
+    def is_coming(self, view: WorkerStatus, prompts: RequestPrompts, cached_tokens: int) -> bool:
         """Whether the worker holds by now, or is computing, the first prompt's block at `cached_tokens`.
 
         To be asked by a dispatch about the block that it missed: its own claim to it does not count.
@@ -105,7 +105,7 @@ class Predictor:
         self, uid: str, prompt: HashedPrompt, earlier_prompts: Collection[BlockHash]
     ) -> PromptPrediction:
         hashes, block_size = prompt.hashes, prompt.block_size_tokens
-        resident_blocks = self._index.run(uid, hashes) or 0
+        resident_blocks = self._index.matched_blocks(uid, hashes) or 0
         run = self._pending.run(uid, hashes, resident_blocks, self._index)
         blocks, pending_blocks = run.blocks, run.pending_blocks
         # Prompts of one request share prefixes too: the first computes, the others wait for it.

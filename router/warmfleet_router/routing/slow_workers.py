@@ -1,53 +1,60 @@
-"""Which worker is much slower than its peers, from the times to first byte of its streams.
+"""Finds workers that are much slower than their peers, and ejects them.
 
-Each is compared with what the worker's own rates promised: a ratio. A worker is an outlier when the median of
-its latest ratios is several times the median of its peers' medians, over enough answers that took a while in
-absolute terms. What makes all workers slow, a long prompt or a loaded machine, cancels out.
+Two measurements count. The time to first byte of an answer is divided by what the worker's own rates
+predicted for it; a worker is slow when the median of its latest ratios is several times the median of its
+peers' medians, over enough answers that took a while in absolute terms. What slows all workers alike, a
+long prompt or a loaded machine, cancels out. The step time that a worker reports is compared with its
+peers' reports; policies that sort by cost need only the first measurement.
 """
 
 import statistics
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from warmfleet_router.routing.cost import RatesSource
-from warmfleet_router.routing.policies import Candidate
+from warmfleet_router.routing.picker import PickedWorker
+from warmfleet_router.routing.policies import PRICED, Candidate
+from warmfleet_router.workers.breakers import Breakers, Cause, Trial
 
 REFERENCE_PREFILL_TOKENS: Final = 64
 REFERENCE_SEQUENCES: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutlierSettings:
+class SlowWorkerSettings:
     """How slow is too slow."""
 
     ratio: float = 5.0
     """Times the peers' median."""
     observations: int = 8
-    """Answers in a row behind a verdict, of the worker and of each peer it is compared with."""
+    """Latest answers that are compared, of the worker and of each peer; fewer prove nothing."""
     least_seconds: float = 0.25
-    """A quicker answer never counts as slow, whatever was expected."""
+    """A quicker answer never counts as slow, whatever was predicted."""
     kept_seconds: float = 120.0
-    """Older answers say nothing any more."""
+    """Older answers do not count."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Observation:
+class _Answer:
     at: float
     ratio: float
     seconds: float
 
 
-class Outliers:
-    """The latest answers of each worker."""
+class SlowWorkerDetector:
+    """The latest measurements of each worker. `record_*` returns why the worker is slow, "" if it is not.
 
-    def __init__(self, settings: OutlierSettings | None = None) -> None:
-        self._settings = settings if settings is not None else OutlierSettings()
-        self._observations: dict[str, deque[_Observation]] = {}
+    Measures only; `SlowWorkerEjector` acts on it.
+    """
+
+    def __init__(self, settings: SlowWorkerSettings | None = None) -> None:
+        self._settings = settings if settings is not None else SlowWorkerSettings()
+        self._answers: dict[str, deque[_Answer]] = {}
         self._slow_reports: dict[str, int] = {}
 
-    def observe(
+    def record_answer(
         self,
         uid: str,
         *,
@@ -57,56 +64,95 @@ class Outliers:
         now: float,
         alone: bool = False,
     ) -> str:
-        """An answer's first byte came after `seconds`; why `uid` is an outlier among `peers`, "" if not.
+        """Record that an answer's first byte came after `seconds`, and compare `uid` with `peers`.
 
-        `alone`: judge by this answer, as a probe of a worker that is to show how it is.
+        `alone`: judge by this answer only, because it is the probe of a half-open worker.
         """
-        kept = self._observations.setdefault(uid, deque(maxlen=self._settings.observations))
-        kept.append(_Observation(now, seconds / max(expected_seconds, 1e-3), seconds))
-        typical_seconds = seconds if alone else statistics.median(one.seconds for one in kept)
+        kept = self._answers.setdefault(uid, deque(maxlen=self._settings.observations))
+        kept.append(_Answer(now, seconds / max(expected_seconds, 1e-3), seconds))
+        typical_seconds = seconds if alone else statistics.median(answer.seconds for answer in kept)
         if typical_seconds < self._settings.least_seconds:
             return ""
-        own = kept[-1].ratio if alone else self._median(uid, now)
-        others = [median for peer in peers if peer != uid and (median := self._median(peer, now)) is not None]
+        own = kept[-1].ratio if alone else self._median_ratio(uid, now)
+        others = [
+            median for peer in peers if peer != uid and (median := self._median_ratio(peer, now)) is not None
+        ]
         if own is None or not others:
             return ""
         times = own / max(statistics.median(others), 1e-9)
         return f"{times:.0f} times slower than its peers" if times >= self._settings.ratio else ""
 
-    def report(self, chosen: Candidate, candidates: Sequence[Candidate]) -> str:
-        """Why `chosen` is an outlier by its own account of its steps, "" if it is not; once per dispatch.
-
-        For policies that send a slow worker as much as any other.
-        """
-        own = _reference_step_seconds(chosen)
+    def record_report(self, picked: Candidate, candidates: Sequence[Candidate]) -> str:
+        """Compare the step time that `picked` reports with its peers'; call it once per dispatch."""
+        own = _reference_step_seconds(picked)
         peers = [
             seconds
             for candidate in candidates
-            if candidate.uid != chosen.uid and (seconds := _reference_step_seconds(candidate)) is not None
+            if candidate.uid != picked.uid and (seconds := _reference_step_seconds(candidate)) is not None
         ]
         times = own / statistics.median(peers) if own is not None and peers else 0.0
         if times < self._settings.ratio:
-            self._slow_reports.pop(chosen.uid, None)
+            self._slow_reports.pop(picked.uid, None)
             return ""
-        reports = self._slow_reports.get(chosen.uid, 0) + 1
-        self._slow_reports[chosen.uid] = reports
+        reports = self._slow_reports.get(picked.uid, 0) + 1
+        self._slow_reports[picked.uid] = reports
         if reports < self._settings.observations:
             return ""
         return f"steps {times:.0f} times slower than its peers'"
 
     def forget(self, uid: str) -> None:
-        """The worker is gone, or starts over."""
-        self._observations.pop(uid, None)
+        """Drop what was measured of a worker: it is gone, or was ejected."""
+        self._answers.pop(uid, None)
         self._slow_reports.pop(uid, None)
 
-    def _median(self, uid: str, now: float) -> float | None:
-        kept = self._observations.get(uid, ())
-        fresh = [one.ratio for one in kept if now - one.at <= self._settings.kept_seconds]
+    def _median_ratio(self, uid: str, now: float) -> float | None:
+        kept = self._answers.get(uid, ())
+        fresh = [answer.ratio for answer in kept if now - answer.at <= self._settings.kept_seconds]
         return statistics.median(fresh) if len(fresh) >= self._settings.observations else None
 
 
+class SlowWorkerEjector:
+    """Ejects the workers that a `SlowWorkerDetector` finds. The request that showed it still goes there.
+
+    Call `dispatched` when a request is about to be sent, and `answered` at the first byte of its answer.
+    """
+
+    def __init__(self, detector: SlowWorkerDetector, breakers: Breakers, now: Callable[[], float]) -> None:
+        self._detector = detector
+        self._breakers = breakers
+        self._now = now
+
+    def dispatched(self, picked: PickedWorker) -> None:
+        """Compare the worker's reported step time with its peers'.
+
+        A policy that sorts by cost sends a slow worker less by itself, and needs no ejection for that.
+        """
+        if picked.policy not in PRICED:
+            self._eject(picked, self._detector.record_report(picked.candidate, picked.ranking.candidates))
+
+    def answered(self, picked: PickedWorker, seconds: float, trial: Trial) -> None:
+        """Compare the `seconds` to the first byte with the predicted ones, and with the peers' ratios."""
+        reason = self._detector.record_answer(
+            picked.endpoint.uid,
+            seconds=seconds,
+            expected_seconds=picked.candidate.cost.ttft_ms / 1e3,
+            peers=[candidate.uid for candidate in picked.ranking.candidates],
+            now=self._now(),
+            alone=trial.is_probe,
+        )
+        if not self._eject(picked, reason):
+            trial.answered()
+
+    def _eject(self, picked: PickedWorker, reason: str) -> bool:
+        if not reason:
+            return False
+        self._breakers.eject(picked.endpoint.uid, picked.epoch, Cause.SLOW, reason)
+        self._detector.forget(picked.endpoint.uid)
+        return True
+
+
 def _reference_step_seconds(candidate: Candidate) -> float | None:
-    """What one and the same step takes on each worker; None without measurements of its own."""
+    """How long the same step takes on each worker; None without measurements of its own."""
     rates = candidate.rates
     if rates.source is not RatesSource.MEASURED:
         return None

@@ -43,7 +43,7 @@ class BreakerSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Screening:
+class Ejections:
     """Which of a model's workers are left out, and why."""
 
     ejected: Mapping[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Screening:
 
 
 @dataclass(frozen=True, slots=True)
-class BreakerView:
+class BreakerStatus:
     """One breaker, fit to be shown."""
 
     state: str = "closed"
@@ -84,7 +84,7 @@ class _Breaker:
     probing: bool = False
 
 
-NOBODY_EJECTED: Final = Screening()
+NONE_EJECTED: Final = Ejections()
 
 
 class Breakers:
@@ -109,7 +109,7 @@ class Breakers:
         self._on_panic = on_panic
         self._breakers: dict[str, _Breaker] = {}
 
-    def screen(self, epochs: Mapping[str, str]) -> Screening:
+    def ejections(self, epochs: Mapping[str, str]) -> Ejections:
         """Of a model's ready workers, epoch by uid: who gets no request now."""
         now = self._now()
         ejected = {
@@ -120,11 +120,11 @@ class Breakers:
             and (reason := _refusal(breaker, now))
         }
         if not ejected:
-            return NOBODY_EJECTED
+            return NONE_EJECTED
         if len(ejected) > len(epochs) * LARGEST_EJECTED_RATIO:
             self._on_panic()
-            return Screening(panic=True)
-        return Screening(ejected)
+            return Ejections(panic=True)
+        return Ejections(ejected)
 
     @contextmanager
     def trial(self, uid: str, epoch: str) -> "Iterator[Trial]":
@@ -141,16 +141,16 @@ class Breakers:
         if breaker.opened_at is None or now >= breaker.until:
             self._open(uid, breaker, cause, reason, now)
 
-    def view(self, uid: str, epoch: str) -> BreakerView:
+    def status(self, uid: str, epoch: str) -> BreakerStatus:
         """How the worker stands."""
         breaker, now = self._breakers.get(uid), self._now()
         if breaker is None or breaker.epoch != epoch:
-            return BreakerView()
+            return BreakerStatus()
         if breaker.opened_at is None:
-            return BreakerView(ejections=breaker.ejections)
+            return BreakerStatus(ejections=breaker.ejections)
         left_seconds = breaker.until - now
         state = "open" if left_seconds > 0 else "half-open"
-        return BreakerView(state, breaker.reason, breaker.ejections, max(left_seconds, 0.0))
+        return BreakerStatus(state, breaker.reason, breaker.ejections, max(left_seconds, 0.0))
 
     def forget(self, uid: str) -> None:
         """The worker is gone."""

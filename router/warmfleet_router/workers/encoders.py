@@ -24,7 +24,7 @@ from warmfleet_contracts.errors import ContractError, PromptError, WarmfleetErro
 from warmfleet_contracts.openai import ChatRequest, CompletionRequest, RequestError
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_contracts.prompts.segment_memory import SaltedSegments, SegmentMemory
-from warmfleet_router.workers.fleet import EndpointView
+from warmfleet_router.workers.fleet import WorkerStatus
 from warmfleet_router.workers.upstream import Upstream, UpstreamError
 
 MAX_ENCODERS: Final = 8
@@ -51,7 +51,7 @@ class Encoders:
         self,
         folder: Path,
         upstream: Upstream,
-        views: Callable[[], Sequence[EndpointView]],
+        views: Callable[[], Sequence[WorkerStatus]],
     ) -> None:
         self._folder = folder
         self._upstream = upstream
@@ -126,7 +126,7 @@ class Encoders:
                     missing |= not self.is_settled(view.hello.tokenizer_digest)
             await asyncio.sleep(RETRY_SECONDS if missing else LOOK_SECONDS)
 
-    async def _fetch(self, view: EndpointView, digest: str) -> None:
+    async def _fetch(self, view: WorkerStatus, digest: str) -> None:
         if _DIGEST.fullmatch(digest) is None:
             self._refuse(digest, "the announced tokenizer digest is not one")
             return

@@ -212,7 +212,7 @@ class WorkerStream:
             return "the engine is not ready yet"
         return "draining" if self.load.draining else ""
 
-    def wordless_seconds(self, now: float) -> float:
+    def seconds_since_last_message(self, now: float) -> float:
         """Time since the worker's last message, infinite before the first; 0 if it hung up since."""
         if self._hung_up:
             return 0.0

@@ -20,12 +20,12 @@ from warmfleet_router.workers.event_stream import (
 )
 from warmfleet_router.workers.prefix_index import PrefixIndex
 
-__all__ = ["Discovery", "Endpoint", "EndpointView", "Fleet", "StaticDiscovery"]
+__all__ = ["Discovery", "Endpoint", "Fleet", "StaticDiscovery", "WorkerStatus"]
 
 _log = structlog.get_logger()
 
 
-class EndpointView(msgspec.Struct, frozen=True):
+class WorkerStatus(msgspec.Struct, frozen=True):
     """One endpoint at one moment; the picker decides on these and on the index, on nothing else."""
 
     endpoint: Endpoint
@@ -102,7 +102,7 @@ class Fleet:
         self._watcher = None
         await _cancelled(tasks)
 
-    def views(self, model: str | None = None) -> list[EndpointView]:
+    def workers(self, model: str | None = None) -> list[WorkerStatus]:
         """Every endpoint, in order of discovery; with `model`, those that serve it."""
         return [
             self._view(stream)
@@ -110,15 +110,15 @@ class Fleet:
             if model is None or serves(stream.endpoint, stream.hello, model)
         ]
 
-    def view(self, uid: str) -> EndpointView | None:
+    def worker(self, uid: str) -> WorkerStatus | None:
         """One endpoint; None if it is not (or no longer) discovered."""
         stream = self._streams.get(uid)
         return self._view(stream) if stream is not None else None
 
-    def wordless_seconds(self, uid: str) -> float:
+    def seconds_since_last_message(self, uid: str) -> float:
         """Time since a worker's last sign of life on its event stream; 0 for one that is not followed."""
         stream = self._streams.get(uid)
-        return stream.wordless_seconds(self._clock()) if stream is not None else 0.0
+        return stream.seconds_since_last_message(self._clock()) if stream is not None else 0.0
 
     def models(self) -> list[str]:
         """Every name of the fleet, sorted, also those that no worker serves now."""
@@ -182,12 +182,12 @@ class Fleet:
                 return
             await asyncio.sleep(self._timing.longest_backoff_seconds)
 
-    def _view(self, stream: WorkerStream) -> EndpointView:
+    def _view(self, stream: WorkerStream) -> WorkerStatus:
         now = self._clock()
         uid = stream.endpoint.uid
         stream.observe(now)
         reason = stream.unready_reason(now)
-        return EndpointView(
+        return WorkerStatus(
             endpoint=stream.endpoint,
             hello=stream.hello,
             ready=not reason,

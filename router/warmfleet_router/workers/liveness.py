@@ -24,7 +24,7 @@ _log = structlog.get_logger("warmfleet.router.silence")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SilenceSettings:
+class LivenessSettings:
     """How long a worker may say nothing."""
 
     hung_seconds: float = 3.0
@@ -33,31 +33,31 @@ class SilenceSettings:
     """On a stream's connection while the event stream goes on: three pings missed."""
 
 
-class Patience(Enum):
-    """What a request tells of its worker's silence."""
+class ResponseKind(Enum):
+    """What a response is like: it decides which pauses are normal."""
 
-    BRIEF = "brief"
-    """The body comes without long pauses."""
-    PLAIN = "plain"
-    """A plain answer comes at the end; until then the worker is busy, and its event stream says so."""
+    SHORT = "short"
+    """Small; its body comes without long pauses."""
+    WHOLE = "whole"
+    """A completion in one body, sent at its end; until then the event stream shows that it is busy."""
     STREAM = "stream"
-    """As `PLAIN`, and the body has no long pauses: there are pings."""
-    ENDLESS = "endless"
-    """An event stream: its reader keeps the deadlines."""
+    """A completion as an event stream: as `WHOLE`, and its body has no long pauses, because of the pings."""
+    EVENTS = "events"
+    """The KV event stream: its reader keeps the deadlines."""
 
 
-class Wait:
+class WatchedResponse:
     """Reads of one exchange with a worker. Cheap: a read costs two assignments."""
 
-    __slots__ = ("_patience", "answer_ticks", "give_up", "is_busy", "since", "uid", "watch")
+    __slots__ = ("_kind", "answer_ticks", "give_up", "is_busy", "since", "uid", "watch")
 
     def __init__(
-        self, watch: "SilenceWatch", uid: str, patience: Patience, give_up: Callable[[], None]
+        self, watch: "LivenessWatch", uid: str, kind: ResponseKind, give_up: Callable[[], None]
     ) -> None:
-        self._patience = patience
+        self._kind = kind
         self.watch = watch
         self.uid = uid
-        self.is_busy = patience in {Patience.PLAIN, Patience.STREAM}
+        self.is_busy = kind in {ResponseKind.WHOLE, ResponseKind.STREAM}
         """Whether the worker would send events, were it alive."""
         self.give_up = give_up
         """Ends the read; called at most once per read."""
@@ -69,11 +69,11 @@ class Wait:
     def headers_came(self) -> None:
         """From now on pauses count where the body should have none."""
         self.since = None
-        if self._patience in {Patience.BRIEF, Patience.STREAM}:
+        if self._kind in {ResponseKind.SHORT, ResponseKind.STREAM}:
             self.answer_ticks = self.watch.answer_ticks
 
 
-class SilenceWatch:
+class LivenessWatch:
     """All reads of one router.
 
     `worker_silence(uid)` gives the seconds since a worker's last word on its event stream; `on_hung(uid)`
@@ -82,7 +82,7 @@ class SilenceWatch:
 
     def __init__(
         self,
-        settings: SilenceSettings,
+        settings: LivenessSettings,
         *,
         worker_silence: Callable[[str], float],
         on_hung: Callable[[str], None],
@@ -93,14 +93,14 @@ class SilenceWatch:
         self._hung_ticks = _ticks(settings.hung_seconds)
         self._worker_silence = worker_silence
         self._on_hung = on_hung
-        self._waits: set[Wait] = set()
+        self._waits: set[WatchedResponse] = set()
         self._sweeper: asyncio.Task[None] | None = None
 
     @contextmanager
-    def wait(self, uid: str, patience: Patience, give_up: Callable[[], None]) -> Iterator[Wait]:
+    def wait(self, uid: str, kind: ResponseKind, give_up: Callable[[], None]) -> Iterator[WatchedResponse]:
         """One exchange; the wait for its headers begins now."""
-        wait = Wait(self, uid, patience, give_up)
-        if patience is not Patience.ENDLESS:
+        wait = WatchedResponse(self, uid, kind, give_up)
+        if kind is not ResponseKind.EVENTS:
             self._waits.add(wait)
         try:
             yield wait

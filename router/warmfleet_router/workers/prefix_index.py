@@ -87,13 +87,13 @@ class PrefixIndex:
         Every precise worker among `uids` has an entry, 0 included. A worker that is unknown or not
         precise has none: nothing is known about it.
         """
-        return {uid: run for uid in uids if (run := self.run(uid, hashes)) is not None}
+        return {uid: run for uid in uids if (run := self.matched_blocks(uid, hashes)) is not None}
 
-    def run(self, uid: str, hashes: Sequence[BlockHash]) -> int | None:
+    def matched_blocks(self, uid: str, hashes: Sequence[BlockHash]) -> int | None:
         """The same for one worker; None if nothing is known about it."""
         worker = self._workers.get(uid)
         believed = worker.believed if worker is not None else None
-        return believed.run(hashes) if believed is not None else None
+        return believed.matched_blocks(hashes) if believed is not None else None
 
     def holds(self, uid: str, block_hash: BlockHash) -> bool:
         """Whether a precise worker holds this very block; False where nothing is known."""

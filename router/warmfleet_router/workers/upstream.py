@@ -19,7 +19,7 @@ from warmfleet_contracts.cache.worker_api import KV_EVENTS_PATH, NONCE_HEADER, U
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.errors import StreamUnavailableError
-from warmfleet_router.workers.liveness import Patience, SilenceSettings, SilenceWatch, Wait
+from warmfleet_router.workers.liveness import LivenessSettings, LivenessWatch, ResponseKind, WatchedResponse
 
 Headers = Sequence[tuple[str, str]]
 
@@ -82,7 +82,7 @@ class UpstreamResponse:
     headers: Mapping[str, str]
     """Case-insensitive."""
     _response: aiohttp.ClientResponse
-    _wait: Wait
+    _wait: WatchedResponse
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives, cut anywhere.
@@ -129,7 +129,7 @@ class Upstream:
     """Connections to all workers. Open with `start`, close with `stop`, inside one event loop."""
 
     def __init__(
-        self, *, connect_seconds: float = CONNECT_SECONDS, silence: SilenceWatch | None = None
+        self, *, connect_seconds: float = CONNECT_SECONDS, silence: LivenessWatch | None = None
     ) -> None:
         """Without `silence` nobody ends a read from a silent worker."""
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds)
@@ -164,7 +164,7 @@ class Upstream:
         headers: Headers = (),
         body: bytes = b"",
         wait_seconds: float | None = None,
-        patience: Patience = Patience.BRIEF,
+        kind: ResponseKind = ResponseKind.SHORT,
     ) -> AsyncGenerator[UpstreamResponse, None]:
         """Send a request with the worker's token; leaving the block early closes the connection.
 
@@ -175,9 +175,9 @@ class Upstream:
             UpstreamUnreachableError: before the response headers.
         """
         deadline = asyncio.timeout(wait_seconds)
-        with self._silence.wait(endpoint.uid, patience, lambda: _expire(deadline)) as wait:
+        with self._silence.wait(endpoint.uid, kind, lambda: _expire(deadline)) as wait:
             # The hello proves more than this header can; whoever refuses that is to be heard.
-            addressed = [] if patience is Patience.ENDLESS else [(UID_HEADER, endpoint.uid)]
+            addressed = [] if kind is ResponseKind.EVENTS else [(UID_HEADER, endpoint.uid)]
             response = await self._open(
                 endpoint, method, path, headers=[*addressed, *headers], body=body, deadline=deadline
             )
@@ -203,7 +203,7 @@ class Upstream:
         headers = [(NONCE_HEADER, nonce.hex())]
         try:
             async with self.request(
-                endpoint, "GET", path, headers=headers, patience=Patience.ENDLESS
+                endpoint, "GET", path, headers=headers, kind=ResponseKind.EVENTS
             ) as response:
                 if response.status != 200:
                     raise StreamUnavailableError(f"the event stream was refused with {response.status}")
@@ -258,9 +258,9 @@ def _probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:
     return probed
 
 
-def unwatched() -> SilenceWatch:
+def unwatched() -> LivenessWatch:
     """A watch that has not been started."""
-    return SilenceWatch(SilenceSettings(), worker_silence=lambda _: 0.0, on_hung=lambda _: None)
+    return LivenessWatch(LivenessSettings(), worker_silence=lambda _: 0.0, on_hung=lambda _: None)
 
 
 def _expire(deadline: asyncio.Timeout) -> None:

@@ -519,7 +519,7 @@ async def test_a_draining_router_serves_what_it_holds_and_what_still_comes(tmp_p
 
 def told(router: RunningRouter, stub: StubWorker) -> tuple[int, int]:
     """Sequences that run at a worker and tokens that wait there, as the router has heard."""
-    view = router.router.fleet.view(stub.uid)
+    view = router.router.fleet.worker(stub.uid)
     return (view.load.running_sequences, view.load.queued_uncached_tokens) if view else (0, 0)
 
 

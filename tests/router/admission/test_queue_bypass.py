@@ -9,7 +9,7 @@ import pytest
 
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
 from warmfleet_router.admission.queue_bypass import Prefill, Prefills, may_overtake
-from warmfleet_router.routing.capacity import RoomRule
+from warmfleet_router.routing.capacity import CapacityLimits
 from warmfleet_router.routing.leases import Charge, Leases
 from warmfleet_testing.router.planted_keys import PlantedKeys, bearer
 from warmfleet_testing.router.router_fixture import running_router
@@ -92,7 +92,7 @@ async def test_under_a_flood_a_light_tenant_is_at_the_worker_at_once_and_before_
 ) -> None:
     keys = PlantedKeys()
     flooder, light = keys.add("flooder"), keys.add("light")
-    patient = AdmissionSettings(room=RoomRule(window_seconds=2))
+    patient = AdmissionSettings(room=CapacityLimits(window_seconds=2))
     stub = StubWorker(uid="w0", prefill_tokens_per_second=100)
     with running_stub(stub):
         async with running_router([stub], tmp_path, keys=keys.file, admission=patient) as router:

@@ -3,11 +3,11 @@
 import pytest
 
 from warmfleet_router.admission.fair_share import Shares
-from warmfleet_router.routing.capacity import Full, Need, RoomRule, lacking
+from warmfleet_router.routing.capacity import CapacityLimits, Need, Shortage, shortage_in
 from warmfleet_router.routing.cost import RatesSource, StepRates, WorkerLoad
 
 RATES = StepRates(0.01, 0.001, 0.0, 0.0, RatesSource.MEASURED)  # 1,000 prompt tokens per second
-RULE = RoomRule(window_seconds=0.1, headroom_ratio=1 / 8)
+RULE = CapacityLimits(window_seconds=0.1, headroom_ratio=1 / 8)
 
 
 def load(running: int = 1, waiting: int = 0, queued: int = 0, pinned: int = 0) -> WorkerLoad:
@@ -25,17 +25,17 @@ def load(running: int = 1, waiting: int = 0, queued: int = 0, pinned: int = 0) -
     ("state", "need", "expected"),
     [
         (load(running=15), Need(1), None),
-        (load(running=16), Need(1), Full.SEATS),
-        (load(running=12, waiting=4), Need(1), Full.SEATS),
-        (load(running=9), Need(8), Full.SEATS),
+        (load(running=16), Need(1), Shortage.SEATS),
+        (load(running=12, waiting=4), Need(1), Shortage.SEATS),
+        (load(running=9), Need(8), Shortage.SEATS),
         (load(pinned=90), Need(1, blocks=10), None),
-        (load(pinned=90), Need(1, blocks=11), Full.BLOCKS),
+        (load(pinned=90), Need(1, blocks=11), Shortage.BLOCKS),
         (load(queued=99), Need(1), None),
-        (load(queued=100), Need(1), Full.PREFILL),
+        (load(queued=100), Need(1), Shortage.PREFILL),
         (load(running=0), Need(99, blocks=1000), None),
         (load(running=13), Need(1, may_use_headroom=False), None),
-        (load(running=14), Need(1, may_use_headroom=False), Full.SEATS),
-        (load(pinned=86), Need(1, blocks=2, may_use_headroom=False), Full.BLOCKS),
+        (load(running=14), Need(1, may_use_headroom=False), Shortage.SEATS),
+        (load(pinned=86), Need(1, blocks=2, may_use_headroom=False), Shortage.BLOCKS),
         (WorkerLoad(running_sequences=10_000), Need(1, blocks=10_000), None),
     ],
     ids=[
@@ -55,15 +55,15 @@ def load(running: int = 1, waiting: int = 0, queued: int = 0, pinned: int = 0) -
     ],
 )
 def test_room_is_seats_blocks_and_a_short_prefill_queue(
-    state: WorkerLoad, need: Need, expected: Full | None
+    state: WorkerLoad, need: Need, expected: Shortage | None
 ) -> None:
-    assert lacking(state, RATES, need, RULE) is expected
+    assert shortage_in(state, RATES, need, RULE) is expected
 
 
 def test_a_worker_with_one_seat_keeps_none() -> None:
     single = WorkerLoad(max_running_sequences=1)
 
-    assert lacking(single, RATES, Need(1, may_use_headroom=False), RULE) is None
+    assert shortage_in(single, RATES, Need(1, may_use_headroom=False), RULE) is None
 
 
 class Clock:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from warmfleet_contracts.cache.blocks import BlockHash
 from warmfleet_router.routing.leases import Charge, Leases
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
-from warmfleet_router.routing.pending_blocks import SETTLE_SECONDS, PendingPrefixes, Run
+from warmfleet_router.routing.pending_blocks import SETTLE_SECONDS, PendingBlocks, Run
 
 HASHES = tuple(BlockHash(bytes([number]) * 16) for number in range(8))
 
@@ -36,7 +36,7 @@ NOBODY = Residents()
 
 
 def test_a_dispatched_prefix_counts_until_its_lease_fails() -> None:
-    pending = PendingPrefixes(Clock())
+    pending = PendingBlocks(Clock())
 
     ticket = pending.insert("a", HASHES[:4])
 
@@ -47,7 +47,7 @@ def test_a_dispatched_prefix_counts_until_its_lease_fails() -> None:
 
 
 def test_pending_blocks_continue_a_resident_run() -> None:
-    pending = PendingPrefixes(Clock())
+    pending = PendingBlocks(Clock())
     pending.insert("a", HASHES[2:4])
 
     assert pending.run("a", HASHES, 2, Residents(*HASHES[:2])) == Run(blocks=4, pending_blocks=2)
@@ -55,7 +55,7 @@ def test_pending_blocks_continue_a_resident_run() -> None:
 
 def test_what_is_not_stored_two_seconds_after_the_first_byte_is_dropped() -> None:
     clock = Clock()
-    pending = PendingPrefixes(clock)
+    pending = PendingBlocks(clock)
     ticket = pending.insert("a", HASHES)
     clock.now += 60  # a long prefill is no reason
     assert pending.run("a", HASHES, 0, NOBODY).blocks == 8
@@ -70,7 +70,7 @@ def test_what_is_not_stored_two_seconds_after_the_first_byte_is_dropped() -> Non
 
 
 def test_a_confirmed_block_is_believed_evicted_when_the_index_says_so() -> None:
-    pending = PendingPrefixes(Clock())
+    pending = PendingBlocks(Clock())
     pending.insert("a", HASHES[:4])
     assert pending.run("a", HASHES, 4, Residents(*HASHES[:4])) == Run(4, 0)
 
@@ -80,7 +80,7 @@ def test_a_confirmed_block_is_believed_evicted_when_the_index_says_so() -> None:
 
 
 def test_a_prefix_stays_pending_while_another_request_still_computes_it() -> None:
-    pending = PendingPrefixes(Clock())
+    pending = PendingBlocks(Clock())
     leader = pending.insert("a", HASHES[:4])
     pending.insert("a", HASHES[:6])
 
@@ -90,7 +90,7 @@ def test_a_prefix_stays_pending_while_another_request_still_computes_it() -> Non
 
 
 def test_the_number_of_pending_blocks_is_bounded() -> None:
-    pending = PendingPrefixes(Clock(), max_blocks=8)
+    pending = PendingBlocks(Clock(), max_blocks=8)
     pending.insert("a", HASHES[:6])
 
     pending.insert("b", HASHES[:6])

@@ -10,10 +10,10 @@ from warmfleet_contracts.cache.blocks import BlockHash, CacheIdentity, block_has
 from warmfleet_contracts.cache.kv_events import Frame, Hello, LoadReport, StepTimeFit
 from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.routing.leases import Leases
-from warmfleet_router.routing.picker import Choice, Picker
+from warmfleet_router.routing.picker import PickedWorker, Picker
 from warmfleet_router.routing.prompt_hashes import RequestPrompts
 from warmfleet_router.workers.event_stream import StreamCounts
-from warmfleet_router.workers.fleet import EndpointView
+from warmfleet_router.workers.fleet import WorkerStatus
 from warmfleet_router.workers.prefix_index import PrefixIndex
 from warmfleet_testing.engine.digests import digest_of
 
@@ -68,9 +68,9 @@ class PickerFleet:
         self.index.apply(uid, Frame(epoch="e", seq=position[1] + 1, stored=list(hashes), digest=digest))
 
     @property
-    def views(self) -> list[EndpointView]:
+    def workers(self) -> list[WorkerStatus]:
         return [
-            EndpointView(
+            WorkerStatus(
                 endpoint=Endpoint(uid=uid, name=f"pod-{uid}", url="http://127.0.0.1:1"),
                 hello=Hello(
                     uid=uid,
@@ -94,8 +94,8 @@ class PickerFleet:
             for uid in self.load
         ]
 
-    def pick(self, asked: RequestPrompts, *, excluded: Sequence[str] = ()) -> Choice:
-        choice = self.picker.pick(self.views, asked, excluded=excluded)
+    def pick(self, asked: RequestPrompts, *, excluded: Sequence[str] = ()) -> PickedWorker:
+        choice = self.picker.pick(self.workers, asked, excluded=excluded)
         assert choice is not None
         return choice
 
@@ -169,7 +169,7 @@ async def test_sixteen_siblings_of_a_new_prefix_follow_their_leader() -> None:
     # given: a cold fleet and a prefix that costs 3.2 s to compute
     prefix = list(range(3200))
     fleet = PickerFleet("a", "b", "c")
-    choices: list[Choice] = []
+    choices: list[PickedWorker] = []
 
     # when: sixteen arrive before the leader has computed anything, each with two tokens of its own
     async with AsyncExitStack() as stack:
@@ -215,7 +215,7 @@ def test_unready_and_excluded_workers_are_no_candidates() -> None:
 
     assert fleet.pick(prompts([1] * 40), excluded=["b"]).candidate.uid == "c"
     fleet.unready = {"a", "c"}
-    assert fleet.picker.pick(fleet.views, prompts([1] * 40), excluded=["b"]) is None
+    assert fleet.picker.pick(fleet.workers, prompts([1] * 40), excluded=["b"]) is None
 
 
 def test_two_revisions_are_each_matched_under_their_own_identity() -> None:

@@ -42,7 +42,7 @@ class Bench:
             trial.completed()
 
     def ejected(self, *uids: str, epoch: str = "e") -> set[str]:
-        return set(self.breakers.screen(dict.fromkeys(uids or UIDS, epoch)).ejected)
+        return set(self.breakers.ejections(dict.fromkeys(uids or UIDS, epoch)).ejected)
 
 
 def test_the_fifth_failure_in_a_row_ejects_for_thirty_seconds() -> None:
@@ -104,7 +104,7 @@ def test_a_probe_that_fails_ejects_for_longer_and_one_that_answers_closes() -> N
     bench.clock.now += 300
     bench.succeed("a")
 
-    assert bench.breakers.view("a", "e").state == "closed"
+    assert bench.breakers.status("a", "e").state == "closed"
     bench.fail("a", 4)
     assert bench.ejected() == set()
 
@@ -155,7 +155,7 @@ def test_at_most_half_of_a_models_workers_are_ejected(workers: int, bad: int) ->
 
     bench.fail(fleet[bad], 5)
 
-    screening = bench.breakers.screen(dict.fromkeys(fleet, "e"))
+    screening = bench.breakers.ejections(dict.fromkeys(fleet, "e"))
     assert screening.ejected == {}
     assert screening.panic
 
@@ -221,7 +221,7 @@ class BreakersUnderFire(RuleBasedStateMachine):
     @rule(uid=uids)
     def forget(self, uid: str) -> None:
         self.bench.breakers.forget(uid)
-        assert self.bench.breakers.view(uid, "e").state == "closed"
+        assert self.bench.breakers.status(uid, "e").state == "closed"
 
     @invariant()
     def never_more_than_half_is_left_out(self) -> None:

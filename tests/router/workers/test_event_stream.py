@@ -353,17 +353,17 @@ async def test_a_fleet_follows_its_workers_through_events_restarts_and_silence()
     first = workers[0]
 
     def view(worker):
-        return fleet.view(worker.uid)
+        return fleet.worker(worker.uid)
 
     def exact(worker):
         return view(worker).precise and fleet.index.position(worker.uid) == (worker.epoch, worker.seq)
 
     await fleet.start()
     try:
-        await until(lambda: len(fleet.views("model-a")) == 3, "all hellos")
-        await until(lambda: all(v.ready and v.precise for v in fleet.views()), "all ready")
+        await until(lambda: len(fleet.workers("model-a")) == 3, "all hellos")
+        await until(lambda: all(v.ready and v.precise for v in fleet.workers()), "all ready")
         assert fleet.models() == ["model-a"]
-        assert fleet.views("another-model") == []
+        assert fleet.workers("another-model") == []
 
         # Events arrive.
         for number in range(40):
@@ -383,7 +383,7 @@ async def test_a_fleet_follows_its_workers_through_events_restarts_and_silence()
         source.down.add(first.uid)
         source.send(first.uid, None)
         await until(lambda: not view(first).ready, "death noticed")
-        assert [v.ready for v in fleet.views()] == [False, True, True]
+        assert [v.ready for v in fleet.workers()] == [False, True, True]
         first.restart()
         source.down.clear()
         await until(lambda: exact(first) and view(first).ready, "restart followed")
@@ -413,7 +413,7 @@ async def test_a_worker_that_leaves_the_list_is_forgotten_and_a_changed_address_
     await fleet.reconcile(Discovered((endpoint_of(workers[1], url="http://127.0.0.1:2"),)))
 
     assert gone == ["worker-0"]
-    assert [view.endpoint.url for view in fleet.views()] == ["http://127.0.0.1:2"]
+    assert [view.endpoint.url for view in fleet.workers()] == ["http://127.0.0.1:2"]
     assert fleet.index.blocks == 0
     await until(lambda: fleet.index.blocks == 1, "opened anew")
     await fleet.stop()
@@ -428,10 +428,10 @@ async def test_garbage_on_the_stream_costs_a_reconnect_and_nothing_else():
     fleet = Fleet(StaticDiscovery([endpoint_of(worker)]), source, timing=FAST)
 
     await fleet.start()
-    await until(lambda: fleet.view(worker.uid) and fleet.view(worker.uid).counts.failed >= 3, "refusals")
-    refused = fleet.view(worker.uid)
+    await until(lambda: fleet.worker(worker.uid) and fleet.worker(worker.uid).counts.failed >= 3, "refusals")
+    refused = fleet.worker(worker.uid)
     source.cut = honest_cut
-    await until(lambda: fleet.view(worker.uid).ready, "recovery")
+    await until(lambda: fleet.worker(worker.uid).ready, "recovery")
     await fleet.stop()
 
     assert "malformed" in refused.unready_reason

@@ -1,6 +1,6 @@
 """Who is given up for silence: sweeps are ticks, so the test is the clock."""
 
-from warmfleet_router.workers.liveness import TICK_SECONDS, Patience, SilenceSettings, SilenceWatch
+from warmfleet_router.workers.liveness import TICK_SECONDS, LivenessSettings, LivenessWatch, ResponseKind
 
 
 class Bench:
@@ -8,14 +8,14 @@ class Bench:
         self.worker_silence = worker_silence
         self.hung: list[str] = []
         self.given_up: list[str] = []
-        self.watch = SilenceWatch(
-            SilenceSettings(hung_seconds=3.0, answer_seconds=30.0),
+        self.watch = LivenessWatch(
+            LivenessSettings(hung_seconds=3.0, answer_seconds=30.0),
             worker_silence=self.worker_silence.__getitem__,
             on_hung=self.hung.append,
         )
 
-    def wait(self, uid, patience=Patience.STREAM):
-        return self.watch.wait(uid, patience, lambda: self.given_up.append(uid))
+    def wait(self, uid, kind=ResponseKind.STREAM):
+        return self.watch.wait(uid, kind, lambda: self.given_up.append(uid))
 
     def pass_seconds(self, seconds: float) -> None:
         for _ in range(round(seconds / TICK_SECONDS)):
@@ -24,7 +24,7 @@ class Bench:
 
 def test_a_long_prefill_is_waited_for_while_the_worker_lives() -> None:
     bench = Bench(alive=0.5)
-    with bench.wait("alive"), bench.wait("alive", Patience.PLAIN):
+    with bench.wait("alive"), bench.wait("alive", ResponseKind.WHOLE):
         bench.pass_seconds(3600)
 
     assert bench.given_up == []
@@ -32,7 +32,7 @@ def test_a_long_prefill_is_waited_for_while_the_worker_lives() -> None:
 
 def test_silence_on_both_channels_for_three_seconds_ends_every_exchange_of_that_worker_alone() -> None:
     bench = Bench(stopped=10.0, alive=0.1)
-    with bench.wait("stopped"), bench.wait("stopped", Patience.PLAIN), bench.wait("alive"):
+    with bench.wait("stopped"), bench.wait("stopped", ResponseKind.WHOLE), bench.wait("alive"):
         bench.pass_seconds(2.75)
         assert bench.given_up == []
         bench.pass_seconds(0.25)
@@ -66,7 +66,7 @@ def test_time_that_a_slow_client_takes_is_not_the_workers() -> None:
 
 def test_a_stream_without_pings_is_lost_although_its_worker_lives() -> None:
     bench = Bench(alive=0.1)
-    with bench.wait("alive") as stream, bench.wait("alive", Patience.PLAIN) as plain:
+    with bench.wait("alive") as stream, bench.wait("alive", ResponseKind.WHOLE) as plain:
         for wait in (stream, plain):
             wait.headers_came()
             wait.since = bench.watch.tick
@@ -77,7 +77,7 @@ def test_a_stream_without_pings_is_lost_although_its_worker_lives() -> None:
 
 def test_an_event_stream_keeps_its_own_deadlines() -> None:
     bench = Bench(idle=11.0)
-    with bench.wait("idle", Patience.ENDLESS):
+    with bench.wait("idle", ResponseKind.EVENTS):
         bench.pass_seconds(100)
 
     assert (bench.given_up, bench.hung) == ([], [])

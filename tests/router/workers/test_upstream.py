@@ -13,7 +13,7 @@ import pytest
 from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.errors import StreamUnavailableError
 from warmfleet_router.proxy.headers import request_headers, without_cache_salt
-from warmfleet_router.workers.liveness import SilenceSettings, SilenceWatch
+from warmfleet_router.workers.liveness import LivenessSettings, LivenessWatch
 from warmfleet_router.workers.upstream import (
     Upstream,
     UpstreamBrokenError,
@@ -48,8 +48,8 @@ class Peer:
 
 @pytest.fixture
 async def upstream() -> AsyncGenerator[Upstream, None]:
-    silence = SilenceWatch(
-        SilenceSettings(answer_seconds=0.5), worker_silence=lambda _: 0.0, on_hung=lambda _: None
+    silence = LivenessWatch(
+        LivenessSettings(answer_seconds=0.5), worker_silence=lambda _: 0.0, on_hung=lambda _: None
     )
     client = Upstream(connect_seconds=1.0, silence=silence)
     await silence.start()

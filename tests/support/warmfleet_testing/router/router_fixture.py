@@ -67,7 +67,7 @@ class RunningRouter:
         async with asyncio.timeout(WAIT_SECONDS):
             while any(
                 self.router.leases.dispatches.open_count(view.endpoint.uid)
-                for view in self.router.fleet.views()
+                for view in self.router.fleet.workers()
             ):
                 await asyncio.sleep(0.005)
 
@@ -132,7 +132,7 @@ async def running_router(
 def _all_known(router: Router, expected: int) -> bool:
     known = [
         view
-        for view in router.fleet.views()
+        for view in router.fleet.workers()
         if view.ready
         and view.precise
         and view.hello is not None
