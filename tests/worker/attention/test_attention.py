@@ -1,4 +1,4 @@
-"""The reference attention against a dense computation by the textbook, in float64.
+"""The reference against a dense computation in float64, and the torch backend against both.
 
 Every case runs over poisoned memory and a shuffled block table, with packed and padded strides.
 """
@@ -16,7 +16,8 @@ from warmfleet_testing.engine.runner_driver import LargestAllocation
 from warmfleet_worker.attention.backend import UnsupportedLayout
 from warmfleet_worker.attention.grouping import FREE_PADDING_TOKENS, group_by_length
 from warmfleet_worker.attention.kv_arena import KvArena
-from warmfleet_worker.attention.reference import ReferenceAttention
+from warmfleet_worker.attention.reference import reference_attention
+from warmfleet_worker.attention.torch_gather import TorchGatherAttention
 from warmfleet_worker.engine.batch import Chunk
 from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
 
@@ -54,25 +55,92 @@ def test_any_chunks_of_any_batch_equal_dense_attention(heads, kv_heads, padding,
     lengths = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=5), label="lengths")
     chooser = random.Random(data.draw(st.integers(0, 2**32 - 1), label="seed"))
     arena = _arena(kv_heads, padding, blocks=60)
-    backend = ReferenceAttention(arena, heads=heads, window_tokens=window, max_context_tokens=40)
+    backend = TorchGatherAttention(arena, heads=heads, window_tokens=window, max_context_tokens=40)
     cases = _cases(lengths, heads, kv_heads, arena.total_blocks, chooser)
 
     while pending := [case for case in cases if case.computed < case.tokens()]:
         # when a step computes a chunk of some of them
-        mates = chooser.sample(pending, chooser.randint(1, len(pending)))
-        sizes = [chooser.choice([1, 1, chooser.randint(1, c.tokens() - c.computed)]) for c in mates]
-        outputs = _run_step(backend, mates, sizes)
+        batch = chooser.sample(pending, chooser.randint(1, len(pending)))
+        sizes = [chooser.choice([1, 1, chooser.randint(1, c.tokens() - c.computed)]) for c in batch]
+        outputs = _run_step(backend, batch, sizes)
 
         # then every layer equals dense attention
         for layer, output in enumerate(outputs):
             expected = torch.cat(
                 [
                     _dense(case, layer, window)[case.computed : case.computed + size]
-                    for case, size in zip(mates, sizes, strict=True)
+                    for case, size in zip(batch, sizes, strict=True)
                 ]
             )
             torch.testing.assert_close(output, expected, rtol=1e-10, atol=1e-12)
-        for case, size in zip(mates, sizes, strict=True):
+        for case, size in zip(batch, sizes, strict=True):
+            case.computed += size
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (4, 1), (7, 1)])
+@pytest.mark.parametrize("window", [0, 1, 3, BLOCK, 2 * BLOCK + 1])
+def test_the_reference_equals_dense_attention(heads, kv_heads, padding, window):
+    # given the keys and values of whole sequences in the arena
+    arena = _arena(kv_heads, padding, blocks=60)
+    cases = _cases([1, 4, 9, 30], heads, kv_heads, arena.total_blocks, random.Random(window))
+    _run_step(_gather(arena, heads, window), cases, [case.tokens() for case in cases])
+
+    for case in cases:
+        # when any part of the sequence attends
+        for first in {0, case.tokens() // 2, case.tokens() - 1}:
+            case.computed = first
+            outputs = _reference_step(arena, [case], [case.tokens() - first], window)
+
+            # then it equals dense attention
+            for layer, output in enumerate(outputs):
+                torch.testing.assert_close(
+                    output, _dense(case, layer, window)[first:], rtol=1e-10, atol=1e-12
+                )
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (4, 1), (7, 1)])
+@settings(max_examples=12)
+@given(data=st.data())
+def test_any_chunks_of_any_batch_equal_the_reference(heads, kv_heads, padding, data):
+    # given sequences of odd lengths, split at random, with and without a window
+    window = data.draw(st.sampled_from([0, 1, 3, BLOCK, 2 * BLOCK + 1]), label="window")
+    lengths = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=5), label="lengths")
+    chooser = random.Random(data.draw(st.integers(0, 2**32 - 1), label="seed"))
+    arena = _arena(kv_heads, padding, blocks=60)
+    backend = _gather(arena, heads, window)
+    cases = _cases(lengths, heads, kv_heads, arena.total_blocks, chooser)
+
+    while pending := [case for case in cases if case.computed < case.tokens()]:
+        # when a step computes a chunk of some of them
+        batch = chooser.sample(pending, chooser.randint(1, len(pending)))
+        sizes = [chooser.choice([1, 1, chooser.randint(1, c.tokens() - c.computed)]) for c in batch]
+        outputs = _run_step(backend, batch, sizes)
+
+        # then every layer equals the reference over the same arena
+        for output, expected in zip(outputs, _reference_step(arena, batch, sizes, window), strict=True):
+            torch.testing.assert_close(output, expected, rtol=1e-10, atol=1e-12)
+        for case, size in zip(batch, sizes, strict=True):
+            case.computed += size
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (6, 2)])
+@pytest.mark.parametrize("window", [0, 2 * BLOCK + 1])
+def test_smaller_dtypes_differ_from_the_reference_by_rounding_only(dtype, heads, kv_heads, window):
+    arena = _arena(kv_heads, {}, blocks=40, dtype=dtype)
+    backend = _gather(arena, heads, window)
+    cases = _cases([17, 33], heads, kv_heads, arena.total_blocks, random.Random(3))
+
+    for sizes in ([16, 32], [1, 1]):
+        outputs = _run_step(backend, cases, sizes, dtype)
+        for output, expected in zip(
+            outputs, _reference_step(arena, cases, sizes, window, dtype), strict=True
+        ):
+            assert expected.dtype == torch.float32
+            torch.testing.assert_close(output.float(), expected, rtol=0, atol=4 * torch.finfo(dtype).eps)
+        for case, size in zip(cases, sizes, strict=True):
             case.computed += size
 
 
@@ -80,7 +148,7 @@ def test_blocks_that_left_the_window_are_never_read():
     # given a decoded sequence whose first blocks were freed and poisoned
     chooser = random.Random(1)
     arena = _arena(kv_heads=2, padding={}, blocks=20)
-    backend = ReferenceAttention(arena, heads=4, window_tokens=5, max_context_tokens=40)
+    backend = TorchGatherAttention(arena, heads=4, window_tokens=5, max_context_tokens=40)
     cases = _cases([31, 22], 4, 2, arena.total_blocks, chooser)
     _run_step(backend, cases, [30, 21])
     for case, size in zip(cases, [30, 21], strict=True):
@@ -90,7 +158,7 @@ def test_blocks_that_left_the_window_are_never_read():
     # when both decode
     outputs = _run_step(backend, cases, [1, 1])
 
-    # then nothing of the poison shows
+    # then no poison reaches the output
     for layer, output in enumerate(outputs):
         expected = torch.stack([_dense(case, layer, 5)[-1] for case in cases])
         torch.testing.assert_close(output, expected, rtol=1e-10, atol=1e-12)
@@ -99,11 +167,11 @@ def test_blocks_that_left_the_window_are_never_read():
 def test_keys_and_values_are_read_back_as_they_are_stored():
     # given a chunk whose keys and values lose digits in the arena
     arena = _arena(kv_heads=1, padding={}, blocks=4)
-    backend = ReferenceAttention(arena, heads=1, window_tokens=0, max_context_tokens=8)
+    backend = TorchGatherAttention(arena, heads=1, window_tokens=0, max_context_tokens=8)
     query = torch.ones(2, 1, HEAD_DIM, dtype=torch.float64)
     key_value = torch.ones(2, 2, HEAD_DIM, dtype=torch.float64)
 
-    # when another hand changes them between write and read
+    # when they change between write and read
     plan = backend.plan([Chunk(1, [0, 0], 0, [2], None)])
     write = backend.write
 
@@ -123,7 +191,7 @@ def test_keys_and_values_are_read_back_as_they_are_stored():
 def test_smaller_dtypes_differ_from_float64_by_rounding_only(dtype, heads, kv_heads):
     chooser = random.Random(2)
     arena = _arena(kv_heads, {}, blocks=40, dtype=dtype)
-    backend = ReferenceAttention(arena, heads=heads, window_tokens=0, max_context_tokens=40)
+    backend = TorchGatherAttention(arena, heads=heads, window_tokens=0, max_context_tokens=40)
     cases = _cases([17, 33], heads, kv_heads, arena.total_blocks, chooser)
     for case in cases:
         case.query, case.key, case.value = (t.to(dtype).double() for t in (case.query, case.key, case.value))
@@ -142,7 +210,7 @@ def test_a_long_chunk_over_a_long_context_needs_little_memory():
     # given 2,048 new tokens after 6,144, which would have 9 x 2048 x 8192 scores: 604 MB
     shape = KvShape(layers=1, kv_heads=3, head_dim=64, element_bytes=4)
     arena = KvArena(kv_layout(shape, 16), 512, torch.float32, torch.device("cpu"))
-    backend = ReferenceAttention(arena, heads=9, window_tokens=0, max_context_tokens=8192)
+    backend = TorchGatherAttention(arena, heads=9, window_tokens=0, max_context_tokens=8192)
     chunk = Chunk(1, [0] * 2048, 6144, list(range(512)), None)
     query, key_value = torch.randn(2048, 9, 64), torch.randn(2048, 6, 64)
 
@@ -159,7 +227,7 @@ def test_a_stride_that_is_no_whole_row_is_refused_by_name():
     arena = KvArena(kv_layout(shape, 4, layer_padding_bytes=4), 2, torch.float32, torch.device("cpu"))
 
     with pytest.raises(UnsupportedLayout, match="layer stride 260"):
-        ReferenceAttention(arena, heads=1, window_tokens=0, max_context_tokens=8)
+        TorchGatherAttention(arena, heads=1, window_tokens=0, max_context_tokens=8)
 
 
 @given(lengths=st.lists(st.integers(1, 9000), max_size=70), capacity=st.sampled_from([64, 8192]))
@@ -196,6 +264,30 @@ def _cases(lengths, heads, kv_heads, blocks, chooser):
             block_ids=[free.pop() for _ in range(-(-length // BLOCK))],
         )
         for length in lengths
+    ]
+
+
+def _gather(arena, heads, window):
+    return TorchGatherAttention(arena, heads=heads, window_tokens=window, max_context_tokens=40)
+
+
+def _reference_step(arena, cases, sizes, window, dtype=torch.float64):
+    """Per layer what `_run_step` must return, by the reference over what it has written."""
+    return [
+        torch.cat(
+            [
+                reference_attention(
+                    arena,
+                    layer,
+                    case.query[layer, case.computed : case.computed + size].to(dtype),
+                    case.block_ids,
+                    case.computed,
+                    window,
+                )
+                for case, size in zip(cases, sizes, strict=True)
+            ]
+        )
+        for layer in range(LAYERS)
     ]
 
 

@@ -1,4 +1,4 @@
-"""The seam between the decoder and the many ways to compute attention over the KV arena."""
+"""What the decoder needs of attention over the KV arena, however it is computed."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -34,7 +34,11 @@ class StepAttention(Protocol):
 
 
 class AttentionBackend(Protocol):
-    """Plans a step once; the plan then serves every layer."""
+    """Plans a step once; the plan then serves every layer. Implement it to add a kernel.
+
+    A backend is bound to its arena, heads and window when it is made, and raises `UnsupportedLayout` then.
+    Its outputs equal `reference.reference_attention` but for rounding.
+    """
 
     def plan(self, chunks: Sequence[Chunk]) -> StepAttention:
-        """Turn positions and block tables into what the kernels read. Nothing is written yet."""
+        """Turn positions and block tables into what the kernels read. Does not write to the arena."""

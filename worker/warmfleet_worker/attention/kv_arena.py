@@ -1,4 +1,4 @@
-"""The one place where keys and values live: a single buffer, allocated at start and never again."""
+"""The memory of all keys and values: one buffer, allocated at start."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,13 @@ from warmfleet_worker.kv_cache.layout import KEYS_AND_VALUES, KvLayout
 
 
 class KvArena:
-    """Memory of `total_blocks` blocks, laid out as `layout` says, plus one block of zeros after them.
+    """Memory of `total_blocks` blocks in the given `layout`, plus one block of zeros after them.
 
-    The zero block pads block tables of unequal length: it is finite, never written and never handed out.
+    The zero block pads block tables of unequal length: it is finite, never written and never allocated.
+
+        layout = kv_layout(KvShape(layers=32, kv_heads=8, head_dim=128, element_bytes=2), 16)
+        arena = KvArena(layout, total_blocks=1024, dtype=torch.bfloat16, device=torch.device("cpu"))
+        keys, values = arena.layer(0)[block_id]  # each [kv_heads, block size, head_dim]
     """
 
     def __init__(
@@ -57,6 +61,6 @@ class KvArena:
         )
 
     def poison_blocks(self, block_ids: Sequence[int]) -> None:
-        """Fill blocks with NaN, so that a read of what was never written cannot stay unnoticed."""
+        """Fill blocks with NaN, so that a read of unwritten slots is noticed."""
         assert self.zero_block not in block_ids
         self._regions[list(block_ids)] = float("nan")

@@ -16,7 +16,7 @@ from torch import Tensor
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_worker.attention.backend import AttentionBackend
 from warmfleet_worker.attention.kv_arena import KvArena
-from warmfleet_worker.attention.reference import ReferenceAttention
+from warmfleet_worker.attention.torch_gather import TorchGatherAttention
 from warmfleet_worker.engine.batch import Chunk, ChunkResult, ScoreRequest, StepBatch, StepResult
 from warmfleet_worker.engine.logprobs import TokenLogprobs
 from warmfleet_worker.kv_cache.layout import KvLayout, KvShape, kv_layout
@@ -220,7 +220,7 @@ def load_runner(model_path: Path, settings: RunnerSettings) -> ModelRunner:
         kv_cache_bytes = share_of_device_bytes(settings.device_memory_percent, memory)
     total_blocks = _require_a_block(layout, kv_cache_bytes)
     arena = KvArena(layout, total_blocks, dtype, device, poison=settings.poison)
-    attention = ReferenceAttention(
+    attention = TorchGatherAttention(
         arena, heads=config.heads, window_tokens=config.window_tokens, max_context_tokens=max_length
     )
     return ModelRunner(decoder, arena, attention, max_model_length_tokens=max_length)
