@@ -24,15 +24,15 @@ from warmfleet_runtime.memory import return_freed_memory
 from warmfleet_worker.metrics import WorkerMetrics
 from warmfleet_worker.model_store.assets import load_prompt_assets
 from warmfleet_worker.server.app import build_app
-from warmfleet_worker.server.engine_client import ENGINE_MODULE, ProcessEngine
+from warmfleet_worker.server.engine_client import ENGINE_MODULE, ProcessEngineClient
 from warmfleet_worker.server.events import EventHub
-from warmfleet_worker.server.state import EngineNews, WorkerState
+from warmfleet_worker.server.state import ReportForwarder, WorkerState
 from warmfleet_worker.server.token_texts import TokenTexts
 from warmfleet_worker.server.watchdog import watch_engine
 from warmfleet_worker.settings import WorkerSettings, parse_settings
-from warmfleet_worker.termination_message import leave_message
+from warmfleet_worker.termination_message import write_termination_message
 
-LAST_WORDS_SECONDS = 5
+SHUTDOWN_SECONDS = 5
 """How long open connections may take to end once there is nothing left to say."""
 
 log = structlog.get_logger("warmfleet.worker")
@@ -52,11 +52,11 @@ def main(arguments: Sequence[str] | None = None, *, engine_module: str = ENGINE_
         log.error(  # noqa: TRY400 - a trace says nothing more
             "cannot serve this model", model=str(settings.model_path), reason=str(error)
         )
-        leave_message(settings.termination_message, f"cannot serve this model: {error}")
+        write_termination_message(settings.termination_message, f"cannot serve this model: {error}")
         return 2
     server = Server(
         build_app(worker),
-        shutdown_seconds=LAST_WORDS_SECONDS,
+        shutdown_seconds=SHUTDOWN_SECONDS,
         max_connections=connections_that_fit(settings.max_connections, descriptors_each=1),
     )
     with server.runner() as runner:
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None, *, engine_module: str = ENGINE_
 
 def build_worker(
     settings: WorkerSettings, engine_module: str = ENGINE_MODULE
-) -> tuple[WorkerState, ProcessEngine]:
+) -> tuple[WorkerState, ProcessEngineClient]:
     """All parts of a worker, nothing started yet.
 
     Raises:
@@ -81,7 +81,7 @@ def build_worker(
         tokenizer_digest=bytes.fromhex(encoder.tokenizer_digest),
         chat_template_digest=encoder.chat_template_digest,
     )
-    engine = ProcessEngine(engine_settings, EngineNews(events, metrics), engine_module)
+    engine = ProcessEngineClient(engine_settings, ReportForwarder(events, metrics), engine_module)
     worker = WorkerState(
         settings=settings,
         assets=assets,
@@ -95,7 +95,9 @@ def build_worker(
     return worker, engine
 
 
-async def serve(worker: WorkerState, engine: ProcessEngine, server: Server, listener: socket.socket) -> int:
+async def serve(
+    worker: WorkerState, engine: ProcessEngineClient, server: Server, listener: socket.socket
+) -> int:
     """Run engine and server until a signal drained them or one of them ended; returns the exit code."""
     stop = asyncio.Event()
 
@@ -117,7 +119,7 @@ async def serve(worker: WorkerState, engine: ProcessEngine, server: Server, list
     if failed:
         reason = await engine_run
         log.error("the engine ended, so does this worker", reason=reason)
-        leave_message(worker.settings.termination_message, f"the engine ended: {reason}")
+        write_termination_message(worker.settings.termination_message, f"the engine ended: {reason}")
     # Streams that are still open end with an error object, because their engine is gone.
     for task in (watchdog, drained, engine_run):
         task.cancel()

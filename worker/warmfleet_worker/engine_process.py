@@ -1,9 +1,9 @@
-"""The engine process: owns the model and the KV cache, speaks to its server over one socket.
+"""The engine process: owns the model and the KV cache, exchanges messages with its server over one socket.
 
     python -m warmfleet_worker.engine_process --fd N --settings JSON
 
-One loop: take what the server says, step, send one `StepReport` per step. Without work it sleeps on the
-socket. It ends when the server does: on end of file, and by the kernel's parent-death signal.
+One loop: apply the server's messages, compute a step, send one `StepReport` per step. Without work it sleeps
+on the socket. It ends when the server does: on end of file, and by the kernel's parent-death signal.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 import structlog
@@ -26,6 +26,7 @@ from warmfleet_contracts.cache.kv_events import IDLE_HEARTBEAT_SECONDS
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_runtime.die_with_parent import ParentGoneError, die_with_parent
 from warmfleet_runtime.logs import configure_logs
+from warmfleet_worker.engine.engine import Engine
 from warmfleet_worker.engine.messages import (
     AbortSequence,
     AddSequence,
@@ -38,10 +39,10 @@ from warmfleet_worker.engine.messages import (
     PauseSequence,
     ResumeSequence,
     ServerMessage,
-    StepReport,
     decode_server_message,
     encode_message,
 )
+from warmfleet_worker.engine.scheduler import SchedulerSettings
 from warmfleet_worker.settings import EngineSettings
 
 _RECEIVE_BYTES: Final = 256 * 1024
@@ -50,23 +51,6 @@ _STALLED_POLL_SECONDS: Final = 0.010
 
 
 log = structlog.get_logger("warmfleet.worker.engine")
-
-
-class Core(Protocol):
-    """The engine as the loop drives it; `warmfleet_worker.engine.engine.EngineCore` is the one."""
-
-    @property
-    def has_work(self) -> bool: ...
-    @property
-    def max_batched_tokens(self) -> int: ...
-    def add(self, message: AddSequence) -> None: ...
-    def abort(self, sequence_id: int) -> None: ...
-    def pause(self, sequence_id: int) -> None: ...
-    def resume(self, sequence_id: int) -> None: ...
-    def clear_cache(self) -> None: ...
-    def drain(self) -> None: ...
-    def step(self) -> StepReport: ...
-    def report(self) -> StepReport: ...
 
 
 class ServerGoneError(Exception):
@@ -83,10 +67,10 @@ class ServerChannel:
         self._poll.register(connection, select.POLLIN)
 
     def send(self, message: EngineMessage) -> None:
-        """Send one message, waiting for a server that is busy.
+        """Send one message; blocks while the socket's buffer is full.
 
         Raises:
-            ServerGoneError: nobody will read it.
+            ServerGoneError: the server closed its end.
         """
         try:
             self._connection.sendall(encode_message(message))
@@ -94,11 +78,11 @@ class ServerChannel:
             raise ServerGoneError from error
 
     def receive(self, timeout_seconds: float) -> list[ServerMessage]:
-        """What has come; waits for at most `timeout_seconds` if there is nothing.
+        """The messages that have arrived; waits for at most `timeout_seconds` if there are none.
 
         Raises:
             ServerGoneError: the server closed its end.
-            ContractError: it does not speak our language.
+            ContractError: it sent a malformed message.
         """
         messages: list[ServerMessage] = []
         timeout_ms = int(timeout_seconds * 1000)
@@ -114,45 +98,44 @@ class ServerChannel:
         return messages
 
 
-def serve(core: Core, channel: ServerChannel) -> None:
-    """Drive `core` until the server is gone."""
+def serve(engine: Engine, channel: ServerChannel) -> None:
+    """Step `engine` until the server is gone."""
     stalled = False
     while True:
-        if not core.has_work:
+        if not engine.has_work:
             messages = channel.receive(IDLE_HEARTBEAT_SECONDS)
         else:
             messages = channel.receive(_STALLED_POLL_SECONDS if stalled else 0)
-        apply_messages(core, messages)
-        report = core.step() if core.has_work else core.report()
-        channel.send(msgspec.structs.replace(report, max_batched_tokens=core.max_batched_tokens))
+        apply_messages(engine, messages)
+        report = engine.step() if engine.has_work else engine.report()
+        channel.send(msgspec.structs.replace(report, max_batched_tokens=engine.max_batched_tokens))
         stalled = report.scheduled_tokens == 0
 
 
-def apply_messages(core: Core, messages: Iterable[ServerMessage]) -> None:
+def apply_messages(engine: Engine, messages: Iterable[ServerMessage]) -> None:
     for message in messages:
         match message:
             case AddSequence():
-                core.add(message)
+                engine.add(message)
             case AbortSequence():
-                core.abort(message.sequence_id)
+                engine.abort(message.sequence_id)
             case PauseSequence():
-                core.pause(message.sequence_id)
+                engine.pause(message.sequence_id)
             case ResumeSequence():
-                core.resume(message.sequence_id)
+                engine.resume(message.sequence_id)
             case ClearCache():
-                core.clear_cache()
+                engine.clear_cache()
             case Drain():
-                core.drain()
+                engine.drain()
 
 
-def build_core(settings: EngineSettings) -> tuple[Core, EngineReady]:
+def build_engine(settings: EngineSettings) -> tuple[Engine, EngineReady]:
     """Verify and load the model, allocate the KV arena.
 
     Raises:
         ModelError: the files are missing, damaged or not supported.
     """
-    # Imported here: the server imports this module's neighbours and must never load torch.
-    from warmfleet_worker.engine.engine import EngineCore, SchedulerSettings  # noqa: PLC0415
+    # Imported here: only the process that loads the model needs torch.
     from warmfleet_worker.model_store.manifest import verify_model_folder  # noqa: PLC0415
     from warmfleet_worker.runner.runner import RunnerSettings, load_runner  # noqa: PLC0415
 
@@ -181,7 +164,7 @@ def build_core(settings: EngineSettings) -> tuple[Core, EngineReady]:
         )
     )
     epoch = secrets.token_hex(8)
-    core = EngineCore(
+    engine = Engine(
         runner,
         identity,
         epoch,
@@ -202,17 +185,17 @@ def build_core(settings: EngineSettings) -> tuple[Core, EngineReady]:
         window_tokens=window_tokens,
         total_blocks=runner.total_blocks,
         kv_bytes_per_token=runner.kv_bytes_per_token,
-        max_model_length_tokens=core.max_model_length_tokens,
+        max_model_length_tokens=engine.max_model_length_tokens,
         max_batched_tokens=settings.max_batched_tokens,
         max_running_sequences=settings.max_running_sequences,
         dtype=runner.dtype_name,
         device=runner.device_name,
         end_token_ids=sorted(runner.model.end_token_ids),
         vocabulary_size=runner.model.vocab_size,
-        prefix_caching=core.prefix_caching,
+        prefix_caching=engine.prefix_caching,
         model_digest=manifest.model_digest,
     )
-    return core, ready
+    return engine, ready
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -235,12 +218,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with socket.socket(fileno=given.fd) as connection:
         channel = ServerChannel(connection)
         try:
-            core, ready = build_core(settings)
+            engine, ready = build_engine(settings)
             channel.send(ready)
-            serve(core, channel)
+            serve(engine, channel)
         except ServerGoneError:
             return 0
-        except Exception as error:  # noqa: BLE001 - whatever it was, the server must learn the reason
+        except Exception as error:  # noqa: BLE001 - the server reports the reason of any failure
             _report_failure(channel, error)
             return 1
     return 0

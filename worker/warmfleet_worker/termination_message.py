@@ -6,7 +6,7 @@ from pathlib import Path
 from warmfleet_contracts.resources.model_fetch import MAX_TERMINATION_MESSAGE_BYTES
 
 
-def leave_message(path: Path, text: str) -> None:
+def write_termination_message(path: Path, text: str) -> None:
     """Write it to the pod's termination message. Outside a pod nobody made the file, and nothing happens."""
     with suppress(OSError):
         if path.exists():

@@ -81,10 +81,10 @@ def test_preempted_and_resumed_it_says_everything_once(alone):
     driver.add(1, prompt_of(40), max_output_tokens=70)
     driver.add(0, PROMPT, max_output_tokens=LONG)
     victims = set()
-    while driver.core.has_work:
+    while driver.engine.has_work:
         preempted = driver.step().preempted_sequences
         if preempted:
-            victims |= {sequence.sequence_id for sequence in driver.core._scheduler.waiting}
+            victims |= {sequence.sequence_id for sequence in driver.engine._scheduler.waiting}
 
     assert 0 in victims
     assert driver.outputs[0] == alone
@@ -160,7 +160,7 @@ def test_a_sliding_window_or_the_setting_turns_the_cache_off_visibly(options):
         driver.add(sequence_id, prompt_of(21))
         driver.run()
 
-    assert not driver.core.prefix_caching
+    assert not driver.engine.prefix_caching
     assert driver.cached_tokens == {1: 0, 2: 0}
     assert not driver.resident
     driver.assert_exact(1, 2)
@@ -186,7 +186,7 @@ def test_a_prompt_repeated_at_a_block_edge_leaves_one_copy():
         driver.run()
 
     assert driver.cached_tokens == {0: 0, 1: 12, 2: 12, 3: 12, 4: 12}
-    assert len(driver.resident) == driver.core.report().load.cached_blocks == 4
+    assert len(driver.resident) == driver.engine.report().load.cached_blocks == 4
 
 
 def test_clearing_the_cache_spares_what_a_live_sequence_holds():
@@ -196,7 +196,7 @@ def test_clearing_the_cache_spares_what_a_live_sequence_holds():
     driver.add(2, prompt_of(20, first=100), max_output_tokens=10)
     driver.step()
 
-    driver.core.clear_cache()
+    driver.engine.clear_cache()
     report = driver.step()
 
     assert report.cleared
@@ -213,16 +213,16 @@ def test_clearing_an_idle_cache_is_news_that_the_next_step_tells():
     driver = EngineDriver()
     driver.add(1, prompt_of(20), max_output_tokens=1)
     driver.run()
-    seq = driver.core.report().seq
+    seq = driver.engine.report().seq
 
-    driver.core.clear_cache()
-    assert driver.core.has_work
-    assert driver.core.report().seq == seq
+    driver.engine.clear_cache()
+    assert driver.engine.has_work
+    assert driver.engine.report().seq == seq
     report = driver.step()
 
     assert report.seq == seq + 1
     assert report.cleared
-    assert not driver.core.has_work
+    assert not driver.engine.has_work
 
 
 # What can never run, and what goes wrong.
@@ -272,7 +272,7 @@ def test_a_reused_sequence_id_does_not_disturb_the_first():
     driver = EngineDriver()
     driver.add(1, prompt_of(5))
     driver.step()
-    driver.core.add(message(1, prompt_of(9)))
+    driver.engine.add(message(1, prompt_of(9)))
     driver.run()
 
     driver.assert_exact(1)
@@ -284,15 +284,15 @@ def test_an_aborted_sequence_is_gone_before_the_next_step():
     driver.add(2, prompt_of(20, first=100), max_output_tokens=50)
     driver.step()
 
-    driver.core.abort(1)
-    driver.core.abort(2)
-    driver.core.abort(77)
+    driver.engine.abort(1)
+    driver.engine.abort(2)
+    driver.engine.abort(77)
 
-    assert driver.core.report().load.pinned_blocks == 0
-    assert driver.core.has_work
+    assert driver.engine.report().load.pinned_blocks == 0
+    assert driver.engine.has_work
     driver.step()
     assert driver.finish_reasons == {1: "abort", 2: "abort"}
-    assert not driver.core.has_work
+    assert not driver.engine.has_work
 
 
 # The load report.
@@ -313,7 +313,7 @@ def test_the_load_report_counts_sequences_tokens_and_blocks():
     assert load.step_time.samples == 1
     assert not load.draining
     driver.run()
-    load = driver.core.report().load
+    load = driver.engine.report().load
     assert (load.running_sequences, load.queued_uncached_tokens, load.pinned_blocks) == (0, 0, 0)
     assert load.cached_blocks == len(driver.resident) > 0
 
@@ -325,13 +325,13 @@ def test_a_waiting_prompt_counts_only_what_is_not_cached():
     driver.add(2, prompt_of(9, first=100))
     driver.add(3, [*prompt_of(20), 400, 401])
 
-    assert driver.core.report().load.queued_uncached_tokens == 9 + 2
+    assert driver.engine.report().load.queued_uncached_tokens == 9 + 2
 
 
 def test_draining_is_reported_and_ends_nothing():
     driver = EngineDriver()
     driver.add(1, prompt_of(5))
-    driver.core.drain()
+    driver.engine.drain()
 
     assert driver.step().load.draining
     driver.run()
@@ -341,15 +341,15 @@ def test_draining_is_reported_and_ends_nothing():
 def test_the_highest_dispatch_of_each_router_is_reported_for_a_bounded_number_of_routers():
     driver = EngineDriver()
     for sequence_id, dispatch in enumerate([3, 5, 4]):
-        driver.core.add(message(sequence_id, [1, 2], router_id="a", dispatch=dispatch))
-    driver.core.add(message(10, [1, 2], router_id="b", dispatch=1))
-    driver.core.add(message(11, [1, 2]))
-    assert driver.core.report().load.admitted_dispatches == {"a": 5, "b": 1}
+        driver.engine.add(message(sequence_id, [1, 2], router_id="a", dispatch=dispatch))
+    driver.engine.add(message(10, [1, 2], router_id="b", dispatch=1))
+    driver.engine.add(message(11, [1, 2]))
+    assert driver.engine.report().load.admitted_dispatches == {"a": 5, "b": 1}
 
     for number in range(MAX_ROUTERS - 1):
-        driver.core.add(message(100 + number, [1, 2], router_id=f"r{number}", dispatch=1))
+        driver.engine.add(message(100 + number, [1, 2], router_id=f"r{number}", dispatch=1))
 
-    known = driver.core.report().load.admitted_dispatches
+    known = driver.engine.report().load.admitted_dispatches
     assert len(known) == MAX_ROUTERS
     assert "a" not in known
     assert "b" in known
@@ -357,9 +357,9 @@ def test_the_highest_dispatch_of_each_router_is_reported_for_a_bounded_number_of
 
 def test_a_refused_sequence_counts_as_admitted_dispatch_too():
     driver = EngineDriver()
-    driver.core.add(message(1, [], router_id="a", dispatch=9))
+    driver.engine.add(message(1, [], router_id="a", dispatch=9))
 
-    assert driver.core.report().load.admitted_dispatches == {"a": 9}
+    assert driver.engine.report().load.admitted_dispatches == {"a": 9}
 
 
 def test_the_naive_oracle_ends_for_each_reason():

@@ -55,7 +55,7 @@ def test_a_scored_prompt_reads_no_block_and_leaves_its_own_behind():
 
     driver.add(1, PROMPT, **scoring())
     driver.run()
-    driver.core.clear_cache()
+    driver.engine.clear_cache()
     driver.add(2, PROMPT, **scoring())
     driver.run()
     driver.add(3, PROMPT)

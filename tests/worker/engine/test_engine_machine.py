@@ -66,10 +66,10 @@ class EngineMachine(RuleBasedStateMachine):
         self.prefills_before = []
         self.free_seats_before = 0
         self.plan = None
-        schedule = self.driver.core._scheduler.schedule
+        schedule = self.driver.engine._scheduler.schedule
 
         def recorded(budget_tokens):
-            scheduler = self.driver.core._scheduler
+            scheduler = self.driver.engine._scheduler
             self.prefills_before = [one for one in scheduler.running if one.uncomputed_tokens > 1]
             seats_taken = len(scheduler.running)
             self.free_seats_before = max(scheduler._seats(budget_tokens) - seats_taken, 0)
@@ -77,7 +77,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.check_followers()
             return self.plan
 
-        self.driver.core._scheduler.schedule = recorded
+        self.driver.engine._scheduler.schedule = recorded
 
     def live(self):
         return [
@@ -115,7 +115,7 @@ class EngineMachine(RuleBasedStateMachine):
             self.next_id += 1
             self.one_step()
 
-    @precondition(lambda self: self.driver.core.has_work)
+    @precondition(lambda self: self.driver.engine.has_work)
     @rule(count=st.integers(1, 6))
     def step(self, count):
         for _ in range(count):
@@ -123,7 +123,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     def one_step(self):
         EngineMachine.steps += 1
-        scheduler = self.driver.core._scheduler
+        scheduler = self.driver.engine._scheduler
         line = sorted([*scheduler.running, *scheduler.waiting], key=lambda sequence: sequence.rank)
         best_ran = bool(line) and line[0].state is SequenceState.RUNNING
         report = self.driver.step()
@@ -153,19 +153,19 @@ class EngineMachine(RuleBasedStateMachine):
     def abort(self, data):
         sequence_id = data.draw(st.sampled_from(self.live()))
         self.aborted.add(sequence_id)
-        self.driver.core.abort(sequence_id)
+        self.driver.engine.abort(sequence_id)
 
     @precondition(lambda self: len(self.driver.resident) > 6)
     @rule()
     def clear_cache(self):
-        self.driver.core.clear_cache()
+        self.driver.engine.clear_cache()
 
     @precondition(lambda self: self.live())
     @rule(data=st.data())
     def pause(self, data):
         sequence_id = data.draw(st.sampled_from(self.live()))
         self.paused.add(sequence_id)
-        self.driver.core.pause(sequence_id)
+        self.driver.engine.pause(sequence_id)
         EngineMachine.pauses += 1
 
     @precondition(lambda self: self.paused)
@@ -173,7 +173,7 @@ class EngineMachine(RuleBasedStateMachine):
     def resume(self, data):
         sequence_id = data.draw(st.sampled_from(sorted(self.paused)))
         self.paused.discard(sequence_id)
-        self.driver.core.resume(sequence_id)
+        self.driver.engine.resume(sequence_id)
 
     @precondition(lambda self: len(self.live()) > 2)
     @rule()
@@ -190,7 +190,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.driver.runner.largest_possible_batch = 1_000_000
 
     # One more in a row, and the engine ends as it should.
-    @precondition(lambda self: len(self.live()) > 4 and not self.driver.core._failed_steps)
+    @precondition(lambda self: len(self.live()) > 4 and not self.driver.engine._failed_steps)
     @rule()
     def break_the_runner_for_one_step(self):
         self.driver.runner.broken = True
@@ -200,27 +200,27 @@ class EngineMachine(RuleBasedStateMachine):
     def check_followers(self):
         """No running prefill gets a token before the leader of a better follower has all that it can use."""
         scheduler, planned = (
-            self.driver.core._scheduler,
+            self.driver.engine._scheduler,
             dict(zip(self.plan.sequences, self.plan.batch.chunks, strict=True)),
         )
         lines = [one for one in scheduler.waiting if one.state is SequenceState.WAITING]
         for follower in lines[: self.free_seats_before]:
             leader = scheduler._leader(follower, scheduler._match(follower))
-            if leader is None or leader not in self.prefills_before or leader.lent_rank is None:
+            if leader is None or leader not in self.prefills_before or leader.inherited_rank is None:
                 continue
-            assert leader.standing <= follower.rank
-            EngineMachine.lent_ranks += leader.lent_rank < leader.rank
+            assert leader.effective_rank <= follower.rank
+            EngineMachine.lent_ranks += leader.inherited_rank < leader.rank
             got_all = leader in planned and len(planned[leader].token_ids) == leader.uncomputed_tokens
             for other in self.prefills_before:
-                if other in planned and other is not leader and other.standing > follower.rank:
+                if other in planned and other is not leader and other.effective_rank > follower.rank:
                     assert got_all, "a follower waits for somebody who stands behind it"
 
     def teardown(self):
         driver = self.driver
         for sequence_id in self.paused:
-            driver.core.resume(sequence_id)
+            driver.engine.resume(sequence_id)
         for _ in range(2_000):
-            if not driver.core.has_work:
+            if not driver.engine.has_work:
                 break
             self.one_step()
         driver.check_idle()

@@ -20,7 +20,7 @@ def test_the_waiting_start_by_priority_and_then_by_arrival():
     for sequence_id, priority in enumerate([0, 5, -3, 5, -3, 0]):
         driver.add(sequence_id, prompt_of(6, first=40 * sequence_id), priority=priority)
     started = []
-    while driver.core.has_work:
+    while driver.engine.has_work:
         driver.step()
         started += [one for one in driver.cached_tokens if one not in started]
 
@@ -52,7 +52,7 @@ def test_the_victim_is_the_worst_by_priority_and_not_the_youngest():
     while not driver.preempted_sequences:
         driver.step()
 
-    assert ids(driver.core._scheduler.waiting) == [1]
+    assert ids(driver.engine._scheduler.waiting) == [1]
     driver.run()
     assert list(driver.finish_reasons) == [3, 2, 1]
     driver.assert_exact(1, 2, 3)
@@ -100,13 +100,13 @@ def test_a_leader_stands_in_its_own_place_again_when_its_follower_leaves():
     driver.step()
     driver.add(3, prompt_of(60), max_output_tokens=1, priority=-1)
     driver.step()
-    (leader,) = driver.core._scheduler.running
-    assert leader.standing == (-1, 1)
+    (leader,) = driver.engine._scheduler.running
+    assert leader.effective_rank == (-1, 1)
 
-    driver.core.abort(3)
+    driver.engine.abort(3)
     driver.step()
 
-    assert leader.standing == leader.rank == (9, 0)
+    assert leader.effective_rank == leader.rank == (9, 0)
     driver.run()
     driver.assert_exact(2)
 
@@ -124,7 +124,7 @@ def test_a_follower_takes_over_from_a_leader_that_is_preempted_and_is_not_held_u
     while not driver.preempted_sequences:
         driver.step()
         assert 1 not in driver.finish_reasons
-    assert ids(driver.core._scheduler.waiting) == [3, 2], "the follower stands before its old leader"
+    assert ids(driver.engine._scheduler.waiting) == [3, 2], "the follower stands before its old leader"
 
     driver.run()
 
@@ -139,13 +139,13 @@ def test_a_follower_takes_over_from_a_leader_that_is_paused():
     driver.add(2, prompt_of(40), max_output_tokens=2)
     driver.step()
 
-    driver.core.pause(1)
+    driver.engine.pause(1)
     driver.step()
 
     assert chunk_lengths(driver) == {2: 8}
     while 2 not in driver.finish_reasons:
         driver.step()
-    driver.core.resume(1)
+    driver.engine.resume(1)
     driver.run()
     driver.assert_exact(1, 2)
 

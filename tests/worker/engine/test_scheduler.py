@@ -66,7 +66,7 @@ def test_a_fixed_budget_is_never_exceeded(budget):
     for sequence_id in range(6):
         driver.add(sequence_id, prompt_of(9, first=40 * sequence_id))
 
-    while driver.core.has_work:
+    while driver.engine.has_work:
         assert driver.step().scheduled_tokens <= budget
 
     driver.assert_exact(*range(6))
@@ -74,13 +74,13 @@ def test_a_fixed_budget_is_never_exceeded(budget):
 
 def test_the_auto_budget_follows_the_measured_rate():
     driver = EngineDriver(total_blocks=1000, max_batched_tokens=0, max_model_length_tokens=2000)
-    assert driver.core.max_batched_tokens == 128
+    assert driver.engine.max_batched_tokens == 128
     for sequence_id in range(8):
         driver.add(sequence_id, prompt_of(400, first=sequence_id))
     driver.run()
 
     # The fake runner computes a token in 1 ms.
-    assert driver.core.max_batched_tokens == pytest.approx(100, rel=0.05)
+    assert driver.engine.max_batched_tokens == pytest.approx(100, rel=0.05)
 
 
 def test_the_auto_budget_cuts_no_decode_and_leaves_prefill_a_share():
@@ -92,7 +92,7 @@ def test_the_auto_budget_cuts_no_decode_and_leaves_prefill_a_share():
         driver.add(sequence_id, prompt_of(3, first=9 * sequence_id), max_output_tokens=100)
     for _ in range(10):
         driver.step()
-    assert driver.core.max_batched_tokens == 32
+    assert driver.engine.max_batched_tokens == 32
     driver.add(50, prompt_of(70))
 
     driver.step()
@@ -137,8 +137,8 @@ def test_the_youngest_is_preempted_when_a_decode_finds_the_pool_full():
     while not driver.preempted_sequences:
         driver.step()
 
-    assert [sequence.sequence_id for sequence in driver.core._scheduler.running] == [1, 2]
-    assert [sequence.sequence_id for sequence in driver.core._scheduler.waiting] == [3]
+    assert [sequence.sequence_id for sequence in driver.engine._scheduler.running] == [1, 2]
+    assert [sequence.sequence_id for sequence in driver.engine._scheduler.waiting] == [3]
     driver.run()
     driver.assert_exact(1, 2, 3)
 
@@ -168,7 +168,7 @@ def test_nobody_new_is_admitted_in_a_step_that_preempted():
 
     assert report.load.waiting_sequences == 2
     assert chunk_lengths(driver) == {1: 1, 2: 1}
-    assert [sequence.sequence_id for sequence in driver.core._scheduler.waiting] == [3, 4]
+    assert [sequence.sequence_id for sequence in driver.engine._scheduler.waiting] == [3, 4]
     driver.run()
     driver.assert_exact(1, 2, 3, 4)
 
@@ -180,7 +180,7 @@ def test_a_victim_that_was_planned_already_leaves_the_step():
     driver.add(3, prompt_of(8, first=100), max_output_tokens=30)
     driver.step()
     driver.step()
-    assert [sequence.sequence_id for sequence in driver.core._scheduler.running] == [1, 3, 2]
+    assert [sequence.sequence_id for sequence in driver.engine._scheduler.running] == [1, 3, 2]
 
     while not driver.preempted_sequences:
         driver.step()
@@ -227,7 +227,7 @@ def test_a_follower_takes_over_when_its_leader_is_aborted():
     driver.step()
     assert chunk_lengths(driver) == {1: 8}
 
-    driver.core.abort(1)
+    driver.engine.abort(1)
     driver.step()
 
     assert chunk_lengths(driver) == {2: 8}

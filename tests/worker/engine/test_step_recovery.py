@@ -142,7 +142,7 @@ def test_a_runner_that_computes_nothing_at_all_ends_the_engine():
         assert driver.step().failed_sequences == 2
 
     with pytest.raises(RunnerBrokenError, match=f"{MAX_FAILED_STEPS} steps in a row"):
-        driver.core.step()
+        driver.engine.step()
 
 
 def test_a_runner_that_recovers_is_given_another_chance():

@@ -67,23 +67,23 @@ def test_no_well_typed_sequence_ends_the_engine(messages):
     driver = EngineDriver(total_blocks=20, max_model_length_tokens=60)
     ends = {}
     for message in messages:
-        driver.core.add(decode_server_message(encode_message(message)[4:]))
+        driver.engine.add(decode_server_message(encode_message(message)[4:]))
     for _ in range(400):
-        if not driver.core.has_work:
+        if not driver.engine.has_work:
             break
-        report = decode_engine_message(encode_message(driver.core.step())[4:])
+        report = decode_engine_message(encode_message(driver.engine.step())[4:])
         for update in report.updates:
             if update.finish_reason:
                 assert update.sequence_id not in ends
                 ends[update.sequence_id] = update.finish_reason
 
-    assert not driver.core.has_work
+    assert not driver.engine.has_work
     assert not driver.runner.violations
     assert ends.keys() == {message.sequence_id for message in messages}
-    assert driver.core.report().load.pinned_blocks == 0
+    assert driver.engine.report().load.pinned_blocks == 0
     driver.add(2**50, [1, 2, 3])
-    driver.resident = set(driver.core._pool.resident_hashes)
-    driver._seq = driver.core.report().seq
+    driver.resident = set(driver.engine._pool.resident_hashes)
+    driver._seq = driver.engine.report().seq
     while 2**50 not in driver.finish_reasons:
         driver.step()
     driver.assert_exact(2**50)
@@ -111,9 +111,9 @@ def test_no_well_typed_sequence_ends_the_engine(messages):
 def test_a_sampling_parameter_out_of_its_range_is_refused_by_name(field, value, words):
     driver = EngineDriver()
     fields = {"max_output_tokens": 3, field: value}
-    driver.core.add(AddSequence(sequence_id=1, prompt_token_ids=[1], sampling=SamplingParameters(**fields)))
+    driver.engine.add(AddSequence(sequence_id=1, prompt_token_ids=[1], sampling=SamplingParameters(**fields)))
 
-    (update,) = driver.core.step().updates
+    (update,) = driver.engine.step().updates
 
     assert update.finish_reason == "error"
     assert words in update.error
@@ -122,7 +122,7 @@ def test_a_sampling_parameter_out_of_its_range_is_refused_by_name(field, value, 
 def test_an_id_whose_refusal_is_not_told_yet_is_not_given_to_another_sequence():
     driver = EngineDriver()
     for prompt_token_ids in ([], [1, 2], [3]):
-        driver.core.add(
+        driver.engine.add(
             AddSequence(
                 sequence_id=1,
                 prompt_token_ids=prompt_token_ids,
@@ -130,8 +130,8 @@ def test_an_id_whose_refusal_is_not_told_yet_is_not_given_to_another_sequence():
             )
         )
 
-    assert [update.error for update in driver.core.step().updates] == ["the prompt has no tokens"]
-    assert not driver.core.has_work
+    assert [update.error for update in driver.engine.step().updates] == ["the prompt has no tokens"]
+    assert not driver.engine.has_work
     driver.add(1, [1, 2])
     driver.run()
     driver.assert_exact(1)
@@ -153,7 +153,7 @@ def ending_of(data: bytes) -> list[BaseException]:
 
     def loop() -> None:
         try:
-            serve(EngineDriver().core, ServerChannel(theirs))
+            serve(EngineDriver().engine, ServerChannel(theirs))
         except (ContractError, ServerGoneError) as error:
             endings.append(error)
 

@@ -13,9 +13,10 @@ import transformers
 
 from warmfleet_testing.engine.engine_runs import IDENTITY
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
-from warmfleet_worker.engine.engine import EngineCore, SchedulerSettings
+from warmfleet_worker.engine.engine import Engine
 from warmfleet_worker.engine.messages import AddSequence
 from warmfleet_worker.engine.sampling_params import SamplingParameters
+from warmfleet_worker.engine.scheduler import SchedulerSettings
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.runner.runner import RunnerSettings, load_runner
 
@@ -88,7 +89,7 @@ def engine_outputs(folder, prompts, sampling, *, blocks):
     config = load_model_config(folder)
     block_bytes = 2 * config.layers * config.kv_heads * config.head_dim * 4 * BLOCK
     settings = RunnerSettings(kv_cache_bytes=blocks * block_bytes, dtype="Float32", threads=1, poison=True)
-    engine = EngineCore(
+    engine = Engine(
         load_runner(folder, settings),
         IDENTITY,
         "epoch",

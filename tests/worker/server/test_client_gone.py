@@ -20,7 +20,7 @@ def in_a_chunked_prefill(driver):
     driver.add(0, prompt_of(4000))
     for _ in range(5):
         driver.step()
-    assert len(driver.core._scheduler.running[0].table) > 0
+    assert len(driver.engine._scheduler.running[0].table) > 0
     assert not driver.outputs[0]
 
 
@@ -32,7 +32,7 @@ def in_decode(driver):
 
 def paused(driver):
     in_decode(driver)
-    driver.core.pause(0)
+    driver.engine.pause(0)
 
 
 @pytest.mark.parametrize("reach", [in_queue, in_a_chunked_prefill, in_decode, paused])
@@ -43,14 +43,14 @@ def test_a_client_that_leaves_gives_everything_back_at_once(reach):
     )
     reach(driver)
     others = [one for one in driver.prompts if one]
-    held = {one.sequence_id: len(one.table) for one in driver.core._scheduler.running}
+    held = {one.sequence_id: len(one.table) for one in driver.engine._scheduler.running}
 
-    driver.core.abort(0)
+    driver.engine.abort(0)
 
-    load = driver.core.report().load
+    load = driver.engine.report().load
     assert load.pinned_blocks == sum(blocks for one, blocks in held.items() if one)
     assert load.running_sequences == len(others)
-    assert load.waiting_sequences == driver.core.report().paused_sequences == 0
+    assert load.waiting_sequences == driver.engine.report().paused_sequences == 0
     driver.run()
     assert driver.finish_reasons[0] == "abort"
     driver.assert_exact(*others)

@@ -6,8 +6,8 @@ from warmfleet_worker.engine.messages import SequenceUpdate
 from warmfleet_worker.server.sequence_handle import (
     MAX_BUFFERED_TOKENS,
     PAUSE_TOKENS,
-    Admission,
-    Generation,
+    CachedPrefix,
+    SequenceHandle,
 )
 
 
@@ -33,7 +33,7 @@ def tokens(count, **fields):
 
 async def test_a_reader_that_is_behind_pauses_its_sequence_until_it_has_taken_everything():
     control = Control()
-    slow = Generation(1, asyncio.Event(), control)
+    slow = SequenceHandle(1, asyncio.Event(), control)
 
     for _ in range(PAUSE_TOKENS):
         slow.apply(tokens(1), "e:0")
@@ -51,7 +51,7 @@ async def test_a_reader_that_is_behind_pauses_its_sequence_until_it_has_taken_ev
 
 async def test_an_engine_that_goes_on_all_the_same_takes_the_sequence_from_its_reader():
     control = Control()
-    slow = Generation(1, asyncio.Event(), control)
+    slow = SequenceHandle(1, asyncio.Event(), control)
 
     for _ in range(MAX_BUFFERED_TOKENS // 64 + 1):
         assert not slow.finished
@@ -63,11 +63,11 @@ async def test_an_engine_that_goes_on_all_the_same_takes_the_sequence_from_its_r
 
 async def test_leaving_a_generation_aborts_it_once_and_only_while_it_runs():
     control = Control()
-    with Generation(1, asyncio.Event(), control) as running:
+    with SequenceHandle(1, asyncio.Event(), control) as running:
         running.apply(SequenceUpdate(sequence_id=1, cached_tokens=16, token_ids=[5]), "e:7")
     running.abort()
-    with Generation(2, asyncio.Event(), control) as done:
+    with SequenceHandle(2, asyncio.Event(), control) as done:
         done.apply(SequenceUpdate(sequence_id=2, cached_tokens=0, finish_reason="length"), "e:7")
 
-    assert running.admission == Admission(cached_tokens=16, last_block=b"", position="e:7")
+    assert running.cached_prefix == CachedPrefix(cached_tokens=16, last_block=b"", position="e:7")
     assert control.said == [("abort", 1)]

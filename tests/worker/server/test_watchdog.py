@@ -24,37 +24,39 @@ def looks(watchdog, seconds, *, start=0.0, working=True, last_report_seconds=0.0
     said = []
     now = start
     while now <= seconds:
-        said.append(watchdog.look(now, working=working, last_report_seconds=last_report_seconds))
-        now += watchdog.look_seconds
+        said.append(watchdog.check(now, working=working, last_report_seconds=last_report_seconds))
+        now += watchdog.check_seconds
     return said
 
 
 def test_silence_is_a_stall_first_and_a_loss_after_twice_the_time():
     watchdog = StepWatchdog(8.0)
-    assert watchdog.look_seconds == 1.0
+    assert watchdog.check_seconds == 1.0
 
     said = looks(watchdog, 17.0)
 
     # The first look hears the last report.
-    assert said == [Health.WELL] * 8 + [Health.STALLED] * 8 + [Health.LOST] * 2
+    assert said == [Health.HEALTHY] * 8 + [Health.STALLED] * 8 + [Health.DEAD] * 2
 
 
 def test_a_report_or_the_end_of_all_work_ends_a_stall():
     for change in ({"last_report_seconds": 9.0}, {"working": False}):
         watchdog = StepWatchdog(8.0)
         assert looks(watchdog, 10.0)[-1] is Health.STALLED
-        assert watchdog.look(11.0, **{"working": True, "last_report_seconds": 0.0, **change}) is Health.WELL
+        assert (
+            watchdog.check(11.0, **{"working": True, "last_report_seconds": 0.0, **change}) is Health.HEALTHY
+        )
 
 
 def test_an_idle_engine_may_be_silent():
-    assert set(looks(StepWatchdog(1.0), 50.0, working=False)) == {Health.WELL}
+    assert set(looks(StepWatchdog(1.0), 50.0, working=False)) == {Health.HEALTHY}
 
 
 def test_time_in_which_nobody_could_look_says_nothing_of_the_engine():
     watchdog = StepWatchdog(8.0)
     looks(watchdog, 2.0)
 
-    assert watchdog.look(3600.0, working=True, last_report_seconds=0.0) is Health.WELL
+    assert watchdog.check(3600.0, working=True, last_report_seconds=0.0) is Health.HEALTHY
 
 
 def is_running(pid: int) -> bool:

@@ -1,5 +1,5 @@
-"""The engine without its model: scheduling, sequences, steps, messages to the server. Imports no torch.
+"""The engine without its model: validation, scheduling, steps, and messages to and from the server.
 
-`engine.Engine.step` is schedule, execute, apply, report; what executes is handed in. `messages` is what
-passes between the server process and the engine process. Imports `kv_cache`.
+Public: `engine.Engine`, whose `step` is schedule, execute, apply, report; `scheduler.Scheduler`; `batch`, the
+types between scheduler and runner; `messages`, between server and engine process. Imports `kv_cache`.
 """

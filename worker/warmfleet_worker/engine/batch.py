@@ -9,7 +9,7 @@ from warmfleet_worker.engine.sampling_params import SamplingParameters
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """The last token of a chunk is the last known token: its logits choose the next one."""
+    """Asks for the next token from the logits of a chunk's last token, the last known one of its sequence."""
 
     parameters: SamplingParameters
     output_index: int
@@ -20,14 +20,14 @@ class SampleRequest:
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
-    """Consecutive tokens of a chunk whose logits say how likely the prompt's next token was."""
+    """Asks for the log probability of the prompt's next token at consecutive tokens of a chunk."""
 
     first: int
     """Index in the chunk."""
     next_token_ids: Seq[int]
-    """What followed each of them."""
+    """The prompt's next token after each of them."""
     top: int
-    """So many most likely tokens beside each."""
+    """Number of most likely tokens to return with each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class StepBatch:
 
 @dataclass(frozen=True, slots=True)
 class ChunkResult:
-    """What the runner found for one chunk."""
+    """The runner's result for one chunk."""
 
     sequence_id: int
     finite: bool
@@ -70,7 +70,7 @@ class ChunkResult:
     next_token_id: int | None
     """Set exactly when the chunk asked for a sample and was finite."""
     logprobs: TokenLogprobs | None = None
-    """Of the next token, exactly when there is one and its parameters ask."""
+    """Of the next token, exactly when there is one and its parameters request them."""
     prompt_logprobs: TokenLogprobs | None = None
     """Of `score.next_token_ids`, exactly when the chunk has a score request and was finite."""
 

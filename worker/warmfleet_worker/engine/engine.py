@@ -1,7 +1,7 @@
 """The engine without its model: `step` is schedule, execute, apply, report.
 
-One thread owns it. No request ends it: what goes wrong is told to the sequences that it concerns. Only a
-runner that cannot compute anything any more does, so that a supervisor starts another one.
+One thread owns it. No request ends it: a failure ends the sequences that it concerns, with an error. Only a
+runner that cannot compute anything any more ends the engine, and a supervisor starts another one.
 """
 
 from collections import OrderedDict
@@ -20,14 +20,12 @@ from warmfleet_worker.engine.scheduler import Scheduler, SchedulerSettings
 from warmfleet_worker.engine.sequence import Sequence
 from warmfleet_worker.engine.step_recovery import StepOutcome, compute_step
 from warmfleet_worker.engine.step_time import StepShape, StepTimeEstimator
-from warmfleet_worker.engine.validation import MAX_ROUTER_ID_CHARS, EngineLimits, refusal_of
+from warmfleet_worker.engine.validation import MAX_ROUTER_ID_CHARS, EngineLimits, validation_error
 from warmfleet_worker.kv_cache.block_pool import BlockPool
 from warmfleet_worker.kv_cache.prefix_cache import PrefixCache
 
-__all__ = ["EngineCore", "Runner", "SchedulerSettings"]
-
 MAX_ROUTERS: Final = 64
-"""Routers whose dispatch counters are remembered; the one that was silent longest is forgotten first."""
+"""Routers whose dispatch counters are kept; the least recently used one is dropped first."""
 _LARGEST_TOKEN_ID: Final = 2**32 - 1
 MAX_FAILED_STEPS: Final = 3
 """Consecutive steps of which nothing could be computed, nor a probe after each, before the engine ends."""
@@ -36,7 +34,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Runner(Protocol):
-    """What the engine needs of the model."""
+    """What the engine needs of the model; `runner.ModelRunner` in production, fakes in tests."""
 
     @property
     def total_blocks(self) -> int: ...
@@ -45,13 +43,20 @@ class Runner(Protocol):
 
 
 class RunnerBrokenError(WarmfleetError):
-    """The runner fails whatever it is given; only another process can help."""
+    """The runner fails for every input; a new process is needed."""
 
 
-class EngineCore:
-    """Block pool, prefix cache, scheduler and runner as one thing that takes sequences and steps."""
+class Engine:
+    """Block pool, prefix cache, scheduler and runner together: takes sequences, computes steps.
 
-    def __init__(  # noqa: PLR0917 - the six are what an engine is made of; the options are by name
+    Use it from one thread; `engine_process` drives it in production.
+
+        engine.add(AddSequence(sequence_id=1, prompt_token_ids=[5, 6], sampling=SamplingParameters()))
+        while engine.has_work:
+            report = engine.step()  # new tokens of every sequence, cache changes, load
+    """
+
+    def __init__(  # noqa: PLR0917 - an engine has these six parts; the options are by name
         self,
         runner: Runner,
         identity: CacheIdentity,
@@ -63,14 +68,14 @@ class EngineCore:
         vocabulary_size: int = _LARGEST_TOKEN_ID + 1,
         poison: bool = False,
     ) -> None:
-        """Take over the runner's whole arena.
+        """Use the runner's whole arena.
 
-        `vocabulary_size` refuses token ids that the model has no embedding for. `poison` overwrites the
-        content of freed blocks (tests).
+        Token ids of `vocabulary_size` or more are refused. `poison` overwrites the content of freed blocks
+        (tests).
         """
         self.epoch = epoch
         self.prefix_caching = settings.prefix_caching and prefix_caching_supported(window_tokens)
-        """False for a sliding-window model, whatever the settings say."""
+        """Always False for a sliding-window model."""
         self._runner = runner
         self._settings = settings
         self._block_size_tokens = block_size_tokens
@@ -93,7 +98,7 @@ class EngineCore:
     def max_model_length_tokens(self) -> int:
         """Most tokens, prompt and output together, that one sequence can have here.
 
-        The context, or the whole pool where that is smaller. Who grows to it ends with "length".
+        The context, or the whole pool where that is smaller. A sequence that reaches it ends with "length".
         """
         return min(self._settings.max_model_length_tokens, self._limits.pool_tokens)
 
@@ -104,17 +109,17 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do or tell anything."""
+        """Whether a step would compute or report anything."""
         return self._scheduler.has_work or bool(self._pending) or self._pool.has_changes
 
     def add(self, message: AddSequence) -> None:
         """Queue a sequence. One that can never run gets an error update in the next report."""
         self._count_dispatch(message)
-        # Also one whose end is not told yet: it would be taken for the end of the new one.
+        # Also one whose end is not reported yet: it would be read as the end of the new one.
         if message.sequence_id in self._scheduler or message.sequence_id in self._pending:
             _log.warning("sequence id reused, ignored", sequence_id=message.sequence_id)
             return
-        refusal = refusal_of(message, self._limits) or self._no_place()
+        refusal = validation_error(message, self._limits) or self._queue_full_error()
         if refusal:
             self._pending[message.sequence_id] = SequenceUpdate(
                 sequence_id=message.sequence_id, finish_reason="error", error=refusal
@@ -146,15 +151,15 @@ class EngineCore:
             self._pending[sequence_id] = update
 
     def pause(self, sequence_id: int) -> None:
-        """Take seat and blocks from a sequence; its blocks stay cached while there is room."""
+        """Preempt a sequence until `resume`; its blocks stay cached until they are evicted."""
         self._scheduler.pause(sequence_id)
 
     def resume(self, sequence_id: int) -> None:
-        """Let a paused sequence go on where it was."""
+        """Queue a paused sequence again; it continues with its next token."""
         self._scheduler.resume(sequence_id)
 
     def clear_cache(self) -> None:
-        """Forget every block that no live sequence holds."""
+        """Forget every block without a holder."""
         self._pool.clear()
 
     def drain(self) -> None:
@@ -162,15 +167,15 @@ class EngineCore:
         self._draining = True
 
     def step(self) -> StepReport:
-        """Compute one step for whatever fits, and report all news since the last step.
+        """Schedule and compute one step, and report all changes since the last one.
 
         Raises:
-            RunnerBrokenError: too many steps in a row gave nothing at all.
+            RunnerBrokenError: `MAX_FAILED_STEPS` steps in a row computed nothing.
         """
         plan = self._scheduler.schedule(self.max_batched_tokens)
         outcome = self._compute(plan.batch)
         outcomes = self._scheduler.apply(plan, outcome.chunks)
-        self._judge_runner(outcome)
+        self._check_runner(outcome)
         updates = _merged([*self._pending.values(), *plan.admissions, *outcomes])
         self._pending.clear()
         changes = self._pool.take_changes()
@@ -194,7 +199,7 @@ class EngineCore:
         )
 
     def report(self) -> StepReport:
-        """Load alone; updates and cache news stay for the next step."""
+        """Load only; updates and cache changes stay for the next step."""
         return StepReport(seq=self._seq, load=self._load(), paused_sequences=self._scheduler.paused_sequences)
 
     def _compute(self, batch: StepBatch) -> StepOutcome:
@@ -205,8 +210,12 @@ class EngineCore:
             self._step_time.observe(StepShape.of(batch), outcome.seconds)
         return outcome
 
-    def _judge_runner(self, outcome: StepOutcome) -> None:
-        """Tell requests that cannot be computed from a runner that cannot compute."""
+    def _check_runner(self, outcome: StepOutcome) -> None:
+        """Distinguish requests that cannot be computed from a runner that cannot compute.
+
+        Raises:
+            RunnerBrokenError: `MAX_FAILED_STEPS` steps in a row computed nothing.
+        """
         if outcome.chunks:
             broken = outcome.wholly_failed and not self._runner_computes()
             self._failed_steps = self._failed_steps + 1 if broken else 0
@@ -214,8 +223,8 @@ class EngineCore:
             raise RunnerBrokenError(f"{MAX_FAILED_STEPS} steps in a row could not be computed at all")
 
     def _runner_computes(self) -> bool:
-        """Whether a token that nobody asked for can be computed."""
-        # There is a free block: sequences have just failed and given theirs back.
+        """Whether the runner computes a probe: one token of no sequence."""
+        # There is a free block: sequences have just failed and released theirs.
         blocks = self._pool.allocate(1)
         probe = Chunk(
             sequence_id=-1, token_ids=(0,), first_position=0, block_ids=(blocks[0].block_id,), sample=None
@@ -224,8 +233,8 @@ class EngineCore:
         self._pool.release(blocks)
         return not outcome.wholly_failed
 
-    def _no_place(self) -> str:
-        """Why a sequence cannot wait here, or ""."""
+    def _queue_full_error(self) -> str:
+        """Why the waiting queue takes no sequence, or ""."""
         limit = self._settings.max_waiting_sequences
         if len(self._scheduler.waiting) + self._scheduler.paused_sequences >= limit:
             return f"{limit} sequences are waiting already"

@@ -1,4 +1,4 @@
-"""Log probabilities of consecutive tokens, compact as they go from the runner to the server. No torch."""
+"""Log probabilities of consecutive tokens, in the compact form of engine messages. No torch."""
 
 from array import array
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     """float32, [tokens, top]."""
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together; decoding a message calls this too."""
+        """Raise ValueError for parts of unequal length; decoding a message calls this too."""
         if not 0 <= self.top <= MAX_TOP_LOGPROBS:
             raise ValueError(f"{self.top} most likely tokens, the limit is {MAX_TOP_LOGPROBS}")
         expected_bytes = len(self.values) * self.top
@@ -50,7 +50,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def tokens(self) -> int:
-        """How many tokens it speaks of."""
+        """Number of tokens."""
         return len(self.values) // _ITEM_BYTES
 
     def __iter__(self) -> Iterator[TokenLogprob]:

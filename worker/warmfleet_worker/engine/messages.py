@@ -28,37 +28,37 @@ class AddSequence(msgspec.Struct, frozen=True, kw_only=True, tag="add"):
     sampling: SamplingParameters
     use_prefix_cache: bool = True
     may_read_cache: bool = True
-    """False for a request whose prompt must be computed whole; its blocks are left behind all the same."""
+    """False if the whole prompt must be computed, as for its log probabilities. Its blocks are cached."""
     priority: int = 0
-    """Lower is better; among equals the one that came first."""
+    """Lower is scheduled first; equal priorities in order of arrival."""
     router_id: str = ""
     dispatch: int = 0
 
 
 class AbortSequence(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
-    """The client left: its blocks are free by the end of the step in flight. Unknown ids are ignored."""
+    """Abort a sequence: its blocks are free by the end of the step in flight. Unknown ids are ignored."""
 
     sequence_id: int
 
 
 class PauseSequence(msgspec.Struct, frozen=True, kw_only=True, tag="pause"):
-    """Its reader is behind: it gives up seat and blocks until `ResumeSequence`. Unknown ids are ignored."""
+    """Preempt a sequence with a slow reader until `ResumeSequence`. Unknown ids are ignored."""
 
     sequence_id: int
 
 
 class ResumeSequence(msgspec.Struct, frozen=True, kw_only=True, tag="resume"):
-    """The reader has caught up: the sequence waits in its old place again. Unknown ids are ignored."""
+    """Queue a paused sequence again, at its old rank. Unknown ids are ignored."""
 
     sequence_id: int
 
 
 class ClearCache(msgspec.Struct, frozen=True, kw_only=True, tag="clear"):
-    """Forget every block that no live sequence holds."""
+    """Forget every block without a holder."""
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
-    """Report `draining` from now on; live sequences go on."""
+    """Report `draining` from now on; live sequences continue."""
 
 
 ServerMessage = AddSequence | AbortSequence | PauseSequence | ResumeSequence | ClearCache | Drain
@@ -71,7 +71,7 @@ class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     """The model is loaded and the KV arena allocated. Sent once, first."""
 
     epoch: str
-    """One life of the block pool: random per engine process."""
+    """Random per engine process: identifies the contents of its block pool."""
     identity: bytes
     block_size_tokens: int
     window_tokens: int
@@ -93,7 +93,7 @@ class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
 
 class SequenceUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one step did for one sequence.
+    """One step's outcome for one sequence.
 
     The first update of a sequence is its admission: `cached_tokens` is set, and `last_block` is the
     hash of the prompt's last full block. It may come in a step that produced no token yet.
@@ -104,7 +104,7 @@ class SequenceUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     last_block: bytes = b""
     token_ids: list[int] = []
     logprobs: TokenLogprobs | None = None
-    """Of `token_ids`, if the sequence asks."""
+    """Of `token_ids`, if the sequence requests them."""
     prompt_logprobs: TokenLogprobs | None = None
     """Of the prompt's next tokens, the second one first; all have come with the first of `token_ids`."""
     finish_reason: str = ""
@@ -114,11 +114,11 @@ class SequenceUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True, tag="step", omit_defaults=True):
-    """One step's outcome: token updates, cache news and load. Also sent for load alone when idle."""
+    """One step's outcome: token updates, cache changes and load. When idle it is sent with load only."""
 
     updates: list[SequenceUpdate] = []
     seq: int = 0
-    """Event position after this report; rises only when stored, removed or cleared say something."""
+    """Event position after this report; rises by one if the report stores, removes or clears."""
     cleared: bool = False
     stored: list[bytes] = []
     removed: list[bytes] = []
@@ -138,7 +138,7 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True, tag="step", omit_def
 
 
 class EngineFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
-    """The engine cannot start or go on; it exits after this message."""
+    """The engine cannot start or continue; it exits after this message."""
 
     reason: str
 
@@ -148,7 +148,7 @@ EngineMessage = EngineReady | StepReport | EngineFailed
 
 
 class MessageFramer:
-    """Cuts a byte stream into bodies of messages."""
+    """Splits a byte stream into message bodies."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -188,7 +188,7 @@ def encode_message(message: ServerMessage | EngineMessage) -> bytes:
 
 
 def decode_server_message(body: bytes) -> ServerMessage:
-    """What the server says.
+    """Decode a message from the server.
 
     Raises:
         ContractError: malformed.
@@ -200,7 +200,7 @@ def decode_server_message(body: bytes) -> ServerMessage:
 
 
 def decode_engine_message(body: bytes) -> EngineMessage:
-    """What the engine says.
+    """Decode a message from the engine.
 
     Raises:
         ContractError: malformed.

@@ -1,4 +1,4 @@
-"""What a request asks of the sampler. No torch: scheduler and server use it too."""
+"""Sampling parameters of one request. No torch: scheduler and server use them too."""
 
 import msgspec
 
@@ -20,9 +20,9 @@ class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: dict[int, float] = {}
     """Added to the logits of these token ids."""
     presence_penalty: float = 0.0
-    """Taken once from the logit of every token that has been generated."""
+    """Subtracted once from the logit of every token that has been generated."""
     frequency_penalty: float = 0.0
-    """Taken from the logit of a token as often as it has been generated."""
+    """Subtracted from the logit of a token once per time it has been generated."""
     repetition_penalty: float = 1.0
     """Divides a positive logit, multiplies another one, of every token in the prompt or generated
     (Keskar et al. 2019, arXiv:1909.05858)."""

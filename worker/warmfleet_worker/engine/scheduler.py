@@ -1,21 +1,22 @@
-"""Which tokens of which sequence are computed next, and what a finished step means for each of them.
+"""Continuous batching with chunked prefill: which tokens of which sequences the next step computes.
 
 `schedule` turns the present state into a `StepPlan`; the engine has the runner compute it; `apply` takes
-the outcome. Nothing here waits, asks for the time or touches a tensor.
+the outcome. Nothing here waits, reads a clock or touches a tensor. (Iteration-level scheduling: Yu et al.
+2022, Orca; chunked prefill beside decodes: Agrawal et al. 2024, Sarathi-Serve, arXiv:2403.02310.)
 
-A sequence's rank is its priority, then its arrival. The order of a step: every decode first, so that
-streams keep flowing; then prefills, the best first, those that have begun and those that wait for their turn
-alike, while seats, token budget and blocks last. When a decode finds the pool full, the worst running
-sequence is preempted: it gives all its blocks back and is computed again later, mostly from its own blocks in
-the cache. The best sequence is therefore never stopped, and all of equal priority end.
+A sequence's rank is its priority, then its arrival. A step takes all decodes first; then prefills, running
+and waiting ones alike, the best rank first, while seats, token budget and blocks last. When a decode finds
+the pool full, the running sequence of the worst rank is preempted: it releases all its blocks and is
+computed again later, mostly from its own cached blocks. The best sequence is therefore never preempted, and
+all sequences of equal priority finish.
 
-A follower waits for a block that another sequence, its leader, computes right now. While it waits it lends
-the leader its rank, so that nobody who stands behind the follower holds the leader up, and a seat and the
-blocks that it will need are kept for it. The wait is bounded by the leader's prefill: a leader that ends,
-fails, is preempted or paused leads no longer, and the follower takes over.
+A follower waits for a block that another sequence, its leader, computes now. Meanwhile the leader inherits
+the follower's rank (priority inheritance, Sha et al. 1990), so that no sequence of a worse rank delays it,
+and a seat and the blocks that the follower will need are reserved. The wait is bounded by the leader's
+prefill: a leader that ends, fails, is preempted or paused leads no longer, and the follower takes over.
 
-A paused sequence has a reader that is behind. It has given everything back like a preempted one, and comes
-back to its old place in line when it is resumed.
+A paused sequence has a slow reader. It has released everything like a preempted one, and waits again at its
+old rank when it is resumed.
 """
 
 import bisect
@@ -40,22 +41,22 @@ WATERMARK_RATIO: Final = 0.01
 """Share of the pool that an admission leaves to the sequences that already run."""
 _STEP_FAILED: Final = "the engine failed while it computed this request"
 _LAST: Final[Rank] = (sys.maxsize, 0)
-"""Behind every sequence."""
+"""Worse than the rank of every sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """Bounds of what runs together."""
+    """Bounds of one engine's batches and queue."""
 
     max_running_sequences: int = 64
     max_batched_tokens: int = 0
-    """Tokens per step. 0 = what the measured rate computes in 100 ms; then decodes are never cut, and
-    prefill always gets at least 32 tokens beside them."""
+    """Tokens per step. 0 = what the measured rate computes in 100 ms; then decodes are never limited,
+    and prefill always gets at least 32 tokens beside them."""
     max_model_length_tokens: int = 4096
     """Prompt and output together."""
     prefix_caching: bool = True
     max_waiting_sequences: int = 4096
-    """The server refuses earlier and politely; this is the engine's own bound."""
+    """The engine's own bound; the server refuses earlier (429)."""
 
     def __post_init__(self) -> None:
         if self.max_running_sequences < 1 or self.max_waiting_sequences < 1:
@@ -65,7 +66,12 @@ class SchedulerSettings:
 
 
 class Scheduler:
-    """Continuous batching over one block pool."""
+    """Continuous batching over one block pool; the engine owns the one instance.
+
+    scheduler.add(sequence)
+    plan = scheduler.schedule(budget_tokens)
+    updates = scheduler.apply(plan, outcomes)  # one outcome per chunk of `plan.batch`
+    """
 
     def __init__(self, pool: BlockPool, cache: PrefixCache, settings: SchedulerSettings) -> None:
         self._pool = pool
@@ -73,7 +79,7 @@ class Scheduler:
         self._settings = settings
         self._block_size_tokens = cache.block_size_tokens
         self._watermark_blocks = math.ceil(WATERMARK_RATIO * pool.total_blocks)
-        self._waiting: list[Sequence] = []  # by rank; a preempted sequence goes back to its old place
+        self._waiting: list[Sequence] = []  # by rank
         self._running: list[Sequence] = []  # by admission
         self._sequences: dict[int, Sequence] = {}
 
@@ -91,7 +97,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether any sequence is eligible: paused ones are not."""
+        """Whether any sequence is running or waiting; paused ones do not count."""
         return bool(self._running or self._waiting)
 
     def __contains__(self, sequence_id: int) -> bool:
@@ -101,38 +107,38 @@ class Scheduler:
         """Queue a new sequence that fits the pool and the context."""
         assert sequence.sequence_id not in self._sequences
         self._sequences[sequence.sequence_id] = sequence
-        self._line_up(sequence)
+        self._enqueue(sequence)
 
     def abort(self, sequence_id: int) -> SequenceUpdate | None:
-        """End a sequence and free its blocks now; None for one that is not here (any more)."""
+        """End a sequence and free its blocks now; None for an unknown or finished one."""
         sequence = self._sequences.get(sequence_id)
         return None if sequence is None else self._finish(sequence, "abort")
 
     def pause(self, sequence_id: int) -> None:
-        """Take seat and blocks from a sequence until it is resumed. Unknown and paused ones are ignored."""
+        """Take seat and blocks from a sequence until `resume`. Unknown and paused ones are ignored."""
         sequence = self._sequences.get(sequence_id)
         if sequence is not None and sequence.state is not SequenceState.PAUSED:
-            self._stand_aside(sequence)
+            self._withdraw(sequence)
             sequence.state = SequenceState.PAUSED
 
     def resume(self, sequence_id: int) -> None:
-        """Let a paused sequence wait in its old place again. Others are ignored."""
+        """Queue a paused sequence again. Others are ignored."""
         sequence = self._sequences.get(sequence_id)
         if sequence is not None and sequence.state is SequenceState.PAUSED:
-            self._line_up(sequence)
+            self._enqueue(sequence)
 
     def schedule(self, budget_tokens: int) -> StepPlan:
-        """Choose the next step's chunks and give them blocks. Empty only when nothing is to be done."""
+        """Choose the next step's chunks and give them blocks. Empty only if there is nothing to compute."""
         seats = self._seats(budget_tokens)
-        self._lend(seats - len(self._running))
-        best_first = sorted(self._running, key=_standing)
+        self._inherit_ranks(seats - len(self._running))
+        best_first = sorted(self._running, key=_effective_rank)
         planned, preempted_sequences = self._plan_decodes(best_first)
         draft = PlanDraft(planned, self._prefill_allowance(budget_tokens, len(planned)), seats)
         for sequence in best_first:
             if sequence.state is SequenceState.RUNNING and sequence not in planned:
-                self._admit(draft, ahead_of=sequence.standing)
+                self._admit(draft, ahead_of=sequence.effective_rank)
                 draft.plan(sequence)
-        # A victim needs more than it just gave: after a preemption only a better one than it comes in.
+        # A preempted sequence needs more blocks than it released: only a better one can be admitted now.
         self._admit(draft)
         chunks = tuple(self._chunk(sequence, tokens) for sequence, tokens in planned.items())
         return StepPlan(StepBatch(chunks), tuple(planned), preempted_sequences, tuple(draft.admissions))
@@ -140,8 +146,8 @@ class Scheduler:
     def apply(self, plan: StepPlan, outcomes: Seq[ChunkResult | None]) -> list[SequenceUpdate]:
         """Take the outcome of a step: commit what is full and finite, append tokens, end sequences.
 
-        None stands for a chunk that could not be computed: its sequence ends, and nothing that the step
-        wrote of it is ever matched.
+        None is a chunk that could not be computed: its sequence ends, and what the step wrote for it is
+        never matched.
         """
         return [
             update
@@ -151,18 +157,18 @@ class Scheduler:
 
     # Planning.
 
-    def _lend(self, free_seats: int) -> None:
-        """Followers lend their rank to whoever computes the block that they wait for."""
+    def _inherit_ranks(self, free_seats: int) -> None:
+        """Let each leader inherit the best rank among its followers."""
         for sequence in self._running:
-            sequence.lent_rank = None
+            sequence.inherited_rank = None
         if not self._cache.led_blocks:
             return
-        # The first in line, as many as could start: nobody else waits for a block alone.
+        # Only as many as could start: the others wait for a seat as well.
         for follower in self._waiting[: max(free_seats, 0)]:
             leader = self._leader(follower, self._match(follower))
-            # In rank order, so the first that lends is the best.
-            if leader is not None and leader.lent_rank is None:
-                leader.lent_rank = follower.rank
+            # In rank order, so the first follower of a leader is its best.
+            if leader is not None and leader.inherited_rank is None:
+                leader.inherited_rank = follower.rank
 
     def _plan_decodes(self, best_first: Seq[Sequence]) -> tuple[dict[Sequence, int], int]:
         planned: dict[Sequence, int] = {}
@@ -172,10 +178,10 @@ class Scheduler:
                 continue
             missing = self._blocks(len(sequence.token_ids)) - len(sequence.table)
             while missing > self._pool.available_blocks:
-                # Never one that is planned already: those are better than this one.
-                victim = max(self._running, key=_standing)
-                self._stand_aside(victim)
-                self._line_up(victim)
+                # Never a planned one: their ranks are better.
+                victim = max(self._running, key=_effective_rank)
+                self._withdraw(victim)
+                self._enqueue(victim)
                 preempted_sequences += 1
                 if victim is sequence:
                     break
@@ -195,8 +201,8 @@ class Scheduler:
         return min(seats, budget_tokens) if self._settings.max_batched_tokens else seats
 
     def _admit(self, draft: PlanDraft, ahead_of: Rank = _LAST) -> None:
-        """Start waiting sequences that stand before `ahead_of`, and plan their first chunks."""
-        kept_blocks = 0
+        """Start waiting sequences of better rank than `ahead_of`, and plan their first chunks."""
+        reserved_blocks = 0
         place = 0
         while (
             draft.allowance_tokens > 0
@@ -208,22 +214,22 @@ class Scheduler:
             hit = self._match(sequence)
             sequence.uncached_tokens = len(sequence.token_ids) - hit.cached_tokens
             if self._leader(sequence, hit) in draft.planned:
-                kept_blocks += self._blocks_nobody_computes(sequence, hit)
-                place += 1  # and its seat is kept
+                reserved_blocks += self._unled_blocks(sequence, hit)
+                place += 1  # its seat stays reserved
                 continue
-            if not self._start(sequence, hit, kept_blocks):
-                return  # nobody overtakes a sequence that waits for blocks
+            if not self._start(sequence, hit, reserved_blocks):
+                return  # no sequence of worse rank may take the blocks that this one waits for
             draft.plan(sequence)
             if not sequence.admitted:
                 sequence.admitted = True
                 draft.admissions.append(self._admission(sequence))
 
     def _leader(self, sequence: Sequence, hit: PrefixHit) -> Sequence | None:
-        """Who computes the next block that `sequence` could reuse.
+        """The sequence that computes the next block that `sequence` could reuse.
 
         A follower is passed over only while its leader is part of the very step being planned: each step
-        of the wait brings the awaited block nearer, the wait ends with the leader's prefill at the latest,
-        and a leader that left, failed or was preempted is followed no longer.
+        of the wait computes some of the awaited block, the wait ends with the leader's prefill at the latest,
+        and a leader that ended, failed or was preempted has no followers.
         """
         usable_tokens = hit.cached_tokens + self._block_size_tokens
         if not sequence.reads_cache or usable_tokens >= len(sequence.token_ids):
@@ -231,20 +237,20 @@ class Scheduler:
         leader = self._cache.leader_of(sequence.block_hashes[len(hit.blocks)])
         return None if leader is None else self._sequences[leader]
 
-    def _blocks_nobody_computes(self, follower: Sequence, hit: PrefixHit) -> int:
-        """What a follower will have to allocate once its leaders are done."""
+    def _unled_blocks(self, follower: Sequence, hit: PrefixHit) -> int:
+        """Blocks that a follower has to allocate once its leaders are done."""
         awaited = sum(
             self._cache.leader_of(block_hash) is not None
             for block_hash in follower.block_hashes[len(hit.blocks) :]
         )
         return self._blocks(len(follower.token_ids)) - len(hit.blocks) - awaited
 
-    def _start(self, sequence: Sequence, hit: PrefixHit, kept_blocks: int) -> bool:
-        """Give a waiting sequence its blocks and a seat, if there are enough besides the kept ones."""
+    def _start(self, sequence: Sequence, hit: PrefixHit, reserved_blocks: int) -> bool:
+        """Give a waiting sequence its blocks and a seat, if there are enough besides the reserved ones."""
         # All blocks of the known tokens at once: a prefill that has begun is never stuck half-way.
         missing = self._blocks(len(sequence.token_ids)) - len(hit.blocks)
         watermark_blocks = self._watermark_blocks if self._running else 0
-        if missing + hit.evictable_blocks + watermark_blocks + kept_blocks > self._pool.available_blocks:
+        if missing + hit.evictable_blocks + watermark_blocks + reserved_blocks > self._pool.available_blocks:
             return False
         self._pool.pin(hit.blocks)
         sequence.table.adopt(hit.blocks)
@@ -330,10 +336,10 @@ class Scheduler:
             table.commit_next(self._pool.commit(table.next_uncommitted, hashes[index]))
         self._cache.stop_leading(sequence.sequence_id, hashes[first:full_blocks])
 
-    # Leaving and coming back.
+    # Leaving and queueing.
 
-    def _stand_aside(self, sequence: Sequence) -> None:
-        """Take a sequence out of line and give back what it holds; nobody follows it any more."""
+    def _withdraw(self, sequence: Sequence) -> None:
+        """Remove a sequence from its queue, release its blocks, and stop leading."""
         if sequence.state is SequenceState.RUNNING:
             self._running.remove(sequence)
         elif sequence.state is SequenceState.WAITING:
@@ -343,13 +349,13 @@ class Scheduler:
         self._pool.release(sequence.table.take_all())
         sequence.computed_tokens = 0
 
-    def _line_up(self, sequence: Sequence) -> None:
+    def _enqueue(self, sequence: Sequence) -> None:
         sequence.state = SequenceState.WAITING
         sequence.uncached_tokens = len(sequence.token_ids) - self._match(sequence).cached_tokens
         bisect.insort(self._waiting, sequence, key=_rank)
 
     def _finish(self, sequence: Sequence, reason: str, error: str = "") -> SequenceUpdate:
-        self._stand_aside(sequence)
+        self._withdraw(sequence)
         sequence.state = SequenceState.FINISHED
         del self._sequences[sequence.sequence_id]
         return SequenceUpdate(sequence_id=sequence.sequence_id, finish_reason=reason, error=error)
@@ -359,7 +365,7 @@ class Scheduler:
 
 
 def _score_request(sequence: Sequence, first: int, end: int) -> ScoreRequest | None:
-    """What tokens `first` to `end` of a sequence say about its prompt, as far as that is not told yet."""
+    """The prompt log probabilities that tokens `first` to `end` give and that are not reported yet."""
     start = max(first, sequence.scored_tokens)
     stop = min(end, sequence.prompt_tokens - 1)
     if sequence.sampling.prompt_logprobs is None or start >= stop:
@@ -375,5 +381,5 @@ def _rank(sequence: Sequence) -> Rank:
     return sequence.rank
 
 
-def _standing(sequence: Sequence) -> Rank:
-    return sequence.standing
+def _effective_rank(sequence: Sequence) -> Rank:
+    return sequence.effective_rank

@@ -1,4 +1,4 @@
-"""One request's tokens inside the engine, and how far their KV is."""
+"""One sequence inside the engine: its tokens, its blocks, and how many tokens are computed."""
 
 import enum
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ class SequenceState(enum.Enum):
     WAITING = "waiting"
     RUNNING = "running"
     PAUSED = "paused"
-    """Its reader is behind: it holds nothing and is not eligible until it is resumed."""
+    """Its reader is slow: it holds no blocks and is not scheduled until it is resumed."""
     FINISHED = "finished"
 
 
@@ -28,12 +28,12 @@ class Sequence:
     """Prompt and output so far."""
     sampling: SamplingParameters
     limit_tokens: int
-    """Prompt and output never grow past this."""
+    """Most tokens of prompt and output together."""
     root: BlockHash
     block_hashes: list[BlockHash]
     """Of the full blocks of `token_ids`, possibly without the newest ones."""
     uses_cache: bool
-    """Whether it may leave its blocks behind for others, and read theirs unless `reads_cache` says no."""
+    """Whether its blocks are committed to the prefix cache, and cached ones used (see `reads_cache`)."""
     arrival: int
     prompt_tokens: int
     may_read_cache: bool = True
@@ -45,23 +45,23 @@ class Sequence:
     computed_tokens: int = 0
     """Tokens whose KV is written and finite."""
     scored_tokens: int = 0
-    """Tokens of the prompt, the first aside, whose log probability was told. Kept through a preemption."""
+    """Prompt tokens after the first whose log probability was reported. Kept through a preemption."""
     admitted: bool = False
-    """Whether its first update was sent."""
+    """Whether its first update was sent: it has been scheduled once."""
     uncached_tokens: int = 0
-    """While it waits: the tokens it would have to compute, as of the last look at the cache."""
-    lent_rank: Rank | None = None
-    """The best rank among those that wait for a block it computes."""
+    """While it waits: tokens that are not cached, as of the last match."""
+    inherited_rank: Rank | None = None
+    """The best rank of the followers that wait for a block it computes (priority inheritance)."""
 
     @property
     def rank(self) -> Rank:
-        """Its own place in line; the least is the best."""
+        """Its own rank; the least is scheduled first."""
         return self.priority, self.arrival
 
     @property
-    def standing(self) -> Rank:
-        """Its place among those that run: its own, or the one that a follower lends it."""
-        return self.rank if self.lent_rank is None else min(self.rank, self.lent_rank)
+    def effective_rank(self) -> Rank:
+        """The better of its own rank and the one inherited from a follower."""
+        return self.rank if self.inherited_rank is None else min(self.rank, self.inherited_rank)
 
     @property
     def output_tokens(self) -> int:
@@ -73,14 +73,14 @@ class Sequence:
 
     @property
     def unscored_tokens(self) -> int:
-        """Tokens of the prompt whose log probability is asked for and not told yet."""
+        """Prompt tokens whose log probability is requested and not reported yet."""
         if self.sampling.prompt_logprobs is None:
             return 0
         return self.prompt_tokens - 1 - self.scored_tokens
 
     @property
     def reads_cache(self) -> bool:
-        """Whether cached blocks may stand for its own computation now."""
+        """Whether cached blocks may replace its own computation now."""
         return self.uses_cache and (self.may_read_cache or not self.unscored_tokens)
 
     @property

@@ -1,4 +1,4 @@
-"""What the scheduler decides for one step, and the same while it is being decided."""
+"""The scheduler's decision for one step, finished (`StepPlan`) and under construction (`PlanDraft`)."""
 
 from dataclasses import dataclass, field
 
@@ -20,17 +20,17 @@ class StepPlan:
 
 @dataclass(slots=True)
 class PlanDraft:
-    """A plan in the making."""
+    """A plan under construction."""
 
     planned: dict[Sequence, int]
     """Tokens of each sequence."""
     allowance_tokens: int
-    """What prefills may still compute."""
+    """Tokens that prefills may still compute."""
     seats: int
     admissions: list[SequenceUpdate] = field(default_factory=list)
 
     def plan(self, sequence: Sequence) -> None:
-        """Give a prefill as much of the allowance as it can use."""
+        """Plan a prefill, up to the rest of the allowance."""
         tokens = min(sequence.uncomputed_tokens, self.allowance_tokens)
         if tokens:
             self.planned[sequence] = tokens

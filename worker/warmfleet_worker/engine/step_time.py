@@ -1,4 +1,4 @@
-"""How long a step takes, learned while serving: seconds = base + a * prefill + b * decode + c * context.
+"""Online fit of step time: seconds = base + a * prefill + b * decode + c * context.
 
 Exponentially forgetting least squares with non-negative coefficients. The normal equations are kept and
 decayed; after each step a few sweeps of cyclic coordinate descent, each coordinate clipped at zero, move
@@ -17,7 +17,7 @@ FORGETTING: Final = 0.995
 """Weight of a step against the next one: about the last 200 steps count."""
 SWEEPS: Final = 3
 OUTLIER_RATIO: Final = 4.0
-"""A step counts as at most this many times its prediction: one hiccup of the machine does not move the
+"""A step counts as at most this many times its prediction: one outlier does not move the
 fit far, and a lasting slowdown still arrives within a few steps."""
 SETTLED_SAMPLES: Final = 32
 
@@ -33,7 +33,7 @@ _TINY: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """What of a step decides how long it takes."""
+    """The features of a step that determine its time."""
 
     prefill_tokens: int
     decode_sequences: int
@@ -58,7 +58,7 @@ class StepTimeEstimator:
     """Online fit of step seconds, and the token budget that follows from it."""
 
     def __init__(self) -> None:
-        # The base stands last: where the data cannot tell (every prefill alike), time goes to the tokens.
+        # The base is last: if the data are ambiguous (all prefills alike), time goes to the tokens.
         self._coefficients = [0.0] * _COEFFICIENTS
         self._gram = [[0.0] * _COEFFICIENTS for _ in range(_COEFFICIENTS)]
         self._moment = [0.0] * _COEFFICIENTS
@@ -66,7 +66,7 @@ class StepTimeEstimator:
         self._prefill_samples = 0
 
     def observe(self, shape: StepShape, seconds: float) -> None:
-        """Learn from one finished step. What cannot be a duration is ignored."""
+        """Update the fit with one finished step. Durations that are not positive and finite are ignored."""
         if not (math.isfinite(seconds) and seconds > 0.0):
             return
         if self._samples >= SETTLED_SAMPLES:
@@ -83,14 +83,14 @@ class StepTimeEstimator:
             self._sweep()
 
     def predict_seconds(self, shape: StepShape) -> float:
-        """What the fit expects of such a step; 0 before the first measurement."""
+        """Predicted time of such a step; 0 before the first measurement."""
         return sum(
             coefficient * feature
             for coefficient, feature in zip(self._coefficients, _features(shape), strict=True)
         )
 
     def fit(self) -> StepTimeFit:
-        """The coefficients as they are reported to routers."""
+        """The coefficients in the form that routers receive."""
         prefill, decode, context, base = self._coefficients
         return StepTimeFit(
             base_seconds=base,

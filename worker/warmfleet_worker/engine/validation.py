@@ -1,6 +1,7 @@
-"""What the engine takes: a second look at every sequence, whatever the server let through.
+"""Validation of sequences by the engine itself, independent of the server's validation of requests.
 
-The server validates to teach its clients; the engine to stay alive. The ranges are those of the HTTP edge.
+The server validates to explain errors to clients; the engine, so that no message can end it. The ranges are
+those of the HTTP API.
 """
 
 from collections.abc import Mapping
@@ -35,7 +36,7 @@ _RANGES: Final[Mapping[str, tuple[float, float]]] = {
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """What one sequence can have of this engine."""
+    """Bounds of one sequence in this engine."""
 
     context_tokens: int
     """Prompt and output together, by setting or model."""
@@ -48,8 +49,8 @@ class EngineLimits:
         return self.total_blocks * self.block_size_tokens
 
 
-def refusal_of(message: AddSequence, limits: EngineLimits) -> str:
-    """Why a sequence can never run here, in words for the client; "" if it can."""
+def validation_error(message: AddSequence, limits: EngineLimits) -> str:
+    """Why a sequence can never run here, as text for the client; "" if it can."""
     return (
         _misfit(message, limits)
         or _unknown_token(message, limits.vocabulary_size)
@@ -79,10 +80,10 @@ def _misfit(message: AddSequence, limits: EngineLimits) -> str:
 
 
 def _unknown_token(message: AddSequence, vocabulary_size: int) -> str:
-    for what, token_ids in (("prompt", message.prompt_token_ids), ("bias", message.sampling.logit_bias)):
+    for field, token_ids in (("prompt", message.prompt_token_ids), ("bias", message.sampling.logit_bias)):
         if token_ids and (min(token_ids) < 0 or max(token_ids) >= vocabulary_size):
-            return f"a {what} token id lies outside the vocabulary of {vocabulary_size}"
-    # One beyond the vocabulary is harmless: it is never generated.
+            return f"a {field} token id lies outside the vocabulary of {vocabulary_size}"
+    # A stop token outside the vocabulary is harmless: it is never generated.
     if min(message.sampling.stop_token_ids, default=0) < 0:
         return "a stop token id is negative"
     return ""

@@ -1,1 +1,4 @@
-"""Block pool, prefix cache, block tables and the layout of a block. Imports no torch and no other room."""
+"""Block pool, prefix cache, block tables and the memory layout of a block.
+
+Public: `BlockPool`, `PrefixCache`, `BlockTable`, `KvLayout`. Imports no torch and no other room.
+"""

@@ -1,13 +1,13 @@
-"""The fixed set of KV blocks and who may use each of them.
+"""The fixed set of KV blocks and the sequences that hold them (PagedAttention, Kwon et al. 2023).
 
-Every block object is made at start; from then on blocks only move between owners and one list:
+All block objects are made at start. A block has one of four states:
 
     free ──allocate──> computing ──commit──> committed ──last release──> evictable ──reuse, clear──> free
                            └──────release (a failed step, a partial tail)──────────────────────────────┘
 
-A block that nobody holds stands in one intrusive, doubly linked list, least recently used first: leaving
-its middle is O(1) and makes no garbage. Blocks without a hash stand at the front and are used first;
-committed ones keep their hash until they are handed out again, so eviction is no pass of its own.
+Blocks without a holder are in one intrusive, doubly linked list, least recently used first: removal from
+its middle is O(1) and allocates nothing. Blocks without a hash are at the front and are used first;
+committed ones keep their hash until they are allocated again, so eviction needs no pass of its own.
 (After vLLM V1's block pool; unlike it, a hash has one block, see `BlockPool.commit`.)
 """
 
@@ -21,7 +21,7 @@ from warmfleet_contracts.cache.resident import ChangeBuffer
 
 
 class BlockState(enum.Enum):
-    """Where a block is in its life; follows from who holds it and whether it has a hash."""
+    """State of a block; follows from its number of holders and whether it has a hash."""
 
     FREE = "free"
     COMPUTING = "computing"
@@ -29,11 +29,11 @@ class BlockState(enum.Enum):
     COMMITTED = "committed"
     """Held by one or more sequences, read-only, matchable."""
     EVICTABLE = "evictable"
-    """Held by nobody, matchable until it is handed out again."""
+    """Without a holder, matchable until it is allocated again."""
 
 
 class Block:
-    """One KV block: its number in the arena, who holds it, and its place in the free list."""
+    """One KV block: its number in the arena, its count of holders, and its place in the free list."""
 
     __slots__ = ("block_hash", "block_id", "following", "previous", "references")
 
@@ -67,32 +67,40 @@ class ResidentChanges:
 
 
 class BlockPool:
-    """Hands out blocks, counts who holds them, and remembers which hash stands in which block."""
+    """Allocates blocks, counts their holders, and maps hashes to blocks.
+
+    One per engine; used from one thread.
+
+        hit = cache.match(hashes, sequence_tokens)
+        pool.pin(hit.blocks)  # before `allocate`, which could evict them
+        blocks = pool.allocate(missing_blocks)  # at most `available_blocks`
+        pool.release([*hit.blocks, *blocks])
+    """
 
     def __init__(self, total_blocks: int, *, poison: Callable[[Sequence[int]], None] | None = None) -> None:
         """Make `total_blocks` free blocks.
 
-        `poison` is told the ids of blocks whose content no longer means anything, before they are used
-        again: tests let it fill them with NaN, so that a stale read shows.
+        `poison` is called with the ids of blocks whose content is no longer valid, before they are used
+        again: tests fill them with NaN to detect stale reads.
         """
         if total_blocks < 1:
             raise ValueError(f"a block pool needs at least one block, not {total_blocks}")
         self.total_blocks = total_blocks
         self.evicted_blocks = 0
-        """Committed blocks whose content was given up for a new allocation, since start."""
+        """Committed blocks that were evicted for a new allocation, since start."""
         self._poison = poison
         self._blocks = tuple(Block(block_id) for block_id in range(total_blocks))
         self._by_hash: dict[BlockHash, Block] = {}
         self._listed_blocks = 0
         self._evictable_blocks = 0
         self._changes = ChangeBuffer()
-        self._ends = Block(-1)  # stands before the first and after the last listed block
+        self._ends = Block(-1)  # sentinel before the first and after the last listed block
         for block in self._blocks:
             self._link(block, before=self._ends)
 
     @property
     def available_blocks(self) -> int:
-        """Blocks that an allocation can have: free and evictable."""
+        """Blocks that can be allocated: free and evictable."""
         return self._listed_blocks
 
     @property
@@ -110,17 +118,17 @@ class BlockPool:
 
     @property
     def resident_hashes(self) -> AbstractSet[BlockHash]:
-        """Every hash that can be matched now."""
+        """Every hash that can be matched now, as a live view."""
         return self._by_hash.keys()
 
     def find(self, block_hash: BlockHash) -> Block | None:
-        """The committed or evictable block with this content."""
+        """The committed or evictable block with this content, None if there is none. Changes nothing."""
         return self._by_hash.get(block_hash)
 
     def allocate(self, count: int) -> list[Block]:
         """`count` blocks for one writer, least recently used first; evicts what they held.
 
-        The caller asks `available_blocks` before: there is no partial answer.
+        The caller checks `available_blocks` first: there is no partial result.
         """
         assert 0 <= count <= self._listed_blocks, (count, self._listed_blocks)
         blocks: list[Block] = []
@@ -134,11 +142,11 @@ class BlockPool:
             block.references = 1
             blocks.append(block)
         self.evicted_blocks += len(evicted)
-        self._spoil(evicted)
+        self._poison_content(evicted)
         return blocks
 
     def pin(self, blocks: Iterable[Block]) -> None:
-        """One more holder for blocks that can be read: committed or evictable ones."""
+        """Add a holder to committed or evictable blocks."""
         for block in blocks:
             assert block.block_hash is not None, block
             if not block.references:
@@ -146,11 +154,11 @@ class BlockPool:
             block.references += 1
 
     def release(self, blocks: Sequence[Block]) -> None:
-        """One holder less for a sequence's blocks, given in the order of its table.
+        """Remove a holder from a sequence's blocks, given in the order of its table.
 
         Tail first: a prefix is useless once its head is gone, so the tail must be evicted first.
         """
-        spoiled: list[Block] = []
+        unhashed: list[Block] = []
         for block in reversed(blocks):
             assert block.references > 0, block
             block.references -= 1
@@ -158,18 +166,17 @@ class BlockPool:
                 continue
             if block.block_hash is None:
                 self._link(block, before=self._ends.following)
-                spoiled.append(block)
+                unhashed.append(block)
             else:
                 self._link(block, before=self._ends)
-        self._spoil(spoiled)
+        self._poison_content(unhashed)
 
     def commit(self, block: Block, block_hash: BlockHash) -> Block:
         """Make a full, finite block matchable; returns the block that its holder reads from now on.
 
-        When the same content already stands in another block, the holder moves over to that one and
-        `block` is free at once. A prompt that ends at a block edge recomputes its last block on every
-        hit, so without this each repetition would leave one more copy behind. It also means one block
-        per hash: "stored once, removed with the last copy" needs no counting.
+        When another block already has the same content, the holder moves to that one and `block` is free
+        at once. A prompt that ends at a block edge recomputes its last block on every hit, so without this
+        each repetition would leave one more copy. With one block per hash, copies need no counting.
         """
         assert block.state is BlockState.COMPUTING, block
         resident = self._by_hash.get(block_hash)
@@ -183,17 +190,17 @@ class BlockPool:
         return block
 
     def clear(self) -> int:
-        """Forget the content of every block that nobody holds; returns how many there were."""
+        """Forget the content of every block without a holder; returns how many there were."""
         forgotten = [block for block in self._by_hash.values() if not block.references]
         for block in forgotten:
             del self._by_hash[_hash_of(block)]
             block.block_hash = None
         self._evictable_blocks = 0
-        # What is still held stays resident: the news is "all gone, then these".
+        # Blocks with a holder stay resident: the change is "cleared, then these stored".
         self._changes.clear()
         for block_hash in self._by_hash:
             self._changes.store(block_hash)
-        self._spoil(forgotten)
+        self._poison_content(forgotten)
         return len(forgotten)
 
     def take_changes(self) -> ResidentChanges:
@@ -203,6 +210,7 @@ class BlockPool:
 
     @property
     def has_changes(self) -> bool:
+        """Whether `take_changes` would return any."""
         return bool(self._changes)
 
     def _forget(self, block: Block) -> None:
@@ -211,7 +219,7 @@ class BlockPool:
         block.block_hash = None
         self._changes.remove(block_hash)
 
-    def _spoil(self, blocks: Sequence[Block]) -> None:
+    def _poison_content(self, blocks: Sequence[Block]) -> None:
         if self._poison is not None and blocks:
             self._poison([block.block_id for block in blocks])
 

@@ -1,4 +1,4 @@
-"""Which blocks hold one sequence's KV, from position 0 on."""
+"""The blocks of one sequence's KV, from position 0 on (PagedAttention, Kwon et al. 2023)."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,7 +6,7 @@ from warmfleet_worker.kv_cache.block_pool import Block
 
 
 class BlockTable:
-    """A sequence's blocks in order.
+    """A sequence's blocks in order; entry i holds positions i x block size to (i + 1) x block size - 1.
 
     The first `committed_blocks` are shared and read-only; the sequence alone writes the rest.
     """

@@ -1,4 +1,4 @@
-"""Where each key and value lies in the KV arena. Pure arithmetic: no torch, nothing allocated.
+"""Position of each key and value in the KV arena. Arithmetic only: no torch, no memory.
 
 One block is one contiguous region across all layers, so that moving a block is one copy:
 
@@ -15,7 +15,7 @@ KEYS_AND_VALUES: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """What one token leaves behind: a key and a value vector per layer and KV head."""
+    """Size of one token's keys and values: a key and a value vector per layer and KV head."""
 
     layers: int
     kv_heads: int
@@ -30,24 +30,17 @@ class KvShape:
 
 @dataclass(frozen=True, slots=True)
 class KvLayout:
-    """Offsets and strides of one KV group, in bytes. Within a token the head dimension is contiguous."""
+    """Offsets and strides within the KV arena, in bytes. Within a token the head dimension is contiguous."""
 
     shape: KvShape
     block_size_tokens: int
     block_stride_bytes: int
-    """From one block's region to the next: what one block costs."""
+    """From one block's region to the next; the memory of one block."""
     layer_stride_bytes: int
     value_stride_bytes: int
     """From a key to the value of the same token."""
     head_stride_bytes: int
     token_stride_bytes: int
-    group_id: int = 0
-    """Which set of layers this is; models with one kind of layer have the one group 0."""
-
-    @property
-    def payload_bytes_per_block(self) -> int:
-        """Bytes of keys and values in one block; the rest of the stride is padding."""
-        return self.block_size_tokens * self.shape.bytes_per_token
 
     def layer_offset_bytes(self, layer: int) -> int:
         """Offset of a layer's first key within its block."""

@@ -1,4 +1,4 @@
-"""What the blocks mean: chained hashes, the longest cached prefix, and who is computing what right now."""
+"""Chained block hashes, the longest cached prefix of a sequence, and which sequence computes a block now."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class PrefixHit:
 
     @property
     def evictable_blocks(self) -> int:
-        """Blocks of the hit that nobody holds: pinning them takes as many from the available ones."""
+        """Blocks of the hit without a holder: pinning them takes as many from the available ones."""
         return sum(not block.references for block in self.blocks)
 
 
@@ -30,7 +30,14 @@ NO_HIT = PrefixHit()
 
 
 class PrefixCache:
-    """Names blocks by content and finds them again."""
+    """Finds blocks by the hash of their content and of all content before them.
+
+    Use it with the pool of the same engine; one identity (model, tokenizer, dtype) per cache.
+
+        root = cache.root(salt)
+        cache.extend_hashes(hashes, root, token_ids)
+        hit = cache.match(hashes, len(token_ids))  # not pinned: see `BlockPool.pin`
+    """
 
     def __init__(self, pool: BlockPool, identity: CacheIdentity, block_size_tokens: int) -> None:
         self.block_size_tokens = block_size_tokens
@@ -39,7 +46,7 @@ class PrefixCache:
         self._leaders: dict[BlockHash, int] = {}
 
     def root(self, salt: bytes) -> BlockHash:
-        """Parent of a sequence's first block; different salts share nothing."""
+        """Parent hash of a sequence's first block; sequences with different salts share no blocks."""
         return block_root(self._identity, salt=salt)
 
     def extend_hashes(self, hashes: list[BlockHash], root: BlockHash, token_ids: Sequence[int]) -> None:
@@ -49,7 +56,7 @@ class PrefixCache:
         hashes += block_hashes(parent, token_ids[first_token:], self.block_size_tokens)
 
     def match(self, hashes: Sequence[BlockHash], sequence_tokens: int) -> PrefixHit:
-        """Longest run of resident full blocks from block 0, never the last token of the sequence."""
+        """Longest run of resident full blocks from block 0, without the last token. Changes nothing."""
         limit_blocks = cacheable_tokens(sequence_tokens, self.block_size_tokens) // self.block_size_tokens
         blocks: list[Block] = []
         for block_hash in hashes[:limit_blocks]:
@@ -64,19 +71,21 @@ class PrefixCache:
     # A leader is the sequence that computes a block now; a follower wants the same block.
 
     def lead(self, sequence_id: int, hashes: Sequence[BlockHash]) -> None:
-        """`sequence_id` computes these blocks from now on; who came first stays the leader."""
+        """Record that `sequence_id` computes these blocks; a block that has a leader keeps it."""
         for block_hash in hashes:
             self._leaders.setdefault(block_hash, sequence_id)
 
     def leader_of(self, block_hash: BlockHash) -> int | None:
+        """The sequence that computes this block now."""
         return self._leaders.get(block_hash)
 
     def stop_leading(self, sequence_id: int, hashes: Sequence[BlockHash]) -> None:
-        """The blocks are committed, or will not be: followers match again, or take over."""
+        """Remove the leader: its blocks are committed, or it stopped. Followers match again, or lead."""
         for block_hash in hashes:
             if self._leaders.get(block_hash) == sequence_id:
                 del self._leaders[block_hash]
 
     @property
     def led_blocks(self) -> int:
+        """Blocks that some sequence computes now."""
         return len(self._leaders)

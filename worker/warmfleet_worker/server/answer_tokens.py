@@ -46,7 +46,7 @@ class TokenQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class Leading:
+class EchoedPrompt:
     """What an answer begins with before anything is generated: the prompt, for `echo`."""
 
     text: str = ""

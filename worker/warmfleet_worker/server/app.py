@@ -8,8 +8,7 @@ from warmfleet_contracts.cache.worker_api import CACHE_PATH, KV_EVENTS_PATH, TOK
 from warmfleet_runtime.http.app import openai_app
 from warmfleet_runtime.http.document import document_route
 from warmfleet_runtime.http.edge import Edge
-from warmfleet_worker.server.addressed_pod import Addressee
-from warmfleet_worker.server.auth import BearerToken
+from warmfleet_worker.server.auth import RequestAuth
 from warmfleet_worker.server.events import EventHub
 from warmfleet_worker.server.internal import InternalEndpoints
 from warmfleet_worker.server.openai_endpoints import OpenAIEndpoints
@@ -17,8 +16,8 @@ from warmfleet_worker.server.probes import Probes
 from warmfleet_worker.server.state import WorkerState
 
 
-class Busy:
-    """Says on the event stream that the worker is alive, from a request's arrival to its answer's end."""
+class BusyMiddleware:
+    """Keeps the event stream's busy heartbeat on from a request's arrival to the end of its response."""
 
     def __init__(self, app: ASGIApp, events: EventHub) -> None:
         self._app = app
@@ -32,7 +31,7 @@ class Busy:
 def build_app(worker: WorkerState) -> ASGIApp:
     """The worker as an ASGI application."""
     openai, internal, probes = OpenAIEndpoints(worker), InternalEndpoints(worker), Probes(worker)
-    busy = [Middleware(Busy, worker.events)]
+    busy = [Middleware(BusyMiddleware, worker.events)]
     routes = [
         Route("/v1/chat/completions", openai.chat, methods=["POST"], middleware=busy),
         Route("/v1/completions", openai.completion, methods=["POST"], middleware=busy),
@@ -51,5 +50,5 @@ def build_app(worker: WorkerState) -> ASGIApp:
         Route(CACHE_PATH, internal.cache, methods=["GET"]),
         Route(CACHE_PATH, internal.clear_cache, methods=["DELETE"]),
     ]
-    addressee = Addressee(worker.settings.uid, BearerToken(worker.settings.token).refusal)
-    return Edge(openai_app(routes), refusal=addressee.refusal)
+    auth = RequestAuth(worker.settings.uid, worker.settings.token)
+    return Edge(openai_app(routes), refusal=auth.refusal)

@@ -11,10 +11,10 @@ import msgspec
 from warmfleet_contracts.openai import RequestError
 from warmfleet_worker.engine.logprobs import TokenLogprobs
 from warmfleet_worker.metrics import WorkerMetrics
-from warmfleet_worker.server.answer_tokens import AnswerToken, Leading, TokenQueue
+from warmfleet_worker.server.answer_tokens import AnswerToken, EchoedPrompt, TokenQueue
 from warmfleet_worker.server.detokenizer import Detokenizer
 from warmfleet_worker.server.engine_client import SequenceRequest
-from warmfleet_worker.server.sequence_handle import Generation, TokenUpdate
+from warmfleet_worker.server.sequence_handle import SequenceHandle, TokenUpdate
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +49,27 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-class Choice:
+class ChoiceDecoder:
     """One sequence on its way to text, with its times for the metrics."""
 
     def __init__(
         self,
         index: int,
-        generation: Generation,
+        handle: SequenceHandle,
         detokenizer: Detokenizer,
         sequence: SequenceRequest,
         metrics: WorkerMetrics,
         *,
-        leading: Leading,
+        echo: EchoedPrompt,
         return_token_ids: bool,
         shares_prompt: bool = False,
     ) -> None:
-        """`sequence` is what was asked of the engine; `leading` comes before the text.
+        """`sequence` is what was asked of the engine; `echo` comes before the text.
 
         `shares_prompt` says that an earlier choice has the same prompt and stands for it in the usage.
         """
         self.index = index
-        self.generation = generation
+        self.handle = handle
         self.prompt_tokens = len(sequence.prompt_token_ids)
         self.shares_prompt = shares_prompt
         self.completion_tokens = 0
@@ -78,11 +78,11 @@ class Choice:
         self._detokenizer = detokenizer
         self._sampling = sequence.sampling
         self._metrics = metrics
-        self._leading = leading
+        self._echo = echo
         self._prompt_scores: list[TokenLogprobs] = []
         self._return_token_ids = return_token_ids
         self._queue = TokenQueue()
-        self._sent_chars = len(leading.text)
+        self._sent_chars = len(echo.text)
         self._begun = False
         self._started = monotonic()
         self._last_tokens = self._started
@@ -90,12 +90,12 @@ class Choice:
 
     @property
     def cached_tokens(self) -> int:
-        admission = self.generation.admission
-        return admission.cached_tokens if admission else 0
+        cached_prefix = self.handle.cached_prefix
+        return cached_prefix.cached_tokens if cached_prefix else 0
 
-    def note_admission(self) -> None:
+    def record_admission(self) -> None:
         """Count the admission once it is known."""
-        if self._admitted or self.generation.admission is None:
+        if self._admitted or self.handle.cached_prefix is None:
             return
         self._admitted = True
         self._metrics.on_admission(
@@ -112,12 +112,12 @@ class Choice:
         """
         if self.finish_reason:
             return None
-        self.note_admission()
-        update = self.generation.take()
+        self.record_admission()
+        update = self.handle.take()
         self._prompt_scores += update.prompt_logprobs
         text = self._text_of(update)
         if self._detokenizer.stopped:
-            self.generation.abort()
+            self.handle.abort()
             self.finish_reason = "stop"
         elif update.finish_reason == "error":
             raise self._engine_error(update.error)
@@ -142,8 +142,8 @@ class Choice:
         token_ids = tuple(token.token_id for token in tokens) if self._return_token_ids else None
         if not self._begun:
             self._begun = True
-            text = self._leading.text + text
-            tokens[:0] = self._leading.tokens(self._prompt_scores)
+            text = self._echo.text + text
+            tokens[:0] = self._echo.tokens(self._prompt_scores)
             self._prompt_scores.clear()
         logprobs = None if self._sampling.logprobs is None else tuple(tokens)
         return Delta(self.index, text, self.finish_reason or None, token_ids, logprobs)
@@ -156,7 +156,7 @@ class Choice:
         for token_id in update.token_ids:
             counted += 1
             if keeps_tokens:
-                offset = len(self._leading.text) + self._detokenizer.decoded_chars
+                offset = len(self._echo.text) + self._detokenizer.decoded_chars
                 self._queue.push(AnswerToken(token_id, offset, next(scores, None)))
             if token_id in self._sampling.stop_token_ids:
                 continue
@@ -179,7 +179,7 @@ class Choice:
 
     def _engine_error(self, reason: str) -> RequestError:
         # Before admission nothing was computed: another replica may still answer.
-        status = 503 if self.generation.admission is None else 500
+        status = 503 if self.handle.cached_prefix is None else 500
         return RequestError(
             reason, status=status, type="server_error", code="engine_error", retry_after_seconds=1
         )
@@ -199,7 +199,7 @@ def joined(index: int, pieces: Sequence[Delta]) -> Delta:
 
 
 async def deltas(
-    choices: Sequence[Choice], wake: asyncio.Event, ping_seconds: float
+    choices: Sequence[ChoiceDecoder], wake: asyncio.Event, ping_seconds: float
 ) -> AsyncIterator[Delta | None]:
     """Deltas of all choices until each has finished; None for every `ping_seconds` without one.
 
@@ -225,7 +225,7 @@ async def deltas(
             ping_at = loop.time() + ping_seconds
 
 
-def total_usage(choices: Sequence[Choice]) -> Usage:
+def total_usage(choices: Sequence[ChoiceDecoder]) -> Usage:
     """Each prompt once, what was generated for all choices."""
     prompts = [choice for choice in choices if not choice.shares_prompt]
     return Usage(

@@ -1,7 +1,6 @@
 """The engine as the server sees it: submit a sequence, take its tokens, give it back.
 
-`Engine` is the boundary; `ProcessEngine` speaks to our own engine process, and another engine can stand
-behind the same protocol. No torch here.
+`EngineClient` is the protocol, `ProcessEngineClient` the client of an engine in a child process. No torch.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ from warmfleet_worker.engine.messages import (
     encode_message,
 )
 from warmfleet_worker.engine.sampling_params import SamplingParameters
-from warmfleet_worker.server.sequence_handle import Generation
+from warmfleet_worker.server.sequence_handle import SequenceHandle
 from warmfleet_worker.settings import EngineSettings
 
 MAX_BACKLOG_BYTES: Final = 256 * 1024 * 1024
@@ -64,7 +63,7 @@ class SequenceRequest:
     dispatch: int = 0
 
 
-class Engine(Protocol):
+class EngineClient(Protocol):
     """What the server needs of an engine."""
 
     @property
@@ -77,8 +76,8 @@ class Engine(Protocol):
         """Submitted and neither finished nor aborted."""
         ...
 
-    def submit(self, request: SequenceRequest, wake: asyncio.Event) -> Generation:
-        """Hand over one sequence; `wake` is set whenever its `Generation` has news.
+    def submit(self, request: SequenceRequest, wake: asyncio.Event) -> SequenceHandle:
+        """Hand over one sequence; `wake` is set whenever its `SequenceHandle` has news.
 
         Raises:
             EngineGoneError: it is not there.
@@ -94,7 +93,7 @@ class Engine(Protocol):
         ...
 
 
-class EngineListener(Protocol):
+class EngineObserver(Protocol):
     """Who wants to know what the engine says, besides the readers of its sequences."""
 
     @property
@@ -106,20 +105,20 @@ class EngineListener(Protocol):
     def on_report(self, report: StepReport) -> None: ...
 
 
-class ProcessEngine:
+class ProcessEngineClient:
     """An engine in a child process, over a socketpair.
 
     `module` is what the process runs, as `python -m`: ours, or another one with its arguments and messages.
     """
 
     def __init__(
-        self, settings: EngineSettings, listener: EngineListener, module: str = ENGINE_MODULE
+        self, settings: EngineSettings, listener: EngineObserver, module: str = ENGINE_MODULE
     ) -> None:
         self._settings = settings
         self._module = module
         self._listener = listener
         self._ready: EngineReady | None = None
-        self._generations: dict[int, Generation] = {}
+        self._handles: dict[int, SequenceHandle] = {}
         self._paused: set[int] = set()
         self._process: asyncio.subprocess.Process | None = None
         self._killed = ""
@@ -135,19 +134,19 @@ class ProcessEngine:
 
     @property
     def live_sequences(self) -> int:
-        return len(self._generations)
+        return len(self._handles)
 
     @property
     def working_sequences(self) -> int:
         """Live ones that are not paused: the engine must say something as long as there are any."""
-        return len(self._generations) - len(self._paused)
+        return len(self._handles) - len(self._paused)
 
     @property
     def last_report_seconds(self) -> float:
         """Event loop time of the engine's last word, or of when it last got something to do."""
         return self._last_report_seconds
 
-    def submit(self, request: SequenceRequest, wake: asyncio.Event) -> Generation:
+    def submit(self, request: SequenceRequest, wake: asyncio.Event) -> SequenceHandle:
         if self._ready is None or self._gone:
             raise EngineGoneError(self._gone or "the engine is not ready yet")
         if self._writer is not None and self._writer.transport.get_write_buffer_size() > MAX_BACKLOG_BYTES:
@@ -167,9 +166,9 @@ class ProcessEngine:
                 dispatch=request.dispatch,
             )
         )
-        generation = Generation(sequence_id, wake, self)
-        self._generations[sequence_id] = generation
-        return generation
+        handle = SequenceHandle(sequence_id, wake, self)
+        self._handles[sequence_id] = handle
+        return handle
 
     def clear_cache(self) -> None:
         self._send(ClearCache())
@@ -206,9 +205,9 @@ class ProcessEngine:
         finally:
             self._writer.close()
             self._gone = reason or "the engine process ended"
-            for generation in list(self._generations.values()):
-                generation.fail("the engine is gone")
-            self._generations.clear()
+            for handle in list(self._handles.values()):
+                handle.fail("the engine is gone")
+            self._handles.clear()
             self._paused.clear()
             # The reader of a dead process learns only that the socket closed; its status says why.
             status = await _exit_status(process)
@@ -245,22 +244,22 @@ class ProcessEngine:
         # A prompt is matched before its step stores anything: the position is the one before this report.
         position = self._listener.position
         for update in report.updates:
-            generation = self._generations.get(update.sequence_id)
-            if generation is None:
+            handle = self._handles.get(update.sequence_id)
+            if handle is None:
                 continue
-            generation.apply(update, position)
-            if generation.finished:
-                self._generations.pop(update.sequence_id, None)
+            handle.apply(update, position)
+            if handle.finished:
+                self._handles.pop(update.sequence_id, None)
                 self._paused.discard(update.sequence_id)
         self._listener.on_report(report)
 
     def abort_sequence(self, sequence_id: int) -> None:
         self._paused.discard(sequence_id)
-        if self._generations.pop(sequence_id, None) is not None:
+        if self._handles.pop(sequence_id, None) is not None:
             self._send(AbortSequence(sequence_id=sequence_id))
 
     def pause_sequence(self, sequence_id: int) -> None:
-        if sequence_id in self._generations:
+        if sequence_id in self._handles:
             self._paused.add(sequence_id)
             self._send(PauseSequence(sequence_id=sequence_id))
 

@@ -14,7 +14,7 @@ from warmfleet_contracts.openai import (
     decode_tokenize_request,
 )
 from warmfleet_runtime.http.body import decode_body, read_body
-from warmfleet_worker.server.answer_tokens import Leading
+from warmfleet_worker.server.answer_tokens import EchoedPrompt
 from warmfleet_worker.server.answers import ChatDialect, CompletionDialect
 from warmfleet_worker.server.requests import (
     INLINE_PROMPT_CHARS,
@@ -39,8 +39,8 @@ class OpenAIEndpoints:
         reader = self._admit(decoded, decoded.n)
         sequences = await reader.chat(decoded, dispatch)
         dialect = ChatDialect(self._worker.token_texts)
-        leadings = [Leading()] * len(sequences)
-        plan = AnswerPlan(request=decoded, dialect=dialect, sequences=sequences, leadings=leadings)
+        echoes = [EchoedPrompt()] * len(sequences)
+        plan = AnswerPlan(request=decoded, dialect=dialect, sequences=sequences, echoes=echoes)
         return self._answer(request, plan)
 
     async def completion(self, request: Request) -> Response:
@@ -48,9 +48,9 @@ class OpenAIEndpoints:
         decoded = await decode_body(await read_body(request), decode_completion_request)
         reader = self._admit(decoded, len(decoded.prompts) * decoded.n)
         sequences = await reader.completion(decoded, dispatch)
-        leadings = await reader.leadings(decoded, sequences)
+        echoes = await reader.echoes(decoded, sequences)
         dialect = CompletionDialect(self._worker.token_texts)
-        plan = AnswerPlan(request=decoded, dialect=dialect, sequences=sequences, leadings=leadings)
+        plan = AnswerPlan(request=decoded, dialect=dialect, sequences=sequences, echoes=echoes)
         return self._answer(request, plan)
 
     async def models(self, request: Request) -> Response:
@@ -90,7 +90,7 @@ class OpenAIEndpoints:
         """Refuse what cannot be served now, before any work on the prompts."""
         self._check_model(decoded.model)
         ready = self._worker.ready_engine()
-        self._worker.check_room(sequences)
+        self._worker.check_capacity(sequences)
         self._worker.metrics.on_ignored_fields(len(decoded.ignored_fields))
         return PromptReader(self._worker.encoder, ready, self._worker.segment_memory)
 

@@ -34,7 +34,7 @@ from warmfleet_contracts.prompts.segment_memory import SaltedSegments, SegmentMe
 from warmfleet_worker.engine.messages import EngineReady
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine.validation import MAX_ROUTER_ID_CHARS, MAX_SALT_BYTES
-from warmfleet_worker.server.answer_tokens import Leading, text_offsets
+from warmfleet_worker.server.answer_tokens import EchoedPrompt, text_offsets
 from warmfleet_worker.server.engine_client import SequenceRequest
 
 INLINE_PROMPT_CHARS: Final = 16_384
@@ -128,28 +128,28 @@ class PromptReader:
         ]
         return self._sequences(request, token_ids, dispatch, param="prompt")
 
-    async def leadings(
+    async def echoes(
         self, request: CompletionRequest, sequences: Sequence[SequenceRequest]
-    ) -> list[Leading]:
+    ) -> list[EchoedPrompt]:
         """What comes before the text of each of the request's sequences: its prompt, for `echo`."""
         if not request.echo:
-            return [Leading()] * len(sequences)
+            return [EchoedPrompt()] * len(sequences)
         by_prompt = [
             await self._echo(prompt, sequence.prompt_token_ids, with_tokens=request.logprobs is not None)
             for prompt, sequence in zip(request.prompts, sequences[:: request.n], strict=True)
         ]
-        return [leading for leading in by_prompt for _ in range(request.n)]
+        return [echo for echo in by_prompt for _ in range(request.n)]
 
-    async def _echo(self, prompt: Prompt, token_ids: list[int], *, with_tokens: bool) -> Leading:
+    async def _echo(self, prompt: Prompt, token_ids: list[int], *, with_tokens: bool) -> EchoedPrompt:
         text = prompt if isinstance(prompt, str) else self._encoder.decode(prompt)
         if not with_tokens:
-            return Leading(text)
+            return EchoedPrompt(text)
         tokenizer = self._encoder.tokenizer
         if len(text) > INLINE_PROMPT_CHARS:
             offsets = await asyncio.to_thread(text_offsets, tokenizer, token_ids, text)
         else:
             offsets = text_offsets(tokenizer, token_ids, text)
-        return Leading(text, token_ids, offsets)
+        return EchoedPrompt(text, token_ids, offsets)
 
     def _sequences(
         self,

@@ -18,7 +18,7 @@ MAX_BUFFERED_TOKENS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class CachedPrefix:
     """What the engine found in its cache when it admitted a sequence."""
 
     cached_tokens: int
@@ -49,7 +49,7 @@ class SequenceControl(Protocol):
     def resume_sequence(self, sequence_id: int) -> None: ...
 
 
-class Generation:
+class SequenceHandle:
     """One sequence in the engine, as its reader holds it; leaving the `with` block gives it back.
 
     A reader that leaves more than `PAUSE_TOKENS` unread pauses the sequence, and taking them resumes it.
@@ -57,7 +57,7 @@ class Generation:
 
     def __init__(self, sequence_id: int, wake: asyncio.Event, control: SequenceControl) -> None:
         self.sequence_id = sequence_id
-        self.admission: Admission | None = None
+        self.cached_prefix: CachedPrefix | None = None
         self.finished = False
         """Whether the engine is done with it; there may still be an update to take."""
         self._wake = wake
@@ -90,8 +90,8 @@ class Generation:
 
     def apply(self, update: SequenceUpdate, position: str) -> None:
         """Take over what the engine says; called by the engine's reader."""
-        if self.admission is None and update.cached_tokens is not None:
-            self.admission = Admission(update.cached_tokens, update.last_block, position)
+        if self.cached_prefix is None and update.cached_tokens is not None:
+            self.cached_prefix = CachedPrefix(update.cached_tokens, update.last_block, position)
         self._update.token_ids += update.token_ids
         if update.logprobs is not None:
             self._update.logprobs.append(update.logprobs)

@@ -9,7 +9,7 @@ from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_contracts.prompts.segment_memory import SegmentMemory
 from warmfleet_worker.engine.messages import EngineReady, StepReport
 from warmfleet_worker.metrics import WorkerMetrics
-from warmfleet_worker.server.engine_client import Engine
+from warmfleet_worker.server.engine_client import EngineClient
 from warmfleet_worker.server.events import EventHub
 from warmfleet_worker.server.token_texts import TokenTexts
 from warmfleet_worker.settings import WorkerSettings
@@ -44,7 +44,7 @@ class WorkerState:
     assets: PromptAssets
     encoder: PromptEncoder
     token_texts: TokenTexts
-    engine: Engine
+    engine: EngineClient
     events: EventHub
     metrics: WorkerMetrics
     started_seconds: int
@@ -71,7 +71,7 @@ class WorkerState:
             raise self.not_ready_error("the engine has work and reports no step")
         return self.engine.ready
 
-    def check_room(self, sequences: int) -> None:
+    def check_capacity(self, sequences: int) -> None:
         """Refuse what would exceed the bound on live sequences.
 
         Raises:
@@ -98,7 +98,7 @@ class WorkerState:
         return not (self.ended or self.stalled)
 
 
-class EngineNews:
+class ReportForwarder:
     """Hands what the engine says to the event hub and the metrics."""
 
     def __init__(self, events: EventHub, metrics: WorkerMetrics) -> None:

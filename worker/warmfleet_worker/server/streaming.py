@@ -20,9 +20,9 @@ from warmfleet_contracts.cache.worker_api import (
     PROMPT_TOKENS_HEADER,
 )
 from warmfleet_contracts.openai import GenerationRequest, RequestError
-from warmfleet_worker.server.answer_tokens import Leading
+from warmfleet_worker.server.answer_tokens import EchoedPrompt
 from warmfleet_worker.server.answers import DONE_EVENT, PING, AnswerHead, Dialect
-from warmfleet_worker.server.choices import Choice, Delta, deltas, joined, total_usage
+from warmfleet_worker.server.choices import ChoiceDecoder, Delta, deltas, joined, total_usage
 from warmfleet_worker.server.detokenizer import Detokenizer
 from warmfleet_worker.server.engine_client import EngineGoneError, SequenceRequest
 from warmfleet_worker.server.state import WorkerState
@@ -49,7 +49,7 @@ class AnswerPlan:
     request: GenerationRequest
     dialect: Dialect
     sequences: Sequence[SequenceRequest]
-    leadings: Sequence[Leading]
+    echoes: Sequence[EchoedPrompt]
     """What comes before each choice: the prompt itself for `echo`."""
 
 
@@ -85,40 +85,40 @@ class Answer(Response):
                     finish_reasons=[choice.finish_reason or unfinished for choice in choices],
                 )
 
-    def _submit(self, stack: ExitStack, wake: asyncio.Event) -> list[Choice]:
+    def _submit(self, stack: ExitStack, wake: asyncio.Event) -> list[ChoiceDecoder]:
         worker, plan = self._worker, self._plan
-        worker.check_room(len(plan.sequences))
+        worker.check_capacity(len(plan.sequences))
         choices = []
         for index, sequence in enumerate(plan.sequences):
             try:
-                generation = stack.enter_context(worker.engine.submit(sequence, wake))
+                handle = stack.enter_context(worker.engine.submit(sequence, wake))
             except EngineGoneError as error:
                 raise worker.not_ready_error(str(error)) from error
             choices.append(
-                Choice(
+                ChoiceDecoder(
                     index,
-                    generation,
+                    handle,
                     Detokenizer(
                         worker.encoder.tokenizer, plan.request.stop, min_tokens=plan.request.min_tokens
                     ),
                     sequence,
                     worker.metrics,
-                    leading=plan.leadings[index],
+                    echo=plan.echoes[index],
                     return_token_ids=plan.request.return_token_ids,
                     shares_prompt=index % plan.request.n > 0,
                 )
             )
         return choices
 
-    async def _answer(self, choices: list[Choice], wake: asyncio.Event, send: Send) -> None:
+    async def _answer(self, choices: list[ChoiceDecoder], wake: asyncio.Event, send: Send) -> None:
         # After `ping_seconds` a stream starts without knowing what the cache held.
-        await wait_for_admission(choices[0], wake, self._worker.settings.ping_seconds)
+        await wait_for_cached_prefix(choices[0], wake, self._worker.settings.ping_seconds)
         if self._plan.request.stream:
             await self._stream(choices, wake, send)
         else:
             await self._whole(choices, wake, send)
 
-    async def _whole(self, choices: list[Choice], wake: asyncio.Event, send: Send) -> None:
+    async def _whole(self, choices: list[ChoiceDecoder], wake: asyncio.Event, send: Send) -> None:
         pieces: list[list[Delta]] = [[] for _ in choices]
         async for delta in deltas(choices, wake, self._worker.settings.ping_seconds):
             if delta is not None:
@@ -131,14 +131,14 @@ class Answer(Response):
             "content-length": str(len(body)),
             GENERATED_TOKENS_HEADER: str(usage.completion_tokens),
         }
-        await send(_start({**headers, **admission_headers(choices[0])}))
+        await send(_start({**headers, **cached_prefix_headers(choices[0])}))
         await self._write(send, body, more=False)
 
-    async def _stream(self, choices: list[Choice], wake: asyncio.Event, send: Send) -> None:
+    async def _stream(self, choices: list[ChoiceDecoder], wake: asyncio.Event, send: Send) -> None:
         dialect, head = self._plan.dialect, self._head
-        if choices[0].generation.finished and choices[0].generation.admission is None:
+        if choices[0].handle.finished and choices[0].handle.cached_prefix is None:
             choices[0].take()  # a refusal is still an HTTP status here
-        await send(_start({**STREAM_HEADERS, **admission_headers(choices[0])}))
+        await send(_start({**STREAM_HEADERS, **cached_prefix_headers(choices[0])}))
         # With the first text, not before: the first event is what clients take for the first token.
         opening = dialect.opening(head, len(choices))
         try:
@@ -174,26 +174,26 @@ async def _encoded(answers: Sequence[Delta], encode: Callable[[], bytes]) -> byt
     return encode()
 
 
-async def wait_for_admission(choice: Choice, wake: asyncio.Event, timeout_seconds: float) -> None:
+async def wait_for_cached_prefix(choice: ChoiceDecoder, wake: asyncio.Event, timeout_seconds: float) -> None:
     """Wait until the engine has matched the sequence against its cache, or ended it, or time is up."""
-    generation = choice.generation
+    handle = choice.handle
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_seconds):
-            while generation.admission is None and not generation.finished:
+            while handle.cached_prefix is None and not handle.finished:
                 wake.clear()
                 await wake.wait()
-    choice.note_admission()
+    choice.record_admission()
 
 
-def admission_headers(choice: Choice) -> dict[str, str]:
+def cached_prefix_headers(choice: ChoiceDecoder) -> dict[str, str]:
     """What the cache held of the first sequence; without admission only the prompt's length is known."""
     headers = {PROMPT_TOKENS_HEADER: str(choice.prompt_tokens)}
-    admission = choice.generation.admission
-    if admission is not None:
-        headers[CACHED_TOKENS_HEADER] = str(admission.cached_tokens)
-        headers[POSITION_HEADER] = admission.position
-        if admission.last_block:
-            headers[LAST_BLOCK_HEADER] = admission.last_block.hex()
+    cached_prefix = choice.handle.cached_prefix
+    if cached_prefix is not None:
+        headers[CACHED_TOKENS_HEADER] = str(cached_prefix.cached_tokens)
+        headers[POSITION_HEADER] = cached_prefix.position
+        if cached_prefix.last_block:
+            headers[LAST_BLOCK_HEADER] = cached_prefix.last_block.hex()
     return headers
 
 

@@ -1,4 +1,4 @@
-"""Drives an `EngineCore` over a real model until its sequences end, and counts how it got there."""
+"""Drives an `Engine` over a real model until its sequences end, and counts how it got there."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from itertools import count
 
 from warmfleet_contracts.cache.blocks import CacheIdentity
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch, StepResult
-from warmfleet_worker.engine.engine import EngineCore
+from warmfleet_worker.engine.engine import Engine
 from warmfleet_worker.engine.messages import AddSequence
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine.scheduler import SchedulerSettings
@@ -69,7 +69,7 @@ class EngineRun:
     ) -> None:
         self._runner = CountingRunner(runner)
         self._ids = count()
-        self.engine = EngineCore(
+        self.engine = Engine(
             self._runner,
             IDENTITY,
             "epoch",

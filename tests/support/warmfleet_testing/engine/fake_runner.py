@@ -16,10 +16,11 @@ from typing import Any
 
 from warmfleet_contracts.cache.blocks import CacheIdentity
 from warmfleet_worker.engine.batch import Chunk, ChunkResult, StepBatch, StepResult
-from warmfleet_worker.engine.engine import EngineCore, SchedulerSettings
+from warmfleet_worker.engine.engine import Engine
 from warmfleet_worker.engine.logprobs import TokenLogprobs, joined
 from warmfleet_worker.engine.messages import AddSequence, StepReport
 from warmfleet_worker.engine.sampling_params import SamplingParameters
+from warmfleet_worker.engine.scheduler import SchedulerSettings
 
 VOCABULARY_SIZE = 500
 NOT_FINITE_TOKEN_ID = 600
@@ -203,7 +204,7 @@ def naive_logprobs(pairs: Sequence[tuple[Sequence[int], int]], top: int) -> Toke
 
 
 class EngineDriver:
-    """An `EngineCore` over a `FakeRunner`, its reports collected, its invariants checked after every step."""
+    """An `Engine` over a `FakeRunner`, its reports collected, its invariants checked after every step."""
 
     def __init__(
         self,
@@ -218,7 +219,7 @@ class EngineDriver:
         max_waiting_sequences: int = 4096,
     ) -> None:
         self.runner = FakeRunner(total_blocks, block_size_tokens)
-        self.core = EngineCore(
+        self.engine = Engine(
             self.runner,
             CacheIdentity(b"identity-of-test"),
             "epoch-1",
@@ -270,7 +271,7 @@ class EngineDriver:
         self.prompts[sequence_id] = list(prompt)
         self.sampling[sequence_id] = sampling
         self.outputs[sequence_id] = []
-        self.core.add(
+        self.engine.add(
             AddSequence(
                 sequence_id=sequence_id,
                 prompt_token_ids=list(prompt),
@@ -284,7 +285,7 @@ class EngineDriver:
 
     def step(self) -> StepReport:
         """One step; its updates are added to what the sequences have said before."""
-        report = self.core.step()
+        report = self.engine.step()
         for update in report.updates:
             assert update.sequence_id not in self.finish_reasons, "an update after the last one"
             if update.cached_tokens is not None:
@@ -311,7 +312,7 @@ class EngineDriver:
     def run(self, limit_steps: int = 2000) -> None:
         """Step until nothing is left to do."""
         for _ in range(limit_steps):
-            if not self.core.has_work:
+            if not self.engine.has_work:
                 self.check_idle()
                 return
             self.step()
@@ -320,7 +321,7 @@ class EngineDriver:
     def expected(self, sequence_id: int) -> tuple[list[int], str]:
         """What the sequence must say and why it must end, by the naive computation."""
         return naive_output(
-            self.prompts[sequence_id], self.sampling[sequence_id], self.core.max_model_length_tokens
+            self.prompts[sequence_id], self.sampling[sequence_id], self.engine.max_model_length_tokens
         )
 
     def assert_exact(self, *sequence_ids: int) -> None:
@@ -331,14 +332,14 @@ class EngineDriver:
     def check(self) -> None:
         """What holds after every step."""
         assert not self.runner.violations
-        pool, scheduler = self.core._pool, self.core._scheduler
+        pool, scheduler = self.engine._pool, self.engine._scheduler
         assert pool.free_blocks + pool.evictable_blocks + pool.pinned_blocks == pool.total_blocks
         assert self.resident == pool.resident_hashes, "the events do not add up to what is resident"
         holders: Counter[int] = Counter()
         writers: Counter[int] = Counter()
         for sequence in scheduler.running:
             table = sequence.table
-            assert len(table) * self.core._block_size_tokens >= sequence.computed_tokens
+            assert len(table) * self.engine._block_size_tokens >= sequence.computed_tokens
             for index, block in enumerate(table.blocks):
                 holders[block.block_id] += 1
                 if index < table.committed_blocks:
@@ -356,10 +357,10 @@ class EngineDriver:
 
     def check_idle(self) -> None:
         """What holds when nothing is left to do: all blocks are back, nobody leads anybody."""
-        pool = self.core._pool
+        pool = self.engine._pool
         assert pool.pinned_blocks == 0
         assert pool.free_blocks + pool.evictable_blocks == pool.total_blocks
-        assert self.core._cache.led_blocks == 0
+        assert self.engine._cache.led_blocks == 0
         assert self.finish_reasons.keys() == self.prompts.keys(), "a sequence was forgotten"
 
     def _replay(self, report: StepReport) -> None:

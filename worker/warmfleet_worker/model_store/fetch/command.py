@@ -19,7 +19,7 @@ from warmfleet_worker.model_store.fetch.progress import Progress
 from warmfleet_worker.model_store.fetch.settings import FetchSettings, parse_settings
 from warmfleet_worker.model_store.fetch.store import ModelStore
 from warmfleet_worker.model_store.manifest import ModelManifest
-from warmfleet_worker.termination_message import leave_message
+from warmfleet_worker.termination_message import write_termination_message
 
 _WAIT_POLL_SECONDS: Final = 1.0
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     configure_logs(model=settings.source)
     signal.signal(signal.SIGTERM, _on_sigterm)  # process 1 of a container has no default for it
     code, text = attempt(settings)
-    leave_message(settings.termination_message, text)
+    write_termination_message(settings.termination_message, text)
     return int(code)
 
 
@@ -63,7 +63,7 @@ def fetch(settings: FetchSettings) -> ModelManifest:
     store, progress = ModelStore(settings.into), Progress(settings.timeout_seconds)
     if settings.wait:
         while (manifest := store.manifest()) is None:
-            progress.tell("waiting for the Job that fetches the model")
+            progress.report("waiting for the Job that fetches the model")
             progress.sleep(_WAIT_POLL_SECONDS)
         return manifest
     with store.locked(progress):

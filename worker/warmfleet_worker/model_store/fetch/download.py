@@ -28,7 +28,7 @@ def download_file(client: HubClient, file: HubFile, folder: Path, progress: Prog
     for last in (False, True):
         while _size_bytes(partial) != file.size_bytes or not partial.exists():
             _go_on(client, file, partial, progress)
-        progress.tell("verifying", file=file.name)
+        progress.report("verifying", file=file.name)
         if _is_what_was_listed(partial, file):
             partial.rename(target)
             return
@@ -63,7 +63,7 @@ def _append(client: HubClient, file: HubFile, partial: Path, progress: Progress)
             if done > file.size_bytes:
                 raise FetchError(f"{file.name} is longer than the {file.size_bytes} bytes that the hub lists")
             out.write(piece)
-            progress.tell("downloading", file=file.name, done_bytes=done, total_bytes=file.size_bytes)
+            progress.report("downloading", file=file.name, done_bytes=done, total_bytes=file.size_bytes)
         out.flush()
         os.fsync(out.fileno())
     if done < file.size_bytes:

@@ -29,7 +29,7 @@ def fetch_hub_model(settings: FetchSettings, store: ModelStore, progress: Progre
     if settings.offline:
         raise RefusedError("it is not cached, and fetching is switched off (offline)")
     with HubClient(settings.endpoint, settings.repository, settings.revision, settings.token) as client:
-        progress.tell("asking the hub", endpoint=settings.endpoint)
+        progress.report("asking the hub", endpoint=settings.endpoint)
         listing = retried(client.listing, progress)
         small = small_files(listing)
         store.work.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def fetch_hub_model(settings: FetchSettings, store: ModelStore, progress: Progre
         for file in weights:
             download_file(client, file, store.work, progress)
     _keep_only({file.name for file in (*small, *weights)}, store)
-    progress.tell("describing", folder=str(store.into))
+    progress.report("describing", folder=str(store.into))
     store.publish(settings.source)
 
 

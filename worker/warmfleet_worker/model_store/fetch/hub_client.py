@@ -183,7 +183,7 @@ def retried(attempt: Callable[[], _Result], progress: Progress) -> _Result:
             if failures == MAX_ATTEMPTS:
                 raise
             pause = max(error.pause_seconds, 2 ** (failures - 1) * random.uniform(0.5, 1.0))  # noqa: S311
-            progress.tell("trying again", reason=str(error), pause_seconds=round(pause, 1))
+            progress.report("trying again", reason=str(error), pause_seconds=round(pause, 1))
             progress.sleep(pause)
     raise AssertionError
 

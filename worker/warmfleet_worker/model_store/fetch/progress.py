@@ -22,7 +22,7 @@ class Progress:
         self._deadline = now() + timeout_seconds
         self._last: tuple[str, float] = ("", 0.0)
 
-    def tell(self, stage: str, **figures: object) -> None:
+    def report(self, stage: str, **figures: object) -> None:
         """Log a stage when it begins, and then every few seconds.
 
         Raises:

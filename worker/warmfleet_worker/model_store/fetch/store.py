@@ -59,7 +59,7 @@ class ModelStore:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    progress.tell("another fetch of this model is at work, waiting")
+                    progress.report("another fetch of this model is at work, waiting")
                     progress.sleep(_LOCK_POLL_SECONDS)
             yield
 
