@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from warmfleet_cli.errors import CliError
 from warmfleet_contracts.errors import KeyFileError
 from warmfleet_contracts.keys import MAX_KEY_FILE_BYTES, KeyFile, encode_key_file, parse_key_file
+from warmfleet_runtime.files import write_file_atomically
 
 
 class KeyFileEdit:
@@ -62,26 +62,11 @@ def edited_keys(path: Path) -> Iterator[KeyFileEdit]:
             content = encode_key_file(edit.keys, as_yaml=path.suffix in {".yaml", ".yml"})
             parse_key_file(content)  # what a router could not read is not written
             try:
-                _replace(path, content)
-                os.fsync(folder)
+                write_file_atomically(path, content, durable=True)
             except OSError as error:
                 raise _failed(path, "written", error) from error
     finally:
         os.close(folder)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    # mkstemp makes it readable by its owner only.
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _failed(path: Path, verb: str, error: OSError) -> CliError:

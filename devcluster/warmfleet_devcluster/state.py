@@ -4,7 +4,6 @@ All of it is gone after `down`, but for the logs, which the next `up` clears.
 """
 
 import fcntl
-import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 from warmfleet_devcluster.errors import AlreadyRunningError, DevclusterError
+from warmfleet_runtime.files import write_file_atomically
 from warmfleet_runtime.process_identity import ProcessIdentity, is_alive, send_signal
 
 STATE_VERSION: Final = 1
@@ -49,7 +49,7 @@ class DevclusterState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateFolder:
-    """Files of one devcluster. Whoever passes may see its state; all else is readable by its owner only."""
+    """Files of one devcluster. Any user may read its state; everything else only its owner."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -109,12 +109,8 @@ class StateFolder:
             return None
 
     def write(self, state: DevclusterState) -> None:
-        """Readers see the old state or the new one, never a part."""
-        temporary = self.path / f"{_STATE}.new"
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(state))
-        temporary.replace(self.path / _STATE)
+        """Replace the state; any user of this machine may read it."""
+        write_file_atomically(self.path / _STATE, msgspec.json.encode(state), mode=0o644)
 
     def end_leftovers(self) -> None:
         """Kill what a supervisor that died without tidying up left running. Call with the lock held.

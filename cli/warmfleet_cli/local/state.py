@@ -1,15 +1,15 @@
 """The run folder of a local fleet: `$WARMFLEET_HOME/run/<name>/` with its lock, state and logs."""
 
 import fcntl
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
 from warmfleet_cli.errors import CliError, ExitCode
+from warmfleet_runtime.files import write_file_atomically
 from warmfleet_runtime.process_identity import ProcessIdentity, is_alive
 
 STATE_VERSION: Final = 1
@@ -112,16 +112,9 @@ class RunFolder:
         self.endpoints_path.unlink(missing_ok=True)
 
     def _replace(self, path: Path, data: bytes) -> None:
-        """Readers see the old file or the new one, never a part."""
-        temporary = path.with_name(path.name + ".new")
         try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-            temporary.replace(path)
+            write_file_atomically(path, data)
         except OSError as error:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
             raise unwritable(path, error) from error
 
 

@@ -4,9 +4,6 @@ It holds names, pod uids and addresses, and no token: those are derived, and a w
 own, so that an address which is another pod's by now gets nothing.
 """
 
-import os
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +11,7 @@ import msgspec
 import structlog
 
 from warmfleet_router.discovery.resources import EndpointSliceObject, ModelDeploymentObject
+from warmfleet_runtime.files import write_file_atomically
 
 MAX_BYTES: Final = 32 * 1024 * 1024
 VERSION: Final = 1
@@ -58,15 +56,6 @@ class LastGoodFile:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # mkstemp makes it readable by its owner alone.
-            descriptor, temporary = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}-")
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(content)
-                Path(temporary).replace(self._path)
-            except OSError:
-                with suppress(OSError):
-                    Path(temporary).unlink()
-                raise
+            write_file_atomically(self._path, content)
         except OSError as error:
             _log.warning("the list cannot be kept on disk", reason=str(error))

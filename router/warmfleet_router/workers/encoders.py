@@ -7,9 +7,7 @@ so in the decision and in a metric.
 import asyncio
 import contextlib
 import gc
-import os
 import re
-import tempfile
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +24,7 @@ from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_contracts.prompts.segment_memory import SaltedSegments, SegmentMemory
 from warmfleet_router.workers.fleet import WorkerStatus
 from warmfleet_router.workers.upstream import Upstream, UpstreamError
+from warmfleet_runtime.files import write_file_atomically
 
 MAX_ENCODERS: Final = 8
 """Encoders in memory; the least recently used goes. One of a 150k vocabulary takes some 100 MB."""
@@ -209,18 +208,7 @@ def _store(path: Path, body: bytes) -> None:
     """Keep the assets for the next start; a full or read-only disk only costs that start a fetch."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_whole(path, body)
+        write_file_atomically(path, body)
         oldest_first = sorted(path.parent.glob("*.msgpack"), key=lambda entry: entry.stat().st_mtime)
         for surplus in oldest_first[:-MAX_FILES]:
             surplus.unlink()
-
-
-def _write_whole(path: Path, body: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".fetch-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(body)
-        Path(temporary).replace(path)
-    except OSError:
-        Path(temporary).unlink()  # or a disk that is full would be kept so
-        raise
