@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from warmfleet_router.admission.assignment import Grants
 from warmfleet_router.admission.dispatcher import Pump
 from warmfleet_router.admission.in_flight_limits import Door
-from warmfleet_router.admission.model_queue import ModelLine, cost_of
+from warmfleet_router.admission.model_queue import ModelQueue, cost_of
 from warmfleet_router.admission.queue_bounds import NOTHING, AdmissionSettings, Amount
 from warmfleet_router.admission.queued_request import Grant, Turn
 from warmfleet_router.admission.wait_queue import Hold
@@ -37,7 +37,7 @@ class Admission:
     ) -> None:
         self.door = Door(settings.max_in_flight, metrics)
         self._now = leases.now
-        self._lines: dict[str, ModelLine[Turn]] = {}
+        self._lines: dict[str, ModelQueue[Turn]] = {}
         self._hold = Hold(settings, now=leases.now, metrics=metrics)
         self._grants = Grants(settings.room, views=views, picker=picker, leases=leases)
         self._pump = Pump(settings, self._lines, self._hold, self._grants, now=leases.now, metrics=metrics)
@@ -74,7 +74,7 @@ class Admission:
         """
         line = self._lines.get(model)
         if line is None:
-            line = self._lines[model] = ModelLine(model, self._now)
+            line = self._lines[model] = ModelQueue(model, self._now)
         turn.line = line
         turn.sequences = sequences
         turn.priority = max(priority, turn.tenant.best_priority)

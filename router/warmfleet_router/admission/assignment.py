@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from warmfleet_router.admission.model_queue import cost_of
 from warmfleet_router.admission.placement import Placement, place
-from warmfleet_router.admission.queue_bypass import may_overtake
+from warmfleet_router.admission.queue_bypass import may_bypass
 from warmfleet_router.admission.queued_request import Grant, Turn
 from warmfleet_router.routing.capacity import CapacityLimits, Need
 from warmfleet_router.routing.fleet_snapshot import FleetSnapshot
@@ -60,14 +60,14 @@ class Grants:
             may_use_headroom=self._is_within_share(turn, fleet),
             # Only where the order is one of cost can a wait pay.
             may_wait_for_cheapest=may_wait and fleet.policy in PRICED,
-            may_overtake=lambda uid: is_next and self.may_overtake(turn, fleet, uid),
+            may_bypass=lambda uid: is_next and self.may_bypass(turn, fleet, uid),
         )
 
-    def may_overtake(self, turn: Turn, fleet: FleetSnapshot, uid: str) -> bool:
+    def may_bypass(self, turn: Turn, fleet: FleetSnapshot, uid: str) -> bool:
         """Whether the request, if it is next, passes what this router has sent to a worker."""
         line = turn.line
         assert line is not None
-        return may_overtake(
+        return may_bypass(
             turn.tenant.name,
             turn.priority,
             line.prefills.on(uid),
@@ -102,7 +102,7 @@ class Grants:
                 turn.waiting = None
         turn.tried.add(choice.candidate.uid)
         turn.lease = self._leases.lease(choice.charge).open()
-        turn.overtakes = choice.overtakes
+        turn.bypasses = choice.bypasses
         line.prefills.add(turn.lease, name, turn.sent_priority)
         turn.seats = turn.sequences
         line.shares.take(name, turn.seats)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from warmfleet_router.admission.assignment import Grants
-from warmfleet_router.admission.model_queue import ModelLine
+from warmfleet_router.admission.model_queue import ModelQueue
 from warmfleet_router.admission.placement import Placement
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
 from warmfleet_router.admission.queued_request import Turn
@@ -58,7 +58,7 @@ class Pump:
     def __init__(
         self,
         settings: AdmissionSettings,
-        lines: Mapping[str, ModelLine[Turn]],
+        lines: Mapping[str, ModelQueue[Turn]],
         hold: Hold,
         grants: Grants,
         *,
@@ -102,7 +102,7 @@ class Pump:
             if line.waiting:
                 self._serve_line(line)
 
-    def _serve_line(self, line: ModelLine[Turn]) -> None:
+    def _serve_line(self, line: ModelQueue[Turn]) -> None:
         fleet = self._grants.look(line.model)
         if not fleet.ready:
             self._wait_for_a_worker(line)
@@ -124,7 +124,7 @@ class Pump:
             self.wake()
 
     def _consider(
-        self, turn: Turn, line: ModelLine[Turn], fleet: FleetSnapshot, scan: _Scan, *, is_next: bool
+        self, turn: Turn, line: ModelQueue[Turn], fleet: FleetSnapshot, scan: _Scan, *, is_next: bool
     ) -> PickedWorker | None:
         """A worker for `turn`; None if it is passed over this time. `is_next`: nobody before it was."""
         if turn.tried.issuperset(fleet.ready):
@@ -136,7 +136,7 @@ class Pump:
         aged = self._now() - turn.held_since >= self._settings.patience_seconds
         lacks = fleet.shortages(self._grants.need(turn, fleet), rule, turn.tried)
         if None in lacks or (
-            is_next and any(self._grants.may_overtake(turn, fleet, uid) for uid in fleet.ready)
+            is_next and any(self._grants.may_bypass(turn, fleet, uid) for uid in fleet.ready)
         ):
             may_wait = not aged and not turn.tried
             placement = self._grants.decide(
@@ -154,7 +154,7 @@ class Pump:
             scan.passed_over = MAX_PASSED_OVER
         return None
 
-    def _wait_for_a_worker(self, line: ModelLine[Turn]) -> None:
+    def _wait_for_a_worker(self, line: ModelQueue[Turn]) -> None:
         now = self._now()
         if line.unready_since is None:
             line.unready_since = now

@@ -9,7 +9,7 @@ REFRESH_SECONDS: Final = 1.0
 MAX_ACTIVE_TENANTS: Final = 4096
 
 
-class Shares:
+class FairShare:
     """Seats that tenants hold of one model, against the shares that their weights give them."""
 
     def __init__(self, now: Callable[[], float], recent_seconds: float = RECENT_SECONDS) -> None:

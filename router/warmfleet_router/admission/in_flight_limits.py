@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from warmfleet_router.admission.queue_bounds import Amount, BoundedHold
+from warmfleet_router.admission.queue_bounds import Amount, BoundedUsage
 from warmfleet_router.admission.service_rate import retry_after_seconds
 from warmfleet_router.error_responses import overloaded_error, quota_error
 from warmfleet_router.metrics import RouterMetrics
@@ -16,7 +16,7 @@ class Door:
     """Counts what is in flight, held or at a worker, in total and by tenant."""
 
     def __init__(self, bound: Amount, metrics: RouterMetrics) -> None:
-        self._in_flight = BoundedHold(bound)
+        self._in_flight = BoundedUsage(bound)
         self._metrics = metrics
         self._request_seconds = PRIOR_REQUEST_SECONDS
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator
 from typing import Final, Generic, TypeVar
 
 from warmfleet_router.admission.fair_queue import FairQueue
-from warmfleet_router.admission.fair_share import Shares
+from warmfleet_router.admission.fair_share import FairShare
 from warmfleet_router.admission.queue_bypass import Prefills
-from warmfleet_router.admission.service_rate import DrainRate
+from warmfleet_router.admission.service_rate import ServiceRate
 
 OUTPUT_WEIGHT: Final = 2.0
 """Cost of a generated token in prompt tokens that are computed (VTC, section 4.1: w_q = 2, w_p = 1)."""
@@ -17,15 +17,15 @@ OUTPUT_EWMA_WEIGHT: Final = 0.1
 T = TypeVar("T")
 
 
-class ModelLine(Generic[T]):
+class ModelQueue(Generic[T]):
     """One model's queue. Retries stand in front: they have had their turn and only look for a worker."""
 
     def __init__(self, model: str, now: Callable[[], float]) -> None:
         self.model = model
         self.fair: FairQueue[T] = FairQueue()
         self.retries: list[T] = []
-        self.drain = DrainRate()
-        self.shares = Shares(now)
+        self.drain = ServiceRate()
+        self.shares = FairShare(now)
         self.prefills = Prefills()
         self.unready_since: float | None = None
         """Since when no worker is ready, seen while somebody waited."""

@@ -35,11 +35,11 @@ def place(
     *,
     may_use_headroom: bool,
     may_wait_for_cheapest: bool,
-    may_overtake: Callable[[str], bool],
+    may_bypass: Callable[[str], bool],
 ) -> Placement:
     """Decide for one request; `loads` are the workers' without what is only planned.
 
-    `may_overtake` says of a worker whose window is full, by uid, whether the request passes what it holds.
+    `may_bypass` says of a worker whose window is full, by uid, whether the request passes what it holds.
     """
     cheapest = ranked.ranking.candidates[0]
     with_room: Candidate | None = None
@@ -50,9 +50,9 @@ def place(
         if lack is None or (lack is Shortage.PREFILL and _follows(candidate, rule)):
             with_room = candidate
             break
-        if lack is Shortage.PREFILL and may_overtake(candidate.uid):
+        if lack is Shortage.PREFILL and may_bypass(candidate.uid):
             reason = f"{candidate.endpoint}, before further prompts of tenants that got more"
-            return Placement(ranked.pick(candidate, reason, overtakes=True))
+            return Placement(ranked.pick(candidate, reason, bypasses=True))
         first_lack = first_lack or lack
     if with_room is cheapest:
         return Placement(ranked.pick(cheapest))

@@ -79,7 +79,7 @@ class AdmissionSettings:
     room: CapacityLimits = CapacityLimits()  # noqa: RUF009 - frozen
 
 
-class BoundedHold:
+class BoundedUsage:
     """What is held, in total and by tenant."""
 
     def __init__(self, bound: Amount) -> None:

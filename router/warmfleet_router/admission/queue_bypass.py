@@ -1,11 +1,11 @@
-"""Who may be sent to a worker whose prefill window is full: a tenant that overtakes.
+"""Who may be sent to a worker whose prefill window is full: a tenant that bypasses.
 
 The window keeps the order in the router, but what has been dispatched stands before everybody who comes
 later: under a flood a whole window of the flooder's prompts, plus one more. So a tenant's second prompt on a
 worker, and each further one, is *extra*: another tenant that has nothing to compute there may pass it. That
 one is dispatched at once, one step of priority better, and the worker computes it from its next step on.
 
-Fair queueing stays what it is: only who is next in its order overtakes, and only tenants that got more. Who
+Fair queueing stays what it is: only who is next in its order bypasses, and only tenants that got more. Who
 is first of its tenant is never overtaken, and all who are have one window together: of many tenants that come
 at once, most are held.
 """
@@ -56,7 +56,7 @@ class Prefills:
             self._of_worker.pop(uid, None)
 
 
-def may_overtake(
+def may_bypass(
     tenant: str,
     priority: int,
     prefills: Iterable[Prefill],

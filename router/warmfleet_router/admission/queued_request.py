@@ -11,7 +11,7 @@ import msgspec
 from warmfleet_contracts.cache.worker_api import HIGHEST_PRIORITY
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.fair_queue import Waiting
-from warmfleet_router.admission.model_queue import ModelLine
+from warmfleet_router.admission.model_queue import ModelQueue
 from warmfleet_router.admission.queue_bounds import NOTHING, Amount
 from warmfleet_router.routing.leases import Lease
 from warmfleet_router.routing.picker import PickedWorker
@@ -37,7 +37,7 @@ class Turn:
     """Its part of what is in flight."""
 
     # What it asks, once the body is decoded.
-    line: ModelLine["Turn"] | None = None
+    line: ModelQueue["Turn"] | None = None
     sequences: int = 1
     priority: int = 0
     output_limit_tokens: int | None = None
@@ -63,7 +63,7 @@ class Turn:
     """Granted and not taken yet."""
     lease: Lease | None = None
     seats: int = 0
-    overtakes: bool = False
+    bypasses: bool = False
     """It goes before what the worker was sent already, by one step of priority."""
     tried: set[str] = field(default_factory=set)
     uncached_tokens: int = 0
@@ -80,7 +80,7 @@ class Turn:
     @property
     def sent_priority(self) -> int:
         """What the worker is told."""
-        return max(self.priority - self.overtakes, HIGHEST_PRIORITY)
+        return max(self.priority - self.bypasses, HIGHEST_PRIORITY)
 
     @property
     def is_held(self) -> bool:

@@ -12,7 +12,7 @@ BUCKET_SECONDS: Final = 0.25
 MAX_RETRY_AFTER_SECONDS: Final = 60
 
 
-class DrainRate:
+class ServiceRate:
     """Cost per second that left a queue, measured only while somebody waited. The time is an argument."""
 
     def __init__(self) -> None:

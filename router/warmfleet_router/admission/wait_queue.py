@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Final
 
 from warmfleet_contracts.openai import RequestError
-from warmfleet_router.admission.model_queue import ModelLine
-from warmfleet_router.admission.queue_bounds import NOTHING, AdmissionSettings, Amount, BoundedHold, Exceeded
+from warmfleet_router.admission.model_queue import ModelQueue
+from warmfleet_router.admission.queue_bounds import NOTHING, AdmissionSettings, Amount, BoundedUsage, Exceeded
 from warmfleet_router.admission.queued_request import Turn
 from warmfleet_router.admission.service_rate import retry_after_seconds
 from warmfleet_router.error_responses import overloaded_error, quota_error
@@ -30,13 +30,13 @@ class Hold:
         self._settings = settings
         self._now = now
         self._metrics = metrics
-        self._held = BoundedHold(settings.max_held)
+        self._held = BoundedUsage(settings.max_held)
 
     @property
     def total(self) -> Amount:
         return self._held.total
 
-    def check(self, turn: Turn, line: ModelLine[Turn], amount: Amount) -> None:
+    def check(self, turn: Turn, line: ModelQueue[Turn], amount: Amount) -> None:
         """Refuse what may not wait; `amount` is what would be held.
 
         Raises:
@@ -73,7 +73,7 @@ class Hold:
                 retry_after,
             )
 
-    def take(self, turn: Turn, line: ModelLine[Turn]) -> None:
+    def take(self, turn: Turn, line: ModelQueue[Turn]) -> None:
         """`turn` waits from now on, for a bounded time; `turn.future` is done when its wait is over."""
         loop, now = asyncio.get_running_loop(), self._now()
         if turn.prompts is not None:
@@ -83,7 +83,7 @@ class Hold:
         self._held.take(turn.tenant.name, turn.held)
         turn.timer = loop.call_later(self._settings.max_held_seconds, self._give_up, turn, line)
 
-    def release(self, turn: Turn, line: ModelLine[Turn]) -> None:
+    def release(self, turn: Turn, line: ModelQueue[Turn]) -> None:
         """Take `turn` out of the books, however its wait ended."""
         self._held.give_back(turn.tenant.name, turn.held)
         turn.held = NOTHING
@@ -100,12 +100,12 @@ class Hold:
         if turn.future is not None and not turn.future.done():
             turn.future.set_result(None)
 
-    def refuse(self, turn: Turn, line: ModelLine[Turn], error: RequestError) -> None:
+    def refuse(self, turn: Turn, line: ModelQueue[Turn], error: RequestError) -> None:
         """End a wait with `error`."""
         turn.refusal = error
         self.release(turn, line)
 
-    def _give_up(self, turn: Turn, line: ModelLine[Turn]) -> None:
+    def _give_up(self, turn: Turn, line: ModelQueue[Turn]) -> None:
         if not turn.is_held:
             return
         self._metrics.on_overload("held_too_long", turn.tenant.name)

@@ -23,7 +23,7 @@ from warmfleet_router.error_responses import header_number, no_worker_error
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.headers import request_headers, without_cache_salt
 from warmfleet_router.proxy.proxy import Proxy, describe, outcome_of
-from warmfleet_router.proxy.upstream_request import Call
+from warmfleet_router.proxy.upstream_request import UpstreamRequest
 from warmfleet_router.routing.decisions import Decision, DecisionRing, now_seconds
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.policies import agreed_policy
@@ -101,7 +101,7 @@ class Generation:
                 **describe(decision.attempts),
             )
 
-    async def _prepare(self, request: Request, turn: Turn) -> tuple[Call, Decision]:
+    async def _prepare(self, request: Request, turn: Turn) -> tuple[UpstreamRequest, Decision]:
         """From the body to what is needed later; what was decoded is not kept while the request waits."""
         body = await read_body(request)
         started = self._leases.now()
@@ -126,7 +126,7 @@ class Generation:
 
     async def _call(
         self, request: Request, decoded: Decoded, body: bytes, views: list[WorkerStatus], started: float
-    ) -> Call:
+    ) -> UpstreamRequest:
         is_chat = isinstance(decoded, ChatRequest)
         hellos = [view.hello for view in views if view.hello is not None]
         digests = sorted({hello.tokenizer_digest for hello in hellos})
@@ -134,7 +134,7 @@ class Generation:
         salt = tenant_salt(self._settings.salt_key, group, decoded.cache_salt)
         encoded = await self._encoders.encode(decoded, digests, salt)
         require_fitting(decoded, encoded, hellos)
-        return Call(
+        return UpstreamRequest(
             path=request.scope["path"],
             model=decoded.model,
             stream=decoded.stream,
@@ -155,7 +155,7 @@ class Generation:
             silent_events=decoded.n if is_chat else 0,
         )
 
-    def _decision(self, request: Request, turn: Turn, call: Call, policy: str) -> Decision:
+    def _decision(self, request: Request, turn: Turn, call: UpstreamRequest, policy: str) -> Decision:
         return Decision(
             id=request.state.decision_id,
             request_id=request.state.request_id,

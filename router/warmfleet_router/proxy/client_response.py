@@ -27,7 +27,7 @@ STREAM_HEADERS: Final[RawHeaders] = (
 )
 
 
-class ClientAnswer:
+class ClientResponse:
     """Writes to one client. `with` begins and ends the watch over pings and writes."""
 
     def __init__(self, send: Send, *, write_seconds: float, ping_seconds: float | None) -> None:

@@ -30,10 +30,10 @@ from warmfleet_contracts.openai.server_sent_event import server_sent_event
 from warmfleet_router.admission.queued_request import Grant, Turn
 from warmfleet_router.error_responses import broken_stream_error, header_number, refusal_of, too_large_error
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.proxy.client_response import ClientAnswer
+from warmfleet_router.proxy.client_response import ClientResponse
 from warmfleet_router.proxy.headers import PASSED_BACK
-from warmfleet_router.proxy.sse_splitter import EventCutter, count_events
-from warmfleet_router.proxy.upstream_request import Call
+from warmfleet_router.proxy.sse_splitter import SseSplitter, count_events
+from warmfleet_router.proxy.upstream_request import UpstreamRequest
 from warmfleet_router.routing.decisions import Attempt, Decision, difference_of
 from warmfleet_router.routing.leases import Lease, Leases
 from warmfleet_router.routing.picker import PickedWorker
@@ -75,14 +75,14 @@ class TryElsewhereError(Exception):
 class _Exchange:
     """One call at one worker, with what it holds and whom it reports to."""
 
-    call: Call
+    call: UpstreamRequest
     decision: Decision
     choice: PickedWorker
     attempt: Attempt
     lease: Lease
     trial: Trial
     turn: Turn
-    answer: ClientAnswer
+    answer: ClientResponse
 
 
 class Exchanges:
@@ -110,7 +110,7 @@ class Exchanges:
         self._router_id = router_id
 
     async def run(
-        self, call: Call, decision: Decision, turn: Turn, grant: Grant, answer: ClientAnswer
+        self, call: UpstreamRequest, decision: Decision, turn: Turn, grant: Grant, answer: ClientResponse
     ) -> None:
         """Send `call` to the granted worker and its answer to the client; ends the lease.
 
@@ -173,7 +173,7 @@ class Exchanges:
     async def _stream(self, exchange: _Exchange, response: UpstreamResponse) -> None:
         call, decision, attempt = exchange.call, exchange.decision, exchange.attempt
         answer, turn = exchange.answer, exchange.turn
-        events, cutter, started = 0, EventCutter(), False
+        events, cutter, started = 0, SseSplitter(), False
         try:
             async for chunk in response.chunks():
                 ready = cutter.feed(chunk)
@@ -250,7 +250,7 @@ class Exchanges:
             headers.append((SEED_HEADER, str(call.seed)))
         return headers
 
-    def _compare(self, call: Call, attempt: Attempt, response: UpstreamResponse) -> None:
+    def _compare(self, call: UpstreamRequest, attempt: Attempt, response: UpstreamResponse) -> None:
         """Write what the worker found beside what was predicted."""
         attempt.status = response.status
         attempt.actual_prompt_tokens = header_number(response.headers.get(PROMPT_TOKENS_HEADER))
@@ -269,7 +269,7 @@ class Exchanges:
         if attempt.last_block_matches is False:
             _log.error("router and worker hash a prompt differently", uid=attempt.uid)
 
-    def _age_ms(self, call: Call) -> float:
+    def _age_ms(self, call: UpstreamRequest) -> float:
         return round((self._leases.now() - call.started) * 1e3, 3)
 
 

@@ -11,11 +11,11 @@ from warmfleet_router.admission.admission import Admission
 from warmfleet_router.admission.queued_request import Grant, Turn
 from warmfleet_router.error_responses import no_worker_error
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.proxy.client_response import ClientAnswer
+from warmfleet_router.proxy.client_response import ClientResponse
 from warmfleet_router.proxy.disconnect import unless_left
 from warmfleet_router.proxy.exchange import Exchanges, TryElsewhereError
 from warmfleet_router.proxy.retry_budget import RetryBudget
-from warmfleet_router.proxy.upstream_request import Call
+from warmfleet_router.proxy.upstream_request import UpstreamRequest
 from warmfleet_router.routing.decisions import Attempt, Decision, Outcome, attempt_of
 
 MAX_TRIES: Final = 3
@@ -43,13 +43,15 @@ class Proxy:
         self._write_seconds = write_seconds
         self._ping_seconds = ping_seconds
 
-    async def serve(self, call: Call, decision: Decision, turn: Turn, receive: Receive, send: Send) -> None:
+    async def serve(
+        self, call: UpstreamRequest, decision: Decision, turn: Turn, receive: Receive, send: Send
+    ) -> None:
         """Answer `call`, or stop at once when the client leaves, wherever the request stands.
 
         Raises:
             RequestError: no worker answered, and nothing has been sent.
         """
-        answer = ClientAnswer(
+        answer = ClientResponse(
             send,
             write_seconds=self._write_seconds,
             ping_seconds=self._ping_seconds if call.stream else None,
@@ -61,7 +63,9 @@ class Proxy:
         if client.left:
             decision.outcome = "client left"
 
-    async def _answer(self, call: Call, decision: Decision, turn: Turn, answer: ClientAnswer) -> None:
+    async def _answer(
+        self, call: UpstreamRequest, decision: Decision, turn: Turn, answer: ClientResponse
+    ) -> None:
         try:
             await self._try_workers(call, decision, turn, answer)
         except RequestError as error:
@@ -70,7 +74,9 @@ class Proxy:
                 raise
             await answer.refuse(error)
 
-    async def _try_workers(self, call: Call, decision: Decision, turn: Turn, answer: ClientAnswer) -> None:
+    async def _try_workers(
+        self, call: UpstreamRequest, decision: Decision, turn: Turn, answer: ClientResponse
+    ) -> None:
         refusal: RequestError | None = None
         grant: Grant | None = await self._admission.granted(turn)
         self._retries.request()
@@ -91,7 +97,7 @@ class Proxy:
             grant = await self._another(decision, turn)
         raise refusal or no_worker_error(call.model)
 
-    def _record(self, call: Call, decision: Decision, turn: Turn, attempt: Attempt) -> None:
+    def _record(self, call: UpstreamRequest, decision: Decision, turn: Turn, attempt: Attempt) -> None:
         """Write down a choice before its dispatch: what it predicts cannot know what came of it."""
         if not decision.attempts:
             decision.mode = "precise" if attempt.precise else "load-only"

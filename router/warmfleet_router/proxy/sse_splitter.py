@@ -6,7 +6,7 @@ MAX_EVENT_BYTES: Final = 1024 * 1024
 """An event longer than this is passed on in pieces."""
 
 
-class EventCutter:
+class SseSplitter:
     """Holds back the part of an event that has not ended yet; bounded by `MAX_EVENT_BYTES`."""
 
     def __init__(self) -> None:

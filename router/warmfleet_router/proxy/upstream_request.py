@@ -7,7 +7,7 @@ from warmfleet_router.workers.upstream import Headers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class UpstreamRequest:
     """What every dispatch of one request repeats."""
 
     path: str

@@ -37,7 +37,7 @@ class PickedWorker(msgspec.Struct, frozen=True):
     charge: Charge
     policy: str
     """By which it was chosen."""
-    overtakes: bool = False
+    bypasses: bool = False
     """It goes although the worker's window is full, before what stands there."""
 
 
@@ -57,7 +57,7 @@ class RankedWorkers(msgspec.Struct, frozen=True):
         """KV blocks that the prompts would pin there."""
         return self.predictions[candidate.uid].needed_blocks
 
-    def pick(self, candidate: Candidate, reason: str = "", *, overtakes: bool = False) -> PickedWorker:
+    def pick(self, candidate: Candidate, reason: str = "", *, bypasses: bool = False) -> PickedWorker:
         """`candidate` chosen; `reason` says why, where it is not the ranking's first."""
         view, prediction = self.views[candidate.uid], self.predictions[candidate.uid]
         return PickedWorker(
@@ -75,7 +75,7 @@ class RankedWorkers(msgspec.Struct, frozen=True):
                 new_hashes=prediction.new_hashes,
             ),
             policy=self.policy,
-            overtakes=overtakes,
+            bypasses=bypasses,
         )
 
 

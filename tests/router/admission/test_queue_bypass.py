@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
-from warmfleet_router.admission.queue_bypass import Prefill, Prefills, may_overtake
+from warmfleet_router.admission.queue_bypass import Prefill, Prefills, may_bypass
 from warmfleet_router.routing.capacity import CapacityLimits
 from warmfleet_router.routing.leases import Charge, Leases
 from warmfleet_testing.router.planted_keys import PlantedKeys, bearer
@@ -60,7 +60,7 @@ FIRST, EXTRA = prefill("flooder", extra=False), prefill("flooder", extra=True)
 def test_a_tenants_first_passes_extras_of_tenants_that_got_more(
     prefills: list[Prefill], tenant: str, priority: int, expected: bool
 ) -> None:
-    found = may_overtake(
+    found = may_bypass(
         tenant,
         priority,
         prefills,

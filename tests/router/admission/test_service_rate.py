@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_router.admission.service_rate import DrainRate, retry_after_seconds
+from warmfleet_router.admission.service_rate import ServiceRate, retry_after_seconds
 
 
 def test_nothing_is_known_before_anything_waited() -> None:
-    assert DrainRate().rate(5.0) is None
-    assert DrainRate().seconds(100, 5.0) is None
+    assert ServiceRate().rate(5.0) is None
+    assert ServiceRate().seconds(100, 5.0) is None
 
 
 def test_the_rate_is_what_left_in_the_last_ten_seconds() -> None:
-    drain = DrainRate()
+    drain = ServiceRate()
     drain.filled(100.0)
     for tenth in range(400):  # 10 per second for 20 s, then 20 per second
         drain.drained(1.0 if tenth < 200 else 2.0, 100.0 + tenth / 10)
@@ -25,7 +25,7 @@ def test_the_rate_is_what_left_in_the_last_ten_seconds() -> None:
 
 
 def test_a_new_wait_begins_with_the_rate_of_the_last_one() -> None:
-    drain = DrainRate()
+    drain = ServiceRate()
     drain.filled(0.0)
     for tenth in range(50):
         drain.drained(1.0, tenth / 10)
@@ -38,7 +38,7 @@ def test_a_new_wait_begins_with_the_rate_of_the_last_one() -> None:
 
 
 def test_a_queue_that_stands_still_takes_for_ever_and_says_a_minute() -> None:
-    drain = DrainRate()
+    drain = ServiceRate()
     drain.filled(0.0)
 
     assert drain.seconds(1, 5.0) == math.inf

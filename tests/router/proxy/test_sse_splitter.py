@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_router.proxy.sse_splitter import MAX_EVENT_BYTES, EventCutter
+from warmfleet_router.proxy.sse_splitter import MAX_EVENT_BYTES, SseSplitter
 
 
 @given(st.lists(st.sampled_from([b"a", b"\n", b"\n\n", b"data: x\n\n", b": ping\n\n"])), st.data())
@@ -11,7 +11,7 @@ def test_however_it_is_cut_the_bytes_are_the_same_and_only_whole_events_come_out
     parts: list[bytes], data: st.DataObject
 ) -> None:
     stream = b"".join(parts)
-    cutter, out, position = EventCutter(), b"", 0
+    cutter, out, position = SseSplitter(), b"", 0
     while position < len(stream):
         size = data.draw(st.integers(1, len(stream) - position))
         ready = cutter.feed(stream[position : position + size])
@@ -23,7 +23,7 @@ def test_however_it_is_cut_the_bytes_are_the_same_and_only_whole_events_come_out
 
 
 def test_an_event_without_an_end_is_passed_on_in_pieces() -> None:
-    cutter, out = EventCutter(), 0
+    cutter, out = SseSplitter(), 0
     for _ in range(3 * MAX_EVENT_BYTES // 65_536):
         out += len(cutter.feed(b"x" * 65_536))
         assert len(cutter.rest()) <= MAX_EVENT_BYTES

@@ -2,7 +2,7 @@
 
 import pytest
 
-from warmfleet_router.admission.fair_share import Shares
+from warmfleet_router.admission.fair_share import FairShare
 from warmfleet_router.routing.capacity import CapacityLimits, Need, Shortage, shortage_in
 from warmfleet_router.routing.cost import RatesSource, StepRates, WorkerLoad
 
@@ -75,7 +75,7 @@ class Clock:
 
 
 def test_a_tenant_alone_is_within_its_share_whatever_it_holds() -> None:
-    shares = Shares(Clock())
+    shares = FairShare(Clock())
     shares.seen("only", 1.0)
     shares.take("only", 100)
 
@@ -84,7 +84,7 @@ def test_a_tenant_alone_is_within_its_share_whatever_it_holds() -> None:
 
 def test_shares_follow_weights_while_others_were_there_lately() -> None:
     clock = Clock()
-    shares = Shares(clock, recent_seconds=300)
+    shares = FairShare(clock, recent_seconds=300)
     shares.seen("heavy", 3.0)
     shares.seen("light", 1.0)
     shares.take("heavy", 11)
@@ -100,7 +100,7 @@ def test_shares_follow_weights_while_others_were_there_lately() -> None:
 
 
 def test_who_has_no_seat_is_within_its_share_even_with_many_choices() -> None:
-    shares = Shares(Clock())
+    shares = FairShare(Clock())
     shares.seen("a", 1.0)
     shares.seen("b", 1.0)
 
