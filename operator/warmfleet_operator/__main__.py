@@ -1,7 +1,7 @@
 """`python -m warmfleet_operator`: turns ModelDeployments into workers.
 
-Exit codes: 0 when told to stop, 1 when the watches ended or nothing could be done, 2 when the start was
-refused.
+Exit codes: 0 after SIGTERM or SIGINT, 1 when the watches ended or the API server cannot be used, 2 for a
+wrong flag or a port in use.
 """
 
 import asyncio
@@ -29,13 +29,15 @@ log = structlog.get_logger("warmfleet.operator")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until told to stop; returns the exit code."""
+    """Run until a signal; returns the exit code."""
     return_freed_memory()
     settings = parse_settings(arguments)
     configure_logs(settings.log_level, operator=settings.identity)
-    # It logs every event of every object; what matters of it is logged by us.
+    # kopf logs every event of every object; the operator logs what matters of them.
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # signals are ours
+    logging.getLogger("kopf._core.reactor.running").setLevel(
+        logging.ERROR
+    )  # it warns that signals are handled elsewhere
     logging.getLogger("httpx").setLevel(logging.WARNING)
     listeners = [
         listen(settings.host, port, f"{settings.identity}/{name}")
@@ -46,9 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         asyncio.run(serve(settings, [listener for listener in listeners if listener is not None]))
     except WarmfleetError as error:
-        log.error("stopped", reason=str(error))  # noqa: TRY400 - a trace says nothing more
+        log.error("stopped", reason=str(error))  # noqa: TRY400 - the text is enough
         return 1
-    log.info("stopped", reason="told to")
+    log.info("stopped", reason="signal")
     return 0
 
 
@@ -69,7 +71,11 @@ async def serve(settings: OperatorSettings, listeners: list[socket.socket]) -> N
     )
     async with connected as cluster:
         operator = Operator(cluster, fence, settings)
-        health = health_app(sick=operator.sick, unready=operator.unready, role=operator.role)
+        health = health_app(
+            liveness_failure=operator.liveness_failure,
+            readiness_failure=operator.readiness_failure,
+            role=operator.role,
+        )
         apps = (health, metrics_app(operator.render_metrics))
         servers = [Server(app, shutdown_seconds=1, date_header=False) for app in apps]
         serving = [

@@ -1,46 +1,46 @@
-"""What can go wrong between the operator and the API server, as a small tree.
+"""The operator's errors.
 
 WarmfleetError
 └── OperatorError
-    ├── KeysMissingError        the Secret that everybody's keys derive from is not there
+    ├── KeysMissingError        the Secret of the root keys is missing or incomplete
     └── ClusterError
-        ├── NotLeadingError     another replica may be leading: nothing was sent
-        ├── ConflictError       409: the object is not what it was, or is there already
-        ├── GoneError           404, 410: the object is not there
-        ├── ThrottledError      429: says when to come back
-        ├── RefusedError        400, 403, 405, 413, 422: will be refused again until somebody acts
-        └── UnreachableError    no answer, or one that says nothing of the request (5xx, 401)
+        ├── NotLeadingError     another replica may be leading; nothing was sent
+        ├── ConflictError       409: the object has changed, or exists already
+        ├── GoneError           404, 410: the object does not exist
+        ├── ThrottledError      429: carries when to try again
+        ├── RefusedError        400, 403, 405, 413, 422: the same request will be refused again
+        └── UnreachableError    no answer, or one after which the result is unknown (5xx, 401)
 """
 
 from warmfleet_contracts.errors import WarmfleetError
 
 
 class OperatorError(WarmfleetError):
-    """Base of what the operator raises on purpose."""
+    """Base of the operator's errors."""
 
 
 class KeysMissingError(OperatorError):
-    """The root keys are somebody else's to provide and are not there; the text names the Secret."""
+    """The Secret of the root keys, which the text names, is missing or incomplete and must not be created."""
 
 
 class ClusterError(OperatorError):
-    """A request to the API server did not do what it was for."""
+    """A request to the API server failed."""
 
 
 class NotLeadingError(ClusterError):
-    """The lead may be another's; nothing was sent."""
+    """Another replica may be leading; nothing was sent."""
 
 
 class ConflictError(ClusterError):
-    """Somebody else was first."""
+    """The object was changed or created by another writer."""
 
 
 class GoneError(ClusterError):
-    """The object is not there."""
+    """The object does not exist."""
 
 
 class ThrottledError(ClusterError):
-    """The API server asks for a pause."""
+    """The API server asks for a pause of `retry_after_seconds`."""
 
     def __init__(self, message: str, retry_after_seconds: float) -> None:
         super().__init__(message)
@@ -48,8 +48,8 @@ class ThrottledError(ClusterError):
 
 
 class RefusedError(ClusterError):
-    """The API server will not have it; its own words are the text."""
+    """The API server refuses the request; the text is its message."""
 
 
 class UnreachableError(ClusterError):
-    """Nobody knows whether the request was carried out."""
+    """It is unknown whether the request was carried out."""

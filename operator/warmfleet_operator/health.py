@@ -1,4 +1,4 @@
-"""What the operator says of itself: probes for the kubelet, metrics for the scraper, each on its own port."""
+"""The operator's own endpoints: probes for the kubelet and metrics for Prometheus, each on its own port."""
 
 from collections.abc import Callable
 
@@ -9,17 +9,22 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 
-def health_app(*, sick: Callable[[], str], unready: Callable[[], str], role: Callable[[], str]) -> Starlette:
-    """`/livez` and `/readyz`. `sick` and `unready` say why not, in words; empty = all is well."""
+def health_app(
+    *,
+    liveness_failure: Callable[[], str],
+    readiness_failure: Callable[[], str],
+    role: Callable[[], str],
+) -> Starlette:
+    """`/livez` and `/readyz`: 503 with the failure, or 200 if there is none (an empty text)."""
 
     async def livez(request: Request) -> Response:
         del request
-        return _answer(sick(), "alive")
+        return _answer(liveness_failure(), "alive")
 
     async def readyz(request: Request) -> Response:
-        """A standby is ready, too: it takes over within seconds."""
+        """A standby is ready as well: it takes over within seconds."""
         del request
-        return _answer(unready(), role())
+        return _answer(readiness_failure(), role())
 
     return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz)])
 
@@ -34,5 +39,5 @@ def metrics_app(render: Callable[[], bytes]) -> Starlette:
     return Starlette(routes=[Route("/metrics", metrics)])
 
 
-def _answer(problem: str, status: str) -> Response:
-    return JSONResponse({"status": problem or status}, 503 if problem else 200)
+def _answer(failure: str, status: str) -> Response:
+    return JSONResponse({"status": failure or status}, 503 if failure else 200)

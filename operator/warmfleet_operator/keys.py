@@ -1,7 +1,7 @@
-"""The Secrets that all others derive from: made if they are absent, never changed.
+"""The Secrets that hold keys: created if they are absent, never changed.
 
-A release has one Secret of root keys. Workers in a namespace share one key, derived from the root and the
-namespace's name, and each derives its own token from it; the root itself stays in the release's namespace.
+A release has one Secret of root keys. Workers of a namespace share one key, derived from the root key and the
+namespace's name, and each derives its own token from it; the root key stays in the release's namespace.
 """
 
 import base64
@@ -33,7 +33,11 @@ log = structlog.get_logger("warmfleet.operator")
 
 
 class Keys:
-    """Looks after the Secrets; remembers for how long it need not look again."""
+    """Ensures that the Secrets exist, and keeps what it has read until `forget`.
+
+    token = await keys.ensure_operator_token()
+    await keys.ensure_namespace("models")
+    """
 
     def __init__(self, cluster: Cluster, settings: OperatorSettings) -> None:
         self._cluster = cluster
@@ -42,23 +46,23 @@ class Keys:
         self._operator_token = ""
         self._present: set[str] = set()
 
-    def look_again(self) -> None:
-        """Somebody may have deleted a Secret meanwhile."""
+    def forget(self) -> None:
+        """Read every Secret again: one may have been deleted meanwhile."""
         self._root = None
         self._present.clear()
 
-    async def operator_token(self) -> str:
-        """What routers know the operator by.
+    async def ensure_operator_token(self) -> str:
+        """The bearer token that routers accept from the operator. Creates the root keys if they are absent.
 
         Raises:
-            KeysMissingError: the Secret is somebody else's to provide, and is not there or lacks a key.
-            ClusterError: it cannot be read or made.
+            KeysMissingError: the Secret lacks a key, or is missing and must not be created.
+            ClusterError: it cannot be read or created.
         """
         await self._root_key()
         return self._operator_token
 
     async def ensure_namespace(self, namespace: str) -> None:
-        """Make sure that workers in `namespace` find their key; raises as `operator_token`."""
+        """Ensure that the key of `namespace` exists; raises as `ensure_operator_token`."""
         if namespace in self._present:
             return
         key = namespace_key(await self._root_key(), namespace).hex()
@@ -66,15 +70,15 @@ class Keys:
             known = await self._cluster.read(SECRET, namespace, NAMESPACE_SECRET)
         except GoneError:
             if await self._create(namespace, NAMESPACE_SECRET, {NAMESPACE_SECRET_KEY: key}):
-                log.info("key of a namespace made", namespace=namespace, secret=NAMESPACE_SECRET)
+                log.info("namespace key created", namespace=namespace, secret=NAMESPACE_SECRET)
                 self._present.add(namespace)
                 return
-            # Another was first, or the API server had another conflict: then it is still not there.
+            # Another replica created it, or it still does not exist because of another conflict.
             known = await self._cluster.read(SECRET, namespace, NAMESPACE_SECRET)
         if _values(known).get(NAMESPACE_SECRET_KEY, "").strip() != key:
             log.error(
-                "the namespace's key does not derive from the root key: routers will not know its "
-                "workers; delete the Secret and restart them, or give the root key back",
+                "the namespace's key does not derive from the root key: routers will reject its workers; "
+                "restore the root key, or delete this Secret and restart the workers",
                 namespace=namespace,
                 secret=NAMESPACE_SECRET,
             )
@@ -88,12 +92,14 @@ class Keys:
             values = _values(await self._cluster.read(SECRET, namespace, name))
         except GoneError:
             if not self._settings.create_root_secret:
-                raise KeysMissingError(f"Secret {namespace}/{name} with the root keys is not there") from None
+                raise KeysMissingError(
+                    f"Secret {namespace}/{name} with the root keys does not exist"
+                ) from None
             values = {key: secrets.token_hex(ROOT_KEY_BYTES) for key in _ROOT_KEYS}
             if not await self._create(namespace, name, values):
                 values = _values(await self._cluster.read(SECRET, namespace, name))
             else:
-                log.info("root keys made", namespace=namespace, secret=name)
+                log.info("root keys created", namespace=namespace, secret=name)
         try:
             root = bytes.fromhex(values[ROOT_KEYS_WORKER_TOKEN])
             self._operator_token = values[ROOT_KEYS_OPERATOR_TOKEN].strip()
@@ -131,5 +137,5 @@ def _values(secret: dict[str, object]) -> dict[str, str]:
         try:
             values[key] = base64.b64decode(value).decode("ascii")
         except (binascii.Error, UnicodeDecodeError, TypeError):
-            continue  # not ours
+            continue  # not a key of the operator
     return values

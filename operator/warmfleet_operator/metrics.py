@@ -53,14 +53,14 @@ class OperatorMetrics:
         objects: Mapping[str, int],
         conditions: Mapping[tuple[str, str], int],
     ) -> bytes:
-        """The exposition, with gauges as they are now."""
+        """The metrics page with these values for its gauges."""
         self._depth.set(depth)
         self._leader.set(leading)
         for kind, seconds in behind.items():
             self._behind.labels(kind.plural).set(seconds)
         for name, count in objects.items():
             self._objects.labels(name).set(count)
-        self._conditions.clear()  # one that nobody says any more is not said to be 0 times true
+        self._conditions.clear()  # a pair that no deployment has any more disappears
         for (condition, status), count in conditions.items():
             self._conditions.labels(condition, status).set(count)
         return generate_latest(self._registry)

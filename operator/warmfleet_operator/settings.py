@@ -1,4 +1,4 @@
-"""What an operator is told at its start: by flags, and where it runs by the environment of its pod."""
+"""Settings of one operator process, from flags and from the environment of its pod."""
 
 import argparse
 import json
@@ -34,26 +34,26 @@ class SettingsError(WarmfleetError):
 
 @dataclass(frozen=True, slots=True)
 class LeaseSettings:
-    """Who leads. A leader that could not renew for `renew_seconds` stops writing before the lease expires."""
+    """Times of leader election. A leader that could not renew stops writing before its lease expires."""
 
     name: str = "warmfleet-operator"
     duration_seconds: float = 15.0
-    """For how long a leader that is not heard of keeps the lead."""
+    """Other replicas wait this long without a renewal before they acquire the lease."""
     renew_seconds: float = 10.0
-    """For how long after its last renewal a leader may write."""
+    """A leader may write for this long after its last renewal."""
     retry_seconds: float = 2.0
-    """Between two attempts to renew or to take over."""
+    """Between two attempts to renew or to acquire."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorSettings:
-    """Everything that one operator process is told."""
+    """All settings of one operator process."""
 
     release_namespace: str
-    """Where operator, routers, the root keys and the lease live."""
+    """Namespace of the operator, the routers, the root keys and the lease."""
     release_name: str = "warmfleet"
     watched_namespaces: tuple[str, ...] = ()
-    """Where ModelDeployments are served; empty = in all namespaces."""
+    """Namespaces whose ModelDeployments are served; empty = all namespaces."""
     kubeconfig: Path | None = None
     """None = the pod's service account."""
     identity: str = "operator"
@@ -70,18 +70,18 @@ class OperatorSettings:
 
     root_secret_name: str = "warmfleet-root-keys"  # noqa: S105 - a Secret's name
     create_root_secret: bool = True
-    """False: somebody else provides it."""
+    """False: the Secret is provided by other means."""
     router_service_name: str = "warmfleet-router"
     router_service_port: int = 80
     router_port: int = ROUTER_PORT
-    """Of a router's pod."""
+    """Port of a router's pod."""
     router_pod_labels: Mapping[str, str] = field(default_factory=dict)
-    """What selects router pods in the release namespace."""
+    """Labels that select router pods in the release namespace."""
 
     hub_endpoint: str = ""
     """Base URL of the model hub; empty = the public one."""
     hub_offline: bool = False
-    """True: nothing is fetched; what is not cached is refused."""
+    """True: nothing is fetched; a model that is not cached is refused."""
     http_proxy: str = ""
     https_proxy: str = ""
     no_proxy: str = ""
@@ -89,22 +89,22 @@ class OperatorSettings:
     """ConfigMap with `ca.crt` in each model namespace, trusted by model fetches; empty = the image's."""
     network_policies_enabled: bool = True
     worker_scrapers: tuple[Mapping[str, Any], ...] | None = None
-    """NetworkPolicyPeers that may read workers' metrics; none named = anybody, None = nobody."""
+    """NetworkPolicyPeers that may read workers' metrics; an empty tuple = any peer, None = no peer."""
 
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     resync_seconds: float = 60.0
-    """Every deployment is reconciled this often, whatever was heard."""
+    """Every deployment is reconciled at least this often."""
     sync_seconds: float = 60.0
-    """What the watches say is compared with lists this often; a watch that stays behind is called dead."""
+    """The store is compared with lists this often; a watch that stays behind fails the liveness probe."""
     router_poll_seconds: float = 10.0
     no_room_seconds: float = 120.0
-    """A pod without a node for so long makes its deployment stalled."""
+    """A pod without a node for longer than this stalls its deployment."""
     workers: int = 4
     """Deployments reconciled at once."""
-    host: str = "0.0.0.0"  # noqa: S104 - the kubelet and the scraper come from outside the pod
+    host: str = "0.0.0.0"  # noqa: S104 - kubelet and Prometheus connect from outside the pod
     health_port: int = OPERATOR_HEALTH_PORT
     metrics_port: int = OPERATOR_METRICS_PORT
-    """0 lets the system choose; the lines on stdout say which."""
+    """0 lets the system choose; log lines on stdout name the port."""
     log_level: str = "info"
 
     @property
@@ -204,7 +204,7 @@ def _positive(flag: str, number: float) -> float:
 
 
 def _object(flag: str, text: str) -> Mapping[str, Any]:
-    """A JSON object from a flag; nothing given is an empty one."""
+    """A JSON object from a flag; empty if the flag is not given."""
     value = _json(flag, text or "{}")
     if not isinstance(value, dict):
         raise SettingsError(f"{flag}: expected a JSON object, got {text[:64]!r}")
@@ -212,7 +212,7 @@ def _object(flag: str, text: str) -> Mapping[str, Any]:
 
 
 def _peers(flag: str, text: str) -> tuple[Mapping[str, Any], ...] | None:
-    """A JSON list of objects from a flag; None if nothing is given."""
+    """A JSON list of objects from a flag; None if the flag is not given."""
     if not text:
         return None
     value = _json(flag, text)
@@ -252,7 +252,7 @@ def _parser() -> argparse.ArgumentParser:
     of_release = "; empty: derived from the release's name"
     add("--release-namespace", default="", help="namespace of operator and routers; default: the pod's")
     add("--release-name", default="warmfleet", help="name of the release")
-    watched = "namespace with ModelDeployments (repeatable); none given: all namespaces"
+    watched = "namespace with ModelDeployments (repeatable); not given: all namespaces"
     add("--namespace", action="append", default=[], help=watched)
     add("--kubeconfig", type=Path, help="how to reach the API server from outside a pod")
     add("--worker-cpu-image", default="", help="image of workers without an accelerator")
@@ -261,7 +261,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--image-pull-secret", action="append", default=[], help="in each model namespace (repeatable)")
     add("--default-resources", default="", metavar="JSON", help="ResourceRequirements where none are given")
     add("--root-secret-name", default="", help=f"Secret of the release's root keys{of_release}")
-    add("--no-create-root-secret", action="store_true", help="the root keys are provided by somebody else")
+    add("--no-create-root-secret", action="store_true", help="never create the Secret of the root keys")
     add("--router-service-name", default="", help=f"Service of the routers{of_release}")
     add("--router-service-port", type=int, default=80, help="port of that Service")
     add("--router-port", type=int, default=ROUTER_PORT, help="port of a router's pod")
@@ -273,15 +273,20 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-proxy", default="", help="hosts that model fetches reach directly")
     add("--ca-bundle-config-map", default="", help="ConfigMap with ca.crt, trusted by model fetches")
     add("--no-network-policies", action="store_true", help="make no NetworkPolicy per deployment")
-    scrapers = "NetworkPolicyPeers that may read workers' metrics; []: anybody; none given: nobody"
+    scrapers = "NetworkPolicyPeers that may read workers' metrics; []: any peer; not given: none"
     add("--worker-scrapers", default="", metavar="JSON", help=scrapers)
-    add("--lease-name", default="", help=f"Lease by which replicas agree who leads{of_release}")
-    add("--lease-duration-seconds", type=float, default=lease.duration_seconds, help="until a takeover")
+    add("--lease-name", default="", help=f"Lease of the leader election{of_release}")
+    add(
+        "--lease-duration-seconds",
+        type=float,
+        default=lease.duration_seconds,
+        help="without a renewal, another replica takes over after this",
+    )
     add("--lease-renew-seconds", type=float, default=lease.renew_seconds, help="writing stops after this")
     add("--lease-retry-seconds", type=float, default=lease.retry_seconds, help="between two attempts")
-    add("--resync-seconds", type=float, default=60.0, help="every deployment is looked at this often")
+    add("--resync-seconds", type=float, default=60.0, help="every deployment is reconciled this often")
     add("--sync-seconds", type=float, default=60.0, help="watches are compared with lists this often")
-    add("--router-poll-seconds", type=float, default=10.0, help="routers are asked this often")
+    add("--router-poll-seconds", type=float, default=10.0, help="routers are polled this often")
     add("--no-room-seconds", type=float, default=120.0, help="without a node for so long: stalled")
     add("--workers", type=int, default=4, help="deployments reconciled at once")
     add("--host", default="0.0.0.0", help="address of health and metrics")  # noqa: S104 - as above

@@ -1,4 +1,5 @@
-"""What a ModelDeployment wants in a cluster, as plain Kubernetes objects: pure functions.
+"""Computes the Kubernetes objects that a ModelDeployment asks for. Pure functions over plain dictionaries.
 
-`objects.desired_objects` is the entry point. Imports `objects` and contracts.
+May import `objects`, `settings` and contracts. Public: `objects.desired_objects` (the entry point),
+`checked_deployment.CheckedDeployment` (its input), `model.is_fetched`, `worker.replicas` and `errors`.
 """

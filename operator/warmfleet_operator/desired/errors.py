@@ -1,4 +1,4 @@
-"""Why a valid ModelDeployment has no objects.
+"""Errors of a ModelDeployment that is valid by its schema and still has no objects.
 
 WarmfleetError
 └── SpecError                a field of a ModelDeployment cannot be acted on; carries the field

@@ -1,9 +1,10 @@
-"""The Job that fills a shared claim with the model, once for all replicas."""
+"""The Job that fetches the model onto a shared claim, once for all replicas."""
 
 from typing import Final
 
 from warmfleet_contracts.names import MODEL_FETCH_COMPONENT, MODEL_FETCH_CONTAINER
 from warmfleet_contracts.resources.model_fetch import FetchExitCode
+from warmfleet_operator.desired.checked_deployment import CheckedDeployment
 from warmfleet_operator.desired.metadata import Manifest, child, fetch_job_name, fetch_labels
 from warmfleet_operator.desired.model import (
     cache_claim,
@@ -12,7 +13,6 @@ from warmfleet_operator.desired.model import (
     model_volume,
     temporary_volume,
 )
-from warmfleet_operator.desired.observed import ObservedDeployment
 from warmfleet_operator.desired.pod_security import pod_security_context
 from warmfleet_operator.desired.template import overlaid_job
 from warmfleet_operator.desired.worker import scheduling
@@ -22,37 +22,37 @@ BACKOFF_LIMIT: Final = 4
 _GRACE_SECONDS: Final = 15
 
 
-def fetch_job(observed: ObservedDeployment, settings: OperatorSettings) -> Manifest | None:
-    """The Job; None where no claim has to be filled. Done, it stays: it says that the model is there.
+def fetch_job(deployment: CheckedDeployment, settings: OperatorSettings) -> Manifest | None:
+    """The Job; None without a shared claim. A completed Job stays: it records that the claim holds the model.
 
     Raises:
         OverlayError: `spec.podTemplate` contradicts what the operator owns.
     """
-    if not cache_claim(observed):
+    if not cache_claim(deployment):
         return None
     template = {
-        "metadata": {"labels": fetch_labels(observed)},
+        "metadata": {"labels": fetch_labels(deployment)},
         "spec": {
             "automountServiceAccountToken": False,
-            "containers": [fetch_container(observed, settings)],
+            "containers": [fetch_container(deployment, settings)],
             "enableServiceLinks": False,
-            # A failed pod stays, and with it the reason.
+            # A failed pod stays, with its logs and its termination message.
             "restartPolicy": "Never",
             "securityContext": pod_security_context(writes_claim=True),
-            "serviceAccountName": observed.name,
+            "serviceAccountName": deployment.name,
             "terminationGracePeriodSeconds": _GRACE_SECONDS,
-            "volumes": [model_volume(observed), temporary_volume(), *fetch_volumes(settings)],
-            **scheduling(observed, settings),
+            "volumes": [model_volume(deployment), temporary_volume(), *fetch_volumes(settings)],
+            **scheduling(deployment, settings),
         },
     }
     return child(
-        observed,
+        deployment,
         "batch/v1",
         "Job",
-        fetch_job_name(observed),
+        fetch_job_name(deployment),
         MODEL_FETCH_COMPONENT,
         spec={
-            "activeDeadlineSeconds": observed.spec.rollout.startup_timeout_seconds,
+            "activeDeadlineSeconds": deployment.spec.rollout.startup_timeout_seconds,
             "backoffLimit": BACKOFF_LIMIT,
             "podFailurePolicy": {
                 "rules": [
@@ -70,6 +70,6 @@ def fetch_job(observed: ObservedDeployment, settings: OperatorSettings) -> Manif
                     },
                 ]
             },
-            "template": overlaid_job(template, observed),
+            "template": overlaid_job(template, deployment),
         },
     )

@@ -1,4 +1,4 @@
-"""Names, labels and owners of a ModelDeployment's children. All of them are API: people select on them."""
+"""Names, labels and owner references of a ModelDeployment's children. They are API: users select by them."""
 
 import hashlib
 from typing import Any, Final
@@ -19,7 +19,7 @@ from warmfleet_contracts.names import (
     WORKER_COMPONENT,
 )
 from warmfleet_contracts.resources.model_fetch import fetch_key
-from warmfleet_operator.desired.observed import ObservedDeployment
+from warmfleet_operator.desired.checked_deployment import CheckedDeployment
 
 Manifest = dict[str, Any]
 """A Kubernetes object as plain data."""
@@ -29,7 +29,7 @@ _NAME_HASH_LENGTH: Final = 8
 
 
 def selector(name: str, component: str = WORKER_COMPONENT) -> dict[str, str]:
-    """What selects the pods of a deployment. A Deployment's selector is immutable: this never changes."""
+    """Labels that select the pods of a deployment. They never change: its selector is immutable."""
     return {MODEL_DEPLOYMENT_LABEL: name, COMPONENT_LABEL: component}
 
 
@@ -46,27 +46,27 @@ def labels(name: str, component: str = WORKER_COMPONENT) -> dict[str, str]:
 
 
 def child(
-    observed: ObservedDeployment,
+    deployment: CheckedDeployment,
     api_version: str,
     kind: str,
     name: str = "",
     component: str = WORKER_COMPONENT,
     **body: object,
 ) -> Manifest:
-    """A namespaced object that goes when the ModelDeployment goes; named after it unless `name` is given."""
+    """A namespaced object owned by the ModelDeployment, with its name unless `name` is given."""
     return {
         "apiVersion": api_version,
         "kind": kind,
         "metadata": {
-            "name": name or observed.name,
-            "namespace": observed.namespace,
-            "labels": labels(observed.name, component),
+            "name": name or deployment.name,
+            "namespace": deployment.namespace,
+            "labels": labels(deployment.name, component),
             "ownerReferences": [
                 {
                     "apiVersion": API_VERSION,
                     "kind": KIND,
-                    "name": observed.name,
-                    "uid": observed.uid,
+                    "name": deployment.name,
+                    "uid": deployment.uid,
                     "controller": True,
                     "blockOwnerDeletion": True,
                 }
@@ -76,20 +76,20 @@ def child(
     }
 
 
-def fetch_job_name(observed: ObservedDeployment) -> str:
-    """`<name>-fetch-<key>`: another source is another Job. A name too long for a label is cut and hashed."""
-    suffix = f"-fetch-{fetch_key(observed.spec.model.source)}"
-    return _within(observed.name, MAX_LABEL_VALUE_LENGTH - len(suffix)) + suffix
+def fetch_job_name(deployment: CheckedDeployment) -> str:
+    """`<name>-fetch-<key>`; `key` identifies the source. A name too long for a label is cut and hashed."""
+    suffix = f"-fetch-{fetch_key(deployment.spec.model.source)}"
+    return _within(deployment.name, MAX_LABEL_VALUE_LENGTH - len(suffix)) + suffix
 
 
-def fetch_policy_name(observed: ObservedDeployment) -> str:
-    """NetworkPolicy of the fetching pods."""
-    return f"{observed.name}-fetch"
+def fetch_policy_name(deployment: CheckedDeployment) -> str:
+    """Name of the NetworkPolicy of the fetching pods."""
+    return f"{deployment.name}-fetch"
 
 
-def fetch_labels(observed: ObservedDeployment) -> dict[str, str]:
+def fetch_labels(deployment: CheckedDeployment) -> dict[str, str]:
     """Labels of the pods that fetch the model."""
-    return labels(observed.name, MODEL_FETCH_COMPONENT)
+    return labels(deployment.name, MODEL_FETCH_COMPONENT)
 
 
 def _within(name: str, length: int) -> str:

@@ -1,8 +1,8 @@
-"""How a model gets into a worker pod: the volume it lies on, and the container that fetches it.
+"""How a worker pod gets its model: the volume that holds it and the container that fetches it.
 
 Catalog and hub models are fetched into `/models/<source key>`: by an init container on the pod's own
-emptyDir, or by a Job on a claim that all replicas share. Images and claims that hold a model are mounted
-there as they are.
+emptyDir, or by a Job on a claim that all replicas share. Images and claims that hold a model are mounted at
+the same path.
 """
 
 from typing import Any, Final
@@ -22,8 +22,8 @@ from warmfleet_contracts.resources.model_fetch import (
     model_folder,
 )
 from warmfleet_contracts.resources.quantities import format_bytes
+from warmfleet_operator.desired.checked_deployment import CheckedDeployment
 from warmfleet_operator.desired.metadata import Manifest
-from warmfleet_operator.desired.observed import ObservedDeployment
 from warmfleet_operator.desired.pod_security import container_security_context
 from warmfleet_operator.settings import OperatorSettings
 
@@ -32,46 +32,46 @@ _CA_BUNDLE_PATH: Final = "/etc/warmfleet/ca"
 _FETCH_REQUESTS: Final = {"cpu": "100m", "memory": "256Mi"}
 
 
-def worker_image(observed: ObservedDeployment, settings: OperatorSettings) -> str:
+def worker_image(deployment: CheckedDeployment, settings: OperatorSettings) -> str:
     """The deployment's own image, or the release's for its kind of device."""
-    if observed.spec.engine.image:
-        return observed.spec.engine.image
-    return settings.worker_cuda_image if observed.spec.accelerator else settings.worker_cpu_image
+    if deployment.spec.engine.image:
+        return deployment.spec.engine.image
+    return settings.worker_cuda_image if deployment.spec.accelerator else settings.worker_cpu_image
 
 
-def is_fetched(observed: ObservedDeployment) -> bool:
-    """Whether files have to be brought; an image or a claim of the user's holds them already."""
-    return bool(fetch_flags(observed.spec.model.source))
+def is_fetched(deployment: CheckedDeployment) -> bool:
+    """Whether the model is fetched; False if an image or a claim of the user holds it."""
+    return bool(fetch_flags(deployment.spec.model.source))
 
 
-def cache_claim(observed: ObservedDeployment) -> str:
-    """The claim that fetched files are kept on; empty = each pod keeps its own copy."""
-    cache = observed.spec.model.cache
-    if cache is None or cache.persistent_volume_claim is None or not is_fetched(observed):
+def cache_claim(deployment: CheckedDeployment) -> str:
+    """Name of the claim that holds fetched files; empty if each pod has its own copy."""
+    cache = deployment.spec.model.cache
+    if cache is None or cache.persistent_volume_claim is None or not is_fetched(deployment):
         return ""
     return cache.persistent_volume_claim.claim_name
 
 
-def model_volume(observed: ObservedDeployment) -> Manifest:
+def model_volume(deployment: CheckedDeployment) -> Manifest:
     """The volume that holds the model."""
-    source, cache = observed.spec.model.source, observed.spec.model.cache
+    source, cache = deployment.spec.model.source, deployment.spec.model.cache
     if source.image is not None:
         image = {"reference": source.image.reference, "pullPolicy": source.image.pull_policy}
         return {"name": MODEL_VOLUME, "image": image}
     if source.persistent_volume_claim is not None:
         claim = {"claimName": source.persistent_volume_claim.claim_name, "readOnly": True}
         return {"name": MODEL_VOLUME, "persistentVolumeClaim": claim}
-    if claim_name := cache_claim(observed):
+    if claim_name := cache_claim(deployment):
         return {"name": MODEL_VOLUME, "persistentVolumeClaim": {"claimName": claim_name}}
     limit_bytes = cache.empty_dir.size_limit if cache is not None and cache.empty_dir is not None else None
     empty_dir = {} if limit_bytes is None else {"sizeLimit": format_bytes(limit_bytes)}
     return {"name": MODEL_VOLUME, "emptyDir": empty_dir}
 
 
-def model_mount(observed: ObservedDeployment, *, writable: bool = False) -> Manifest:
-    """Where a container sees that volume; only a fetch writes to it."""
-    source = observed.spec.model.source
-    if is_fetched(observed):
+def model_mount(deployment: CheckedDeployment, *, writable: bool = False) -> Manifest:
+    """The mount of that volume; writable for a fetch only."""
+    source = deployment.spec.model.source
+    if is_fetched(deployment):
         mount: Manifest = {"name": MODEL_VOLUME, "mountPath": MODEL_MOUNT_PATH}
     else:
         mount = {"name": MODEL_VOLUME, "mountPath": model_folder(source)}
@@ -81,7 +81,7 @@ def model_mount(observed: ObservedDeployment, *, writable: bool = False) -> Mani
 
 
 def temporary_volume() -> Manifest:
-    """The one writable folder beside the model's: HOME, and /tmp."""
+    """The only writable volume beside the model's: HOME and /tmp."""
     return {"name": TEMPORARY_VOLUME, "emptyDir": {}}
 
 
@@ -89,21 +89,21 @@ def temporary_mount() -> Manifest:
     return {"name": TEMPORARY_VOLUME, "mountPath": TEMPORARY_PATH}
 
 
-def init_containers(observed: ObservedDeployment, settings: OperatorSettings) -> list[Manifest]:
-    """What runs before the engine: the fetch itself, or the wait for the Job that fetches."""
-    if not is_fetched(observed):
+def init_containers(deployment: CheckedDeployment, settings: OperatorSettings) -> list[Manifest]:
+    """The container that runs before the engine: it fetches the model, or waits for the Job that does."""
+    if not is_fetched(deployment):
         return []
-    if cache_claim(observed):
-        return [_container(observed, settings, ("--wait",), writable=False)]
-    # The folder lives no longer than the pod, so a model of the pod's image may be linked to.
-    return [fetch_container(observed, settings, "--link")]
+    if cache_claim(deployment):
+        return [_container(deployment, settings, ("--wait",), writable=False)]
+    # The emptyDir is deleted with the pod, so it may link to a model in the pod's image.
+    return [fetch_container(deployment, settings, "--link")]
 
 
-def fetch_container(observed: ObservedDeployment, settings: OperatorSettings, *flags: str) -> Manifest:
-    """The container that brings the files, with a way out to where they are."""
+def fetch_container(deployment: CheckedDeployment, settings: OperatorSettings, *flags: str) -> Manifest:
+    """The container that fetches the files, with the environment for hub, proxies and CA bundle."""
     offline = ("--offline",) if settings.hub_offline else ()
-    container = _container(observed, settings, (*flags, *offline), writable=True)
-    container["env"] += _way_out(observed, settings)
+    container = _container(deployment, settings, (*flags, *offline), writable=True)
+    container["env"] += _hub_environment(deployment, settings)
     if settings.ca_bundle_config_map:
         container["volumeMounts"].append(
             {"name": CA_BUNDLE_VOLUME, "mountPath": _CA_BUNDLE_PATH, "readOnly": True}
@@ -112,20 +112,20 @@ def fetch_container(observed: ObservedDeployment, settings: OperatorSettings, *f
 
 
 def fetch_volumes(settings: OperatorSettings) -> list[Manifest]:
-    """Volumes of a fetch beside the model's and /tmp."""
+    """Further volumes of a fetch: the CA bundle, if one is configured."""
     if not settings.ca_bundle_config_map:
         return []
     return [{"name": CA_BUNDLE_VOLUME, "configMap": {"name": settings.ca_bundle_config_map}}]
 
 
 def _container(
-    observed: ObservedDeployment, settings: OperatorSettings, flags: tuple[str, ...], *, writable: bool
+    deployment: CheckedDeployment, settings: OperatorSettings, flags: tuple[str, ...], *, writable: bool
 ) -> Manifest:
-    source = observed.spec.model.source
-    timeout = str(observed.spec.rollout.startup_timeout_seconds)
+    source = deployment.spec.model.source
+    timeout = str(deployment.spec.rollout.startup_timeout_seconds)
     return {
         "name": MODEL_FETCH_CONTAINER,
-        "image": worker_image(observed, settings),
+        "image": worker_image(deployment, settings),
         "imagePullPolicy": settings.image_pull_policy,
         "command": ["python", "-m", FETCH_MODULE],
         "args": [
@@ -139,12 +139,12 @@ def _container(
         "securityContext": container_security_context(),
         "terminationMessagePath": TERMINATION_MESSAGE_PATH,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [model_mount(observed, writable=writable), temporary_mount()],
+        "volumeMounts": [model_mount(deployment, writable=writable), temporary_mount()],
     }
 
 
-def _way_out(observed: ObservedDeployment, settings: OperatorSettings) -> list[dict[str, Any]]:
-    """Environment by which the hub's clients, pip among them, find their way. The token stays in a Secret."""
+def _hub_environment(deployment: CheckedDeployment, settings: OperatorSettings) -> list[dict[str, Any]]:
+    """Environment for the hub's clients and pip. The token comes from its Secret."""
     bundle = f"{_CA_BUNDLE_PATH}/{CA_BUNDLE_KEY}" if settings.ca_bundle_config_map else ""
     values = {
         "HF_ENDPOINT": settings.hub_endpoint,
@@ -157,7 +157,7 @@ def _way_out(observed: ObservedDeployment, settings: OperatorSettings) -> list[d
     variables: list[dict[str, Any]] = [
         {"name": name, "value": value} for name, value in values.items() if value
     ]
-    hub = observed.spec.model.source.hugging_face
+    hub = deployment.spec.model.source.hugging_face
     if hub is not None and hub.token_secret_ref is not None:
         reference = {"name": hub.token_secret_ref.name, "key": hub.token_secret_ref.key}
         variables.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": reference}})

@@ -1,4 +1,4 @@
-"""How workers are found and who may reach them: the Service and the NetworkPolicies."""
+"""The Service that publishes workers' addresses, and the NetworkPolicies that restrict their connections."""
 
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -11,66 +11,66 @@ from warmfleet_contracts.names import (
     OPERATOR_COMPONENT,
     WORKER_PORT,
 )
+from warmfleet_operator.desired.checked_deployment import CheckedDeployment
 from warmfleet_operator.desired.metadata import Manifest, child, fetch_policy_name, selector
 from warmfleet_operator.desired.model import cache_claim, is_fetched
-from warmfleet_operator.desired.observed import ObservedDeployment
 from warmfleet_operator.settings import OperatorSettings
 
 _DNS_PORTS: Final = (53, 5353)
-"""5353: where some distributions' resolvers listen behind port 53 of their Service."""
+"""5353: resolvers of some distributions listen on it behind port 53 of their Service."""
 
 _HTTPS_PORT: Final = 443
 _HTTP_PORT: Final = 80
 
 _ANYWHERE: Final[list[dict[str, Any]]] = [
-    # Pods, too: a mirror or a proxy may run in this cluster. The cloud's metadata service is neither.
+    # Pods included: a mirror or a proxy may run in this cluster. The cloud's metadata service is excluded.
     {"namespaceSelector": {}},
     {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}},
     {"ipBlock": {"cidr": "::/0", "except": ["fd00:ec2::254/128", "fe80::/10"]}},
 ]
 
 
-def worker_service(observed: ObservedDeployment) -> Manifest:
-    """Headless: routers read its EndpointSlices and choose a pod themselves."""
+def worker_service(deployment: CheckedDeployment) -> Manifest:
+    """Headless: routers read its EndpointSlices and choose a pod."""
     port = {"name": HTTP_PORT_NAME, "port": WORKER_PORT, "protocol": "TCP", "targetPort": HTTP_PORT_NAME}
     return child(
-        observed,
+        deployment,
         "v1",
         "Service",
-        spec={"clusterIP": "None", "ports": [port], "selector": selector(observed.name)},
+        spec={"clusterIP": "None", "ports": [port], "selector": selector(deployment.name)},
     )
 
 
-def network_policies(observed: ObservedDeployment, settings: OperatorSettings) -> list[Manifest]:
-    """Who may reach a worker, and whom it and a fetch may reach; none if they are switched off."""
+def network_policies(deployment: CheckedDeployment, settings: OperatorSettings) -> list[Manifest]:
+    """The policies of workers and of the fetching pods; none if they are disabled."""
     if not settings.network_policies_enabled:
         return []
-    fetches_by_job = bool(cache_claim(observed))
-    way_out = [_dns()]
-    fetch_way_out = way_out if settings.hub_offline else [*way_out, _hub(settings)]
+    fetches_by_job = bool(cache_claim(deployment))
+    egress = [_dns()]
+    fetch_egress = egress if settings.hub_offline else [*egress, _hub(settings)]
     workers = child(
-        observed,
+        deployment,
         "networking.k8s.io/v1",
         "NetworkPolicy",
         spec={
-            "podSelector": {"matchLabels": selector(observed.name)},
+            "podSelector": {"matchLabels": selector(deployment.name)},
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [_from_release(settings), *_from_scrapers(settings)],
-            "egress": fetch_way_out if is_fetched(observed) and not fetches_by_job else way_out,
+            "egress": fetch_egress if is_fetched(deployment) and not fetches_by_job else egress,
         },
     )
     if not fetches_by_job:
         return [workers]
     fetch = child(
-        observed,
+        deployment,
         "networking.k8s.io/v1",
         "NetworkPolicy",
-        fetch_policy_name(observed),
+        fetch_policy_name(deployment),
         MODEL_FETCH_COMPONENT,
         spec={
-            "podSelector": {"matchLabels": selector(observed.name, MODEL_FETCH_COMPONENT)},
+            "podSelector": {"matchLabels": selector(deployment.name, MODEL_FETCH_COMPONENT)},
             "policyTypes": ["Ingress", "Egress"],
-            "egress": fetch_way_out,
+            "egress": fetch_egress,
         },
     )
     return [workers, fetch]
@@ -89,7 +89,7 @@ def _from_release(settings: OperatorSettings) -> Manifest:
 
 
 def _from_scrapers(settings: OperatorSettings) -> list[Manifest]:
-    """Metrics share the workers' port; everything else behind it asks for a token."""
+    """Metrics share the workers' port; every other endpoint on it requires a token."""
     if settings.worker_scrapers is None:
         return []
     rule: Manifest = {"ports": [{"port": HTTP_PORT_NAME, "protocol": "TCP"}]}
@@ -97,7 +97,7 @@ def _from_scrapers(settings: OperatorSettings) -> list[Manifest]:
 
 
 def _dns() -> Manifest:
-    # To anywhere: resolvers run on nodes, in other namespaces or at link-local addresses.
+    # Without a destination: resolvers run on nodes, in other namespaces or at link-local addresses.
     return {
         "ports": [{"port": port, "protocol": protocol} for port in _DNS_PORTS for protocol in ("UDP", "TCP")]
     }
@@ -113,6 +113,6 @@ def _port(url: str) -> int:
     parts = urlsplit(url if "://" in url else f"http://{url}")
     try:
         port = parts.port
-    except ValueError:  # a client of that address fails as well, and says so
+    except ValueError:  # the client of that address reports the error
         port = None
     return port or (_HTTPS_PORT if parts.scheme == "https" else _HTTP_PORT)

@@ -1,46 +1,50 @@
-"""All objects that one ModelDeployment wants."""
+"""All objects that one ModelDeployment asks for."""
 
 from warmfleet_contracts.resources.worker_flags import unsupported_engine_fields
+from warmfleet_operator.desired.checked_deployment import CheckedDeployment
 from warmfleet_operator.desired.errors import UnsupportedError
 from warmfleet_operator.desired.fetch import fetch_job
 from warmfleet_operator.desired.metadata import Manifest, child, selector
 from warmfleet_operator.desired.network import network_policies, worker_service
-from warmfleet_operator.desired.observed import ObservedDeployment
 from warmfleet_operator.desired.worker import worker_deployment
 from warmfleet_operator.settings import OperatorSettings
 
 
-def desired_objects(observed: ObservedDeployment, settings: OperatorSettings) -> tuple[Manifest, ...]:
-    """The children of a ModelDeployment, in the order in which they are best created.
+def desired_objects(deployment: CheckedDeployment, settings: OperatorSettings) -> tuple[Manifest, ...]:
+    """The children of a ModelDeployment, in the order in which they are created.
 
-    The same input gives the same objects, byte for byte. A Job's template is immutable: another source, or
-    another way to it, has another name; whatever else changes (image, proxy) is not worth a second fetch.
+        deployment = CheckedDeployment.from_object(body)
+        for manifest in desired_objects(deployment, settings):
+            print(manifest["kind"], manifest["metadata"]["name"])
+
+    Equal input gives equal objects, byte for byte. A Job's template is immutable, so a Job for another source
+    has another name; a change of its image or proxy alone does not fetch the model again.
 
     Raises:
-        UnsupportedError: a field is valid, but no worker can honour it yet.
+        UnsupportedError: a field is valid, but no worker supports it yet.
         OverlayError: `spec.podTemplate` contradicts what the operator owns.
     """
-    require_support(observed)
-    job = fetch_job(observed, settings)
+    require_support(deployment)
+    job = fetch_job(deployment, settings)
     return (
-        _service_account(observed),
-        *network_policies(observed, settings),
-        worker_service(observed),
-        _disruption_budget(observed),
+        _service_account(deployment),
+        *network_policies(deployment, settings),
+        worker_service(deployment),
+        _disruption_budget(deployment),
         *(() if job is None else (job,)),
-        worker_deployment(observed, settings),
+        worker_deployment(deployment, settings),
     )
 
 
-def require_support(observed: ObservedDeployment) -> None:
-    """Refuse what no worker can honour yet.
+def require_support(deployment: CheckedDeployment) -> None:
+    """Refuse fields that no worker supports yet.
 
     Raises:
         UnsupportedError: naming the first such field.
     """
-    for field, problem in unsupported_engine_fields(observed.spec):
+    for field, problem in unsupported_engine_fields(deployment.spec):
         raise UnsupportedError(field, problem)
-    accelerator = observed.spec.accelerator
+    accelerator = deployment.spec.accelerator
     if accelerator is not None and accelerator.count != 1:
         raise UnsupportedError(
             "spec.accelerator.count",
@@ -48,20 +52,20 @@ def require_support(observed: ObservedDeployment) -> None:
         )
 
 
-def _service_account(observed: ObservedDeployment) -> Manifest:
-    """No token: a worker never speaks to the API server."""
-    return child(observed, "v1", "ServiceAccount", automountServiceAccountToken=False)
+def _service_account(deployment: CheckedDeployment) -> Manifest:
+    """Without a token: a worker sends no request to the API server."""
+    return child(deployment, "v1", "ServiceAccount", automountServiceAccountToken=False)
 
 
-def _disruption_budget(observed: ObservedDeployment) -> Manifest:
+def _disruption_budget(deployment: CheckedDeployment) -> Manifest:
     return child(
-        observed,
+        deployment,
         "policy/v1",
         "PodDisruptionBudget",
         spec={
             "maxUnavailable": 1,
-            # A pod that is not ready serves nobody: it never blocks the drain of a node.
+            # A pod that is not ready serves no requests, so it must not block the drain of a node.
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
-            "selector": {"matchLabels": selector(observed.name)},
+            "selector": {"matchLabels": selector(deployment.name)},
         },
     )

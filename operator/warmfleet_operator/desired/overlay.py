@@ -1,8 +1,8 @@
-"""A user's overlay over what the operator made: maps merge, known lists merge by key, null removes.
+"""Merges a user's overlay into a manifest: maps merge, known lists merge by key, null removes.
 
 Like Kubernetes' strategic merge patch, with its directives `$patch: delete` and `$patch: replace` in a map or
-in an item of a list that merges: plain `kubectl apply` drops nulls before anybody sees them. Nothing given
-is changed.
+in an item of a list that merges: plain `kubectl apply` drops nulls before it sends them. Arguments are not
+modified.
 """
 
 import copy
@@ -25,10 +25,10 @@ _KEYS: Final[Mapping[str, str]] = {
     "hostAliases": "ip",
     "topologySpreadConstraints": "topologyKey",
 }
-"""Lists whose items have an identity, and the field that is it."""
+"""Lists whose items are identified by a field, and that field."""
 
 _APPENDED: Final = frozenset({"tolerations"})
-"""Lists whose items have none: new ones follow. All other lists are replaced."""
+"""Lists without such a field, to which new items are appended. All other lists are replaced."""
 
 
 _DIRECTIVE: Final = "$patch"
@@ -37,12 +37,12 @@ _REPLACE: Final = "replace"
 
 
 def merge(base: Mapping[str, Any], overlay: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """`base` with `overlay` over it, a new value.
+    """A new value: `base` with `overlay` merged into it.
 
     Args:
-        base: what is there.
-        overlay: what is asked for; a field that is None, or a map with `$patch: delete`, is removed.
-        path: where both stand in the manifest; for errors.
+        base: the manifest.
+        overlay: its changes; a field that is None, or a map with `$patch: delete`, is removed.
+        path: field path of both in the manifest, for errors.
 
     Raises:
         OverlayError: a list item lacks the field that identifies it or names one twice, a value has the

@@ -1,4 +1,4 @@
-"""What the restricted Pod Security Standard asks of a pod, as defaults under what a user says.
+"""Security contexts of the restricted Pod Security Standard, as defaults below the user's overlay.
 
 https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
 """
@@ -15,11 +15,11 @@ _POD: Final[Manifest] = {"runAsNonRoot": True, "seccompProfile": {"type": "Runti
 _CONTAINER: Final[Manifest] = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 CLAIM_GROUP: Final = 65532
-"""Group of the images' user: a claim's root folder belongs to root unless the kubelet gives it away."""
+"""Group of the images' user: a claim's root folder belongs to root unless the kubelet changes its group."""
 
 
 def pod_security_context(*, writes_claim: bool = False) -> Manifest:
-    """Of a pod. No user id: images have one, and some clusters choose their own."""
+    """Of a pod. Without a user id: images set one, and some clusters assign their own."""
     context = copy.deepcopy(_POD)
     if writes_claim:
         context |= {"fsGroup": CLAIM_GROUP, "fsGroupChangePolicy": "OnRootMismatch"}
@@ -32,7 +32,7 @@ def container_security_context() -> Manifest:
 
 
 def restricted_pod(pod_spec: Mapping[str, Any]) -> Manifest:
-    """The pod with restricted defaults where neither it nor its containers say anything themselves."""
+    """The pod spec with restricted defaults for every field that it and its containers leave out."""
     restricted = {**pod_spec, "securityContext": merge(_POD, pod_spec.get("securityContext") or {})}
     for kind in ("initContainers", "containers"):
         if kind in restricted:

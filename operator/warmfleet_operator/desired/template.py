@@ -1,39 +1,40 @@
-"""A user's `spec.podTemplate` over a pod of ours, and what it may not touch."""
+"""Merges a user's `spec.podTemplate` into a pod template, and refuses changes of what the operator owns."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from warmfleet_contracts.names import ENGINE_CONTAINER, GROUP, MODEL_FETCH_CONTAINER
+from warmfleet_operator.desired.checked_deployment import CheckedDeployment
 from warmfleet_operator.desired.errors import OverlayError
 from warmfleet_operator.desired.metadata import Manifest
-from warmfleet_operator.desired.observed import ObservedDeployment
 from warmfleet_operator.desired.overlay import merge
 from warmfleet_operator.desired.pod_security import restricted_pod
 
 _FIELD: Final = "spec.podTemplate"
 _OWN_VARIABLES: Final = "WARMFLEET_"
 _OF_EVERY_POD: Final = ("dnsConfig", "dnsPolicy", "hostAliases", "imagePullSecrets", "securityContext")
-"""Fields of the overlay that concern a fetching Job as much as a worker."""
+"""Fields of the overlay that apply to the fetch Job as well as to workers."""
 
 
-def overlaid(template: Manifest, observed: ObservedDeployment) -> Manifest:
-    """The worker's pod template as the user wants it, restricted where the user says nothing.
+def overlaid(template: Manifest, deployment: CheckedDeployment) -> Manifest:
+    """The worker's pod template with the overlay, and with restricted defaults where it sets none.
 
     Raises:
-        OverlayError: the overlay cannot be merged, or changes labels, variables or containers that are ours.
+        OverlayError: the overlay cannot be merged, or changes labels, variables or containers of the
+        operator.
     """
-    merged = merge(template, _overlay(observed), _FIELD)
+    merged = merge(template, _overlay(deployment), _FIELD)
     _require_own(template, merged)
     return {**merged, "spec": restricted_pod(merged["spec"])}
 
 
-def overlaid_job(template: Manifest, observed: ObservedDeployment) -> Manifest:
-    """A fetching Job's pod template, with what the overlay says of every pod and of `model-fetch`.
+def overlaid_job(template: Manifest, deployment: CheckedDeployment) -> Manifest:
+    """The fetch Job's pod template with the overlay's fields for every pod and for `model-fetch`.
 
     Raises:
         OverlayError: as for the worker.
     """
-    spec = _overlay(observed).get("spec") or {}
+    spec = _overlay(deployment).get("spec") or {}
     partial: Manifest = {name: spec[name] for name in _OF_EVERY_POD if name in spec}
     containers = [
         container
@@ -47,8 +48,8 @@ def overlaid_job(template: Manifest, observed: ObservedDeployment) -> Manifest:
     return {**merged, "spec": restricted_pod(merged["spec"])}
 
 
-def _overlay(observed: ObservedDeployment) -> dict[str, Any]:
-    overlay = observed.spec.pod_template
+def _overlay(deployment: CheckedDeployment) -> dict[str, Any]:
+    overlay = deployment.spec.pod_template
     if overlay is None:
         return {}
     return {

@@ -17,6 +17,7 @@ from warmfleet_contracts.names import (
 from warmfleet_contracts.resources.model_fetch import TERMINATION_MESSAGE_PATH, model_folder
 from warmfleet_contracts.resources.quantities import format_bytes, parse_cores
 from warmfleet_contracts.resources.worker_flags import worker_flags
+from warmfleet_operator.desired.checked_deployment import CheckedDeployment
 from warmfleet_operator.desired.metadata import Manifest, child, labels, selector
 from warmfleet_operator.desired.model import (
     TEMPORARY_PATH,
@@ -30,7 +31,6 @@ from warmfleet_operator.desired.model import (
     temporary_volume,
     worker_image,
 )
-from warmfleet_operator.desired.observed import ObservedDeployment
 from warmfleet_operator.desired.overlay import merge
 from warmfleet_operator.desired.pod_security import container_security_context, pod_security_context
 from warmfleet_operator.desired.revision import with_revision
@@ -38,20 +38,20 @@ from warmfleet_operator.desired.template import overlaid
 from warmfleet_operator.settings import OperatorSettings
 
 GRACE_AFTER_DRAIN_SECONDS: Final = 15
-"""Between the end of the drain and SIGKILL: last words, and the engine's own end."""
+"""Between the end of the drain and SIGKILL: for the termination message and the engine's shutdown."""
 
 UNREACHABLE_NODE_SECONDS: Final = 30
-"""A worker of a node that is gone is replaced this soon; Kubernetes' own default is 300."""
+"""A worker on an unreachable node is replaced after this; Kubernetes' default is 300."""
 
 _PROBE_TIMEOUT_SECONDS: Final = 5
 _STARTUP_PERIOD_SECONDS: Final = 2
 _PROGRESS_MARGIN_SECONDS: Final = 600
-"""Image pulls and model fetches come before the startup budget."""
+"""For image pulls and model fetches, which precede the startup budget."""
 
 
-def replicas(observed: ObservedDeployment) -> int:
-    """Workers that are wanted now. With autoscaling, the first size within its bounds."""
-    spec = observed.spec
+def replicas(deployment: CheckedDeployment) -> int:
+    """Desired number of workers. With autoscaling: `spec.replicas` within its bounds."""
+    spec = deployment.spec
     if spec.suspend:
         return 0
     if spec.autoscaling is None:
@@ -59,67 +59,67 @@ def replicas(observed: ObservedDeployment) -> int:
     return max(spec.autoscaling.min_replicas, min(spec.replicas, spec.autoscaling.max_replicas))
 
 
-def worker_deployment(observed: ObservedDeployment, settings: OperatorSettings) -> Manifest:
+def worker_deployment(deployment: CheckedDeployment, settings: OperatorSettings) -> Manifest:
     """The Deployment; its pods carry the revision of their template as a label.
 
     Raises:
         OverlayError: `spec.podTemplate` contradicts what the operator owns.
     """
-    rollout = observed.spec.rollout
+    rollout = deployment.spec.rollout
     strategy = {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable}
     return child(
-        observed,
+        deployment,
         "apps/v1",
         "Deployment",
         spec={
-            "replicas": replicas(observed),
+            "replicas": replicas(deployment),
             "revisionHistoryLimit": 3,
             "progressDeadlineSeconds": rollout.startup_timeout_seconds + _PROGRESS_MARGIN_SECONDS,
-            "selector": {"matchLabels": selector(observed.name)},
+            "selector": {"matchLabels": selector(deployment.name)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": strategy},
-            "template": with_revision(overlaid(pod_template(observed, settings), observed)),
+            "template": with_revision(overlaid(pod_template(deployment, settings), deployment)),
         },
     )
 
 
-def pod_template(observed: ObservedDeployment, settings: OperatorSettings) -> Manifest:
+def pod_template(deployment: CheckedDeployment, settings: OperatorSettings) -> Manifest:
     """A worker pod before the user's overlay."""
-    spec = observed.spec
+    spec = deployment.spec
     pod: Manifest = {
         "automountServiceAccountToken": False,
-        "containers": [_engine(observed, settings)],
+        "containers": [_engine(deployment, settings)],
         "enableServiceLinks": False,
         "securityContext": pod_security_context(),
-        "serviceAccountName": observed.name,
-        "terminationGracePeriodSeconds": rollout_grace_seconds(observed),
+        "serviceAccountName": deployment.name,
+        "terminationGracePeriodSeconds": rollout_grace_seconds(deployment),
         "topologySpreadConstraints": [
             {
                 "maxSkew": 1,
                 "topologyKey": "kubernetes.io/hostname",
                 "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": selector(observed.name)},
+                "labelSelector": {"matchLabels": selector(deployment.name)},
                 "matchLabelKeys": ["pod-template-hash"],
             }
         ],
-        "volumes": _volumes(observed, settings),
-        **scheduling(observed, settings),
+        "volumes": _volumes(deployment, settings),
+        **scheduling(deployment, settings),
     }
-    if init := init_containers(observed, settings):
+    if init := init_containers(deployment, settings):
         pod["initContainers"] = init
     if spec.accelerator is not None and spec.accelerator.runtime_class_name is not None:
         pod["runtimeClassName"] = spec.accelerator.runtime_class_name
     annotations = {"kubectl.kubernetes.io/default-container": ENGINE_CONTAINER}
-    return {"metadata": {"labels": labels(observed.name), "annotations": annotations}, "spec": pod}
+    return {"metadata": {"labels": labels(deployment.name), "annotations": annotations}, "spec": pod}
 
 
-def rollout_grace_seconds(observed: ObservedDeployment) -> int:
+def rollout_grace_seconds(deployment: CheckedDeployment) -> int:
     """From SIGTERM to SIGKILL."""
-    return observed.spec.rollout.drain_timeout_seconds + GRACE_AFTER_DRAIN_SECONDS
+    return deployment.spec.rollout.drain_timeout_seconds + GRACE_AFTER_DRAIN_SECONDS
 
 
-def scheduling(observed: ObservedDeployment, settings: OperatorSettings) -> Manifest:
-    """Where pods of the deployment may run; a fetch follows its workers, because volumes have zones."""
-    spec = observed.spec
+def scheduling(deployment: CheckedDeployment, settings: OperatorSettings) -> Manifest:
+    """Scheduling fields of workers and of the fetch Job: both need nodes that can attach the same volume."""
+    spec = deployment.spec
     secrets = [*settings.image_pull_secrets, *(reference.name for reference in spec.image_pull_secrets)]
     away = [
         {
@@ -140,38 +140,38 @@ def scheduling(observed: ObservedDeployment, settings: OperatorSettings) -> Mani
     return {name: value for name, value in fields.items() if value}
 
 
-def _engine(observed: ObservedDeployment, settings: OperatorSettings) -> Manifest:
-    resources = _resources(observed, settings)
+def _engine(deployment: CheckedDeployment, settings: OperatorSettings) -> Manifest:
+    resources = _resources(deployment, settings)
     return {
         "name": ENGINE_CONTAINER,
-        "image": worker_image(observed, settings),
+        "image": worker_image(deployment, settings),
         "imagePullPolicy": settings.image_pull_policy,
-        "args": _arguments(observed, resources),
-        "env": _environment(observed),
+        "args": _arguments(deployment, resources),
+        "env": _environment(deployment),
         "ports": [{"name": HTTP_PORT_NAME, "containerPort": WORKER_PORT, "protocol": "TCP"}],
         "resources": resources,
         "securityContext": container_security_context(),
         "terminationMessagePath": TERMINATION_MESSAGE_PATH,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": _mounts(observed),
-        **_probes(observed),
+        "volumeMounts": _mounts(deployment),
+        **_probes(deployment),
     }
 
 
-def _arguments(observed: ObservedDeployment, resources: Manifest) -> list[str]:
+def _arguments(deployment: CheckedDeployment, resources: Manifest) -> list[str]:
     flags = worker_flags(
-        observed.resource,
-        model_path=model_folder(observed.spec.model.source),
-        host="0.0.0.0",  # noqa: S104 - routers come from other pods
+        deployment.resource,
+        model_path=model_folder(deployment.spec.model.source),
+        host="0.0.0.0",  # noqa: S104 - routers connect from other pods
         port=WORKER_PORT,
         uid=f"$({POD_UID_VARIABLE})",
         threads=_threads(resources),
     )
-    # Routers pass a request on as it is, and this name leads to the deployment whoever owns the others.
-    return [*flags, "--served-name", f"{observed.namespace}/{observed.name}"]
+    # Routers forward the model name unchanged; this name always identifies the deployment.
+    return [*flags, "--served-name", f"{deployment.namespace}/{deployment.name}"]
 
 
-def _environment(observed: ObservedDeployment) -> list[dict[str, Any]]:
+def _environment(deployment: CheckedDeployment) -> list[dict[str, Any]]:
     key = {"name": NAMESPACE_SECRET, "key": NAMESPACE_SECRET_KEY}
     own: list[dict[str, Any]] = [
         {"name": POD_UID_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
@@ -182,31 +182,31 @@ def _environment(observed: ObservedDeployment) -> list[dict[str, Any]]:
         {"name": variable.name, "value": variable.value or ""}
         if variable.value_from is None
         else {"name": variable.name, "valueFrom": variable.value_from}
-        for variable in observed.spec.engine.env
+        for variable in deployment.spec.engine.env
     ]
     named = {variable["name"]: variable for variable in own + theirs}
     return list(named.values())
 
 
-def _resources(observed: ObservedDeployment, settings: OperatorSettings) -> Manifest:
-    resources = dict(observed.spec.resources or settings.default_resources)
-    accelerator = observed.spec.accelerator
+def _resources(deployment: CheckedDeployment, settings: OperatorSettings) -> Manifest:
+    resources = dict(deployment.spec.resources or settings.default_resources)
+    accelerator = deployment.spec.accelerator
     if accelerator is None:
         return resources
     return merge(resources, {"limits": {accelerator.resource_name: str(accelerator.count)}})
 
 
 def _threads(resources: Mapping[str, Any]) -> int:
-    """CPU threads of the engine: as many as its limit has cores; 0, all of the node's, without a limit."""
+    """CPU threads of the engine: the cores of its limit; 0 (all cores of the node) without a limit."""
     limits = resources.get("limits")
     try:
         cores = parse_cores(limits["cpu"]) if isinstance(limits, Mapping) and "cpu" in limits else None
     except ValueError:
-        return 0  # the API server refuses the quantity, and says so better
+        return 0  # the API server refuses the quantity with a better message
     return 0 if cores is None else max(1, math.floor(cores))
 
 
-def _probes(observed: ObservedDeployment) -> Manifest:
+def _probes(deployment: CheckedDeployment) -> Manifest:
     def get(path: str, period_seconds: int, failures: int) -> Manifest:
         return {
             "httpGet": {"path": path, "port": HTTP_PORT_NAME, "scheme": "HTTP"},
@@ -216,35 +216,35 @@ def _probes(observed: ObservedDeployment) -> Manifest:
             "successThreshold": 1,
         }
 
-    budget = observed.spec.rollout.startup_timeout_seconds
+    budget = deployment.spec.rollout.startup_timeout_seconds
     return {
         "startupProbe": get(
             "/readyz", _STARTUP_PERIOD_SECONDS, max(1, math.ceil(budget / _STARTUP_PERIOD_SECONDS))
         ),
         "readinessProbe": get("/readyz", 5, 2),
-        # Speaks only for the step watchdog: an overloaded or draining worker is alive.
+        # Fails only by the step watchdog: an overloaded or draining worker is alive.
         "livenessProbe": get("/livez", 10, 3),
     }
 
 
-def _shared_memory(observed: ObservedDeployment) -> Manifest | None:
-    accelerator = observed.spec.accelerator
+def _shared_memory(deployment: CheckedDeployment) -> Manifest | None:
+    accelerator = deployment.spec.accelerator
     if accelerator is None or accelerator.shared_memory_size is None:
         return None
     limit = format_bytes(accelerator.shared_memory_size)
     return {"name": SHARED_MEMORY_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": limit}}
 
 
-def _volumes(observed: ObservedDeployment, settings: OperatorSettings) -> list[Manifest]:
-    volumes = [model_volume(observed), temporary_volume()]
-    if is_fetched(observed) and not cache_claim(observed):
+def _volumes(deployment: CheckedDeployment, settings: OperatorSettings) -> list[Manifest]:
+    volumes = [model_volume(deployment), temporary_volume()]
+    if is_fetched(deployment) and not cache_claim(deployment):
         volumes += fetch_volumes(settings)
-    shared_memory = _shared_memory(observed)
+    shared_memory = _shared_memory(deployment)
     return volumes if shared_memory is None else [*volumes, shared_memory]
 
 
-def _mounts(observed: ObservedDeployment) -> list[Manifest]:
-    mounts = [model_mount(observed), temporary_mount()]
-    if _shared_memory(observed) is not None:
+def _mounts(deployment: CheckedDeployment) -> list[Manifest]:
+    mounts = [model_mount(deployment), temporary_mount()]
+    if _shared_memory(deployment) is not None:
         mounts.append({"name": SHARED_MEMORY_VOLUME, "mountPath": "/dev/shm"})  # noqa: S108 - its own
     return mounts

@@ -1,5 +1,5 @@
 """Leader election: at most one replica of the operator writes.
 
-`lease` elects by a Lease object, `fence` is the deadline that every write is checked
-against. Imports `cluster`.
+May import `cluster`, `objects`, `settings` and `errors`. Public: `elector.LeaderElector`, which elects by a
+Lease object, and `fence.Fence`, the deadline that every write is checked against.
 """

@@ -1,4 +1,4 @@
-"""Until when this process may write. Asked before every write, extended by every renewal of the lease."""
+"""The time until which this process may write: checked before every write, extended by every renewal."""
 
 import time
 from collections.abc import Callable
@@ -8,13 +8,13 @@ from warmfleet_operator.errors import NotLeadingError
 
 
 def _since_boot() -> float:
-    # Counts on while the machine sleeps, which CLOCK_MONOTONIC does not: a laptop or a paused virtual machine
-    # must not wake up believing that it leads.
+    # Unlike CLOCK_MONOTONIC it advances while the machine sleeps: after a resume, a laptop or a paused
+    # virtual machine must not act as the leader.
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Fence:
-    """A deadline on a monotonic clock. A process that was stopped and resumed finds it passed."""
+    """A deadline on a monotonic clock. After a process was stopped and resumed, the deadline has passed."""
 
     def __init__(self, clock: Callable[[], float] = _since_boot) -> None:
         self.clock: Final = clock
@@ -25,14 +25,14 @@ class Fence:
         return self.clock() < self._deadline
 
     def extend(self, deadline: float) -> None:
-        """Writing is allowed until `deadline`, on this fence's clock."""
+        """Allow writes until `deadline`, in seconds on `clock`."""
         self._deadline = deadline
 
     def drop(self) -> None:
-        """No write from now on."""
+        """Allow no write from now on."""
         self._deadline = float("-inf")
 
     def require(self) -> None:
-        """Raises: NotLeadingError."""
+        """Raise NotLeadingError if writes are not allowed now."""
         if not self.leading:
             raise NotLeadingError("the lease was not renewed in time; another replica may be leading")

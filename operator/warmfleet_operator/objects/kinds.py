@@ -1,4 +1,4 @@
-"""The kinds of objects that the operator reads and writes, and their paths in the API."""
+"""The kinds of objects that the operator reads and writes, and their API paths."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Kind:
         return self.api_version.rpartition("/")[2]
 
     def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
-        """Path of a collection, an object or its subresource; without a namespace, of all namespaces."""
+        """Path of a collection, an object or its subresource; `namespace` None selects all namespaces."""
         root = f"/apis/{self.api_version}" if self.group else f"/api/{self.api_version}"
         scope = f"/namespaces/{namespace}" if namespace else ""
         return "/".join(filter(None, (f"{root}{scope}/{self.plural}", name, subresource)))
@@ -44,13 +44,13 @@ LEASE: Final = Kind("coordination.k8s.io/v1", "Lease", "leases")
 EVENT: Final = Kind("events.k8s.io/v1", "Event", "events")
 
 CHILDREN: Final = (SERVICE_ACCOUNT, NETWORK_POLICY, SERVICE, DISRUPTION_BUDGET, JOB, DEPLOYMENT)
-"""What a ModelDeployment is made of, in the order in which it is applied."""
+"""Kinds of the objects that a ModelDeployment owns, in the order in which they are applied."""
 
 WATCHED: Final = (MODEL_DEPLOYMENT, *CHILDREN, POD)
 
 
 def kind_of(manifest: Mapping[str, Any]) -> Kind:
-    """The kind of a manifest; raises KeyError for one that is not a child's."""
+    """The kind of a manifest; raises KeyError for a kind that the operator does not know."""
     return _BY_NAME[manifest["apiVersion"], manifest["kind"]]
 
 

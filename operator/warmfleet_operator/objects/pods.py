@@ -1,4 +1,4 @@
-"""What the operator keeps of a pod: enough to say why it does not serve."""
+"""The fields of a pod that the operator keeps: enough to explain why it does not serve."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ class ContainerView:
     """One container's state."""
 
     waiting: str = ""
-    """Reason for which it waits; empty = it does not."""
+    """Reason of the waiting state; empty if the container does not wait."""
     message: str = ""
-    """Why it waits, or what its last end left behind."""
+    """Message of the waiting state, or the termination message of the last run."""
     running: bool = False
     running_since_seconds: float = 0.0
     restarts: int = 0
     exit_code: int | None = None
-    """Of its end, or of the end before a restart; None = it never ended."""
+    """Of the last run that ended; None if none has."""
     last_run_seconds: float = 0.0
-    """How long it ran before that end."""
+    """Length of that run."""
 
     @property
     def cannot_be_pulled(self) -> bool:
@@ -39,7 +39,7 @@ class ContainerView:
 
     @property
     def ended_badly(self) -> bool:
-        """Its last end was a failure, whatever it does now."""
+        """Whether the last run that ended failed; a new one may be running."""
         return self.exit_code not in {None, 0}
 
 
@@ -51,27 +51,26 @@ class PodView:
     uid: str
     revision: str
     job: str
-    """Name of the Job that it belongs to; empty for a worker."""
+    """Name of its Job; empty for a worker."""
     created_seconds: float
-    ip: str
+    """Since the epoch."""
     phase: str
     ready: bool
     terminating: bool
     unschedulable: str
-    """The scheduler's words for why there is no room; empty = it has a node, or nobody looked yet."""
+    """The scheduler's message while no node fits; empty if it has a node or was not scheduled yet."""
     unschedulable_since_seconds: float
     engine: ContainerView
     fetch: ContainerView
-    node: str
 
     @property
     def live(self) -> bool:
-        """It counts as a replica."""
+        """Whether it counts as a replica."""
         return not self.terminating and self.phase not in {"Failed", "Succeeded"}
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:
-    """A pod of the API server, cut down."""
+    """The kept fields of a pod of the API server."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     labels = metadata.get("labels") or {}
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
@@ -86,7 +85,6 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         revision=labels.get(REVISION_LABEL, ""),
         job=labels.get("batch.kubernetes.io/job-name", ""),
         created_seconds=seconds_of(metadata.get("creationTimestamp")),
-        ip=status.get("podIP") or "",
         phase=status.get("phase") or "",
         ready=(conditions.get("Ready") or {}).get("status") == "True",
         terminating="deletionTimestamp" in metadata,
@@ -94,7 +92,6 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         unschedulable_since_seconds=seconds_of(scheduled.get("lastTransitionTime")) if refused else 0.0,
         engine=_container(containers.get(ENGINE_CONTAINER)),
         fetch=_container(fetch),
-        node=(pod.get("spec") or {}).get("nodeName") or "",
     )
 
 
@@ -108,13 +105,13 @@ def _container(status: Mapping[str, Any] | None) -> ContainerView:
     state = status.get("state") or {}
     waiting = state.get("waiting") or {}
     ended = state.get("terminated") or (status.get("lastState") or {}).get("terminated")
-    # What a container leaves in its termination message says more than "back-off 10s restarting".
+    # The termination message names the cause; the waiting message is only "back-off 10s restarting".
     left = str((ended or {}).get("message") or "").strip()
     message = left or str(waiting.get("message") or "")
     run = state.get("running") or {}
     return ContainerView(
         waiting=str(waiting.get("reason") or ""),
-        message=message[-MAX_MESSAGE_LENGTH:],  # of a log, the end says why
+        message=message[-MAX_MESSAGE_LENGTH:],  # the cause is at the end of a log
         running="running" in state,
         running_since_seconds=seconds_of(run.get("startedAt")),
         restarts=int(status.get("restartCount") or 0),

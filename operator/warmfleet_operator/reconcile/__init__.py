@@ -1,5 +1,6 @@
-"""One reconciliation of one ModelDeployment: observe, desire, plan, write, report.
+"""One reconciliation of one ModelDeployment: observe, compute desired objects, plan, write, report status.
 
-`reconcile` is the entry point, `plan` decides (pure), `writer` acts. Imports all other rooms; only `app`
-imports it.
+May import every other room; only `app` imports it. Public: `reconcile.Reconciler` (the entry point),
+`wanted.wanted_by` and `plan.plan_changes` (pure), `writer.Writer` (executes plans and writes statuses).
+Autoscaling will be a room `scaling/` below this one.
 """

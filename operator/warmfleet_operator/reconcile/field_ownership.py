@@ -1,7 +1,7 @@
-"""Whether an object already is what we want, as far as we want anything.
+"""Compares the fields that the operator owns in an object with their values in the cluster.
 
-The API server adds defaults, other controllers and users add labels and list items, and quantities come back
-in canonical form: none of it is a difference. What we name has to be there.
+The operator owns the fields that it applies. Defaults that the API server adds, labels and list items of
+other field managers, and quantities in canonical form (`1Gi` for `1024Mi`) are not differences.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _KEYED_LISTS: Final = frozenset(
         "volumes",
     }
 )
-"""Lists in which server-side apply keeps the items of others; all others are replaced as a whole."""
+"""Lists in which server-side apply keeps items of other field managers; it replaces all other lists."""
 
 _QUANTITIES: Final = frozenset({"limits", "overhead", "requests", "sizeLimit", "storage"})
 _SCALES: Final = {
@@ -44,45 +44,46 @@ _SCALES: Final = {
 }
 
 
-def covers(desired: Any, observed: Any, field: str = "", *, quantity: bool = False) -> bool:
-    """Whether everything in `desired` stands in `observed`.
+def owned_fields_match(desired: Any, existing: Any, field: str = "", *, quantity: bool = False) -> bool:
+    """Whether every field of `desired` has the same value in `existing`.
 
     Args:
-        desired: what is applied.
-        observed: what the API server has.
-        field: name of the field that holds them.
+        desired: what the operator applies.
+        existing: what the API server holds.
+        field: name of the field that holds both.
         quantity: whether texts in it are quantities.
     """
     quantity = quantity or field in _QUANTITIES
     if isinstance(desired, Mapping):
-        if observed is None:
-            return all(covers(value, None, name) for name, value in desired.items())
-        return isinstance(observed, Mapping) and all(
-            covers(value, observed.get(name), name, quantity=quantity) for name, value in desired.items()
+        if existing is None:
+            return all(owned_fields_match(value, None, name) for name, value in desired.items())
+        return isinstance(existing, Mapping) and all(
+            owned_fields_match(value, existing.get(name), name, quantity=quantity)
+            for name, value in desired.items()
         )
     if isinstance(desired, list | tuple):
-        return _covers_list(desired, observed or (), field)
+        return _owned_items_match(desired, existing or (), field)
     if quantity:
-        return _same_quantity(desired, observed)
+        return _same_quantity(desired, existing)
     # The API server leaves out what is empty, false or zero.
-    return bool(desired == observed) or (not desired and observed is None)
+    return bool(desired == existing) or (not desired and existing is None)
 
 
-def _covers_list(desired: Sequence[Any], observed: Any, field: str) -> bool:
-    if not isinstance(observed, list | tuple):
+def _owned_items_match(desired: Sequence[Any], existing: Any, field: str) -> bool:
+    if not isinstance(existing, list | tuple):
         return False
     if field in _KEYED_LISTS:
-        return all(any(covers(item, other) for other in observed) for item in desired)
-    return len(desired) == len(observed) and all(
-        covers(item, other) for item, other in zip(desired, observed, strict=True)
+        return all(any(owned_fields_match(item, other) for other in existing) for item in desired)
+    return len(desired) == len(existing) and all(
+        owned_fields_match(item, other) for item, other in zip(desired, existing, strict=True)
     )
 
 
-def _same_quantity(desired: object, observed: object) -> bool:
+def _same_quantity(desired: object, existing: object) -> bool:
     try:
-        return _amount(desired) == _amount(observed)
+        return _amount(desired) == _amount(existing)
     except InvalidOperation:
-        return desired == observed
+        return desired == existing
 
 
 def _amount(quantity: object) -> Decimal:

@@ -1,24 +1,21 @@
-"""What has to be written so that the cluster holds what is desired. Pure: the same input, the same plan."""
+"""Computes the writes that turn existing objects into desired ones. Pure: equal input gives an equal plan."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from warmfleet_contracts.names import APPLIED_ANNOTATION
+from warmfleet_operator.objects.digest import digest
+from warmfleet_operator.objects.jobs import job_ended, retry_job_at_seconds
 from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, Kind, kind_of
-from warmfleet_operator.objects.rollouts import digest
-from warmfleet_operator.objects.times import seconds_of
-from warmfleet_operator.reconcile.field_ownership import covers
-
-RETRY_JOB_SECONDS: Final = 300.0
-"""After its own tries are used up, a fetch is begun anew this much later: hubs come back."""
+from warmfleet_operator.reconcile.field_ownership import owned_fields_match
 
 Manifest = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """An object to be deleted; exactly this one."""
+    """An object to delete, identified by its uid."""
 
     kind: Kind
     name: str
@@ -28,7 +25,7 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """A Deployment whose number of replicas changes while its pods have to stay as they are."""
+    """A Deployment whose number of replicas changes while its pod template must not."""
 
     name: str
     replicas: int
@@ -36,21 +33,21 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """An object to be made or changed."""
+    """An object to create or change by server-side apply."""
 
     manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """An object that has a name of ours and is somebody else's."""
+    """An object with the name of a desired one that this ModelDeployment does not control."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """An object that has to be gone before it can be made."""
+    """A desired object whose predecessor is still being deleted."""
 
     name: str
 
@@ -60,49 +57,53 @@ Step = Apply | Removal | Scaling | Conflict | Pending
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Writes, in order: removals, then applies."""
+    """Writes, in the order removals, applies, scalings, and what prevents others."""
 
     applies: tuple[Manifest, ...] = ()
     removals: tuple[Removal, ...] = ()
     scalings: tuple[Scaling, ...] = ()
     conflicts: tuple[str, ...] = ()
-    """Objects of ours that exist and are somebody else's, in words."""
+    """A message for each object that exists and is controlled by another owner."""
     pending: tuple[str, ...] = ()
-    """Objects whose old self has to go first."""
+    """Names of objects whose predecessors are still being deleted."""
 
     def __bool__(self) -> bool:
-        """Whether there is anything to write."""
+        """Whether there is something to write."""
         return bool(self.applies or self.removals or self.scalings)
 
 
 def plan_changes(
     desired: Iterable[Manifest],
-    observed: Iterable[Manifest],
+    existing: Iterable[Manifest],
     owner_uid: str,
     *,
     now_seconds: float = 0.0,
     frozen: bool = False,
 ) -> Plan:
-    """Compare what is wanted with what is there.
+    """Compare desired objects with existing ones.
+
+        plan = plan_changes(desired_objects(deployment, settings), store.children(key), deployment.uid)
+        assert not plan_changes(desired, existing=desired, owner_uid=uid)  # nothing to write
+        problem = await writer.carry_out(key, plan, deployment.uid)
 
     Args:
         desired: all objects of one ModelDeployment.
-        observed: the objects that carry its label, whoever made them.
-        owner_uid: uid of the ModelDeployment; only what it controls is changed or deleted.
-        now_seconds: since the epoch; a fetch that has failed is tried again when its time has come.
-        frozen: its pods have to stay as they are for now; their number may change.
+        existing: the objects that carry its label, including those of other owners.
+        owner_uid: uid of the ModelDeployment; only objects that it controls are changed or deleted.
+        now_seconds: since the epoch; decides whether a failed fetch Job is due for its replacement.
+        frozen: the pod template must not change now; the number of replicas may.
     """
-    present = {(kind_of(manifest), manifest["metadata"]["name"]): manifest for manifest in observed}
+    present = {(kind_of(manifest), manifest["metadata"]["name"]): manifest for manifest in existing}
     steps: list[Step] = []
     wanted: set[tuple[Kind, str]] = set()
-    for manifest in map(stamped, desired):
+    for manifest in map(with_applied_digest, desired):
         identity = kind_of(manifest), manifest["metadata"]["name"]
         wanted.add(identity)
         current = present.get(identity)
         if current is None:
             steps.append(Apply(manifest))
         elif not controlled_by(current, owner_uid):
-            steps.append(Conflict(foreign(current)))
+            steps.append(Conflict(conflict_message(current)))
         else:
             steps += _changes(manifest, current, now_seconds, frozen=frozen)
     for identity, current in present.items():
@@ -119,18 +120,18 @@ def plan_changes(
 
 
 def _changes(manifest: Manifest, current: Manifest, now_seconds: float, *, frozen: bool) -> Iterator[Step]:
-    """What has to happen to an object of ours that is there."""
+    """The steps for an existing object that this ModelDeployment controls."""
     kind, name = kind_of(manifest), manifest["metadata"]["name"]
     if "deletionTimestamp" in current["metadata"]:
         yield Pending(f"{kind.name} {name}")
     elif kind is JOB:
         if not _job_may_stay(manifest, current, now_seconds):
-            yield _removal(current, "is made anew")
+            yield _removal(current, "is replaced")
     elif kind is DEPLOYMENT and frozen:
         replicas = manifest["spec"]["replicas"]
         if current["spec"].get("replicas") != replicas:
             yield Scaling(name, replicas)
-    elif not in_force(manifest, current):
+    elif not is_up_to_date(manifest, current):
         yield Apply(manifest)
 
 
@@ -139,8 +140,8 @@ def _removal(current: Manifest, why: str) -> Removal:
     return Removal(kind_of(current), metadata["name"], metadata["uid"], why)
 
 
-def stamped(manifest: Manifest) -> dict[str, Any]:
-    """The manifest with a digest of itself as annotation."""
+def with_applied_digest(manifest: Manifest) -> dict[str, Any]:
+    """The manifest with a digest of its content as an annotation."""
     metadata = manifest["metadata"]
     annotations = {
         name: value
@@ -152,13 +153,13 @@ def stamped(manifest: Manifest) -> dict[str, Any]:
     return {**manifest, "metadata": {**plain, "annotations": {**annotations, APPLIED_ANNOTATION: stamp}}}
 
 
-def in_force(manifest: Manifest, current: Manifest) -> bool:
-    """Whether exactly this manifest was applied last, and nobody has changed what it names since.
+def is_up_to_date(manifest: Manifest, current: Manifest) -> bool:
+    """Whether this manifest was applied last and no field that it names was changed since.
 
-    The digest alone would miss an edit, the comparison alone a field that is no longer wanted.
+    The digest alone would miss an edit, the comparison alone a field that is no longer desired.
     """
     applied = (current["metadata"].get("annotations") or {}).get(APPLIED_ANNOTATION)
-    return bool(applied == manifest["metadata"]["annotations"][APPLIED_ANNOTATION]) and covers(
+    return bool(applied == manifest["metadata"]["annotations"][APPLIED_ANNOTATION]) and owned_fields_match(
         manifest, current
     )
 
@@ -169,8 +170,8 @@ def controlled_by(manifest: Manifest, owner_uid: str) -> bool:
     return any(reference.get("controller") and reference["uid"] == owner_uid for reference in references)
 
 
-def foreign(current: Manifest) -> str:
-    """Why an object is not ours, in words."""
+def conflict_message(current: Manifest) -> str:
+    """Names the object and its owner."""
     name = f"{current['kind']} {current['metadata']['name']}"
     references = current["metadata"].get("ownerReferences") or ()
     controller = next((reference for reference in references if reference.get("controller")), None)
@@ -180,25 +181,10 @@ def foreign(current: Manifest) -> str:
 
 
 def _job_may_stay(manifest: Manifest, current: Manifest, now_seconds: float) -> bool:
-    """A Job's template cannot be changed. One that fetched the model stays, whatever it would be today."""
+    """A Job's template is immutable: one that runs or has succeeded stays, even if another is desired now."""
     if job_ended(current) != "Failed":
         return True
     annotations = current["metadata"].get("annotations") or {}
     if annotations.get(APPLIED_ANNOTATION) != manifest["metadata"]["annotations"][APPLIED_ANNOTATION]:
         return False
     return now_seconds < retry_job_at_seconds(current)
-
-
-def retry_job_at_seconds(job: Manifest) -> float:
-    """When a Job that has failed is made anew, since the epoch."""
-    conditions = (job.get("status") or {}).get("conditions") or ()
-    failed = (condition for condition in conditions if condition["type"] == "Failed")
-    return seconds_of(next(failed)["lastTransitionTime"]) + RETRY_JOB_SECONDS
-
-
-def job_ended(job: Manifest) -> str:
-    """Complete, Failed, or empty while it is under way."""
-    for condition in (job.get("status") or {}).get("conditions") or ():
-        if condition["type"] in {"Complete", "Failed"} and condition["status"] == "True":
-            return str(condition["type"])
-    return ""

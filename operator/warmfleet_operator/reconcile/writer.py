@@ -1,4 +1,4 @@
-"""Carries plans out, and writes statuses and events when they say something new."""
+"""Executes plans, and writes statuses and events when they differ from what was written last."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -11,11 +11,12 @@ from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.errors import ClusterError, GoneError, NotLeadingError, RefusedError
 from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, kind_of
-from warmfleet_operator.reconcile.plan import Manifest, Plan, controlled_by, foreign
-from warmfleet_operator.status.events import event_of, turned
-from warmfleet_operator.status.facts import Problem
+from warmfleet_operator.reconcile.plan import Manifest, Plan, conflict_message, controlled_by
+from warmfleet_operator.status.events import changes_to_announce, event_of
+from warmfleet_operator.status.problem import Problem
 from warmfleet_operator.status.status import Gauges, to_write
-from warmfleet_operator.watch.store import Key, Store, entry_of
+from warmfleet_operator.watch.entry import Key, entry_of
+from warmfleet_operator.watch.store import Store
 
 log = structlog.get_logger("warmfleet.operator")
 
@@ -40,14 +41,17 @@ class Writer:
         self._gauges: dict[Key, Gauges] = {}
 
     def forget(self, key: Key) -> None:
-        """The deployment is gone."""
+        """Drop what is kept of a ModelDeployment that was deleted."""
         self._gauges.pop(key, None)
 
     async def carry_out(self, key: Key, plan: Plan, owner_uid: str) -> Problem | None:
-        """Write what the plan says; what is refused does not keep the rest from being written.
+        """Execute `plan`; a write that the API server refuses does not stop the others.
+
+        Returns:
+            The last conflict or refusal, None if there was none.
 
         Raises:
-            ClusterError: the API server cannot be asked; the rest of the plan waits.
+            ClusterError: the API server does not answer; the rest of the plan was not written.
         """
         problem = None
         if plan.conflicts:
@@ -71,8 +75,8 @@ class Writer:
             self._store.put(entry_of(DEPLOYMENT, answer))
         return problem
 
-    async def say(self, key: Key, deployment: Mapping[str, Any], status: Mapping[str, Any]) -> None:
-        """Write the status if it says something new, and an event for each condition that turned."""
+    async def write_status(self, key: Key, deployment: Mapping[str, Any], status: Mapping[str, Any]) -> None:
+        """Write `status` if it differs from the current one, and an event for each announced change."""
         now = self._clock()
         current = deployment.get("status") or {}
         gauges = self._gauges.setdefault(key, Gauges(now))
@@ -87,7 +91,7 @@ class Writer:
         self._gauges[key] = Gauges(now)
         self._metrics.writes.labels(MODEL_DEPLOYMENT.name, "status").inc()
         self._store.put(entry_of(MODEL_DEPLOYMENT, answer))
-        for condition in turned(current.get("conditions") or (), chosen["conditions"]):
+        for condition in changes_to_announce(current.get("conditions") or (), chosen["conditions"]):
             log.info(
                 "condition",
                 deployment=str(key),
@@ -103,7 +107,7 @@ class Writer:
         known = self._store.version(kind, Key(key.namespace, name))
         try:
             if known is None:
-                # It may be somebody's who never asked us to change it, and so carries no label of ours.
+                # An object of another owner carries no label of ours, so the store does not hold it.
                 try:
                     current = await self._cluster.read(kind, key.namespace, name)
                 except GoneError:
@@ -111,7 +115,7 @@ class Writer:
                 else:
                     current = {**current, "kind": kind.name}
                     if not controlled_by(current, owner_uid):
-                        return Problem(Reason.OBJECT_CONFLICT, foreign(current))
+                        return Problem(Reason.OBJECT_CONFLICT, conflict_message(current))
             log.info("apply", deployment=str(key), kind=kind.name, name=name)
             answer = await self._cluster.apply(manifest)
         except RefusedError as error:
@@ -123,7 +127,7 @@ class Writer:
         return None
 
     async def _record(self, event: Mapping[str, Any]) -> None:
-        """Events are for people: losing one loses nothing else."""
+        """Post an event; nothing depends on events, so a failure is only logged."""
         try:
             await self._cluster.record(event)
         except NotLeadingError:

@@ -1,5 +1,6 @@
-"""What the operator reports of a ModelDeployment: conditions, status, events, and what routers measured.
+"""The status of a ModelDeployment: conditions, figures and events, and the polls of the routers.
 
-`conditions` and `status` are pure functions of `facts`; `routers` asks the routers. Imports `objects`,
-`watch`.
+May import `objects`, `watch`, `keys`, `cluster`, `settings` and contracts. Public: `observation.Observation`
+(the input), `problem.Problem`, `status.status_of`, `conditions.conditions_of`, `events.changes_to_announce`
+(pure), and `routers.RouterPoller`, which asks the routers and keeps their `fleet.FleetView`.
 """

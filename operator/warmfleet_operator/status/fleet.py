@@ -1,4 +1,4 @@
-"""What several routers say of the same workers, as one view. Pure."""
+"""The answers of several routers about the same workers, merged into one view. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class _Tokens(msgspec.Struct):
 
 
 class FleetAnswer(msgspec.Struct):
-    """What is read of a router's `/internal/fleet`."""
+    """The fields that the operator reads of a router's `/internal/fleet`."""
 
     endpoints: list[_Endpoint] = []
     held: dict[str, _Held] = {}
@@ -39,10 +39,10 @@ class FleetAnswer(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class WorkerFigures:
-    """One worker, as the routers see it."""
+    """One worker, as the routers report it."""
 
     ready_in: frozenset[int]
-    """Routers that count it as ready, by their place among those that answer."""
+    """Indices, among the routers that answer, of those that count it as ready."""
     total_blocks: int
     pinned_blocks: int
     block_size_tokens: int
@@ -51,7 +51,7 @@ class WorkerFigures:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Tokens of prompts, and how many of them were in a cache."""
+    """Prompt tokens, and how many of them were cached."""
 
     prompt: int = 0
     cached: int = 0
@@ -59,21 +59,21 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """All routers together."""
+    """The merged view of all routers."""
 
     routers: int = 0
     """Ready router pods."""
     answering: int = 0
     problem: str = ""
-    """Why the last that did not answer did not."""
+    """Error of a router that did not answer; empty if all did."""
     workers: Mapping[str, WorkerFigures] = field(default_factory=dict)
     """By pod uid."""
     held: Mapping[str, int] = field(default_factory=dict)
-    """Requests that wait in routers, by model name."""
+    """Requests queued in routers, by model name."""
     tokens: Mapping[str, Tokens] = field(default_factory=dict)
     """By model name."""
-    asked: bool = False
-    """False before the first round."""
+    polled: bool = False
+    """False before the routers were polled for the first time."""
 
     def ready_in(self, uids: Iterable[str]) -> frozenset[int]:
         """Routers that count at least one of these workers as ready."""
@@ -81,17 +81,17 @@ class FleetView:
         return frozenset().union(*counted)
 
 
-def summed(answers: Iterable[FleetAnswer], *, routers: int, problem: str = "") -> FleetView:
-    """What several routers say, as one. Each has its own view of the same workers: load is not added up."""
+def merged_view(answers: Iterable[FleetAnswer], *, routers: int, problem: str = "") -> FleetView:
+    """Merge the answers. A worker's load is the maximum, not the sum: all routers report the same workers."""
     answers = list(answers)
     workers: dict[str, WorkerFigures] = {}
     held: dict[str, int] = {}
     tokens: dict[str, Tokens] = {}
-    for place, answer in enumerate(answers):
+    for index, answer in enumerate(answers):
         for endpoint in answer.endpoints:
             load, known = endpoint.load, workers.get(endpoint.uid)
             workers[endpoint.uid] = WorkerFigures(
-                ready_in=(known.ready_in if known else frozenset()) | ({place} if endpoint.ready else set()),
+                ready_in=(known.ready_in if known else frozenset()) | ({index} if endpoint.ready else set()),
                 total_blocks=max(load.total_blocks, known.total_blocks if known else 0),
                 pinned_blocks=max(load.pinned_blocks, known.pinned_blocks if known else 0),
                 block_size_tokens=endpoint.block_size_tokens or (known.block_size_tokens if known else 0),
@@ -102,4 +102,4 @@ def summed(answers: Iterable[FleetAnswer], *, routers: int, problem: str = "") -
         for model, more in answer.tokens.items():
             so_far = tokens.get(model, Tokens())
             tokens[model] = Tokens(so_far.prompt + more.prompt, so_far.cached + more.cached)
-    return FleetView(routers, len(answers), problem, workers, held, tokens, asked=True)
+    return FleetView(routers, len(answers), problem, workers, held, tokens, polled=True)

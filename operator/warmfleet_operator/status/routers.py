@@ -1,4 +1,4 @@
-"""What the routers say of the workers: asked every few seconds, and never waited for."""
+"""Polls the routers for their view of the workers."""
 
 import asyncio
 import time
@@ -14,19 +14,22 @@ from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.keys import Keys
 from warmfleet_operator.objects.kinds import POD
 from warmfleet_operator.settings import OperatorSettings
-from warmfleet_operator.status.fleet import FleetAnswer, FleetView, summed
+from warmfleet_operator.status.fleet import FleetAnswer, FleetView, merged_view
 
 ANSWER_SECONDS: Final = 5.0
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
 MAX_ROUTERS: Final = 32
 FRESH_SECONDS: Final = 45.0
-"""For so long what a router said last still counts: one lost answer is no news."""
+"""An answer stays valid for this long, so that one lost answer changes nothing."""
 
 log = structlog.get_logger("warmfleet.operator")
 
 
-class Routers:
-    """Asks, and keeps the last answer of each."""
+class RouterPoller:
+    """Polls every ready router pod and keeps its last answer.
+
+    Call `poll` every few seconds and read `view`; reconciliations never wait for a router.
+    """
 
     def __init__(
         self,
@@ -34,30 +37,30 @@ class Routers:
         cluster: Cluster,
         keys: Keys,
         settings: OperatorSettings,
-        on_news: Callable[[FleetView, FleetView], None],
+        on_change: Callable[[FleetView, FleetView], None],
     ) -> None:
-        """`on_news` gets the view before and after each round."""
+        """`on_change` receives the view before and after each poll."""
         self._cluster = cluster
         self._keys = keys
         self._settings = settings
-        self._on_news = on_news
+        self._on_news = on_change
         self._answers: dict[str, tuple[float, FleetAnswer]] = {}
         self.view = FleetView()
 
-    async def ask(self) -> None:
-        """One round. Never raises: what went wrong is said by the view."""
+    async def poll(self) -> None:
+        """Poll all routers once. Does not raise; `view.problem` holds the error."""
         before = self.view
         try:
             addresses = await self._addresses()
-            token = await self._keys.operator_token()
+            token = await self._keys.ensure_operator_token()
         except WarmfleetError as error:
-            # Of the routers nothing is known; what they said last stays for as long as it is fresh.
-            self.view = self._summed(before.routers, str(error))
+            # The set of routers is unknown; their last answers count for as long as they are fresh.
+            self.view = self._merged(before.routers, str(error))
         else:
-            problems = await self._ask_all(addresses, token)
+            problems = await self._poll_all(addresses, token)
             for uid in self._answers.keys() - addresses.keys():
                 del self._answers[uid]
-            self.view = self._summed(len(addresses), next(iter(problems), ""))
+            self.view = self._merged(len(addresses), next(iter(problems), ""))
         if self.view.problem and self.view.problem != before.problem:
             log.warning("a router does not answer", reason=self.view.problem)
         self._on_news(before, self.view)
@@ -69,13 +72,13 @@ class Routers:
         ready = [pod for pod in pods if _is_ready(pod)][:MAX_ROUTERS]
         return {pod["metadata"]["uid"]: pod["status"]["podIP"] for pod in ready}
 
-    async def _ask_all(self, addresses: Mapping[str, str], token: str) -> list[str]:
+    async def _poll_all(self, addresses: Mapping[str, str], token: str) -> list[str]:
         timeout = httpx.Timeout(ANSWER_SECONDS)
         async with httpx.AsyncClient(timeout=timeout, trust_env=False, verify=False) as client:  # noqa: S501 - plain HTTP inside the cluster
-            asked = (self._ask_one(client, uid, ip, token) for uid, ip in addresses.items())
-            return [problem for problem in await asyncio.gather(*asked) if problem]
+            polls = (self._poll_one(client, uid, ip, token) for uid, ip in addresses.items())
+            return [problem for problem in await asyncio.gather(*polls) if problem]
 
-    async def _ask_one(self, client: httpx.AsyncClient, uid: str, ip: str, token: str) -> str:
+    async def _poll_one(self, client: httpx.AsyncClient, uid: str, ip: str, token: str) -> str:
         host = f"[{ip}]" if ":" in ip else ip
         url = f"http://{host}:{self._settings.router_port}/internal/fleet"
         try:
@@ -86,10 +89,10 @@ class Routers:
             return f"router at {ip}: {str(error) or type(error).__name__}"[:256]
         return ""
 
-    def _summed(self, routers: int, problem: str) -> FleetView:
+    def _merged(self, routers: int, problem: str) -> FleetView:
         oldest = time.monotonic() - FRESH_SECONDS
         fresh = [answer for at, answer in self._answers.values() if at >= oldest]
-        return summed(fresh, routers=routers, problem=problem)
+        return merged_view(fresh, routers=routers, problem=problem)
 
 
 async def _bounded(client: httpx.AsyncClient, url: str, token: str) -> bytes:

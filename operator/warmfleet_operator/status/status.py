@@ -1,4 +1,4 @@
-"""The status of a ModelDeployment, and whether it is worth writing."""
+"""Computes the status of a ModelDeployment, and whether it must be written. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,30 +9,30 @@ from warmfleet_contracts.resources.model_fetch import fetched_model
 from warmfleet_operator.objects.rollouts import template_revision
 from warmfleet_operator.objects.served_names import name_claims, request_names, served_names
 from warmfleet_operator.objects.times import time_of
-from warmfleet_operator.status.conditions import conditions_of, written
-from warmfleet_operator.status.facts import Facts
+from warmfleet_operator.status.conditions import conditions_of, status_conditions
+from warmfleet_operator.status.observation import Observation
 
 GAUGE_SECONDS: Final = 60.0
-"""Figures that always move are written no more often than this, unless something else is written anyway."""
+"""Gauges alone cause a write at most this often; any other change writes them, too."""
 GAUGE_STEP_PERCENT: Final = 5
 _PERCENTAGES: Final = ("usedPercent", "hitPercent")
 
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """When figures that always move were written last."""
+    """When the gauges of a deployment were written last."""
 
     written_seconds: float
     """On a monotonic clock."""
 
 
-def status_of(facts: Facts) -> dict[str, Any]:
-    """The whole status: what is not in it is removed."""
-    metadata = facts.deployment["metadata"]
+def status_of(observation: Observation) -> dict[str, Any]:
+    """The whole status: applying it removes every field that it does not name."""
+    metadata = observation.deployment["metadata"]
     generation = int(metadata["generation"])
-    workers = (facts.workers or {}).get("status") or {}
+    workers = (observation.workers or {}).get("status") or {}
     ready = int(workers.get("readyReplicas") or 0)
-    before = (facts.deployment.get("status") or {}).get("conditions") or ()
+    before = (observation.deployment.get("status") or {}).get("conditions") or ()
     selector = {MODEL_DEPLOYMENT_LABEL: metadata["name"], COMPONENT_LABEL: WORKER_COMPONENT}
     status: dict[str, Any] = {
         "observedGeneration": generation,
@@ -40,40 +40,44 @@ def status_of(facts: Facts) -> dict[str, Any]:
         "replicas": int(workers.get("replicas") or 0),
         "readyReplicas": ready,
         "updatedReplicas": int(workers.get("updatedReplicas") or 0),
-        "desiredReplicas": facts.desired_replicas,
-        "readySummary": f"{ready}/{facts.desired_replicas}",
-        "servedNames": served_names(facts.deployment),
-        "nameClaims": name_claims(facts.deployment, time_of(facts.now_seconds)),
-        "url": facts.url,
-        "conditions": written(conditions_of(facts), before, generation, facts.now_seconds),
+        "desiredReplicas": observation.desired_replicas,
+        "readySummary": f"{ready}/{observation.desired_replicas}",
+        "servedNames": served_names(observation.deployment),
+        "nameClaims": name_claims(observation.deployment, time_of(observation.now_seconds)),
+        "url": observation.url,
+        "conditions": status_conditions(
+            conditions_of(observation), before, generation, observation.now_seconds
+        ),
     }
-    if facts.workers is not None:
-        status["revision"] = template_revision(facts.workers)
-    if facts.image:
-        status["image"] = facts.image
-    accelerator = (facts.deployment.get("spec") or {}).get("accelerator")
+    if observation.workers is not None:
+        status["revision"] = template_revision(observation.workers)
+    if observation.image:
+        status["image"] = observation.image
+    accelerator = (observation.deployment.get("spec") or {}).get("accelerator")
     if accelerator:
         name = accelerator.get("resourceName", "nvidia.com/gpu")
         status["accelerator"] = f"{accelerator.get('count', 1)} x {name}"
-    if model := _model(facts):
+    if model := _model(observation):
         status["model"] = model
-    return status | _figures(facts)
+    return status | _figures(observation)
 
 
-def _model(facts: Facts) -> dict[str, Any]:
-    """What the fetch left behind; what was known stays known while no pod says it."""
-    for pod in facts.pods:
+def _model(observation: Observation) -> dict[str, Any]:
+    """The model that a fetch reported; the known one stays while no pod reports any."""
+    for pod in observation.pods:
         model = fetched_model(pod.fetch.message) if pod.fetch.exit_code == 0 else None
         if model is not None:
             return {"digest": model[0], "sizeBytes": model[1]}
-    known = (facts.deployment.get("status") or {}).get("model")
+    known = (observation.deployment.get("status") or {}).get("model")
     return dict(known) if known else {}
 
 
-def _figures(facts: Facts) -> dict[str, Any]:
-    """From the routers; nothing is said of what no router knows."""
+def _figures(observation: Observation) -> dict[str, Any]:
+    """Figures from the routers; none for workers that no router knows."""
     figures = [
-        facts.fleet.workers[pod.uid] for pod in facts.pods if pod.live and pod.uid in facts.fleet.workers
+        observation.fleet.workers[pod.uid]
+        for pod in observation.pods
+        if pod.live and pod.uid in observation.fleet.workers
     ]
     blocks = sum(worker.total_blocks for worker in figures)
     if not blocks:
@@ -83,23 +87,23 @@ def _figures(facts: Facts) -> dict[str, Any]:
         "capacityTokens": sum(worker.total_blocks * worker.block_size_tokens for worker in figures),
         "usedPercent": min(100, round(100 * pinned / blocks)),
     }
-    if facts.hit_percent is not None:
-        cache["hitPercent"] = facts.hit_percent
-    held = sum(facts.fleet.held.get(name, 0) for name in request_names(facts.deployment))
+    if observation.hit_percent is not None:
+        cache["hitPercent"] = observation.hit_percent
+    held = sum(observation.fleet.held.get(name, 0) for name in request_names(observation.deployment))
     return {"kvCache": cache, "waitingRequests": held + sum(worker.waiting for worker in figures)}
 
 
 def to_write(
     wanted: Mapping[str, Any], current: Mapping[str, Any], gauges: Gauges, now_seconds: float
 ) -> dict[str, Any] | None:
-    """The status to write; None while what stands there is good enough.
+    """The status to write; None if the current one is close enough.
 
-    Percentages and the number of waiting requests move all the time: they alone are no reason to write until
-    a minute after the last write, and a percentage only after five points.
+    Percentages and the number of waiting requests change all the time. They alone cause a write only
+    `GAUGE_SECONDS` after the last one, and a percentage only when it changed by `GAUGE_STEP_PERCENT`.
     """
     if _settled(wanted) != _settled(current):
         return dict(wanted)
-    if now_seconds - gauges.written_seconds < GAUGE_SECONDS or not _gauges_moved(wanted, current):
+    if now_seconds - gauges.written_seconds < GAUGE_SECONDS or not _gauges_changed(wanted, current):
         return None
     return dict(wanted)
 
@@ -110,7 +114,7 @@ def _settled(status: Mapping[str, Any]) -> dict[str, Any]:
     return rest | {"kvCache": cache}
 
 
-def _gauges_moved(wanted: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
+def _gauges_changed(wanted: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
     if wanted.get("waitingRequests", 0) != current.get("waitingRequests", 0):
         return True
     new, old = wanted.get("kvCache") or {}, current.get("kvCache") or {}

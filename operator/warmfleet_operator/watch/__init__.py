@@ -1,5 +1,6 @@
-"""What the operator knows of the cluster, and which deployment is reconciled next.
+"""The state of the cluster as the operator knows it, and the queue of ModelDeployments to reconcile.
 
-`handlers` (kopf) feeds the `store`, `sync` checks it against lists, `queue` holds the keys to reconcile.
-Imports `objects` and `cluster`.
+`handlers.Informer` (kopf) feeds `store.Store`; `sync.Sync` compares the store with lists; `queue.WorkQueue`
+holds the keys to reconcile, and `key_processor.KeyProcessor` runs them. May import `objects`, `cluster` and
+contracts.
 """

@@ -1,11 +1,11 @@
-"""kopf as informer: it watches, and what it sees goes into the store. The only module that imports kopf.
+"""Watches the cluster by kopf and reports every change. The only module that imports kopf.
 
-Nothing else of kopf is used: no handler that writes, no finalizer, no peering, no events of its own. It runs
-in a thread of its own, because ending it means to cancel every task of the loop that it runs in.
+Decision 0012 lists what kopf is used for, what not, and the tests that fail when it changes. It runs in a
+thread of its own, because its tasks are stopped by cancelling every task of their event loop.
 
-kopf gives up for good where an API server answers a watch with what it does not expect, and then does not
-always end: a watch that is cancelled at the wrong moment goes on as if nothing had happened. So its tasks are
-watched from here, and one that fails is the end of them all and a new beginning.
+After an unexpected answer to a watch kopf stops for good, and not always completely: a watch that is
+cancelled at the wrong moment continues. So this module waits for the first of kopf's tasks to fail, cancels
+all of them until they end, and starts kopf again.
 """
 
 import asyncio
@@ -21,57 +21,63 @@ from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL
 from warmfleet_operator.cluster import Connection
 from warmfleet_operator.errors import OperatorError
 from warmfleet_operator.objects.kinds import MODEL_DEPLOYMENT, WATCHED, Kind
-from warmfleet_operator.watch.store import Entry, Key, entry_of
+from warmfleet_operator.watch.entry import Entry, Key, entry_of
 
 STOP_SECONDS: Final = 5.0
 _PAGE_SIZE: Final = 50
-"""Small: what a page holds is kept as dictionaries until every object of it has been seen."""
-_KEPT_SECONDS: Final = 0.1
-"""For so long kopf holds on to the last state of an object that nothing happens to."""
-_PAUSES_SECONDS: Final = (1.0, 1.0, 2.0, 3.0, 5.0)
-"""Between two tries of one request; the last one from then on."""
-_ANEW_SECONDS: Final = 2.0
-"""Between two lives of kopf."""
+"""Small: the objects of a page stay in memory as dictionaries until all of them were reported."""
+_IDLE_SECONDS: Final = 0.1
+"""kopf keeps the last state of an unchanged object for this long."""
+_BACKOFFS_SECONDS: Final = (1.0, 1.0, 2.0, 3.0, 5.0)
+"""Between the attempts of one request; the last value repeats."""
+_RESTART_SECONDS: Final = 2.0
+"""Between the end of kopf's tasks and their restart."""
 _CANCEL_SECONDS: Final = 0.5
 _CANCEL_ROUNDS: Final = 8
 
 log = structlog.get_logger("warmfleet.operator")
 
 _IDENTITY: Final[Any] = "warmfleet-operator"
-"""Given, because kopf would else look up its user's name, and an arbitrary uid of a pod has none."""
+"""Without it kopf looks up the name of its user, and the arbitrary uid of a pod has none."""
 
 
 class Informer:
-    """Watches every kind in its own thread, and reports to the loop that made it."""
+    """Watches every kind in its own thread, and reports to the event loop that created it.
+
+    informer = Informer(namespaces=(), connect=cluster.connection, on_update=store.put, on_delete=store.drop)
+    informer.start()
+    await informer.stop()
+    """
 
     def __init__(
         self,
         *,
         namespaces: Sequence[str],
         connect: Callable[[], Awaitable[Connection]],
-        on_seen: Callable[[Entry], None],
-        on_gone: Callable[[Kind, Key, str], None],
+        on_update: Callable[[Entry], None],
+        on_delete: Callable[[Kind, Key, str], None],
     ) -> None:
-        """`connect`, `on_seen` and `on_gone` are called in the loop that makes the informer."""
+        """`connect`, `on_update` and `on_delete` are called in the event loop that creates the informer."""
         self._namespaces = tuple(namespaces)
         self._connect = connect
-        self._on_seen = on_seen
-        self._on_gone = on_gone
+        self._on_update = on_update
+        self._on_delete = on_delete
         self._loop = asyncio.get_running_loop()
-        self._news: deque[tuple[bool, Entry]] = deque()
-        """Whether an object is gone, and its last state; added by one thread, taken by the other."""
-        self._told = False
-        """Waking the other loop per object would cost a wait for the interpreter's lock each time."""
+        self._changes: deque[tuple[bool, Entry]] = deque()
+        """Whether an object was deleted, and its last state. kopf's thread appends, the other one removes."""
+        self._delivery_scheduled = False
+        """One wake-up delivers many changes: each wake-up waits for the interpreter's lock."""
         self._stop = threading.Event()
         self.ended: Final = self._loop.create_future()
-        """Done when the thread has ended: of itself only when kopf gave up, for the reason it holds."""
+        """Done when the thread has ended. Its result is the error, None after `stop`."""
         self._thread = threading.Thread(target=self._run, name="informer", daemon=True)
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     async def stop(self) -> None:
-        """End the watches; returns when the thread is gone, or is given up."""
+        """Stop the watches; returns when the thread has ended, or after STOP_SECONDS."""
         self._stop.set()
         if self._thread.ident is not None:  # it was started
             await asyncio.to_thread(self._thread.join, STOP_SECONDS)
@@ -80,11 +86,11 @@ class Informer:
         problem: BaseException | None = None
         try:
             asyncio.run(self._watch())
-        except BaseException as error:  # noqa: BLE001 - whatever ended the thread is the operator's end, too
+        except BaseException as error:  # noqa: BLE001 - any error that ends the thread ends the operator
             problem = error
-        self._loop.call_soon_threadsafe(self._say_ended, problem)
+        self._loop.call_soon_threadsafe(self._set_ended, problem)
 
-    def _say_ended(self, problem: BaseException | None) -> None:
+    def _set_ended(self, problem: BaseException | None) -> None:
         if not self.ended.done():
             self.ended.set_result(problem)
 
@@ -104,8 +110,8 @@ class Informer:
             await _cancel_all_but(stopping)
             if stopping.done():
                 return
-            log.warning("watches begin anew", reason=reason, after_seconds=_ANEW_SECONDS)
-            await asyncio.wait([stopping], timeout=_ANEW_SECONDS)
+            log.warning("watches restart", reason=reason, after_seconds=_RESTART_SECONDS)
+            await asyncio.wait([stopping], timeout=_RESTART_SECONDS)
             if stopping.done():
                 return
 
@@ -135,28 +141,28 @@ class Informer:
 
     def _reporter(self, kind: Kind) -> Callable[..., Awaitable[None]]:
         async def report(event: Any, **_: object) -> None:
-            # Cut down here, so that the whole object does not live until the other loop has time for it.
-            self._news.append((event["type"] == "DELETED", entry_of(kind, event["object"])))
-            if not self._told:
-                self._told = True
-                self._loop.call_soon_threadsafe(self._take_news)
+            # Reduced here, so that the whole object is not kept until the other loop runs.
+            self._changes.append((event["type"] == "DELETED", entry_of(kind, event["object"])))
+            if not self._delivery_scheduled:
+                self._delivery_scheduled = True
+                self._loop.call_soon_threadsafe(self._deliver_changes)
 
         return report
 
-    def _take_news(self) -> None:
-        self._told = False  # first: what is added from here on is told anew
-        while self._news:
-            is_gone, entry = self._news.popleft()
-            if is_gone:
-                self._on_gone(entry.kind, entry.key, entry.uid)
+    def _deliver_changes(self) -> None:
+        self._delivery_scheduled = False  # first: a change appended from here on schedules a new delivery
+        while self._changes:
+            deleted, entry = self._changes.popleft()
+            if deleted:
+                self._on_delete(entry.kind, entry.key, entry.uid)
             else:
-                self._on_seen(entry)
+                self._on_update(entry)
 
 
 class _NoDifferences(kopf.DiffBaseStorage):
-    """Finds no difference between two states of an object, because nobody asks.
+    """Stores no last state of an object and finds no difference: no handler reads one.
 
-    kopf's own copies every object, managed fields and all, five times per event: two thirds of what it costs.
+    kopf's default copies every object five times per event, which takes two thirds of its CPU time.
     """
 
     def build(self, **_: object) -> kopf.BodyEssence:
@@ -166,39 +172,39 @@ class _NoDifferences(kopf.DiffBaseStorage):
         return None
 
     def store(self, **_: object) -> None:
-        """Nothing is ever stored on an object."""
+        """Writes nothing to the object."""
 
 
-class _Pauses:
-    """The pauses of one request's tries: it is tried for as long as the API server is away."""
+class _Backoffs:
+    """The backoffs of one request, without end: it is retried for as long as the API server is away."""
 
     def __iter__(self) -> Iterator[float]:
-        yield from _PAUSES_SECONDS
+        yield from _BACKOFFS_SECONDS
         while True:
-            yield _PAUSES_SECONDS[-1]
+            yield _BACKOFFS_SECONDS[-1]
 
 
 def _reason(ended: Collection["asyncio.Task[Any]"]) -> str:
-    """What the first task that failed says; empty if none did."""
+    """The error of the first failed task; empty if none failed."""
     problems = (task.exception() for task in ended if not task.cancelled())
     return next((f"{type(problem).__name__}: {problem}" for problem in problems if problem), "")
 
 
-async def _cancel_all_but(spared: "asyncio.Task[Any]") -> None:
-    """Cancel every other task of this loop until it ends.
+async def _cancel_all_but(kept: "asyncio.Task[Any]") -> None:
+    """Cancel every other task of this event loop, repeatedly, until all have ended.
 
     Raises:
-        OperatorError: some task does not.
+        OperatorError: some task does not end.
     """
     for _ in range(_CANCEL_ROUNDS):
-        tasks = asyncio.all_tasks() - {spared, asyncio.current_task()}
+        tasks = asyncio.all_tasks() - {kept, asyncio.current_task()}
         if not tasks:
             return
         for task in tasks:
             task.cancel()
         done, _ = await asyncio.wait(tasks, timeout=_CANCEL_SECONDS)
-        _reason(done)  # retrieved, so that nobody complains that it was not
-    raise OperatorError("the watches do not end")
+        _reason(done)  # retrieved, so that asyncio does not log them
+    raise OperatorError("the tasks of kopf do not end")
 
 
 def _settings() -> kopf.OperatorSettings:
@@ -214,11 +220,11 @@ def _settings() -> kopf.OperatorSettings:
     for kind in WATCHED:
         if kind is not MODEL_DEPLOYMENT:
             watching.label_selectors[kind.group, kind.version, kind.plural] = MODEL_DEPLOYMENT_LABEL
-    settings.queueing.idle_timeout = _KEPT_SECONDS
+    settings.queueing.idle_timeout = _IDLE_SECONDS
     settings.persistence.diffbase_storage = _NoDifferences()
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 10
-    settings.networking.error_backoffs = _Pauses()
+    settings.networking.error_backoffs = _Backoffs()
     settings.process.ultimate_exiting_timeout = None
     settings.execution.max_workers = 1
     return settings

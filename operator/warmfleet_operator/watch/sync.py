@@ -1,8 +1,8 @@
-"""Is what the store holds what the cluster holds? Asked at the start, and every minute from then on.
+"""Compares the store with lists of the API server, at the start and every minute after it.
 
-A watch can die without a word, and one that is begun anew never tells what was deleted while it was away. So
-names and versions are listed beside the watches: what is missing from the list is dropped, and a kind that
-stays behind the list for too long makes the process unhealthy.
+A watch can stop without an error, and a watch that was restarted never reports what was deleted before. So
+names and versions are listed beside the watches: objects that are not listed are removed from the store, and
+a kind that stays behind its list for too long fails the liveness probe.
 """
 
 import asyncio
@@ -16,13 +16,14 @@ from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL
 from warmfleet_operator.cluster import Cluster, Listed
 from warmfleet_operator.errors import ClusterError
 from warmfleet_operator.objects.kinds import MODEL_DEPLOYMENT, WATCHED, Kind
-from warmfleet_operator.watch.store import Key, Store
+from warmfleet_operator.watch.entry import Key
+from warmfleet_operator.watch.store import Store
 
 FIRST_SECONDS: Final = 0.25
 BEHIND_PERIODS: Final = 1.5
-"""A watch that has missed something for so many periods is taken for dead."""
+"""A watch that has missed a change for this many periods is dead."""
 NEVER_SYNCED_SECONDS: Final = 120.0
-"""For so long the first comparison may fail though lists are answered."""
+"""Limit for the first comparison to succeed while lists are answered."""
 
 _NOTHING: Final = f"{MODEL_DEPLOYMENT_LABEL}=none.invalid"
 
@@ -31,15 +32,19 @@ log = structlog.get_logger("warmfleet.operator")
 
 @dataclass(slots=True)
 class WatchHealth:
-    """Since when each kind's watch is behind what was listed; kinds that are not are absent."""
+    """Since when the watch of each kind has been behind its list; kinds that are not behind are absent."""
 
     behind_since: dict[Kind, float] = field(default_factory=dict)
     missed: dict[Kind, dict[tuple[str, str], int]] = field(default_factory=dict)
-    """What the store did not have at the last look: version by namespace and name."""
+    """Objects that the store lacked at the last comparison: version by namespace and name."""
 
 
 class Sync:
-    """Compares, and knows whether the first comparison has succeeded."""
+    """Compares the store with lists until it is cancelled.
+
+    `synced` is set once the store held everything that was listed; the operator may lead from then on.
+    `dead_watches` is for the liveness probe.
+    """
 
     def __init__(
         self,
@@ -57,18 +62,18 @@ class Sync:
         self._period_seconds = period_seconds
         self._health = WatchHealth()
         self._incomplete = set(WATCHED)
-        """Kinds of which the store has never yet held all that was listed."""
+        """Kinds of which the store has not yet held everything that was listed."""
         self.synced = asyncio.Event()
         """Set once the store has held everything that was listed."""
 
     def behind_seconds(self) -> dict[Kind, float]:
-        """For how long each watch has been behind; 0 for those that are not."""
+        """Seconds for which each watch has been behind its list; 0 if it is not."""
         now = self._clock()
         since = self._health.behind_since
         return {kind: now - since[kind] if kind in since else 0.0 for kind in WATCHED}
 
     def dead_watches(self) -> list[str]:
-        """Kinds whose watch has missed something for too long."""
+        """Kinds whose watch has missed a change for too long."""
         limit = BEHIND_PERIODS * self._period_seconds
         if not self.synced.is_set():
             limit = max(limit, NEVER_SYNCED_SECONDS)
@@ -76,9 +81,9 @@ class Sync:
         return [kind.plural for kind, seconds in behind if seconds > limit]
 
     async def until_served(self) -> None:
-        """Wait until the API server lists every kind: the informer learns only once which kinds there are.
+        """Wait until the API server lists every kind: the informer reads only once which kinds exist.
 
-        In a fresh cluster the operator may start before its CustomResourceDefinition is established.
+        In a new cluster the operator may start before its CustomResourceDefinition is established.
         """
         for kind in WATCHED:
             problem = ""
@@ -99,9 +104,9 @@ class Sync:
             started = self._clock()
             try:
                 for kind in WATCHED:
-                    # Until the first comparison of all has succeeded, what has succeeded is not done again.
+                    # Before the first success for all kinds, a kind that succeeded is not compared again.
                     if self.synced.is_set() or kind in self._incomplete:
-                        complete = await self._compare(kind)
+                        complete = await self._sync_kind(kind)
                         self._incomplete -= {kind} if complete else set()
                 if not self._incomplete and not self.synced.is_set():
                     log.info("synced", objects=sum(self._store.counts().values()))
@@ -112,12 +117,12 @@ class Sync:
 
     def _pause(self, took_seconds: float) -> float:
         if not self.synced.is_set():
-            return max(FIRST_SECONDS, 3 * took_seconds)  # the watches need the processor more
+            return max(FIRST_SECONDS, 3 * took_seconds)  # leave the processor to the watches
         in_doubt = any(self._health.missed.values())
         return self._period_seconds / 4 if in_doubt else self._period_seconds
 
-    async def _compare(self, kind: Kind) -> bool:
-        """Whether the store holds all that is listed of `kind`."""
+    async def _sync_kind(self, kind: Kind) -> bool:
+        """Remove what is not listed; returns whether the store holds everything that is listed."""
         selector = "" if kind is MODEL_DEPLOYMENT else MODEL_DEPLOYMENT_LABEL
         newest = self._store.newest(kind)
         listed: list[Listed] = []
@@ -129,11 +134,11 @@ class Sync:
             known = self._store.version(kind, Key(item.namespace, item.name))
             if known is None or known[1] < item.resource_version:
                 missing[item.namespace, item.name] = item.resource_version
-        self._judge(kind, missing)
+        self._record_missing(kind, missing)
         return not missing
 
-    def _judge(self, kind: Kind, missing: dict[tuple[str, str], int]) -> None:
-        """Behind is who still lacks what was listed last time: the newest change is always on its way."""
+    def _record_missing(self, kind: Kind, missing: dict[tuple[str, str], int]) -> None:
+        """A watch is behind if it lacks what the previous list held: the newest change may be in transit."""
         before = self._health.missed.get(kind, {})
         still = [
             name
@@ -144,7 +149,7 @@ class Sync:
             since = self._health.behind_since.setdefault(kind, self._clock())
             if self.synced.is_set():
                 seconds = round(self._clock() - since, 1)
-                log.warning("a watch is behind", kind=kind.plural, objects=len(still), seconds=seconds)
+                log.warning("watch is behind", kind=kind.plural, objects=len(still), seconds=seconds)
         else:
             self._health.behind_since.pop(kind, None)
         self._health.missed[kind] = missing

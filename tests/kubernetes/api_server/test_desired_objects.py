@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
+from warmfleet_operator.desired.checked_deployment import CheckedDeployment
 from warmfleet_operator.desired.objects import desired_objects
-from warmfleet_operator.desired.observed import ObservedDeployment
 from warmfleet_testing.cluster.control_plane import ControlPlane, KubectlError
 from warmfleet_testing.resources.desired_specs import (
     EXAMPLES,
@@ -141,7 +141,7 @@ def test_an_overlay_that_removes_survives_kubectl_apply(control_plane, model_dep
     applied = manifest({**MINIMAL, "podTemplate": overlay}, "removing", model_deployments.namespace)
     control_plane.kubectl("apply", "-f", "-", input=json.dumps(applied))
     stored = control_plane.get("modeldeployment", "removing", "-n", model_deployments.namespace)
-    children = desired_objects(ObservedDeployment.from_object(stored), SETTINGS)
+    children = desired_objects(CheckedDeployment.from_object(stored), SETTINGS)
     (pod,) = [child["spec"]["template"]["spec"] for child in children if child["kind"] == "Deployment"]
     assert pod["volumes"][0] == {"name": "model", "emptyDir": {"medium": "Memory"}}
     assert pod["topologySpreadConstraints"] == []

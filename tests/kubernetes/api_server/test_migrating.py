@@ -7,8 +7,8 @@ import yaml
 
 from warmfleet_contracts.names import API_VERSION, KIND
 from warmfleet_contracts.resources.manifests import parse_manifest
+from warmfleet_operator.desired.checked_deployment import CheckedDeployment
 from warmfleet_operator.desired.objects import desired_objects
-from warmfleet_operator.desired.observed import ObservedDeployment
 from warmfleet_testing.cluster.model_deployment_api import ModelDeploymentApi
 from warmfleet_testing.documents.documents import REPOSITORY, fences, tables
 from warmfleet_testing.resources.crd_schema import root_schema, spec_fields
@@ -63,7 +63,7 @@ def test_what_a_stack_becomes_is_accepted(
     model_deployments: ModelDeploymentApi, manifest: dict[str, Any]
 ) -> None:
     parse_manifest(manifest, origin="migrating.md")
-    observed = ObservedDeployment.from_object(
+    observed = CheckedDeployment.from_object(
         {**manifest, "metadata": {**manifest["metadata"], "namespace": "models", "uid": "0123"}}
     )
 

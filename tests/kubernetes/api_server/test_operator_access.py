@@ -12,7 +12,8 @@ from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.errors import NotLeadingError
 from warmfleet_operator.leadership.fence import Fence
 from warmfleet_operator.objects.kinds import MODEL_DEPLOYMENT
-from warmfleet_operator.watch.store import Key, Store, entry_of
+from warmfleet_operator.watch.entry import Key, entry_of
+from warmfleet_operator.watch.store import Store
 from warmfleet_operator.watch.sync import Sync
 from warmfleet_testing.cluster.control_plane import ControlPlane
 from warmfleet_testing.cluster.model_namespace import ModelNamespace, model_namespace

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from warmfleet_operator.desired.checked_deployment import CheckedDeployment
 from warmfleet_operator.desired.objects import desired_objects
-from warmfleet_operator.desired.observed import ObservedDeployment
 from warmfleet_testing.resources.desired_specs import SETTINGS
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
@@ -17,7 +17,7 @@ def test_an_example_becomes_workers(path: Path) -> None:
     manifest = yaml.safe_load(path.read_text())
     manifest["metadata"] |= {"namespace": "models", "uid": "0123"}
 
-    objects = desired_objects(ObservedDeployment.from_object(manifest), SETTINGS)
+    objects = desired_objects(CheckedDeployment.from_object(manifest), SETTINGS)
 
     (workers,) = [item for item in objects if item["kind"] == "Deployment"]
     assert workers["spec"]["replicas"] == manifest["spec"].get("replicas", 1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from warmfleet_operator.errors import NotLeadingError
 from warmfleet_operator.leadership.fence import Fence
-from warmfleet_operator.leadership.lease import Sighting, held, may_take
+from warmfleet_operator.leadership.lease import LastChange, held_by, may_acquire
 
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 NAME = ("warmfleet", "warmfleet-operator")
@@ -37,24 +37,24 @@ def test_a_dropped_fence_is_closed() -> None:
 
 
 def test_nobody_takes_a_lease_from_a_holder_that_is_heard_of() -> None:
-    lease = held(None, NAME, "a", 15, WHEN)
+    lease = held_by("a", None, NAME, 15, WHEN)
 
-    assert may_take(lease, "a", Sighting("1", 0.0), 1.0)
-    assert not may_take(lease, "b", Sighting("1", 0.0), 15.0)
-    assert may_take(lease, "b", Sighting("1", 0.0), 15.1)
+    assert may_acquire(lease, "a", LastChange("1", 0.0), 1.0)
+    assert not may_acquire(lease, "b", LastChange("1", 0.0), 15.0)
+    assert may_acquire(lease, "b", LastChange("1", 0.0), 15.1)
 
 
 def test_a_released_lease_is_free_at_once() -> None:
-    lease = held(None, NAME, "a", 15, WHEN)
+    lease = held_by("a", None, NAME, 15, WHEN)
     lease["spec"]["holderIdentity"] = ""
 
-    assert may_take(lease, "b", Sighting("1", 0.0), 0.0)
+    assert may_acquire(lease, "b", LastChange("1", 0.0), 0.0)
 
 
 def test_transitions_count_changes_of_the_holder() -> None:
-    first = held(None, NAME, "a", 15, WHEN)
-    renewed = held(first, NAME, "a", 15, WHEN)
-    taken = held(renewed, NAME, "b", 15, WHEN)
+    first = held_by("a", None, NAME, 15, WHEN)
+    renewed = held_by("a", first, NAME, 15, WHEN)
+    taken = held_by("b", renewed, NAME, 15, WHEN)
 
     assert [item["spec"]["leaseTransitions"] for item in (first, renewed, taken)] == [0, 0, 1]
 
@@ -64,15 +64,15 @@ def test_two_replicas_never_write_at_once(attempts) -> None:
     """Any order and any pauses: each attempt of a replica is atomic at the API server, as replace is."""
     now, lease, version = 0.0, None, 0
     fences = {name: Fence(lambda: now) for name in "abc"}
-    seen = {name: Sighting("", 0.0) for name in "abc"}
+    seen = {name: LastChange("", 0.0) for name in "abc"}
     for name, pause in attempts:
         now += pause
         assert sum(fence.leading for fence in fences.values()) <= 1
         if lease is not None:
             if seen[name].resource_version != str(version):
-                seen[name] = Sighting(str(version), now)
-            if not may_take(lease, name, seen[name], now):
+                seen[name] = LastChange(str(version), now)
+            if not may_acquire(lease, name, seen[name], now):
                 continue
-        lease, version = held(lease, NAME, name, 15, WHEN), version + 1
+        lease, version = held_by(name, lease, NAME, 15, WHEN), version + 1
         fences[name].extend(now + 10)
         assert sum(fence.leading for fence in fences.values()) == 1

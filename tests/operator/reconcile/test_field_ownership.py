@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_operator.reconcile.field_ownership import covers
+from warmfleet_operator.reconcile.field_ownership import owned_fields_match
 
 JSON = st.recursive(
     st.one_of(st.booleans(), st.integers(-9, 9), st.text("ab1", max_size=3)),
@@ -20,18 +20,20 @@ OBJECTS = st.dictionaries(st.sampled_from("abcdefg"), JSON, max_size=5)
 
 @given(OBJECTS)
 def test_everything_covers_itself(value) -> None:
-    assert covers(value, json.loads(json.dumps(value)))
+    assert owned_fields_match(value, json.loads(json.dumps(value)))
 
 
 @given(OBJECTS, OBJECTS)
 def test_what_others_add_is_no_difference(value, additional) -> None:
-    assert covers(value, {**additional, **value})
+    assert owned_fields_match(value, {**additional, **value})
 
 
 @given(OBJECTS, st.sampled_from("abcdefg"), st.integers(10, 20))
 def test_another_value_is_a_difference(value, field, number) -> None:
-    assert not covers({**value, field: number}, {**value, field: number + 1})
-    assert not covers({**value, field: number}, {name: item for name, item in value.items() if name != field})
+    assert not owned_fields_match({**value, field: number}, {**value, field: number + 1})
+    assert not owned_fields_match(
+        {**value, field: number}, {name: item for name, item in value.items() if name != field}
+    )
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,7 @@ def test_another_value_is_a_difference(value, field, number) -> None:
     ],
 )
 def test_what_the_api_server_makes_of_it_is_no_difference(wanted, there) -> None:
-    assert covers(wanted, there)
+    assert owned_fields_match(wanted, there)
 
 
 @pytest.mark.parametrize(
@@ -66,4 +68,4 @@ def test_what_the_api_server_makes_of_it_is_no_difference(wanted, there) -> None
     ],
 )
 def test_an_edit_is_a_difference(wanted, there) -> None:
-    assert not covers(wanted, there)
+    assert not owned_fields_match(wanted, there)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmfleet_contracts.names import APPLIED_ANNOTATION
+from warmfleet_operator.objects.jobs import RETRY_JOB_SECONDS, retry_job_at_seconds
 from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, kind_of
 from warmfleet_operator.objects.rollouts import (
     Cause,
@@ -17,7 +18,7 @@ from warmfleet_operator.objects.rollouts import (
     spec_hash,
     upgrade_state,
 )
-from warmfleet_operator.reconcile.plan import RETRY_JOB_SECONDS, plan_changes, retry_job_at_seconds, stamped
+from warmfleet_operator.reconcile.plan import plan_changes, with_applied_digest
 from warmfleet_testing.resources.desired_specs import (
     FULL,
     GPU_FROM_THE_HUB_ON_A_CLAIM,
@@ -34,7 +35,7 @@ def wanted(spec):
 
 def there(manifests):
     """As the API server would have them."""
-    copies = [copy.deepcopy(stamped(manifest)) for manifest in manifests]
+    copies = [copy.deepcopy(with_applied_digest(manifest)) for manifest in manifests]
     for number, manifest in enumerate(copies):
         manifest["metadata"] |= {"uid": f"child-{number}", "resourceVersion": "1"}
     return copies

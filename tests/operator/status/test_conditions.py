@@ -17,12 +17,13 @@ from warmfleet_operator.status.conditions import (
     LONG_RUN_SECONDS,
     RETRY_SECONDS,
     conditions_of,
-    soonest_change_seconds,
+    seconds_to_next_change,
     stall,
-    written,
+    status_conditions,
 )
-from warmfleet_operator.status.facts import Facts, Problem
 from warmfleet_operator.status.fleet import FleetView
+from warmfleet_operator.status.observation import Observation
+from warmfleet_operator.status.problem import Problem
 from warmfleet_testing.resources.operator_worlds import (
     NO_ROOM_SECONDS,
     NOW,
@@ -36,7 +37,7 @@ from warmfleet_testing.resources.operator_worlds import (
 )
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "conditions.md"
-RIVAL = Claim("other", "older", "uid-older", "2025-01-01T00:00:00Z", ("m",), ("2025-01-01T00:00:00Z",))
+OWNER = Claim("other", "older", "uid-older", "2025-01-01T00:00:00Z", ("m",), ("2025-01-01T00:00:00Z",))
 WAITED = NO_ROOM_SECONDS + 1
 
 
@@ -44,14 +45,13 @@ def unready(**fields):
     return pod("m-2", ready=False, **fields)
 
 
-def troubled(pod_view, **fields) -> Facts:
+def troubled(pod_view, **fields) -> Observation:
     return serving(workers=workers(ready=1), pods=(pod("m-1"), pod_view), fleet=fleet("m-1"), **fields)
 
 
 def unschedulable(seconds: float, **fields):
     return unready(
         phase="Pending",
-        node="",
         fetch=ContainerView(),
         engine=ContainerView(),
         unschedulable="0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
@@ -63,7 +63,7 @@ def unschedulable(seconds: float, **fields):
 def seen_by(routers: dict[str, set[int]]) -> FleetView:
     """Two routers that answer; by worker, which of them count it as ready."""
     known = {f"uid-{name}": figures(ready_in=frozenset(places)) for name, places in routers.items()}
-    return FleetView(routers=2, answering=2, workers=known, asked=True)
+    return FleetView(routers=2, answering=2, workers=known, polled=True)
 
 
 def failed(condition: str, reason: str) -> dict[str, str]:
@@ -71,11 +71,11 @@ def failed(condition: str, reason: str) -> dict[str, str]:
     return {"type": condition, "status": status, "reason": reason, "message": "exceeded quota"}
 
 
-def stopped(**fields) -> Facts:
+def stopped(**fields) -> Observation:
     return serving(desired_replicas=0, workers=workers(wanted=0, ready=0), pods=(), fleet=fleet(), **fields)
 
 
-WORLDS: dict[str, Facts] = {
+OBSERVATIONS: dict[str, Observation] = {
     "all is well": serving(),
     "the volume holds the model": serving(is_fetched=False),
     "suspended": stopped(deployment=deployment(suspend=True)),
@@ -92,7 +92,7 @@ WORLDS: dict[str, Facts] = {
     "the Job fetches": serving(job_wanted=True, job=job(), workers=workers(ready=0), fleet=fleet()),
     "the Job is done": serving(job_wanted=True, job=job("Complete")),
     "the Job has failed": serving(job_wanted=True, job=job("Failed")),
-    "waits for another's upgrade": serving(waits_for="models/other"),
+    "waits for another's upgrade": serving(upgrade_blocked_by="models/other"),
     "a fetch failed": troubled(
         unready(fetch=ContainerView(waiting="CrashLoopBackOff", exit_code=1, message="hub: 401", restarts=2))
     ),
@@ -120,7 +120,7 @@ WORLDS: dict[str, Facts] = {
     "invalid": serving(problem=Problem(Reason.INVALID_SPEC, "spec.podTemplate: no")),
     "unsupported": serving(problem=Problem(Reason.UNSUPPORTED_SPEC, "spec.accelerator.count: is 2")),
     "an object is another's": serving(problem=Problem(Reason.OBJECT_CONFLICT, "Service m exists")),
-    "name taken": serving(rival=RIVAL, taken_name="m"),
+    "name taken": serving(name_owner=OWNER, contested_name="m"),
     "no router": serving(fleet=fleet(routers=0, answering=0)),
     "no router answers": serving(fleet=fleet(answering=0, problem="router at 10.0.0.1: refused")),
     "routers were not asked": serving(fleet=FleetView()),
@@ -130,23 +130,23 @@ WORLDS: dict[str, Facts] = {
 }
 
 
-def said(facts: Facts) -> set[tuple[ConditionType, ConditionStatus, Reason]]:
-    return {(item.type, item.status, item.reason) for item in conditions_of(facts)}
+def said(observation: Observation) -> set[tuple[ConditionType, ConditionStatus, Reason]]:
+    return {(item.type, item.status, item.reason) for item in conditions_of(observation)}
 
 
-def one(facts: Facts, kind: ConditionType):
-    return next(item for item in conditions_of(facts) if item.type is kind)
+def one(observation: Observation, kind: ConditionType):
+    return next(item for item in conditions_of(observation) if item.type is kind)
 
 
 @pytest.mark.parametrize("row", CONDITIONS, ids="-".join)
 def test_every_condition_is_produced(row) -> None:
-    assert any(row in said(facts) for facts in WORLDS.values())
+    assert any(row in said(observation) for observation in OBSERVATIONS.values())
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", OBSERVATIONS)
 def test_nothing_is_said_that_is_not_in_the_table(name) -> None:
-    assert said(WORLDS[name]) <= set(CONDITIONS)
-    assert [item.type for item in conditions_of(WORLDS[name])] == list(ConditionType)
+    assert said(OBSERVATIONS[name]) <= set(CONDITIONS)
+    assert [item.type for item in conditions_of(OBSERVATIONS[name])] == list(ConditionType)
 
 
 def test_every_condition_is_documented_in_order() -> None:
@@ -158,26 +158,26 @@ def test_every_condition_is_documented_in_order() -> None:
     assert all(len(means.split()) >= 3 for *_, means, _ in rows)
 
 
-@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("name", OBSERVATIONS)
 def test_kstatus_reads_one_answer(name) -> None:
     """Failed, in progress or current: never two of them."""
-    facts = WORLDS[name]
-    stalled = one(facts, ConditionType.STALLED).status is ConditionStatus.TRUE
-    reconciling = one(facts, ConditionType.RECONCILING).status is ConditionStatus.TRUE
-    ready = one(facts, ConditionType.READY).status is ConditionStatus.TRUE
+    observation = OBSERVATIONS[name]
+    stalled = one(observation, ConditionType.STALLED).status is ConditionStatus.TRUE
+    reconciling = one(observation, ConditionType.RECONCILING).status is ConditionStatus.TRUE
+    ready = one(observation, ConditionType.READY).status is ConditionStatus.TRUE
 
     assert stalled + reconciling + ready <= 1
 
 
 def test_requests_are_served_only_when_every_router_that_answers_knows_a_worker() -> None:
-    partly = one(WORLDS["one router knows no worker"], ConditionType.ROUTER_READY)
+    partly = one(OBSERVATIONS["one router knows no worker"], ConditionType.ROUTER_READY)
     assert (partly.reason, partly.message) == (
         Reason.ROUTER_HAS_NO_WORKERS,
         "1 of 2 routers know no ready worker of it",
     )
-    assert unknown_to_routers(WORLDS["one router knows no worker"])
+    assert unknown_to_routers(OBSERVATIONS["one router knows no worker"])
 
-    whole = one(WORLDS["each router knows one worker"], ConditionType.ROUTER_READY)
+    whole = one(OBSERVATIONS["each router knows one worker"], ConditionType.ROUTER_READY)
     assert whole.reason is Reason.ROUTER_SERVING
 
 
@@ -185,12 +185,12 @@ def test_a_pod_may_wait_for_room_for_two_minutes() -> None:
     waiting = serving(workers=workers(ready=0), pods=(unschedulable(NO_ROOM_SECONDS - 10),), fleet=fleet())
 
     assert stall(waiting) is None
-    assert 10 <= (soonest_change_seconds(waiting) or 0) <= 11
+    assert 10 <= (seconds_to_next_change(waiting) or 0) <= 11
     assert stall(replace(waiting, now_seconds=NOW + 11)) is not None
 
 
 def test_the_missing_room_of_a_surge_names_the_way_out() -> None:
-    problem = stall(WORLDS["no room for surge"])
+    problem = stall(OBSERVATIONS["no room for surge"])
 
     assert problem is not None
     assert problem.reason is Reason.NO_ROOM_FOR_SURGE
@@ -199,8 +199,8 @@ def test_the_missing_room_of_a_surge_names_the_way_out() -> None:
 
 
 def test_without_surge_a_pod_without_room_is_just_unschedulable() -> None:
-    facts = WORLDS["no room for surge"]
-    without = replace(facts, deployment=deployment(rollout={"maxSurge": 0, "maxUnavailable": 1}))
+    observation = OBSERVATIONS["no room for surge"]
+    without = replace(observation, deployment=deployment(rollout={"maxSurge": 0, "maxUnavailable": 1}))
 
     problem = stall(without)
 
@@ -209,22 +209,22 @@ def test_without_surge_a_pod_without_room_is_just_unschedulable() -> None:
 
 
 def test_the_name_of_the_owner_is_told() -> None:
-    assert "other/older" in one(WORLDS["name taken"], ConditionType.NAME_ACCEPTED).message
+    assert "other/older" in one(OBSERVATIONS["name taken"], ConditionType.NAME_ACCEPTED).message
 
 
 def test_a_fetch_says_why_it_failed() -> None:
-    assert "hub: 401" in one(WORLDS["a fetch failed"], ConditionType.MODEL_CACHED).message
+    assert "hub: 401" in one(OBSERVATIONS["a fetch failed"], ConditionType.MODEL_CACHED).message
 
 
 def test_another_try_of_a_fetch_is_news_when_it_lasts() -> None:
     retrying = ContainerView(
         running=True, running_since_seconds=NOW - 1, exit_code=3, message="hub: 401", restarts=2
     )
-    facts = troubled(unready(fetch=retrying, engine=ContainerView()))
+    observation = troubled(unready(fetch=retrying, engine=ContainerView()))
 
-    assert one(facts, ConditionType.STALLED).reason is Reason.FETCH_FAILED
-    assert RETRY_SECONDS - 1 <= (soonest_change_seconds(facts) or 0) <= RETRY_SECONDS
-    later = replace(facts, now_seconds=NOW + RETRY_SECONDS)
+    assert one(observation, ConditionType.STALLED).reason is Reason.FETCH_FAILED
+    assert RETRY_SECONDS - 1 <= (seconds_to_next_change(observation) or 0) <= RETRY_SECONDS
+    later = replace(observation, now_seconds=NOW + RETRY_SECONDS)
     assert one(later, ConditionType.STALLED).reason is Reason.NOT_STALLED
     assert one(later, ConditionType.READY).reason is Reason.PROGRESSING
 
@@ -237,17 +237,17 @@ def test_an_engine_that_ran_for_long_is_in_no_loop() -> None:
 
 
 def test_workers_that_serve_an_older_revision_keep_it_available_but_not_ready() -> None:
-    facts = serving(workers=workers(ready=2, updated=1, replicas=3))
+    observation = serving(workers=workers(ready=2, updated=1, replicas=3))
 
-    assert one(facts, ConditionType.AVAILABLE).status is ConditionStatus.TRUE
-    assert one(facts, ConditionType.READY).status is ConditionStatus.FALSE
-    assert one(facts, ConditionType.RECONCILING).status is ConditionStatus.TRUE
+    assert one(observation, ConditionType.AVAILABLE).status is ConditionStatus.TRUE
+    assert one(observation, ConditionType.READY).status is ConditionStatus.FALSE
+    assert one(observation, ConditionType.RECONCILING).status is ConditionStatus.TRUE
 
 
-@given(st.sampled_from(sorted(WORLDS)), st.sampled_from(sorted(WORLDS)), st.integers(1, 10_000))
+@given(st.sampled_from(sorted(OBSERVATIONS)), st.sampled_from(sorted(OBSERVATIONS)), st.integers(1, 10_000))
 def test_a_conditions_time_moves_with_its_status_only(first, second, seconds) -> None:
-    before = written(conditions_of(WORLDS[first]), (), 1, NOW)
-    after = written(conditions_of(WORLDS[second]), before, 2, NOW + seconds)
+    before = status_conditions(conditions_of(OBSERVATIONS[first]), (), 1, NOW)
+    after = status_conditions(conditions_of(OBSERVATIONS[second]), before, 2, NOW + seconds)
 
     for old, new in zip(before, after, strict=True):
         same = old["status"] == new["status"]

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from warmfleet_contracts.resources.conditions import Reason
 from warmfleet_operator.objects.pods import ContainerView
 from warmfleet_operator.objects.times import time_of
-from warmfleet_operator.status.conditions import conditions_of, written
-from warmfleet_operator.status.events import event_of, turned
-from warmfleet_operator.status.facts import Facts, Problem
-from warmfleet_operator.status.fleet import FleetAnswer, FleetView, Tokens, summed
-from warmfleet_operator.status.hits import HitRates
+from warmfleet_operator.status.conditions import conditions_of, status_conditions
+from warmfleet_operator.status.events import changes_to_announce, event_of
+from warmfleet_operator.status.fleet import FleetAnswer, FleetView, Tokens, merged_view
+from warmfleet_operator.status.hit_rates import HitRates
+from warmfleet_operator.status.observation import Observation
+from warmfleet_operator.status.problem import Problem
 from warmfleet_operator.status.status import GAUGE_SECONDS, Gauges, status_of, to_write
 from warmfleet_testing.resources.operator_worlds import NOW, deployment, figures, pod, serving, workers
 
@@ -22,7 +23,7 @@ LATER = GAUGE_SECONDS + 1
 
 
 def with_figures(**fields):
-    view = FleetView(2, 2, "", {"uid-m-1": figures(**fields), "uid-m-2": figures()}, asked=True)
+    view = FleetView(2, 2, "", {"uid-m-1": figures(**fields), "uid-m-2": figures()}, polled=True)
     return serving(fleet=view)
 
 
@@ -33,7 +34,7 @@ def test_a_status_sums_what_routers_say_of_its_own_pods() -> None:
         "",
         {"uid-m-1": figures(waiting=3), "uid-m-2": figures(), "uid-of-another": figures()},
         {"m": 3, "models/m": 1, "another": 9},
-        asked=True,
+        polled=True,
     )
 
     status = status_of(serving(fleet=view, hit_percent=87))
@@ -49,9 +50,9 @@ def test_nothing_is_said_of_what_no_router_knows() -> None:
 
 
 def test_accelerators_are_named() -> None:
-    facts = serving(deployment=deployment(accelerator={"count": 1}))
+    observation = serving(deployment=deployment(accelerator={"count": 1}))
 
-    assert status_of(facts)["accelerator"] == "1 x nvidia.com/gpu"
+    assert status_of(observation)["accelerator"] == "1 x nvidia.com/gpu"
 
 
 def test_the_model_is_what_the_fetch_left_behind_and_stays_known() -> None:
@@ -107,24 +108,24 @@ def test_gauges_alone_never_write_within_a_minute(first, second, seconds) -> Non
     assert to_write(after, before, Gauges(5.0), 5.0 + seconds) is None
 
 
-def said(facts):
-    return written(conditions_of(facts), (), 1, NOW)
+def said(observation):
+    return status_conditions(conditions_of(observation), (), 1, NOW)
 
 
 def test_what_goes_as_usual_is_no_event() -> None:
     starting = said(serving(workers=workers(ready=0), pods=()))
     half = said(serving(workers=workers(ready=1)))
 
-    assert list(turned((), starting)) == []
-    assert list(turned(starting, half)) == []
+    assert list(changes_to_announce((), starting)) == []
+    assert list(changes_to_announce(starting, half)) == []
 
 
 def test_getting_ready_is_one_event_and_trouble_is_one() -> None:
     starting, ready = said(serving(workers=workers(ready=1))), said(serving())
     refused = said(serving(problem=Problem(Reason.OBJECT_REFUSED, "quota")))
 
-    assert [item["type"] for item in turned(starting, ready)] == ["Ready"]
-    assert [(item["type"], item["reason"]) for item in turned(starting, refused)] == [
+    assert [item["type"] for item in changes_to_announce(starting, ready)] == ["Ready"]
+    assert [(item["type"], item["reason"]) for item in changes_to_announce(starting, refused)] == [
         ("Stalled", "ObjectRefused")
     ]
 
@@ -133,7 +134,7 @@ def test_a_ready_deployment_that_stalls_says_so_once() -> None:
     crash = ContainerView(waiting="CrashLoopBackOff", restarts=2, exit_code=1, message="no weights")
     crashing = said(serving(workers=workers(ready=1), pods=(pod("m-1"), pod(ready=False, engine=crash))))
 
-    assert [(item["type"], item["reason"]) for item in turned(said(serving()), crashing)] == [
+    assert [(item["type"], item["reason"]) for item in changes_to_announce(said(serving()), crashing)] == [
         ("Stalled", "CrashLooping")
     ]
 
@@ -141,8 +142,11 @@ def test_a_ready_deployment_that_stalls_says_so_once() -> None:
 def test_only_trouble_is_a_warning() -> None:
     ready = said(serving())
 
-    def kinds(facts: Facts) -> dict[str, str]:
-        events = (event_of(deployment(), turn, "operator-0", NOW) for turn in turned(ready, said(facts)))
+    def kinds(observation: Observation) -> dict[str, str]:
+        events = (
+            event_of(deployment(), turn, "operator-0", NOW)
+            for turn in changes_to_announce(ready, said(observation))
+        )
         return {event["reason"]: event["type"] for event in events}
 
     assert kinds(serving(workers=workers(ready=1))) == {"Progressing": "Normal"}
@@ -151,7 +155,7 @@ def test_only_trouble_is_a_warning() -> None:
 
 
 def test_the_same_turn_has_the_same_event_name() -> None:
-    (turn,) = turned(said(serving(workers=workers(ready=1))), said(serving()))
+    (turn,) = changes_to_announce(said(serving(workers=workers(ready=1))), said(serving()))
 
     first, second = (event_of(deployment(), turn, "operator-0", NOW + second) for second in range(2))
 
@@ -171,8 +175,8 @@ def test_events_never_repeat_what_stands(order) -> None:
     before: list = []
     for name in order:
         after = said(worlds[name])
-        assert all(item not in before for item in turned(before, after))
-        assert list(turned(after, after)) == []
+        assert all(item not in before for item in changes_to_announce(before, after))
+        assert list(changes_to_announce(after, after)) == []
         before = after
 
 
@@ -191,7 +195,7 @@ def test_two_routers_see_the_same_worker_once() -> None:
     }
     answers = [msgspec_decode(answer), msgspec_decode(answer)]
 
-    view = summed(answers, routers=2)
+    view = merged_view(answers, routers=2)
 
     assert view.workers["w"].total_blocks == 10
     assert view.workers["w"].ready_in == {0, 1}

@@ -5,7 +5,8 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_operator.watch.queue import MAX_BACKOFF_SECONDS, Workers, WorkQueue
+from warmfleet_operator.watch.key_processor import KeyProcessor
+from warmfleet_operator.watch.queue import MAX_BACKOFF_SECONDS, WorkQueue
 
 KEYS = st.sampled_from(["a", "b", "c"])
 STEPS = st.lists(
@@ -136,7 +137,7 @@ def test_overtaken_entries_do_not_pile_up(adds) -> None:
 async def test_workers_are_bounded_and_serial_per_key() -> None:
     running: list[str] = []
     most, seen = 0, []
-    workers: Workers[str]
+    processor: KeyProcessor[str]
 
     async def handle(key: str) -> None:
         nonlocal most
@@ -146,16 +147,16 @@ async def test_workers_are_bounded_and_serial_per_key() -> None:
         await asyncio.sleep(0.005)
         running.remove(key)
         seen.append(key)
-        workers.queue.done(key)
+        processor.queue.done(key)
 
-    workers = Workers(handle, 2)
-    task = asyncio.create_task(workers.run())
+    processor = KeyProcessor(handle, 2)
+    task = asyncio.create_task(processor.run())
     for _ in range(3):
         for key in "abcd":
-            workers.add(key)
+            processor.add(key)
         await asyncio.sleep(0.012)
     async with asyncio.timeout(10):
-        while len(workers.queue) or workers.queue.working:  # noqa: ASYNC110 - the queue tells nobody
+        while len(processor.queue) or processor.queue.working:  # noqa: ASYNC110 - the queue tells nobody
             await asyncio.sleep(0.005)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from warmfleet_operator.cluster import Listed
 from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD
-from warmfleet_operator.watch.store import Key, Store, entry_of
+from warmfleet_operator.watch.entry import Key, entry_of
+from warmfleet_operator.watch.store import Store
 from warmfleet_testing.resources.operator_worlds import deployment, workers
 
 M = Key("models", "m")
@@ -120,11 +121,11 @@ def test_of_a_pod_only_what_is_read_is_kept() -> None:
     kept.put(entry_of(POD, raw))
 
     (pod,) = kept.pods(M)
-    assert (pod.ip, pod.ready, pod.engine.restarts, pod.fetch.message) == ("10.0.0.9", True, 2, "done")
-    assert list(kept.concerned({"u"}, set())) == []
+    assert (pod.revision, pod.ready, pod.engine.restarts, pod.fetch.message) == ("r", True, 2, "done")
+    assert list(kept.affected_by({"u"}, set())) == []
     kept.put(entry_of(MODEL_DEPLOYMENT, body(1)))
-    assert list(kept.concerned({"u"}, set())) == [M]
-    assert list(kept.concerned(set(), {"m"})) == [M]
+    assert list(kept.affected_by({"u"}, set())) == [M]
+    assert list(kept.affected_by(set(), {"m"})) == [M]
 
 
 def test_deployments_are_counted_by_what_they_say() -> None:

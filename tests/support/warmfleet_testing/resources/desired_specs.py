@@ -4,8 +4,8 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
+from warmfleet_operator.desired.checked_deployment import CheckedDeployment
 from warmfleet_operator.desired.objects import desired_objects
-from warmfleet_operator.desired.observed import ObservedDeployment
 from warmfleet_operator.settings import OperatorSettings
 
 Manifest = dict[str, Any]
@@ -141,7 +141,7 @@ def desired(
     spec: Manifest, settings: OperatorSettings = SETTINGS, **metadata: Any
 ) -> dict[tuple[str, str], Manifest]:
     """The children, by kind and name."""
-    children = desired_objects(ObservedDeployment.from_object(manifest(spec, **metadata)), settings)
+    children = desired_objects(CheckedDeployment.from_object(manifest(spec, **metadata)), settings)
     return {(child["kind"], child["metadata"]["name"]): child for child in children}
 
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from warmfleet_operator.objects.pods import ContainerView, PodView
-from warmfleet_operator.status.facts import Facts
 from warmfleet_operator.status.fleet import FleetView, WorkerFigures
+from warmfleet_operator.status.observation import Observation
 
 NOW = 1_800_000_000.0
 NO_ROOM_SECONDS = 120.0
@@ -79,7 +79,6 @@ def pod(name: str = "m-1", **fields: Any) -> PodView:
             "revision": "new",
             "job": "",
             "created_seconds": NOW - 600,
-            "ip": "10.244.0.5",
             "phase": "Running",
             "ready": True,
             "terminating": False,
@@ -87,7 +86,6 @@ def pod(name: str = "m-1", **fields: Any) -> PodView:
             "unschedulable_since_seconds": 0.0,
             "engine": ContainerView(running=True),
             "fetch": ContainerView(exit_code=0),
-            "node": "node-0",
             **fields,
         }
     )
@@ -119,14 +117,14 @@ def figures(**fields: Any) -> WorkerFigures:
 
 
 def fleet(*names: str, routers: int = 2, answering: int = 2, problem: str = "") -> FleetView:
-    """Routers that know the workers of these names."""
+    """RouterPoller that know the workers of these names."""
     known = {f"uid-{name}": figures() for name in names}
-    return FleetView(routers, answering, problem, known, asked=True)
+    return FleetView(routers, answering, problem, known, polled=True)
 
 
-def serving(**fields: Any) -> Facts:
+def serving(**fields: Any) -> Observation:
     """A deployment of two replicas at which all is well, but for `fields`."""
-    return Facts(
+    return Observation(
         **{
             "deployment": deployment(),
             "now_seconds": NOW,

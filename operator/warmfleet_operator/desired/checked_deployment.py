@@ -1,4 +1,4 @@
-"""A ModelDeployment as the API server holds it: what the user wrote, and which object it is."""
+"""A checked ModelDeployment of the API server, with the metadata that its children need."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,8 +9,12 @@ from warmfleet_contracts.resources.model_deployment import ModelDeployment, Mode
 
 
 @dataclass(frozen=True, slots=True)
-class ObservedDeployment:
-    """A checked ModelDeployment with the metadata that its children need."""
+class CheckedDeployment:
+    """The input of `desired_objects`.
+
+    deployment = CheckedDeployment.from_object(store.deployment(key))
+    deployment.spec.replicas, deployment.namespace, deployment.uid
+    """
 
     resource: ModelDeployment
     namespace: str
@@ -18,7 +22,7 @@ class ObservedDeployment:
 
     @classmethod
     def from_object(cls, raw: Mapping[str, Any]) -> Self:
-        """Read an object of the API server.
+        """Check an object of the API server.
 
         Raises:
             ManifestError: it is not a ModelDeployment that this version understands.

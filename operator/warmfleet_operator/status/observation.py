@@ -1,0 +1,43 @@
+"""Everything that conditions and status are computed from, as a value."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from warmfleet_contracts.resources.ownership import Claim
+from warmfleet_operator.objects.pods import PodView
+from warmfleet_operator.status.fleet import FleetView
+from warmfleet_operator.status.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The state of one ModelDeployment after its plan was carried out."""
+
+    deployment: Mapping[str, Any]
+    """The ModelDeployment, as the API server holds it."""
+    now_seconds: float
+    """Since the epoch."""
+    no_room_seconds: float
+    """A pod without a node for longer than this stalls the deployment."""
+    desired_replicas: int = 0
+    workers: Mapping[str, Any] | None = None
+    """The Deployment of workers; None before it exists."""
+    job: Mapping[str, Any] | None = None
+    """The Job that fetches the model; None where none is desired or none exists yet."""
+    job_wanted: bool = False
+    pods: tuple[PodView, ...] = ()
+    problem: Problem | None = None
+    """Why the spec has no objects, or why the API server refuses one."""
+    name_owner: Claim | None = None
+    """Another deployment that owns `contested_name`, a served name of this one."""
+    contested_name: str = ""
+    upgrade_blocked_by: str = ""
+    """The deployment whose upgrade has to finish before this one may start: `namespace/name`."""
+    fleet: FleetView = field(default_factory=FleetView)
+    hit_percent: int | None = None
+    """Prefix cache hits of the last minutes, in percent of prompt tokens; None before any traffic."""
+    url: str = ""
+    image: str = ""
+    is_fetched: bool = True
+    """False where an image or a claim already holds the model."""
