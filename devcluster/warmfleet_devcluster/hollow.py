@@ -18,10 +18,10 @@ import structlog
 
 from warmfleet_devcluster.api_client import ApiClient, ApiError
 from warmfleet_devcluster.clock import rfc3339
-from warmfleet_devcluster.node.container.container_state import ContainerView, Running, Terminated
+from warmfleet_devcluster.node.container.state import ContainerView, Running, Terminated
 from warmfleet_devcluster.node.heartbeat import NodeHeartbeat
 from warmfleet_devcluster.node.node_object import machine_capacity, node_status
-from warmfleet_devcluster.node.pod.pod_status import FINAL_PHASES, PodFacts, pod_status
+from warmfleet_devcluster.node.pod.status import FINAL_PHASES, PodFacts, pod_status
 from warmfleet_devcluster.pod_watch import watch_pods
 
 Json = dict[str, Any]

@@ -1,7 +1,7 @@
-"""Builds the control plane from its pinned Go module, once: what `make controlplane` runs.
+"""`python -m warmfleet_devcluster.control_plane.build`: builds the control plane from its pinned Go module.
 
-Run as `python -m warmfleet_devcluster.control_plane.build`. The module's sums pin every source; the result is
-kept in the warmfleet home under the hash of those sums, so a second call finds it there.
+`make controlplane` runs it. The hashes in go.sum pin every source; the programs are kept in the warmfleet
+home under the hash of go.mod and go.sum, so that a second call finds them there.
 """
 
 import fcntl

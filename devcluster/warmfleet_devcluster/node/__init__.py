@@ -1,6 +1,8 @@
 """The process node: a stand-in for the kubelet that runs the pods bound to it as processes of this machine.
 
-One process serves several nodes. Decisions are pure (`pod_status`, `environment`, `identity`,
-`probe_state`, `backoff`, `volume_contents`); `pod_runner` and `container_runner` act on them; `launcher`
-is what runs inside a container before its program.
+Rooms, top to bottom: `kubelet_api` serves logs, exec and port-forward; `pod` runs one pod, `container` one
+container; `volumes` makes folders; `references` reads what a manifest names; `host` is this machine's images
+and network. Beside them, `process_node` follows the API server and starts pods, `heartbeat` renews Lease and
+status, `node_object` builds the Node. A room imports those below it. Public names:
+`process_node.ProcessNode`, `settings.NodeSettings`; run it by `python -m warmfleet_devcluster.node`.
 """

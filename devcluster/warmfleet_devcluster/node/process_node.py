@@ -12,7 +12,7 @@ from warmfleet_devcluster.node.heartbeat import NodeHeartbeat
 from warmfleet_devcluster.node.host.images import ImageList
 from warmfleet_devcluster.node.host.network import AddressPool, prepare_node
 from warmfleet_devcluster.node.node_object import machine_capacity, node_status
-from warmfleet_devcluster.node.pod.pod_runner import NodePlace, PodRunner
+from warmfleet_devcluster.node.pod.runner import NodeResources, PodRunner
 from warmfleet_devcluster.node.settings import NodeSettings
 from warmfleet_devcluster.pod_watch import watch_pods
 
@@ -61,7 +61,7 @@ class ProcessNode:
                 lease_seconds=self._settings.lease_seconds,
             )
             await heartbeat.register()
-            place = NodePlace(
+            resources = NodeResources(
                 api=api,
                 addresses=self._addresses,
                 images=self._images,
@@ -73,33 +73,33 @@ class ProcessNode:
             log.info("node registered", node=self.name, address=self._settings.address)
             renewing = asyncio.create_task(heartbeat.renew())
             try:
-                await self._follow_pods(place)
+                await self._follow_pods(resources)
             finally:
                 renewing.cancel()
                 await asyncio.gather(renewing, return_exceptions=True)
                 await asyncio.shield(self._stop_pods())
 
-    async def _follow_pods(self, place: NodePlace) -> None:
-        async for kind, told in watch_pods(place.api, f"spec.nodeName={self.name}"):
+    async def _follow_pods(self, resources: NodeResources) -> None:
+        async for kind, told in watch_pods(resources.api, f"spec.nodeName={self.name}"):
             if kind == "SYNC":
                 for uid in self._pods.keys() - told.keys():
                     self._pods[uid].removed()
                 for pod in told.values():
-                    self._take(pod, place)
+                    self._take(pod, resources)
             elif kind == "DELETED":
                 known = self._pods.get(told["metadata"]["uid"])
                 if known:
                     known.removed()
             else:
-                self._take(told, place)
+                self._take(told, resources)
 
-    def _take(self, pod: Json, place: NodePlace) -> None:
+    def _take(self, pod: Json, resources: NodeResources) -> None:
         uid = pod["metadata"]["uid"]
         known = self._pods.get(uid)
         if known:
             known.update(pod)
             return
-        runner = self._pods[uid] = PodRunner(pod, place)
+        runner = self._pods[uid] = PodRunner(pod, resources)
         runner.task.add_done_callback(lambda task: self._forget(uid, task))
 
     def _forget(self, uid: str, task: asyncio.Task[None]) -> None:

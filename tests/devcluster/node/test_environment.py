@@ -8,15 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmfleet_devcluster.node.container.environment import (
-    PodContext,
-    References,
     command_line,
     environment,
     expand,
-    field_value,
     referenced_names,
 )
 from warmfleet_devcluster.node.errors import ContainerConfigError
+from warmfleet_devcluster.node.references.config_objects import ConfigObjects
+from warmfleet_devcluster.node.references.downward_api import PodContext, field_value
 
 POD = {
     "metadata": {
@@ -35,9 +34,9 @@ def secret(**texts: str) -> dict[str, Any]:
     return {"data": {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}}
 
 
-def environment_of(container: dict[str, Any], references: References | None = None, **sources: Any) -> Any:
+def environment_of(container: dict[str, Any], objects: ConfigObjects | None = None, **sources: Any) -> Any:
     sources = {"image_env": {}, "cluster_env": {}, **sources}
-    return environment(container, CONTEXT, references or References(), **sources)
+    return environment(container, CONTEXT, objects or ConfigObjects(), **sources)
 
 
 def test_references_expand_escapes_stay_and_unknown_names_stay_as_written():
@@ -70,10 +69,10 @@ def test_the_manifest_wins_over_env_from_and_that_over_the_image():
         "envFrom": [{"configMapRef": {"name": "m"}}, {"prefix": "S_", "secretRef": {"name": "s"}}],
         "env": [{"name": "B", "value": "env"}],
     }
-    references = References(
+    objects = ConfigObjects(
         secrets={"s": secret(K="v")}, config_maps={"m": {"data": {"A": "map", "B": "map"}}}
     )
-    given_env = environment_of(container, references, image_env={"A": "image", "P": "image"})
+    given_env = environment_of(container, objects, image_env={"A": "image", "P": "image"})
     assert given_env == {"P": "image", "A": "map", "B": "env", "S_K": "v"}
 
 
@@ -128,19 +127,19 @@ def test_resources_come_in_multiples_of_their_divisor(resource, divisor, value):
         ({"envFrom": [{"secretRef": {"name": "s"}}]}, 'secret "s" not found'),
     ],
 )
-def test_a_missing_reference_is_told_unless_it_is_optional(container, message):
-    references = References(secrets={"s": None}, config_maps={"m": {"data": {}}})
+def test_a_missing_reference_is_an_error_unless_it_is_optional(container, message):
+    objects = ConfigObjects(secrets={"s": None}, config_maps={"m": {"data": {}}})
     with pytest.raises(ContainerConfigError) as refused:
-        environment_of(container, references)
+        environment_of(container, objects)
     assert str(refused.value) == message
     for origin in container.get("env", []):
         next(iter(origin["valueFrom"].values()))["optional"] = True
     for origin in container.get("envFrom", []):
         origin["secretRef"]["optional"] = True
-    assert environment_of(container, references) == {}
+    assert environment_of(container, objects) == {}
 
 
-def test_what_has_to_be_read_is_named():
+def test_referenced_names_lists_every_secret_and_config_map():
     container = {
         "envFrom": [{"secretRef": {"name": "s1"}}, {"configMapRef": {"name": "m1"}}],
         "env": [

@@ -7,7 +7,7 @@ from warmfleet_devcluster.node.container.log_file import (
     LogOptions,
     LogReader,
     LogWriter,
-    last_words,
+    log_tail,
     present,
     read_entries,
 )
@@ -88,17 +88,17 @@ def test_options_come_from_the_query():
     assert options == LogOptions(follow=True, tail_lines=5, limit_bytes=9)
 
 
-def test_last_words_are_plain_lines_and_few(tmp_path):
+def test_the_tail_is_at_most_80_plain_lines(tmp_path):
     log = LogWriter(tmp_path / "0.log")
     for number in range(100):
         log.write("stderr", b"line %d\n" % number)
     log.close()
-    assert last_words(tmp_path / "0.log") == b"".join(b"line %d\n" % number for number in range(20, 100))
+    assert log_tail(tmp_path / "0.log") == b"".join(b"line %d\n" % number for number in range(20, 100))
 
 
-def test_last_words_of_long_lines_are_their_end(tmp_path):
+def test_the_tail_of_long_lines_is_their_end(tmp_path):
     log = LogWriter(tmp_path / "0.log")
     log.write("stderr", b"x" * 5000 + b"why\n")
     log.close()
-    said = last_words(tmp_path / "0.log")
-    assert (len(said), said[-5:]) == (2048, b"xwhy\n")
+    tail = log_tail(tmp_path / "0.log")
+    assert (len(tail), tail[-5:]) == (2048, b"xwhy\n")

@@ -12,7 +12,7 @@ from warmfleet_devcluster.node.__main__ import parse_settings
 from warmfleet_devcluster.node.errors import ImageError, NodeError
 from warmfleet_devcluster.node.host.images import ImageList
 from warmfleet_devcluster.node.host.network import AddressPool
-from warmfleet_devcluster.node.pod.pod_files import etc_files
+from warmfleet_devcluster.node.pod.etc_files import etc_files
 from warmfleet_devcluster.quantity import QuantityError, in_units, parse_quantity
 
 

@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_devcluster.node.container.container_state import ContainerView, Running, Terminated, Waiting
-from warmfleet_devcluster.node.pod.pod_status import PodFacts, initialized, phase, pod_status
+from warmfleet_devcluster.node.container.state import ContainerView, Running, Terminated, Waiting
+from warmfleet_devcluster.node.pod.status import PodFacts, initialized, phase, pod_status
 
 NOW, LATER = "2026-01-01T00:00:00Z", "2026-01-01T00:00:09Z"
 

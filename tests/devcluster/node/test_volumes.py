@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_devcluster.node.container.environment import PodContext, References
 from warmfleet_devcluster.node.errors import VolumeError
+from warmfleet_devcluster.node.references.config_objects import ConfigObjects
+from warmfleet_devcluster.node.references.downward_api import PodContext
 from warmfleet_devcluster.node.volumes.atomic_folder import VolumeFile, write_atomically
 from warmfleet_devcluster.node.volumes.contents import referenced_by_volume, volume_files
 
@@ -17,14 +18,14 @@ POD = {
     "spec": {"containers": [{"name": "c"}]},
 }
 CONTEXT = PodContext(POD, "10.244.0.2", "10.10.0.10", {"cpu": "4"})
-REFERENCES = References(
+OBJECTS = ConfigObjects(
     secrets={"s": {"data": {"k": base64.b64encode(b"\x00v").decode()}}, "none": None},
     config_maps={"m": {"data": {"x": "1", "y": "2"}, "binaryData": {"z": base64.b64encode(b"3").decode()}}},
 )
 
 
 def files_of(volume):
-    return volume_files(volume, CONTEXT, REFERENCES, lambda wanted: f"token for {wanted.get('audience', '')}")
+    return volume_files(volume, CONTEXT, OBJECTS, lambda wanted: f"token for {wanted.get('audience', '')}")
 
 
 def shown(folder):
@@ -64,7 +65,7 @@ def test_a_projected_volume_is_the_sum_of_its_sources():
         ({"configMap": {"name": "m", "items": [{"key": "q", "path": "q"}]}}, "has no key q"),
     ],
 )
-def test_what_is_missing_is_told_unless_it_is_optional(volume, message):
+def test_a_missing_source_is_an_error_unless_it_is_optional(volume, message):
     with pytest.raises(VolumeError, match=message):
         files_of(volume)
     next(iter(volume.values()))["optional"] = True

@@ -1,37 +1,16 @@
 """A container's environment and command line, from its manifest. Pure: what it refers to is handed in."""
 
-import base64
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from warmfleet_devcluster.node.errors import ContainerConfigError
-from warmfleet_devcluster.quantity import in_units
+from warmfleet_devcluster.node.references.config_objects import ConfigObjects, decoded_data
+from warmfleet_devcluster.node.references.downward_api import PodContext, field_value, resource_value
 
 Json = dict[str, Any]
 
 _REFERENCE: Final = re.compile(r"\$\$|\$\(([^()$]+)\)")
-_KEYED_FIELD: Final = re.compile(r"^metadata\.(labels|annotations)\['([^']+)'\]$")
-
-
-@dataclass(frozen=True, slots=True)
-class PodContext:
-    """The pod that a container belongs to, and what only its node knows."""
-
-    pod: Json
-    pod_ip: str
-    host_ip: str
-    allocatable: Mapping[str, str]
-    """Stands in for a limit that a container does not have."""
-
-
-@dataclass(frozen=True, slots=True)
-class References:
-    """Secrets and ConfigMaps by name; None for one that does not exist."""
-
-    secrets: Mapping[str, Json | None] = field(default_factory=dict)
-    config_maps: Mapping[str, Json | None] = field(default_factory=dict)
 
 
 def referenced_names(container: Json) -> tuple[set[str], set[str]]:
@@ -67,7 +46,7 @@ def expand(text: str, known: Mapping[str, str]) -> str:
 def environment(
     container: Json,
     context: PodContext,
-    references: References,
+    objects: ConfigObjects,
     *,
     image_env: Mapping[str, str],
     cluster_env: Mapping[str, str],
@@ -81,10 +60,10 @@ def environment(
         prefix = source.get("prefix", "")
         for reference, kind in (("secretRef", "secret"), ("configMapRef", "configmap")):
             if reference in source:
-                held = _object(source[reference], kind, references)
-                given |= {prefix + key: value.decode(errors="replace") for key, value in held.items()}
+                contents = _contents(source[reference], kind, objects)
+                given |= {prefix + key: value.decode(errors="replace") for key, value in contents.items()}
     for variable in container.get("env", []):
-        value = _value(variable, container, context, references, given)
+        value = _value(variable, container, context, objects, given)
         if value is not None:
             given[variable["name"]] = value
     return {**image_env, **given}
@@ -102,53 +81,8 @@ def command_line(
     return line
 
 
-def field_value(path: str, context: PodContext) -> str:
-    """A field of the pod by the downward API's path. Raises ContainerConfigError for one that it lacks."""
-    metadata, spec = context.pod["metadata"], context.pod["spec"]
-    keyed = _KEYED_FIELD.match(path)
-    if keyed:
-        return str(metadata.get(keyed.group(1), {}).get(keyed.group(2), ""))
-    if path in ("metadata.labels", "metadata.annotations"):
-        pairs = metadata.get(path.removeprefix("metadata."), {})
-        return "\n".join(f'{key}="{_quoted(value)}"' for key, value in sorted(pairs.items()))
-    fields: dict[str, str] = {
-        "metadata.name": metadata["name"],
-        "metadata.namespace": metadata["namespace"],
-        "metadata.uid": metadata["uid"],
-        "spec.nodeName": spec.get("nodeName", ""),
-        "spec.serviceAccountName": spec.get("serviceAccountName", "default"),
-        "status.podIP": context.pod_ip,
-        "status.podIPs": context.pod_ip,
-        "status.hostIP": context.host_ip,
-        "status.hostIPs": context.host_ip,
-    }
-    if path not in fields:
-        raise ContainerConfigError(f"the field {path} is not known to the downward API")
-    return fields[path]
-
-
-def resource_value(reference: Json, container: Json, context: PodContext) -> str:
-    """A limit or request in multiples of its divisor; without a limit, what the node has."""
-    kind, _, name = reference["resource"].partition(".")
-    resources = container.get("resources", {})
-    amount = resources.get(kind, {}).get(name)
-    if amount is None and kind == "requests":
-        amount = resources.get("limits", {}).get(name, "0")
-    if amount is None:
-        amount = context.allocatable.get(name, "0")
-    return str(in_units(str(amount), str(reference.get("divisor", "1"))))
-
-
-def keys_of(held: Json, kind: str) -> dict[str, bytes]:
-    """What a Secret or a ConfigMap holds, decoded."""
-    if kind == "secret":
-        return {key: base64.b64decode(value) for key, value in (held.get("data") or {}).items()}
-    texts = {key: value.encode() for key, value in (held.get("data") or {}).items()}
-    return texts | {key: base64.b64decode(value) for key, value in (held.get("binaryData") or {}).items()}
-
-
 def _value(
-    variable: Json, container: Json, context: PodContext, references: References, given: Mapping[str, str]
+    variable: Json, container: Json, context: PodContext, objects: ConfigObjects, given: Mapping[str, str]
 ) -> str | None:
     origin = variable.get("valueFrom")
     if not origin:
@@ -160,9 +94,9 @@ def _value(
     for reference, kind in (("secretKeyRef", "secret"), ("configMapKeyRef", "configmap")):
         if reference in origin:
             wanted = origin[reference]
-            held = _object(wanted, kind, references)
-            if wanted["key"] in held:
-                return held[wanted["key"]].decode(errors="replace")
+            contents = _contents(wanted, kind, objects)
+            if wanted["key"] in contents:
+                return contents[wanted["key"]].decode(errors="replace")
             if wanted.get("optional"):
                 return None
             where = f"{context.pod['metadata']['namespace']}/{wanted['name']}"
@@ -173,15 +107,11 @@ def _value(
     )
 
 
-def _object(reference: Json, kind: str, references: References) -> dict[str, bytes]:
-    objects = references.secrets if kind == "secret" else references.config_maps
-    held = objects.get(reference["name"])
-    if held is not None:
-        return keys_of(held, kind)
+def _contents(reference: Json, kind: str, objects: ConfigObjects) -> dict[str, bytes]:
+    by_name = objects.secrets if kind == "secret" else objects.config_maps
+    found = by_name.get(reference["name"])
+    if found is not None:
+        return decoded_data(found, kind)
     if reference.get("optional"):
         return {}
     raise ContainerConfigError(f'{kind} "{reference["name"]}" not found')
-
-
-def _quoted(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

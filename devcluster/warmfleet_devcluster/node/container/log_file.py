@@ -16,7 +16,7 @@ _LAST_BYTES: Final = 2048
 
 
 class LogWriter:
-    """Appends what a container says to `path`; the file before the last rotation is kept as `path`.1."""
+    """Appends a container's output to `path`; the file before the last rotation is kept as `path`.1."""
 
     def __init__(self, path: Path, max_bytes: int = 10 << 20) -> None:
         self._path = path
@@ -26,7 +26,7 @@ class LogWriter:
         self._partial: dict[str, bytes] = {}
 
     def write(self, stream: str, chunk: bytes) -> None:
-        """Takes output as it comes, in any pieces."""
+        """Appends output of `stdout` or `stderr`; a chunk may begin and end inside a line."""
         *lines, rest = (self._partial.get(stream, b"") + chunk).split(b"\n")
         stamp = rfc3339_nano().encode()
         entries: list[bytes] = []
@@ -62,7 +62,7 @@ class LogWriter:
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What a reader asks for, as in the query of `containerLogs`."""
+    """Options of one reader, as in the query of `containerLogs`."""
 
     follow: bool = False
     previous: bool = False
@@ -76,7 +76,7 @@ class LogOptions:
 class LogReader:
     """Every entry that is kept at `path`, oldest first and once, across rotations.
 
-    What is rotated away twice between two calls of `read` is lost, as it is on disk.
+    Entries that are rotated twice between two calls of `read` are lost, as they are on disk.
     """
 
     def __init__(self, path: Path) -> None:
@@ -126,7 +126,7 @@ def read_entries(path: Path) -> Iterator[bytes]:
 
 
 def present(entry: bytes, options: LogOptions) -> bytes:
-    """What a reader sees of one entry; empty if it is too old for them."""
+    """The text of one entry as `options` ask for it; empty if the entry is older than `since`."""
     stamp, _stream, tag, text = entry.rstrip(b"\n").split(b" ", 3)
     if options.since and stamp.decode() < options.since:
         return b""
@@ -134,8 +134,8 @@ def present(entry: bytes, options: LogOptions) -> bytes:
     return stamp + b" " + shown if options.timestamps else shown
 
 
-def last_words(path: Path) -> bytes:
-    """The end of a log, as the kubelet quotes it for a container that left no termination message."""
+def log_tail(path: Path) -> bytes:
+    """The last 80 lines, at most 2 KiB: the termination message of a container that wrote none itself."""
     lines = deque((present(entry, LogOptions()) for entry in read_entries(path)), _LAST_LINES)
     return b"".join(lines)[-_LAST_BYTES:]
 

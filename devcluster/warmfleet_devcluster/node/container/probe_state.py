@@ -6,7 +6,7 @@ from typing import Any, Self
 
 
 class Verdict(Enum):
-    """What a probe says of its container."""
+    """The result of a probe, once its threshold is met."""
 
     UNKNOWN = "unknown"
     SUCCESS = "success"
@@ -44,7 +44,7 @@ class ProbeState:
 
     @classmethod
     def initial(cls, kind: str) -> Self:
-        """A container is alive until told otherwise, and neither started nor ready until told so."""
+        """A container counts as alive from the start, and as started or ready only after a success."""
         return cls(Verdict.SUCCESS if kind == "livenessProbe" else Verdict.UNKNOWN)
 
     def after(self, timing: ProbeTiming, *, succeeded: bool) -> "ProbeState":

@@ -1,13 +1,15 @@
-"""One probe, carried out: HTTP, TCP or a command inside the container. Also what preStop hooks do."""
+"""Probes of one container, carried out: HTTP, TCP or a command inside it. Also what preStop hooks do."""
 
 import asyncio
 import contextlib
 import ssl
+from collections.abc import AsyncIterator
 from typing import Any, Final
 
 import aiohttp
 
-from warmfleet_devcluster.node.container.container_process import ContainerProcess, run_inside
+from warmfleet_devcluster.node.container.probe_state import ProbeState, ProbeTiming, Verdict
+from warmfleet_devcluster.node.container.process import ContainerProcess
 from warmfleet_devcluster.node.errors import NodeError
 
 Json = dict[str, Any]
@@ -16,11 +18,11 @@ _MAX_MESSAGE_BYTES: Final = 1024
 
 
 class ProbeError(NodeError):
-    """A probe failed; the text says how."""
+    """A probe failed; the text gives the reason."""
 
 
 class Prober:
-    """Probes of one container of one pod."""
+    """Probes one run of a container, at the pod's address."""
 
     def __init__(
         self,
@@ -28,13 +30,11 @@ class Prober:
         container: Json,
         pod_ip: str,
         process: ContainerProcess,
-        inside: Json,
     ) -> None:
         self._session = session
+        self._container = container
         self._pod_ip = pod_ip
         self._process = process
-        self._inside = inside
-        """Fields of LaunchSpec for a command in this container, without its argv."""
         self._ports = {
             port["name"]: port["containerPort"] for port in container.get("ports", []) if "name" in port
         }
@@ -58,6 +58,32 @@ class Prober:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise ProbeError(str(error) or repr(error)) from error
 
+    async def results(self, kind: str) -> AsyncIterator[ProbeState]:
+        """The state after each attempt of a probe (`livenessProbe`, say), for as long as it is iterated."""
+        probe = self._container[kind]
+        timing = ProbeTiming.of(probe)
+        state = ProbeState.initial(kind)
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(timing.initial_delay_seconds)
+        while True:
+            began = loop.time()
+            try:
+                await self.attempt(probe, timing.timeout_seconds)
+                state = state.after(timing, succeeded=True)
+            except NodeError:
+                state = state.after(timing, succeeded=False)
+            yield state
+            # A first failure right after the start is not worth a whole period: the kubelet probes a new
+            # container at once, too, and again after its period.
+            await asyncio.sleep(max(0.0, began + timing.period_seconds - loop.time()))
+
+    async def failed(self, kind: str) -> bool:
+        """Probes until the verdict is clear: True for a failure, False for a success."""
+        async for state in self.results(kind):
+            if state.verdict is not Verdict.UNKNOWN:
+                return state.verdict is Verdict.FAILURE
+        raise AssertionError("probing ends by a verdict or by cancellation")
+
     async def _get(self, action: Json) -> None:
         scheme = action.get("scheme", "HTTP").lower()
         host = action.get("host") or self._pod_ip
@@ -80,15 +106,12 @@ class Prober:
             await writer.wait_closed()
 
     async def _run(self, command: list[str]) -> None:
-        started = await run_inside(
-            self._process,
-            {**self._inside, "argv": command},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+        started = await self._process.run_inside(
+            command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
         try:
             assert started.stdout is not None
-            said = await started.stdout.read(_MAX_MESSAGE_BYTES)
+            output = await started.stdout.read(_MAX_MESSAGE_BYTES)
             while await started.stdout.read(64 << 10):
                 pass
             code = await started.wait()
@@ -96,7 +119,7 @@ class Prober:
             started.kill()
             raise
         if code != 0:
-            raise ProbeError(f"command exited with {code}: {said.decode(errors='replace')}".rstrip())
+            raise ProbeError(f"command exited with {code}: {output.decode(errors='replace')}".rstrip())
 
     def _port(self, port: int | str) -> int:
         if isinstance(port, int):

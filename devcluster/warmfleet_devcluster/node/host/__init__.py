@@ -1,1 +1,5 @@
-"""What the machine gives a pod: network namespaces, images, paths."""
+"""This machine, as containers use it: network namespaces, images, programs, accelerator devices.
+
+Imports `errors` only. Public names: `images.ImageList`, `network` (`AddressPool`, `connect_pod`),
+`machine_paths`.
+"""

@@ -1,1 +1,4 @@
-"""The kubelet's HTTP API: logs, exec, port-forward."""
+"""The kubelet's HTTPS API: logs, exec, port-forward. Only the API server may call it.
+
+Imports `process_node` and the rooms below it. Public name: `server.KubeletServer`.
+"""

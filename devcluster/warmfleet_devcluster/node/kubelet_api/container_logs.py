@@ -1,4 +1,4 @@
-"""GET /containerLogs: what a container said, from its log file, and what it goes on to say."""
+"""GET /containerLogs: a container's output from its log file; with `follow`, also what it writes later."""
 
 import asyncio
 from collections import deque
@@ -9,8 +9,8 @@ from typing import Final
 
 from aiohttp import web
 
-from warmfleet_devcluster.node.container.container_runner import ContainerRunner
 from warmfleet_devcluster.node.container.log_file import LogOptions, LogReader, present
+from warmfleet_devcluster.node.container.runner import ContainerRunner
 from warmfleet_devcluster.node.process_node import ProcessNode
 
 _POLL_SECONDS: Final = 0.1

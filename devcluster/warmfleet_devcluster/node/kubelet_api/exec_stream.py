@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from aiohttp import WSMsgType, web
 
-from warmfleet_devcluster.node.container.container_process import ContainerProcess, run_inside
+from warmfleet_devcluster.node.container.process import ContainerProcess
 from warmfleet_devcluster.node.errors import StartError
 from warmfleet_devcluster.node.process_node import ProcessNode
 
@@ -30,11 +30,9 @@ def serve_exec(node: ProcessNode) -> Callable[[web.Request], Awaitable[web.Strea
         )
         await socket.prepare(request)
         wanted = request.query.get
-        spec = {**container.inside(), "argv": request.query.getall("command", ["(no command)"])}
         try:
-            started = await run_inside(
-                container.process,
-                spec,
+            started = await container.process.run_inside(
+                request.query.getall("command", ["(no command)"]),
                 stdin=_PIPE if wanted("input") == "1" or wanted("stdin") == "true" else _DEVNULL,
                 stdout=_PIPE,
                 stderr=_PIPE,
@@ -42,42 +40,42 @@ def serve_exec(node: ProcessNode) -> Callable[[web.Request], Awaitable[web.Strea
         except StartError as error:
             await _finish(socket, _failure(f"error executing command in container: {error}", 128))
             return socket
-        await _converse(socket, started)
+        await _copy_streams(socket, started)
         return socket
 
     return handle
 
 
-async def _converse(socket: web.WebSocketResponse, process: ContainerProcess) -> None:
-    """Copies both ways until the command ends; a client that goes away ends it."""
+async def _copy_streams(socket: web.WebSocketResponse, process: ContainerProcess) -> None:
+    """Copies input and output until the command ends; kills the command when the client disconnects."""
 
-    async def say(channel: int, reader: asyncio.StreamReader | None) -> None:
+    async def send(channel: int, reader: asyncio.StreamReader | None) -> None:
         assert reader is not None
         while chunk := await reader.read(32 << 10):
             await socket.send_bytes(bytes([channel]) + chunk)
 
-    async def speak() -> int:
-        await asyncio.gather(say(_STDOUT, process.stdout), say(_STDERR, process.stderr))
+    async def send_output() -> int:
+        await asyncio.gather(send(_STDOUT, process.stdout), send(_STDERR, process.stderr))
         return await process.wait()
 
-    listening = asyncio.create_task(_listen(socket, process))
-    speaking = asyncio.create_task(speak())
+    receiving = asyncio.create_task(_receive_input(socket, process))
+    sending = asyncio.create_task(send_output())
     try:
-        await asyncio.wait({listening, speaking}, return_when=asyncio.FIRST_COMPLETED)
-        if speaking.done():
-            code = speaking.result()
+        await asyncio.wait({receiving, sending}, return_when=asyncio.FIRST_COMPLETED)
+        if sending.done():
+            code = sending.result()
             await _finish(socket, _success() if code == 0 else _exited(code))
     except OSError:
-        pass  # the client is gone
+        pass  # the client has disconnected
     finally:
         process.kill()
-        listening.cancel()
-        speaking.cancel()
-        await asyncio.gather(listening, speaking, return_exceptions=True)
+        receiving.cancel()
+        sending.cancel()
+        await asyncio.gather(receiving, sending, return_exceptions=True)
 
 
-async def _listen(socket: web.WebSocketResponse, process: ContainerProcess) -> None:
-    """Standard input, until the connection is closed."""
+async def _receive_input(socket: web.WebSocketResponse, process: ContainerProcess) -> None:
+    """Passes on standard input until the connection is closed."""
     async for message in socket:
         if message.type is not WSMsgType.BINARY or not message.data or process.stdin is None:
             continue

@@ -3,14 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from warmfleet_devcluster.node.container.environment import (
-    PodContext,
-    References,
-    field_value,
-    keys_of,
-    resource_value,
-)
 from warmfleet_devcluster.node.errors import VolumeError
+from warmfleet_devcluster.node.references.config_objects import ConfigObjects, decoded_data
+from warmfleet_devcluster.node.references.downward_api import PodContext, field_value, resource_value
 from warmfleet_devcluster.node.volumes.atomic_folder import VolumeFile
 
 Json = dict[str, Any]
@@ -32,7 +27,7 @@ def referenced_by_volume(volume: Json) -> tuple[set[str], set[str]]:
 
 
 def volume_files(
-    volume: Json, context: PodContext, references: References, token: Callable[[Json], str]
+    volume: Json, context: PodContext, objects: ConfigObjects, token: Callable[[Json], str]
 ) -> dict[str, VolumeFile]:
     """Relative path -> file. `token` gives the token for a serviceAccountToken source.
 
@@ -42,24 +37,24 @@ def volume_files(
         mode = volume["projected"].get("defaultMode", _DEFAULT_MODE)
         files: dict[str, VolumeFile] = {}
         for source in volume["projected"].get("sources", []):
-            files |= _source_files(source, mode, context, references, token)
+            files |= _source_files(source, mode, context, objects, token)
         return files
     mode = next(
         volume[source].get("defaultMode", _DEFAULT_MODE) for source in FILE_SOURCES if source in volume
     )
-    return _source_files(volume, mode, context, references, token)
+    return _source_files(volume, mode, context, objects, token)
 
 
 def _source_files(
-    source: Json, mode: int, context: PodContext, references: References, token: Callable[[Json], str]
+    source: Json, mode: int, context: PodContext, objects: ConfigObjects, token: Callable[[Json], str]
 ) -> dict[str, VolumeFile]:
     if "secret" in source:
         wanted = source["secret"]
         name = wanted.get("secretName") or wanted["name"]
-        return _items(wanted, references.secrets.get(name), "secret", name, mode)
+        return _items(wanted, objects.secrets.get(name), "secret", name, mode)
     if "configMap" in source:
         wanted = source["configMap"]
-        return _items(wanted, references.config_maps.get(wanted["name"]), "configmap", wanted["name"], mode)
+        return _items(wanted, objects.config_maps.get(wanted["name"]), "configmap", wanted["name"], mode)
     if "downwardAPI" in source:
         return {
             item["path"]: VolumeFile(_downward(item, context).encode(), item.get("mode", mode))
@@ -71,13 +66,13 @@ def _source_files(
     raise VolumeError(f"a volume source is not supported by process nodes: {sorted(source)}")
 
 
-def _items(wanted: Json, held: Json | None, kind: str, name: str, mode: int) -> dict[str, VolumeFile]:
+def _items(wanted: Json, found: Json | None, kind: str, name: str, mode: int) -> dict[str, VolumeFile]:
     optional = wanted.get("optional", False)
-    if held is None:
+    if found is None:
         if optional:
             return {}
         raise VolumeError(f'{kind} "{name}" not found')
-    contents: Mapping[str, bytes] = keys_of(held, kind)
+    contents: Mapping[str, bytes] = decoded_data(found, kind)
     if not wanted.get("items"):
         return {key: VolumeFile(content, mode) for key, content in contents.items()}
     files = {}

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from warmfleet_devcluster.node.container.container_process import Mount
-from warmfleet_devcluster.node.container.environment import PodContext
-from warmfleet_devcluster.node.container.pod_objects import PodObjects
 from warmfleet_devcluster.node.errors import ImageError, VolumeError
 from warmfleet_devcluster.node.host.images import ImageList
+from warmfleet_devcluster.node.references.downward_api import PodContext
+from warmfleet_devcluster.node.references.pod_objects import PodObjects
 from warmfleet_devcluster.node.volumes.atomic_folder import write_atomically
 from warmfleet_devcluster.node.volumes.contents import FILE_SOURCES, referenced_by_volume, volume_files
+from warmfleet_devcluster.node.volumes.mount import Mount
 from warmfleet_devcluster.quantity import parse_quantity
 
 Json = dict[str, Any]
@@ -24,7 +24,7 @@ _MNT_DETACH: Final = 2
 
 
 class PodVolumes:
-    """Prepared in `folder`, one subfolder per volume; tmpfs only for emptyDir in memory."""
+    """One subfolder of `folder` per volume; a tmpfs for an emptyDir in memory, and for nothing else."""
 
     def __init__(self, pod: Json, folder: Path, objects: PodObjects, images: ImageList) -> None:
         self._volumes: list[Json] = pod["spec"].get("volumes", [])
@@ -36,23 +36,23 @@ class PodVolumes:
         self._in_memory: list[Path] = []
 
     async def prepare(self, context: PodContext) -> None:
-        """Makes every volume. Raises VolumeError or ImageError for the first that is not to be had yet."""
+        """Makes every volume. Raises VolumeError or ImageError for the first that cannot be made yet."""
         for volume in self._volumes:
             if volume["name"] not in self._places:
                 self._places[volume["name"]] = await self._make(volume, context)
 
     async def refresh(self, context: PodContext) -> None:
-        """Brings changed Secrets, ConfigMaps, labels and tokens into their folders. Raises VolumeError."""
+        """Rewrites the folders of changed Secrets, ConfigMaps, labels and tokens. Raises VolumeError."""
         for volume in self._volumes:
             if any(source in volume for source in FILE_SOURCES):
                 await self._write(volume, context)
 
     def mounts(self, container: Json) -> list[Mount]:
-        """Where the container sees which folder. Raises VolumeError for a subPath that leaves its volume."""
+        """Bind mounts of one container. Raises VolumeError for a subPath that leaves its volume."""
         return [self._mount(entry) for entry in container.get("volumeMounts", [])]
 
     def remove(self) -> None:
-        """Frees memory and disk; what lies behind claims and hostPath stays."""
+        """Frees memory and disk; folders behind claims and hostPath stay."""
         for place in self._in_memory:
             _LIBC.umount2(str(place).encode(), _MNT_DETACH)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -91,13 +91,13 @@ class PodVolumes:
         place.chmod(0o2777 if self._group is not None else 0o777)
 
     async def _write(self, volume: Json, context: PodContext) -> None:
-        references = await self._objects.references(*referenced_by_volume(volume))
+        found = await self._objects.config_objects(*referenced_by_volume(volume))
         tokens: dict[str, str] = {}
         for source in (volume.get("projected") or {}).get("sources", []):
             if "serviceAccountToken" in source:
                 wanted = source["serviceAccountToken"]
                 tokens[wanted["path"]] = await self._objects.token(wanted)
-        files = volume_files(volume, context, references, lambda wanted: tokens[wanted["path"]])
+        files = volume_files(volume, context, found, lambda wanted: tokens[wanted["path"]])
         await asyncio.to_thread(write_atomically, self._folder / volume["name"], files, self._group)
 
     def _mount(self, entry: Json) -> Mount:

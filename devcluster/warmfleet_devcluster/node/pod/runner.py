@@ -5,7 +5,7 @@ import contextlib
 import hashlib
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
@@ -14,17 +14,16 @@ import structlog
 from warmfleet_devcluster.api_client import ApiClient, ApiError
 from warmfleet_devcluster.clock import rfc3339
 from warmfleet_devcluster.node.container.backoff import Backoff
-from warmfleet_devcluster.node.container.container_runner import ContainerRunner
-from warmfleet_devcluster.node.container.environment import PodContext
-from warmfleet_devcluster.node.container.pod_context import PodEnvironment
-from warmfleet_devcluster.node.container.pod_objects import PodObjects
+from warmfleet_devcluster.node.container.pod_environment import PodEnvironment, PodSandbox
+from warmfleet_devcluster.node.container.runner import ContainerRunner
 from warmfleet_devcluster.node.errors import ImageError, NodeError
 from warmfleet_devcluster.node.host.images import ImageList
 from warmfleet_devcluster.node.host.network import AddressPool, connect_pod, disconnect_pod
-from warmfleet_devcluster.node.pod.pod_files import etc_files
-from warmfleet_devcluster.node.pod.pod_status import FINAL_PHASES, PodFacts, pod_status
+from warmfleet_devcluster.node.pod.etc_files import etc_files
+from warmfleet_devcluster.node.pod.status import FINAL_PHASES, PodFacts, pod_status
+from warmfleet_devcluster.node.references.pod_objects import PodObjects
 from warmfleet_devcluster.node.settings import NodeSettings
-from warmfleet_devcluster.node.volumes.volumes import PodVolumes
+from warmfleet_devcluster.node.volumes.pod_volumes import PodVolumes
 
 log = structlog.get_logger()
 
@@ -36,8 +35,8 @@ _COALESCE_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class NodePlace:
-    """What a pod needs of its node."""
+class NodeResources:
+    """What every pod of a node uses: API client, addresses, images, settings."""
 
     api: ApiClient
     addresses: AddressPool
@@ -51,11 +50,11 @@ class NodePlace:
 class PodRunner:
     """Runs one pod from its binding to its deletion; `task` ends when nothing of it is left on the node."""
 
-    def __init__(self, pod: Json, place: NodePlace) -> None:
+    def __init__(self, pod: Json, node: NodeResources) -> None:
         metadata, spec = pod["metadata"], pod["spec"]
         self.uid: str = metadata["uid"]
         self._pod = pod
-        self._place = place
+        self._node = node
         self._path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
         self._start_time = rfc3339()
         self._changed = asyncio.Event()
@@ -66,22 +65,26 @@ class PodRunner:
         self._written: Json = pod.get("status", {})
         self._over = self._written.get("phase") in FINAL_PHASES
         """It ended under an earlier process of this node: what is left to do is to confirm its deletion."""
-        folder = place.settings.state / "pods" / self.uid
-        objects = PodObjects(place.api, pod)
-        ratio = place.settings.time_ratio
+        folder = node.settings.state / "pods" / self.uid
+        objects = PodObjects(node.api, pod)
+        ratio = node.settings.time_ratio
         self._shared = PodEnvironment(
-            pod=pod,
             folder=folder,
-            context=PodContext(pod, "", place.settings.address, place.allocatable),
-            volumes=PodVolumes(pod, folder / "volumes", objects, place.images),
+            volumes=PodVolumes(pod, folder / "volumes", objects, node.images),
             objects=objects,
-            images=place.images,
-            probe_session=place.probe_session,
+            images=node.images,
+            probe_session=node.probe_session,
             backoff=Backoff().scaled(ratio),
             retry_seconds=_RETRY_SECONDS * ratio,
-            cluster_env=place.cluster_env,
+            cluster_env=node.cluster_env,
+            host_ip=node.settings.address,
+            allocatable=node.allocatable,
+            pod=lambda: self._pod,
             changed=self._changed.set,
         )
+        self._sandbox: PodSandbox | None = None
+        """None before the pod has a network and after it is taken off it."""
+        self._pod_ip: str = self._written.get("podIP", "")
         policy = spec.get("restartPolicy", "Always")
         before = {
             status["name"]: status
@@ -111,15 +114,14 @@ class PodRunner:
 
     def update(self, pod: Json) -> None:
         """A newer version of the pod from the API server."""
-        self._pod = self._shared.pod = pod
-        self._shared.context = replace(self._shared.context, pod=pod)
+        self._pod = pod
         self._changed.set()
         if "deletionTimestamp" in pod["metadata"]:
             self._deleted = True
             self.stop(float(pod["metadata"].get("deletionGracePeriodSeconds", _DEFAULT_GRACE_SECONDS)))
 
     def removed(self) -> None:
-        """The object is gone from the API server, by force: so goes the pod, at once."""
+        """The object was force-deleted: kills the pod at once."""
         self._deleted = False
         self.stop(0.0)
 
@@ -142,13 +144,13 @@ class PodRunner:
 
     @property
     def grace_seconds(self) -> float:
-        """How long the pod may take to end when nobody says otherwise."""
+        """How long the pod may take to end, unless its deletion asks for another time."""
         return float(self._pod["spec"].get("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS))
 
     @property
     def namespace_fd(self) -> int | None:
         """The pod's network namespace while it has one."""
-        return self._shared.network.namespace_fd if self._shared.network else None
+        return self._sandbox.network.namespace_fd if self._sandbox else None
 
     async def _run(self) -> None:
         publishing = asyncio.create_task(self._publish_changes())
@@ -186,7 +188,8 @@ class PodRunner:
             await asyncio.gather(following, stopping, refreshing, return_exceptions=True)
 
     async def _start_and_follow(self) -> None:
-        if not await self._prepare():
+        sandbox = await self._prepare()
+        if sandbox is None:
             return
         sidecars: list[asyncio.Task[None]] = []
         try:
@@ -194,17 +197,17 @@ class PodRunner:
                 self._inits, self._pod["spec"].get("initContainers", []), strict=True
             ):
                 if manifest.get("restartPolicy") == "Always":
-                    sidecars.append(asyncio.create_task(runner.run()))
+                    sidecars.append(asyncio.create_task(runner.run(sandbox)))
                     await self._first(runner.has_started.wait(), self._stop_asked.wait())
                 else:
-                    await runner.run()
+                    await runner.run(sandbox)
                     if not runner.view().succeeded:
                         return
                 if self._stop_asked.is_set():
                     return
             for runner in self._mains:
                 runner.wait_because("ContainerCreating")
-            await asyncio.gather(*(runner.run() for runner in self._mains))
+            await asyncio.gather(*(runner.run(sandbox) for runner in self._mains))
         finally:
             # Sidecars outlive the containers they serve, in reverse order of their start.
             if sidecars and not self._stop_asked.is_set():
@@ -212,36 +215,37 @@ class PodRunner:
                     await runner.stop(_DEFAULT_GRACE_SECONDS)
             await asyncio.gather(*sidecars)
 
-    async def _prepare(self) -> bool:
-        """Network and volumes; tries until they are there. False if the pod was stopped first."""
+    async def _prepare(self) -> PodSandbox | None:
+        """Makes network and volumes, retrying until both exist. None if the pod was stopped first."""
         for runner in (*self._inits, *self._mains):
             runner.wait_because("PodInitializing" if self._inits else "ContainerCreating")
         while not self._stop_asked.is_set():
             try:
-                if self._shared.network is None:
-                    await self._connect()
-                await self._shared.volumes.prepare(self._shared.context)
+                sandbox = self._sandbox or await self._connect()
+                await self._shared.volumes.prepare(self._shared.context(self._pod_ip))
             except (NodeError, OSError) as error:
                 reason = "ErrImagePull" if isinstance(error, ImageError) else "ContainerCreating"
                 for runner in (*self._inits, *self._mains):
                     runner.wait_because(reason, str(error))
                 await self._first(asyncio.sleep(self._shared.retry_seconds), self._stop_asked.wait())
             else:
-                return True
-        return False
+                return sandbox
+        return None
 
-    async def _connect(self) -> None:
-        place = self._place
-        address = place.addresses.take()
+    async def _connect(self) -> PodSandbox:
+        node = self._node
+        address = node.addresses.take()
         interface = "pod" + hashlib.sha256(self.uid.encode()).hexdigest()[:12]
         try:
-            self._shared.network = await connect_pod(address, place.settings.address, interface)
+            network = await connect_pod(address, node.settings.address, interface)
         except BaseException:
-            place.addresses.give_back(address)
+            node.addresses.give_back(address)
             raise
-        self._shared.context = replace(self._shared.context, pod_ip=address)
-        self._shared.files = etc_files(self._pod, address, place.settings.dns, place.settings.cluster_domain)
+        files = etc_files(self._pod, address, node.settings.dns, node.settings.cluster_domain)
+        sandbox = self._sandbox = PodSandbox(network, files)
+        self._pod_ip = address
         self._changed.set()
+        return sandbox
 
     async def _stop_containers(self) -> None:
         loop = asyncio.get_running_loop()
@@ -258,10 +262,10 @@ class PodRunner:
 
     async def _refresh_volumes(self) -> None:
         while True:
-            await asyncio.sleep(self._place.settings.volume_refresh_seconds)
-            if self._shared.network is not None:
-                with contextlib.suppress(NodeError, OSError):  # shown as it was until it can be read again
-                    await self._shared.volumes.refresh(self._shared.context)
+            await asyncio.sleep(self._node.settings.volume_refresh_seconds)
+            if self._sandbox is not None:
+                with contextlib.suppress(NodeError, OSError):  # files stay as they are until it succeeds
+                    await self._shared.volumes.refresh(self._shared.context(self._pod_ip))
 
     async def _publish_changes(self) -> None:
         while True:
@@ -290,7 +294,7 @@ class PodRunner:
             return True
         try:
             body = {"metadata": {"uid": self.uid}, "status": _patch(status)}
-            await self._place.api.patch(f"{self._path}/status", body)
+            await self._node.api.patch(f"{self._path}/status", body)
         except ApiError as error:
             log.warning("status not written", pod=self._path, error=str(error))
             # Gone, or another pod of the same name: nothing to tell any more.
@@ -306,8 +310,8 @@ class PodRunner:
             restart_policy=spec.get("restartPolicy", "Always"),
             gates_open=all(known.get(gate) == "True" for gate in gates),
             generation=self._pod["metadata"].get("generation", 0),
-            host_ip=self._place.settings.address,
-            pod_ip=self._shared.context.pod_ip or self._written.get("podIP", ""),
+            host_ip=self._node.settings.address,
+            pod_ip=self._pod_ip,
             start_time=self._start_time,
         )
 
@@ -320,7 +324,7 @@ class PodRunner:
         }
         while True:
             try:
-                await self._place.api.delete(self._path, options)
+                await self._node.api.delete(self._path, options)
             except ApiError as error:
                 if error.status not in (404, 409):
                     await asyncio.sleep(1.0)
@@ -328,10 +332,10 @@ class PodRunner:
             return
 
     async def _release_network(self) -> None:
-        network, self._shared.network = self._shared.network, None
-        if network is not None:
-            await disconnect_pod(network)
-            self._place.addresses.give_back(network.address)
+        sandbox, self._sandbox = self._sandbox, None
+        if sandbox is not None:
+            await disconnect_pod(sandbox.network)
+            self._node.addresses.give_back(sandbox.network.address)
 
     def _kill(self) -> None:
         for runner in (*self._mains, *self._inits):

@@ -1,26 +1,26 @@
-"""What pods refer to in the API server: Secrets, ConfigMaps, claims, tokens, read as the node."""
+"""Reads what a pod refers to from the API server, as the node: Secrets, ConfigMaps, claims, tokens."""
 
 import asyncio
 from collections.abc import Iterable
 from typing import Any, Final
 
 from warmfleet_devcluster.api_client import ApiClient, ApiError
-from warmfleet_devcluster.node.container.environment import References
 from warmfleet_devcluster.node.errors import VolumeError
+from warmfleet_devcluster.node.references.config_objects import ConfigObjects
 
 Json = dict[str, Any]
 
 _DEFAULT_TOKEN_SECONDS: Final = 3600
 _REFRESH_RATIO: Final = 0.8
-_ANSWER_SECONDS: Final = 3.0
-"""For so long an API server that is away may keep a container waiting for what is known already."""
+_REREAD_SECONDS: Final = 3.0
+"""Longest wait for a fresh copy of an object that was read before; then the earlier copy is used."""
 
 
 class PodObjects:
-    """Reads for one pod. Tokens are kept until most of their life is over.
+    """The objects that one pod refers to. A token is reused for 80 % of its lifetime.
 
-    While the API server is away, containers start again by what was read last, as a kubelet does it that
-    watches what its pods refer to.
+    While the API server is unreachable, objects are returned as last read, so that containers can restart:
+    a kubelet does the same with its watch cache.
     """
 
     def __init__(self, api: ApiClient, pod: Json) -> None:
@@ -30,13 +30,13 @@ class PodObjects:
         self._tokens: dict[tuple[str, int], tuple[str, float]] = {}
         self._read_last: dict[tuple[str, str], Json] = {}
 
-    async def references(self, secrets: Iterable[str], config_maps: Iterable[str]) -> References:
-        """Everything named, None for what does not exist.
+    async def config_objects(self, secrets: Iterable[str], config_maps: Iterable[str]) -> ConfigObjects:
+        """The Secrets and ConfigMaps of these names, None for one that does not exist.
 
         Raises:
-            VolumeError: the API server is away, and not all of it was ever read.
+            VolumeError: the API server is unreachable, and one of them was never read.
         """
-        return References(
+        return ConfigObjects(
             secrets={name: await self._read("secrets", name) for name in secrets},
             config_maps={name: await self._read("configmaps", name) for name in config_maps},
         )
@@ -64,13 +64,13 @@ class PodObjects:
             wanted.get("audience", ""),
             wanted.get("expirationSeconds", _DEFAULT_TOKEN_SECONDS),
         )
-        held = self._tokens.get((audience, seconds))
+        cached = self._tokens.get((audience, seconds))
         now = asyncio.get_running_loop().time()
-        if held and now < held[1]:
-            return held[0]
+        if cached and now < cached[1]:
+            return cached[0]
         account = self._pod["spec"].get("serviceAccountName", "default")
         metadata = self._pod["metadata"]
-        asked = {
+        request = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
             "spec": {
@@ -83,7 +83,7 @@ class PodObjects:
         }  # fmt: skip
         try:
             path = f"/api/v1/namespaces/{self._namespace}/serviceaccounts/{account}/token"
-            answer = await self._api.post(path, asked)
+            answer = await self._api.post(path, request)
         except ApiError as error:
             raise VolumeError(f"no token for service account {account}: {error}") from error
         token = str(answer["status"]["token"])
@@ -94,7 +94,7 @@ class PodObjects:
         path = f"/api/v1/namespaces/{self._namespace}/{plural}/{name}"
         known = self._read_last.get((plural, name))
         try:
-            async with asyncio.timeout(None if known is None else _ANSWER_SECONDS):
+            async with asyncio.timeout(None if known is None else _REREAD_SECONDS):
                 # Version 0 is answered from the API server's cache: refreshing is cheap.
                 found = await self._api.get(path, {"resourceVersion": "0"})
         except (ApiError, TimeoutError) as error:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from warmfleet_devcluster.node.container.container_state import ContainerView, Running, Terminated, Waiting
+from warmfleet_devcluster.node.container.state import ContainerView, Running, Terminated, Waiting
 
 FINAL_PHASES: Final = frozenset({"Succeeded", "Failed"})
 
