@@ -1,11 +1,11 @@
-"""What values.yaml says of itself: the JSON schema that Helm enforces, and the table of the documentation.
+"""Derived from values.yaml: the JSON schema that Helm enforces, and the table of the documentation.
 
 `python charts/values_reference.py` writes both; `--check` only compares, exit code 1 when one is behind.
 
-Above each value stands its description as comment lines, and, where its default does not say enough, one
+Above each value stands its description as comment lines, and, where its default is not enough, one
 line `# @schema {...}` with JSON Schema keywords as a YAML flow mapping. The type is that of the default. A
 mapping with values of its own is closed, so that a misspelt value is refused; an empty one is open unless
-@schema says more.
+@schema adds to it.
 """
 
 import json

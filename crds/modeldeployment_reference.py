@@ -31,7 +31,7 @@ def tables(crd: Schema) -> str:
         *_rows(spec, "spec", is_spec=True),
         "",
         "## Rules between fields",
-        "| field | the API server says |\n|---|---|",
+        "| field | message of the API server |\n|---|---|",
         *_rules(root, ""),
         "",
         "## Fields of status",

@@ -115,26 +115,26 @@ def find_engine(wanted: str = "") -> str:
     """The first engine that answers.
 
     Raises:
-        BuildError: none does; says what each one said.
+        BuildError: none does; it quotes the answer of each.
     """
-    said = []
+    answers = []
     for engine in (wanted,) if wanted else ENGINES:
         if shutil.which(engine) is None:
-            said.append(f"  {engine}: not installed")
+            answers.append(f"  {engine}: not installed")
             continue
         try:
             probe = subprocess.run(
                 PROBES[engine], capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
             )
         except subprocess.TimeoutExpired:
-            said.append(f"  {engine}: no answer in {PROBE_SECONDS} s")
+            answers.append(f"  {engine}: no answer in {PROBE_SECONDS} s")
             continue
         if probe.returncode == 0 and probe.stdout.strip():
             return engine
-        said.append(f"  {engine}: {(probe.stderr.strip() or 'does not answer').splitlines()[-1]}")
+        answers.append(f"  {engine}: {(probe.stderr.strip() or 'does not answer').splitlines()[-1]}")
     raise BuildError(
         "building images needs docker, podman or buildah, and none works here:\n"
-        + "\n".join(said)
+        + "\n".join(answers)
         + "\nWithout images, `warmfleet devcluster up` runs the chart on this machine."
     )
 
@@ -175,7 +175,7 @@ def build(plan: Plan) -> None:
             elif plan.load:
                 _load(plan, image, Path(folder))
     VALUES.write_text(values_of(plan, digests), encoding="utf-8")
-    print(f"\n{VALUES.name} says where they are. Next:\n")
+    print(f"\n{VALUES.name} has their names. Next:\n")
     print(f"  helm install warmfleet charts/warmfleet -f {VALUES.name}\n")
 
 

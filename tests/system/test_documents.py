@@ -41,6 +41,8 @@ from warmfleet_testing.resources.crd_schema import root_schema
 every_document = pytest.mark.parametrize(
     "page", DOCUMENTS, ids=lambda page: str(page.relative_to(REPOSITORY))
 )
+PACKAGES = ("contracts", "runtime", "operator", "router", "worker", "devcluster", "cli")
+MODULE = re.compile(rf"(?:{'|'.join(PACKAGES)})/[\w/{{}},.]+")
 FILES = re.compile(r"(?:examples|docs|charts|crds|tests|benchmarks|images)/[\w./-]+\.(?:md|ya?ml|py|json)")
 
 
@@ -226,12 +228,38 @@ def test_the_page_about_security_knows_every_port_and_every_secret() -> None:
         assert f"`{name}`" in secrets, name
 
 
-def test_the_table_of_the_tree_names_what_is_there() -> None:
-    text = (REPOSITORY / "docs/architecture.md").read_text()
-    rows = next(table for table in tables(text) if table[0] == ["component", "path"])
+@every_document
+def test_a_module_or_room_that_is_named_exists(page: Path) -> None:
+    """`router/routing/picker` stands for `router/warmfleet_router/routing/picker.py`."""
+    for span in spans(page.read_text()):
+        if MODULE.fullmatch(span):
+            assert all(module_exists(path) for path in expanded(span)), span
 
-    for _, cell in rows[1:]:
-        for span in re.findall(r"`([^`]+)`", cell):
-            for path in expanded(span):
-                found = REPOSITORY / path
-                assert found.exists() or found.with_suffix(".py").exists(), path
+
+def module_exists(path: str) -> bool:
+    package, _, rest = path.partition("/")
+    found = (
+        REPOSITORY / path,
+        REPOSITORY / "tests" / path,  # the tables of faults leave `tests/` out
+        REPOSITORY / package / f"warmfleet_{package}" / rest,
+    )
+    return any(place.exists() or place.with_name(f"{place.name}.py").exists() for place in found)
+
+
+def test_a_module_that_is_not_there_is_missed() -> None:
+    assert MODULE.fullmatch("router/routing/pickers")
+    assert not module_exists("router/routing/pickers")
+    assert module_exists("router/routing/picker")
+    assert module_exists("router/routing")
+
+
+def test_the_table_of_rooms_is_the_tree() -> None:
+    text = (REPOSITORY / "docs/architecture.md").read_text()
+    rows = next(table for table in tables(text) if table[0] == ["room", "what it is for"])
+
+    rooms = {
+        f"{package}/{init.parent.name}"
+        for package in PACKAGES
+        for init in (REPOSITORY / package / f"warmfleet_{package}").glob("*/__init__.py")
+    }
+    assert {row[0].strip("`") for row in rows[1:]} == rooms

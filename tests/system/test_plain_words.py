@@ -22,11 +22,8 @@ PINS: Final = ("constraints", "images/requirements/", "tests/clients/requirement
 """Names of other projects' packages."""
 EXEMPT: Final[tuple[str, ...]] = (
     "cli/",
-    "charts/",
     "contracts/",
-    "crds/",
     "devcluster/",
-    "images/",
     "operator/",
     "router/",
     "runtime/",
@@ -34,10 +31,6 @@ EXEMPT: Final[tuple[str, ...]] = (
     "tests/",
     "benchmarks/",
     "docs/",
-    "examples/",
-    "README.md",
-    "SECURITY.md",
-    "CHANGELOG.md",
 )
 """Where sentences are still being reworded. A package leaves this list when it is clean."""
 

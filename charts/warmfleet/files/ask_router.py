@@ -1,4 +1,4 @@
-"""Ask the router's Service for readiness and for its models; exit code 1 says what was wrong."""
+"""Ask the router's Service for readiness and for its models; exits with 1 and the reason if either fails."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-{{/* The operator's flags; operator/warmfleet_operator/settings.py says what each one means. */}}
+{{/* The operator's flags; operator/warmfleet_operator/settings.py explains each one. */}}
 {{- define "warmfleet.operator.args" -}}
 {{- $lease := .Values.operator.lease -}}
 {{- if not (and (lt ($lease.retrySeconds | int) ($lease.renewSeconds | int)) (lt ($lease.renewSeconds | int) ($lease.durationSeconds | int))) -}}

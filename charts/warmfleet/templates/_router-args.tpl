@@ -1,4 +1,4 @@
-{{/* The router's flags; router/warmfleet_router/settings.py says what each one means. */}}
+{{/* The router's flags; router/warmfleet_router/settings.py explains each one. */}}
 {{- define "warmfleet.router.args" -}}
 - --host=0.0.0.0
 - --port=8080

@@ -227,9 +227,7 @@ class ModelDeploymentSpec(Resource):
     model: ModelSpec = Field(description="What is served.")
     engine: EngineSpec = Field(default_factory=EngineSpec, description="The engine and its limits.")
     kv_cache: KvCacheSpec = Field(description="The memory that holds keys and values.")
-    replicas: int = Field(
-        default=1, ge=0, le=1000, description="Workers; with autoscaling only the first number of them."
-    )
+    replicas: int = Field(default=1, ge=0, le=1000, description="Workers, within the bounds of autoscaling.")
     autoscaling: AutoscalingSpec | None = Field(default=None, description="Default: fixed replicas.")
     routing: RoutingSpec = Field(default_factory=RoutingSpec, description="How the router chooses.")
     rollout: RolloutSpec = Field(default_factory=RolloutSpec, description="How replicas are replaced.")
