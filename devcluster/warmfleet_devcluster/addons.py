@@ -23,7 +23,7 @@ from warmfleet_devcluster.network.names import Zone, make_zone
 from warmfleet_devcluster.network.service_rules import service_rules
 
 _SETTLE_SECONDS: Final = 0.02
-"""Changes come in bursts; one table serves a burst."""
+"""Changes come in bursts; the rules are written once per burst."""
 _RETRY_SECONDS: Final = 1.0
 _CONFLICT: Final = 409
 
@@ -44,7 +44,7 @@ log = structlog.get_logger()
 
 
 class Addons:
-    """Mirrors of what the add-ons need, and what follows from a change in them."""
+    """Keeps nftables rules, DNS zone and volumes equal to the cluster's Services, slices and claims."""
 
     def __init__(self, client: ApiClient, volumes_folder: Path) -> None:
         self._client = client
@@ -70,7 +70,7 @@ class Addons:
                 await mirror.listed.wait()
             group.create_task(_on_change(self._network_changed, self._follow_network))
             group.create_task(_on_change(self._volumes_changed, self._follow_volumes))
-            # Answering is what says that we are ready.
+            # The supervisor takes an answer on the DNS port for readiness.
             await self._follow_network()
             await server.start(str(DNS_ADDRESS))
             log.info("serving names", address=str(DNS_ADDRESS))
@@ -78,7 +78,7 @@ class Addons:
     async def _follow_network(self) -> None:
         services, slices = self.services.objects, self.slices.objects
         self.zone = make_zone(services, slices)
-        # The DNS address is served here and leads nowhere else.
+        # The DNS server runs here: its address is not forwarded to a pod.
         found = [frontend for frontend in frontends(services, slices) if frontend.address != str(DNS_ADDRESS)]
         rules = service_rules(found)
         if rules != self._rules:

@@ -13,7 +13,7 @@ from warmfleet_contracts.errors import WarmfleetError
 
 
 class DevclusterError(WarmfleetError):
-    """A devcluster cannot do as asked. `advice` says what to do about it."""
+    """A devcluster cannot do as asked. `advice` is what the user can do about it."""
 
     def __init__(self, text: str, *, advice: str = "") -> None:
         super().__init__(text)

@@ -1,7 +1,7 @@
 """`python -m warmfleet_devcluster.hollow`: nodes on which nothing runs, for tests of scale.
 
-A pod bound to one is said to be Running and Ready at once (a pod that is meant to end is said to have
-succeeded), with an address that nobody answers on; it goes when it is deleted.
+A pod bound to one becomes Running and Ready at once (Succeeded, if its restart policy lets it end), with an
+unreachable address; its deletion is confirmed at once.
 """
 
 import argparse
@@ -47,7 +47,7 @@ class HollowNodes:
         self._addresses = _addresses()
         self._writes = asyncio.Semaphore(_WRITES_AT_ONCE)
         self._settled: dict[str, str] = {}
-        """Pod uid -> what has been done for it last: `ready` or `gone`."""
+        """Pod uid -> what was written last: `ready` or `gone`."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._since = rfc3339()
 
@@ -131,7 +131,7 @@ class HollowNodes:
 
 
 def hollow_status(pod: Json, address: str, now: str) -> Json:
-    """What a hollow node says of a pod. Pure; as of a real one, except that nothing runs."""
+    """The status of a pod on a hollow node: that of a real node, although nothing runs. Pure."""
     spec = pod["spec"]
     ends = spec.get("restartPolicy", "Always") != "Always"
     over = Terminated(0, "Completed", now, now, "hollow://")

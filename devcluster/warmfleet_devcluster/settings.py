@@ -1,4 +1,4 @@
-"""What a devcluster is asked to be."""
+"""Settings of a devcluster."""
 
 from pathlib import Path
 from typing import Final
@@ -18,14 +18,14 @@ class DevclusterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     state: Path
     home: Path
-    """The warmfleet home: its models are what the images hold, its `controlplane` the programs."""
+    """The warmfleet home: `models` for the images, `controlplane` for the programs."""
     binaries: Path
     nodes: int = 2
     """Process nodes; without any, no pod ever runs."""
     pretend: dict[str, int] = {}
     """Extended resources that every process node claims to have, as `nvidia.com/gpu`: 2."""
     node_grace_seconds: int = 20
-    """A node that says nothing for so long is called dead; Kubernetes' own default is 50 s."""
+    """A node without a heartbeat for so long is marked Unknown; Kubernetes' own default is 50 s."""
     hollow: int = 0
     """Hollow nodes, whose pods become ready without running."""
     api_port: int = 0
@@ -33,7 +33,7 @@ class DevclusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     attached: bool = False
     """Whether the devcluster ends when the standard input of its supervisor does."""
     owner: tuple[int, int] | None = None
-    """User and group to whom the kubeconfig and the chart's values are given, if not root."""
+    """uid and gid that own the kubeconfig and the chart's values; None leaves them to root."""
     ready_seconds: float = 120.0
     """Most seconds until everything is ready."""
 
@@ -43,4 +43,4 @@ class DevclusterSettings(msgspec.Struct, frozen=True, kw_only=True):
         if not 0 <= self.hollow <= MAX_HOLLOW_NODES:
             raise DevclusterError(f"a devcluster has 0 to {MAX_HOLLOW_NODES} hollow nodes, not {self.hollow}")
         if any(amount < 0 for amount in self.pretend.values()):
-            raise DevclusterError("a node cannot pretend to have less than nothing")
+            raise DevclusterError("--pretend: an amount cannot be negative")

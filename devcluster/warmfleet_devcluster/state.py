@@ -71,12 +71,12 @@ class StateFolder:
         return self.path / component
 
     def create(self) -> None:
-        """Make the folder if it is not there. Others may pass, for the files that they are given."""
+        """Make the folder if it does not exist. Other users may enter it, for files they own."""
         self.path.mkdir(mode=0o711, parents=True, exist_ok=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Own the folder for as long as this process lives; the lock dies with it, however it dies.
+        """Own the folder for as long as this process lives; the kernel frees the lock when it ends.
 
         Raises:
             AlreadyRunningError: another devcluster owns it.
@@ -113,7 +113,7 @@ class StateFolder:
         write_file_atomically(self.path / _STATE, msgspec.json.encode(state), mode=0o644)
 
     def end_leftovers(self) -> None:
-        """Kill what a supervisor that died without tidying up left running. Call with the lock held.
+        """Kill the processes of a supervisor that died before it stopped them. Call with the lock held.
 
         Its children are bound to die with it; by identity, so that a process which merely inherited a pid
         is left alone.

@@ -40,7 +40,7 @@ class Binaries:
 
 
 def binaries_folder(home: Path, module: Path = MODULE_FOLDER) -> Path:
-    """Where the programs of this very module are kept: named after the hash of go.mod and go.sum.
+    """Folder of the programs built from `module`, named after the hash of its go.mod and go.sum.
 
     Raises:
         BinariesMissingError: the Go module is not there, as in an installed wheel.

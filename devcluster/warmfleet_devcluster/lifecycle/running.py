@@ -1,4 +1,4 @@
-"""A devcluster seen by whoever starts it: start a supervisor, hear its news, ask it to end."""
+"""Starts and stops a devcluster from another process: runs its supervisor, reads its startup messages."""
 
 import os
 import signal
@@ -49,7 +49,9 @@ class RunningSupervisor:
 
 
 def start_supervisor(settings: DevclusterSettings, report: Callable[[str], None]) -> RunningSupervisor:
-    """Start a supervisor in a session of its own; returns when its devcluster is ready.
+    """Start a supervisor in a session of its own; returns when its devcluster is ready. Needs root.
+
+    `report` is called with each step, one line of text.
 
     Raises:
         DevclusterError: the devcluster did not start; nothing of it is left running.
@@ -67,8 +69,8 @@ def start_supervisor(settings: DevclusterSettings, report: Callable[[str], None]
             start_new_session=True,
         )
     try:
-        _tell(process, settings)
-        ready = _hear(process, report, folder)
+        _send_settings(process, settings)
+        ready = _wait_until_ready(process, report, folder)
     except BaseException:
         process.terminate()
         process.wait(_STOP_SECONDS)
@@ -83,7 +85,7 @@ def start_supervisor(settings: DevclusterSettings, report: Callable[[str], None]
 
 
 def stop_devcluster(folder: StateFolder) -> bool:
-    """End the devcluster in `folder`, or tidy up after one that died; False if there is none.
+    """End the devcluster in `folder`, or clean up after one that died; False if there is none.
 
     Raises:
         DevclusterError: it does not end.
@@ -115,13 +117,15 @@ def _needs_root() -> NotPermittedError:
     )
 
 
-def _tell(process: "subprocess.Popen[bytes]", settings: DevclusterSettings) -> None:
+def _send_settings(process: "subprocess.Popen[bytes]", settings: DevclusterSettings) -> None:
     assert process.stdin is not None
     process.stdin.write(msgspec.json.encode(settings, enc_hook=_encode_path))
     process.stdin.flush()
 
 
-def _hear(process: "subprocess.Popen[bytes]", report: Callable[[str], None], folder: StateFolder) -> Ready:
+def _wait_until_ready(
+    process: "subprocess.Popen[bytes]", report: Callable[[str], None], folder: StateFolder
+) -> Ready:
     assert process.stdout is not None
     decoder = msgspec.json.Decoder(Progress | Ready | Failure)
     for line in process.stdout:

@@ -1,4 +1,4 @@
-"""What a supervisor tells whoever started it, one JSON object per line."""
+"""What a supervisor writes to its standard output while it starts, one JSON object per line."""
 
 import msgspec
 
@@ -10,14 +10,14 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """Everything is ready; nothing is said after this."""
+    """Everything is ready. The last message of a start that succeeded."""
 
     api_url: str
     seconds: float
 
 
 class Failure(msgspec.Struct, frozen=True, tag="failure"):
-    """The devcluster did not start; nothing of it is left."""
+    """The devcluster did not start, or a component ended; all its processes have ended."""
 
     kind: str
     """Name of the error's class."""
@@ -25,4 +25,4 @@ class Failure(msgspec.Struct, frozen=True, tag="failure"):
     advice: str
 
 
-News = Progress | Ready | Failure
+StartupMessage = Progress | Ready | Failure

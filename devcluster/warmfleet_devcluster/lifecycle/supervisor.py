@@ -18,7 +18,7 @@ import msgspec
 
 from warmfleet_devcluster.errors import DevclusterError
 from warmfleet_devcluster.lifecycle.cluster import Cluster, ended_early
-from warmfleet_devcluster.lifecycle.startup_messages import Failure, News, Progress, Ready
+from warmfleet_devcluster.lifecycle.startup_messages import Failure, Progress, Ready, StartupMessage
 from warmfleet_devcluster.network.addresses import node_name
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import DevclusterState, StateFolder
@@ -28,13 +28,13 @@ MAX_SETTINGS_BYTES: Final = 65536
 
 
 class Supervisor:
-    """One life of a devcluster. `run` returns when it was asked to stop and everything has ended."""
+    """Runs one devcluster. `run` returns after `request_stop`, when every process has ended."""
 
-    def __init__(self, settings: DevclusterSettings, folder: StateFolder, news: "_Newsroom") -> None:
+    def __init__(self, settings: DevclusterSettings, folder: StateFolder, messages: "_MessageWriter") -> None:
         self._settings = settings
         self._folder = folder
-        self._news = news
-        self._cluster = Cluster(settings, folder, lambda text: news.tell(Progress(text)))
+        self._messages = messages
+        self._cluster = Cluster(settings, folder, lambda text: messages.write(Progress(text)))
         self._stop = asyncio.Event()
 
     def request_stop(self) -> None:
@@ -58,7 +58,7 @@ class Supervisor:
                 return
             start.result()
             self._save("Ready")
-            self._news.tell(Ready(self._cluster.api_url, time.monotonic() - began))
+            self._messages.write(Ready(self._cluster.api_url, time.monotonic() - began))
             await self._until_end(stop)
         finally:
             stop.cancel()
@@ -88,32 +88,32 @@ class Supervisor:
         )
 
 
-class _Newsroom:
-    """Tells whoever started us, for as long as they listen, and the log always."""
+class _MessageWriter:
+    """Writes startup messages to standard output until the starter has read Ready, and to the log always."""
 
     def __init__(self) -> None:
-        self._listening = True
+        self._starter_reads = True
 
-    def tell(self, news: News) -> None:
-        line = msgspec.json.encode(news) + b"\n"
-        with suppress(OSError):  # a full disk: the log does without this line
+    def write(self, message: StartupMessage) -> None:
+        line = msgspec.json.encode(message) + b"\n"
+        with suppress(OSError):  # a full disk loses this line of the log
             sys.stderr.buffer.write(line)
             sys.stderr.flush()
-        if not self._listening:
+        if not self._starter_reads:
             return
         try:
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
         except BrokenPipeError:
-            self._listening = False
-        if isinstance(news, Ready):
-            # Nobody reads stdout from here on; what a library still prints belongs into the log.
-            self._listening = False
+            self._starter_reads = False
+        if isinstance(message, Ready):
+            # The starter reads no further: what a library prints later goes to the log.
+            self._starter_reads = False
             os.dup2(2, 1)
 
 
-async def _supervise(settings: DevclusterSettings, folder: StateFolder, news: _Newsroom) -> None:
-    supervisor = Supervisor(settings, folder, news)
+async def _supervise(settings: DevclusterSettings, folder: StateFolder, messages: _MessageWriter) -> None:
+    supervisor = Supervisor(settings, folder, messages)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, supervisor.request_stop)
@@ -128,21 +128,21 @@ async def _supervise(settings: DevclusterSettings, folder: StateFolder, news: _N
 
 
 def main() -> None:
-    """Run one devcluster until it is told to end."""
+    """Run one devcluster until it is stopped."""
     line = os.read(0, MAX_SETTINGS_BYTES)
     settings = msgspec.json.decode(line, type=DevclusterSettings, dec_hook=_decode_path)
     folder = StateFolder(settings.state)
-    news = _Newsroom()
+    messages = _MessageWriter()
     try:
         with folder.locked():
             folder.end_leftovers()
             folder.clear(keep_logs=False)
             try:
-                asyncio.run(_supervise(settings, folder, news))
+                asyncio.run(_supervise(settings, folder, messages))
             finally:
                 folder.clear(keep_logs=True)
     except DevclusterError as error:
-        news.tell(Failure(type(error).__name__, str(error), error.advice))
+        messages.write(Failure(type(error).__name__, str(error), error.advice))
         sys.exit(1)
 
 

@@ -30,7 +30,7 @@ def answer(query: bytes, zone: Zone, *, over_udp: bool) -> bytes | None:
     except (dns.exception.DNSException, ValueError):
         return None
     if asked.flags & dns.flags.QR:
-        return None  # a response: answering it could make two servers talk forever
+        return None  # a response: an answer to it could start an endless exchange of two servers
     response = dns.message.make_response(asked, recursion_available=True)
     response.flags |= dns.flags.AA
     if asked.opcode() != dns.opcode.QUERY or len(asked.question) != 1:
@@ -66,7 +66,7 @@ def _fill(
 
 
 def _texts(records: Records, kind: dns.rdatatype.RdataType) -> list[str]:
-    """Records of one kind in the notation of a zone file; an alias answers whatever is asked."""
+    """Records of one kind in the notation of a zone file; an alias answers a query of any kind."""
     if records.alias:
         return [records.alias.rstrip(".") + "."]
     if kind == dns.rdatatype.A:
@@ -78,7 +78,7 @@ def _texts(records: Records, kind: dns.rdatatype.RdataType) -> list[str]:
 
 
 class DnsServer:
-    """Answers from whatever `zone` returns at the moment of the query."""
+    """Answers from the zone that `zone` returns at the moment of the query."""
 
     def __init__(self, zone: Callable[[], Zone]) -> None:
         self._zone = zone
@@ -116,7 +116,7 @@ class DnsServer:
                 writer.write(struct.pack(">H", len(response)) + response)
                 await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, OSError):
-            return  # it said all it had to say, or it is gone
+            return  # the client has closed the connection
         finally:
             self._connections -= 1
             writer.close()

@@ -1,4 +1,4 @@
-"""A way into the cluster's network: listens on the host's loopback, connects inside the namespace."""
+"""Port forwarding into the cluster's network: listens on the host's loopback, connects in the namespace."""
 
 import asyncio
 import errno
@@ -71,20 +71,20 @@ class HostForwarder:
             await asyncio.get_running_loop().sock_connect(inner, self._target)
         except OSError:
             inner.close()
-            return  # nobody listens there: the client sees its connection closed, as it would directly
+            return  # connection refused: the client's connection is closed, as if made directly
         inner_reader, inner_writer = await asyncio.open_connection(sock=inner)
         try:
             # One direction may end while the other goes on; a broken one breaks both.
             async with asyncio.TaskGroup() as group:
-                group.create_task(_pump(reader, inner_writer))
-                group.create_task(_pump(inner_reader, writer))
+                group.create_task(_copy(reader, inner_writer))
+                group.create_task(_copy(inner_reader, writer))
         except* OSError:
             pass
         finally:
             inner_writer.transport.abort()
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Copy one direction to its end and pass the end on."""
     while data := await reader.read(_CHUNK_BYTES):
         writer.write(data)

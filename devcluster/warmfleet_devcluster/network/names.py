@@ -1,4 +1,4 @@
-"""What the cluster's names mean, from Services and EndpointSlices. Pure.
+"""The cluster's DNS records, from Services and EndpointSlices. Pure.
 
 The schema is that of the Kubernetes DNS specification 1.1.0: A, SRV and CNAME records of Services, A records
 of endpoints, and A records of pods by their address.
@@ -21,7 +21,7 @@ from warmfleet_devcluster.network.endpoints import (
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """All that is known under one name."""
+    """The records of one name."""
 
     addresses: tuple[str, ...] = ()
     alias: str = ""
@@ -39,7 +39,7 @@ class Zone:
     """Names that hold no record but have names below them: they exist, empty."""
 
     def look_up(self, name: str) -> Records | None:
-        """What `name` holds; None if there is no such name."""
+        """The records of `name`; None if there is no such name."""
         wanted = name.rstrip(".").lower()
         found = self.records.get(wanted)
         if found is not None:
@@ -99,7 +99,7 @@ def _port_name(port: Json, base: str) -> str:
 
 
 def _pod_by_address(name: str) -> Records | None:
-    """`10-244-0-7.default.pod.cluster.local`: says what it is asked, as every cluster does."""
+    """`10-244-0-7.default.pod.cluster.local`: the address in the name, as in every cluster."""
     labels = name.removesuffix(f".pod.{CLUSTER_DOMAIN}").split(".")
     if not name.endswith(f".pod.{CLUSTER_DOMAIN}") or len(labels) != 2:
         return None

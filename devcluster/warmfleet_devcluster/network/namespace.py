@@ -25,7 +25,7 @@ T = TypeVar("T")
 class NetworkNamespace:
     """A network namespace and a thread that lives in it.
 
-    Sockets belong to the namespace of the thread that makes them; whoever then uses them may be anywhere.
+    A socket belongs to the namespace of the thread that makes it, and can be used from any thread.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class NetworkNamespace:
         self.run(add)
 
     def add_route(self, network: IPv4Network, *, source: IPv4Address) -> None:
-        """Send a network's packets through the loopback, from `source` unless the sender says otherwise."""
+        """Route a network through the loopback; `source` is the source address of unbound senders."""
 
         def add() -> None:
             with IPRoute() as netlink:
@@ -80,7 +80,7 @@ class NetworkNamespace:
         self.run(add)
 
     def close(self) -> None:
-        """Let go of the namespace; the kernel ends it with its last process."""
+        """Close the descriptor; the kernel deletes the namespace with its last process."""
         self._thread.shutdown()
         with suppress(OSError):
             os.close(self._descriptor)

@@ -1,4 +1,4 @@
-"""The few nftables messages that Services need, as bytes. Pure, but for `send`.
+"""The nftables messages that Services need, as bytes. Pure, but for `send`.
 
 Written out because the bytes are few and fixed; the layout is that of linux/netfilter/nf_tables.h.
 """
@@ -134,12 +134,12 @@ def destination_becomes(address: str, port: int) -> list[bytes]:
 
 
 def source_becomes_ours() -> list[bytes]:
-    """Hides the source behind the router's own address, so that answers come back through it."""
+    """Masquerades: replaces the source address by this machine's, so that answers come back through it."""
     return [_expression("masq")]
 
 
 def refused(protocol: str) -> list[bytes]:
-    """Answers as a machine does where nobody listens: reset for TCP, otherwise port unreachable."""
+    """Answers as for a closed port: reset for TCP, otherwise port unreachable."""
     if protocol == "TCP":
         return [_expression("reject", _be32(1, 1))]
     return [_expression("reject", _be32(1, 0), attribute(2, bytes([3])))]

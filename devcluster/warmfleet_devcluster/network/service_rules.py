@@ -1,4 +1,4 @@
-"""kube-proxy's job: ClusterIPs lead to pods. Frontends become one nftables table, replaced as a whole."""
+"""What kube-proxy does: one nftables table forwards ClusterIPs to pods; it is replaced as a whole."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,9 +13,9 @@ _AFTER_ROUTING: Final = 100
 
 
 def service_rules(found: Sequence[Frontend]) -> list[bytes]:
-    """The messages that replace the table. Packets of established connections never meet the rules."""
+    """The messages that replace the table. Packets of established connections bypass the rules."""
     messages = [
-        # Deleting wants it to be there, so it is made first.
+        # Deleting a missing table is an error, so it is made first.
         netfilter.new_table(TABLE),
         netfilter.delete_table(TABLE),
         netfilter.new_table(TABLE),
@@ -40,7 +40,7 @@ def service_rules(found: Sequence[Frontend]) -> list[bytes]:
             TABLE, "hairpins", kind="nat", hook=netfilter.POSTROUTING, priority=_AFTER_ROUTING
         )
     )
-    # A pod that meets itself behind its Service would answer itself directly, with the wrong address.
+    # A pod that reaches itself through its Service would answer itself directly, with the wrong address.
     pods = sorted({address for frontend in found for address, _ in frontend.backends})
     messages += [
         netfilter.new_rule(

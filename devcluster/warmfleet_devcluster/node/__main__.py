@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         (settings.state / "pods").mkdir(parents=True)
         asyncio.run(_run(settings, images))
     except (NodeError, ApiError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - the command's own voice
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - output of a command
         return 1
     return 0
 
@@ -49,7 +49,7 @@ def parse_settings(arguments: list[str]) -> NodeSettings:
     parser.add_argument("--kubeconfig", type=Path, required=True, help="of system:node:NAME")
     parser.add_argument("--address", required=True, help="of the node, in the cluster's network")
     parser.add_argument("--pod-cidr", required=True)
-    parser.add_argument("--images", type=Path, required=True, help="the images that pods may name")
+    parser.add_argument("--images", type=Path, required=True, help="list of the images that pods may use")
     parser.add_argument("--state", type=Path, required=True, help="folder for pods' files and logs")
     parser.add_argument(
         "--client-ca", type=Path, required=True, help="signer of the API server's certificate"

@@ -19,7 +19,7 @@ class ImageError(NodeError):
 
 
 class ContainerConfigError(NodeError):
-    """A container's environment or user cannot be settled; the text goes into the pod's status."""
+    """A container's environment or user cannot be determined; the text goes into the pod's status."""
 
 
 class VolumeError(NodeError):

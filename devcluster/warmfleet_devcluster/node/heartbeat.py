@@ -1,4 +1,4 @@
-"""How a node stays known to the control plane: registration, then Lease and status, again and again."""
+"""A node's heartbeat: registration, then Lease renewals and status updates."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 
 class NodeHeartbeat:
-    """One node's; `status` says what the node is at that moment."""
+    """Registers one node and renews its Lease and status; `status` returns its status now."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class NodeHeartbeat:
         self._uid = ""
 
     async def register(self) -> None:
-        """Creates the Node or takes over the one there is; tries until the API server agrees."""
+        """Creates the Node or takes over an existing one; retries until the API server accepts it."""
         while True:
             try:
                 node = await self._create()
@@ -52,20 +52,20 @@ class NodeHeartbeat:
                 return
 
     async def renew(self) -> None:
-        """Beats until cancelled."""
+        """Renews until cancelled."""
         loop = asyncio.get_running_loop()
         status_due = loop.time()
         while True:
             try:
                 await self._renew_lease()
-                # A node comes back from Unknown by its status only: after a beat that failed or took long,
-                # because the API server was away, it is written at once.
+                # A node comes back from Unknown by its status only: after a renewal that failed or took
+                # long, because the API server was unreachable, it is written at once.
                 if loop.time() >= status_due:
                     await self._write_status()
                     status_due = loop.time() + _STATUS_EVERY * self._lease_seconds
             except ApiError as error:
                 if error.status == 404:
-                    # Somebody deleted the Node; while this process lives, so does the node.
+                    # The Node was deleted; a node registers again for as long as its process runs.
                     await self.register()
                 status_due = loop.time()
                 await asyncio.sleep(min(_RETRY_SECONDS, self._lease_seconds))

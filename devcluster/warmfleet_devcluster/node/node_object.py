@@ -1,4 +1,4 @@
-"""The Node object and its Lease: what a node says of itself. Pure."""
+"""The Node object with its status, and its Lease. Pure."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""One node: registers itself, keeps its Lease and status fresh, runs the pods bound to it."""
+"""One node: registers itself, renews its Lease and status, runs the pods bound to it."""
 
 import asyncio
 from typing import Any, Final

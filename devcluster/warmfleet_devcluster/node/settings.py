@@ -20,20 +20,20 @@ class NodeSettings:
     state: Path
     """Pods' files and logs; what earlier pods left there is removed at start."""
     client_ca: Path
-    """Who signs the certificates of callers of the kubelet API."""
+    """Certificate authority of the kubelet API's clients."""
     serving_certificate: Path
     serving_key: Path
     client_name: str = "kube-apiserver-kubelet-client"
     """The only caller of the kubelet API."""
     pretend: Mapping[str, str] = field(default_factory=dict)
-    """Resources over what the machine has: pretended accelerators, or less CPU or memory."""
+    """Resource -> amount that replaces the machine's: pretended accelerators, or less CPU or memory."""
     dns: str = "10.96.0.10"
     cluster_domain: str = "cluster.local"
     kubelet_port: int = 10250
     time_ratio: float = 1.0
     """Scales the waits between restarts and between attempts; tests shorten them."""
     volume_refresh_seconds: float = 3.0
-    """How soon a changed Secret or ConfigMap shows in its volumes."""
+    """Seconds between two reads of the Secrets and ConfigMaps behind volumes."""
     lease_seconds: float = 5.0
     """Between two renewals of a node's Lease; its status follows every second one."""
     shutdown_seconds: float = 8.0

@@ -1,4 +1,4 @@
-"""How long to wait before a container runs again. Pure; the kubelet's numbers."""
+"""The wait before a container restarts. Pure; the kubelet's numbers."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ class Backoff:
     limit_seconds: float = 300.0
 
     def scaled(self, ratio: float) -> "Backoff":
-        """The same shape in another time: tests do not wait for minutes."""
+        """Both times multiplied by `ratio`, so that tests do not wait for minutes."""
         return Backoff(self.base_seconds * ratio, self.limit_seconds * ratio)
 
     def delay_seconds(self, failures: int) -> float:
-        """The wait after that many ends in a row, counted from 1; the first restart is immediate."""
+        """The wait after so many failures in a row, counted from 1; the first restart is immediate."""
         if failures <= 1:
             return 0.0
         # The exponent is bounded so that a pod that crashes for years does not overflow a float.

@@ -1,4 +1,4 @@
-"""Whom a container runs as: user, groups, capabilities. Pure."""
+"""The user of a container: uid, gid, groups, capabilities. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ DEFAULT_CAPABILITIES: Final = frozenset(
         "SETPCAP", "NET_BIND_SERVICE", "SYS_CHROOT", "KILL", "AUDIT_WRITE",
     }
 )  # fmt: skip
-"""What container runtimes give by default."""
+"""The default set of container runtimes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class Identity:
 
 
 def identity(pod_context: Json, container_context: Json, image_user: str) -> Identity:
-    """Settles a container's user as the kubelet does: container over pod over image.
+    """A container's user as the kubelet chooses it: container over pod over image.
 
-    Raises ContainerConfigError when runAsNonRoot is asked of a root user, or of one that is a name.
+    Raises ContainerConfigError when runAsNonRoot is set and the user is root or only a name.
     """
     both = {**pod_context, **container_context}
     user_text, _, group_text = image_user.partition(":")
@@ -76,10 +76,10 @@ def identity(pod_context: Json, container_context: Json, image_user: str) -> Ide
     )
 
 
-def _capabilities(asked: Json, *, privileged: bool) -> tuple[int, ...]:
+def _capabilities(changes: Json, *, privileged: bool) -> tuple[int, ...]:
     if privileged:
         return tuple(range(len(CAPABILITIES)))
-    add, drop = _names(asked.get("add") or ()), _names(asked.get("drop") or ())
+    add, drop = _names(changes.get("add") or ()), _names(changes.get("drop") or ())
     kept = set() if "ALL" in drop else set(DEFAULT_CAPABILITIES) - drop
     kept |= set(CAPABILITIES) if "ALL" in add else add
     return tuple(number for number, name in enumerate(CAPABILITIES) if name in kept)

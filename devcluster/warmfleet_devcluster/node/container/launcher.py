@@ -1,4 +1,4 @@
-"""What stands between the node and a container's program: namespaces, root file system, user, then exec.
+"""Starts a container's program: makes namespaces and root file system, changes user, execs.
 
 Runs as a script of its own with the standard library only (`python -I -S launcher.py SPEC_FD STATUS_FD
 NODE_PID`), so that it starts in milliseconds. SPEC_FD holds a JSON document, see `LaunchSpec` in
@@ -6,7 +6,7 @@ NODE_PID`), so that it starts in milliseconds. SPEC_FD holds a JSON document, se
 after that means that the program has been started, `error TEXT` that it could not be.
 
 The program is PID 1 of a PID namespace of its own: when it ends, everything it started ends. It dies with the
-launcher, and the launcher dies with the node, whatever kills the node.
+launcher, and the launcher dies with the node, even if the node is killed.
 """
 
 # pathlib and contextlib would double the time that every container and every exec probe takes to start.
@@ -97,7 +97,7 @@ def make_root(spec: Spec) -> None:
     for entry in sorted(spec["mounts"], key=lambda entry: entry["target"].count("/")):
         bind(OLD_ROOT + entry["source"], entry["target"], read_only=entry["read_only"])
     for path, descriptor in hidden.items():
-        # The volume may hold something of that name; an empty folder is what an earlier container left there.
+        # Not over an entry of the volume itself; an empty folder is the mount point of an earlier container.
         if not os.path.lexists(path) or (os.path.isdir(path) and not any(os.scandir(path))):
             bind(f"/proc/self/fd/{descriptor}", path, read_only=True)
         os.close(descriptor)
@@ -131,7 +131,7 @@ def make_devices(more: list[str]) -> None:
 
 
 def show_path(path: str) -> None:
-    """Makes a path of the image reachable for any user: its parents can be passed, other disks are shown."""
+    """Makes a path of the image reachable for any user: parents get x permission, other disks are bound."""
     source = OLD_ROOT + path
     if not os.path.exists(source):
         return
@@ -146,7 +146,7 @@ def show_path(path: str) -> None:
 
 
 def hidden_by_volumes(spec: Spec) -> dict[str, int]:
-    """Folders of the image that volumes will cover, open: such as a clone in /tmp, under a pod's own /tmp."""
+    """Open descriptors of folders of the image that volumes will cover, such as /tmp/clone under a /tmp."""
     found: dict[str, int] = {}
     for entry in spec["mounts"]:
         above = entry["target"].rstrip("/") + "/"
@@ -203,7 +203,7 @@ def become(spec: Spec, status_fd: int, parent: int) -> NoReturn:
         os.execvpe(spec["argv"][0], spec["argv"], spec["env"])
     except OSError as error:
         os.write(status_fd, f"error {spec['argv'][0]}: {error}\n".encode())
-    except Exception as error:  # noqa: BLE001 - this process has no one else to tell
+    except Exception as error:  # noqa: BLE001 - the status pipe is this process's only output
         os.write(status_fd, f"error {error!r}\n".encode())
     os._exit(START_ERROR)
 
@@ -230,7 +230,7 @@ def main() -> NoReturn:
         os.close(writing)
         become(spec, status_fd, reading)
     os.close(reading)
-    # The child's signals are the node's to send; the launcher only waits.
+    # The node signals the child itself; the launcher only waits.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     os.write(status_fd, f"pid {child}\n".encode())

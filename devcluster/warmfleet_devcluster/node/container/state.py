@@ -1,4 +1,4 @@
-"""What a container is doing, as its pod's status shows it."""
+"""States of a container, as its pod's status shows them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +54,7 @@ ContainerState = Waiting | Running | Terminated
 
 @dataclass(frozen=True, slots=True)
 class ContainerView:
-    """One container at one moment; all that a pod's status needs to know of it."""
+    """One container at one moment: the input of its pod's status."""
 
     name: str
     image: str

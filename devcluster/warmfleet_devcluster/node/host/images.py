@@ -1,4 +1,4 @@
-"""The images that a node knows: what an image reference stands for on this machine."""
+"""The images of a node: what an image reference stands for on this machine."""
 
 import json
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Image:
 
 
 class ImageList:
-    """The images that this node can have: a file stands for the registry, and is looked at for each pull."""
+    """The images that this node can run. A file stands for the registry; each pull reads it if it changed."""
 
     def __init__(self, path: Path) -> None:
         """Reads `{"images": {reference: {entrypoint, args, env, user, workdir, paths, folder}}}`.
@@ -42,7 +42,7 @@ class ImageList:
         self._read()
 
     def find(self, reference: str) -> Image:
-        """The image; raises ImageError with what a registry would have said."""
+        """The image; raises ImageError with a registry's message."""
         try:
             self._read()
         except NodeError as error:
@@ -55,7 +55,7 @@ class ImageList:
             ) from None
 
     def _read(self) -> None:
-        """Reads the file if it is another one than the last time."""
+        """Reads the file if it has changed."""
         try:
             status = self._path.stat()
             version = (status.st_mtime_ns, status.st_ino)

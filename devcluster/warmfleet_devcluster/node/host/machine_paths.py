@@ -1,4 +1,4 @@
-"""What of this machine a container sees beside its volumes: the image's programs, accelerator devices."""
+"""Paths of this machine inside a container, beside its volumes: the image's programs, accelerator devices."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 
 def reachable_paths(image: Image) -> list[str]:
-    """Paths that the image's program needs, with what they are links to."""
+    """Paths that the image's program needs, with the targets of links."""
     named = [
         *image.paths,
         *image.env.get("PATH", "").split(":"),

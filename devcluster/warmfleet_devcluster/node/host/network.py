@@ -22,7 +22,7 @@ _LOCK = threading.Lock()
 
 
 class AddressPool:
-    """The pod addresses of one node; a freed one rests longest."""
+    """The pod addresses of one node; a freed one is reused last."""
 
     def __init__(self, cidr: str) -> None:
         self._free = [str(host) for host in ipaddress.ip_network(cidr).hosts()]
@@ -33,7 +33,7 @@ class AddressPool:
         return self._free.pop(0)
 
     def give_back(self, address: str) -> None:
-        """Last in line: a client that still knows the old owner should not meet a new one."""
+        """Reused last, so that a client with a stale address does not reach another pod."""
         assert address not in self._free, address
         self._free.append(address)
 
@@ -62,7 +62,7 @@ async def connect_pod(address: str, node_address: str, interface: str) -> PodNet
 
 
 async def disconnect_pod(network: PodNetwork) -> None:
-    """Takes the pod off the network at once, whatever still runs in it."""
+    """Takes the pod off the network at once, even while programs run in it."""
     await asyncio.to_thread(_disconnect_pod, network)
 
 
@@ -113,7 +113,7 @@ def _connect_pod(address: str, node_address: str, interface: str) -> PodNetwork:
 def _disconnect_pod(network: PodNetwork) -> None:
     network.close()
     with _LOCK, contextlib.suppress(Exception), IPRoute() as route:
-        # Gone already if the namespace went first: the pair lives and dies together.
+        # The pair is gone already if the namespace was: the kernel deletes both ends together.
         for index in route.link_lookup(ifname=network.interface):
             route.link("del", index=index)
 
@@ -127,7 +127,7 @@ def in_namespace(namespace_fd: int, act: Callable[[], _Result]) -> _Result:
 
 @contextlib.contextmanager
 def _own_namespace() -> Iterator[int]:
-    """Remembers this thread's network namespace, and brings the thread back to it."""
+    """Returns this thread to its network namespace at the end."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield home

@@ -115,7 +115,7 @@ class SpdyForward:
             if writer is not None:
                 writer.transport.abort()
         elif frame.kind == GOAWAY:
-            raise ConnectionResetError("the client goes away")
+            raise ConnectionResetError("the client closed the connection")
 
     async def _open(self, frame: ControlFrame) -> None:
         if len(self._pairs) >= _MAX_STREAMS:
@@ -152,7 +152,7 @@ class SpdyForward:
         pair = self._by_data.get(frame.stream)
         if pair is None or pair.writer is None:
             return
-        with contextlib.suppress(ConnectionError):  # the way back says that the pod has closed
+        with contextlib.suppress(ConnectionError):  # `_return` reports that the pod has closed
             if frame.content:
                 pair.writer.write(frame.content)
                 await pair.writer.drain()
@@ -167,7 +167,7 @@ class SpdyForward:
             await self._send(self._spdy.data(pair.error, b"", final=True))
             await self._finish(request, pair)
         except ConnectionError:
-            pass  # the client is gone; `run` ends by itself
+            pass  # the client has disconnected; `run` ends by itself
         finally:
             if pair.writer is not None:
                 pair.writer.close()
@@ -210,7 +210,7 @@ class ChannelForward:
             tasks += [returning, listening]
             await asyncio.wait({listening, returning}, return_when=asyncio.FIRST_COMPLETED)
         except ConnectionError:
-            pass  # the client is gone
+            pass  # the client has disconnected
         finally:
             for task in tasks:
                 task.cancel()

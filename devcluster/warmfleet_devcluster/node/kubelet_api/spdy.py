@@ -1,4 +1,4 @@
-"""Frames of SPDY/3.1, as far as `kubectl port-forward` speaks it. Pure: bytes in, frames out, and back.
+"""Frames of SPDY/3.1, as far as `kubectl port-forward` uses it. Pure: bytes in, frames out, and back.
 
 After the SPDY protocol draft 3.1, sections 2.2 and 2.6. There is no flow control: the client ignores it.
 """
@@ -41,11 +41,11 @@ _TAIL: Final = (
     "text/javascript,publicprivatemax-age=gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0."
 )
 DICTIONARY: Final = b"".join(len(word).to_bytes(4, "big") + word.encode() for word in _WORDS) + _TAIL.encode()
-"""What both sides' compressors start from."""
+"""Preset dictionary of both sides' compressors."""
 
 
 class SpdyError(NodeError):
-    """The other side sent what is no SPDY, or too much of it; the connection is given up."""
+    """The peer sent malformed or oversized frames; the connection is closed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Json = dict[str, Any]
 
 
 def pod_hostname(pod: Json) -> str:
-    """What a container's `hostname` says."""
+    """The host name inside the pod's containers, at most 63 characters."""
     return str(pod["spec"].get("hostname") or pod["metadata"]["name"])[:63]
 
 

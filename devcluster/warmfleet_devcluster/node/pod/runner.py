@@ -48,7 +48,7 @@ class NodeResources:
 
 
 class PodRunner:
-    """Runs one pod from its binding to its deletion; `task` ends when nothing of it is left on the node."""
+    """Runs one pod from its binding to its deletion; `task` ends when the node holds nothing of it."""
 
     def __init__(self, pod: Json, node: NodeResources) -> None:
         metadata, spec = pod["metadata"], pod["spec"]
@@ -64,7 +64,7 @@ class PodRunner:
         """The API server waits for this node to confirm the deletion."""
         self._written: Json = pod.get("status", {})
         self._over = self._written.get("phase") in FINAL_PHASES
-        """It ended under an earlier process of this node: what is left to do is to confirm its deletion."""
+        """It ended under an earlier process of this node: only its deletion remains to be confirmed."""
         folder = node.settings.state / "pods" / self.uid
         objects = PodObjects(node.api, pod)
         ratio = node.settings.time_ratio
@@ -297,7 +297,7 @@ class PodRunner:
             await self._node.api.patch(f"{self._path}/status", body)
         except ApiError as error:
             log.warning("status not written", pod=self._path, error=str(error))
-            # Gone, or another pod of the same name: nothing to tell any more.
+            # Deleted, or another pod of the same name: there is no status to write.
             return error.status in (404, 409)
         self._written = status
         return True
@@ -356,12 +356,12 @@ class PodRunner:
 
 
 def _conditions(status: Json) -> dict[str, str]:
-    """Controllers write them, too: pods of a silent node are not ready until that says so again."""
+    """Type -> status. The node controller writes them, too: it marks pods of a silent node unready."""
     return {condition["type"]: condition["status"] for condition in status.get("conditions", [])}
 
 
 def _patch(status: Json) -> Json:
-    """A status as a strategic merge patch that leaves nothing of the one before."""
+    """A status as a strategic merge patch that removes every field of the previous one."""
     addresses: Json = {
         key: [{"$patch": "replace"}, *status[key]] for key in ("podIPs", "hostIPs") if key in status
     }

@@ -40,7 +40,7 @@ def phase(restart_policy: str, inits: Sequence[ContainerView], mains: Sequence[C
         return "Pending"
     if restart_policy == "Always" or any(isinstance(view.state, Running) for view in mains):
         return "Running"
-    # Every container has ended at least once; one that waits for its next run ended as `last` says.
+    # Every container has ended at least once; the last end of one that waits for its next run is in `last`.
     ends = [view.state if isinstance(view.state, Terminated) else view.last for view in mains]
     if all(end is not None and end.exit_code == 0 for end in ends):
         return "Succeeded"
