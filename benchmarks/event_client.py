@@ -29,11 +29,11 @@ class Answer:
     has_usage: bool = False
     done: bool = False
     retry_after_seconds: int | None = None
-    """What a refusal says about when to come back."""
+    """Seconds to wait that a refusal names."""
 
     @property
     def complete(self) -> bool:
-        """Answered with 200 and a whole stream that says what it used."""
+        """Answered with 200 and a whole stream with its usage."""
         return self.status == 200 and self.has_usage and self.done
 
 
@@ -53,7 +53,7 @@ class _Connection(asyncio.Protocol):
         self._on_first_token: Callable[[], object] = lambda: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's does not say that it is one
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's does not inherit from it
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
@@ -121,7 +121,7 @@ class EventClient:
         request_id: str,
         on_first_token: Callable[[], object] = lambda: None,
     ) -> Answer:
-        """Send one request and read its stream to the end; tells when the first token is there."""
+        """Send one request and read its stream to the end; calls `on_first_token` at the first token."""
         connections = self._connections
         connection = await connections.take()
         head = (

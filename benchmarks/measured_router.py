@@ -33,7 +33,7 @@ _ROOT: Final = Path(__file__).parents[1]
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """Who runs where."""
+    """Which process runs on which core."""
 
     router: frozenset[int]
     others: frozenset[int]
@@ -155,7 +155,7 @@ class Prompts:
         return CHAT_PATH, _body(max_tokens, messages=messages)
 
     def unique_text(self, max_tokens: int) -> tuple[str, bytes]:
-        """A completion whose text nobody has sent before."""
+        """A completion whose text no request has sent before."""
         return COMPLETIONS_PATH, _body(max_tokens, prompt=self._text(self._tokens))
 
     def token_ids(self, max_tokens: int) -> tuple[str, bytes]:

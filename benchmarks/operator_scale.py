@@ -1,9 +1,9 @@
 """What does one operator need for many ModelDeployments, and what does it write?
 
 A devcluster of its own: a real API server with its controllers, one process node on which the chart's
-operator runs with the rights of its ServiceAccount, and hollow nodes, whose pods are said to be ready without
-running. Routers are hollow, too; a stand-in answers for them, with a whole answer's size, that every ready
-worker is served. So Ready is True by the operator's own rules, and every read and write is a real one.
+operator runs with the rights of its ServiceAccount, and hollow nodes, whose pods are reported as ready
+without running. Routers are hollow, too; a stand-in answers for them, with a whole answer's size, that every
+ready worker is served. So Ready is True by the operator's own rules, and every read and write is a real one.
 
 First one deployment, for what an operator costs that has little to do; then --deployments at once, until all
 are Ready; a pause; a restart of the operator; the end of all deployments. The audit log counts the writes.

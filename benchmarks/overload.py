@@ -3,7 +3,7 @@
 One router with keys before real workers. A closed loop first measures the capacity: so many requests under
 way that every seat is always taken. Then requests arrive in an open loop, as a Poisson process, whether or
 not earlier ones were answered: at half the capacity, at three times, and at half again. All have prompts of
-their own, so the cache helps nobody.
+their own, so the cache helps no request.
 
     python benchmarks/overload.py [--workers 1] [--factor 3] [--seconds 30]
 """
@@ -138,7 +138,7 @@ class Watched:
         return mean([one.worker_running for one in self.samples if since <= one.at < until])
 
     def recovered_after_seconds(self, phase: Phase, *, normal_held: int) -> float:
-        """From the start of `phase` until, for good, no queue stands and nobody is refused.
+        """From the start of `phase` until, for good, no queue stands and no request is refused.
 
         A queue stands while more than `normal_held` wait for at least `STANDING_SECONDS` on end: that one
         request of a random stream waits for another's prefill is as normal before an overload as after it.
@@ -228,7 +228,7 @@ class Overload:
     refusal_p50_ms: float
     refusal_p95_ms: float
     retry_after_seconds: tuple[int, int]
-    """Least and most of what refusals said."""
+    """Least and most of the seconds that refusals named."""
     seats_taken: tuple[float, float]
     """On average, at capacity and in the overload: what the goodput should be alike for."""
     most_held: int

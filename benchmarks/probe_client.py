@@ -38,7 +38,7 @@ class Seen:
 
     @property
     def cached_tokens(self) -> int:
-        """As `usage` says; -1 if it does not."""
+        """From `usage`; -1 without it."""
         return int((self.usage.get("prompt_tokens_details") or {}).get("cached_tokens", -1))
 
     @property

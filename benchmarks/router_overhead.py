@@ -2,8 +2,8 @@
 
 Each of the lanes sends the same request once straight to a stub worker and once through the router, in an
 order drawn anew each time, the second as soon as the first has its first token. So at any time as many
-streams run through the router as there are lanes, as many run beside it, and whatever disturbs one of a pair
-disturbs the other. What counts is the difference within a pair.
+streams run through the router as there are lanes, as many run beside it, and a disturbance affects both
+of a pair. What counts is the difference within a pair.
 
     python benchmarks/router_overhead.py [--streams 32] [--pairs 320] [--blocks 100000]
 """

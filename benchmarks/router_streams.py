@@ -2,7 +2,7 @@
 
 2,000 lanes ask one request after the other, each answered with 5 tokens per second for 10 seconds, until
 10,000 requests are answered. Every answer must be whole: status 200, all its tokens, its usage, `[DONE]`.
-Before that, short answers say what a request costs without its stream, so that the rest is the stream's.
+Before that, short answers measure what a request costs without its stream, so that the rest is the stream's.
 
     python benchmarks/router_streams.py [--streams 2000] [--requests 10000]
 """

@@ -1,4 +1,4 @@
-"""How well two kinds of observations can be told apart. Pure functions over numpy arrays."""
+"""How well two kinds of observations can be separated. Pure functions over numpy arrays."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

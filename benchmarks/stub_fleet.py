@@ -98,7 +98,7 @@ class StubWorker:
         self._subscribers: set[asyncio.Queue[bytes]] = set()
 
     async def publish(self) -> None:
-        """Tell the subscribers of changes every `COALESCE_SECONDS`, for as long as it runs."""
+        """Send changes to the subscribers every `COALESCE_SECONDS`, for as long as it runs."""
         loop = asyncio.get_running_loop()
         sent_seconds, sent_load = 0.0, LoadReport()
         while True:
@@ -169,7 +169,7 @@ class StubWorker:
             self._running -= 1
 
     def _admit(self, token_ids: list[int], headers: Mapping[str, str]) -> dict[str, str]:
-        """Take a prompt into the cache; the headers that say what was found of it."""
+        """Take a prompt into the cache; the headers with what was found of it."""
         if router := headers.get(ROUTER_ID_HEADER):
             self._admitted[router] = max(self._admitted.get(router, 0), int(headers[DISPATCH_HEADER]))
         root = block_root(IDENTITY, salt=bytes.fromhex(headers.get(SALT_HEADER, "")))

@@ -138,7 +138,7 @@ def catalog_folder(name: str) -> Path:
 def small_model(folder: Path, assets_of: Path) -> Path:
     """A seeded Llama of 128 dimensions and 4 layers in `folder`, with the tokenizer of the model `assets_of`.
 
-    Fast enough for thousands of requests; what it says means nothing.
+    Fast enough for thousands of requests; its text means nothing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in _ASSETS:

@@ -1,12 +1,12 @@
 """Does one tenant's flood make another one wait?
 
 The light tenant sends one streamed request after the other and thinks for a second in between. The flooder
-sends requests of the same kind at 50 times the rate that the light tenant reaches alone, whatever comes back;
+sends requests of the same kind at 50 times the rate that the light tenant reaches alone, and waits for none;
 what is refused is dropped. Three kinds of phases take turns, so that all see the same machine:
 
 - solo: the light tenant alone;
 - flood: both;
-- flood alone: the flooder without the light tenant, which says what the fleet can serve at all.
+- flood alone: the flooder without the light tenant, which measures what the fleet can serve at all.
 
     python benchmarks/tenant_flood.py [--rounds 3] [--phase-seconds 20] [--workers 1]
 """
@@ -87,7 +87,7 @@ def _spent_ms(decision: dict[str, Any]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Requests of one length whose prompts nobody has sent before."""
+    """Requests of one length whose prompts no request has sent before."""
 
     vocabulary: range
     prompt_tokens: int
@@ -239,7 +239,7 @@ async def run(options: argparse.Namespace, folder: Path) -> Findings:
     shape = WorkerShape(
         model_path=model,
         served_name=MODEL_NAME,
-        # For seats that are all taken, twice: the bytes of Float32, whatever is served.
+        # For seats that are all taken, twice: the bytes of Float32, for every dtype.
         kv_cache_bytes=held_tokens * 2 * config.layers * config.kv_heads * config.head_dim * 4,
         block_size_tokens=BLOCK_TOKENS,
         dtype=options.dtype,

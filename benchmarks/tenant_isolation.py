@@ -1,8 +1,8 @@
-"""Can one tenant tell which prompts another has sent?
+"""Can one tenant find out which prompts another has sent?
 
 A victim warms a random half of a set of prompts; then an attacker with another key sends every prompt of the
 set once, in random order, and keeps all that it sees: times, usage, headers, sizes. If any of it separates
-the warmed prompts from the fresh ones, the cache tells. Three ways to be warm:
+the warmed prompts from the fresh ones, the cache leaks. Three ways to be warm:
 
 - resident: the victim's answer is complete, its blocks are in the cache;
 - in flight: the victim's request for the same prompt is being computed at that moment;
@@ -168,7 +168,7 @@ def _answered(seen: Seen) -> Seen:
 
 @dataclass(frozen=True, slots=True)
 class Parties:
-    """Who asks."""
+    """The fleet, the tenant that is attacked and the one that attacks."""
 
     fleet: TenantFleet
     victim: ProbeClient
@@ -257,7 +257,7 @@ def way_targets(way: Way) -> list[Target]:
         best = max(within, key=lambda one: one.auc)
         targets.append(Target(f"{way.name}: the same within a tenant, {best.name}", best.auc, MIN_POWER_AUC))
         if way.name == RESIDENT:
-            # Beside the victim's own request the time says little: who hits waits for whom it hits.
+            # Beside the victim's own request time shows little: a hit waits for the request that it hits.
             time_alone = next(one for one in within if one.name == TIME)
             name = f"{way.name}: the same within a tenant, {TIME}"
             targets.append(Target(name, time_alone.auc, MIN_POWER_AUC))

@@ -193,7 +193,7 @@ def _running(state: Path | None) -> tuple[StateFolder, DevclusterState]:
 
 
 def _sudo_user() -> tuple[int, int] | None:
-    """User and group of whoever called sudo; None if nobody did."""
+    """User and group that called sudo; None without sudo."""
     user, group = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
     return (int(user), int(group)) if user.isdigit() and group.isdigit() else None
 

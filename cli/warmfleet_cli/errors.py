@@ -1,4 +1,4 @@
-"""What a command says when it cannot do as asked, and the exit code it says it with."""
+"""The error of a command that cannot do as asked, and its exit code."""
 
 from enum import IntEnum
 
@@ -30,7 +30,7 @@ EXIT_CODES_HELP = (
 
 
 class CliError(WarmfleetError):
-    """A command cannot do as asked. `advice` says what to do about it."""
+    """A command cannot do as asked. `advice` is what to do about it."""
 
     def __init__(self, text: str, *, advice: str = "", exit_code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(text)
@@ -55,5 +55,5 @@ def exit_code_of(error: WarmfleetError) -> ExitCode:
 
 
 def advice_of(error: WarmfleetError) -> str:
-    """What to do about an error; empty where its text says it all."""
+    """What to do about an error; empty where its text is enough."""
     return error.advice if isinstance(error, CliError | DevclusterError) else ""

@@ -39,7 +39,7 @@ def _epilog(example: str) -> str:
 
 
 class KeysOutput(StrEnum):
-    """For whom the keys are printed."""
+    """The form in which the keys are printed."""
 
     TEXT = "text"
     JSON = "json"
@@ -96,7 +96,7 @@ def create(
     secret_name: SecretName = "warmfleet-keys",  # noqa: S107 - the name of an object
     namespace: Namespace = None,
 ) -> None:
-    """Make a key, add its hash to the file, and print the key: this once, for nobody keeps it."""
+    """Make a key, add its hash to the file, and print the key: this once, because it is not stored."""
     now = dt.datetime.now(dt.UTC).replace(microsecond=0)
     of_tenant: dict[str, Any] = {
         "sharing_group": sharing_group,

@@ -1,4 +1,4 @@
-"""`warmfleet model`: fetch models, list them, and say what they cost in memory."""
+"""`warmfleet model`: fetch models, list them, and compute what they need in memory."""
 
 from pathlib import Path
 from typing import Annotated
@@ -72,7 +72,7 @@ def size(
     block_size_tokens: Annotated[int, typer.Option(min=1, max=128, help="Tokens per block.")] = 16,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Say what a model's weights and KV cache cost, and how many tokens a KV cache holds."""
+    """Compute what a model's weights and KV cache need, and how many tokens a KV cache holds."""
     if dtype is not None and dtype not in _ELEMENT_BYTES:
         raise typer.BadParameter(f"{dtype!r} is not one of {', '.join(_ELEMENT_BYTES)}", param_hint="--dtype")
     try:

@@ -15,7 +15,7 @@ from warmfleet_contracts.errors import WarmfleetError
 
 
 class OutputFormat(StrEnum):
-    """For whom a command prints."""
+    """The reader that a command prints for."""
 
     TEXT = "text"
     JSON = "json"

@@ -113,7 +113,7 @@ def up(
         cores=len(os.sched_getaffinity(0)),
         fleet_uid=secrets.token_hex(4),
     )
-    # Whatever can be refused is refused before a download begins.
+    # What can be checked is checked before a download begins.
     require_free_ports(plan_with(model_path=Path()))
     plan = plan_with(model_path=ensure_model(deployment, home, console))
     console.print(f"starting {_counted(len(plan.workers), 'worker')} and {_counted(routers, 'router')} ...")
@@ -203,7 +203,7 @@ def _report(
     output: OutputFormat,
     api_key: str,
 ) -> None:
-    """Say what happened; when the fleet is ready, say all that a user needs to use it."""
+    """Print what happened; when the fleet is ready, print how to use it."""
     if event.kind != "FleetReady":
         if event.kind != "Started":
             console.print(log_line(event))

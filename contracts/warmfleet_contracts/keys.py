@@ -143,7 +143,7 @@ class KeyRing:
 
     def __init__(self, file: KeyFile) -> None:
         self._entries = {entry.id: (bytes.fromhex(entry.sha256), entry) for entry in file.keys}
-        self._nobody = secrets.token_bytes(32)
+        self._no_digest = secrets.token_bytes(32)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -151,11 +151,11 @@ class KeyRing:
     def entry(self, presented: str) -> KeyEntry | None:
         """The entry of a presented key, expired or not; None if it is none of these keys.
 
-        One SHA-256 and one comparison in constant time, whatever is presented.
+        One SHA-256 and one comparison in constant time, for any text.
         """
         text = presented if len(presented) <= MAX_KEY_LENGTH else ""
         match = _SECRET.fullmatch(text)
-        digest, entry = self._entries.get(match[1] if match else "", (self._nobody, None))
+        digest, entry = self._entries.get(match[1] if match else "", (self._no_digest, None))
         is_right = hmac.compare_digest(hashlib.sha256(text.encode("utf-8", "replace")).digest(), digest)
         return entry if is_right else None
 

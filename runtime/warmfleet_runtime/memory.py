@@ -13,7 +13,7 @@ _M_ARENA_MAX: Final = -8
 
 
 def return_freed_memory() -> None:
-    """Tell glibc's allocator so, for this process; other C libraries do it by themselves or cannot be told.
+    """Set glibc's allocator so, for this process; other C libraries do it by themselves or cannot.
 
     By itself glibc raises the threshold to the largest block that was ever freed, 32 MiB at most: after one
     large body all later ones come from a heap, which only shrinks from its end. See mallopt(3).

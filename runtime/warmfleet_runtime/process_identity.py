@@ -41,7 +41,7 @@ def is_alive(identity: ProcessIdentity) -> bool:
 
 
 def send_signal(identity: ProcessIdentity, number: signal.Signals) -> bool:
-    """Signal that very process; False if it is gone, whoever has its pid now."""
+    """Signal that very process; False if it is gone, also if its pid was reused."""
     try:
         descriptor = os.pidfd_open(identity.pid)
     except ProcessLookupError:

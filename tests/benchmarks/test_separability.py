@@ -28,7 +28,7 @@ def test_a_threshold_may_lie_on_either_side(observations):
     assert found.auc == pytest.approx(by_threshold("time", [-value for value in values], labels).auc)
 
 
-def test_noise_tells_nothing_and_its_interval_says_so():
+def test_noise_separates_nothing_and_its_interval_shows_it():
     draw = np.random.default_rng(1)
     features = {"time": draw.random(1000).tolist(), "size": draw.integers(0, 9, 1000).tolist()}
     labels = (draw.random(1000) < 0.5).tolist()
@@ -40,7 +40,7 @@ def test_noise_tells_nothing_and_its_interval_says_so():
     assert 0.45 < together.auc < 0.55
 
 
-def test_features_together_know_what_none_knows_alone():
+def test_features_together_separate_what_none_separates_alone():
     draw = np.random.default_rng(2)
     one, other = draw.random(600), draw.random(600)
     features = {"one": one.tolist(), "other": other.tolist(), "constant": [7.0] * 600}
@@ -52,7 +52,7 @@ def test_features_together_know_what_none_knows_alone():
     assert by_all_features(features, labels).auc > 0.98
 
 
-def test_the_middle_can_be_told_from_both_ends():
+def test_the_middle_is_separated_from_both_ends():
     values = np.linspace(-1, 1, 400)
     labels = (np.abs(values) < 0.5).tolist()
 

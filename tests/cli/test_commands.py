@@ -164,7 +164,7 @@ def test_a_busy_port_is_named_with_its_flag_before_anything_starts(home: Path, f
     assert list(home.iterdir()) == []
 
 
-def test_up_says_that_the_name_is_taken(home: Path) -> None:
+def test_up_reports_a_name_that_is_taken(home: Path) -> None:
     own = identify(os.getpid())
     assert own is not None
     folder = RunFolder(home, "smollm2")
@@ -411,7 +411,7 @@ def test_a_refused_request_quotes_the_router(router: str) -> None:
     assert (result.exit_code, result.stderr) == (ExitCode.REFUSED, "error: 'nope' is not served\n")
 
 
-def test_no_router_is_said_in_one_line_with_what_to_do() -> None:
+def test_a_missing_router_is_reported_in_one_line_with_a_remedy() -> None:
     with listening() as port:
         pass
     result = run("why", "x", "--url", f"http://127.0.0.1:{port}")
@@ -435,7 +435,7 @@ def test_why_shows_candidates_prediction_and_truth(router: str) -> None:
     assert json.loads(run("why", "req-1", "--url", router, "-o", "json").stdout) == DECISION
 
 
-def test_why_of_an_unknown_request_says_so(router: str) -> None:
+def test_why_of_an_unknown_request_reports_that_it_is_unknown(router: str) -> None:
     result = run("why", "a/../b", "--url", router)
 
     assert result.exit_code == ExitCode.REFUSED

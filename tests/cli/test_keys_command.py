@@ -35,7 +35,7 @@ def made(file: Path, *arguments: str) -> dict[str, object]:
     return record
 
 
-def test_a_made_key_is_printed_once_and_opens_what_was_asked_for(file):
+def test_a_made_key_is_printed_once_and_has_the_scopes_that_were_given(file):
     record = made(
         file,
         *("--tenant", "acme", "--models", "a,team/b", "--models", "c", "--scopes", "inference,metrics"),

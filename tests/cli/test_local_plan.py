@@ -142,7 +142,7 @@ def test_the_example_has_nothing_to_notice() -> None:
     assert require_local_support(_deployment(), origin="fleet.yaml") == []
 
 
-def test_no_workers_is_refused_by_the_field_that_said_so() -> None:
+def test_no_workers_is_refused_by_the_field_that_set_it() -> None:
     with pytest.raises(ManifestError, match=r"spec\.replicas: is 0"):
         _plan(_deployment(replicas=0))
 
@@ -178,7 +178,7 @@ def test_a_router_understands_every_flag_it_is_given(tmp_path: Path) -> None:
     assert plan.shared_cache == plan.name
 
 
-def test_without_sharing_every_tenant_has_its_own_cache_and_without_keys_none_is_asked_for() -> None:
+def test_without_sharing_every_tenant_has_its_own_cache_and_without_keys_none_is_required() -> None:
     plan = _plan(_deployment())
 
     assert (plan.shared_cache, plan.asks_for_keys) == ("", False)

@@ -112,7 +112,7 @@ def test_a_drain_that_takes_long_is_not_taken_for_a_hang(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_asked_for_stop_leaves_no_process_and_no_state(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_requested_stop_leaves_no_process_and_no_state(tmp_path: Path, number: signal.Signals) -> None:
     with running(tmp_path, stub_plan(workers=("child", ""))) as (supervisor, fleet):
         log = Path(fleet.processes[0].log_path)
         grandchild = int(wait_until(lambda: re.search(r"child (\d+)", log.read_text()))[1])
@@ -148,7 +148,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_drain(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("detach",)], ids=["foreground", "detached"])
-def test_a_worker_that_cannot_start_fails_the_fleet_in_its_own_words(
+def test_a_worker_that_cannot_start_fails_the_fleet_with_its_own_message(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     process = start(tmp_path, stub_plan(workers=("", "fail")), *options)
@@ -172,7 +172,7 @@ def test_a_second_fleet_of_the_same_name_is_refused(tmp_path: Path) -> None:
         assert RunFolder(tmp_path, NAME).read() == fleet
 
 
-def test_secrets_reach_no_command_line_and_no_foreign_eye(tmp_path: Path) -> None:
+def test_secrets_reach_no_command_line_and_no_other_user(tmp_path: Path) -> None:
     with running(tmp_path, stub_plan(workers=("", ""))) as (_, fleet):
         folder = RunFolder(tmp_path, NAME)
         tokens = re.findall(r'"token":"([0-9a-f]{64})"', folder.endpoints_path.read_text())
@@ -211,7 +211,7 @@ def test_a_log_keeps_its_end_and_cannot_outgrow_its_bound(tmp_path: Path) -> Non
     assert log.tail(2) == ["line 48", "line 49"]
 
 
-def test_a_new_life_of_a_log_does_not_quote_the_old_one(tmp_path: Path) -> None:
+def test_a_new_log_does_not_quote_the_old_one(tmp_path: Path) -> None:
     old = LogFile(tmp_path / "worker.log")
     old.write(b"yesterday's error\n")
     old.close()
@@ -224,7 +224,7 @@ def test_a_new_life_of_a_log_does_not_quote_the_old_one(tmp_path: Path) -> None:
     assert (tmp_path / "worker.log.1").read_text() == "yesterday's error\n"
 
 
-def test_errors_are_quoted_in_words_and_normal_work_is_left_out() -> None:
+def test_errors_are_quoted_and_normal_work_is_left_out() -> None:
     lines = [
         '{"event": "listening", "port": 8100}',
         '{"event": "the engine ended", "reason": "model.safetensors is damaged", "level": "error"}',

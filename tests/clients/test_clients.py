@@ -1,7 +1,7 @@
 """Unchanged clients against a whole fleet: everything goes well and nothing is sent twice.
 
-Each script runs in its client's own environment (`make clients`) and says per scenario how it went and how
-many requests it sent; the router's log says how many came.
+Each script runs in its client's own environment (`make clients`) and prints per scenario its result and how
+many requests it sent; the router's log has how many came.
 """
 
 import json
@@ -31,7 +31,7 @@ LEAST_SCENARIOS: Final = 20
 
 @dataclass(frozen=True)
 class Client:
-    """A script of scenarios, and how the table of clients calls who runs it."""
+    """A script of scenarios, and its client's name in the table of clients."""
 
     script: str
     environment: str
@@ -69,7 +69,7 @@ def test_a_client_passes_every_scenario_and_sends_each_request_once(
         names = [result["name"] for result in results if result["name"].startswith(flavour)]
         assert len(names) == len(set(names)) >= LEAST_SCENARIOS
         row = table_row(client.package, pinned_version(client), flavour)
-        assert int(row[3]) == len(names), f"docs/reference/clients.md says otherwise: {row}"
+        assert int(row[3]) == len(names), f"docs/reference/clients.md differs: {row}"
 
 
 def test_the_shapes_of_vllms_benchmark_succeed_a_thousand_times(fleet: KeyedFleet, tmp_path: Path) -> None:

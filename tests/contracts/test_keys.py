@@ -118,7 +118,7 @@ def changed(**fields) -> dict[str, object]:
     return {**GOOD_FILE, "keys": [{**GOOD_KEY, **fields}]}
 
 
-def test_the_file_that_the_refusals_below_are_made_of_is_good():
+def test_the_file_that_the_refusals_below_are_made_of_is_valid():
     assert len(parse_key_file(msgspec.json.encode(GOOD_FILE)).keys) == 1
 
 

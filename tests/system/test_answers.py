@@ -1,4 +1,4 @@
-"""The real chat model behind the router, asked by the clients that people have."""
+"""The real chat model behind the router, asked by the clients that users have."""
 
 import json
 import subprocess
@@ -52,7 +52,7 @@ def body(**fields: object) -> dict[str, object]:
     return {"model": CATALOG_MODEL_NAME, "messages": QUESTION, "temperature": 0, **fields}
 
 
-def test_curl_is_told_the_capital_of_france(fleet: WholeFleet) -> None:
+def test_curl_gets_the_capital_of_france(fleet: WholeFleet) -> None:
     url = f"{fleet.url}/v1/chat/completions"
     command = ["curl", "-sS", "-f", url, "-H", "content-type: application/json", "-d", json.dumps(body())]
     answer = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
@@ -60,12 +60,12 @@ def test_curl_is_told_the_capital_of_france(fleet: WholeFleet) -> None:
     assert answer["choices"][0]["finish_reason"] == "stop"
 
 
-def test_httpx_is_told_the_capital_of_france(fleet: WholeFleet) -> None:
+def test_httpx_gets_the_capital_of_france(fleet: WholeFleet) -> None:
     answer = httpx.post(f"{fleet.url}/v1/chat/completions", json=body(), timeout=60).raise_for_status().json()
     assert "Paris" in answer["choices"][0]["message"]["content"]
 
 
-def test_the_openai_client_is_told_the_capital_of_france_plain_and_streamed(fleet: WholeFleet) -> None:
+def test_the_openai_client_gets_the_capital_of_france_plain_and_streamed(fleet: WholeFleet) -> None:
     client = openai.OpenAI(base_url=f"{fleet.url}/v1", api_key="unused", max_retries=0)
     plain = client.chat.completions.create(**body())
     stream = client.chat.completions.create(**body(stream=True, stream_options={"include_usage": True}))

@@ -1,4 +1,4 @@
-"""Benchmarks run as their documentation says, small: counts are checked, never times."""
+"""Benchmarks run as documented, but small: counts are checked, never times."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ def results_of(name: str, folder: Path, options: dict[str, object]) -> dict[str,
         timeout=240,
         check=False,
     )
-    # 1 says that a target was missed: on a busy machine a time may be.
+    # 1 means that a target was missed: on a busy machine a time may be.
     assert finished.returncode in {0, 1}, finished.stderr
     results: dict[str, Any] = json.loads((folder / "results.json").read_text())
     return results

@@ -18,7 +18,7 @@ SHOWN = {
     "worker/warmfleet_worker/__main__.py": "`created` of a model",
     "worker/warmfleet_worker/server/streaming.py": "`created` of an answer",
 }
-"""Who may read the wall clock, and what for: dates that people and clients see, and no decision."""
+"""Modules that may read the wall clock, and for what: dates that users and clients see, and no decision."""
 
 
 def wall_clock_reads(path: Path) -> Iterator[int]:

@@ -1,6 +1,6 @@
-"""Clients leave, wherever their request stands; what it held is free by the end of the step in flight.
+"""Clients leave at any stage of their request; what it held is free by the end of the step in flight.
 
-Steps are counted with the engine stopped (SIGSTOP) in the middle of its work: it hears of the departure when
+Steps are counted with the engine stopped (SIGSTOP) in the middle of its work: it gets the message when
 it goes on, so what it computes after that is the step in flight and no more.
 """
 
@@ -80,14 +80,14 @@ async def asking(url: str, body: dict[str, Any], *, token: str = "") -> AsyncIte
 
 @contextmanager
 def stopped_engine(fleet: WatchedFleet) -> Iterator[None]:
-    """The engine stands still, and all that it has said has been heard."""
+    """The engine is stopped, and the server has read everything that it had sent."""
     pid = fleet.worker.engine_pid
     os.kill(pid, signal.SIGSTOP)
     try:
         wait_until(lambda: _state(pid) == "T", lambda: _state(pid))
         # An answer of the server's own event loop: what was in its socket before has been read.
-        heard = -1.0
-        while heard != (heard := fleet.worker_metric(STEPS_COUNT)):
+        steps = -1.0
+        while steps != (steps := fleet.worker_metric(STEPS_COUNT)):
             pass
         yield
     finally:
@@ -130,7 +130,7 @@ async def test_blocks_are_free_by_the_end_of_the_step_in_flight(
 
 @pytest.mark.parametrize("goodbye", Goodbye)
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
-async def test_who_leaves_the_routers_queue_never_reaches_the_worker(
+async def test_a_request_that_leaves_the_routers_queue_never_reaches_the_worker(
     narrow: WatchedFleet, stream: bool, goodbye: Goodbye
 ) -> None:
     narrow.wait_until_quiet()
@@ -147,7 +147,7 @@ async def test_who_leaves_the_routers_queue_never_reaches_the_worker(
             held = narrow.held_for_clients()
             return (held["running sequences"], held["requests in flight"]) == (1, 1)
 
-        # The router hears of the holder's sequence up to 20 ms later than the holder of its first token.
+        # The router learns of the holder's sequence up to 20 ms later than the client gets its first token.
         wait_until(only_the_holder_is_left, narrow.held_for_clients)
         assert narrow.worker_metric("vllm:prompt_tokens_total") == prompt_tokens
     narrow.wait_until_quiet()
@@ -155,7 +155,7 @@ async def test_who_leaves_the_routers_queue_never_reaches_the_worker(
 
 @pytest.mark.parametrize("goodbye", Goodbye)
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
-async def test_who_leaves_the_workers_queue_is_never_admitted(
+async def test_a_request_that_leaves_the_workers_queue_is_never_admitted(
     narrow: WatchedFleet, stream: bool, goodbye: Goodbye
 ) -> None:
     narrow.wait_until_quiet()
@@ -175,7 +175,7 @@ async def test_who_leaves_the_workers_queue_is_never_admitted(
 
 
 async def test_2000_random_disconnects_leak_nothing(fleet: WatchedFleet) -> None:
-    # Given a fleet that has served somebody
+    # Given a fleet that has served a request
     draw = random.Random(4)
     shared = [draw.randrange(32, 250) for _ in range(600)]
     await _visit(fleet.url, draw, shared)

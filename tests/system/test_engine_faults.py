@@ -1,4 +1,4 @@
-"""A step that fails in a real engine costs the request that is to blame, and no other, anything.
+"""A step that fails in a real engine ends the request that fails, and no other.
 
 Through HTTP, on a real worker whose runner fails on demand (`warmfleet_testing.engine.faulty_runner`).
 """
@@ -16,7 +16,7 @@ import pytest
 from warmfleet_testing.engine.faulty_runner import Fault, fault_seed
 from warmfleet_testing.engine.worker_process import WorkerProcess, running_worker, tiny_served_model
 
-MATES = 6
+OTHERS = 6
 ANSWER_TOKENS = 200
 PROMPT_TOKENS = 20
 FAILS_AT = 5
@@ -59,7 +59,7 @@ def events_of(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 def answer_of(
     worker: WorkerProcess, number: int, begun: threading.Barrier | None = None
 ) -> tuple[str, list[int]]:
-    """Text and token ids of one mate's stream. With `begun`, it waits there after its first event."""
+    """Text and token ids of one stream. With `begun`, it waits there after its first event."""
     text, token_ids = "", []
     with (
         worker.client() as client,
@@ -87,21 +87,21 @@ def faults_of(worker: WorkerProcess, fault: Fault) -> list[dict[str, Any]]:
 
 
 def together(
-    worker: WorkerProcess, culprit: dict[str, Any]
+    worker: WorkerProcess, failing: dict[str, Any]
 ) -> tuple[httpx.Response, list[tuple[str, list[int]]]]:
-    """The culprit's answer and the mates', asked for while all of them were in the middle of theirs."""
-    begun = threading.Barrier(MATES + 1)
-    with ThreadPoolExecutor(MATES) as threads, worker.client() as client:
-        mates = [threads.submit(answer_of, worker, number, begun) for number in range(MATES)]
+    """Answers of the failing request and of the others, sent while all of those were being streamed."""
+    begun = threading.Barrier(OTHERS + 1)
+    with ThreadPoolExecutor(OTHERS) as threads, worker.client() as client:
+        others = [threads.submit(answer_of, worker, number, begun) for number in range(OTHERS)]
         begun.wait(20)
-        response = client.post("/v1/completions", json=culprit)
-        return response, [mate.result(30) for mate in mates]
+        response = client.post("/v1/completions", json=failing)
+        return response, [other.result(30) for other in others]
 
 
 @pytest.fixture(scope="module")
 def undisturbed(worker: WorkerProcess) -> list[tuple[str, list[int]]]:
-    """What each mate says when it is alone."""
-    answers = [answer_of(worker, number) for number in range(MATES)]
+    """Each answer as it is alone."""
+    answers = [answer_of(worker, number) for number in range(OTHERS)]
     assert all(len(token_ids) == ANSWER_TOKENS for _, token_ids in answers)
     return answers
 
@@ -112,7 +112,7 @@ def undisturbed(worker: WorkerProcess) -> list[tuple[str, list[int]]]:
     ids=lambda one: one.name,
 )
 @pytest.mark.parametrize("streams", [False, True], ids=["plain", "stream"])
-def test_the_culprit_gets_an_error_and_the_others_their_answers(
+def test_the_failing_request_gets_an_error_and_the_others_their_answers(
     worker: WorkerProcess, undisturbed: list[tuple[str, list[int]]], fault: Fault, streams: bool
 ) -> None:
     engine_pid = worker.engine_pid
@@ -126,8 +126,8 @@ def test_the_culprit_gets_an_error_and_the_others_their_answers(
         assert response.status_code == 200
         events = list(events_of(iter(response.text.splitlines())))
         error = events[-1]["error"]
-        said = [one for event in events[:-1] for one in event["choices"][0].get("token_ids") or []]
-        assert len(said) <= FAILS_AT
+        token_ids = [one for event in events[:-1] for one in event["choices"][0].get("token_ids") or []]
+        assert len(token_ids) <= FAILS_AT
     else:
         assert response.status_code == 500
         error = response.json()["error"]
@@ -153,7 +153,7 @@ def test_what_a_failed_request_left_behind_serves_the_next_one(
     assert answer_of(worker, 0) == undisturbed[0]
 
 
-def test_a_step_that_is_too_large_for_the_memory_costs_nobody_anything(
+def test_a_step_that_is_too_large_for_the_memory_costs_no_request_a_token(
     worker: WorkerProcess, undisturbed: list[tuple[str, list[int]]]
 ) -> None:
     engine_pid = worker.engine_pid

@@ -1,9 +1,9 @@
 """The same greedy tokens, however they were computed.
 
 For each family with seeded tiny weights, in float32 and float64: 500 tokens by full recompute, from a cold
-cache, from a prefix hit, in chunks, in a batch of mates and after preemption. Each variant proves by a
-counter that it happened. Of the real model 500 full recomputes would take minutes: one pass of transformers
-without a cache judges all 500 tokens, and our own recompute every fiftieth.
+cache, from a prefix hit, in chunks, in a batch of other sequences and after preemption. Each variant proves
+by a counter that it happened. Of the real model 500 full recomputes would take minutes: one pass of
+transformers without a cache judges all 500 tokens, and our own recompute every fiftieth.
 """
 
 import random
@@ -56,7 +56,9 @@ class Subject:
         vocabulary = load_model_config(folder).vocab_size
         draw = random.Random(8)
         self.prompt = prompt
-        self.mates = [[draw.randrange(vocabulary) for _ in range(length)] for length in (15, 16, 17, 33, 130)]
+        self.others = [
+            [draw.randrange(vocabulary) for _ in range(length)] for length in (15, 16, 17, 33, 130)
+        ]
         self.sibling = self.prompt[:SHARED_TOKENS] + [draw.randrange(vocabulary) for _ in range(9)]
         self.runner = self.new_runner(blocks=160)
         self.expected: list[int] = []
@@ -119,7 +121,7 @@ class TestATinyModelOfEveryFamily:
     def test_answers_the_same_in_chunks(self, tiny, family, dtype, budget) -> None:
         check_chunked(tiny(family, dtype), budget)
 
-    def test_answers_the_same_in_a_batch_of_mates(self, tiny, family, dtype) -> None:
+    def test_answers_the_same_in_a_batch_of_others(self, tiny, family, dtype) -> None:
         check_batched(tiny(family, dtype))
 
     def test_answers_the_same_after_preemption(self, tiny, family, dtype) -> None:
@@ -165,9 +167,9 @@ def cold_answer(subject: Subject) -> list[int]:
 
 
 def check_prefix_hit(subject: Subject) -> None:
-    # Given a sibling that has left its prefix in the cache, and mates that have moved blocks about
+    # Given a sibling that has left its prefix in the cache, and others that have taken and freed blocks
     run = subject.engine()
-    run.finish([subject.sibling, *subject.mates[:2]], 20)
+    run.finish([subject.sibling, *subject.others[:2]], 20)
 
     # When the prompt comes, twice: its own answer's blocks are warm the second time
     (first,), counters = run.finish([subject.prompt], OUTPUT_TOKENS)
@@ -195,7 +197,7 @@ def check_chunked(subject: Subject, budget_tokens: int) -> None:
 
 def check_batched(subject: Subject) -> None:
     run = subject.engine(max_batched_tokens=24)
-    prompts = [*subject.mates[:2], subject.prompt, *subject.mates[2:]]
+    prompts = [*subject.others[:2], subject.prompt, *subject.others[2:]]
     outcomes, counters = run.finish(prompts, OUTPUT_TOKENS)
 
     assert outcomes[2].token_ids == subject.expected
@@ -209,10 +211,10 @@ def check_preempted(subject: Subject) -> None:
     run = EngineRun(runner)
 
     # When all three run to the same length
-    prompts = [subject.mates[3], subject.prompt, subject.mates[2]]
+    prompts = [subject.others[3], subject.prompt, subject.others[2]]
     outcomes, counters = run.finish(prompts, OUTPUT_TOKENS)
 
-    # Then some gave their blocks back on the way, and nobody can tell from the answers
+    # Then some gave their blocks back on the way, and the answers do not show it
     assert counters.preempted_sequences > 0
     assert outcomes[1].token_ids == subject.expected
     assert all(len(outcome.token_ids) == OUTPUT_TOKENS for outcome in outcomes)

@@ -19,7 +19,7 @@ def worker(tmp_path_factory):
 
 
 def open_connections(router: RouterProcess, count: int, stack: contextlib.ExitStack) -> list[socket.socket]:
-    """Connections of `count` clients that say nothing."""
+    """Connections of `count` clients that send nothing."""
     address = urlsplit(router.url)
     return [
         stack.enter_context(socket.create_connection((address.hostname, address.port), timeout=10))
@@ -61,7 +61,7 @@ def test_under_a_low_soft_limit_a_router_takes_what_the_hard_one_allows(
         assert "fewer connections" not in router.log_text()
 
 
-def test_under_a_low_hard_limit_the_longest_idle_go_and_nobody_is_left_unanswered(
+def test_under_a_low_hard_limit_the_longest_idle_are_closed_and_every_request_is_answered(
     worker: WorkerProcess, tmp_path: Path
 ) -> None:
     with (

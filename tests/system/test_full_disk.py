@@ -1,4 +1,4 @@
-"""A disk without room: what is asked goes on, what cannot be written is said, nothing partial is believed.
+"""A full disk: requests go on, what cannot be written is reported, no partial file is read.
 
 No file of the processes here can grow (RLIMIT_FSIZE), which fails their writes where a full disk does.
 """
@@ -41,7 +41,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_a_log_without_room_says_afterwards_what_it_lost(tmp_path: Path) -> None:
+def test_a_log_without_space_reports_afterwards_what_it_lost(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "worker.log")
     log.write(b"before\n")
     with full_disk_here():
@@ -127,7 +127,7 @@ def test_a_router_without_room_for_logs_and_tokenizers_routes_by_prefix(model: P
         assert not list(tmp_path.rglob(".fetch-*"))
 
 
-def test_a_fleet_whose_disk_fills_goes_on_and_writes_down_what_happened_when_there_is_room(
+def test_a_fleet_whose_disk_fills_goes_on_and_writes_its_state_when_there_is_space(
     model: Path, tmp_path: Path
 ) -> None:
     with whole_fleet(tmp_path, model, replicas=1) as fleet:

@@ -86,7 +86,7 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
     return error
 
 
-def test_the_tables_hold_what_is_served_and_what_decoders_know():
+def test_the_tables_hold_what_is_served_and_what_decoders_take():
     chat = traced(chat_request, {"model": "m", "messages": [{"role": "user", "content": "x"}]})
     text = traced(completion_request, {"model": "m", "prompt": "x"})
 
@@ -137,7 +137,7 @@ SIGNS = {
 
 
 @pytest.mark.parametrize(("path", "method", "state"), ENDPOINTS)
-def test_an_endpoint_is_what_the_table_says(client, path, method, state):
+def test_an_endpoint_is_what_the_table_lists(client, path, method, state):
     response = client.request(method, path.replace("{id}", TINY), json=WORKING_BODIES.get(path))
 
     if state == "404":
@@ -149,7 +149,7 @@ def test_an_endpoint_is_what_the_table_says(client, path, method, state):
     assert re.fullmatch("[A-Za-z0-9_-]{1,64}", response.headers["x-request-id"])
     if path != "/metrics":
         assert SIGNS[path] in response.json()
-    # Other methods hear which one it is; HEAD is GET without a body, and OPTIONS waits for a CORS setting.
+    # Another method is answered with the right one; HEAD is GET without a body, OPTIONS needs a CORS setting.
     allowed = {"POST"} if method == "POST" else {"GET", "HEAD"}
     for other in ("DELETE", "PUT", "PATCH", "OPTIONS", "GET" if method == "POST" else "POST"):
         wrong = client.request(other, path.replace("{id}", TINY))
@@ -174,7 +174,7 @@ def test_an_endpoint_is_what_the_table_says(client, path, method, state):
 def test_what_would_change_the_answer_is_refused_by_name(client, path, field):
     neutral = UNSUPPORTED.get(field, (0,))
 
-    error = error_of(response := client.post(path, json=body_of(path, **{field: "what nobody serves"})))
+    error = error_of(response := client.post(path, json=body_of(path, **{field: "not served"})))
     assert (response.status_code, error["code"], error["param"]) == (400, "unsupported_parameter", field)
 
     plain = answer(client, path)["choices"]
@@ -197,7 +197,7 @@ def test_what_has_no_effect_has_none_and_what_is_unknown_is_counted(client, path
         fields = dict.fromkeys(names, value)
         assert answer(client, path, **fields)["choices"] == plain
     before = counted()
-    assert answer(client, path, nobody_knows=1, nobody_cares={"x": [1]})["choices"] == plain
+    assert answer(client, path, unknown_field=1, another_unknown_field={"x": [1]})["choices"] == plain
     assert counted() == before + 2
 
 

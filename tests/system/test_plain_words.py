@@ -21,15 +21,11 @@ NAMES: Final = frozenset({"Makefile", "Dockerfile", "run"})
 PINS: Final = ("constraints", "images/requirements/", "tests/clients/requirements/")
 """Names of other projects' packages."""
 EXEMPT: Final[tuple[str, ...]] = (
-    "cli/",
-    "contracts/",
     "devcluster/",
     "operator/",
     "router/",
-    "runtime/",
     "worker/",
     "tests/",
-    "benchmarks/",
     "docs/",
 )
 """Where sentences are still being reworded. A package leaves this list when it is clean."""
@@ -37,8 +33,8 @@ EXEMPT: Final[tuple[str, ...]] = (
 INSTEAD: Final[Mapping[str, str]] = {
     r"whoever|whomever": "the client, the caller, the process",
     r"whatever": "any, or the thing by its name",
-    r"somebody|someone": "a user, another process",
-    r"nobody": "no client, no process, none",
+    r"somebodys?|someones?": "a user, another process",
+    r"nobod(?:y|ys)": "no client, no process, none",
     r"anybody|anyone": "any client, any process",
     r"everybody|everyone": "every client, all users",
     r"parole": "half-open",

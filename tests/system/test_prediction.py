@@ -110,10 +110,10 @@ def test_on_a_quiet_fleet_every_prediction_comes_true(fleet: WholeFleet) -> None
 
 
 def test_a_prediction_is_kept_before_anything_is_dispatched(fleet: WholeFleet) -> None:
-    """While the worker still computes, the decision can be read, and it already says what it expects."""
+    """While the worker still computes, the decision can be read, and it already holds what it expects."""
     prompt = [number % 251 for number in range(300)]
     body = {"model": "tiny", "prompt": prompt, "max_tokens": 200, "ignore_eos": True, "stream": True}
-    # More than the sockets on the way hold: it cannot end while nobody reads it.
+    # More than the sockets on the way hold: it cannot end while the client does not read.
     body |= {"n": 8, "logprobs": 20}
     with (
         httpx.Client(base_url=fleet.url, timeout=60, verify=NO_TLS) as client,

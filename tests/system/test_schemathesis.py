@@ -1,8 +1,8 @@
 """Router and worker, fuzzed along the documents that they serve themselves.
 
 All phases: the document's examples, each schema's edges, positive and negative random data, and chains along
-the links. `WARMFLEET_FUZZ_EXAMPLES` says how many random requests per operation; the default is what fits
-into a check before each change, a nightly run wants a thousand and more.
+the links. `WARMFLEET_FUZZ_EXAMPLES` sets the number of random requests per operation; the default is what
+fits into a check before each change, a nightly run wants a thousand and more.
 """
 
 import os
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(300 + 60 * EXAMPLES)
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
-    """Of a short context, because most requests say nothing of their answer's length."""
+    """Of a short context, because most requests do not limit the length of their answer."""
     model = tiny_served_model(tmp_path_factory.mktemp("model"))
     flags = ("--served-name", EXAMPLE_MODEL, "--kv-cache-bytes", "4000000", "--max-model-length-tokens", "64")
     flags = (*flags, "--uid", "fuzzed")

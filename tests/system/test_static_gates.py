@@ -1,4 +1,4 @@
-"""What may not stand in the source at all: classes E and H of the advisories, as far as a reader can tell."""
+"""What the source may not hold at all: classes E and H of the advisories, as far as the syntax shows it."""
 
 import ast
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ FORBIDDEN_MODULES: Final = frozenset(
         "zmq",
     }
 )
-"""They run what they read, or open sockets that nobody guards."""
+"""They run what they read, or open sockets without authentication."""
 FORBIDDEN_CALLS: Final = frozenset(
     {
         *("eval", "exec", "compile", "__import__", "os.system", "os.popen", "os.execvp", "os.spawnvp"),

@@ -1,4 +1,4 @@
-"""A worker stopped by SIGSTOP: nothing is closed, nothing is said; and it may go on later."""
+"""A worker stopped by SIGSTOP: nothing is closed, nothing is sent; and it may go on later."""
 
 import asyncio
 import json
@@ -102,7 +102,7 @@ async def test_a_worker_stopped_in_mid_stream_is_ejected_and_comes_back_by_a_pro
     outcomes = await asyncio.gather(*streams)
     retried = await asyncio.gather(*later)
 
-    # Then its streams end with an error object in time; whoever had no byte yet is answered by the other
+    # Then its streams end with an error object in time; a request without a byte yet is answered by the other
     assert sorted(outcomes) == ["broken", "broken", "whole", "whole"]
     assert len(lost_seconds) == 2
     assert max(lost_seconds) < DEADLINE_SECONDS
@@ -142,10 +142,10 @@ async def test_a_dispatch_for_another_worker_is_refused_before_its_body_is_read(
         )
         writer.write(head.encode() + body)
         async with asyncio.timeout(20):
-            said = await reader.readuntil(b"\r\n\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
         writer.close()
         await writer.wait_closed()
-        return said
+        return head
 
     body = json.dumps({"model": "tiny", "prompt": "hello", "max_tokens": 1}).encode()
 

@@ -1,4 +1,4 @@
-"""Two tenants and one fleet: nobody hits what another has computed, unless it is meant to be shared."""
+"""Two tenants and one fleet: no tenant hits what another has computed, unless the cache is shared."""
 
 import json
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ class Guarded:
     prompts: int = 0
 
     def new_prompt(self) -> list[int]:
-        """Token ids that nobody has asked before."""
+        """Token ids that no request has sent before."""
         self.prompts += 1
         return [(7 * position + self.prompts) % 251 for position in range(PROMPT_TOKENS)]
 
@@ -99,7 +99,7 @@ def test_a_cache_salt_narrows_and_opens_nothing(by_tenant: Guarded) -> None:
     assert by_tenant.cached_tokens(by_tenant.one, prompt, cache_salt="mine") == CACHEABLE_TOKENS
 
 
-def test_an_answer_tells_a_tenant_nothing_of_the_fleet(by_tenant: Guarded) -> None:
+def test_an_answer_reveals_nothing_of_the_fleet_to_a_tenant(by_tenant: Guarded) -> None:
     """No worker's header leaves the router; the decision's id opens nothing without admin scope."""
     fleet, prompt = by_tenant.fleet, by_tenant.new_prompt()
     body = {"model": "tiny", "prompt": prompt, "max_tokens": 1}
@@ -112,8 +112,8 @@ def test_an_answer_tells_a_tenant_nothing_of_the_fleet(by_tenant: Guarded) -> No
     assert fleet.get(decision)["predicted_cached_tokens"] == 0
 
 
-def test_tenants_who_use_one_request_id_get_their_own_answers(by_tenant: Guarded) -> None:
-    """An id that a client chooses may be anybody's: nothing is found by it."""
+def test_tenants_that_use_one_request_id_get_their_own_answers(by_tenant: Guarded) -> None:
+    """An id that a client chooses may be another client's: nothing is found by it."""
 
     def answer(key: NewKey, prompt: list[int]) -> str:
         body = {"model": "tiny", "prompt": prompt, "max_tokens": 24, "temperature": 0}
@@ -133,10 +133,10 @@ def test_tenants_who_use_one_request_id_get_their_own_answers(by_tenant: Guarded
 
 def test_the_commands_send_the_key_of_the_environment(by_tenant: Guarded) -> None:
     fleet = by_tenant.fleet
-    told = run_warmfleet(fleet.home, "status", "--name", fleet.name, api_key=fleet.admin_key)
+    status = run_warmfleet(fleet.home, "status", "--name", fleet.name, api_key=fleet.admin_key)
     withheld = run_warmfleet(fleet.home, "status", "--name", fleet.name)
     assert "loads are not shown" in withheld
-    assert "loads are not shown" not in told
+    assert "loads are not shown" not in status
 
     question = ("chat", "--once", "hello", "--max-tokens", "2", "--output", "json")
     decision = json.loads(run_warmfleet(fleet.home, *question, api_key=by_tenant.one.text))["decision"]

@@ -1,4 +1,4 @@
-"""A streaming completion as a client sees it: when the first token came, and what usage said."""
+"""A streaming completion as a client sees it: when the first token came, and its usage."""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""Figures over several measurements: mean, percentile, and the spread that says how far to trust them."""
+"""Figures over several measurements: mean, percentile, and the spread that shows how far to trust them."""
 
 import math
 import statistics

@@ -1,4 +1,4 @@
-"""How a benchmark tells the person who waits for it what it is doing."""
+"""How a benchmark reports its progress to the user."""
 
 from types import TracebackType
 from typing import Protocol, Self
@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 
 class Observer(Protocol):
-    """Hears how a benchmark gets on."""
+    """Receives the progress of a benchmark."""
 
     def stage(self, text: str, total: int) -> None:
         """A stage of `total` steps begins."""

@@ -12,7 +12,7 @@ from warmfleet_cli.bench.workload import PlannedRequest
 
 LEAST_LOAD_RATIO = 0.5
 MOST_LOAD_RATIO = 0.8
-"""Of the throughput at saturation. Above this, a Poisson stream queues whatever the policy."""
+"""Of the throughput at saturation. Above this, a Poisson stream queues under any policy."""
 
 _LEAD_SECONDS = 0.05
 

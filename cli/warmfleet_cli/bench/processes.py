@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 class BenchError(CliError):
-    """A benchmark cannot be carried out; the text says what is in the way."""
+    """A benchmark cannot be carried out; the text has the cause."""
 
 
 class _Listening(msgspec.Struct):
@@ -49,7 +49,7 @@ class LocalProcess:
         """Its address, as soon as its socket is bound.
 
         Raises:
-            BenchError: it exits, or says nothing for `START_SECONDS`; the text ends with its log.
+            BenchError: it exits, or prints nothing for `START_SECONDS`; the text ends with its log.
         """
         deadline = asyncio.get_running_loop().time() + START_SECONDS
         while not (url := listening_url(_read(self.log.path))):

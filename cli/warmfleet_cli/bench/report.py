@@ -1,4 +1,4 @@
-"""From the first remark to the exit code: what a benchmark says, writes and is judged by."""
+"""From the first remark to the exit code: what a benchmark prints, writes and is judged by."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 
 class Report:
-    """Speaks to the person who waits. With JSON, standard output carries the record and nothing else."""
+    """Prints for the user who waits. With JSON, standard output carries the record and nothing else."""
 
     def __init__(self, output: OutputFormat) -> None:
         self._json = output is OutputFormat.JSON

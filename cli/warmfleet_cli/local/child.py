@@ -18,7 +18,8 @@ _READ_BYTES: Final = 65536
 class Child:
     """A running process. Start and wait on the thread of the event loop, which must be the main thread.
 
-    Its own process group keeps the terminal's Ctrl-C from it: the supervisor alone decides who stops when.
+    Its own process group keeps the terminal's Ctrl-C from it: the supervisor alone decides which process
+    stops when.
     """
 
     def __init__(self, argv: Sequence[str], *, environment: Mapping[str, str], log: LogFile) -> None:
@@ -49,7 +50,7 @@ class Child:
         return self._process.pid
 
     async def wait(self) -> int:
-        """The exit code, negative for a signal. Whatever the process left in its group is killed with it."""
+        """The exit code, negative for a signal. What the process left in its group is killed with it."""
         descriptor = os.pidfd_open(self._process.pid)
         exited = asyncio.Event()
         self._loop.add_reader(descriptor, exited.set)

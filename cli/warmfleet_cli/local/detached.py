@@ -1,6 +1,6 @@
 """A supervisor in a session of its own: started by `warmfleet up --detach`, which waits until it is ready.
 
-The plan travels over stdin; news travels back over stdout, one JSON object per line, until the fleet is
+The plan travels over stdin; messages travel back over stdout, one JSON object per line, until the fleet is
 ready. From then on the supervisor writes to its log alone.
 """
 
@@ -96,16 +96,16 @@ def log_line(event: FleetEvent) -> str:
 def main() -> None:
     """The detached supervisor itself."""
     order = msgspec.json.decode(sys.stdin.buffer.read(_MAX_PLAN_BYTES), type=_Order)
-    news = _News()
+    reports = _Reports()
     try:
-        supervise(order.plan, RunFolder(Path(order.home), order.plan.name), news.report, detached=True)
+        supervise(order.plan, RunFolder(Path(order.home), order.plan.name), reports.report, detached=True)
     except WarmfleetError as error:
-        news.fail(_Failure(str(error), advice_of(error), exit_code_of(error)))
+        reports.fail(_Failure(str(error), advice_of(error), exit_code_of(error)))
         sys.exit(int(exit_code_of(error)))
 
 
-class _News:
-    """Tells the waiting command until the fleet is ready, and the log always."""
+class _Reports:
+    """Reports to the waiting command until the fleet is ready, and to the log always."""
 
     def __init__(self) -> None:
         self._listening = True
@@ -114,7 +114,7 @@ class _News:
         self._log(log_line(event))
         self._send(event)
         if event.kind == "FleetReady":
-            # Nobody reads stdout from here on; what a library still prints belongs into the log.
+            # Nothing reads stdout from here on; what a library still prints belongs into the log.
             self._listening = False
             os.dup2(2, 1)
 

@@ -16,7 +16,7 @@ _TAIL_BYTES: Final = 8192
 class LogFile:
     """`<path>`, and `<path>.1` with what came before it; together at most twice `max_bytes`.
 
-    A new one sets aside what an earlier fleet left, so that nobody reads an old error as today's.
+    A new one sets aside what an earlier fleet left, so that an old error is not read as a new one.
     """
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_LOG_BYTES) -> None:

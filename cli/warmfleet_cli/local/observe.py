@@ -1,4 +1,4 @@
-"""What the processes of a running fleet say of themselves, beside what their supervisor wrote down."""
+"""What the processes of a running fleet report, beside what their supervisor recorded."""
 
 import contextlib
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ class CacheReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadView(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's load, as a router last heard it."""
+    """A worker's load, as a router last received it."""
 
     running_sequences: int
     waiting_sequences: int
@@ -59,7 +59,7 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     is_answering: bool
     is_ready: bool
     wants_key: bool = False
-    """A router that tells of its workers only to a key with admin scope."""
+    """A router that shows its workers only to a key with admin scope."""
     cache: CacheReport | None = None
     load: LoadView | None = None
     """Of a worker that a router reaches."""
@@ -94,7 +94,7 @@ class _Endpoint(msgspec.Struct, frozen=True):
 def observe(fleet: FleetState, folder: RunFolder, api_key: str = "") -> list[ProcessReport]:
     """Ask every process whether it is ready, and every worker about its cache. Takes at most seconds.
 
-    `api_key`: for routers that want one with admin scope; without it, they tell no loads.
+    `api_key`: for routers that want one with admin scope; without it, they show no loads.
     """
     tokens = _tokens(folder)
     with (

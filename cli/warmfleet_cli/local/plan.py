@@ -79,14 +79,14 @@ class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """What the command line says beyond the manifest."""
+    """What the command line adds to the manifest."""
 
     replicas: int | None = None
     routers: int = 1
     router_port: int = 8080
     worker_port: int = 8100
     keys_path: Path | None = None
-    """API keys that routers ask for; without them, everybody on this machine is served."""
+    """API keys that routers ask for; without them, every client on this machine is served."""
 
 
 def worker_count(deployment: ModelDeployment, options: LocalOptions) -> int:
@@ -168,7 +168,7 @@ def plan_fleet(
 
     Args:
         deployment: vetted by `require_local_support`.
-        options: what the command line says beyond it.
+        options: what the command line adds to it.
         model_path: the model's folder.
         endpoints_path: where routers will find the list of workers.
         cores: CPU cores to share among the workers.

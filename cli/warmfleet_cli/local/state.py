@@ -57,7 +57,7 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True):
 class RunFolder:
     """Files of one fleet. Readable by the owner only: they hold worker tokens.
 
-    Whatever writes raises CliError, with the file's name, if it cannot.
+    Every method that writes raises CliError, with the file's name, if it cannot.
     """
 
     def __init__(self, home: Path, name: str) -> None:

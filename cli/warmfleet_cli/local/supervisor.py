@@ -347,7 +347,7 @@ class Supervisor:
         )
 
     def _emit(self, kind: EventKind, process: str, text: str) -> None:
-        # Who writes it down may have no room for it.
+        # The listener that writes it may find the disk full.
         with contextlib.suppress(OSError):
             self._report(FleetEvent(kind=kind, process=process, text=text))
 

@@ -1,4 +1,4 @@
-"""The event stream by which a worker tells routers which blocks it holds and how loaded it is.
+"""The event stream by which a worker reports to routers which blocks it holds and how loaded it is.
 
 `GET /internal/kv-events?epoch=&after=` answers with one long-lived response of frames, each a
 little-endian u32 length and that many bytes of msgpack. The first frame is a `Hello`; then either a
@@ -27,7 +27,7 @@ BUSY_HEARTBEAT_SECONDS: Final = 1.0
 """A worker is busy from a request's arrival until the end of its answer."""
 IDLE_HEARTBEAT_SECONDS: Final = 5.0
 BUSY_SILENCE_SECONDS: Final = 3.0
-"""A busy worker that says nothing for this long is suspect."""
+"""A busy worker that sends nothing for this long is suspect."""
 IDLE_SILENCE_SECONDS: Final = 12.0
 
 
@@ -50,7 +50,7 @@ class StepTimeFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says of its load, in every frame."""
+    """The load that a worker reports, in every frame."""
 
     running_sequences: int = 0
     waiting_sequences: int = 0
@@ -72,7 +72,7 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
-    """First frame: who speaks, for which cache, and a proof that it holds this worker's token."""
+    """First frame: the worker, its cache, and a proof that it holds this worker's token."""
 
     v: int = CONTRACT_VERSION
     uid: str

@@ -189,7 +189,7 @@ class SnapshotAssembly:
 
 
 class ChangeBuffer:
-    """Nets a run of changes into one: what a frame says after several engine steps were coalesced.
+    """Nets a run of changes into one: what a frame holds after several engine steps were coalesced.
 
     A block that was stored and removed again is not mentioned, nor one removed and stored again. Calls
     come in the order in which things happened.

@@ -50,7 +50,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: dict[int, float] = {}
-    """By token id; whether the model has the ids is for the worker to say."""
+    """By token id; the worker checks whether the model has the ids."""
     min_tokens: int = 0
     """Neither end tokens nor stop tokens or strings end the answer before."""
     stop: tuple[str, ...] = ()

@@ -11,16 +11,16 @@ API_VERSION: Final = "1"
 """Of the HTTP API, which is OpenAI's first; not of the software."""
 
 _ERRORS: Final = {
-    400: "A field is wrong or not served, or the body is no JSON; `param` and `code` say which and why.",
+    400: "A field is wrong or not served, or the body is no JSON; see `param` and `code`.",
     401: "No key, or a wrong one.",
     403: "The key does not allow this model, or this operation.",
     404: "No such model, or nothing is served on this path.",
     408: "The body did not arrive in time.",
     413: "The body exceeds 32 MiB.",
-    429: "Overloaded, or over the key's quota; `Retry-After` says when to come back.",
+    429: "Overloaded, or over the key's quota; `Retry-After` has the seconds to wait.",
     431: "Request line and headers exceed 64 KiB.",
     500: "The server failed.",
-    503: "No replica can answer now; `Retry-After` says when to come back.",
+    503: "No replica can answer now; `Retry-After` has the seconds to wait.",
 }
 _OF_EVERY_OPERATION: Final = (431, 500)
 _WITH_RETRY_AFTER: Final = frozenset({429, 503})
@@ -117,7 +117,7 @@ def _responses(operation: Operation, server: Server) -> Schema:
     for status in sorted(statuses):
         responses[str(status)] = _reference("responses", str(status))
     for status in operation.status_errors:
-        responses[str(status)] = {**success, "description": "No; `status` says why."}
+        responses[str(status)] = {**success, "description": "No; `status` has the reason."}
     return responses
 
 

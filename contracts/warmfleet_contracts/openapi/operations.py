@@ -38,7 +38,7 @@ class Operation:
     examples: tuple[tuple[str, dict[str, Any]], ...] = ()
     links: tuple[tuple[str, Schema], ...] = ()
     is_open: bool = False
-    """Asks nobody for a key."""
+    """Requires no key."""
 
 
 def _path_parameter(name: str, description: str) -> Schema:
@@ -187,7 +187,7 @@ OPERATIONS: Final = (
         method="get",
         path="/debug/config",
         tag="internal",
-        summary="What this router was told at its start, secrets left out.",
+        summary="The settings of this router, secrets left out.",
         servers=("router",),
         answers=((JSON, ""),),
     ),

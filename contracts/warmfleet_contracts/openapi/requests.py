@@ -163,7 +163,7 @@ _REFINED: Final[dict[str, Schema]] = {
         "description": f"Strings of at most {MAX_STOP_BYTES} bytes of UTF-8 each.",
     },
 }
-"""What decoders check further than their types can say."""
+"""What decoders check beyond their types."""
 
 _TEXT_PROMPT: Final[Schema] = {"type": "string", "minLength": 1}
 _REFINED_OF: Final[dict[str, dict[str, Schema]]] = {

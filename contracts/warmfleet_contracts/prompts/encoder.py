@@ -6,7 +6,7 @@ What a user types never becomes a control token. Two encodings keep that promise
   string, exactly as `transformers` does.
 - Otherwise the conversation is rendered again with marks (a private-use character that it does not hold)
   inside what the user typed, so that only the template's control tokens are still whole. These get names
-  that nobody can type, the marks go, and a second tokenizer, which knows the control tokens by those names
+  that cannot be typed, the marks go, and a second tokenizer, which knows the control tokens by those names
   only, encodes the text as one string. Merges across turns stay as they are; the user's `<|im_end|>` is
   plain text.
 """
@@ -100,7 +100,7 @@ class PromptEncoder:
     ) -> list[int]:
         """Token ids of the conversation, generation prompt included; `segments` only makes it faster.
 
-        The control ids are those of the template, whatever the messages say. Raises PromptError if the
+        The control ids are those of the template, for any text of the messages. Raises PromptError if the
         template refuses the conversation or the text is too long.
         """
         rendered = self._render(messages, self._max_chars)
@@ -188,7 +188,7 @@ class _HiddenTokenizer:
         return self._name_prefix in text
 
     def mark_text(self, text: str, mark: str) -> str:
-        """`text` such that no control-token literal starts or ends in it, whatever a template adds."""
+        """`text` such that no control-token literal starts or ends in it, even with what a template adds."""
         opened = self._first_chars.sub(lambda found: found.group() + mark, text)
         return self._last_chars.sub(lambda found: mark + found.group(), opened)
 
@@ -223,7 +223,7 @@ def _build_tokenizer(description: dict[str, Any]) -> tokenizers.Tokenizer:
     except Exception as error:  # tokenizers raises bare Exception
         raise PromptError(f"tokenizer.json cannot be loaded: {error}") from error
     if isinstance(tokenizer.model, _REMEMBERING):
-        # Words encoded for one tenant would be twice as fast for the next, who could tell by the time.
+        # Words encoded for one tenant would be twice as fast for the next, which could measure it.
         tokenizer.model._resize_cache(0)  # noqa: SLF001 - the only switch there is; the JSON's is ignored
     return tokenizer
 

@@ -1,8 +1,8 @@
 """Remembers the token ids of long pieces of text, so that a system prompt is not encoded for every request.
 
-Who sends a text that is remembered gets his answer a little sooner. So whatever is remembered answers only to
-the salt it was sent with, which is that of the sender's tenant or sharing group: nobody can learn from times
-what others have sent, no more than from their blocks.
+A request whose text is remembered is answered a little sooner. So a segment is found only under the salt that
+it was sent with, which is that of the sender's tenant or sharing group: times reveal to a tenant no more of
+what others have sent than their blocks do.
 """
 
 import contextlib

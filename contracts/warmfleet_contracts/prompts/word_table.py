@@ -7,14 +7,14 @@ up. A word that is not in the table goes to the tokenizer's model alone.
 This is exact for tokenizers of the shapes in `_WORDS` only, and there for ASCII, where Python's regular
 expressions and the tokenizer's agree on what a letter is. Any other text is given to the tokenizer whole,
 cut at most in front of a space between two ASCII letters: no word of these shapes holds a letter followed
-by a space, one that ends in a letter ends there whatever follows, and a space in front of a letter starts a
-word whatever stands before it.
+by a space, one that ends in a letter ends there before any character, and a space in front of a letter
+starts a word after any character.
 
-The table is made from the vocabulary alone. It remembers nothing of any request, so nobody can learn from its
-times what somebody else has sent.
+The table is made from the vocabulary alone. It remembers nothing of any request, so its times reveal nothing
+of what other clients have sent.
 
 No word reaches across the literal of an added token either. So the text between two of them, a segment, is
-encoded on its own, and its ids can be remembered by whoever calls (`segment_memory`).
+encoded on its own, and the caller can remember its ids (`segment_memory`).
 """
 
 import re

@@ -1,7 +1,8 @@
 """Conditions of a ModelDeployment: every type, status and reason that the operator writes.
 
-`docs/reference/conditions.md` says of each what it means and what to do; users script against these words.
-`Reconciling` and `Stalled` are what kstatus reads, and with it Flux, Argo CD and `helm --wait`.
+`docs/reference/conditions.md` explains each and has the remedy; users script against these words.
+`Reconciling` and `Stalled` are what kstatus reads, and with it Flux and `helm --wait`; Argo CD needs a
+health check of its own.
 """
 
 from enum import StrEnum
@@ -9,16 +10,16 @@ from typing import Final
 
 
 class ConditionType(StrEnum):
-    """What is said something about. All of them are set from the first visit on."""
+    """The aspects that are reported. All of them are set from the operator's first pass on."""
 
     READY = "Ready"
     """What was asked for serves, all of it. The one to wait for."""
     AVAILABLE = "Available"
-    """Enough replicas serve, of whatever revision. The one to alert on."""
+    """Enough replicas serve, of any revision. The one to alert on."""
     RECONCILING = "Reconciling"
     """Work is under way that will end by itself."""
     STALLED = "Stalled"
-    """Nothing will change until somebody acts."""
+    """Nothing will change without action."""
     MODEL_CACHED = "ModelCached"
     NAME_ACCEPTED = "NameAccepted"
     ROUTER_READY = "RouterReady"
@@ -58,7 +59,7 @@ class Reason(StrEnum):
     NOT_OBSERVED = "NotObserved"
     UNAVAILABLE = "MinimumReplicasUnavailable"
 
-    # Somebody has to act.
+    # Action is needed.
     STALLED = "Stalled"
     NO_ROOM_FOR_SURGE = "NoRoomForSurge"
     UNSCHEDULABLE = "Unschedulable"
@@ -92,7 +93,7 @@ STALLED_REASONS: Final = (
     Reason.UNSCHEDULABLE,
     Reason.STARTUP_TIMEOUT,
 )
-"""What stalls a deployment; the first that holds is the one that is said."""
+"""What stalls a deployment; the first that holds is the one that is reported."""
 
 _T, _F, _U = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 _NONE_WANTED: Final = (Reason.SUSPENDED, Reason.NO_REPLICAS)

@@ -1,8 +1,8 @@
 """`ModelDeployment`, the one custom resource: what a user writes, checked field by field.
 
-The same resource drives `warmfleet up` and the operator. Fields are camelCase in the manifest; whatever is
-not a field is refused, so that a misspelt knob never counts as set. `manifests.py` reads one from YAML.
-crds/warmfleet.dev_modeldeployments.yaml says the same to the API server, and a test compares the two.
+The same resource drives `warmfleet up` and the operator. Fields are camelCase in the manifest; an
+unknown field is refused, so that a misspelt knob never counts as set. `manifests.py` reads one from YAML.
+crds/warmfleet.dev_modeldeployments.yaml is the same for the API server, and a test compares the two.
 """
 
 from collections.abc import Mapping
@@ -134,7 +134,8 @@ class KvCacheSpec(Resource):
         description="--enable-prefix-caching: reuse the blocks of earlier prompts.",
     )
     sharing: Literal["Tenant", "Deployment"] = Field(
-        default="Tenant", description="Who may hit whose blocks: one salt per tenant, or one for all keys."
+        default="Tenant",
+        description="Which blocks a tenant may hit: one salt per tenant, or one for all keys.",
     )
 
     @model_validator(mode="after")
@@ -148,7 +149,7 @@ class AutoscalingSpec(Resource):
 
     mode: Literal["Active", "Advisory", "Paused"] = Field(
         default="Active",
-        description="Active scales, Advisory only says what it would do.",
+        description="Active scales, Advisory only reports; without effect in this release.",
     )
     min_replicas: int = Field(default=1, ge=0, le=1000, description="Fewest replicas; 0 = may sleep.")
     max_replicas: int = Field(ge=1, le=1000, description="Most replicas.")

@@ -35,8 +35,8 @@ def done_message(digest: str, size_bytes: int) -> str:
 def fetched_model(message: str) -> tuple[str, int] | None:
     """Digest and bytes of the model out of a termination message; None if it is not a success's."""
     try:
-        told = json.loads(message)
-        return str(told["digest"])[:128], int(told["sizeBytes"])
+        report = json.loads(message)
+        return str(report["digest"])[:128], int(report["sizeBytes"])
     except (ValueError, KeyError, TypeError):
         return None  # a failure's sentence, or another version's
 

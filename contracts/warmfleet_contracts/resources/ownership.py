@@ -1,7 +1,7 @@
-"""Who owns a model's name when several deployments claim it: the one that has claimed it for longest.
+"""The owner of a model's name when several deployments claim it: the one that has claimed it for longest.
 
-Routers send requests by it, and the operator says of a deployment whether its names were accepted. Both see
-the same resources, so both find the same owner without talking to each other.
+Routers send requests by it, and the operator reports of a deployment whether its names were accepted. Both
+see the same resources, so both find the same owner without talking to each other.
 
 Since when a name is claimed, the operator writes into the resource's status, where users cannot write. A
 fleet that adds a name stands behind those that had it: it cannot take the requests, prompts included, of
@@ -28,7 +28,7 @@ class Claim:
     served_names: tuple[str, ...]
     """`spec.model.servedNames`, or the deployment's own name where it lists none."""
     since: tuple[str, ...]
-    """Since when it claims each of them, as `claimed_since` says."""
+    """Since when it claims each of them, from `claimed_since`."""
 
     @property
     def qualified_name(self) -> str:
@@ -51,8 +51,8 @@ def claimed_since(
 def owners(claims: Iterable[Claim]) -> dict[str, Claim]:
     """The owner of every name: of a served name the longest claim, then the oldest resource, then the uid.
 
-    The qualified name of a deployment belongs to it whoever else claims it, so that every deployment can be
-    reached, and nobody can take another's requests by serving under its qualified name.
+    The qualified name of a deployment belongs to it even if others claim it, so that every deployment can be
+    reached, and none takes another's requests by serving under its qualified name.
     """
     by_age = sorted(claims, key=_age)
     owner = {claim.qualified_name: claim for claim in reversed(by_age)}

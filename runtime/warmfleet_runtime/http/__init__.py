@@ -1,6 +1,6 @@
 """The HTTP server of router, worker and operator: uvicorn with bounds, request ids and OpenAI's errors.
 
-`app` answers in OpenAI's shape whatever goes wrong, `edge` is the outermost layer (request id, header
+`app` answers every error in OpenAI's shape, `edge` is the outermost layer (request id, header
 bound, one log line per request), `protocol` bounds the request head, `listener` and `server` open the
 socket and serve. Imports contracts; only here and in components are starlette and uvicorn imported.
 """

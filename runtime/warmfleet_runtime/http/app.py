@@ -1,4 +1,4 @@
-"""Routes as an application that answers in OpenAI's shape whatever goes wrong."""
+"""Routes as an application that answers every error in OpenAI's shape."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -21,7 +21,7 @@ SERVED_PATHS: Final = (
     "/tokenize",
     "/detokenize",
 )
-"""What a client is told when it asks for something else."""
+"""The message for a path that is not served."""
 
 
 def _not_counted(error: RequestError) -> None:
@@ -31,7 +31,7 @@ def _not_counted(error: RequestError) -> None:
 def openai_app(
     routes: Sequence[Route], *, on_refused: Callable[[RequestError], None] = _not_counted
 ) -> ASGIApp:
-    """`routes` with OpenAI-shaped errors; wants an `Edge` around it. `on_refused` hears every refusal."""
+    """`routes` with OpenAI-shaped errors, inside an `Edge`. `on_refused` is called for every refusal."""
 
     async def not_routed(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -83,7 +83,7 @@ def _allowed_methods(routes: Sequence[Route], scope: Scope) -> str:
 
 async def _client_left(request: Request, error: Exception) -> Response:
     del request, error
-    return Response(status_code=499)  # nobody reads it; the log line says what happened
+    return Response(status_code=499)  # the client has left; the log line has the status
 
 
 async def _failed(request: Request, error: Exception) -> Response:

@@ -24,7 +24,7 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 Refusal = Callable[[Scope, Headers], RequestError | None]
 """From a request, before its body is read, to why it is refused; None if it is not.
 
-It decides on `scope["path"]`, the very text that is routed, and may leave in `scope["state"]` who is asking.
+It decides on `scope["path"]`, the very text that is routed, and may leave in `scope["state"]` the tenant.
 """
 
 _log = structlog.get_logger("warmfleet.http")

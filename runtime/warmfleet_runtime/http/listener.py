@@ -1,4 +1,4 @@
-"""The socket that a server listens on, and the line that says where."""
+"""The socket that a server listens on, and the line that reports its address."""
 
 import ipaddress
 import json

@@ -1,7 +1,7 @@
 """uvicorn's HTTP/1.1 protocol with a bounded request head, refused in our words.
 
 The parser keeps request line and headers until they are complete, however long that takes and however many
-bytes they are; an application hears of them only then. So both bounds stand here, around the parser.
+bytes they are; an application gets them only then. So both bounds stand here, around the parser.
 """
 
 import asyncio
@@ -141,7 +141,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # what comes after the body is no header, whatever it calls itself
+        if self._in_head:  # what comes after the body is never a header
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -186,7 +186,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     @property
     def _is_answering(self) -> bool:
-        # None until the first request, whatever uvicorn declares.
+        # None until the first request, although uvicorn declares otherwise.
         return bool(self.cycle) and not self.cycle.response_complete
 
     @property
@@ -199,7 +199,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     def _refuse(self, error: RequestError) -> None:
         """Answer without an application and close; in the middle of another answer only close."""
         if self._awaits_body:
-            self.cycle.disconnected = True  # this is its answer; the application hears that the client left
+            self.cycle.disconnected = True  # this is its answer; the application learns that the client left
             self.cycle.message_event.set()
         request_id = uuid.uuid4().hex
         _log.info("connection refused", request_id=request_id, status=error.status, reason=error.message)

@@ -33,7 +33,7 @@ class Server(uvicorn.Server):
             access_log=False,
             lifespan="off",
             log_config=None,
-            proxy_headers=False,  # nothing asks who the client is
+            proxy_headers=False,  # nothing reads the client's address
             server_header=False,
             date_header=date_header,
             http=BoundedHeadProtocol.bounded_by(self.connections),

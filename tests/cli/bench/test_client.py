@@ -102,7 +102,7 @@ async def test_a_stream_that_ends_early_or_short_is_a_failure():
     assert "1 output tokens instead of 2" in (await ask_once(stream(TOKEN, USAGE % 1, DONE))).error
 
 
-async def test_nobody_listening_is_a_failure_and_not_a_crash():
+async def test_a_refused_connection_is_a_failure_and_not_a_crash():
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"

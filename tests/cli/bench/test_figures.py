@@ -30,7 +30,7 @@ def test_a_spread_names_the_lowest_and_the_highest_run():
     assert Spread.over([3.0, 1.0, 2.0]) == Spread(mean=2.0, low=1.0, high=3.0)
 
 
-def test_a_missed_target_says_by_how_much():
+def test_a_missed_target_shows_by_how_much():
     target = Target("LowestCost reuses", measured=92.5, required=95.0, unit=" %")
 
     assert not target.reached

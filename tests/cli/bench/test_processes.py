@@ -47,7 +47,7 @@ async def test_a_server_is_ready_inside_the_block_and_gone_after_it(module, tmp_
         os.kill(pid, 0)
 
 
-async def test_a_log_of_an_earlier_run_does_not_tell_where_this_one_listens(module, tmp_path):
+async def test_a_log_of_an_earlier_run_does_not_give_this_runs_address(module, tmp_path):
     (tmp_path / "w.log").write_text('{"event":"listening","host":"127.0.0.1","port":1}\n')
     arguments = [module("bench_example_server", SERVER)]
 
@@ -64,7 +64,7 @@ async def test_a_server_that_dies_at_the_start_is_reported_with_the_end_of_its_l
                 await server.ready(client)
 
 
-def test_only_the_listening_line_tells_the_address():
+def test_only_the_listening_line_gives_the_address():
     log = b'loading\n{"event":"loaded"}\n{"event":"listening","host":"127.0.0.1","port":8101,"uid":"a"}\n'
 
     assert listening_url(log) == "http://127.0.0.1:8101"

@@ -32,7 +32,7 @@ def test_a_worker_always_has_room_for_one_request():
     assert workload.blocks_per_worker(workers=9, block_size_tokens=16) == math.ceil((40 + 16) / 16)
 
 
-def test_arrivals_come_at_the_asked_rate_and_in_order():
+def test_arrivals_come_at_the_given_rate_and_in_order():
     moments = poisson_arrivals(20_000, rate_per_second=4.0, seed=1)
 
     gaps = [later - earlier for earlier, later in itertools.pairwise(moments)]

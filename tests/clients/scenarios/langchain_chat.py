@@ -43,7 +43,7 @@ class LangChain:
 
 
 class Tokens(BaseCallbackHandler):
-    """What a run told its callbacks."""
+    """What a run passed to its callbacks."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -251,11 +251,11 @@ async def branches_run_side_by_side(langchain: LangChain) -> None:
 
 
 @SUITE.scenario(requests=2)
-async def callbacks_hear_every_piece(langchain: LangChain) -> None:
-    heard = Tokens()
-    text = langchain.chat(streaming=True).invoke(QUESTION, config={"callbacks": [heard]}).content
-    assert "".join(heard.texts) == text == langchain.chat().invoke(QUESTION).content
-    assert heard.ended == 1
+async def callbacks_receive_every_piece(langchain: LangChain) -> None:
+    received = Tokens()
+    text = langchain.chat(streaming=True).invoke(QUESTION, config={"callbacks": [received]}).content
+    assert "".join(received.texts) == text == langchain.chat().invoke(QUESTION).content
+    assert received.ended == 1
 
 
 @SUITE.scenario(requests=1)
@@ -301,10 +301,10 @@ async def a_prompt_beyond_the_context_is_an_overflow(langchain: LangChain) -> No
 
 @SUITE.scenario(requests=1)
 async def an_unknown_model_is_not_found(langchain: LangChain) -> None:
-    heard = Tokens()
-    chat = langchain.chat(model="gpt-4o", callbacks=[heard])
+    received = Tokens()
+    chat = langchain.chat(model="gpt-4o", callbacks=[received])
     await raised(openai.NotFoundError, lambda: chat.invoke(QUESTION))
-    assert len(heard.errors) == 1
+    assert len(received.errors) == 1
 
 
 @SUITE.scenario(requests=2)

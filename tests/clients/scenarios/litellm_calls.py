@@ -52,7 +52,7 @@ class LiteLlm:
 
 
 def text_of(chunks: list[Any]) -> str:
-    """What the first choice of a stream says."""
+    """Text of the first choice of a stream."""
     return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
 
@@ -163,7 +163,7 @@ async def log_probabilities_are_served(lite: LiteLlm) -> None:
 @SUITE.scenario(requests=3)
 async def stop_ends_the_answer(lite: LiteLlm) -> None:
     text = lite.chat().choices[0].message.content
-    for stop in (text[2:4], [text[2:4], "never said"]):
+    for stop in (text[2:4], [text[2:4], "never generated"]):
         choice = lite.chat(stop=stop).choices[0]
         assert choice.finish_reason == "stop"
         assert choice.message.content == text[: text.index(text[2:4])]

@@ -17,7 +17,7 @@ SETTINGS = {
     "top_p": 0.9,
     "frequency_penalty": 0.1,
     "seed": 42,
-    "stop": ["never said"],
+    "stop": ["never generated"],
     "max_tokens": 8,
     "logit_bias": {"40": 1},
     "reasoning_effort": "medium",

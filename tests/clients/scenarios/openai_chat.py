@@ -179,7 +179,7 @@ async def n_gives_so_many_choices_plain_and_streamed(sdk: Sdk) -> None:
 async def stop_strings_end_the_answer(sdk: Sdk) -> None:
     text = (await sdk.chat()).choices[0].message.content
     stop = text[2:4]
-    for given in (stop, [stop, "never said"]):
+    for given in (stop, [stop, "never generated"]):
         (choice,) = (await sdk.chat(stop=given)).choices
         assert choice.finish_reason == "stop"
         assert choice.message.content == text[: text.index(stop)]
@@ -217,7 +217,7 @@ async def a_bias_decides_the_answer(sdk: Sdk) -> None:
 
 @SUITE.scenario(requests=3)
 async def a_character_of_four_tokens_is_streamed_whole(sdk: Sdk) -> None:
-    """Each byte of the emoji is a token; falling biases and a penalty on what was said put them in order."""
+    """Each byte of the emoji is a token; falling biases and a penalty on repeats put them in order."""
     ids = await sdk.token_ids("🙂")
     biases = {str(token_id): 100 - 20 * place for place, token_id in enumerate(ids)}
     fields = {"logit_bias": biases, "max_tokens": len(ids), "extra_body": {"repetition_penalty": 100}}
@@ -247,8 +247,8 @@ async def log_probabilities_come_plain_and_streamed(sdk: Sdk) -> None:
         assert entry.logprob <= 0
         assert entry.top_logprobs[0].logprob >= entry.top_logprobs[-1].logprob
         assert not entry.model_extra
-    said = bytes(byte for entry in entries for byte in entry.bytes)
-    assert said.decode(errors="replace").startswith(answer.choices[0].message.content)
+    text = bytes(byte for entry in entries for byte in entry.bytes)
+    assert text.decode(errors="replace").startswith(answer.choices[0].message.content)
     chunks = await sdk.chat_chunks(**fields)
     pieces = [chunk.choices[0].logprobs for chunk in chunks]
     streamed = [entry for piece in pieces if piece for entry in piece.content]

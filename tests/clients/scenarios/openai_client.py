@@ -24,7 +24,7 @@ class Sdk:
         return replace(self, client=self.client.with_options(api_key=key))
 
     async def chat(self, text: str = "Say something.", **fields: Any) -> Any:
-        """A chat answer, or a stream of its chunks; greedy and short unless told otherwise."""
+        """A chat answer, or a stream of its chunks; greedy and short by default."""
         fields = {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 8} | fields
         return await settled(self.client.chat.completions.create(model=self.model, **fields))
 
@@ -46,7 +46,7 @@ class Sdk:
 
     @staticmethod
     def new_text(length: int = 200) -> str:
-        """So many characters, each of them a token here, whose beginning nobody has sent before."""
+        """So many characters, each of them a token here, whose beginning no request has sent before."""
         return (uuid.uuid4().hex + " a quick brown fox jumps at dawn" * length)[:length]
 
 

@@ -1,8 +1,8 @@
 """Runs scenarios one after the other and prints one JSON line for each.
 
 These scripts run inside the environment of the client they are about, so they import nothing but the standard
-library and that client. A scenario fails by raising; it says beforehand how many HTTP requests it sends, and
-the test counts at the router.
+library and that client. A scenario fails by raising; it declares beforehand how many HTTP requests it sends,
+and the test counts at the router.
 """
 
 import argparse
@@ -40,7 +40,7 @@ class Suite:
             detail = ""
             try:
                 await function(subject)
-            except Exception as error:  # noqa: BLE001 - whatever a client raises is the scenario's result
+            except Exception as error:  # noqa: BLE001 - any error of a client is the scenario's result
                 where = traceback.extract_tb(error.__traceback__)[1:]
                 lines = " < ".join(f"{frame.name}:{frame.lineno} {frame.line}" for frame in reversed(where))
                 detail = f"{type(error).__name__}: {error} at {lines}"[:2000]

@@ -123,7 +123,7 @@ def test_unknown_fields_are_tolerated(name):
     [{"v": 2}, {"v": 0}, {"type": "goodbye"}, {"seq": "seven"}, {"stored": "abc"}, {"epoch": None}],
     ids=str,
 )
-def test_what_this_process_does_not_speak_is_refused(changes):
+def test_a_frame_with_an_unknown_version_or_a_wrong_field_is_refused(changes):
     fields = msgspec.msgpack.decode(encode_message(VERSION_1["live frame"])[4:])
 
     with pytest.raises(ContractError):

@@ -190,14 +190,14 @@ def test_text_parts_are_joined_and_other_parts_refused():
     assert error.code == "unsupported_parameter"
 
 
-def test_only_an_assistant_may_say_nothing():
+def test_only_an_assistant_message_may_be_empty():
     quiet = {"role": "assistant", "content": None}
 
     assert chat(messages=[*HELLO, quiet]).messages[1] == ChatMessage(role="assistant", content="")
     assert "messages[0].content" in refusal_of(messages=[{"role": "user", "content": None}]).message
 
 
-def test_a_developer_speaks_as_the_system():
+def test_a_developer_message_becomes_a_system_message():
     assert chat(messages=[{"role": "developer", "content": "x"}]).messages[0].role == "system"
 
 
@@ -255,7 +255,7 @@ def completion(**fields: object) -> CompletionRequest:
     return decode_completion_request(json.dumps({"model": "m", "prompt": "x", **fields}).encode())
 
 
-def test_log_probabilities_are_asked_for_in_two_ways():
+def test_log_probabilities_are_requested_in_two_ways():
     assert chat().logprobs is chat(top_logprobs=0).logprobs is completion().logprobs is None
     assert chat(logprobs=True).logprobs == completion(logprobs=0).logprobs == 0
     assert chat(logprobs=True, top_logprobs=20).logprobs == completion(logprobs=20).logprobs == 20
@@ -332,7 +332,7 @@ def test_brackets_inside_strings_do_not_count(text):
     check_json_depth(json.dumps({"x": text, "y": [[text] * 70]}).encode())
 
 
-def test_an_error_is_openais_json_and_says_when_to_come_back():
+def test_an_error_is_openais_json_and_has_the_seconds_to_wait():
     error = RequestError(
         "busy", status=429, type="rate_limit_error", code="overloaded", retry_after_seconds=3
     )

@@ -71,7 +71,7 @@ def pairs(value: object) -> Iterator[tuple[str, object]]:
         yield from pairs(inner)
 
 
-def test_what_is_internal_is_marked_and_what_clients_are_told_is_not():
+def test_internal_parts_are_marked_and_public_ones_are_not():
     for server in ("router", "worker"):
         for path, operations in openapi_document(server)["paths"].items():
             is_internal = path.startswith(("/internal/", "/debug/"))

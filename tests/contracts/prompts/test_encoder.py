@@ -77,7 +77,7 @@ def test_the_environment_offers_what_transformers_offers():
     assert rendered == f"{turns}4<|im_start|>True"
 
 
-def test_a_template_can_refuse_a_conversation_in_its_own_words():
+def test_a_template_can_refuse_a_conversation_with_its_own_message():
     encoder = tiny_encoder("{{ raise_exception('roles must alternate') }}")
 
     with pytest.raises(PromptError, match="roles must alternate"):
@@ -312,7 +312,7 @@ def test_white_space_and_letters_among_the_added_tokens_are_ordinary_text():
 
 
 def test_typing_the_hidden_names_themselves_changes_nothing():
-    # given: someone who knows this process's secrets
+    # given: a client that knows this process's secrets
     encoder = tiny_encoder()
     hidden = encoder._hidden
     names = [*hidden._names.values(), hidden._name_prefix]
@@ -322,7 +322,7 @@ def test_typing_the_hidden_names_themselves_changes_nothing():
         assert encoder.encode_text(typed) == without_added_tokens(tiny_prompt_assets()).encode(typed).ids
 
 
-def test_a_mark_is_found_whatever_private_use_characters_are_typed():
+def test_a_mark_is_found_with_any_private_use_characters_typed():
     # given: all of the first range; nearly all; all there are
     first_range = "".join(map(chr, range(0xE000, 0xF900)))
     every = first_range + "".join(map(chr, (*range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))))

@@ -164,7 +164,7 @@ def test_a_tokenizer_of_another_shape_has_no_table(parts):
 @pytest.mark.parametrize(
     "flags", [{"lstrip": True}, {"rstrip": True}, {"single_word": True}, {"normalized": True}], ids=str
 )
-def test_literals_that_look_at_their_surroundings_leave_no_table(flags):
+def test_literals_that_depend_on_their_surroundings_leave_no_table(flags):
     description = tiny_tokenizer()
     description["added_tokens"][0].update(flags)
 

@@ -189,7 +189,7 @@ def test_a_field_is_explained_in_eight_words_or_more(field: SchemaField) -> None
 
 
 @pytest.mark.parametrize("path", sorted(CRD_FIELDS))
-def test_a_description_says_flag_unit_default_and_bounds(path: str) -> None:
+def test_a_description_names_flag_unit_default_and_bounds(path: str) -> None:
     field = CRD_FIELDS[path]
     if _is_inner(path):
         return

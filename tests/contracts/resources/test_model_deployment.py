@@ -65,7 +65,7 @@ def test_the_example_is_a_valid_deployment_of_two_workers() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLE.parent.glob("*.yaml")), ids=lambda path: path.stem)
-def test_every_example_is_valid_and_says_what_it_is(path: Path) -> None:
+def test_every_example_is_valid_and_begins_with_a_comment(path: Path) -> None:
     """tests/kubernetes shows them to a real API server."""
     deployment = load_manifest(path)
 

@@ -48,7 +48,7 @@ def test_every_claimed_name_has_the_owner_that_a_look_at_it_alone_finds(claims):
 
 
 @given(CLAIMS, st.integers(0), NAMES)
-def test_nobody_loses_a_name_to_one_who_adds_it(claims, place, name):
+def test_a_name_is_not_lost_to_a_deployment_that_adds_it(claims, place, name):
     """The claims before are recorded; the addition is not, or it is later than all of them."""
     latest = "2026-11-01T00:00:00Z"
     claims = [replace(claim, since=tuple(min(time, latest) for time in claim.since)) for claim in claims]
@@ -107,7 +107,7 @@ def test_of_two_made_within_the_same_second_the_lower_uid_decides():
 
 
 @pytest.mark.parametrize("created", ["2020-01-01T00:00:00Z", "2030-01-01T00:00:00Z"])
-def test_nobody_takes_anothers_qualified_name(created):
+def test_a_qualified_name_cannot_be_taken(created):
     victim = claim("chat", namespace="team-a")
     thief = claim("thief", served_names=("team-a/chat",), created=created)
 

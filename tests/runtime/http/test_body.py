@@ -71,7 +71,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch):
     assert caught.value.status == 408
 
 
-async def test_who_leaves_while_sending_is_no_refusal():
+async def test_a_client_that_leaves_while_sending_is_not_refused():
     async def gone() -> Message:
         return {"type": "http.disconnect"}
 

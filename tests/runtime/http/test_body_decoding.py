@@ -1,4 +1,4 @@
-"""Where a body is decoded, and what of it: the same whatever its size."""
+"""Where a body is decoded, and what of it: the same for any size."""
 
 import threading
 

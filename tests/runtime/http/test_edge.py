@@ -100,7 +100,7 @@ async def test_every_request_gets_its_own_drawn_id(client):
     ("path", "status"),
     [("/nothing", 404), ("/posted", 405), ("/crash", 500), ("/refuse", 429), ("/closed", 401)],
 )
-async def test_whatever_goes_wrong_has_openais_shape_and_both_ids(client, path, status):
+async def test_every_error_has_openais_shape_and_both_ids(client, path, status):
     response = await client.get(path)
 
     assert response.status_code == status
@@ -109,34 +109,34 @@ async def test_whatever_goes_wrong_has_openais_shape_and_both_ids(client, path, 
     assert response.headers["x-drawn"]
 
 
-async def test_an_unknown_path_is_told_what_is_served_and_not_redirected(client):
+async def test_an_unknown_path_is_answered_with_what_is_served_and_not_redirected(client):
     missing, slash = await client.get("/v1/embeddings"), await client.get("/state/")
 
     assert all(path in error_of(missing)["message"] for path in SERVED_PATHS)
     assert slash.status_code == 404
 
 
-async def test_a_wrong_method_is_told_the_right_one(client):
+async def test_a_wrong_method_is_answered_with_the_right_one(client):
     response = await client.get("/posted")
 
     assert response.headers["allow"] == "POST"
 
 
-async def test_a_crash_tells_nothing_of_our_insides(client):
+async def test_a_crash_reveals_no_internals(client):
     response = await client.get("/crash")
 
     assert "secret" not in response.text
     assert error_of(response)["type"] == "server_error"
 
 
-async def test_a_refusal_is_counted_and_says_when_to_come_back(client, refused):
+async def test_a_refusal_is_counted_and_has_the_seconds_to_wait(client, refused):
     response = await client.get("/refuse")
 
     assert response.headers["retry-after"] == "3"
     assert [error.code for error in refused] == ["overloaded"]
 
 
-async def test_who_is_not_let_in_is_told_how(client):
+async def test_a_request_without_a_key_is_answered_with_how_to_send_one(client):
     response = await client.get("/closed")
 
     assert response.headers["www-authenticate"] == "Bearer"
@@ -156,7 +156,7 @@ async def test_a_request_line_beyond_the_limit_is_refused(client):
     assert error_of(response)["code"] == "headers_too_large"
 
 
-async def test_a_crash_is_logged_with_its_request_id_and_not_with_its_words(client):
+async def test_a_crash_is_logged_with_its_request_id_and_not_with_its_message(client):
     with capture_logs() as lines:
         response = await client.get("/crash", headers={"x-request-id": "crashed-1"})
 

@@ -92,7 +92,7 @@ async def test_a_head_without_end_is_cut_off(address, start):
         assert error_of(said, 431)["code"] == "headers_too_large"
 
 
-async def test_a_head_just_beyond_the_limit_hears_why(address):
+async def test_a_head_just_beyond_the_limit_is_answered_with_the_reason(address):
     _, said = await answer(address, HEAD + b"x-a: ", b"x" * 40_000, b"x" * 40_000)
 
     assert error_of(said, 431)["code"] == "headers_too_large"
@@ -103,7 +103,7 @@ async def test_a_head_just_beyond_the_limit_hears_why(address):
     [b"\x16\x03\x01\x02\x00\x01\n\r\n\r\n", b"HELLO /count HTTP/1.1\r\n\r\n", b"GET \xff HTTP/1.1\r\n\r\n"],
     ids=["tls", "method", "target"],
 )
-async def test_what_is_no_http_is_told_so(address, garbage):
+async def test_what_is_no_http_is_answered_with_the_reason(address, garbage):
     _, said = await answer(address, garbage)
 
     assert error_of(said, 400)["code"] == "invalid_http"
@@ -157,7 +157,7 @@ async def test_trailers_are_no_headers_and_have_an_end(address):
     [b"+2\r\n{}\r\n0\r\n\r\n", b"2\r\n{}xx0\r\n\r\n", b"10000000000000002\r\n{}\r\n0\r\n\r\n"],
     ids=["sign", "end", "size"],
 )
-async def test_a_chunk_that_is_none_is_told_so(address, body):
+async def test_a_malformed_chunk_is_answered_with_the_reason(address, body):
     _, said = await answer(address, HEAD + b"transfer-encoding: chunked\r\n\r\n" + body)
 
     assert error_of(said, 400)["code"] == "invalid_http"

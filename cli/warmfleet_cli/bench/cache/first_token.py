@@ -11,7 +11,7 @@ from warmfleet_cli.bench.processes import BenchError
 from warmfleet_cli.bench.workload import distinct_prompts
 
 NEW_TOKENS = 8
-"""Tokens of each warm prompt that nobody has asked before, so that a hit still computes a question."""
+"""Tokens of each warm prompt that no request has sent before, so that a hit still computes a question."""
 
 
 async def measure_first_tokens(

@@ -20,7 +20,7 @@ from warmfleet_cli.bench.workload import PrefixWorkload, distinct_prompts, plan_
 ALL_POLICIES: Final = ("LowestCost", "LeastLoaded", "RoundRobin", "ConsistentHash")
 DEFAULT_POLICIES: Final = ("LowestCost", "RoundRobin")
 CALIBRATION_POLICY: Final = "RoundRobin"
-"""The policy that reuses least by design: a rate below its saturation is below everybody's."""
+"""The policy that reuses least by design: a rate below its saturation is below that of all others."""
 
 TWO_ROUTERS: Final = Variant("LowestCost", routers=2)
 
@@ -108,7 +108,7 @@ def plan_rounds(
         rate = choose_rate(saturation_per_second, requests=requests, seconds=left)
         if requests <= rate * left:
             break
-    # Every other round goes backwards, so that a drift of the machine favours nobody.
+    # Every other round goes backwards, so that a drift of the machine favours no policy.
     return [each[::-1] if number % 2 else each for number, each in enumerate(rounds)], rate
 
 

@@ -84,7 +84,7 @@ def test_one_hiccup_does_not_decide_against_our_uncached_step():
     assert missed(found) == set()
 
 
-def test_without_transformers_there_is_no_target_for_it_and_the_chart_says_nothing_of_it():
+def test_without_transformers_there_is_no_target_for_it_and_no_line_in_the_chart():
     found = results(reference_name="")
     found.comparison.reference = ReferenceLog()
 

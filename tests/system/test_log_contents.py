@@ -1,4 +1,4 @@
-"""What router and worker write down: ids on both sides, nothing of what was said, and no new series."""
+"""What router and worker log: ids on both sides, no text of requests, and no new series."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ from warmfleet_testing.router.router_process import RouterProcess, router_proces
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 WORDS = "quixotic-zephyr-" + secrets.token_hex(8)
-"""Planted in everything that a client says."""
+"""Planted in every field that a client sends."""
 LETTER = "Q"
 TOKEN = "worker-token-" + secrets.token_hex(8)
 KEYS = PlantedKeys()
@@ -58,17 +58,20 @@ def log_text(server: RouterProcess | WorkerProcess) -> str:
     return server.errors.read()
 
 
-def test_both_logs_have_the_request_and_none_has_what_was_said(
+def test_both_logs_have_the_request_and_neither_has_its_text(
     router: RouterProcess, worker: WorkerProcess
 ) -> None:
     letter = httpx.post(
         f"{worker.url}/tokenize", json={"prompt": LETTER}, headers={"authorization": f"Bearer {TOKEN}"}
     ).json()["tokens"][0]
-    said = {"model": TINY_NAME, "max_tokens": 24, "logit_bias": {str(letter): 100}, "ignore_eos": True}
-    said |= {"user": WORDS, "cache_salt": WORDS, "stop": [WORDS], "metadata": {"note": WORDS}}
-    said |= {"temperature": 0, "nobody_knows": WORDS}
-    chat = {**said, "messages": [{"role": "user", "content": WORDS}, {"role": "assistant", "content": WORDS}]}
-    text = {**said, "prompt": [WORDS, WORDS * 2], "echo": True, "logprobs": 2}
+    fields = {"model": TINY_NAME, "max_tokens": 24, "logit_bias": {str(letter): 100}, "ignore_eos": True}
+    fields |= {"user": WORDS, "cache_salt": WORDS, "stop": [WORDS], "metadata": {"note": WORDS}}
+    fields |= {"temperature": 0, "unknown_field": WORDS}
+    chat = {
+        **fields,
+        "messages": [{"role": "user", "content": WORDS}, {"role": "assistant", "content": WORDS}],
+    }
+    text = {**fields, "prompt": [WORDS, WORDS * 2], "echo": True, "logprobs": 2}
     answered: set[str] = set()
     refused: set[str] = set()
 
@@ -87,7 +90,7 @@ def test_both_logs_have_the_request_and_none_has_what_was_said(
             (CHAT, {**chat, "temperature": WORDS}),
             (CHAT, {**chat, "messages": [{"role": WORDS, "content": WORDS}]}),
             (TEXT, {**text, "prompt": WORDS * 1000}),
-            (TEXT, {**text, "prompt": {"said": WORDS}}),
+            (TEXT, {**text, "prompt": {"text": WORDS}}),
             ("/tokenize", {"model": WORDS, "prompt": WORDS}),
             ("/v1/responses", {"input": WORDS}),
         ]
