@@ -5,7 +5,7 @@
 # The base by tag or, better for a release, by digest: PYTHON_IMAGE=python@sha256:...
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
-# What installs: uv, itself through plain pip.
+# The installer: uv, itself installed by pip.
 FROM ${PYTHON_IMAGE} AS tools
 # Another index or a mirror: passed to pip and uv as their own variables, not kept in the images.
 ARG PIP_INDEX_URL
@@ -47,7 +47,7 @@ COPY --from=wheel /dist /dist
 RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps /dist/*.whl
 RUN python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/venv/lib
 
-# Workers keep pip: models of the catalog are fetched by it.
+# Workers keep pip, which fetches models of the catalog.
 FROM tools AS worker-cuda-venv
 COPY images/requirements/worker.txt images/requirements/
 RUN python -m venv /opt/venv
@@ -72,7 +72,7 @@ ARG CATALOG_MODEL=""
 COPY images/bake_model.py images/
 RUN /opt/venv/bin/python images/bake_model.py /opt/warmfleet "${CATALOG_MODEL}"
 
-# What every image has. Base images come without compiled modules, and nothing can be written at run time.
+# Common to all images. Base images have no compiled modules, and nothing can be written at run time.
 FROM ${PYTHON_IMAGE} AS runtime
 RUN python -m compileall -q -j 0 --invalidation-mode unchecked-hash "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 ARG VERSION=0.0.0
@@ -81,7 +81,7 @@ LABEL org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.vendor="warmfleet maintainers" \
       org.opencontainers.image.licenses="Apache-2.0"
-# LOGNAME: getpass asks it before the user database, which does not know an arbitrary uid.
+# LOGNAME: getpass reads it before the user database, which has no entry for an arbitrary uid.
 ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin \
     HOME=/nonexistent \
     LOGNAME=warmfleet \

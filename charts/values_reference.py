@@ -4,7 +4,7 @@
 
 Above each value stands its description as comment lines, and, where its default is not enough, one
 line `# @schema {...}` with JSON Schema keywords as a YAML flow mapping. The type is that of the default. A
-mapping with values of its own is closed, so that a misspelt value is refused; an empty one is open unless
+mapping with values of its own is closed, so that a misspelt value is an error; an empty one is open unless
 @schema adds to it.
 """
 

@@ -1,9 +1,9 @@
-"""Build warmfleet's images with the container engine that is there, and write down for Helm where they are.
+"""Builds warmfleet's images with the installed container engine, and writes their references for Helm.
 
 `python images/build.py --registry registry.example.com/warmfleet --push` is what `make images` runs. Standard
 library only, so that it needs neither a virtual environment nor a cluster.
 
-Exit codes: 0 done, 1 an engine failed, 2 usage, or no engine is there.
+Exit codes: 0 done, 1 an engine failed, 2 usage, or no engine works.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from typing import Final
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 VALUES: Final = REPOSITORY / "images.values.yaml"
 ENGINES: Final = ("docker", "podman", "buildah")
-# What answers only if the engine can really build: docker is often there without its daemon.
+# Commands that succeed only if the engine can build: docker is often installed without its daemon.
 PROBES: Final[Mapping[str, tuple[str, ...]]] = {
     "docker": ("docker", "info", "--format", "{{.ServerVersion}}"),
     "podman": ("podman", "info", "--format", "{{.Version.Version}}"),
@@ -33,7 +33,7 @@ _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class BuildError(Exception):
-    """What stands in the way, for people."""
+    """The images cannot be built; the text is for users."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ IMAGES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What was asked for."""
+    """The arguments of one build."""
 
     registry: str
     tag: str
@@ -159,7 +159,7 @@ def revision() -> str:
 
 
 def build(plan: Plan) -> None:
-    """Build, bring the images where they are wanted, write the values file.
+    """Build, push or load the images, write the values file.
 
     Raises:
         BuildError: a command failed.
@@ -221,10 +221,10 @@ def _output(command: Sequence[str]) -> str:
 
 
 def parse_plan(arguments: Sequence[str]) -> Plan:
-    """What was asked for, with the engine that will do it.
+    """The plan that the flags describe, with the engine that runs it.
 
     Raises:
-        BuildError: a flag is wrong, or no engine is there.
+        BuildError: a flag is wrong, or no engine works.
     """
     given = _parser().parse_args(arguments)
     if not given.registry:

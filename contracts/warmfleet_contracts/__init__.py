@@ -1,1 +1,5 @@
-"""What two warmfleet processes must agree on: names, hashes, messages. Imports no sibling package."""
+"""What two warmfleet processes must agree on: names, hashes, messages, resources. Imports no sibling package.
+
+Rooms: `cache` (block hashes, KV events), `prompts` (text to token ids), `openai` (requests), `openapi` (their
+documentation), `resources` (ModelDeployment). Beside them `names`, `metrics`, `keys` (API keys) and `errors`.
+"""

@@ -12,11 +12,11 @@ WarmfleetError
 
 
 class WarmfleetError(Exception):
-    """Base of every error that warmfleet raises on purpose. Its text is fit to be shown to a user."""
+    """Base of every error that warmfleet raises on purpose. Its text may be shown to a user."""
 
 
 class ContractError(WarmfleetError):
-    """Two processes disagree about a message; the connection is given up, no guess is made."""
+    """Two processes disagree about a message; the connection is closed and nothing is guessed."""
 
 
 class PromptError(WarmfleetError):

@@ -35,7 +35,7 @@ Scope = Literal["inference", "metrics", "admin"]
 
 _SECRET: Final = re.compile(r"wf-([a-z0-9]{10})-[0-9a-f]{64}")
 _ID_ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
-"""Without the pairs that people misread."""
+"""Without the characters that are easily misread."""
 _NAME_PATTERN: Final = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z"
 
 _NAME_FORM: Final = (
@@ -48,7 +48,7 @@ _FORMS: Final = {
     "id": "10 small letters and digits",
     "sha256": "64 hexadecimal digits in small letters",
 }
-"""What a field's pattern asks for, in words."""
+"""Field -> its pattern in words."""
 
 Name = Annotated[str, msgspec.Meta(pattern=_NAME_PATTERN)]
 ModelName = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -56,7 +56,7 @@ Priority = Annotated[int, msgspec.Meta(ge=-100, le=100)]
 
 
 class TenantEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """What all keys of one tenant have in common."""
+    """Settings that all keys of one tenant share."""
 
     name: Name
     sharing_group: Name | None = None
@@ -129,7 +129,7 @@ class KeyFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class NewKey(msgspec.Struct, frozen=True):
-    """A key at the only moment when its text is known."""
+    """A key when it is made; later only its hash is known."""
 
     id: str
     text: str
@@ -139,7 +139,7 @@ class NewKey(msgspec.Struct, frozen=True):
 
 
 class KeyRing:
-    """The keys of one file, ready to be asked on every request."""
+    """The keys of one file, indexed for a lookup on every request."""
 
     def __init__(self, file: KeyFile) -> None:
         self._entries = {entry.id: (bytes.fromhex(entry.sha256), entry) for entry in file.keys}
@@ -151,7 +151,7 @@ class KeyRing:
     def entry(self, presented: str) -> KeyEntry | None:
         """The entry of a presented key, expired or not; None if it is none of these keys.
 
-        One SHA-256 and one comparison in constant time, for any text.
+        One SHA-256 and one comparison in constant time, for a valid key and for any other text.
         """
         text = presented if len(presented) <= MAX_KEY_LENGTH else ""
         match = _SECRET.fullmatch(text)
@@ -174,7 +174,7 @@ def digest_of_key(text: str) -> str:
 
 
 def is_expired(entry: KeyEntry, now_unix_seconds: float | None = None) -> bool:
-    """Whether the key's end has come."""
+    """Whether the key has expired."""
     return entry.expires_unix_seconds <= (time.time() if now_unix_seconds is None else now_unix_seconds)
 
 
@@ -257,7 +257,7 @@ def _consistent(file: KeyFile) -> KeyFile:
 
 
 def _explained(text: str) -> str:
-    """Msgspec's words with the field first; it quotes the value only of an enumeration, which is cut."""
+    """Msgspec's message with the field first; it quotes the value only of an enumeration, which is cut."""
     problem, _, place = text.partition(" - at `$")
     field = place.rstrip("`").lstrip(".")
     if problem.startswith("Invalid enum value"):

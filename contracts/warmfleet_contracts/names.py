@@ -6,7 +6,7 @@ from typing import Final
 API_VERSION: Final = "warmfleet.dev/v1alpha1"
 KIND: Final = "ModelDeployment"
 
-# Environment. Secrets travel here and never on a command line, which every user of a machine can read.
+# Environment. Secrets are passed here and never on a command line, which every user of a machine can read.
 HOME_VARIABLE: Final = "WARMFLEET_HOME"
 WORKER_TOKEN_VARIABLE: Final = "WARMFLEET_WORKER_TOKEN"  # noqa: S105 - the variable's name, not a token
 SALT_KEY_VARIABLE: Final = "WARMFLEET_SALT_KEY"
@@ -38,7 +38,7 @@ REVISION_LABEL: Final = "warmfleet.dev/revision"
 APPLIED_ANNOTATION: Final = "warmfleet.dev/applied"
 """On every child: digest of what the operator last applied."""
 ROLLOUT_ANNOTATION: Final = "warmfleet.dev/rollout"
-"""On a Deployment: what caused its newest pod template, Spec or Upgrade."""
+"""On a Deployment: the cause of its newest pod template, Spec or Upgrade."""
 TEMPLATE_SPEC_ANNOTATION: Final = "warmfleet.dev/template-spec"
 """On a Deployment: digest of the part of `spec` that shapes its pods."""
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"

@@ -1,4 +1,4 @@
-"""Ask the router's Service for readiness and for its models; exits with 1 and the reason if either fails."""
+"""Checks readiness and models of the router's Service; exits with 1 and the reason if either fails."""
 
 import json
 import os
@@ -13,7 +13,7 @@ SECONDS = 60
 
 
 def ask(path: str) -> tuple[int, bytes]:
-    """Status and body of one answer; a refused connection is tried again until the time is over."""
+    """Status and body of one answer; a refused connection is retried until the time limit."""
     deadline = time.monotonic() + SECONDS
     headers = {"authorization": f"Bearer {KEY}"} if KEY else {}
     while True:
@@ -38,9 +38,7 @@ def main() -> int:
         return 1
     status, body = ask("/v1/models")
     if status == 401 and os.environ["NEEDS_KEY"] == "yes" and not KEY:
-        print(
-            "/v1/models 401: the router asks for a key, as it should; tests.apiKey lets this test go further"
-        )
+        print("/v1/models 401: the router requires a key, as configured; set tests.apiKey to test further")
         return 0
     print("/v1/models", status, body.decode(errors="replace"))
     return 0 if status == 200 and json.loads(body)["object"] == "list" else 1

@@ -1,4 +1,4 @@
-{{/* The way to the cluster's DNS. */}}
+{{/* Egress to the cluster's DNS. */}}
 {{- define "warmfleet.egress.dns" -}}
 # DNS.
 - ports:
@@ -8,7 +8,7 @@
     {{- end }}
 {{- end -}}
 
-{{/* The ways to the API server and to DNS. */}}
+{{/* Egress to the API server and to DNS. */}}
 {{- define "warmfleet.egress.cluster" -}}
 # The API server.
 - ports:

@@ -5,7 +5,7 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
-{{/* What every object of the release carries. Call as above; component may be empty. */}}
+{{/* Labels of every object of the release. Call as above; component may be empty. */}}
 {{- define "warmfleet.labels" -}}
 {{- $labels := dict
   "app.kubernetes.io/name" (include "warmfleet.name" .root)

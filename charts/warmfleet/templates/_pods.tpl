@@ -55,7 +55,7 @@ affinity:
 {{- toJson $given -}}
 {{- end -}}
 
-{{/* Who and where a pod is, from the downward API. */}}
+{{/* A pod's name, namespace and uid, from the downward API. */}}
 {{- define "warmfleet.podEnvironment" -}}
 - name: WARMFLEET_POD_NAME
   valueFrom:

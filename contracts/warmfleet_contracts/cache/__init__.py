@@ -1,6 +1,6 @@
 """What router and worker agree on about cached KV blocks.
 
-Block hashes and identities (`blocks`), the resident set (`resident`), the event stream's frames
-(`kv_events`), headers of a dispatch (`worker_api`) and the tokens that authenticate it (`worker_tokens`).
-Imports `errors` only.
+Public names: `blocks` (block hashes, cache identity, salts), `resident` (`ResidentSet`), `kv_events` (frames
+of the event stream), `worker_api` (paths and headers under `/internal/`), `worker_tokens` (how workers are
+authenticated). Imports `errors` only.
 """

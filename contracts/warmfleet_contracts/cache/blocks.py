@@ -1,4 +1,4 @@
-"""Which KV block is which: cache identity, salt, chained block hashes.
+"""Identity of KV blocks: cache identity, salt, chained block hashes.
 
 Router and worker both import this module, so a prompt has the same hashes on both sides or the
 golden vectors in tests/contracts/cache/block_hashes.json fail on both sides.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NewType
 
 BlockHash = NewType("BlockHash", bytes)
-"""16 bytes that stand for one full block *and everything before it*."""
+"""16 bytes that identify one full block *and all tokens before it*."""
 
 CacheIdentity = NewType("CacheIdentity", bytes)
 """16 bytes, opaque to the router. Equal identities may share block hashes; see `cache_identity`."""
@@ -27,7 +27,7 @@ _BLOCK_DOMAIN: Final = b"warmfleet-block-v1"
 
 @dataclass(frozen=True, slots=True)
 class IdentityParts:
-    """Everything that changes what a cached block means, apart from its tokens."""
+    """What the content of a cached block depends on, apart from its tokens."""
 
     model_digest: bytes
     """SHA-256 over the sorted SHA-256 of the served model's files."""
@@ -74,6 +74,10 @@ def block_hashes(parent: BlockHash, token_ids: Sequence[int], block_size_tokens:
 
     `parent` is `block_root(...)` for position 0, or the hash of the block before the first token: a
     chain can be continued. `h[i] = blake2b-128(h[i-1] | token ids as little-endian u32)`.
+
+        root = block_root(identity, salt=tenant_salt(salt_key, tenant))
+        hashes = block_hashes(root, token_ids, block_size_tokens=16)
+        assert len(hashes) == len(token_ids) // 16
     """
     full_blocks = len(token_ids) // block_size_tokens
     encoded = _as_little_endian_u32(token_ids[: full_blocks * block_size_tokens])

@@ -1,4 +1,4 @@
-"""The event stream by which a worker reports to routers which blocks it holds and how loaded it is.
+"""The event stream: which blocks a worker holds, and its load, as routers receive them.
 
 `GET /internal/kv-events?epoch=&after=` answers with one long-lived response of frames, each a
 little-endian u32 length and that many bytes of msgpack. The first frame is a `Hello`; then either a
@@ -16,7 +16,7 @@ import msgspec
 from warmfleet_contracts.errors import ContractError
 
 CONTRACT_VERSION: Final = 1
-"""Version of every `/internal/` message. A peer speaks N and N-1."""
+"""Version of every `/internal/` message. A process accepts N and N-1."""
 
 SPOKEN_VERSIONS: Final = frozenset({1})
 MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
@@ -27,12 +27,12 @@ BUSY_HEARTBEAT_SECONDS: Final = 1.0
 """A worker is busy from a request's arrival until the end of its answer."""
 IDLE_HEARTBEAT_SECONDS: Final = 5.0
 BUSY_SILENCE_SECONDS: Final = 3.0
-"""A busy worker that sends nothing for this long is suspect."""
+"""A busy worker that sends no frame for this long counts as silent."""
 IDLE_SILENCE_SECONDS: Final = 12.0
 
 
 class ResidentDigest(msgspec.Struct, frozen=True, array_like=True):
-    """Size and exclusive-or of a set of block hashes: cheap to keep, and wrong if the set is."""
+    """Size and exclusive-or of a set of block hashes: cheap to update, and different if the sets differ."""
 
     count: int = 0
     xor: bytes = bytes(16)
@@ -50,7 +50,7 @@ class StepTimeFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The load that a worker reports, in every frame."""
+    """A worker's load; in every frame."""
 
     running_sequences: int = 0
     waiting_sequences: int = 0
@@ -72,7 +72,7 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
-    """First frame: the worker, its cache, and a proof that it holds this worker's token."""
+    """First frame: the worker, its cache identity, and a proof that it holds this worker's token."""
 
     v: int = CONTRACT_VERSION
     uid: str
@@ -87,7 +87,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     proof: bytes
     """`hello_proof` over the nonce that the subscriber sent; empty when no token is configured."""
     model_digest: str | msgspec.UnsetType = msgspec.UNSET
-    """Hex; which files are served, for people and for the operator. Joined version 1 later: may be absent."""
+    """Hex; the files that are served, for users and the operator. Joined version 1 later: may be absent."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, tag="frame", omit_defaults=True):
@@ -115,7 +115,7 @@ _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
 def hello_proof(token: bytes, *, nonce: bytes, uid: str, identity: bytes) -> bytes:
-    """HMAC by which a worker shows that it is the one the token was made for."""
+    """HMAC that proves possession of this worker's token."""
     parts = (nonce, uid.encode(), identity)
     message = b"warmfleet-hello-v1" + b"".join(len(part).to_bytes(4, "little") + part for part in parts)
     return hmac.digest(token, message, hashlib.sha256)
@@ -143,7 +143,7 @@ class MessageReader:
         """Messages that `data` completes.
 
         Raises:
-            ContractError: a frame is too large, malformed, or of a version this process does not speak.
+            ContractError: a frame is too large, malformed, or of a version that this process does not accept.
         """
         self._buffer += data
         while len(self._buffer) >= 4:
@@ -161,7 +161,7 @@ def decode_message(body: bytes) -> Message:
     """The message in one frame's body.
 
     Raises:
-        ContractError: malformed, or of a version this process does not speak.
+        ContractError: malformed, or of a version that this process does not accept.
     """
     try:
         message = _decoder.decode(body)
@@ -169,6 +169,6 @@ def decode_message(body: bytes) -> Message:
         raise ContractError(f"malformed event frame: {error}") from error
     if message.v not in SPOKEN_VERSIONS:
         raise ContractError(
-            f"event frame speaks contract version {message.v}, this process {sorted(SPOKEN_VERSIONS)}"
+            f"event frame has contract version {message.v}, this process accepts {sorted(SPOKEN_VERSIONS)}"
         )
     return message

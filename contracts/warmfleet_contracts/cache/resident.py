@@ -1,8 +1,8 @@
 """The set of blocks that a worker holds, as its server mirrors it and as every router rebuilds it.
 
-One reducer for both sides: the worker's server applies what its engine reports and produces frames and
-snapshots; a router applies those frames and must arrive at the same set, or learn that it did not.
-Everything here is pure; nothing here knows of sockets or clocks.
+One reducer for both sides: the worker's server applies its engine's reports and produces frames and
+snapshots; a router applies those frames and arrives at the same set, or detects that it did not. Pure: no
+sockets, no clocks.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -14,11 +14,11 @@ from warmfleet_contracts.cache.kv_events import SNAPSHOT_CHUNK_HASHES, Frame, Lo
 from warmfleet_contracts.errors import ContractError
 
 MAX_RESIDENT_BLOCKS: Final = 4_194_304
-"""Most blocks that one worker's set may hold: 64 Mi tokens at 16 per block. A larger claim is refused."""
+"""Most blocks that one worker's set may hold: 64 Mi tokens at 16 per block. A larger set is an error."""
 
 
 class PositionGapError(ContractError):
-    """A frame is not the one after the set's position: something in between was missed."""
+    """A frame is not the one after the set's position: frames between were lost."""
 
 
 class SetMismatchError(ContractError):
@@ -118,7 +118,7 @@ class ResidentSet:
                 raise SetMismatchError(f"the digest at position {frame.seq} differs")
             return False
         if not (frame.stored or frame.removed or frame.cleared) and frame.digest != self.digest:
-            raise PositionGapError(f"a load frame speaks of position {frame.seq} after {self.seq}")
+            raise PositionGapError(f"a load frame is at position {frame.seq}, after {self.seq}")
         self.change(
             frame.seq,
             cleared=frame.cleared,
@@ -189,10 +189,10 @@ class SnapshotAssembly:
 
 
 class ChangeBuffer:
-    """Nets a run of changes into one: what a frame holds after several engine steps were coalesced.
+    """Merges consecutive changes into one: the content of a frame that covers several engine steps.
 
-    A block that was stored and removed again is not mentioned, nor one removed and stored again. Calls
-    come in the order in which things happened.
+    A block that was stored and removed again is left out, as is one removed and stored again. Calls come
+    in the order of the changes.
     """
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ ROUTER_HEADER_PREFIX: Final = b"x-warmfleet-"
 SALT_HEADER: Final = "x-warmfleet-salt"
 """Hex of the salt for this request's block hashes."""
 UID_HEADER: Final = "x-warmfleet-uid"
-"""Uid of the worker that is meant. Another one, on a port that it took over, answers `MISDIRECTED_STATUS`
+"""Uid of the worker that is addressed. A different worker at the same address answers `MISDIRECTED_STATUS`
 without reading the body."""
 MISDIRECTED_STATUS: Final = 421
 ROUTER_ID_HEADER: Final = "x-warmfleet-router"
@@ -31,7 +31,7 @@ DISPATCH_HEADER: Final = "x-warmfleet-dispatch"
 SEED_HEADER: Final = "x-warmfleet-seed"
 """Seed that the router drew for a request without one, so that a retry repeats the same noise."""
 PRIORITY_HEADER: Final = "x-warmfleet-priority"
-"""Decimal, lower runs earlier; what the router allows this request, in place of the body's `priority`."""
+"""Decimal, lower runs earlier; set by the router; it replaces the body's `priority`."""
 HIGHEST_PRIORITY: Final = -100
 LOWEST_PRIORITY: Final = 100
 
@@ -54,7 +54,7 @@ REQUEST_ID_HEADER: Final = "x-request-id"
 
 
 class PromptAssets(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process without the model's files needs to render and encode its prompts."""
+    """Tokenizer and chat template: what a process without the model's files needs to encode its prompts."""
 
     v: int = 1
     tokenizer_json: str

@@ -1,9 +1,8 @@
-"""Worker tokens: per pod, derived, so that nothing has to be handed out and nothing stored.
+"""Worker tokens: one per pod, derived from a key, so that none is distributed or stored.
 
 token = HMAC-SHA256(HMAC-SHA256(root, namespace), pod uid). Routers and the operator hold the root and derive
-every pod's token; a namespace with models holds its own key only, and a pod its uid: a reader of the Secret
-of one namespace learns no token of another. A pod that takes over an address has another uid, so another
-token.
+every pod's token. A namespace with models holds its own key only, and a pod its uid: the Secret of one
+namespace yields no token of another. A pod that takes over an address has another uid, so another token.
 """
 
 import hashlib
@@ -35,7 +34,7 @@ def secret_from_hex(text: str, variable: str) -> bytes:
     try:
         secret = bytes.fromhex(text)
     except ValueError:
-        # Not chained: the cause's text has the place of the wrong character.
+        # Not chained: the cause's text names the position of the wrong character.
         raise SecretError(f"${variable}: expected hexadecimal digits") from None
     if len(secret) < MIN_SECRET_BYTES:
         raise SecretError(f"${variable}: expected at least {MIN_SECRET_BYTES} bytes, got {len(secret)}")

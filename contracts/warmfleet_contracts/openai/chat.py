@@ -19,6 +19,10 @@ class ChatRequest(GenerationRequest, frozen=True, kw_only=True):
 def decode_chat_request(body: bytes) -> ChatRequest:
     """The chat request in `body`.
 
+        request = decode_chat_request(b'{"model": "m", "messages": [{"role": "user", "content": "hi"}]}')
+        assert request.messages == [ChatMessage("user", "hi")]
+        assert request.max_output_tokens is None
+
     Raises:
         RequestError: the body is not JSON, a field is wrong, or one that is not served is set.
     """
@@ -62,7 +66,7 @@ def take_messages(fields: RequestFields) -> list[ChatMessage] | None:
         message = decode_value(name, raw, _MESSAGE)
         if message.tool_calls:
             raise unsupported("messages.tool_calls", raw)
-        # OpenAI's newer word for the same turn; chat templates know only the older one.
+        # OpenAI's newer name of the same role; chat templates have only the older one.
         role = "system" if message.role == "developer" else message.role
         messages.append(ChatMessage(role=role, content=_message_text(name, message)))
     return messages

@@ -1,15 +1,15 @@
-"""Prompts that do not fit into a model's context, refused in the same words wherever it is noticed."""
+"""The error for prompts that do not fit into a model's context: one text for router and worker."""
 
 from warmfleet_contracts.openai.request_fields import RequestError
 
 
 def least_answer_tokens(max_output_tokens: int | None) -> int:
-    """What must be left of the context for an answer: a token, unless none is asked for."""
+    """Tokens of the context that an answer needs at least: 1, or 0 if the request asks for none."""
     return 0 if max_output_tokens == 0 else 1
 
 
 def context_length_error(prompt_tokens: int, limit_tokens: int, param: str) -> RequestError:
-    """400 for a prompt that leaves no room for its answer in a context of `limit_tokens`."""
+    """400 for a prompt that leaves no token for its answer in a context of `limit_tokens`."""
     return RequestError(
         # Clients match the first sentence; LangChain, "prompt is too long".
         f"This model's maximum context length is {limit_tokens} tokens. However, the prompt is too long: "

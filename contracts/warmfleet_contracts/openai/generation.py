@@ -23,7 +23,7 @@ Temperature = Annotated[float, msgspec.Meta(ge=0, le=2)]
 Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 RepetitionPenalty = Annotated[float, msgspec.Meta(ge=0.01, le=100)]
-"""Wide enough for every use, and no logit leaves the range of numbers."""
+"""Logits stay finite within this range."""
 Bias = Annotated[float, msgspec.Meta(ge=-100, le=100)]
 Priority = Annotated[int, msgspec.Meta(ge=HIGHEST_PRIORITY, le=LOWEST_PRIORITY)]
 Seed = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -50,7 +50,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: dict[int, float] = {}
-    """By token id; the worker checks whether the model has the ids."""
+    """By token id; the worker checks that the model has the ids."""
     min_tokens: int = 0
     """Neither end tokens nor stop tokens or strings end the answer before."""
     stop: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     n: int = 1
     """Choices per prompt; choice i draws its noise from seed + i."""
     priority: int = 0
-    """Lower runs earlier, as in vLLM; what a router allows comes in a header and counts instead."""
+    """Lower runs earlier, as in vLLM; a router's header replaces it."""
     return_token_ids: bool = False
     """Each choice also carries the ids it consists of, as vLLM's field of that name asks."""
     logprobs: int | None = None

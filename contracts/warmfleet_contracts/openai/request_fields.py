@@ -71,7 +71,7 @@ class RequestError(WarmfleetError):
 
 
 class RequestFields:
-    """The top-level fields of one request body; a field that no decoder takes is unknown."""
+    """The top-level fields of one request body; those that are never taken are unknown fields."""
 
     def __init__(self, body: bytes) -> None:
         """Cut `body` into fields.
@@ -128,7 +128,7 @@ class RequestFields:
 
     @property
     def left(self) -> tuple[str, ...]:
-        """Names of the fields that no decoder took."""
+        """Names of the fields that were not taken."""
         return tuple(self._fields)
 
 
@@ -202,7 +202,7 @@ def _is_same(value: object, other: object) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """The text of msgspec's error, as the middle of a sentence, without its type quotes."""
+    """Msgspec's message, as the middle of a sentence, without quotes around types."""
     text = str(error)
     if len(text) > MAX_REASON_CHARS:  # it quotes what it did not expect, whole
         text = f"{text[:MAX_REASON_CHARS]}..."

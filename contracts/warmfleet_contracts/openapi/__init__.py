@@ -1,7 +1,8 @@
 """The OpenAPI 3.1 documents of router and worker.
 
-Requests are described by watching the decoders at work, so that description and decoding cannot differ;
-answers by types that tests hold against what servers send.
+Schemas of requests are recorded while the decoders run, so that schema and decoder cannot differ; responses
+are types that tests compare with what servers send. Imports `openai` and `cache`. Public name:
+`openapi_document`; `python -m warmfleet_contracts.openapi` prints a document.
 """
 
 from warmfleet_contracts.openapi.document import openapi_document

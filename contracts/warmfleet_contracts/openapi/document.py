@@ -1,33 +1,33 @@
-"""The document itself, put together from operations, request schemas and answer schemas."""
+"""The document, built from operations, request schemas and response schemas."""
 
 from typing import Any, Final
 
 from warmfleet_contracts.cache.worker_api import DECISION_HEADER, REQUEST_ID_HEADER
-from warmfleet_contracts.openapi.answers import answer_schemas
 from warmfleet_contracts.openapi.operations import JSON, OPERATIONS, SSE, Operation, Server
 from warmfleet_contracts.openapi.requests import Schema, request_schemas
+from warmfleet_contracts.openapi.responses import response_schemas
 
 API_VERSION: Final = "1"
 """Of the HTTP API, which is OpenAI's first; not of the software."""
 
 _ERRORS: Final = {
-    400: "A field is wrong or not served, or the body is no JSON; see `param` and `code`.",
+    400: "A field is wrong or not served, or the body is no JSON; `param` and `code` give field and reason.",
     401: "No key, or a wrong one.",
     403: "The key does not allow this model, or this operation.",
     404: "No such model, or nothing is served on this path.",
     408: "The body did not arrive in time.",
     413: "The body exceeds 32 MiB.",
-    429: "Overloaded, or over the key's quota; `Retry-After` has the seconds to wait.",
+    429: "Overloaded, or over the key's quota; `Retry-After` is the time to wait.",
     431: "Request line and headers exceed 64 KiB.",
     500: "The server failed.",
-    503: "No replica can answer now; `Retry-After` has the seconds to wait.",
+    503: "No replica can answer now; `Retry-After` is the time to wait.",
 }
 _OF_EVERY_OPERATION: Final = (431, 500)
 _WITH_RETRY_AFTER: Final = frozenset({429, 503})
 
 
 def openapi_document(server: Server) -> dict[str, Any]:
-    """OpenAPI 3.1 of a router, or of a worker: the same without tenants, with what routers ask of it."""
+    """OpenAPI 3.1 of a router or a worker; a worker has no tenants, and operations for routers."""
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         if server in operation.servers:
@@ -38,7 +38,7 @@ def openapi_document(server: Server) -> dict[str, Any]:
             "title": f"warmfleet {server}",
             "version": API_VERSION,
             "description": (
-                "OpenAI's API as this server speaks it. null means absent; unknown fields are ignored; a "
+                "OpenAI's API as this server implements it. null means absent; unknown fields are ignored; a "
                 "field that would change the answer and is not served is refused. Operations tagged "
                 "`internal` are for our own processes and for operators, and may change with any version."
             ),
@@ -47,7 +47,7 @@ def openapi_document(server: Server) -> dict[str, Any]:
         "servers": [{"url": "/"}],
         "paths": paths,
         "components": {
-            "schemas": dict(sorted({**answer_schemas(), **request_schemas()}.items())),
+            "schemas": dict(sorted({**response_schemas(), **request_schemas()}.items())),
             "headers": _HEADERS,
             "responses": {str(status): _error(status, text) for status, text in _ERRORS.items()},
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
@@ -79,7 +79,7 @@ def _operation(operation: Operation, server: Server) -> Schema:
         "operationId": operation.id,
         "summary": operation.summary,
         "tags": [operation.tag],
-        # A server that was given no keys, or no token, asks for none.
+        # A server without keys, or without a token, requires none.
         "security": [{}] if operation.is_open else [{"key": []}, {}],
         "responses": _responses(operation, server),
     }
@@ -117,7 +117,7 @@ def _responses(operation: Operation, server: Server) -> Schema:
     for status in sorted(statuses):
         responses[str(status)] = _reference("responses", str(status))
     for status in operation.status_errors:
-        responses[str(status)] = {**success, "description": "No; `status` has the reason."}
+        responses[str(status)] = {**success, "description": "Not ready; `status` gives the reason."}
     return responses
 
 

@@ -1,4 +1,4 @@
-"""Every operation of router and worker: method, path, what goes in, what comes out."""
+"""Every operation of router and worker: method, path, request body, responses."""
 
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -163,8 +163,8 @@ OPERATIONS: Final = (
         summary="The version of this server.",
         answers=((JSON, "Version"),),
     ),
-    _probe("getHealth", "/health", "As /readyz, under the name that vLLM's clients ask for."),
-    _probe("getLiveness", "/livez", "Whether the process should go on living."),
+    _probe("getHealth", "/health", "As /readyz, under vLLM's path."),
+    _probe("getLiveness", "/livez", "Whether the process is alive; otherwise it should be restarted."),
     _probe("getReadiness", "/readyz", "Whether a request would be answered."),
     Operation(
         id="getMetrics",
@@ -187,7 +187,7 @@ OPERATIONS: Final = (
         method="get",
         path="/debug/config",
         tag="internal",
-        summary="The settings of this router, secrets left out.",
+        summary="The router's settings, secrets left out.",
         servers=("router",),
         answers=((JSON, ""),),
     ),
@@ -268,7 +268,7 @@ OPERATIONS: Final = (
         method="delete",
         path=CACHE_PATH,
         tag="internal",
-        summary="Forget every block that no live sequence holds.",
+        summary="Drop every block that no live sequence holds.",
         servers=("worker",),
         success="202",
         errors=(503,),

@@ -1,4 +1,4 @@
-"""Request schemas, read off the decoders: which fields they take, of what type, with what default."""
+"""Request schemas, recorded from the decoders: the fields they take, with type and default."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 
 
 class TracedFields(RequestFields):
-    """Fields that remember how a decoder took them."""
+    """Fields that record how a decoder took them."""
 
     def __init__(self, body: bytes) -> None:
         super().__init__(body)
@@ -163,7 +163,7 @@ _REFINED: Final[dict[str, Schema]] = {
         "description": f"Strings of at most {MAX_STOP_BYTES} bytes of UTF-8 each.",
     },
 }
-"""What decoders check beyond their types."""
+"""Checks of the decoders beyond their types."""
 
 _TEXT_PROMPT: Final[Schema] = {"type": "string", "minLength": 1}
 _REFINED_OF: Final[dict[str, dict[str, Schema]]] = {
@@ -181,7 +181,7 @@ _REFINED_OF: Final[dict[str, dict[str, Schema]]] = {
         },
     },
 }
-"""The same where a name means different things in different requests."""
+"""The same for names whose meaning depends on the request."""
 
 _CHAT: Final[Schema] = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
 _REQUESTS: Final[dict[str, tuple[Callable[[RequestFields], object], Schema, tuple[str, ...]]]] = {

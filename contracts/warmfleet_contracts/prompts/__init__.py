@@ -1,5 +1,5 @@
-"""From messages or text to token ids: the one function that router and worker share.
+"""From messages or text to token ids: router and worker share one implementation, so both get the same ids.
 
-`encoder` is the entry point; it renders with `chat_template` and encodes with `word_table`, and remembers
-long pieces of text in `segment_memory`. Imports `errors` and `cache`.
+Public names: `encoder.PromptEncoder`, `chat_template.ChatMessage`, `segment_memory.SegmentMemory` (a cache of
+ids, per salt). `word_table` encodes words by lookup. Imports `errors` and `cache`.
 """

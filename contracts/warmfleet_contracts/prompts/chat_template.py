@@ -20,7 +20,7 @@ from warmfleet_contracts.errors import PromptError
 
 MAX_TEMPLATE_CHARS: Final = 256 * 1024
 MAX_RENDERED_CHARS: Final = 4 * 1024 * 1024
-"""Far past any context window, and still encoded in seconds."""
+"""Longer than any context window, and still encoded within seconds."""
 
 _OTHER_TEMPLATES: Final[tuple[type[jinja2.nodes.Node], ...]] = (
     jinja2.nodes.Include,
@@ -42,7 +42,7 @@ _RENDER_ERRORS: Final = (
 
 
 class ChatMessage(msgspec.Struct, frozen=True):
-    """One turn of a conversation, content already flattened to text."""
+    """One message of a conversation, its content as one text."""
 
     role: str
     content: str

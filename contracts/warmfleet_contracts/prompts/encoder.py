@@ -1,13 +1,13 @@
-"""From messages or text to token ids: the one function that router and worker share.
+"""From messages or text to token ids, by the same code in router and worker.
 
-What a user types never becomes a control token. Two encodings keep that promise:
+Text of a user never becomes a control token. Two encodings guarantee that:
 
 - If the rendered prompt holds the template's own control tokens and no others, it is encoded as one
   string, exactly as `transformers` does.
 - Otherwise the conversation is rendered again with marks (a private-use character that it does not hold)
-  inside what the user typed, so that only the template's control tokens are still whole. These get names
-  that cannot be typed, the marks go, and a second tokenizer, which knows the control tokens by those names
-  only, encodes the text as one string. Merges across turns stay as they are; the user's `<|im_end|>` is
+  inside the user's text, so that only the template's control tokens are still whole. These get random
+  names, the marks are removed, and a second tokenizer, which has the control tokens under those names only,
+  encodes the text as one string. Merges across turns stay as they are; the user's `<|im_end|>` is
   plain text.
 """
 
@@ -36,20 +36,25 @@ _NAME_START: Final = 0xF0000
 _NONCE_CHARS: Final = 12
 """12 private-use characters: 204 bits that no request can guess."""
 
-_REMEMBERING: Final = (tokenizers.models.BPE, tokenizers.models.Unigram)
-"""Models of the library that keep the ids of words they have seen."""
+_CACHING_MODELS: Final = (tokenizers.models.BPE, tokenizers.models.Unigram)
+"""Models of the library that cache the ids of words."""
 
 _ROLE: Final = re.compile(r"\w{1,64}")
 _NO_LITERAL: Final = re.compile(r"(?!)")
 
 
 class PromptEncoder:
-    """Renders and encodes the prompts of one model. Immutable once built; safe to share between threads."""
+    """Renders and encodes the prompts of one model. Immutable; safe to share between threads.
+
+    encoder = PromptEncoder(assets)
+    token_ids = encoder.encode_chat([ChatMessage("user", "Name three rivers.")])
+    text = encoder.decode(token_ids)
+    """
 
     tokenizer: tokenizers.Tokenizer
     """The model's own tokenizer, for decoding. Encoding goes through `encode_chat` and `encode_text`."""
     tokenizer_digest: str
-    """SHA-256 in hex over everything in the assets: what `GET /internal/tokenizer/{digest}` names."""
+    """SHA-256 in hex over everything in the assets: the digest in `GET /internal/tokenizer/{digest}`."""
     chat_template_digest: bytes
     vocabulary_size: int
     """Token ids are below this; the model's embedding may be larger."""
@@ -100,8 +105,8 @@ class PromptEncoder:
     ) -> list[int]:
         """Token ids of the conversation, generation prompt included; `segments` only makes it faster.
 
-        The control ids are those of the template, for any text of the messages. Raises PromptError if the
-        template refuses the conversation or the text is too long.
+        Control ids come from the template only, never from the messages. Raises PromptError if the template
+        refuses the conversation or the text is too long.
         """
         rendered = self._render(messages, self._max_chars)
         typed = "\n".join(message.content for message in messages)
@@ -171,7 +176,7 @@ class PromptEncoder:
 
 
 class _HiddenTokenizer:
-    """The same tokenizer, but its control tokens answer only to names drawn at random."""
+    """The same tokenizer, with its control tokens under random names."""
 
     def __init__(self, description: dict[str, Any], control_ids: dict[str, int]) -> None:
         self._name_prefix = "".join(chr(secrets.choice(_PRIVATE_USE)) for _ in range(_NONCE_CHARS))
@@ -188,7 +193,7 @@ class _HiddenTokenizer:
         return self._name_prefix in text
 
     def mark_text(self, text: str, mark: str) -> str:
-        """`text` such that no control-token literal starts or ends in it, even with what a template adds."""
+        """`text`, marked so that no control-token literal starts or ends in it in any template."""
         opened = self._first_chars.sub(lambda found: found.group() + mark, text)
         return self._last_chars.sub(lambda found: mark + found.group(), opened)
 
@@ -222,8 +227,8 @@ def _build_tokenizer(description: dict[str, Any]) -> tokenizers.Tokenizer:
         tokenizer = tokenizers.Tokenizer.from_str(json.dumps(description, ensure_ascii=False))
     except Exception as error:  # tokenizers raises bare Exception
         raise PromptError(f"tokenizer.json cannot be loaded: {error}") from error
-    if isinstance(tokenizer.model, _REMEMBERING):
-        # Words encoded for one tenant would be twice as fast for the next, which could measure it.
+    if isinstance(tokenizer.model, _CACHING_MODELS):
+        # Words encoded for one tenant would be twice as fast for the next, which could measure that.
         tokenizer.model._resize_cache(0)  # noqa: SLF001 - the only switch there is; the JSON's is ignored
     return tokenizer
 
@@ -285,7 +290,7 @@ def _rename_tokens(description: dict[str, Any], names: dict[str, str]) -> dict[s
 
 
 def _unused_mark(text: str) -> str:
-    used = set(text)  # once: a search per character would let a long prompt buy minutes
+    used = set(text)  # once: a search per character would take minutes for a long prompt
     mark = next((mark for mark in map(chr, _PRIVATE_USE) if mark not in used), None)
     if mark is None:
         raise PromptError(f"the prompt uses all {len(_PRIVATE_USE)} private-use characters; one must be free")

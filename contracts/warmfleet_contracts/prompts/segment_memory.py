@@ -1,8 +1,7 @@
-"""Remembers the token ids of long pieces of text, so that a system prompt is not encoded for every request.
+"""Caches the token ids of long pieces of text, so that a system prompt is not encoded for every request.
 
-A request whose text is remembered is answered a little sooner. So a segment is found only under the salt that
-it was sent with, which is that of the sender's tenant or sharing group: times reveal to a tenant no more of
-what others have sent than their blocks do.
+A cached text is encoded faster, which a client can measure. So entries are found only under the salt of their
+tenant or sharing group: response times reveal no text of other tenants, as with cached blocks.
 """
 
 import contextlib
@@ -17,13 +16,13 @@ Encode = Callable[[str], Sequence[int]]
 MIN_SEGMENT_CHARS: Final = 512
 """Shorter text is encoded about as fast as it is looked up, and there is much more of it."""
 SEGMENT_MEMORY_BYTES: Final = 64 * 1024 * 1024
-"""At the least some 700 system prompts of 2,000 tokens."""
+"""At least 700 system prompts of 2,000 tokens."""
 _LARGEST_SHARE: Final = 8
-"""One segment takes up at most this part of the memory: a single prompt does not drive out all others."""
+"""One segment takes at most 1/8 of the memory, so that one prompt cannot evict all others."""
 _ID_BYTES: Final = 40
-"""A place in a tuple and an integer of its own; most share theirs with the tokenizer's table."""
+"""A tuple slot and an integer object; most integers are shared with the tokenizer's table."""
 _WIDE_CHAR_BYTES: Final = 8
-"""What Python needs for any character, and again for its UTF-8 once a tokenizer has read it."""
+"""Most bytes that Python uses per character, its cached UTF-8 included."""
 _ENTRY_BYTES: Final = 512
 """Key, salt and links of one segment."""
 
@@ -31,7 +30,7 @@ _Key = tuple[bytes, str, str]
 
 
 class SegmentMemory:
-    """Ids by salt, tokenizer and text; the least recently used go. Safe to share between threads."""
+    """Token ids by salt, tokenizer and text, with LRU eviction. Safe to share between threads."""
 
     def __init__(self, limit_bytes: int = SEGMENT_MEMORY_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -41,12 +40,12 @@ class SegmentMemory:
         self._changes = threading.Lock()
 
     def of_salt(self, salt: bytes) -> "SaltedSegments":
-        """What is remembered under `salt`, and nothing else."""
+        """The entries of `salt`."""
         return SaltedSegments(self, salt)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of what is remembered, counted from above: never more than the limit."""
+        """Upper bound of the memory in use, in bytes; never above the limit."""
         return self._held_bytes
 
     @property
@@ -56,7 +55,7 @@ class SegmentMemory:
     def _recall(self, key: _Key) -> tuple[int, ...] | None:
         ids = self._entries.get(key)
         if ids is not None:
-            with contextlib.suppress(KeyError):  # another thread has let it go meanwhile
+            with contextlib.suppress(KeyError):  # another thread has evicted it
                 self._entries.move_to_end(key)
         return ids
 

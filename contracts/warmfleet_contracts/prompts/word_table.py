@@ -7,14 +7,14 @@ up. A word that is not in the table goes to the tokenizer's model alone.
 This is exact for tokenizers of the shapes in `_WORDS` only, and there for ASCII, where Python's regular
 expressions and the tokenizer's agree on what a letter is. Any other text is given to the tokenizer whole,
 cut at most in front of a space between two ASCII letters: no word of these shapes holds a letter followed
-by a space, one that ends in a letter ends there before any character, and a space in front of a letter
-starts a word after any character.
+by a space, one that ends in a letter ends there for any following text, and a space in front of a letter
+starts a word after any text.
 
-The table is made from the vocabulary alone. It remembers nothing of any request, so its times reveal nothing
-of what other clients have sent.
+The table is made from the vocabulary alone. It keeps nothing of any request, so its times reveal no text of
+other clients.
 
 No word reaches across the literal of an added token either. So the text between two of them, a segment, is
-encoded on its own, and the caller can remember its ids (`segment_memory`).
+encoded on its own, and the caller can cache its ids (`segment_memory`).
 """
 
 import re
@@ -25,9 +25,9 @@ from typing import Any, Final, cast
 from tokenizers.models import Model
 
 Encode = Callable[[str], Sequence[int]]
-"""A tokenizer's own way from text to ids, without special tokens."""
+"""A tokenizer's own encoding of a text, without special tokens."""
 Recall = Callable[[str, Encode], Sequence[int]]
-"""Ids of a segment: remembered, or made by the given function."""
+"""Ids of a segment: from a cache, or by the given function."""
 
 _SPACE: Final = r" \t\n\r\f\v"
 _GPT2: Final = (
@@ -101,9 +101,9 @@ class WordTable:
     def encode(self, text: str, recall: Recall | None = None) -> list[int]:
         """Token ids of `text`, segments by way of `recall`; raises what the tokenizer raises."""
         token_ids: list[int] = []
-        # The pattern is one group: segments and literals take turns.
-        for turn, piece in enumerate(self._literal.split(text)):
-            if turn % 2:
+        # The pattern is one group: segments and literals alternate.
+        for position, piece in enumerate(self._literal.split(text)):
+            if position % 2:
                 token_ids += self._ids[piece]
             elif recall is None:
                 token_ids += self._encode_segment(piece)

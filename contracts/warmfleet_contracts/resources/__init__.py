@@ -1,6 +1,6 @@
 """The ModelDeployment resource and what operator, router, worker and CLI agree on about it.
 
-`model_deployment` is the resource as pydantic models, `manifests` reads it from YAML, `ownership` decides
-which deployment owns a served name, `conditions` lists what the operator reports, `worker_flags` and
-`model_fetch` derive command lines. Imports `errors` and `names`.
+Public names: `model_deployment.ModelDeployment` (pydantic), `manifests.load_manifest` (from YAML), owners of
+served names in `ownership`, condition types and reasons in `conditions`, command lines in `worker_flags` and
+`model_fetch`. `fields` and `model_spec` are parts of the resource. Imports `errors` and `names`.
 """

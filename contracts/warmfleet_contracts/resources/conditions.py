@@ -10,16 +10,16 @@ from typing import Final
 
 
 class ConditionType(StrEnum):
-    """The aspects that are reported. All of them are set from the operator's first pass on."""
+    """Types of conditions. All of them are set from the first reconciliation on."""
 
     READY = "Ready"
-    """What was asked for serves, all of it. The one to wait for."""
+    """All wanted replicas serve, at the current revision. The one to wait for."""
     AVAILABLE = "Available"
     """Enough replicas serve, of any revision. The one to alert on."""
     RECONCILING = "Reconciling"
     """Work is under way that will end by itself."""
     STALLED = "Stalled"
-    """Nothing will change without action."""
+    """Nothing will change until a user acts."""
     MODEL_CACHED = "ModelCached"
     NAME_ACCEPTED = "NameAccepted"
     ROUTER_READY = "RouterReady"
@@ -59,7 +59,7 @@ class Reason(StrEnum):
     NOT_OBSERVED = "NotObserved"
     UNAVAILABLE = "MinimumReplicasUnavailable"
 
-    # Action is needed.
+    # A user has to act.
     STALLED = "Stalled"
     NO_ROOM_FOR_SURGE = "NoRoomForSurge"
     UNSCHEDULABLE = "Unschedulable"
@@ -93,7 +93,7 @@ STALLED_REASONS: Final = (
     Reason.UNSCHEDULABLE,
     Reason.STARTUP_TIMEOUT,
 )
-"""What stalls a deployment; the first that holds is the one that is reported."""
+"""What stalls a deployment; the first that holds is reported."""
 
 _T, _F, _U = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
 _NONE_WANTED: Final = (Reason.SUSPENDED, Reason.NO_REPLICAS)

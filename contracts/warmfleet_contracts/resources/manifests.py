@@ -1,4 +1,4 @@
-"""Reads a ModelDeployment from YAML. Every refusal names the file, the field, and what would be right."""
+"""Reads a ModelDeployment from YAML. Every error names the file, the field, and the expected value."""
 
 import difflib
 import reprlib
@@ -36,6 +36,10 @@ class _ManifestLoader(yaml.SafeLoader):
 
 def load_manifest(source: Path | str, *, local: bool = False) -> ModelDeployment:
     """The one ModelDeployment in a file (`Path`) or a text (`str`).
+
+        deployment = load_manifest(Path("examples/minimal.yaml"))
+        deployment.served_names  # ("minimal",)
+        deployment.spec.kv_cache.size_bytes  # 268435456
 
     Args:
         source: the file, or the YAML itself.

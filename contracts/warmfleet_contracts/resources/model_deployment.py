@@ -1,8 +1,8 @@
 """`ModelDeployment`, the one custom resource: what a user writes, checked field by field.
 
 The same resource drives `warmfleet up` and the operator. Fields are camelCase in the manifest; an
-unknown field is refused, so that a misspelt knob never counts as set. `manifests.py` reads one from YAML.
-crds/warmfleet.dev_modeldeployments.yaml is the same for the API server, and a test compares the two.
+unknown field is an error, so that a misspelt one is not ignored. `manifests.py` reads one from YAML.
+crds/warmfleet.dev_modeldeployments.yaml is the same schema for the API server, and a test compares the two.
 """
 
 from collections.abc import Mapping
@@ -134,8 +134,7 @@ class KvCacheSpec(Resource):
         description="--enable-prefix-caching: reuse the blocks of earlier prompts.",
     )
     sharing: Literal["Tenant", "Deployment"] = Field(
-        default="Tenant",
-        description="Which blocks a tenant may hit: one salt per tenant, or one for all keys.",
+        default="Tenant", description="Which requests share cached blocks: those of one tenant, or all."
     )
 
     @model_validator(mode="after")

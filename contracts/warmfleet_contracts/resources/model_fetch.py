@@ -1,4 +1,4 @@
-"""What operator and `python -m warmfleet_worker.fetch` agree on: where a model lies, how a fetch ends."""
+"""What operator and `python -m warmfleet_worker.fetch` agree on: a model's folder, flags, exit codes."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ _NOT_IN_THE_KEY: Final = frozenset({"tokenSecretRef", "pullPolicy"})
 
 
 class FetchExitCode(IntEnum):
-    """How a fetch ends. After REFUSED another try would end the same way."""
+    """Exit codes of a fetch. A retry after REFUSED would fail in the same way."""
 
     DONE = 0
     FAILED = 1
@@ -28,15 +28,15 @@ class FetchExitCode(IntEnum):
 
 
 def done_message(digest: str, size_bytes: int) -> str:
-    """What a fetch that succeeded leaves as its termination message: which model it is, for the operator."""
+    """Termination message of a fetch that succeeded: digest and size of the model, for the operator."""
     return json.dumps({"digest": digest, "sizeBytes": size_bytes})
 
 
 def fetched_model(message: str) -> tuple[str, int] | None:
     """Digest and bytes of the model out of a termination message; None if it is not a success's."""
     try:
-        report = json.loads(message)
-        return str(report["digest"])[:128], int(report["sizeBytes"])
+        fetched = json.loads(message)
+        return str(fetched["digest"])[:128], int(fetched["sizeBytes"])
     except (ValueError, KeyError, TypeError):
         return None  # a failure's sentence, or another version's
 

@@ -1,11 +1,11 @@
-"""The owner of a model's name when several deployments claim it: the one that has claimed it for longest.
+"""The owner of a model's name that several deployments claim: the one that has claimed it for longest.
 
-Routers send requests by it, and the operator reports of a deployment whether its names were accepted. Both
-see the same resources, so both find the same owner without talking to each other.
+Routers route by it, and the operator reports in a condition whether a deployment's names were accepted. Both
+see the same resources, so both find the same owner without exchanging messages.
 
-Since when a name is claimed, the operator writes into the resource's status, where users cannot write. A
-fleet that adds a name stands behind those that had it: it cannot take the requests, prompts included, of
-younger fleets.
+The operator records in the resource's status, where users cannot write, since when each name is claimed. A
+deployment that adds a name comes after those that had it: it cannot take over requests, prompts included, of
+younger deployments.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ NOT_RECORDED: Final = "~"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One ModelDeployment, and the names that it wants to be called by."""
+    """One ModelDeployment, and the names that it claims."""
 
     namespace: str
     name: str
@@ -52,7 +52,7 @@ def owners(claims: Iterable[Claim]) -> dict[str, Claim]:
     """The owner of every name: of a served name the longest claim, then the oldest resource, then the uid.
 
     The qualified name of a deployment belongs to it even if others claim it, so that every deployment can be
-    reached, and none takes another's requests by serving under its qualified name.
+    reached, and none can take another's requests by serving under its qualified name.
     """
     by_age = sorted(claims, key=_age)
     owner = {claim.qualified_name: claim for claim in reversed(by_age)}

@@ -1,4 +1,4 @@
-"""Answers as types: what a schema needs to know. Servers build them from parts; tests compare."""
+"""Responses as types, for their schemas. Servers build them from parts; tests compare both."""
 
 from typing import Annotated, Any, Final, Literal
 
@@ -170,13 +170,13 @@ class Decisions(msgspec.Struct):
     decisions: list[dict[str, Any]]
 
 
-ANSWERS: Final = (
+RESPONSES: Final = (
     *(Error, ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk),
     *(Model, ModelList, Tokenized, Detokenized, Status, Version, Decisions),
 )
 
 
-def answer_schemas() -> dict[str, Schema]:
-    """Schemas of all answers and their parts, by component name."""
-    _, components = msgspec.json.schema_components(ANSWERS, ref_template="#/components/schemas/{name}")
+def response_schemas() -> dict[str, Schema]:
+    """Schemas of all responses and their parts, by component name."""
+    _, components = msgspec.json.schema_components(RESPONSES, ref_template="#/components/schemas/{name}")
     return components
