@@ -107,7 +107,7 @@ def test_two_long_releases_in_one_namespace_stay_apart():
     assert not first & second
 
 
-def test_the_name_of_the_release_is_said_once_where_it_holds_the_charts():
+def test_a_release_name_that_contains_the_charts_name_is_not_repeated():
     assert render(name="my-warmfleet").of_kind("Deployment")[0]["metadata"]["name"] == "my-warmfleet-operator"
     assert render(name="llm").of_kind("Deployment")[0]["metadata"]["name"] == "llm-warmfleet-operator"
     full = render(REGISTRY | {"fullnameOverride": "fleet"}, name="llm")

@@ -41,7 +41,7 @@ def test_without_switches_nothing_needs_another_operator():
     assert not {"monitoring.coreos.com", "gateway.networking.k8s.io"} & kinds
 
 
-def test_every_alert_asks_for_metrics_that_exist_and_says_what_is_wrong():
+def test_every_alert_uses_metrics_that_exist_and_describes_the_problem():
     assert len(alerts()) >= 8
     for alert in alerts():
         names = asked_for(alert["expr"])

@@ -59,7 +59,7 @@ def test_selectors_are_those_of_the_first_release():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_whatever_selects_pods_selects_those_of_its_component_only(case):
+def test_every_selector_selects_pods_of_its_component_only(case):
     rendered = render(case_values(case))
     pods = {name: pod["metadata"]["labels"] for name, pod in rendered.pods() if "kind" not in pod}
     for kind in ("Deployment", "PodDisruptionBudget", "Service"):
@@ -193,7 +193,7 @@ def test_keys_are_mounted_as_a_folder_so_that_a_change_arrives():
     assert volume["secret"]["secretName"] == "warmfleet-keys"
 
 
-def test_the_resource_definition_is_kept_unless_somebody_says_otherwise():
+def test_the_resource_definition_is_kept_unless_a_value_removes_it():
     (crd,) = render().of_kind("CustomResourceDefinition")
     assert crd["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
     (dropped,) = render(REGISTRY | {"crds": {"keep": False}}).of_kind("CustomResourceDefinition")

@@ -69,7 +69,7 @@ def test_the_entry_point_of_an_image_starts_as_any_user(images, target):
     assert images.stage(target).user == "65532:65532"
 
 
-def test_an_image_installs_by_the_steps_of_the_dockerfile_alone(images):
+def test_an_image_installs_by_the_steps_of_the_dockerfile_only(images):
     for target in ("operator", "router", "worker-cpu"):
         images.stage(target)
     commands = images.commands_run
@@ -148,7 +148,7 @@ def test_a_router_in_its_image_answers(images):
 
 
 def test_an_operator_in_its_image_answers_while_the_api_server_does_not(images):
-    """Its kubeconfig names a port that nobody listens on."""
+    """Its kubeconfig names a port without a listener."""
     kubeconfig = {
         "apiVersion": "v1",
         "kind": "Config",

@@ -102,7 +102,7 @@ def test_the_base_has_the_python_that_the_project_asks_for():
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_an_image_runs_its_component_as_nobody_in_particular(target):
+def test_an_image_runs_its_component_as_any_user(target):
     assert final(target, "USER").text == "65532:65532"
     assert final(target, "ENTRYPOINT").json == ["python", "-m", TARGETS[target]]
     assert final(target, "WORKDIR").text == "/"
@@ -252,7 +252,7 @@ def make_images(tmp_path):
     return run
 
 
-def test_without_an_engine_the_error_says_what_was_looked_for(make_images):
+def test_without_an_engine_the_error_names_the_engines_that_were_tried(make_images):
     done, _, values = make_images("--registry", "registry.example.com/x")
     assert done.returncode == 2
     for engine in build.ENGINES:

@@ -148,7 +148,7 @@ def test_a_release_lives_through_upgrade_rollback_uninstall_and_a_new_name(clust
     assert uid(cluster, CRD) == definition
     assert uid(cluster, "modeldeployments", "smollm2", "--namespace", "models") == model
 
-    # A number that somebody else scaled is not taken back without being asked to.
+    # A number of replicas that another client set is kept until a value changes it.
     cluster.kubectl("scale", "deployment/fleet-warmfleet-router", "--replicas=3", "--namespace", "models")
     upgrade = ("upgrade", "fleet", str(CHART), *REGISTRY_FLAGS, "--set", "router.replicas=4")
     conflict = helm(cluster, *upgrade)

@@ -38,5 +38,5 @@ def test_every_test_of_a_clusters_faults_has_one_row() -> None:
 
 
 @pytest.mark.parametrize("row", fault_rows(), ids=lambda row: row.fault[:60])
-def test_every_row_says_what_is_lost_in_numbers(row: FaultRow) -> None:
+def test_every_row_gives_the_loss_in_numbers(row: FaultRow) -> None:
     assert row.losses

@@ -39,7 +39,7 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(tmp_path: Path)
     assert "make controlplane" in caught.value.advice
 
 
-def test_a_wheel_without_the_module_says_so(tmp_path: Path) -> None:
+def test_a_wheel_without_the_module_is_an_error_with_advice(tmp_path: Path) -> None:
     with pytest.raises(BinariesMissingError, match="does not hold the control plane's Go module"):
         find_binaries(tmp_path, tmp_path / "nowhere")
 
@@ -93,7 +93,7 @@ def stand_in_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return install
 
 
-def test_a_build_says_what_it_builds_and_a_second_one_nothing(tmp_path: Path, stand_in_go) -> None:
+def test_a_build_reports_each_program_and_a_second_build_reports_nothing(tmp_path: Path, stand_in_go) -> None:
     stand_in_go()
     said: list[str] = []
     binaries = build_controlplane(tmp_path, said.append)

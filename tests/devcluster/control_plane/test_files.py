@@ -57,7 +57,9 @@ def test_no_two_nodes_share_an_address_and_all_networks_are_apart() -> None:
     assert not SERVICE_NETWORK.overlaps(POD_NETWORK)
 
 
-def test_every_file_a_component_is_pointed_to_exists_and_is_ours_alone(credentials: Credentials) -> None:
+def test_every_file_in_a_components_flags_exists_and_only_its_owner_reads_it(
+    credentials: Credentials,
+) -> None:
     files = credentials.control_plane()
     everything = flags_of(
         [
@@ -109,7 +111,7 @@ def test_a_node_is_known_as_itself_and_its_server_by_its_address(credentials: Cr
 
 def test_a_certificate_and_its_key_belong_together_under_the_authority(tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path)
-    pair = authority.client("someone", user="u", groups=["g"])
+    pair = authority.client("client", user="u", groups=["g"])
     context = ssl.create_default_context(cafile=str(authority.files.certificate))
     context.load_cert_chain(pair.certificate, pair.key)  # raises unless they match
     certificate = x509.load_pem_x509_certificate(pair.certificate.read_bytes())
@@ -118,7 +120,9 @@ def test_a_certificate_and_its_key_belong_together_under_the_authority(tmp_path:
     )
 
 
-def test_a_node_is_told_what_to_pretend(tmp_path: Path, credentials: Credentials) -> None:
+def test_a_nodes_command_line_carries_the_pretended_resources(
+    tmp_path: Path, credentials: Credentials
+) -> None:
     settings = DevclusterSettings(
         state=tmp_path, home=tmp_path, binaries=tmp_path, pretend={"nvidia.com/gpu": 2, "example.com/x": 1}
     )

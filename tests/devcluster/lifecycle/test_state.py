@@ -16,10 +16,10 @@ from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import ComponentState, DevclusterState, StateFolder
 from warmfleet_runtime.process_identity import ProcessIdentity, identify
 
-NOBODY = ProcessIdentity(2**22 + 1, "gone")
+NO_PROCESS = ProcessIdentity(2**22 + 1, "gone")
 
 
-def state(*components: ComponentState, supervisor: ProcessIdentity = NOBODY) -> DevclusterState:
+def state(*components: ComponentState, supervisor: ProcessIdentity = NO_PROCESS) -> DevclusterState:
     return DevclusterState(phase="Ready", supervisor=supervisor, components=list(components))
 
 
@@ -45,7 +45,7 @@ def test_a_folder_that_cannot_be_made_names_itself(tmp_path: Path) -> None:
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path)
     assert folder.read() is None
-    written = state(ComponentState("etcd", NOBODY))
+    written = state(ComponentState("etcd", NO_PROCESS))
     folder.write(written)
     assert folder.read() == written
 
@@ -72,7 +72,9 @@ def test_clearing_keeps_the_lock_and_follows_no_link(tmp_path: Path) -> None:
     assert (kept / "precious").exists()
 
 
-def test_nothing_to_stop_is_said_and_what_a_dead_supervisor_left_is_killed(tmp_path: Path) -> None:
+def test_stop_returns_false_without_a_devcluster_and_kills_what_a_dead_supervisor_left(
+    tmp_path: Path,
+) -> None:
     folder = StateFolder(tmp_path)
     assert not stop_devcluster(folder)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
@@ -85,7 +87,7 @@ def test_nothing_to_stop_is_said_and_what_a_dead_supervisor_left_is_killed(tmp_p
     assert folder.read() is None
 
 
-def test_who_is_not_root_is_told_so_before_anything_is_written(
+def test_a_user_without_root_gets_an_error_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)

@@ -141,7 +141,7 @@ def test_a_batch_is_well_formed_netlink(ports: list[tuple[str, int, list[tuple[A
     assert (kinds[0], kinds[-1], len(kinds)) == (0x10, 0x11, len(messages) + 2)
 
 
-def test_an_attribute_is_padded_but_tells_its_true_length() -> None:
+def test_an_attribute_is_padded_but_holds_its_unpadded_length() -> None:
     assert netfilter.attribute(1, b"abc") == b"\x07\x00\x01\x00abc\x00"
 
 
@@ -187,7 +187,7 @@ ZONE = make_zone(
         ),
     ],
 )
-def test_a_name_means_what_the_specification_says(name: str, kind: str, expected: list[str]) -> None:
+def test_a_name_resolves_as_the_dns_specification_defines(name: str, kind: str, expected: list[str]) -> None:
     response = ask(ZONE, name, kind)
     assert texts(response) == expected
     assert response.rcode() == dns.rcode.NOERROR
@@ -202,7 +202,7 @@ def test_a_name_without_such_a_record_exists_all_the_same(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["nobody.ns.svc.cluster.local", "web.svc.cluster.local", "example.com", "x.ns.pod.cluster.local", "."],
+    ["missing.ns.svc.cluster.local", "web.svc.cluster.local", "example.com", "x.ns.pod.cluster.local", "."],
 )
 def test_what_the_cluster_does_not_know_does_not_exist(name: str) -> None:
     assert ask(ZONE, name).rcode() == dns.rcode.NXDOMAIN

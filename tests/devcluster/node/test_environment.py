@@ -53,7 +53,7 @@ def test_what_names_nothing_known_only_loses_its_escapes(text):
 
 
 @given(st.text(max_size=30))
-def test_a_text_without_dollars_is_left_alone(text):
+def test_a_text_without_dollars_is_unchanged(text):
     assert expand(text.replace("$", ""), {"A": "1"}) == text.replace("$", "")
 
 

@@ -22,9 +22,9 @@ def test_groups_are_the_pods():
     ("pod", "container", "user", "message"),
     [
         ({"runAsNonRoot": True}, {}, "0", "image will run as root"),
-        ({"runAsNonRoot": True}, {}, "nobody", "non-numeric user"),
+        ({"runAsNonRoot": True}, {}, "www-data", "non-numeric user"),
         ({"runAsNonRoot": True}, {"runAsUser": 0}, "5", "non-root policy"),
-        ({}, {}, "nobody", "unable to find user nobody"),
+        ({}, {}, "www-data", "unable to find user www-data"),
     ],
 )
 def test_a_root_user_where_none_may_be_is_refused(pod, container, user, message):

@@ -33,7 +33,7 @@ def test_the_verdict_is_that_of_the_last_run_that_met_its_threshold(kind, timing
     assert run(kind, timing, results).verdict is expected
 
 
-def test_a_container_is_alive_until_told_otherwise_and_not_ready_until_told_so():
+def test_a_container_counts_as_alive_until_a_failure_and_as_ready_only_after_a_success():
     assert ProbeState.initial("livenessProbe").verdict is Verdict.SUCCESS
     assert ProbeState.initial("readinessProbe").verdict is Verdict.UNKNOWN
     assert ProbeState.initial("startupProbe").verdict is Verdict.UNKNOWN

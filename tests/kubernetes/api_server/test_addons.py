@@ -138,7 +138,7 @@ def test_names_resolve_over_udp_and_tcp(control_plane: ControlPlane, namespace: 
     srv = inside(control_plane, RESOLVE, f"_http._tcp.named.{base}", "SRV", "udp")
     assert srv == f"['0 100 80 named.{base}.']"
     assert inside(control_plane, RESOLVE, f"named.{base}", "AAAA", "udp") == "NoAnswer"
-    assert inside(control_plane, RESOLVE, f"nobody.{base}", "A", "udp") == "NXDOMAIN"
+    assert inside(control_plane, RESOLVE, f"missing.{base}", "A", "udp") == "NXDOMAIN"
     assert inside(control_plane, RESOLVE, "example.com", "A", "udp") == "NXDOMAIN"
 
 

@@ -47,7 +47,7 @@ def operator(fleet: ModelNamespace) -> Iterator[OperatorProcess]:
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    """Nobody listens there, and nobody else gets it: it stays bound, as a router may bind it, too."""
+    """A bound port without a listener: no other process gets it, and a router may bind it, too."""
     with socket.socket() as reserved:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
@@ -104,7 +104,7 @@ def test_a_fetch_is_followed_from_nothing_to_cached(fleet: ModelNamespace, opera
         ModelCached="False Fetching",
     )
 
-    worker.report(fetch=ended(3, "hub: 404: no model smol/nobody at main"))
+    worker.report(fetch=ended(3, "hub: 404: no model smol/missing at main"))
     messages = says(
         fleet,
         "fetched",
@@ -113,7 +113,7 @@ def test_a_fetch_is_followed_from_nothing_to_cached(fleet: ModelNamespace, opera
         Stalled="True FetchFailed",
         ModelCached="False FetchFailed",
     )
-    assert messages["Stalled"] == messages["Ready"] == "hub: 404: no model smol/nobody at main"
+    assert messages["Stalled"] == messages["Ready"] == "hub: 404: no model smol/missing at main"
 
     worker.report(fetch=ended(0))
     says(
@@ -126,7 +126,7 @@ def test_a_fetch_is_followed_from_nothing_to_cached(fleet: ModelNamespace, opera
     )
 
 
-def test_an_images_trouble_is_told_in_the_kubelets_words(
+def test_an_image_error_is_reported_with_the_kubelets_message(
     fleet: ModelNamespace, operator: OperatorProcess
 ) -> None:
     fleet.apply("unpulled", model=IMAGE_SOURCE)
@@ -172,7 +172,7 @@ def test_a_crash_is_no_loop_and_two_are_until_it_serves(
     messages = says(fleet, "crashing", Ready="False CrashLooping", Stalled="True CrashLooping")
     assert "no config.json in the model's folder" in messages["Stalled"]
 
-    # A try that has not ended yet is no news.
+    # An attempt that has not ended changes nothing.
     worker.report(engine={**running(), "restartCount": 2, "lastState": ended(70, "no config.json")["state"]})
     fleet.kubectl("annotate", "modeldeployment", "crashing", "example.com/look=1")
     says(fleet, "crashing", Ready="False CrashLooping", Stalled="True CrashLooping")
@@ -195,7 +195,9 @@ def test_a_pod_without_a_node_is_unschedulable_after_two_minutes(
     assert "no nodes available" in messages["Stalled"]
 
 
-def test_a_surge_without_room_is_told_apart(fleet: ModelNamespace, operator: OperatorProcess) -> None:
+def test_a_surge_without_capacity_has_a_reason_of_its_own(
+    fleet: ModelNamespace, operator: OperatorProcess
+) -> None:
     fleet.apply("surging", rollout={"maxSurge": 1, "maxUnavailable": 0})
     worker = pods(fleet, "surging")
     worker.serve()
@@ -251,7 +253,7 @@ def test_an_overlay_that_contradicts_its_deployment_names_the_field(
     says(fleet, "unsupported", Ready="False UnsupportedSpec", Stalled="True UnsupportedSpec")
 
 
-def test_what_the_api_server_refuses_is_told_in_its_words_and_others_go_on(
+def test_an_object_that_is_refused_is_reported_with_the_api_servers_message_and_others_go_on(
     fleet: ModelNamespace, operator: OperatorProcess
 ) -> None:
     fleet.apply("refused", podTemplate={"spec": {"containers": [{"name": "sidecar"}]}})

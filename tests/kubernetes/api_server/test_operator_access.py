@@ -89,7 +89,7 @@ async def test_a_write_leaves_only_if_the_lead_is_held_up_to_the_last_moment(fle
 
 
 async def test_a_watch_that_misses_what_lists_hold_is_noticed(fleet: ModelNamespace) -> None:
-    """The store stands for a watch: nobody feeds it what came after the first list."""
+    """The store stands for a watch that delivers nothing after the first list."""
     fleet.apply("seen")
     fence = Fence()
     connected = Cluster.connected(
@@ -128,5 +128,5 @@ async def test_a_watch_that_misses_what_lists_hold_is_noticed(fleet: ModelNamesp
 
 async def until(holds, seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
-        while not holds():  # noqa: ASYNC110 - nobody tells
+        while not holds():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.05)

@@ -107,7 +107,7 @@ def test_a_users_scale_moves_the_fleet_and_the_status(
     eventually(lambda: fleet.get("modeldeployment", "scaled")["status"]["readySummary"] == "0/3")
 
 
-def test_a_suspended_deployment_has_no_replicas_and_says_so(
+def test_a_suspended_deployment_has_no_replicas_and_reports_it(
     fleet: ModelNamespace, operator: OperatorProcess
 ) -> None:
     fleet.apply("asleep", suspend=True)
@@ -149,7 +149,9 @@ def test_a_refused_object_stalls_its_deployment_and_no_other(
     fleet.settled("refused")
 
 
-def test_what_this_release_cannot_do_is_said(fleet: ModelNamespace, operator: OperatorProcess) -> None:
+def test_a_spec_that_this_release_does_not_support_is_reported(
+    fleet: ModelNamespace, operator: OperatorProcess
+) -> None:
     fleet.apply("unsupported", accelerator={"count": 2})
 
     stalled = eventually(lambda: fleet.has("unsupported", "Stalled", "True", "UnsupportedSpec"))
@@ -157,7 +159,7 @@ def test_what_this_release_cannot_do_is_said(fleet: ModelNamespace, operator: Op
     assert "spec.accelerator.count" in stalled["message"]
 
 
-def test_a_foreign_object_of_the_same_name_is_left_alone(
+def test_a_foreign_object_of_the_same_name_is_not_changed(
     fleet: ModelNamespace, operator: OperatorProcess
 ) -> None:
     fleet.kubectl("create", "service", "clusterip", "foreign", "--tcp=80")
@@ -220,7 +222,7 @@ def test_a_live_deployment_gets_a_free_name_at_once_and_waits_for_one_that_is_ta
     fleet.delete("modeldeployment", "has-it")
     eventually(lambda: fleet.has("grows", "NameAccepted", "True"))
     assert claims("grows") == grown
-    # In whatever order they are listed, nothing is left to write.
+    # In any order of the list, nothing is left to write.
     since = time.time()
     fleet.touch("grows")
     time.sleep(1.0)

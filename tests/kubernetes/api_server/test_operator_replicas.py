@@ -162,13 +162,13 @@ def test_policies_that_are_turned_off_are_deleted(fleet: ModelNamespace) -> None
     with running_operator(fleet.plane, fleet.namespace):
         fleet.apply("a")
         settled(fleet, "a")
-    fleet.kubectl("create", "-f", "-", input=SOMEBODYS_POLICY)
+    fleet.kubectl("create", "-f", "-", input=FOREIGN_POLICY)
 
     with running_operator(fleet.plane, fleet.namespace, "--no-network-policies"):
-        eventually(lambda: policies(fleet) == ["somebodys"])
+        eventually(lambda: policies(fleet) == ["foreign"])
         time.sleep(0.5)
 
-    assert policies(fleet) == ["somebodys"]
+    assert policies(fleet) == ["foreign"]
 
 
 def test_keys_are_made_once_never_changed_and_made_again_when_they_are_gone(fleet: ModelNamespace) -> None:
@@ -194,7 +194,7 @@ def test_keys_are_made_once_never_changed_and_made_again_when_they_are_gone(flee
     assert fleet.get("secret", "warmfleet-root-keys") == before
 
 
-def test_missing_root_keys_of_somebody_else_are_said(fleet: ModelNamespace) -> None:
+def test_a_missing_secret_that_the_user_owns_is_reported(fleet: ModelNamespace) -> None:
     with running_operator(fleet.plane, fleet.namespace, "--no-create-root-secret"):
         fleet.apply("a")
         stalled = eventually(lambda: fleet.has("a", "Stalled", "True", "ConfigurationMissing"))
@@ -218,9 +218,9 @@ def pair(stack: ExitStack, fleet: ModelNamespace, *flags: str) -> tuple[Operator
     return running[0], running[1]
 
 
-SOMEBODYS_POLICY = """
+FOREIGN_POLICY = """
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
-metadata: {name: somebodys, labels: {warmfleet.dev/model-deployment: a}}
+metadata: {name: foreign, labels: {warmfleet.dev/model-deployment: a}}
 spec: {podSelector: {}, policyTypes: [Ingress]}
 """

@@ -350,7 +350,7 @@ def test_router_processes_with_a_service_account_are_one_service(fleet, tmp_path
     assert max(resident_mib) < 140, resident_mib
 
 
-async def test_an_account_with_the_documented_permissions_is_enough_and_without_them_readiness_says_why(
+async def test_an_account_with_the_documented_permissions_is_enough_and_without_them_readiness_reports_why(
     fleet, tmp_path
 ):
     kubectl = fleet.api.control_plane.kubectl

@@ -27,7 +27,7 @@ def command(*args: str, state: Path) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_up_tells_what_to_do_next_and_down_leaves_nothing(tmp_path: Path) -> None:
+def test_up_prints_the_next_steps_and_down_leaves_nothing(tmp_path: Path) -> None:
     before = machine()
     state = tmp_path / "state"
     up = command("up", "--nodes", "1", state=state)

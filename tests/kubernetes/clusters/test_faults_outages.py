@@ -78,8 +78,10 @@ def test_an_api_server_that_is_away_for_a_minute_costs_no_request(fleet: Install
     assert [a for a in load.answers if a.complete and a.text != undisturbed[a.prompt]] == []
 
 
-def test_a_worker_that_dies_while_the_api_server_is_away_costs_its_streams_alone(fleet: Installed) -> None:
-    allowed = losses("test_a_worker_that_dies_while_the_api_server_is_away_costs_its_streams_alone")
+def test_a_worker_that_dies_while_the_api_server_is_unreachable_costs_only_its_streams(
+    fleet: Installed,
+) -> None:
+    allowed = losses("test_a_worker_that_dies_while_the_api_server_is_unreachable_costs_only_its_streams")
     victim = fleet.pods(NAME)[0]
     routers = fleet.release_pods("router")
     program = program_of(victim, "warmfleet_worker")
@@ -107,8 +109,8 @@ def test_a_worker_that_dies_while_the_api_server_is_away_costs_its_streams_alone
     assert len([sent for sent, _ in failed if sent > 1]) == allowed["failed requests"], failed
 
 
-def test_a_node_that_is_gone_costs_the_streams_on_it_alone(fleet: Installed) -> None:
-    allowed = losses("test_a_node_that_is_gone_costs_the_streams_on_it_alone")
+def test_a_node_that_is_gone_costs_only_the_streams_on_it(fleet: Installed) -> None:
+    allowed = losses("test_a_node_that_is_gone_costs_only_the_streams_on_it")
     assert {pod["spec"]["nodeName"] for pod in fleet.pods(NAME)} == {"node-0", "node-1"}
     router = next(pod for pod in fleet.release_pods("router") if pod["spec"]["nodeName"] == "node-0")
     url = fleet.way_in.to(router["status"]["podIP"], 8080)

@@ -36,9 +36,7 @@ DEPLOYMENTS = {
     "unplaced": {"resources": {"requests": {"memory": "64Ti"}}},
     "crashing": {"model": {"source": {"image": {"reference": BROKEN_IMAGE}}}},
     "unconfigured": {
-        "engine": {
-            "env": [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "of-nobody", "key": "key"}}}]
-        }
+        "engine": {"env": [{"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "absent", "key": "key"}}}]}
     },
     "refused": {"podTemplate": {"spec": {"containers": [{"name": "sidecar"}]}}},
     "inadmissible": {"podTemplate": {"spec": {"hostNetwork": True}}},
@@ -97,7 +95,7 @@ def test_an_image_that_cannot_be_pulled_is_named(fleet: Installed) -> None:
 
 
 @pytest.mark.parametrize("name", ["unfetched", "unfilled"])
-def test_a_fetch_that_fails_is_told_in_its_own_words(fleet: Installed, name: str) -> None:
+def test_a_fetch_that_fails_is_reported_with_its_own_message(fleet: Installed, name: str) -> None:
     """By each pod for itself, and by a Job for the claim that they share."""
 
     def told() -> str:
@@ -115,13 +113,13 @@ def test_a_fetch_that_fails_is_told_in_its_own_words(fleet: Installed, name: str
     assert "smollm2-135m-instruct" in message  # what there is instead
 
 
-def test_a_pod_that_fits_nowhere_is_told_in_the_schedulers_words(fleet: Installed) -> None:
+def test_a_pod_that_fits_nowhere_is_reported_with_the_schedulers_message(fleet: Installed) -> None:
     messages = says(fleet, "unplaced", Ready="False Unschedulable", Stalled="True Unschedulable")
 
     assert "Insufficient memory" in messages["Stalled"]
 
 
-def test_an_engine_that_refuses_its_model_tells_why(fleet: Installed) -> None:
+def test_an_engine_that_refuses_its_model_reports_why(fleet: Installed) -> None:
     messages = says(fleet, "crashing", seconds=180, Ready="False CrashLooping", Stalled="True CrashLooping")
 
     assert "cannot serve this model: tokenizer.json" in messages["Stalled"]
@@ -132,13 +130,15 @@ def test_a_missing_secret_is_named(fleet: Installed) -> None:
         fleet, "unconfigured", Ready="False ConfigurationMissing", Stalled="True ConfigurationMissing"
     )
 
-    assert "of-nobody" in messages["Stalled"]
+    assert "absent" in messages["Stalled"]
 
 
 @pytest.mark.parametrize(
     ("name", "words"), [("refused", "containers[1].image"), ("inadmissible", "host namespaces")]
 )
-def test_what_is_refused_is_told_in_the_api_servers_words(fleet: Installed, name: str, words: str) -> None:
+def test_a_refused_object_is_reported_with_the_api_servers_message(
+    fleet: Installed, name: str, words: str
+) -> None:
     """The Deployment itself, or the pods that it wants."""
     messages = says(fleet, name, Ready="False ObjectRefused", Stalled="True ObjectRefused")
 
@@ -190,7 +190,7 @@ def test_each_turn_is_one_event_however_often_it_is_looked_at(fleet: Installed) 
 
 
 @pytest.mark.parametrize(("heading", "line"), commands())
-def test_what_the_troubleshooting_page_says_to_type_works(fleet: Installed, heading: str, line: str) -> None:
+def test_every_command_of_the_troubleshooting_page_works(fleet: Installed, heading: str, line: str) -> None:
     name = SUBJECTS.get(heading, "healthy")
     names = {
         "NAMESPACE": fleet.namespace,

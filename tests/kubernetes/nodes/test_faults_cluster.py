@@ -100,8 +100,8 @@ def test_an_operator_killed_in_the_middle_of_a_rollout_costs_nothing(fleet: Inst
     assert deployment["status"]["observedGeneration"] == deployment["metadata"]["generation"]
 
 
-def test_a_worker_killed_in_the_middle_of_its_streams_costs_these_alone(fleet: Installed) -> None:
-    allowed = losses("test_a_worker_killed_in_the_middle_of_its_streams_costs_these_alone")
+def test_a_worker_killed_in_the_middle_of_its_streams_costs_only_these(fleet: Installed) -> None:
+    allowed = losses("test_a_worker_killed_in_the_middle_of_its_streams_costs_only_these")
     victim = on_node(fleet.pods(NAME), "node-0")
     with steady_load(fleet.router_url, NAME, PROMPTS, tokens=96) as load:
         goes_on(load)

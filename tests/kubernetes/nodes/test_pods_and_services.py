@@ -26,7 +26,7 @@ def first_answer(host):
                 raise
             time.sleep(0.1)
 """
-"""Who is ready is an endpoint a moment later: until then a Service has nobody to send to, and refuses."""
+"""A ready pod becomes an endpoint a moment later: until then its Service refuses connections."""
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def output_of(cluster: DevCluster, namespace: str, name: str) -> str:
     return cluster.kubectl("-n", namespace, "logs", f"job/{name}")
 
 
-def test_every_node_is_ready_and_pretends_what_it_was_told(cluster: DevCluster) -> None:
+def test_every_node_is_ready_with_its_pretended_resources(cluster: DevCluster) -> None:
     nodes = cluster.get("nodes")["items"]
     assert [node["metadata"]["name"] for node in nodes] == ["node-0", "node-1"]
     for node in nodes:
@@ -189,4 +189,4 @@ def test_an_image_that_is_not_on_the_list_cannot_be_pulled(cluster: DevCluster, 
 
 def test_an_unknown_pod_is_a_clear_error(cluster: DevCluster) -> None:
     with pytest.raises(KubectlError, match="not found"):
-        cluster.kubectl("logs", "nobody")
+        cluster.kubectl("logs", "missing")

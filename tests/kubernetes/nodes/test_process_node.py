@@ -128,7 +128,7 @@ def test_a_deployment_becomes_available_and_rolls_over_to_its_next_revision(pods
         assert item["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
-def test_a_container_finds_its_environment_volumes_and_rights_as_its_manifest_says(pods: Pods) -> None:
+def test_a_container_has_the_environment_volumes_and_rights_of_its_manifest(pods: Pods) -> None:
     resources = {"limits": {"memory": "64Mi"}, "requests": {"cpu": "10m"}}
     container = main(
         "exec sleep 60",
@@ -254,7 +254,7 @@ def test_a_pods_token_is_known_to_the_api_server(pods: Pods) -> None:
     assert pods.kubectl("logs", "asks").split() == [f"system:serviceaccount:{name}:default", name]
 
 
-def test_probes_gate_traffic_restart_and_leave_a_slow_starter_alone(pods: Pods) -> None:
+def test_probes_gate_traffic_restart_and_wait_for_a_slow_start(pods: Pods) -> None:
     def probe(command: str, **timing: int) -> dict[str, Any]:
         # A probe that is slow is no failure here: one of these ends a container at its first.
         return {
@@ -304,7 +304,9 @@ def test_probes_gate_traffic_restart_and_leave_a_slow_starter_alone(pods: Pods) 
     assert pods.get("pod", "slow")["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
-def test_a_pod_that_a_controller_called_not_ready_is_ready_again_because_its_node_says_so(pods: Pods) -> None:
+def test_a_pod_that_a_controller_marked_unready_is_ready_again_when_its_node_writes_its_status(
+    pods: Pods,
+) -> None:
     pods.apply(pod("called", main("exec sleep 60")))
     pods.ready("called")
     unready = {"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "NodeNotReady"}]}}
@@ -312,7 +314,7 @@ def test_a_pod_that_a_controller_called_not_ready_is_ready_again_because_its_nod
     pods.ready("called")
 
 
-def test_what_keeps_a_container_from_running_is_said_in_its_status(pods: Pods) -> None:
+def test_the_status_gives_the_reason_why_a_container_does_not_run(pods: Pods) -> None:
     needs = {"name": "A", "valueFrom": {"secretKeyRef": {"name": "later", "key": "k"}}}
     pods.apply(
         pod("crashes", main("echo run; echo why > /dev/termination-log; exit 3")),

@@ -48,8 +48,8 @@ def text_of(fleet: Installed, prompt: str, tokens: int = TOKENS, name: str = NAM
 
 
 @contextmanager
-def nobody_notices(fleet: Installed, undisturbed: Mapping[str, str]) -> Iterator[SteadyLoad]:
-    """The body runs under load, and not one stream fails or says anything else than it would have."""
+def no_request_fails(fleet: Installed, undisturbed: Mapping[str, str]) -> Iterator[SteadyLoad]:
+    """The body runs under load; no stream fails, and each has the text of an undisturbed run."""
     with steady_load(fleet.router_url, NAME, PROMPTS, tokens=TOKENS) as load:
         eventually(lambda: sum(answer.complete for answer in load.answers), lambda done: done >= 5)
         yield load
@@ -80,7 +80,7 @@ def rolled_out(fleet: Installed, name: str, before: set[str], replicas: int = 2)
 
 def test_a_rolling_update_costs_no_request(fleet: Installed, undisturbed: Mapping[str, str]) -> None:
     before = uids(fleet)
-    with nobody_notices(fleet, undisturbed):
+    with no_request_fails(fleet, undisturbed):
         names = {"servedNames": [NAME, "another-name"]}
         patch(fleet, NAME, {"engine": {"maxRunningSequences": 32}, "model": names})
         rolled_out(fleet, NAME, before)
@@ -95,7 +95,7 @@ def test_an_upgrade_of_operators_and_routers_costs_no_request_and_no_worker(
         return {pod["metadata"]["uid"] for pod in pods}
 
     workers, before = uids(fleet), release()
-    with nobody_notices(fleet, undisturbed):
+    with no_request_fails(fleet, undisturbed):
         fleet.upgrade("--set", "operator.logLevel=debug", "--set-string", "router.podAnnotations.rolled=yes")
         eventually(release, lambda now: len(now) == 4 and not now & before, seconds=120)
     assert uids(fleet) == workers
@@ -103,7 +103,7 @@ def test_an_upgrade_of_operators_and_routers_costs_no_request_and_no_worker(
 
 def test_a_drained_node_costs_no_request(fleet: Installed, undisturbed: Mapping[str, str]) -> None:
     cluster = fleet.cluster
-    with nobody_notices(fleet, undisturbed):
+    with no_request_fails(fleet, undisturbed):
         try:
             cluster.kubectl(
                 "drain",
@@ -121,7 +121,7 @@ def test_a_drained_node_costs_no_request(fleet: Installed, undisturbed: Mapping[
 
 
 def test_scaling_up_and_down_costs_no_request(fleet: Installed, undisturbed: Mapping[str, str]) -> None:
-    with nobody_notices(fleet, undisturbed):
+    with no_request_fails(fleet, undisturbed):
         for replicas in (3, 1, 2):
             fleet.kubectl("scale", f"modeldeployment/{NAME}", f"--replicas={replicas}")
             fleet.kubectl(
@@ -141,7 +141,7 @@ def test_without_an_operator_requests_are_answered_and_workers_replaced(
     fleet.cluster.kubectl("scale", *operator, "--replicas=0")
     try:
         eventually(lambda: fleet.release_pods("operator"), [], seconds=90)
-        with nobody_notices(fleet, undisturbed):
+        with no_request_fails(fleet, undisturbed):
             gone, kept = fleet.pods(NAME)
             fleet.kubectl("delete", "pod", gone["metadata"]["name"])
             eventually(lambda: ready_pods(fleet, NAME), 2, seconds=120)
@@ -254,7 +254,7 @@ def test_an_upgrade_of_the_worker_image_rolls_one_deployment_at_a_time(
         }
 
     seen: list[set[str]] = []
-    with nobody_notices(fleet, undisturbed), ThreadPoolExecutor(1) as beside:
+    with no_request_fails(fleet, undisturbed), ThreadPoolExecutor(1) as beside:
         # Looked at from the beginning: the first may be done when helm has seen all of the release.
         upgrade = beside.submit(fleet.upgrade, "--set", "images.workerCpu.tag=next")
 

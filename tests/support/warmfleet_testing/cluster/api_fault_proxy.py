@@ -1,7 +1,7 @@
 """An HTTPS proxy with faults in front of an API server: what load, upgrades and old versions answer.
 
 It ends TLS with a certificate of its own and speaks to the API server by the client certificate of a
-kubeconfig, so whoever talks to it needs no credentials: it listens on loopback, for one test. It runs in a
+kubeconfig, so its clients need no credentials: it listens on loopback, for one test. It runs in a
 thread; `faults` may be changed at any time, and is asked for every request.
 """
 
@@ -238,7 +238,7 @@ async def _run(
 
 
 class _Started:
-    """What the thread tells whoever started it."""
+    """What the thread reports to its starter."""
 
     def __init__(self) -> None:
         self.ready = threading.Event()

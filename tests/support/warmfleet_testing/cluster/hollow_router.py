@@ -107,7 +107,7 @@ async def serve(kubeconfig: Path, listener: socket.socket) -> None:
 
 async def _run(kubeconfig: Path, listener: socket.socket) -> None:
     serving = asyncio.create_task(serve(kubeconfig, listener))
-    # Its input ends with whoever started it, however that ends.
+    # Its input ends when its starter ends, even by SIGKILL.
     asyncio.get_running_loop().add_reader(sys.stdin, serving.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         await serving

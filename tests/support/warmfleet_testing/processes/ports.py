@@ -6,12 +6,12 @@ from typing import Final
 
 FIRST_PORT: Final = 20_000
 END_PORT: Final = 30_000
-"""Below what the kernel gives to outgoing connections and to whoever binds port 0: between the look and the
+"""Below what the kernel gives to outgoing connections and to binds of port 0: between the check and the
 listening, something else on this machine would take one of those."""
 
 
 def free_port_range(count: int) -> int:
-    """First of `count` consecutive ports that nobody listens on now."""
+    """First of `count` consecutive ports without a listener."""
     draw = random.SystemRandom()  # test processes that begin alike must not choose alike
     while True:
         first = draw.randrange(FIRST_PORT, END_PORT - count)
