@@ -1,7 +1,6 @@
 """`warmfleet ...`: the commands, and nothing but their registration."""
 
 from collections.abc import Callable
-from importlib.metadata import version as distribution_version
 from platform import python_version
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from warmfleet_cli.why import why
 from warmfleet_contracts.cache.kv_events import CONTRACT_VERSION
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.names import API_VERSION
+from warmfleet_runtime.version import package_version
 
 _EXAMPLES: Final[dict[Callable[..., None], str]] = {
     up: "warmfleet up -f examples/smollm2.yaml --replicas 3 --detach",
@@ -66,7 +66,7 @@ app.add_typer(devcluster_app, name="devcluster", epilog=EXIT_CODES_HELP)
 def version(*, output: OutputOption = OutputFormat.TEXT) -> None:
     """Print the versions that matter in a bug report."""
     versions = {
-        "warmfleet": distribution_version("warmfleet"),
+        "warmfleet": package_version(),
         "python": python_version(),
         "resource": API_VERSION,
         "contract": CONTRACT_VERSION,

@@ -21,6 +21,7 @@ from warmfleet_contracts.names import (
     ROUTER_COMPONENT,
     ROUTER_PORT,
 )
+from warmfleet_runtime.version import package_version
 
 MAX_FLAG_JSON_BYTES: Final = 16 * 1024
 _OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -149,7 +150,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Oper
         watched_namespaces=tuple(dict.fromkeys(given.namespace)),
         kubeconfig=given.kubeconfig,
         identity=environment.get(POD_NAME_VARIABLE) or f"{socket.gethostname()}-{os.getpid()}",
-        version=_version(),
+        version=package_version(),
         worker_cpu_image=given.worker_cpu_image,
         worker_cuda_image=given.worker_cuda_image,
         image_pull_policy=given.image_pull_policy,
@@ -229,15 +230,6 @@ def _json(flag: str, text: str) -> object:
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"{flag}: not JSON: {error}") from error
     return value
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - 10 ms, once
-
-    try:
-        return version("warmfleet")
-    except PackageNotFoundError:  # run from a source tree
-        return "0+unknown"
 
 
 def _parser() -> argparse.ArgumentParser:

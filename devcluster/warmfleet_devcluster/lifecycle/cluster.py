@@ -7,7 +7,6 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from importlib.metadata import version
 from typing import Final
 
 import httpx
@@ -36,6 +35,7 @@ from warmfleet_devcluster.network.forwarder import HostForwarder
 from warmfleet_devcluster.network.namespace import NetworkNamespace
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import ComponentState, StateFolder
+from warmfleet_runtime.version import package_version
 
 _POLL_SECONDS: Final = 0.1
 _REQUEST_SECONDS: Final = 5.0
@@ -129,7 +129,7 @@ class Cluster:
 
     def _write_images(self) -> None:
         """The list for the nodes, and the same references as values for the chart."""
-        release = version("warmfleet")
+        release = package_version()
         images = {"images": image_list(release, self._settings.home)}
         self._folder.images.write_text(json.dumps(images, indent=2))
         self._folder.images_values.write_text(yaml.safe_dump(image_values(release), sort_keys=False))

@@ -2,7 +2,6 @@
 
 import math
 import time
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 import msgspec
@@ -23,6 +22,7 @@ from warmfleet_router.tenants import require_model, tenant_of
 from warmfleet_router.workers.breakers import Breakers, BreakerStatus
 from warmfleet_router.workers.encoders import Encoders
 from warmfleet_router.workers.fleet import Fleet, WorkerStatus
+from warmfleet_runtime.version import package_version
 
 DEFAULT_DECISIONS: Final = 100
 MAX_DECISIONS: Final = 4096
@@ -260,14 +260,6 @@ def _discovery(state: DiscoveryState) -> dict[str, object]:
         "age_seconds": round(age, 3) if age != float("inf") else None,
         "errors": state.errors,
     }
-
-
-def package_version() -> str:
-    """The installed distribution's version."""
-    try:
-        return version("warmfleet")
-    except PackageNotFoundError:  # run from a source tree
-        return "0+unknown"
 
 
 def _json(value: object) -> Response:

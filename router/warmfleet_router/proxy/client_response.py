@@ -11,20 +11,14 @@ write: there are thousands of those per second.
 import asyncio
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from starlette.types import Send
 
 from warmfleet_contracts.openai import RequestError
+from warmfleet_runtime.http.event_stream import EVENT_STREAM_HEADERS, PING
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
-
-PING: Final = b": ping\n\n"
-STREAM_HEADERS: Final[RawHeaders] = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-)
 
 
 class ClientResponse:
@@ -117,7 +111,7 @@ class ClientResponse:
 
     async def _send_ping(self) -> None:
         try:
-            await self._start(200, STREAM_HEADERS)
+            await self._start(200, EVENT_STREAM_HEADERS)
             await self.write(PING, more=True)
         except OSError:
             self.on_stalled()

@@ -12,11 +12,11 @@ from warmfleet_router.admission.queued_request import Grant, Turn
 from warmfleet_router.error_responses import no_worker_error
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.client_response import ClientResponse
-from warmfleet_router.proxy.disconnect import unless_left
 from warmfleet_router.proxy.exchange import Exchanges, TryElsewhereError
 from warmfleet_router.proxy.retry_budget import RetryBudget
 from warmfleet_router.proxy.upstream_request import UpstreamRequest
 from warmfleet_router.routing.decisions import Attempt, Decision, Outcome, attempt_of
+from warmfleet_runtime.http.disconnect import cancel_on_disconnect
 
 MAX_TRIES: Final = 3
 
@@ -56,11 +56,11 @@ class Proxy:
             write_seconds=self._write_seconds,
             ping_seconds=self._ping_seconds if call.stream else None,
         )
-        async with unless_left(receive) as client:
-            answer.on_stalled = client.leave
+        async with cancel_on_disconnect(receive) as client:
+            answer.on_stalled = client.disconnect
             with answer:
                 await self._answer(call, decision, turn, answer)
-        if client.left:
+        if client.disconnected:
             decision.outcome = "client left"
 
     async def _answer(

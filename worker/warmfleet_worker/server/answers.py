@@ -12,7 +12,6 @@ from warmfleet_worker.server.logprobs_json import chat_logprobs, completion_logp
 from warmfleet_worker.server.token_texts import TokenTexts
 
 DONE_EVENT: Final = b"data: [DONE]\n\n"
-PING: Final = b": ping\n\n"
 
 _encode: Final = msgspec.json.Encoder().encode
 

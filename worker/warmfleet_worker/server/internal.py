@@ -12,8 +12,8 @@ from starlette.types import Receive, Scope, Send
 from warmfleet_contracts.cache.kv_events import Hello, encode_message, hello_proof
 from warmfleet_contracts.cache.worker_api import NONCE_HEADER
 from warmfleet_contracts.openai import RequestError
+from warmfleet_runtime.http.disconnect import cancel_on_disconnect
 from warmfleet_worker.server.state import WorkerState
-from warmfleet_worker.server.streaming import run_unless_disconnected
 
 MAX_NONCE_BYTES: Final = 64
 MAX_EPOCH_CHARS: Final = 64
@@ -128,7 +128,8 @@ class EventStream(Response):
         del scope
         async with aclosing(self._messages):
             with self._slot:
-                await run_unless_disconnected(receive, self._write(send))
+                async with cancel_on_disconnect(receive):
+                    await self._write(send)
 
     async def _write(self, send: Send) -> None:
         headers = [(b"content-type", b"application/octet-stream"), (b"x-accel-buffering", b"no")]

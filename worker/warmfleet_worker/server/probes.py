@@ -1,12 +1,11 @@
 """Endpoints for probes, scrapers and curious people."""
 
-from importlib.metadata import PackageNotFoundError, version
-
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from warmfleet_contracts.openai import RequestError
+from warmfleet_runtime.version import package_version
 from warmfleet_worker.server.state import WorkerState
 
 
@@ -38,11 +37,3 @@ class Probes:
     async def version(self, request: Request) -> Response:
         del request
         return JSONResponse({"version": package_version()})
-
-
-def package_version() -> str:
-    """The installed distribution's version."""
-    try:
-        return version("warmfleet")
-    except PackageNotFoundError:  # run from a source tree
-        return "0+unknown"

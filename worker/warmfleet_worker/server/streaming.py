@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -20,19 +20,14 @@ from warmfleet_contracts.cache.worker_api import (
     PROMPT_TOKENS_HEADER,
 )
 from warmfleet_contracts.openai import GenerationRequest, RequestError
+from warmfleet_runtime.http.disconnect import cancel_on_disconnect
+from warmfleet_runtime.http.event_stream import EVENT_STREAM_HEADERS, PING
 from warmfleet_worker.server.answer_tokens import EchoedPrompt
-from warmfleet_worker.server.answers import DONE_EVENT, PING, AnswerHead, Dialect
+from warmfleet_worker.server.answers import DONE_EVENT, AnswerHead, Dialect
 from warmfleet_worker.server.choices import ChoiceDecoder, Delta, deltas, joined, total_usage
 from warmfleet_worker.server.detokenizer import Detokenizer
 from warmfleet_worker.server.engine_client import EngineGoneError, SequenceRequest
 from warmfleet_worker.server.state import WorkerState
-
-STREAM_HEADERS: Final = {
-    "content-type": "text/event-stream; charset=utf-8",
-    "cache-control": "no-cache",
-    "x-accel-buffering": "no",
-}
-
 
 INLINE_LOGPROBS: Final = 64
 """Tokens with log probabilities that are encoded in the event loop."""
@@ -72,7 +67,7 @@ class Answer(Response):
             choices = self._submit(stack, wake)
             unfinished = "error"
             try:
-                if not await run_unless_disconnected(receive, self._answer(choices, wake, send)):
+                if not await self._answer_client(receive, choices, wake, send):
                     unfinished = "abort"
                     self._worker.metrics.on_abort()
             finally:
@@ -110,6 +105,17 @@ class Answer(Response):
             )
         return choices
 
+    async def _answer_client(
+        self, receive: Receive, choices: list[ChoiceDecoder], wake: asyncio.Event, send: Send
+    ) -> bool:
+        """False if the client disconnected first, or did not take what was written."""
+        try:
+            async with cancel_on_disconnect(receive) as client:
+                await self._answer(choices, wake, send)
+        except SlowClientError:
+            return False
+        return not client.disconnected
+
     async def _answer(self, choices: list[ChoiceDecoder], wake: asyncio.Event, send: Send) -> None:
         # After `ping_seconds` a stream starts without knowing what the cache held.
         await wait_for_cached_prefix(choices[0], wake, self._worker.settings.ping_seconds)
@@ -131,14 +137,14 @@ class Answer(Response):
             "content-length": str(len(body)),
             GENERATED_TOKENS_HEADER: str(usage.completion_tokens),
         }
-        await send(_start({**headers, **cached_prefix_headers(choices[0])}))
+        await send(_start(raw_headers({**headers, **cached_prefix_headers(choices[0])})))
         await self._write(send, body, more=False)
 
     async def _stream(self, choices: list[ChoiceDecoder], wake: asyncio.Event, send: Send) -> None:
         dialect, head = self._plan.dialect, self._head
         if choices[0].handle.finished and choices[0].handle.cached_prefix is None:
             choices[0].take()  # a refusal is still an HTTP status here
-        await send(_start({**STREAM_HEADERS, **cached_prefix_headers(choices[0])}))
+        await send(_start([*EVENT_STREAM_HEADERS, *raw_headers(cached_prefix_headers(choices[0]))]))
         # With the first text, not before: the first event is what clients take for the first token.
         opening = dialect.opening(head, len(choices))
         try:
@@ -197,33 +203,9 @@ def cached_prefix_headers(choice: ChoiceDecoder) -> dict[str, str]:
     return headers
 
 
-async def run_unless_disconnected(receive: Receive, work: Coroutine[Any, Any, None]) -> bool:
-    """Run `work` to its end, or cancel it as soon as the client is gone; True if it completed.
-
-    A client that does not take what is written counts as gone.
-    """
-    watcher = asyncio.ensure_future(_disconnected(receive))
-    worker = asyncio.ensure_future(work)
-    try:
-        await asyncio.wait({watcher, worker}, return_when=asyncio.FIRST_COMPLETED)
-        if not worker.done():
-            return False
-        try:
-            worker.result()
-        except SlowClientError:
-            return False
-        return True
-    finally:
-        for task in (watcher, worker):
-            task.cancel()
-        await asyncio.gather(watcher, worker, return_exceptions=True)
+def raw_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
 
 
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-def _start(headers: dict[str, str]) -> dict[str, Any]:
-    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    return {"type": "http.response.start", "status": 200, "headers": raw}
+def _start(headers: list[tuple[bytes, bytes]]) -> dict[str, Any]:
+    return {"type": "http.response.start", "status": 200, "headers": headers}
