@@ -94,7 +94,11 @@ def build_router(
     # Counters start at 1 in each life, and workers remember the highest per id: an id lives once.
     # Workers keep 64 characters of it. Of a pod's name the end tells it from others.
     life_id = f"{settings.router_id[-48:]}-{secrets.token_hex(4)}"
-    leases = Leases(life_id, now)
+
+    def on_capacity() -> None:
+        admission.wake()
+
+    leases = Leases(life_id, now, on_capacity=on_capacity)
     index = PrefixIndex()
     metrics = RouterMetrics()
     keys = KeySource(settings.keys, settings.keys_path, metrics) if settings.keys is not None else None
@@ -104,7 +108,7 @@ def build_router(
         metrics.on_ejected(cause.value)
         _log.warning("worker ejected", uid=uid, cause=cause.value, reason=reason, seconds=round(seconds, 1))
 
-    breakers = Breakers(settings.breaker, now=leases.now, on_ejected=on_ejected, on_panic=metrics.on_panic)
+    breakers = Breakers(settings.breaker, now=leases.now, on_ejected=on_ejected)
 
     def on_hung(uid: str) -> None:
         view = fleet.worker(uid)
@@ -127,7 +131,14 @@ def build_router(
             if settings.cluster is not None
             else StaticDiscovery(settings.endpoints)
         )
-    fleet = Fleet(discovery, upstream, index=index, on_gone=on_gone)
+    fleet = Fleet(
+        discovery,
+        upstream,
+        index=index,
+        on_frame=leases.frame_arrived,
+        on_change=on_capacity,
+        on_gone=on_gone,
+    )
     picker = Picker(index, leases, settings.policy, breakers)
     admission = Admission(
         settings.admission,
@@ -136,7 +147,6 @@ def build_router(
         leases=leases,
         metrics=metrics,
     )
-    fleet.on_change = leases.on_room = admission.wake
     encoders = Encoders(settings.tokenizers_path, upstream, fleet.workers)
     decisions = DecisionRing(settings.ring_size)
     exchanges = Exchanges(

@@ -119,6 +119,8 @@ class Exchanges:
         """
         choice = grant.choice
         self._slow_workers.dispatched(choice)
+        if choice.ignores_ejections:
+            self._metrics.on_panic()
         async with grant.lease as lease:
             with self._breakers.trial(choice.endpoint.uid, choice.epoch) as trial:
                 attempt = decision.attempts[-1]

@@ -30,8 +30,10 @@ class FleetSnapshot:
         """By its name, how one of them is chosen."""
         self._leases = leases
         ready = {view.endpoint.uid: view for view in views if view.ready}
-        screening = breakers.ejections({uid: view.epoch for uid, view in ready.items()})
-        self.left_out = {**screening.ejected, **dict.fromkeys(tried, "tried before")}
+        ejections = breakers.ejections({uid: view.epoch for uid, view in ready.items()})
+        self.ignores_ejections = ejections.panic
+        """Too many workers are ejected, so that none is left out."""
+        self.left_out = {**ejections.reasons, **dict.fromkeys(tried, "tried before")}
         """Why ready workers cannot be given requests, by uid."""
         self.ready = {uid: view for uid, view in ready.items() if uid not in self.left_out}
         self.loads: dict[str, WorkerLoad] = {uid: self.load_with(uid, None) for uid in self.ready}

@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, cast
 
 import msgspec
 
 from warmfleet_contracts.cache.blocks import BlockHash
+from warmfleet_contracts.cache.kv_events import Frame
 from warmfleet_router.routing.cost import PRIOR_SEAT_SECONDS
 from warmfleet_router.routing.open_dispatches import OpenDispatches
 from warmfleet_router.routing.pending_blocks import PendingBlocks
@@ -52,17 +53,29 @@ class Charge(msgspec.Struct, frozen=True):
 class Leases:
     """Opens leases; holds what they charge. One per router; not shared between threads."""
 
-    def __init__(self, router_id: str, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        router_id: str,
+        now: Callable[[], float] = time.monotonic,
+        *,
+        on_capacity: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_capacity` is called when a dispatch's prefill is done and when the dispatch ends."""
         self.now = now
         self.dispatches = OpenDispatches(router_id)
         self.pending = PendingBlocks(now)
         self.seat_times = SeatTimes()
-        self.on_room: Callable[[], None] = _nobody_waits
-        """Called when a dispatch's prefill is done, and when it ends: somebody may have room now."""
+        self.on_capacity = on_capacity
 
     def lease(self, charge: Charge) -> "Lease":
         """A lease that counts from `async with` until that block ends, however it ends."""
         return Lease(self, charge)
+
+    def frame_arrived(self, uid: str, frame: Frame) -> None:
+        """A worker reported its load, or what it stored."""
+        if frame.load is not None:
+            self.dispatches.reported(uid, frame.load)
+        self.pending.stored(uid, cast("list[BlockHash]", frame.stored))
 
     def forget(self, uid: str) -> None:
         """The worker is gone. Live leases on it end by themselves."""
@@ -100,7 +113,7 @@ class Lease(AbstractAsyncContextManager["Lease"]):
             self._first_byte = True
             self._leases.dispatches.first_byte(self.charge.uid, self.dispatch)
             self._leases.pending.settle(self._ticket)
-            self._leases.on_room()
+            self._leases.on_capacity()
 
     def open(self) -> Self:
         """Charge the worker from now on. Idempotent; `async with` does it too."""
@@ -126,7 +139,7 @@ class Lease(AbstractAsyncContextManager["Lease"]):
             self._leases.pending.drop(self._ticket)
         elif ended_well and self._seated_at is not None:
             self._leases.seat_times.observe(self.charge.uid, self._leases.now() - self._seated_at)
-        self._leases.on_room()
+        self._leases.on_capacity()
 
     async def __aenter__(self) -> Self:
         return self.open()
@@ -135,7 +148,3 @@ class Lease(AbstractAsyncContextManager["Lease"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close(ended_well=error is None)
-
-
-def _nobody_waits() -> None:
-    pass

@@ -98,17 +98,23 @@ class OpenDispatches:
         if charge is not None and ended is not None and counter <= ended.admitted:
             ended.load = EndedLoad(ended.load.seats + charge.seats, ended.load.blocks + charge.blocks)
 
-    def ended(self, uid: str, report: LoadReport) -> EndedLoad:
-        """What `report` still counts of dispatches that ended since it was first asked about here.
+    def reported(self, uid: str, report: LoadReport) -> None:
+        """A load report arrived: it includes what ended before, and still counts what ends from now on."""
+        self._ended[uid] = _Ended(report, report.admitted_dispatches.get(self.router_id, 0))
 
-        A sequence that ended on the worker just before the report, and here just after it, is taken off
-        twice; the next report mends that.
+    @property
+    def count(self) -> int:
+        """Dispatches so far, to all workers."""
+        return self._counter
+
+    def ended(self, uid: str, report: LoadReport) -> EndedLoad:
+        """What `report` still counts of dispatches that ended since it arrived.
+
+        A sequence that ended on the worker just before the report, and here just after it, is subtracted
+        twice until the next report.
         """
         ended = self._ended.get(uid)
-        if ended is None or ended.report is not report:
-            self._ended[uid] = _Ended(report, report.admitted_dispatches.get(self.router_id, 0))
-            return NOTHING_ENDED
-        return ended.load
+        return ended.load if ended is not None and ended.report is report else NOTHING_ENDED
 
     def unreported(self, uid: str, admitted_dispatches: Mapping[str, int]) -> UnreportedLoad:
         """Charges of `uid` that a report with these `admitted_dispatches` does not include."""

@@ -1,14 +1,14 @@
-"""Blocks that are on their way: prefixes that a dispatched request is about to compute on a worker.
+"""Pending blocks: blocks that dispatched requests are about to compute on a worker.
 
-Without them, sixteen siblings of a new prefix that arrive together would see sixteen cold workers. A
-dispatch makes its blocks pending for its worker. A pending block counts like a resident one; the leader's
-remaining prefill is in the worker's queued tokens, so whoever follows pays for the wait. An entry ends when
-the index confirms the block, when its lease fails, or two seconds after its first byte: what is not Stored
-by then will not be.
+Without them, sixteen requests with the same new prefix that arrive together would see sixteen cold workers.
+A dispatch makes its blocks pending at its worker. A pending block counts like a resident one: the remaining
+prefill of the request that computes it is in the worker's queued tokens, so those that follow it are charged
+the wait. A block stops being pending when the worker reports it stored, when the dispatch fails, or two
+seconds after the first byte of its answer: what is not stored by then will not be.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -17,20 +17,22 @@ import msgspec
 from warmfleet_contracts.cache.blocks import BlockHash
 
 SETTLE_SECONDS: Final = 2.0
-"""How long after the first byte a Stored may still be under way."""
+"""How long after the first byte a Stored event may still be on its way."""
 
 DEFAULT_MAX_BLOCKS: Final = 1_000_000
-"""Pending blocks over all workers, about 100 bytes each; what exceeds it is simply not predicted."""
+"""Pending blocks over all workers, about 100 bytes each; more are not predicted."""
+
+_NONE: Final[Mapping[BlockHash, int]] = {}
 
 
-class Residents(Protocol):
-    """The part of the prefix index that pending blocks are held against."""
+class ResidentBlocks(Protocol):
+    """What a match needs of the prefix index."""
 
     def holds(self, uid: str, block_hash: BlockHash) -> bool: ...
 
 
-class Run(msgspec.Struct, frozen=True, gc=False):
-    """How far a prompt is covered on a worker, in blocks from position 0."""
+class PrefixMatch(msgspec.Struct, frozen=True, gc=False):
+    """How many blocks of a prompt a worker holds or computes, without a break from block 0."""
 
     blocks: int
     pending_blocks: int
@@ -45,7 +47,11 @@ class _Entry:
 
 
 class PendingBlocks:
-    """Per worker, the blocks that live dispatches are computing. Bounded; not shared between threads."""
+    """Per worker, the blocks that live dispatches compute. Bounded; not shared between threads.
+
+    `insert`, `settle` and `drop` follow a dispatch, `stored` a worker's events. Entries whose time is over
+    are removed by `insert` and `stored`; the queries ignore them before that, and change nothing.
+    """
 
     def __init__(
         self, now: Callable[[], float] = time.monotonic, *, max_blocks: int = DEFAULT_MAX_BLOCKS
@@ -53,93 +59,115 @@ class PendingBlocks:
         self._now = now
         self._max_blocks = max_blocks
         self._blocks = 0
-        self._counts: dict[str, dict[BlockHash, int]] = {}
+        self._claims: dict[str, dict[BlockHash, int]] = {}
+        """Entries that compute a block, by worker and block."""
         self._entries: dict[int, _Entry] = {}
         self._settling: dict[int, _Entry] = {}
-        """Entries with an end, in the order in which they end."""
+        """Entries with an end, in the order of their ends."""
         self._last = 0
 
+    # Events.
+
     def insert(self, uid: str, hashes: Sequence[BlockHash]) -> int:
-        """Make `hashes` pending for a worker; returns the entry's ticket. Over the bound nothing is kept."""
+        """Make `hashes` pending at a worker; returns the entry's ticket. Above the bound nothing is kept."""
+        self._expire()
         self._last += 1
         if self._blocks + len(hashes) <= self._max_blocks:
             self._entries[self._last] = _Entry(uid, hashes)
             self._blocks += len(hashes)
-            counts = self._counts.setdefault(uid, {})
+            claims = self._claims.setdefault(uid, {})
             for block_hash in hashes:
-                counts[block_hash] = counts.get(block_hash, 0) + 1
+                claims[block_hash] = claims.get(block_hash, 0) + 1
         return self._last
 
     def settle(self, ticket: int) -> None:
-        """The first byte came: what is not confirmed within `SETTLE_SECONDS` is dropped."""
+        """The first byte came: the entry ends in `SETTLE_SECONDS`."""
         entry = self._entries.get(ticket)
         if entry is not None and entry.ends_at is None:
             entry.ends_at = self._now() + SETTLE_SECONDS
             self._settling[ticket] = entry
 
     def drop(self, ticket: int) -> None:
-        """The lease failed before its first byte: nothing will be stored on its behalf."""
+        """The dispatch failed before its first byte: it will store nothing."""
         entry = self._entries.pop(ticket, None)
         if entry is None:
             return
         self._settling.pop(ticket, None)
         self._blocks -= len(entry.hashes)
-        counts = self._counts.get(entry.uid, {})
+        claims = self._claims.get(entry.uid, {})
         for block_hash in entry.hashes:
-            left = counts.get(block_hash, 0) - 1
+            left = claims.get(block_hash, 0) - 1
             if left > 0:
-                counts[block_hash] = left
+                claims[block_hash] = left
             else:
-                counts.pop(block_hash, None)
-        if not counts:
-            self._counts.pop(entry.uid, None)
+                claims.pop(block_hash, None)
+        if not claims:
+            self._claims.pop(entry.uid, None)
 
-    def run(
-        self, uid: str, hashes: Sequence[BlockHash], resident_run_blocks: int, residents: Residents
-    ) -> Run:
-        """The longest run from block 0 that is resident or pending.
-
-        `resident_run_blocks` is the run that the index alone gives. A pending block that the index holds is
-        confirmed: from then on the index alone speaks for it, so that its eviction is believed.
-        """
-        self.expire()
-        counts = self._counts.get(uid)
-        if not counts:
-            return Run(resident_run_blocks, 0)
-        for block_hash in list(filter(counts.__contains__, hashes[:resident_run_blocks])):
-            counts.pop(block_hash, None)
-        position, pending = resident_run_blocks, 0
-        while position < len(hashes):
-            block_hash = hashes[position]
-            if residents.holds(uid, block_hash):
-                counts.pop(block_hash, None)
-            elif block_hash in counts:
-                pending += 1
-            else:
-                break
-            position += 1
-        return Run(position, pending)
-
-    def claims(self, uid: str, block_hash: BlockHash) -> int:
-        """Live entries that claim to compute a block which the index has not confirmed."""
-        return self._counts.get(uid, {}).get(block_hash, 0)
+    def stored(self, uid: str, hashes: Iterable[BlockHash]) -> None:
+        """The worker stored `hashes`: from now on the index alone decides, so that an eviction counts."""
+        self._expire()
+        claims = self._claims.get(uid)
+        if claims:
+            for block_hash in hashes:
+                claims.pop(block_hash, None)
 
     def forget(self, uid: str) -> None:
-        """The worker is gone, or began a new epoch: nothing is on its way there."""
+        """The worker is gone, and what it was computing."""
         for ticket in [ticket for ticket, entry in self._entries.items() if entry.uid == uid]:
             self.drop(ticket)
 
-    def expire(self) -> None:
-        """Drop what has had its time. Called by every question; harmless at any time."""
-        now = self._now()
-        while self._settling:
-            ticket, entry = next(iter(self._settling.items()))
-            if entry.ends_at is None or entry.ends_at > now:
-                return
-            self.drop(ticket)
+    # Queries.
+
+    def match(
+        self, uid: str, hashes: Sequence[BlockHash], resident_blocks: int, index: ResidentBlocks
+    ) -> PrefixMatch:
+        """The longest prefix of `hashes` that is resident or pending at a worker.
+
+        `resident_blocks` is how far the index alone matches.
+        """
+        claims = self._claims.get(uid)
+        if not claims:
+            return PrefixMatch(resident_blocks, 0)
+        overdue = self._overdue_claims(uid)
+        position, pending = resident_blocks, 0
+        while position < len(hashes):
+            block_hash = hashes[position]
+            if not index.holds(uid, block_hash):
+                if claims.get(block_hash, 0) <= overdue.get(block_hash, 0):
+                    break
+                pending += 1
+            position += 1
+        return PrefixMatch(position, pending)
+
+    def claims(self, uid: str, block_hash: BlockHash) -> int:
+        """Live entries that compute a block which the worker has not stored."""
+        kept = self._claims.get(uid, _NONE).get(block_hash, 0)
+        return max(kept - self._overdue_claims(uid).get(block_hash, 0), 0)
 
     @property
     def blocks(self) -> int:
         """Blocks of all live entries, a block counted once per entry."""
-        self.expire()  # nobody else asks while no request comes
-        return self._blocks
+        return self._blocks - sum(len(entry.hashes) for _, entry in self._overdue())
+
+    # Inside.
+
+    def _expire(self) -> None:
+        for ticket, _ in list(self._overdue()):
+            self.drop(ticket)
+
+    def _overdue(self) -> Iterator[tuple[int, _Entry]]:
+        """Entries whose time is over: few, because the next event removes them."""
+        now = self._now()
+        for ticket, entry in self._settling.items():
+            if entry.ends_at is None or entry.ends_at > now:
+                return
+            yield ticket, entry
+
+    def _overdue_claims(self, uid: str) -> Mapping[BlockHash, int]:
+        claims: dict[BlockHash, int] = {}
+        for _, entry in self._overdue():
+            if entry.uid == uid:
+                for block_hash in entry.hashes:
+                    claims[block_hash] = claims.get(block_hash, 0) + 1
+        return claims

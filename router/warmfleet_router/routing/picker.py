@@ -38,7 +38,9 @@ class PickedWorker(msgspec.Struct, frozen=True):
     policy: str
     """By which it was chosen."""
     bypasses: bool = False
-    """It goes although the worker's window is full, before what stands there."""
+    """It goes although the worker's prefill window is full, before what waits there."""
+    ignores_ejections: bool = False
+    """Too many workers are ejected, so that none is left out."""
 
 
 class RankedWorkers(msgspec.Struct, frozen=True):
@@ -50,6 +52,7 @@ class RankedWorkers(msgspec.Struct, frozen=True):
     sequences: int
     left_out: Mapping[str, str]
     """Why ready workers were not considered, by uid: ejected, or tried before."""
+    ignores_ejections: bool
     views: Mapping[str, WorkerStatus]
     predictions: Mapping[str, Prediction]
 
@@ -76,6 +79,7 @@ class RankedWorkers(msgspec.Struct, frozen=True):
             ),
             policy=self.policy,
             bypasses=bypasses,
+            ignores_ejections=self.ignores_ejections,
         )
 
 
@@ -83,7 +87,7 @@ NOTHING_PLANNED: Final[Mapping[str, UnreportedLoad]] = MappingProxyType({})
 
 
 class Picker:
-    """Chooses among the views of one model. Holds no state of its own but the turn of RoundRobin."""
+    """Chooses among the views of one model."""
 
     def __init__(
         self, index: PrefixIndex, leases: Leases, policy: str, breakers: Breakers | None = None
@@ -93,7 +97,6 @@ class Picker:
         self._breakers = breakers if breakers is not None else Breakers()
         self._leases = leases
         self._policy = policy
-        self._turn = 0
 
     def snapshot(self, views: Sequence[WorkerStatus], tried: Collection[str] = ()) -> FleetSnapshot:
         """The fleet as it is now, for as many `rank` as follow at once."""
@@ -127,17 +130,17 @@ class Picker:
             self._candidate(fleet, view, predictions[uid], prompts.sequences, planned.get(uid))
             for uid, view in views.items()
         ]
-        self._turn += 1
         request = RoutedRequest(
             head_key=prompts.head_key,
             tie_key=_tie_key(views.values(), prompts, predictions.values()),
-            turn=self._turn - 1,
+            dispatch_count=self._leases.dispatches.count,
         )
         return RankedWorkers(
             ranking=POLICIES[fleet.policy](candidates, request),
             policy=fleet.policy,
             sequences=prompts.sequences,
             left_out={**fleet.left_out, **dict.fromkeys(tried, "tried before")},
+            ignores_ejections=fleet.ignores_ejections,
             views=views,
             predictions=predictions,
         )

@@ -1,6 +1,6 @@
 """The routing policies: functions in a table, each from candidates to one ranking.
 
-A policy is pure: the same candidates, request and turn give the same ranking in every router. Scores are
+A policy is pure: the same candidates and request give the same ranking in every router. Scores are
 costs, lower is better, in the policy's own unit.
 """
 
@@ -47,8 +47,8 @@ class RoutedRequest(msgspec.Struct, frozen=True):
     """Stands for the prompt's head: requests that share a system prompt share it."""
     tie_key: bytes
     """The first block that no candidate holds; decides among equals, alike in every router."""
-    turn: int
-    """Rises by one per request of this router."""
+    dispatch_count: int
+    """Dispatches of this router so far."""
 
 
 class Ranking(msgspec.Struct, frozen=True):
@@ -100,7 +100,7 @@ def least_loaded(candidates: Sequence[Candidate], request: RoutedRequest) -> Ran
 def round_robin(candidates: Sequence[Candidate], request: RoutedRequest) -> Ranking:
     """Each in turn, in the order of their uids."""
     in_order = sorted(candidates, key=lambda candidate: candidate.uid)
-    start = request.turn % len(in_order)
+    start = request.dispatch_count % len(in_order)
     place = {candidate.uid: (position - start) % len(in_order) for position, candidate in enumerate(in_order)}
     return _ranked(candidates, lambda c: place[c.uid], lambda c: place[c.uid], "its turn")
 

@@ -99,15 +99,16 @@ class Predictor:
         if not hashed or (position := cached_tokens // hashed[0].block_size_tokens) >= len(hashed[0].hashes):
             return False
         block_hash, uid = hashed[0].hashes[position], view.endpoint.uid
-        return self._index.holds(uid, block_hash) or self._pending.claims(uid, block_hash) > 1
+        is_resident = view.precise and self._index.holds(uid, block_hash)
+        return is_resident or self._pending.claims(uid, block_hash) > 1
 
     def _predict_prompt(
         self, uid: str, prompt: HashedPrompt, earlier_prompts: Collection[BlockHash]
     ) -> PromptPrediction:
         hashes, block_size = prompt.hashes, prompt.block_size_tokens
         resident_blocks = self._index.matched_blocks(uid, hashes) or 0
-        run = self._pending.run(uid, hashes, resident_blocks, self._index)
-        blocks, pending_blocks = run.blocks, run.pending_blocks
+        match = self._pending.match(uid, hashes, resident_blocks, self._index)
+        blocks, pending_blocks = match.blocks, match.pending_blocks
         # Prompts of one request share prefixes too: the first computes, the others wait for it.
         while blocks < len(hashes) and hashes[blocks] in earlier_prompts:
             blocks, pending_blocks = blocks + 1, pending_blocks + 1

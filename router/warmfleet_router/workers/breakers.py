@@ -46,7 +46,7 @@ class BreakerSettings:
 class Ejections:
     """Which of a model's workers are left out, and why."""
 
-    ejected: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
     """Reason by uid; empty while nobody is ejected, and in a panic."""
     panic: bool = False
     """More than half would have been ejected, so nobody is."""
@@ -90,7 +90,7 @@ NONE_EJECTED: Final = Ejections()
 class Breakers:
     """The breakers of one router.
 
-    `on_ejected(uid, cause, reason, seconds)` hears of each ejection, `on_panic` of each choice in a panic.
+    `on_ejected(uid, cause, reason, seconds)` is called at each ejection.
     """
 
     def __init__(
@@ -100,13 +100,11 @@ class Breakers:
         now: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
         on_ejected: Callable[[str, Cause, str, float], None] = lambda *_: None,
-        on_panic: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings if settings is not None else BreakerSettings()
         self._now = now
         self._draw = draw
         self._on_ejected = on_ejected
-        self._on_panic = on_panic
         self._breakers: dict[str, _Breaker] = {}
 
     def ejections(self, epochs: Mapping[str, str]) -> Ejections:
@@ -122,7 +120,6 @@ class Breakers:
         if not ejected:
             return NONE_EJECTED
         if len(ejected) > len(epochs) * LARGEST_EJECTED_RATIO:
-            self._on_panic()
             return Ejections(panic=True)
         return Ejections(ejected)
 

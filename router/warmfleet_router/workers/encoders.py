@@ -72,10 +72,7 @@ class Encoders:
 
     def known(self, digest: str) -> PromptEncoder | None:
         """The encoder for a digest, if the router has it."""
-        encoder = self._encoders.get(digest)
-        if encoder is not None:
-            self._encoders.move_to_end(digest)
-        return encoder
+        return self._encoders.get(digest)
 
     def is_settled(self, digest: str) -> bool:
         """Whether there is nothing to wait for: the encoder is here, or was refused."""
@@ -100,6 +97,7 @@ class Encoders:
         for digest in digests:
             encoder = self.known(digest)
             if encoder is not None:
+                self._encoders.move_to_end(digest)
                 encoded[digest] = await self._encode(encoder, request, segments)
         return encoded
 

@@ -116,10 +116,16 @@ class WorkerStream:
         endpoint: Endpoint,
         index: PrefixIndex,
         timing: StreamTiming,
+        on_frame: Callable[[str, Frame], None] = lambda _uid, _frame: None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_change` is called when the load is reported and when the worker is lost."""
+        """Make a stream that is not open yet.
+
+        `on_frame(uid, frame)` is called for each frame, before the index applies it, `on_change` when the
+        load is reported or the worker is lost.
+        """
         self.endpoint = endpoint
+        self._on_frame = on_frame
         self._on_change = on_change
         self.counts = StreamCounts()
         self.hello: Hello | None = None
@@ -169,6 +175,7 @@ class WorkerStream:
         if self._leave_load_only(now):
             raise ResyncNeededError("the quiet period is over: trying events again")
         self._heard_at = now
+        self._on_frame(self.endpoint.uid, message)
         if message.load is not None:
             self.load = message.load
             self.load_at = now
@@ -226,11 +233,14 @@ class WorkerStream:
         """How long the worker may say nothing from now on."""
         return self._frame_silence_seconds() if self._verified else self._timing.hello_seconds
 
-    def observe(self, now: float) -> None:
-        """Doubt the set once the worker was silent or away for too long, whatever `follow` waits for."""
-        away = not (self._verified or self._in_grace(now))
-        if away or (self._heard_at is not None and now - self._heard_at > self._frame_silence_seconds()):
-            self._index.doubt(self.endpoint.uid, Suspicion.SILENT)
+    def is_current(self, now: float) -> bool:
+        """Whether frames still arrive: the stream is open, or just broke off, and is not silent for too long.
+
+        The index of a worker that is not current is not used, even before `follow` notices the silence.
+        """
+        if not (self._verified or self._in_grace(now)):
+            return False
+        return self._heard_at is None or now - self._heard_at <= self._frame_silence_seconds()
 
     # Inside.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import structlog
 
-from warmfleet_contracts.cache.kv_events import Hello, LoadReport
+from warmfleet_contracts.cache.kv_events import Frame, Hello, LoadReport
 from warmfleet_router.discovery.base import Discovered, Discovery, Endpoint, StaticDiscovery, vetted_endpoints
 from warmfleet_router.errors import DiscoveryError
 from warmfleet_router.workers.event_stream import (
@@ -64,8 +64,9 @@ class WorkerStatus(msgspec.Struct, frozen=True):
 class Fleet:
     """Keeps one stream per discovered endpoint. A worker that leaves the list is forgotten at once.
 
-    `index` is shared with the picker; `on_gone(uid)` is called for each worker that left, so that other
-    per-worker state can go too.
+    `index` is shared with the picker. `on_frame(uid, frame)` is called for each frame of a verified worker,
+    `on_change` when a load was reported, a worker was lost or the list of endpoints changed, and
+    `on_gone(uid)` for each worker that left the list, so that other per-worker state can go too.
     """
 
     def __init__(
@@ -76,6 +77,8 @@ class Fleet:
         index: PrefixIndex | None = None,
         timing: StreamTiming | None = None,
         clock: Callable[[], float] = time.monotonic,
+        on_frame: Callable[[str, Frame], None] = lambda _uid, _frame: None,
+        on_change: Callable[[], None] = lambda: None,
         on_gone: Callable[[str], None] = lambda _uid: None,
     ) -> None:
         self.index = index if index is not None else PrefixIndex()
@@ -83,9 +86,9 @@ class Fleet:
         self._source = source
         self._timing = timing if timing is not None else StreamTiming()
         self._clock = clock
+        self._on_frame = on_frame
+        self._on_change = on_change
         self._on_gone = on_gone
-        self.on_change: Callable[[], None] = _nobody_listens
-        """Called when a worker reported its load, was lost, or the list of endpoints changed."""
         self._streams: dict[str, WorkerStream] = {}
         self._followers: dict[str, asyncio.Task[None]] = {}
         self._watcher: asyncio.Task[None] | None = None
@@ -155,16 +158,13 @@ class Fleet:
             if uid in self._streams:
                 self._streams[uid].endpoint = endpoint  # another name, owner or policy: the same worker
             else:
-                stream = WorkerStream(endpoint, self.index, self._timing, self._changed)
+                stream = WorkerStream(endpoint, self.index, self._timing, self._on_frame, self._on_change)
                 self._streams[uid] = stream
                 self._followers[uid] = asyncio.create_task(
                     follow(stream, self._source, timing=self._timing, clock=self._clock),
                     name=f"event stream of {endpoint.name}",
                 )
-        self._changed()
-
-    def _changed(self) -> None:
-        self.on_change()
+        self._on_change()
 
     async def _watch(self) -> None:
         while True:
@@ -185,14 +185,13 @@ class Fleet:
     def _view(self, stream: WorkerStream) -> WorkerStatus:
         now = self._clock()
         uid = stream.endpoint.uid
-        stream.observe(now)
         reason = stream.unready_reason(now)
         return WorkerStatus(
             endpoint=stream.endpoint,
             hello=stream.hello,
             ready=not reason,
             unready_reason=reason,
-            precise=self.index.is_precise(uid),
+            precise=self.index.is_precise(uid) and stream.is_current(now),
             load=stream.load,
             report_age_seconds=now - stream.load_at if stream.load_at is not None else float("inf"),
             resident_blocks=self.index.resident_blocks(uid),
@@ -214,10 +213,6 @@ def served_names(endpoint: Endpoint, hello: Hello | None) -> list[str]:
     """All names that it `serves`, in the order of who lists them."""
     listed = endpoint.served_names or (hello.served_names if hello is not None else ())
     return [name for name in listed if serves(endpoint, hello, name)]
-
-
-def _nobody_listens() -> None:
-    pass
 
 
 async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:

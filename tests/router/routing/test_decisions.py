@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from warmfleet_router.routing.decisions import Attempt, Decision, DecisionRing, difference_of
+from warmfleet_testing.router.object_state import unchanged
 
 
 def attempt(predicted: int = 64, pending: int = 0, *, precise: bool = True, uid: str = "a") -> Attempt:
@@ -66,6 +67,18 @@ def test_a_decision_that_ended_is_found_as_it_was() -> None:
     assert found is not None
     assert found.as_json() == before
     assert [entry.id for entry in ring.newest(4)] == ["1", "0"]
+
+
+def test_no_query_of_the_ring_writes() -> None:
+    ring = DecisionRing(capacity=3)
+    for number in range(5):
+        ring.add(decision(str(number), attempts=[attempt()]))
+    ring.ended(ring.newest(1)[0])
+
+    with unchanged(ring):
+        found = [ring.find(name) is not None for name in ("3", "4", "request-4", "0")]
+        assert found == [True, True, True, False]
+        assert len(ring.newest(9)) == len(ring) == 3
 
 
 def test_a_decision_may_end_after_it_has_left_the_ring() -> None:

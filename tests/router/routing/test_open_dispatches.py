@@ -90,6 +90,7 @@ def test_what_ended_is_taken_off_the_report_that_still_counts_it():
     first = dispatches.open("worker-0", uncached_tokens=1, seats=2, blocks=5)
     second = dispatches.open("worker-0", uncached_tokens=1, seats=4, blocks=9)
     report = LoadReport(running_sequences=2, admitted_dispatches={"router-a": first})
+    dispatches.reported("worker-0", report)
     before = dispatches.ended("worker-0", report)
 
     dispatches.close("worker-0", first)

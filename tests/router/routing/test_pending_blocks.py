@@ -1,4 +1,4 @@
-"""Pending prefixes and leases: what is on its way, and that nothing is left behind."""
+"""Pending blocks and leases: what is being computed, and that nothing is left behind."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from warmfleet_contracts.cache.blocks import BlockHash
 from warmfleet_router.routing.leases import Charge, Leases
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
-from warmfleet_router.routing.pending_blocks import SETTLE_SECONDS, PendingBlocks, Run
+from warmfleet_router.routing.pending_blocks import SETTLE_SECONDS, PendingBlocks, PrefixMatch
 
 HASHES = tuple(BlockHash(bytes([number]) * 16) for number in range(8))
 
@@ -23,7 +23,7 @@ class Clock:
 
 
 class Residents:
-    """What one worker holds, as the index would say."""
+    """What one worker holds, in place of the index."""
 
     def __init__(self, *held: BlockHash) -> None:
         self.held = set(held)
@@ -32,7 +32,7 @@ class Residents:
         return uid == "a" and block_hash in self.held
 
 
-NOBODY = Residents()
+EMPTY = Residents()
 
 
 def test_a_dispatched_prefix_counts_until_its_lease_fails() -> None:
@@ -40,17 +40,17 @@ def test_a_dispatched_prefix_counts_until_its_lease_fails() -> None:
 
     ticket = pending.insert("a", HASHES[:4])
 
-    assert pending.run("a", HASHES, 0, NOBODY) == Run(blocks=4, pending_blocks=4)
-    assert pending.run("b", HASHES, 0, NOBODY) == Run(0, 0)
+    assert pending.match("a", HASHES, 0, EMPTY) == PrefixMatch(blocks=4, pending_blocks=4)
+    assert pending.match("b", HASHES, 0, EMPTY) == PrefixMatch(0, 0)
     pending.drop(ticket)
-    assert pending.run("a", HASHES, 0, NOBODY) == Run(0, 0)
+    assert pending.match("a", HASHES, 0, EMPTY) == PrefixMatch(0, 0)
 
 
 def test_pending_blocks_continue_a_resident_run() -> None:
     pending = PendingBlocks(Clock())
     pending.insert("a", HASHES[2:4])
 
-    assert pending.run("a", HASHES, 2, Residents(*HASHES[:2])) == Run(blocks=4, pending_blocks=2)
+    assert pending.match("a", HASHES, 2, Residents(*HASHES[:2])) == PrefixMatch(blocks=4, pending_blocks=2)
 
 
 def test_what_is_not_stored_two_seconds_after_the_first_byte_is_dropped() -> None:
@@ -58,25 +58,55 @@ def test_what_is_not_stored_two_seconds_after_the_first_byte_is_dropped() -> Non
     pending = PendingBlocks(clock)
     ticket = pending.insert("a", HASHES)
     clock.now += 60  # a long prefill is no reason
-    assert pending.run("a", HASHES, 0, NOBODY).blocks == 8
+    assert pending.match("a", HASHES, 0, EMPTY).blocks == 8
 
     pending.settle(ticket)
     clock.now += SETTLE_SECONDS - 0.1
-    assert pending.run("a", HASHES, 0, NOBODY).blocks == 8
+    assert pending.match("a", HASHES, 0, EMPTY).blocks == 8
     clock.now += 0.2
 
-    assert pending.run("a", HASHES, 0, NOBODY).blocks == 0
+    assert pending.match("a", HASHES, 0, EMPTY).blocks == 0
     assert pending.blocks == 0
 
 
-def test_a_confirmed_block_is_believed_evicted_when_the_index_says_so() -> None:
+def test_a_block_that_was_stored_and_evicted_is_not_pending_any_more() -> None:
     pending = PendingBlocks(Clock())
     pending.insert("a", HASHES[:4])
-    assert pending.run("a", HASHES, 4, Residents(*HASHES[:4])) == Run(4, 0)
+    pending.stored("a", HASHES[:4])
+    assert pending.match("a", HASHES, 4, Residents(*HASHES[:4])) == PrefixMatch(4, 0)
 
-    evicted = pending.run("a", HASHES, 0, NOBODY)
+    evicted = pending.match("a", HASHES, 0, EMPTY)
 
-    assert evicted == Run(0, 0)
+    assert evicted == PrefixMatch(0, 0)
+
+
+def test_entries_whose_time_is_over_are_removed_by_the_next_event_without_a_query() -> None:
+    clock = Clock()
+    pending = PendingBlocks(clock, max_blocks=8)
+    pending.settle(pending.insert("a", HASHES))
+    clock.now += SETTLE_SECONDS
+
+    pending.stored("b", [])
+    assert not pending._entries
+
+    pending.settle(pending.insert("a", HASHES))
+    clock.now += SETTLE_SECONDS
+    pending.insert("b", HASHES)
+    assert list(pending._claims) == ["b"]
+    assert pending.blocks == 8
+
+
+def test_an_entry_whose_time_is_over_does_not_hide_a_younger_one() -> None:
+    clock = Clock()
+    pending = PendingBlocks(clock)
+    pending.settle(pending.insert("a", HASHES[:4]))
+    pending.insert("a", HASHES[:2])
+
+    clock.now += SETTLE_SECONDS
+
+    assert pending.match("a", HASHES, 0, EMPTY).blocks == 2
+    assert [pending.claims("a", HASHES[number]) for number in (0, 3)] == [1, 0]
+    assert pending.blocks == 2
 
 
 def test_a_prefix_stays_pending_while_another_request_still_computes_it() -> None:
@@ -86,7 +116,7 @@ def test_a_prefix_stays_pending_while_another_request_still_computes_it() -> Non
 
     pending.drop(leader)
 
-    assert pending.run("a", HASHES, 0, NOBODY).blocks == 6
+    assert pending.match("a", HASHES, 0, EMPTY).blocks == 6
 
 
 def test_the_number_of_pending_blocks_is_bounded() -> None:
@@ -96,7 +126,7 @@ def test_the_number_of_pending_blocks_is_bounded() -> None:
     pending.insert("b", HASHES[:6])
 
     assert pending.blocks == 6
-    assert pending.run("b", HASHES, 0, NOBODY).blocks == 0
+    assert pending.match("b", HASHES, 0, EMPTY).blocks == 0
 
 
 async def test_a_lease_charges_tokens_to_the_first_byte_and_a_seat_to_the_last() -> None:
@@ -161,7 +191,6 @@ def test_however_leases_end_the_gauges_return_to_zero(plans: list[tuple[str, int
 
     asyncio.run(everything())
     clock.now += SETTLE_SECONDS + 1
-    leases.pending.expire()
 
     for uid in "ab":
         assert leases.dispatches.unreported(uid, {}) == UnreportedLoad()

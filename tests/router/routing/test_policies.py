@@ -24,8 +24,8 @@ def candidate(uid: str, total_ms: float = 100.0, *, sequences: int = 0, queued: 
     )
 
 
-def request(key: bytes = b"key", turn: int = 0) -> RoutedRequest:
-    return RoutedRequest(head_key=key, tie_key=key, turn=turn)
+def request(key: bytes = b"key", dispatch_count: int = 0) -> RoutedRequest:
+    return RoutedRequest(head_key=key, tie_key=key, dispatch_count=dispatch_count)
 
 
 def best(policy: str, candidates: list[Candidate], asked: RoutedRequest) -> str:
@@ -84,10 +84,12 @@ def test_least_loaded_counts_sequences_then_queued_tokens() -> None:
     assert best("LeastLoaded", candidates, request()) == "c"
 
 
-def test_round_robin_gives_each_its_turn_whatever_the_order_of_discovery() -> None:
+def test_round_robin_takes_the_workers_one_after_the_other_in_any_order_of_discovery() -> None:
     candidates = [candidate(uid) for uid in "cab"]
 
-    assert [best("RoundRobin", candidates, request(turn=turn)) for turn in range(4)] == ["a", "b", "c", "a"]
+    chosen = [best("RoundRobin", candidates, request(dispatch_count=count)) for count in range(4)]
+
+    assert chosen == ["a", "b", "c", "a"]
 
 
 def test_consistent_hash_keeps_a_head_on_one_worker_until_that_is_a_quarter_above_the_mean() -> None:

@@ -42,7 +42,7 @@ class Bench:
             trial.completed()
 
     def ejected(self, *uids: str, epoch: str = "e") -> set[str]:
-        return set(self.breakers.ejections(dict.fromkeys(uids or UIDS, epoch)).ejected)
+        return set(self.breakers.ejections(dict.fromkeys(uids or UIDS, epoch)).reasons)
 
 
 def test_the_fifth_failure_in_a_row_ejects_for_thirty_seconds() -> None:
@@ -155,9 +155,9 @@ def test_at_most_half_of_a_models_workers_are_ejected(workers: int, bad: int) ->
 
     bench.fail(fleet[bad], 5)
 
-    screening = bench.breakers.ejections(dict.fromkeys(fleet, "e"))
-    assert screening.ejected == {}
-    assert screening.panic
+    ejections = bench.breakers.ejections(dict.fromkeys(fleet, "e"))
+    assert ejections.reasons == {}
+    assert ejections.panic
 
 
 def test_in_a_panic_an_answer_closes_the_breaker_before_its_time() -> None:

@@ -161,13 +161,11 @@ def test_a_silent_worker_is_suspect_until_it_speaks_again(running, limit):
     index = PrefixIndex()
     stream = connected(worker, index, now=0.0)
 
-    stream.observe(limit)
-    at_the_limit = index.is_precise(worker.uid)
-    stream.observe(limit + 0.1)
-    beyond = index.is_precise(worker.uid)
+    at_the_limit, beyond = stream.is_current(limit), stream.is_current(limit + 0.1)
     stream.received(worker.load_frame(), limit + 0.2)
 
-    assert (at_the_limit, beyond, index.is_precise(worker.uid)) == (True, False, True)
+    assert (at_the_limit, beyond, stream.is_current(limit + 0.2)) == (True, False, True)
+    assert index.is_precise(worker.uid)
 
 
 def test_a_reopened_stream_resumes_without_a_snapshot():
