@@ -56,8 +56,6 @@ OPERATOR_COMPONENT: Final = "operator"
 # Containers, volumes and ports of a worker pod.
 ENGINE_CONTAINER: Final = "engine"
 MODEL_FETCH_CONTAINER: Final = "model-fetch"
-ROUTER_CONTAINER: Final = "router"
-OPERATOR_CONTAINER: Final = "operator"
 MODEL_VOLUME: Final = "model"
 MODEL_MOUNT_PATH: Final = "/models"
 SHARED_MEMORY_VOLUME: Final = "shared-memory"

@@ -73,7 +73,7 @@ def test_every_selector_selects_pods_of_its_component_only(case):
 def test_containers_ports_and_secret_keys_are_those_of_the_contract():
     rendered = render()
     router, operator = container(rendered, "warmfleet-router"), container(rendered, "warmfleet-operator")
-    assert (router["name"], operator["name"]) == (names.ROUTER_CONTAINER, names.OPERATOR_CONTAINER)
+    assert (router["name"], operator["name"]) == ("router", "operator")
     assert router["ports"] == [{"name": names.HTTP_PORT_NAME, "containerPort": names.ROUTER_PORT}]
     assert [port["containerPort"] for port in operator["ports"]] == [
         names.OPERATOR_HEALTH_PORT,

@@ -92,10 +92,6 @@ class PromptEncoder:
         """Build from a worker's assets; raises PromptError for assets that cannot be used."""
         return cls(assets, max_rendered_chars=max_rendered_chars)
 
-    @property
-    def has_chat_template(self) -> bool:
-        return self._chat_template is not None
-
     def render(self, messages: Sequence[ChatMessage]) -> str:
         """The conversation as text, generation prompt included; raises PromptError."""
         return self._render(messages, self._max_chars)

@@ -35,6 +35,7 @@ class SegmentMemory:
     def __init__(self, limit_bytes: int = SEGMENT_MEMORY_BYTES) -> None:
         self._limit_bytes = limit_bytes
         self._held_bytes = 0
+        """Upper bound of the memory in use; never above the limit."""
         self._entries: OrderedDict[_Key, tuple[int, ...]] = OrderedDict()
         # Only for changes of `_held_bytes`: a look-up is single operations of the dictionary.
         self._changes = threading.Lock()
@@ -42,15 +43,6 @@ class SegmentMemory:
     def of_salt(self, salt: bytes) -> "SaltedSegments":
         """The entries of `salt`."""
         return SaltedSegments(self, salt)
-
-    @property
-    def held_bytes(self) -> int:
-        """Upper bound of the memory in use, in bytes; never above the limit."""
-        return self._held_bytes
-
-    @property
-    def count(self) -> int:
-        return len(self._entries)
 
     def _recall(self, key: _Key) -> tuple[int, ...] | None:
         ids = self._entries.get(key)

@@ -308,7 +308,3 @@ class ModelDeployment(Resource):
     def served_names(self) -> tuple[str, ...]:
         """Values of `model` that requests may use; never empty."""
         return self.spec.model.served_names or (self.metadata.name,)
-
-    def to_manifest(self) -> dict[str, Any]:
-        """The manifest again: only what was set, under its names in YAML, quantities in canonical form."""
-        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)

@@ -17,7 +17,6 @@ KUBERNETES_SERVICE_ADDRESS: Final = IPv4Address("10.96.0.1")
 DNS_ADDRESS: Final = IPv4Address("10.96.0.10")
 
 CLUSTER_DOMAIN: Final = "cluster.local"
-KUBELET_PORT: Final = 10250
 ETCD_CLIENT_PORT: Final = 2379
 ETCD_PEER_PORT: Final = 2380
 

@@ -132,7 +132,7 @@ def test_the_rendered_size_is_bounded():
 def test_a_model_without_a_template_serves_completions_only():
     encoder = tiny_encoder(None)
 
-    assert not encoder.has_chat_template
+    assert encoder._chat_template is None
     assert encoder.decode(encoder.encode_text("hello")) == "hello"
     with pytest.raises(PromptError, match="no chat template"):
         encoder.encode_chat(user("a"))

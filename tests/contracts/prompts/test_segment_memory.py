@@ -67,7 +67,7 @@ def test_prompts_encode_the_same_with_a_memory_of_any_size(requests, limit_bytes
         messages = [ChatMessage("user", content) for content in contents]
         assert encoder(shape).encode_chat(messages, segments) == encoder(shape).encode_chat(messages)
         assert encoder(shape).encode_text(contents[0], segments) == encoder(shape).encode_text(contents[0])
-        assert memory.held_bytes <= limit_bytes
+        assert memory._held_bytes <= limit_bytes
 
 
 def test_a_long_segment_is_encoded_once():
@@ -102,7 +102,7 @@ def test_short_text_is_not_remembered():
 
     memory.of_salt(b"a").encode("t", "a" * (MIN_SEGMENT_CHARS - 1), encode)
 
-    assert (memory.count, memory.held_bytes) == (0, 0)
+    assert (len(memory._entries), memory._held_bytes) == (0, 0)
 
 
 def test_the_segment_that_was_not_used_for_longest_goes_first():
@@ -110,12 +110,12 @@ def test_the_segment_that_was_not_used_for_longest_goes_first():
     texts = [letter * 1000 for letter in "abcdefghi"]
     measure = SegmentMemory()
     measure.of_salt(b"a").encode("t", texts[0], encode)
-    memory = SegmentMemory(8 * measure.held_bytes)
+    memory = SegmentMemory(8 * measure._held_bytes)
     segments = memory.of_salt(b"a")
 
     for text in (*texts[:8], texts[0], texts[8]):
         segments.encode("t", text, encode)
-    assert memory.count == 8
+    assert len(memory._entries) == 8
     encode.asked.clear()
     segments.encode("t", texts[0], encode)
     segments.encode("t", texts[1], encode)
@@ -130,8 +130,8 @@ def test_a_segment_larger_than_an_eighth_of_the_memory_drives_nothing_out():
 
     segments.encode("t", "b" * 2000, encode)
 
-    assert memory.count == 1
-    assert 0 < memory.held_bytes <= 100_000
+    assert len(memory._entries) == 1
+    assert 0 < memory._held_bytes <= 100_000
 
 
 def test_a_prompt_that_cannot_be_encoded_leaves_nothing_behind():
@@ -141,7 +141,7 @@ def test_a_prompt_that_cannot_be_encoded_leaves_nothing_behind():
         with pytest.raises(PromptError):
             encoder("GPT-2").encode_text("\ud800" * 1000, memory.of_salt(b"a"))
 
-    assert memory.count == 0
+    assert len(memory._entries) == 0
 
 
 def test_changing_the_ids_of_a_prompt_changes_no_later_prompt():
@@ -170,5 +170,5 @@ def test_threads_that_encode_and_drive_out_at_once_get_the_right_ids():
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(work, range(4)))
 
-    assert 0 < memory.held_bytes <= 100_000
-    assert memory.count > 0
+    assert 0 < memory._held_bytes <= 100_000
+    assert len(memory._entries) > 0

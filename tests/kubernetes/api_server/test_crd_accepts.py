@@ -10,7 +10,7 @@ from warmfleet_contracts.errors import ManifestError
 from warmfleet_contracts.resources.manifests import parse_manifest
 from warmfleet_contracts.resources.model_deployment import ModelDeployment
 from warmfleet_testing.cluster.model_deployment_api import ModelDeploymentApi
-from warmfleet_testing.resources.full_manifests import ALL, Manifest
+from warmfleet_testing.resources.full_manifests import ALL, Manifest, manifest_of
 from warmfleet_testing.resources.generated_manifests import manifests
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
@@ -30,7 +30,7 @@ def _survives(api: ModelDeploymentApi, manifest: Manifest) -> None:
     stored = _parse(answer.body)
     assert stored.spec == meant.spec
     assert stored.served_names == meant.served_names
-    rewritten = api.create({**meant.to_manifest(), "status": {}})
+    rewritten = api.create({**manifest_of(meant), "status": {}})
     assert _parse(rewritten.body).spec == meant.spec
 
 

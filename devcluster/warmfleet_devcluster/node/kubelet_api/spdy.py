@@ -123,11 +123,9 @@ class SpdyWriter:
         self._deflate = zlib.compressobj(zdict=DICTIONARY)
 
     def syn_reply(self, stream: int) -> bytes:
-        return _control(SYN_REPLY, stream.to_bytes(4, "big") + self._headers({}))
-
-    def syn_stream(self, stream: int, headers: Mapping[str, str]) -> bytes:
-        """As a client opens a stream."""
-        return _control(SYN_STREAM, stream.to_bytes(4, "big") + bytes(6) + self._headers(headers))
+        """Accepts a stream that the client has opened, without headers."""
+        no_headers = self._deflate.compress(bytes(4)) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
+        return _control(SYN_REPLY, stream.to_bytes(4, "big") + no_headers)
 
     @staticmethod
     def data(stream: int, content: bytes, *, final: bool = False) -> bytes:
@@ -142,11 +140,6 @@ class SpdyWriter:
     def control(kind: int, body: bytes) -> bytes:
         """A frame without headers, such as the answer to a PING."""
         return _control(kind, body)
-
-    def _headers(self, headers: Mapping[str, str]) -> bytes:
-        texts = [text.encode() for pair in headers.items() for text in pair]
-        plain = len(headers).to_bytes(4, "big") + b"".join(len(t).to_bytes(4, "big") + t for t in texts)
-        return self._deflate.compress(plain) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
 
 
 def _control(kind: int, body: bytes) -> bytes:

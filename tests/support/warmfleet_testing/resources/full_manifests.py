@@ -6,7 +6,15 @@ from typing import Any, Final
 
 import yaml
 
+from warmfleet_contracts.resources.model_deployment import ModelDeployment
+
 Manifest = dict[str, Any]
+
+
+def manifest_of(deployment: ModelDeployment) -> Manifest:
+    """The manifest again: only what was set, under its names in YAML, quantities in canonical form."""
+    return deployment.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
 
 MINIMAL: Final[Manifest] = yaml.safe_load("""
 apiVersion: warmfleet.dev/v1alpha1
