@@ -124,7 +124,7 @@ async def _serve(kubeconfig: Path, volumes_folder: Path) -> None:
 
 def main() -> None:
     """Parse flags and serve."""
-    parser = argparse.ArgumentParser(prog="warmfleet_devcluster.addons", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m warmfleet_devcluster.addons", description=__doc__)
     parser.add_argument("--kubeconfig", type=Path, required=True)
     parser.add_argument("--volumes", type=Path, required=True, help="folder for persistent volumes")
     arguments = parser.parse_args()

@@ -18,7 +18,7 @@ from warmfleet_contracts.errors import ContractError
 CONTRACT_VERSION: Final = 1
 """Version of every `/internal/` message. A process accepts N and N-1."""
 
-SPOKEN_VERSIONS: Final = frozenset({1})
+ACCEPTED_VERSIONS: Final = frozenset({1})
 MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
 SNAPSHOT_CHUNK_HASHES: Final = 8_192
 """Live streams at a router wait while it takes one chunk, 2 ms."""
@@ -167,8 +167,8 @@ def decode_message(body: bytes) -> Message:
         message = _decoder.decode(body)
     except msgspec.MsgspecError as error:
         raise ContractError(f"malformed event frame: {error}") from error
-    if message.v not in SPOKEN_VERSIONS:
+    if message.v not in ACCEPTED_VERSIONS:
         raise ContractError(
-            f"event frame has contract version {message.v}, this process accepts {sorted(SPOKEN_VERSIONS)}"
+            f"event frame has contract version {message.v}, this process accepts {sorted(ACCEPTED_VERSIONS)}"
         )
     return message

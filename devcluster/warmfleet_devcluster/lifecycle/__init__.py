@@ -1,5 +1,5 @@
-"""Starts, supervises and stops the processes of a devcluster.
+"""Starting and stopping a devcluster: the supervisor, its components, its startup messages.
 
-`running` is what a command uses, `supervisor` is the process that owns the cluster. Imports
-`control_plane` and `network`.
+Imports every room but `node`, which it starts as processes. Public names: `running` (`start_supervisor`,
+`stop_devcluster`) for other processes; `supervisor` is the program that they start.
 """

@@ -1,1 +1,5 @@
-"""The cluster's network: its namespace, Services as nftables rules, DNS, and the forwarder from the host."""
+"""The cluster's network namespace, and what it offers: Services by nftables, DNS, a port on the host.
+
+Imports `errors` only. Public names: `namespace.NetworkNamespace`, `forwarder.HostForwarder`, `addresses`,
+`service_rules.service_rules`, `names.make_zone`, `dns_server.DnsServer`.
+"""
