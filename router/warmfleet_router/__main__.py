@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     router = build_router(settings)
     server = Server(
-        router.app,
+        router.api.app,
         shutdown_seconds=round(settings.drain_seconds),
         date_header=False,
         max_connections=connections_that_fit(settings.max_connections, descriptors_each=DESCRIPTORS_EACH),
@@ -65,17 +65,18 @@ async def serve(router: Router, server: Server, listener: socket.socket) -> None
     First it lingers: not ready any more, it takes what still comes, and each answer closes its connection.
     Clients that keep connections so leave them one by one, and none writes into one that is being closed.
     """
-    loop, settings, inspection = asyncio.get_running_loop(), router.settings, router.inspection
+    loop, settings, health = asyncio.get_running_loop(), router.settings, router.api.health
 
     def leave() -> None:
         server.should_exit = True
 
     def on_signal() -> None:
-        if inspection.draining:  # the second one: do not wait for anybody
+        if health.is_draining:  # the second one: do not wait for live answers
             server.force_exit = server.should_exit = True
             return
         log.info("draining", linger_seconds=settings.linger_seconds, deadline_seconds=settings.drain_seconds)
-        inspection.draining = server.connections.closing = True
+        health.drain()
+        server.connections.closing = True
         loop.call_later(settings.linger_seconds, leave)
 
     for number in (signal.SIGTERM, signal.SIGINT):

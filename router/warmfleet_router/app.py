@@ -1,5 +1,6 @@
-"""Builds a router from its settings: all parts, all routes."""
+"""Builds a router from its settings: one function per room, then all routes."""
 
+import asyncio
 import contextlib
 import secrets
 import time
@@ -11,14 +12,19 @@ import structlog
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from warmfleet_contracts.cache.kv_events import Frame
 from warmfleet_contracts.cache.worker_api import DECISION_HEADER
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.admission import Admission
+from warmfleet_router.admission.in_flight_limits import InFlightLimits
 from warmfleet_router.api.api_keys import KeySource
 from warmfleet_router.api.authentication import Authentication
-from warmfleet_router.api.completions import DECODERS, Generation
+from warmfleet_router.api.completions import DECODERS, CompletionEndpoint
 from warmfleet_router.api.cors import CrossOrigin
-from warmfleet_router.api.inspection import Inspection
+from warmfleet_router.api.debug import ConfigEndpoint, DecisionEndpoints, FleetEndpoint
+from warmfleet_router.api.health import HealthEndpoints
+from warmfleet_router.api.metrics import MetricsEndpoint
+from warmfleet_router.api.models import ModelEndpoints
 from warmfleet_router.api.tokenize import TokenEndpoints
 from warmfleet_router.discovery.base import Discovery, StaticDiscovery
 from warmfleet_router.discovery.kubernetes import KubernetesDiscovery
@@ -30,7 +36,7 @@ from warmfleet_router.routing.decisions import DecisionRing
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.picker import Picker
 from warmfleet_router.routing.slow_workers import SlowWorkerDetector, SlowWorkerEjector
-from warmfleet_router.settings import RouterSettings
+from warmfleet_router.settings import RouterSettings, effective_settings
 from warmfleet_router.workers.breakers import Breakers, Cause
 from warmfleet_router.workers.encoders import Encoders
 from warmfleet_router.workers.fleet import Fleet
@@ -53,23 +59,76 @@ class Part(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Router:
-    """All parts of one router. `running` starts what lives between requests."""
+class Common:
+    """What several rooms are built from."""
 
     settings: RouterSettings
-    parts: tuple[Part, ...]
-    """What lives between requests, in the order of its start."""
+    life_id: str
+    """Names this life of the router to workers."""
+    now: Callable[[], float]
+    """The clock of waits, rates and ejections, in seconds."""
+    metrics: RouterMetrics
+    capacity_changed: asyncio.Event
+    """Set by what frees capacity of workers, awaited by what assigns it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersRoom:
+    """What the router knows of its workers, and how it reaches them."""
+
     discovery: Discovery
     fleet: Fleet
-    leases: Leases
     breakers: Breakers
-    picker: Picker
-    admission: Admission
     encoders: Encoders
+    upstream: Upstream
+    liveness: LivenessWatch
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingRoom:
+    """How workers are chosen, and what the choice is charged to."""
+
+    leases: Leases
+    picker: Picker
+    slow_workers: SlowWorkerEjector
     decisions: DecisionRing
-    metrics: RouterMetrics
-    inspection: Inspection
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRoom:
+    """What clients and administrators reach."""
+
+    health: HealthEndpoints
+    keys: KeySource | None
+    """None where the router serves all clients as one tenant."""
     app: ASGIApp
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """All rooms of one router. `running` starts what lives between requests."""
+
+    settings: RouterSettings
+    metrics: RouterMetrics
+    workers: WorkersRoom
+    routing: RoutingRoom
+    limits: InFlightLimits
+    admission: Admission
+    api: ApiRoom
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What lives between requests, in the order of its start."""
+        workers, keys = self.workers, self.api.keys
+        followed = [keys] if keys is not None else []
+        return (
+            workers.upstream,
+            workers.liveness,
+            workers.fleet,
+            workers.encoders,
+            self.admission,
+            *followed,
+        )
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncGenerator[None, None]:
@@ -94,126 +153,149 @@ def build_router(
     # Counters start at 1 in each life, and workers remember the highest per id: an id lives once.
     # Workers keep 64 characters of it. Of a pod's name the end tells it from others.
     life_id = f"{settings.router_id[-48:]}-{secrets.token_hex(4)}"
-
-    def on_capacity() -> None:
-        admission.wake()
-
-    leases = Leases(life_id, now, on_capacity=on_capacity)
-    index = PrefixIndex()
-    metrics = RouterMetrics()
-    keys = KeySource(settings.keys, settings.keys_path, metrics) if settings.keys is not None else None
+    common = Common(settings, life_id, now, RouterMetrics(), asyncio.Event())
+    leases = Leases(life_id, now, on_capacity=common.capacity_changed.set)
     slow_workers = SlowWorkerDetector(settings.outliers)
+    workers = build_workers(
+        common, discovery, on_frame=leases.frame_arrived, forget=(leases.forget, slow_workers.forget)
+    )
+    routing = build_routing(common, workers, leases, slow_workers)
+    limits = InFlightLimits(settings.admission.max_in_flight, now=now, metrics=common.metrics)
+    admission = build_admission(common, workers, routing, limits)
+    proxy = build_proxy(common, workers, routing, admission)
+    api = build_api(common, workers, routing, limits=limits, admission=admission, proxy=proxy)
+    return Router(
+        settings,
+        common.metrics,
+        workers=workers,
+        routing=routing,
+        limits=limits,
+        admission=admission,
+        api=api,
+    )
+
+
+def build_workers(
+    common: Common,
+    discovery: Discovery | None,
+    *,
+    on_frame: Callable[[str, Frame], None],
+    forget: tuple[Callable[[str], None], ...],
+) -> WorkersRoom:
+    """`on_frame` gets each frame of a worker, `forget` the uid of each worker that leaves the fleet."""
+    settings, metrics = common.settings, common.metrics
 
     def on_ejected(uid: str, cause: Cause, reason: str, seconds: float) -> None:
         metrics.on_ejected(cause.value)
         _log.warning("worker ejected", uid=uid, cause=cause.value, reason=reason, seconds=round(seconds, 1))
 
-    breakers = Breakers(settings.breaker, now=leases.now, on_ejected=on_ejected)
+    breakers = Breakers(settings.breaker, now=common.now, on_ejected=on_ejected)
 
     def on_hung(uid: str) -> None:
-        view = fleet.worker(uid)
-        if view is not None:
-            breakers.eject(uid, view.epoch, Cause.SILENT, "neither answers nor sends events")
+        worker = fleet.worker(uid)
+        if worker is not None:
+            breakers.eject(uid, worker.epoch, Cause.SILENT, "neither answers nor sends events")
 
     def worker_silence(uid: str) -> float:
         return fleet.seconds_since_last_message(uid)
 
-    silence = LivenessWatch(settings.silence, worker_silence=worker_silence, on_hung=on_hung)
-    upstream = Upstream(silence=silence)
-
     def on_gone(uid: str) -> None:
-        for kept in (leases, breakers, slow_workers):
-            kept.forget(uid)
+        for forget_worker in (*forget, breakers.forget):
+            forget_worker(uid)
 
+    liveness = LivenessWatch(settings.silence, worker_silence=worker_silence, on_hung=on_hung)
+    upstream = Upstream(silence=liveness)
     if discovery is None:
-        discovery = (
-            KubernetesDiscovery(settings.cluster, settings.last_good_path)
-            if settings.cluster is not None
-            else StaticDiscovery(settings.endpoints)
-        )
+        discovery = _discovery(settings)
     fleet = Fleet(
         discovery,
         upstream,
-        index=index,
-        on_frame=leases.frame_arrived,
-        on_change=on_capacity,
+        index=PrefixIndex(),
+        on_frame=on_frame,
+        on_change=common.capacity_changed.set,
         on_gone=on_gone,
     )
-    picker = Picker(index, leases, settings.policy, breakers)
-    admission = Admission(
-        settings.admission,
-        views=fleet.workers,
-        picker=picker,
-        leases=leases,
-        metrics=metrics,
-    )
     encoders = Encoders(settings.tokenizers_path, upstream, fleet.workers)
-    decisions = DecisionRing(settings.ring_size)
-    exchanges = Exchanges(
-        fleet=fleet,
-        predictor=picker.predictor,
+    return WorkersRoom(discovery, fleet, breakers, encoders, upstream, liveness)
+
+
+def _discovery(settings: RouterSettings) -> Discovery:
+    if settings.cluster is not None:
+        return KubernetesDiscovery(settings.cluster, settings.last_good_path)
+    return StaticDiscovery(settings.endpoints)
+
+
+def build_routing(
+    common: Common, workers: WorkersRoom, leases: Leases, slow_workers: SlowWorkerDetector
+) -> RoutingRoom:
+    """`leases` and `slow_workers` forget the workers that leave the fleet."""
+    return RoutingRoom(
         leases=leases,
-        upstream=upstream,
-        breakers=breakers,
-        slow_workers=SlowWorkerEjector(slow_workers, breakers, leases.now),
-        metrics=metrics,
-        router_id=life_id,
+        picker=Picker(workers.fleet.index, leases, common.settings.policy, workers.breakers),
+        slow_workers=SlowWorkerEjector(slow_workers, workers.breakers, common.now),
+        decisions=DecisionRing(common.settings.ring_size),
     )
-    proxy = Proxy(
+
+
+def build_admission(
+    common: Common, workers: WorkersRoom, routing: RoutingRoom, limits: InFlightLimits
+) -> Admission:
+    """Orders requests; `limits` learn from it how long requests take."""
+    return Admission(
+        common.settings.admission,
+        limits=limits,
+        workers=workers.fleet.workers,
+        picker=routing.picker,
+        leases=routing.leases,
+        capacity_changed=common.capacity_changed,
+        metrics=common.metrics,
+    )
+
+
+def build_proxy(common: Common, workers: WorkersRoom, routing: RoutingRoom, admission: Admission) -> Proxy:
+    """Sends requests to the workers that `admission` assigns."""
+    settings = common.settings
+    exchanges = Exchanges(
+        fleet=workers.fleet,
+        predictor=routing.picker.predictor,
+        leases=routing.leases,
+        upstream=workers.upstream,
+        breakers=workers.breakers,
+        slow_workers=routing.slow_workers,
+        metrics=common.metrics,
+        router_id=common.life_id,
+    )
+    return Proxy(
         exchanges,
         admission=admission,
-        retries=RetryBudget(settings.retry_budget, leases.now),
-        metrics=metrics,
+        retries=RetryBudget(settings.retry_budget, common.now),
+        metrics=common.metrics,
         write_seconds=settings.write_seconds,
         ping_seconds=settings.admission.ping_seconds,
     )
-    inspection = Inspection(
-        discovery=discovery,
-        fleet=fleet,
-        leases=leases,
-        breakers=breakers,
-        admission=admission,
-        encoders=encoders,
-        decisions=decisions,
-        metrics=metrics,
-        settings=settings,
-        keys=keys,
-    )
-    tokens = TokenEndpoints(fleet, upstream)
-    generation = [
-        Route(
-            path,
-            Generation(
-                decode,
-                settings=settings,
-                fleet=fleet,
-                leases=leases,
-                admission=admission,
-                encoders=encoders,
-                proxy=proxy,
-                decisions=decisions,
-                metrics=metrics,
-            ),
-            methods=["POST"],
-        )
-        for path, decode in DECODERS.items()
-    ]
+
+
+def build_api(
+    common: Common,
+    workers: WorkersRoom,
+    routing: RoutingRoom,
+    *,
+    limits: InFlightLimits,
+    admission: Admission,
+    proxy: Proxy,
+) -> ApiRoom:
+    """All routes, behind authentication."""
+    settings, metrics = common.settings, common.metrics
+    keys = KeySource(settings.keys, settings.keys_path, metrics) if settings.keys is not None else None
+    health = HealthEndpoints(discovery=workers.discovery, fleet=workers.fleet, encoders=workers.encoders)
     routes = [
-        *generation,
-        Route("/v1/models", inspection.models, methods=["GET"]),
-        Route("/v1/models/{id:path}", inspection.model, methods=["GET"]),
-        Route("/tokenize", tokens.tokenize, methods=["POST"]),
-        Route("/detokenize", tokens.detokenize, methods=["POST"]),
-        Route("/version", inspection.version, methods=["GET"]),
-        Route("/health", inspection.readyz, methods=["GET"]),
-        Route("/livez", inspection.livez, methods=["GET"]),
-        Route("/readyz", inspection.readyz, methods=["GET"]),
-        Route("/metrics", inspection.metrics, methods=["GET"]),
+        *_inference_routes(common, workers, routing, limits=limits, admission=admission, proxy=proxy),
+        Route("/version", health.version, methods=["GET"]),
+        Route("/health", health.readyz, methods=["GET"]),
+        Route("/livez", health.livez, methods=["GET"]),
+        Route("/readyz", health.readyz, methods=["GET"]),
         document_route("router"),
-        Route("/internal/fleet", inspection.fleet, methods=["GET"]),
-        Route("/internal/decisions", inspection.decisions, methods=["GET"]),
-        Route("/debug/config", inspection.config, methods=["GET"]),
-        Route("/debug/decisions/{id}", inspection.decision, methods=["GET"]),
+        *_observation_routes(common, workers, routing, limits=limits, admission=admission, keys=keys),
     ]
 
     def on_refused(error: RequestError) -> None:
@@ -230,18 +312,91 @@ def build_router(
         refusal=authentication.refusal,
         drawn_ids={"decision_id": DECISION_HEADER},
     )
-    return Router(
-        settings=settings,
-        parts=(upstream, silence, fleet, encoders, *([keys] if keys is not None else [])),
-        discovery=discovery,
-        fleet=fleet,
-        leases=leases,
-        breakers=breakers,
-        picker=picker,
-        admission=admission,
-        encoders=encoders,
-        decisions=decisions,
-        metrics=metrics,
-        inspection=inspection,
+    return ApiRoom(
+        health=health,
+        keys=keys,
         app=CrossOrigin(edge, settings.cors_origins) if settings.cors_origins else edge,
     )
+
+
+def _inference_routes(
+    common: Common,
+    workers: WorkersRoom,
+    routing: RoutingRoom,
+    *,
+    limits: InFlightLimits,
+    admission: Admission,
+    proxy: Proxy,
+) -> list[Route]:
+    settings = common.settings
+    models = ModelEndpoints(workers.fleet)
+    tokens = TokenEndpoints(workers.fleet, workers.upstream)
+    completions = [
+        Route(
+            path,
+            CompletionEndpoint(
+                decode,
+                salt_key=settings.salt_key,
+                policy=settings.policy,
+                fleet=workers.fleet,
+                encoders=workers.encoders,
+                limits=limits,
+                admission=admission,
+                proxy=proxy,
+                decisions=routing.decisions,
+                metrics=common.metrics,
+                now=common.now,
+            ),
+            methods=["POST"],
+        )
+        for path, decode in DECODERS.items()
+    ]
+    return [
+        *completions,
+        Route("/v1/models", models.models, methods=["GET"]),
+        Route("/v1/models/{id:path}", models.model, methods=["GET"]),
+        Route("/tokenize", tokens.tokenize, methods=["POST"]),
+        Route("/detokenize", tokens.detokenize, methods=["POST"]),
+    ]
+
+
+def _observation_routes(
+    common: Common,
+    workers: WorkersRoom,
+    routing: RoutingRoom,
+    *,
+    limits: InFlightLimits,
+    admission: Admission,
+    keys: KeySource | None,
+) -> list[Route]:
+    settings = common.settings
+    exposition = MetricsEndpoint(
+        common.metrics,
+        discovery=workers.discovery,
+        fleet=workers.fleet,
+        leases=routing.leases,
+        breakers=workers.breakers,
+        admission=admission,
+        encoders=workers.encoders,
+    )
+    fleet = FleetEndpoint(
+        router_id=settings.router_id,
+        policy=settings.policy,
+        discovery=workers.discovery,
+        fleet=workers.fleet,
+        leases=routing.leases,
+        breakers=workers.breakers,
+        limits=limits,
+        admission=admission,
+        encoders=workers.encoders,
+        metrics=common.metrics,
+    )
+    decisions = DecisionEndpoints(routing.decisions)
+    config = ConfigEndpoint(effective_settings(settings), keys)
+    return [
+        Route("/metrics", exposition.metrics, methods=["GET"]),
+        Route("/internal/fleet", fleet.fleet, methods=["GET"]),
+        Route("/internal/decisions", decisions.decisions, methods=["GET"]),
+        Route("/debug/config", config.config, methods=["GET"]),
+        Route("/debug/decisions/{id}", decisions.decision, methods=["GET"]),
+    ]

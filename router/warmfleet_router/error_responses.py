@@ -1,4 +1,4 @@
-"""What a client is told that is not answered, through no fault of its request."""
+"""Errors for requests that are not answered, through no fault of the client."""
 
 from typing import Final
 
@@ -26,17 +26,17 @@ def too_large_error(limit_bytes: int) -> RequestError:
 
 
 def overloaded_error(text: str, retry_after_seconds: int) -> RequestError:
-    """The fleet, or the router, has all it can take."""
+    """The fleet, or the router, is full."""
     return _limit(text, "overloaded", retry_after_seconds)
 
 
 def quota_error(text: str, retry_after_seconds: int) -> RequestError:
-    """The tenant has all that is its own; others may go on."""
+    """The tenant has reached its limit; other tenants may go on."""
     return _limit(text, "tenant_quota_exceeded", retry_after_seconds)
 
 
-def refusal_of(model: str, status: int, retry_after: str | None) -> RequestError:
-    """What a client hears when every worker refused; a worker's own words stay inside."""
+def worker_refusal_error(model: str, status: int, retry_after: str | None) -> RequestError:
+    """Every worker refused; the client gets none of a worker's own text."""
     seconds = header_number(retry_after) or RETRY_AFTER_SECONDS
     if status == 429:
         return overloaded_error(f"every replica of model {model!r} is overloaded", seconds)

@@ -38,6 +38,10 @@ class Tenant:
         """Whether this key lists `model`."""
         return self.models is None or model in self.models
 
+    def priority(self, asked: int) -> int:
+        """The priority that a request gets which asks for `asked`."""
+        return max(asked, self.best_priority)
+
 
 ANONYMOUS: Final = Tenant(name="anonymous")
 """Everybody, as long as there are no keys."""

@@ -59,7 +59,7 @@ async def test_a_client_that_reads_a_byte_per_second_is_bounded_and_then_given_u
         # And of the 64 MiB the worker could send what the buffers on the way hold: a few MiB at most
         assert stub.written_events * 65_536 < 12 * 1024 * 1024
         await router.is_quiet()
-        assert "client left" in {one.outcome for one in router.router.decisions.newest(50)}
+        assert "client left" in {one.outcome for one in router.router.routing.decisions.newest(50)}
 
 
 async def test_nothing_is_kept_for_a_client_that_stands_still(

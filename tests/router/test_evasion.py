@@ -178,7 +178,7 @@ async def test_two_authorization_headers_are_refused_even_if_one_is_right(stub, 
         assert b" 200 " in await raw(router, once.encode() + b"\r\n\r\n", silence_seconds=10)
 
 
-ROUTES = routes_of(build_router(RouterSettings(endpoints=(), salt_key=b"k" * 32)).app)
+ROUTES = routes_of(build_router(RouterSettings(endpoints=(), salt_key=b"k" * 32)).api.app)
 FRAGMENTS = st.sampled_from(
     [
         *("/", "//", ".", "..", "%2f", "%0a", "?", "#", ";", "\\", " ", "\t", "\n", "\u2028", "\u00ad", "x"),

@@ -101,7 +101,7 @@ async def test_a_reset_before_the_first_byte_is_retried(network: Network) -> Non
     network.stubs[0].faults.close_before_headers = True
 
     assert await outcomes(network.router, 10) == {"whole": 10}
-    assert sum(decision.retries for decision in network.router.router.decisions.newest(10)) == 5
+    assert sum(decision.retries for decision in network.router.router.routing.decisions.newest(10)) == 5
 
 
 @pytest.mark.parametrize("cut", ["reset", "half-closed"])
@@ -136,16 +136,16 @@ async def test_a_blackholed_worker_costs_a_second_and_no_answer(network: Network
 
     # When the network is back, so is the worker
     network.proxy.faults.blackhole = False
-    fleet = network.router.router.fleet
+    fleet = network.router.router.workers.fleet
     await network.router.until(
         lambda: (
             all(view.ready for view in fleet.workers())
-            and network.router.router.breakers.status("w0", "w0").state == "half-open"
+            and network.router.router.workers.breakers.status("w0", "w0").state == "half-open"
         ),
         seconds=20,
     )
     assert await outcomes(network.router, 6) == {"whole": 6}
-    assert network.router.router.breakers.status("w0", "w0").state == "closed"
+    assert network.router.router.workers.breakers.status("w0", "w0").state == "closed"
 
 
 async def test_a_worker_that_stops_in_mid_stream_leaves_an_error_object_in_time(network: Network) -> None:
@@ -169,7 +169,7 @@ async def test_a_worker_that_works_for_long_is_waited_for(network: Network) -> N
     started = time.monotonic()
     assert await outcomes(network.router, 1) == {"whole": 1}
     assert time.monotonic() - started >= 4.5
-    assert network.router.router.decisions.newest(1)[0].retries == 0
+    assert network.router.router.routing.decisions.newest(1)[0].retries == 0
 
 
 async def test_bytes_that_were_flipped_reach_nobody_as_an_event_stream_of_the_router(
@@ -178,7 +178,7 @@ async def test_bytes_that_were_flipped_reach_nobody_as_an_event_stream_of_the_ro
     """Corrupt frames close the event stream, and the worker counts as unknown until they are whole again."""
     network.proxy.faults.corrupt_every_bytes = 7
     network.proxy.reset_all()
-    fleet = network.router.router.fleet
+    fleet = network.router.router.workers.fleet
     await network.router.until(lambda: not fleet.worker("w0").ready)
 
     assert await outcomes(network.router, 4) == {"whole": 4}

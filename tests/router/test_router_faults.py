@@ -68,7 +68,7 @@ async def test_a_worker_that_keeps_failing_is_left_out_and_comes_back_by_a_probe
     assert answered == {200: 30}
     assert len(stubs[0].requests) == 5
     assert (await breaker(router, "w0"))["state"] == "open"
-    decision = router.router.decisions.newest(1)[0]
+    decision = router.router.routing.decisions.newest(1)[0]
     assert "5 failures in a row" in decision.attempts[0].not_considered["w0"]
     async with router.http.get(router.url + "/metrics") as response:
         metrics = await response.text()
@@ -78,7 +78,7 @@ async def test_a_worker_that_keeps_failing_is_left_out_and_comes_back_by_a_probe
     # When its time is over and it is well
     stubs[0].faults.close_before_headers = False
     clock.skipped_seconds += EJECTION.ejection_seconds
-    assert router.router.breakers.status("w0", "w0").state == "half-open"
+    assert router.router.workers.breakers.status("w0", "w0").state == "half-open"
     assert await statuses(router, 9) == {200: 9}
 
     # Then it takes its share again

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 WALL_CLOCKS = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("datetime", "utcnow")}
 SHOWN = {
     "router/warmfleet_router/routing/decisions.py": "decided_at, a date in the record",
-    "router/warmfleet_router/api/inspection.py": "`created` of a model",
+    "router/warmfleet_router/api/models.py": "`created` of a model",
     "worker/warmfleet_worker/__main__.py": "`created` of a model",
     "worker/warmfleet_worker/server/streaming.py": "`created` of an answer",
 }
@@ -55,4 +55,4 @@ async def test_an_hour_forth_or_back_costs_no_answer(
 
     assert [status for status, _, _ in before + after] == [200] * 13
     assert all(body.endswith(b"data: [DONE]\n\n") for _, _, body in before + after)
-    assert router.router.breakers.status("w0", "w0").ejections == 0
+    assert router.router.workers.breakers.status("w0", "w0").ejections == 0

@@ -107,26 +107,29 @@ async def test_a_worker_stopped_in_mid_stream_is_ejected_and_comes_back_by_a_pro
     assert len(lost_seconds) == 2
     assert max(lost_seconds) < DEADLINE_SECONDS
     assert retried == ["whole"] * 4
-    decisions = router.router.decisions.newest(8)
+    decisions = router.router.routing.decisions.newest(8)
     assert sum(decision.retries for decision in decisions) == 2
     broken = [decision for decision in decisions if decision.outcome == "broken"]
     assert len(broken) == 2
-    epoch = router.router.fleet.worker("w0").epoch
-    view = router.router.breakers.status("w0", epoch)
+    epoch = router.router.workers.fleet.worker("w0").epoch
+    view = router.router.workers.breakers.status("w0", epoch)
     assert (view.ejections, view.reason) == (1, "neither answers nor sends events")
 
     # When it goes on
     workers[0].signal(signal.SIGCONT)
-    fleet = router.router.fleet
+    fleet = router.router.workers.fleet
     await router.until(
-        lambda: fleet.worker("w0").ready and router.router.breakers.status("w0", epoch).state == "half-open",
+        lambda: (
+            fleet.worker("w0").ready
+            and router.router.workers.breakers.status("w0", epoch).state == "half-open"
+        ),
         20,
     )
     again = [await stream(router, 4) for _ in range(4)]
 
     # Then it answers again, closed by a probe, in the same life, and what was broken off is not computed on
     assert again == ["whole"] * 4
-    assert router.router.breakers.status("w0", epoch).state == "closed"
+    assert router.router.workers.breakers.status("w0", epoch).state == "closed"
     assert await asyncio.to_thread(workers[0].process.wait_until_idle)
 
 

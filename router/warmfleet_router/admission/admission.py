@@ -1,200 +1,179 @@
-"""Admission: from the door to a worker with room.
+"""Admits requests: gives each a worker with capacity, or lets it wait in its model's queue for one.
 
-A request goes to a worker at once while one has room (`room`) and nobody waits. Otherwise it is held here
-(`hold`), where its place can be decided: between tenants by what they have got (`fair_queue`), within a
-tenant by priority and arrival. The `pump` gives workers to those who wait.
+A request goes to a worker at once while one has capacity and no other request waits. Otherwise it waits here,
+where the order can be decided: between tenants by what they have got (`fair_queue`), within a tenant by
+priority and arrival. The `dispatcher` assigns workers to the requests that wait.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 
-from warmfleet_router.admission.assignment import Grants
-from warmfleet_router.admission.dispatcher import Pump
-from warmfleet_router.admission.in_flight_limits import Door
-from warmfleet_router.admission.model_queue import ModelQueue, cost_of
-from warmfleet_router.admission.queue_bounds import NOTHING, AdmissionSettings, Amount
-from warmfleet_router.admission.queued_request import Grant, Turn
-from warmfleet_router.admission.wait_queue import Hold
+from warmfleet_router.admission.assignment import Assigner
+from warmfleet_router.admission.dispatch import Dispatch
+from warmfleet_router.admission.dispatcher import Dispatcher
+from warmfleet_router.admission.in_flight_limits import InFlightLimits, InFlightTicket
+from warmfleet_router.admission.model_queue import ModelQueue
+from warmfleet_router.admission.queue_bounds import AdmissionSettings, Amount
+from warmfleet_router.admission.queued_request import QueuedRequest
+from warmfleet_router.admission.wait_queue import WaitQueue
 from warmfleet_router.error_responses import no_worker_error
 from warmfleet_router.metrics import RouterMetrics
+from warmfleet_router.routing.decisions import Decision
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.picker import Picker
-from warmfleet_router.routing.prompt_hashes import BYTES_PER_TOKEN, RequestPrompts
-from warmfleet_router.tenants import Tenant
+from warmfleet_router.routing.prompt_hashes import BYTES_PER_TOKEN
 from warmfleet_router.workers.fleet import WorkerStatus
 
 
 class Admission:
-    """The queue of one router. Not shared between threads."""
+    """The queues of one router. Not shared between threads.
+
+    with limits.enter(tenant, declared_bytes) as ticket:
+        ...  # read the body
+        answer_tokens = admission.reserve(ticket, model, priority=0, sequences=1, output_limit_tokens=None)
+        ...  # encode the prompt
+        dispatch = await admission.submit(request, decision)
+        ...  # if the worker fails: await admission.retry(dispatch)
+        dispatch.release()
+    """
 
     def __init__(
         self,
         settings: AdmissionSettings,
         *,
-        views: Callable[[str], Sequence[WorkerStatus]],
+        limits: InFlightLimits,
+        workers: Callable[[str], Sequence[WorkerStatus]],
         picker: Picker,
         leases: Leases,
+        capacity_changed: asyncio.Event,
         metrics: RouterMetrics,
     ) -> None:
-        self.door = Door(settings.max_in_flight, metrics)
+        """`workers` returns those of a model; `capacity_changed` is set when one may have capacity again."""
+        self._limits = limits
         self._now = leases.now
-        self._lines: dict[str, ModelQueue[Turn]] = {}
-        self._hold = Hold(settings, now=leases.now, metrics=metrics)
-        self._grants = Grants(settings.room, views=views, picker=picker, leases=leases)
-        self._pump = Pump(settings, self._lines, self._hold, self._grants, now=leases.now, metrics=metrics)
-        self.wake = self._pump.wake
-        """To be called whenever somebody may have room. Costs nothing while nobody waits."""
+        self._capacity_changed = capacity_changed
+        self._queues: dict[str, ModelQueue] = {}
+        self._wait_queue = WaitQueue(settings, now=leases.now, metrics=metrics)
+        self._assigner = Assigner(
+            settings.room, workers=workers, picker=picker, leases=leases, on_release=self._release
+        )
+        self._dispatcher = Dispatcher(
+            settings,
+            self._queues,
+            self._wait_queue,
+            self._assigner,
+            capacity_changed=capacity_changed,
+            now=leases.now,
+            metrics=metrics,
+        )
 
-    # The door.
+    async def start(self) -> None:
+        """Begin to serve requests that wait; returns at once."""
+        await self._dispatcher.start()
 
-    def enter(self, tenant: Tenant, body_bytes: int) -> Turn:
-        """Let a request in before its body is read; `body_bytes` is what it declares.
+    async def stop(self) -> None:
+        """End that service."""
+        await self._dispatcher.stop()
 
-        Raises:
-            RequestError: 429 over a bound.
-        """
-        taken = self.door.enter(tenant, body_bytes)
-        return Turn(tenant=tenant, on_end=self._end, started=self._now(), taken=taken)
-
-    def ask(
+    def reserve(
         self,
-        turn: Turn,
+        ticket: InFlightTicket,
         model: str,
         *,
-        body_bytes: int,
-        sequences: int,
         priority: int,
+        sequences: int,
         output_limit_tokens: int | None,
-    ) -> None:
-        """The body is here. Refuses before its prompt is encoded what would have to wait and may not.
+    ) -> int:
+        """Reject, before its prompt is encoded, a request that would have to wait and may not.
 
-        `model` is one that the fleet serves.
-
-        Raises:
-            RequestError: 429.
-        """
-        line = self._lines.get(model)
-        if line is None:
-            line = self._lines[model] = ModelQueue(model, self._now)
-        turn.line = line
-        turn.sequences = sequences
-        turn.priority = max(priority, turn.tenant.best_priority)
-        turn.output_limit_tokens = output_limit_tokens
-        turn.taken += self.door.take_body(turn.tenant, body_bytes - turn.taken.body_bytes)
-        line.shares.seen(turn.tenant.name, turn.tenant.weight)
-        if line.waiting:
-            self._hold.check(turn, line, Amount(1, body_bytes, body_bytes // BYTES_PER_TOKEN))
-
-    def measure(self, turn: Turn, prompts: RequestPrompts) -> None:
-        """The prompt is encoded: check the tenant's tokens in flight.
+        `model` is one that the fleet serves. Returns the tokens to reserve for the answer: what recent ones
+        took, at most what is asked for.
 
         Raises:
             RequestError: 429.
         """
-        assert turn.line is not None
-        turn.prompts = prompts
-        turn.prompt_tokens = prompts.token_count or prompts.estimated_tokens
-        expected = turn.line.expected_output_tokens(turn.output_limit_tokens, turn.sequences)
-        turn.taken += self.door.take_tokens(turn.tenant, turn.prompt_tokens + round(expected))
+        queue, tenant = self._queue(model), ticket.tenant
+        queue.shares.seen(tenant.name, tenant.weight)
+        if queue.waiting:
+            size = Amount(1, ticket.body_bytes, ticket.body_bytes // BYTES_PER_TOKEN)
+            self._wait_queue.check(queue, tenant, priority, size)
+        return round(queue.expected_output_tokens(output_limit_tokens, sequences))
 
-    def place(self, turn: Turn) -> None:
-        """Give the request a worker (`turn.grant`), or hold it.
+    async def submit(self, request: QueuedRequest, decision: Decision) -> Dispatch:
+        """A worker for `request`, at once or after it waited; `decision` records where it waits and why.
 
         Raises:
-            RequestError: 503 if no worker is ready, 429 if it may not be held.
+            RequestError: no worker is ready (503), it may not wait, or it waited too long (429).
         """
-        line, tenant = turn.line, turn.tenant
-        assert line is not None
-        fleet = self._grants.look(line.model)
+        queue = self._queue(request.model)
+        fleet = self._assigner.snapshot(request.model)
         if not fleet.ready:
-            raise no_worker_error(line.model)
-        because = f"{line.waiting} wait already"
-        if not line.waiting:
-            placement = self._grants.decide(turn, fleet, may_wait=True, is_next=True)
-            if placement.choice is not None:
-                self._grants.give(turn, placement.choice)
-                return
+            raise no_worker_error(request.model)
+        because = f"{queue.waiting} wait already"
+        if not queue.waiting:
+            placement = self._assigner.decide(request, queue, fleet, may_wait=True, is_next=True)
+            if placement.picked is not None:
+                dispatch = self._assigner.assign_at_once(request, queue, placement.picked)
+                decision.decision_ms = self._milliseconds_since(request.body_read_at)
+                return dispatch
             because = placement.because
-        self._hold.check(turn, line, turn.size)
-        before = line.fair.before(tenant.name, weight=tenant.weight, priority=turn.priority)
-        turn.held_behind, turn.held_because = before.requests, because
-        self._hold.take(turn, line)
-        turn.waiting = line.fair.add(
-            tenant.name,
-            turn,
-            weight=tenant.weight,
-            priority=turn.priority,
-            cost=self._grants.expected_cost(turn, turn.prompt_tokens),
-        )
-        self.wake()
+        before = self._wait_queue.check(queue, request.tenant, request.priority, request.size)
+        decision.held_behind, decision.held_because = before.requests, because
+        waiting = self._wait_queue.add(queue, request)
+        self._capacity_changed.set()
+        decision.decision_ms = self._milliseconds_since(request.body_read_at)
+        return await self._wait_queue.assigned(queue, waiting)
 
-    # The wait.
+    async def retry(self, failed: Dispatch) -> Dispatch | None:
+        """Another worker than those tried so far: at once, or before all that wait. None if none is left.
 
-    async def granted(self, turn: Turn) -> Grant:
-        """The worker that the request got, after as long as it takes.
+        The new dispatch takes over from `failed`; until it is there, `failed` is still to be released.
 
         Raises:
-            RequestError: it waited too long (429), or no worker is left (503).
+            RequestError: as for `submit`, where it had to wait.
         """
-        if turn.grant is None:
-            assert turn.future is not None
-            await turn.future
-        if turn.grant is None:
-            assert turn.refusal is not None
-            raise turn.refusal
-        grant, turn.grant = turn.grant, None
-        return grant
-
-    async def again(self, turn: Turn) -> Grant | None:
-        """Another worker than those that were granted so far: at once, or before all that wait.
-
-        None if there is none left.
-
-        Raises:
-            RequestError: as for `granted`.
-        """
-        line = turn.line
-        assert line is not None
-        self._grants.take_back(turn)
-        turn.future = None
-        fleet = self._grants.look(line.model, turn.tried)
+        request = failed.request
+        queue = self._queue(request.model)
+        self._assigner.leave_worker(failed, queue)
+        fleet = self._assigner.snapshot(request.model, failed.tried)
         if not fleet.ready:
             return None
-        placement = self._grants.decide(turn, fleet, may_wait=False, is_next=False)
-        if placement.choice is not None:
-            self._grants.give(turn, placement.choice)
-        else:
-            self._hold.take(turn, line)
-            line.retries.append(turn)
-            self.wake()
-        return await self.granted(turn)
-
-    # What can be seen.
+        placement = self._assigner.decide(
+            request, queue, fleet, may_wait=False, is_next=False, tried=failed.tried
+        )
+        if placement.picked is not None:
+            return self._assigner.reassign(failed, queue, placement.picked)
+        waiting = self._wait_queue.add(queue, request, failed)
+        self._capacity_changed.set()
+        return await self._wait_queue.assigned(queue, waiting)
 
     @property
     def held(self) -> Amount:
-        return self._hold.total
+        """What waits now, over all models."""
+        return self._wait_queue.total
 
     def held_by_model(self) -> dict[str, tuple[int, int]]:
-        """Requests and prompt tokens that wait, by model; models for which somebody has waited before."""
+        """Requests and prompt tokens that wait, by model, for each model that was asked for before."""
         return {
-            model: (line.waiting, sum(turn.held.tokens for turn in line.everyone()))
-            for model, line in self._lines.items()
+            model: (queue.waiting, sum(waiting.request.prompt_tokens for waiting in queue))
+            for model, queue in self._queues.items()
         }
 
-    # The end.
+    def _queue(self, model: str) -> ModelQueue:
+        queue = self._queues.get(model)
+        if queue is None:
+            queue = self._queues[model] = ModelQueue(model, self._now)
+        return queue
 
-    def _end(self, turn: Turn) -> None:
-        """The request is over, wherever it stood."""
-        line = turn.line
-        if line is not None and turn.held != NOTHING:
-            self._hold.release(turn, line)
-        self._grants.take_back(turn)
-        self.door.give_back(turn.tenant, turn.taken)
-        if line is None or turn.charged_cost is None:
+    def _release(self, dispatch: Dispatch) -> None:
+        request, usage = dispatch.request, dispatch.usage
+        queue = self._queue(request.model)
+        if not self._assigner.settle(dispatch, queue):
             return
-        true_cost = cost_of(turn.uncached_tokens, turn.output_tokens)
-        line.fair.correct(turn.tenant.name, true_cost - turn.charged_cost)
-        if turn.completed:
-            line.observe_output(turn.output_tokens, turn.sequences)
-            self.door.completed(self._now() - turn.started)
-        self.wake()
+        if usage.is_completed:
+            queue.observe_output(usage.output_tokens, request.sequences)
+            self._limits.observe_request(self._now() - request.arrived_at)
+        self._capacity_changed.set()
+
+    def _milliseconds_since(self, started: float) -> float:
+        return round((self._now() - started) * 1e3, 3)

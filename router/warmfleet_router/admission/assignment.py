@@ -1,11 +1,14 @@
-"""Grants: which worker a request gets, what that is charged to, and how it is given back."""
+"""Assigns workers to requests: which one, what is charged for it, and how that is given back."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
 
-from warmfleet_router.admission.model_queue import cost_of
+from warmfleet_contracts.cache.worker_api import HIGHEST_PRIORITY
+from warmfleet_router.admission.dispatch import Dispatch, RequestUsage
+from warmfleet_router.admission.model_queue import ModelQueue, WaitingRequest, cost_of
 from warmfleet_router.admission.placement import Placement, place
 from warmfleet_router.admission.queue_bypass import may_bypass
-from warmfleet_router.admission.queued_request import Grant, Turn
+from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.routing.capacity import CapacityLimits, Need
 from warmfleet_router.routing.fleet_snapshot import FleetSnapshot
 from warmfleet_router.routing.leases import Leases
@@ -14,109 +17,164 @@ from warmfleet_router.routing.picker import NOTHING_PLANNED, PickedWorker, Picke
 from warmfleet_router.routing.policies import PRICED
 from warmfleet_router.workers.fleet import WorkerStatus
 
+NONE_TRIED: Final[frozenset[str]] = frozenset()
 
-class Grants:
-    """Decides for one request at a time; `give` charges worker, share and fair account."""
+
+class Assigner:
+    """Decides for one request at a time; `assign` charges the worker and the tenant."""
 
     def __init__(
         self,
-        rule: CapacityLimits,
+        limits: CapacityLimits,
         *,
-        views: Callable[[str], Sequence[WorkerStatus]],
+        workers: Callable[[str], Sequence[WorkerStatus]],
         picker: Picker,
         leases: Leases,
+        on_release: Callable[[Dispatch], None],
     ) -> None:
-        self.rule = rule
-        self._views = views
+        """`workers` returns those of a model."""
+        self.limits = limits
+        self._workers = workers
         self._picker = picker
         self._leases = leases
+        self._on_release = on_release
 
-    def look(self, model: str, tried: Collection[str] = ()) -> FleetSnapshot:
+    def snapshot(self, model: str, tried: Collection[str] = NONE_TRIED) -> FleetSnapshot:
         """The workers of `model` that can be given requests now."""
-        return self._picker.snapshot(self._views(model), tried)
+        return self._picker.snapshot(self._workers(model), tried)
 
     def decide(
         self,
-        turn: Turn,
+        request: QueuedRequest,
+        queue: ModelQueue,
         fleet: FleetSnapshot,
         *,
         may_wait: bool,
         is_next: bool,
+        tried: frozenset[str] = NONE_TRIED,
         planned: Mapping[str, UnreportedLoad] = NOTHING_PLANNED,
     ) -> Placement:
         """A worker of `fleet`, or why it is better to wait; changes nothing.
 
-        `may_wait`: for the cheapest worker while another has room. `is_next`: in the fair order nobody
-        stands before it, so that it may overtake.
+        `may_wait`: for the cheapest worker while another has capacity. `is_next`: the request is first in the
+        fair order, so that it may bypass what a worker was sent.
         """
-        assert turn.prompts is not None
-        ranked = self._picker.rank(fleet, turn.prompts, tried=turn.tried, planned=planned)
+        ranked = self._picker.rank(fleet, request.prompts, tried=tried, planned=planned)
         if ranked is None:
             return Placement(None, "no worker that was not tried is ready")
         return place(
             ranked,
             fleet.loads,
-            self.rule,
-            may_use_headroom=self._is_within_share(turn, fleet),
+            self.limits,
+            may_use_headroom=_is_within_share(request, queue, fleet),
             # Only where the order is one of cost can a wait pay.
             may_wait_for_cheapest=may_wait and fleet.policy in PRICED,
-            may_bypass=lambda uid: is_next and self.may_bypass(turn, fleet, uid),
+            may_bypass=lambda uid: is_next and self.may_bypass(request, queue, fleet, uid),
         )
 
-    def may_bypass(self, turn: Turn, fleet: FleetSnapshot, uid: str) -> bool:
+    def may_bypass(self, request: QueuedRequest, queue: ModelQueue, fleet: FleetSnapshot, uid: str) -> bool:
         """Whether the request, if it is next, passes what this router has sent to a worker."""
-        line = turn.line
-        assert line is not None
         return may_bypass(
-            turn.tenant.name,
-            turn.priority,
-            line.prefills.on(uid),
-            counter=line.fair.counter,
-            is_within_window=lambda tokens: fleet.is_within_window(uid, tokens, self.rule),
+            request.tenant.name,
+            request.priority,
+            queue.prefills.on(uid),
+            counter=queue.received_by,
+            is_within_window=lambda tokens: fleet.is_within_window(uid, tokens, self.limits),
         )
 
-    def need(self, turn: Turn, fleet: FleetSnapshot, *, may_use_headroom: bool | None = None) -> Need:
-        """What the request asks of a worker's room; headroom by the tenant's share unless it is given."""
+    def need(
+        self,
+        request: QueuedRequest,
+        queue: ModelQueue,
+        fleet: FleetSnapshot,
+        *,
+        may_use_headroom: bool | None = None,
+    ) -> Need:
+        """What the request needs of a worker; headroom by the tenant's share unless it is given."""
         if may_use_headroom is None:
-            may_use_headroom = self._is_within_share(turn, fleet)
-        return Need(turn.sequences, -(-turn.prompt_tokens // fleet.block_size_tokens), may_use_headroom)
+            may_use_headroom = _is_within_share(request, queue, fleet)
+        return Need(request.sequences, -(-request.prompt_tokens // fleet.block_size_tokens), may_use_headroom)
 
-    def expected_cost(self, turn: Turn, uncached_tokens: int) -> float:
-        """What the request will probably cost its tenant."""
-        assert turn.line is not None
-        expected = turn.line.expected_output_tokens(turn.output_limit_tokens, turn.sequences)
-        return cost_of(uncached_tokens, expected)
+    def assign_at_once(self, request: QueuedRequest, queue: ModelQueue, picked: PickedWorker) -> Dispatch:
+        """Charge worker and tenant for a request that did not have to wait."""
+        cost = queue.expected_cost(request, picked.candidate.uncached_tokens)
+        queue.serve_at_once(request, cost)
+        return self._dispatch(request, queue, picked, RequestUsage(cost))
 
-    def give(self, turn: Turn, choice: PickedWorker) -> None:
-        """Charge the chosen worker; `turn.grant` is the proof. A retry is not charged to the tenant again."""
-        line, name = turn.line, turn.tenant.name
-        assert line is not None
-        turn.uncached_tokens = choice.candidate.uncached_tokens
-        if turn.charged_cost is None:
-            turn.charged_cost = self.expected_cost(turn, turn.uncached_tokens)
-            if turn.waiting is None:
-                line.fair.serve_at_once(name, weight=turn.tenant.weight, cost=turn.charged_cost)
-            else:
-                line.drain.drained(turn.waiting.cost, self._leases.now())
-                line.fair.serve(turn.waiting, turn.charged_cost)
-                turn.waiting = None
-        turn.tried.add(choice.candidate.uid)
-        turn.lease = self._leases.lease(choice.charge).open()
-        turn.bypasses = choice.bypasses
-        line.prefills.add(turn.lease, name, turn.sent_priority)
-        turn.seats = turn.sequences
-        line.shares.take(name, turn.seats)
-        turn.grant = Grant(choice, turn.lease)
+    def assign_waiting(self, waiting: WaitingRequest, queue: ModelQueue, picked: PickedWorker) -> Dispatch:
+        """Take a request out of its queue and charge the worker; a retry costs its tenant nothing more."""
+        request, failed = waiting.request, waiting.failed
+        waited_seconds = self._leases.now() - waiting.since
+        if failed is not None:
+            queue.remove(waiting)
+            return self.reassign(failed, queue, picked, waited_seconds=waited_seconds)
+        cost = queue.expected_cost(request, picked.candidate.uncached_tokens)
+        queue.serve(waiting, cost)
+        return self._dispatch(request, queue, picked, RequestUsage(cost), queued_seconds=waited_seconds)
 
-    def take_back(self, turn: Turn) -> None:
-        """The worker is not (or no longer) needed. Idempotent."""
-        if turn.lease is not None:
-            turn.lease.close()
-        if turn.line is not None and turn.seats:
-            turn.line.shares.give_back(turn.tenant.name, turn.seats)
-            turn.seats = 0
+    def reassign(
+        self,
+        failed: Dispatch,
+        queue: ModelQueue,
+        picked: PickedWorker,
+        *,
+        waited_seconds: float | None = None,
+    ) -> Dispatch:
+        """Charge another worker for a request whose dispatch failed."""
+        queued_seconds = failed.queued_seconds
+        if waited_seconds is not None:
+            queued_seconds = (queued_seconds or 0.0) + waited_seconds
+        return self._dispatch(
+            failed.request, queue, picked, failed.usage, tried=failed.tried, queued_seconds=queued_seconds
+        )
 
-    def _is_within_share(self, turn: Turn, fleet: FleetSnapshot) -> bool:
-        assert turn.line is not None
-        tenant = turn.tenant
-        return turn.line.shares.is_within(tenant.name, tenant.weight, turn.sequences, fleet.seats)
+    def leave_worker(self, dispatch: Dispatch, queue: ModelQueue) -> None:
+        """Give back the worker of `dispatch`. Idempotent."""
+        dispatch.lease.close()
+        usage = dispatch.usage
+        if usage.seats:
+            queue.shares.give_back(dispatch.request.tenant.name, usage.seats)
+            usage.seats = 0
+
+    def settle(self, dispatch: Dispatch, queue: ModelQueue) -> bool:
+        """Give back the worker and correct what the tenant was charged; False if that was done before."""
+        self.leave_worker(dispatch, queue)
+        usage = dispatch.usage
+        if usage.is_settled:
+            return False
+        usage.is_settled = True
+        true_cost = cost_of(dispatch.picked.candidate.uncached_tokens, usage.output_tokens)
+        queue.correct(dispatch.request.tenant.name, true_cost - usage.charged_cost)
+        return True
+
+    def _dispatch(
+        self,
+        request: QueuedRequest,
+        queue: ModelQueue,
+        picked: PickedWorker,
+        usage: RequestUsage,
+        *,
+        tried: frozenset[str] = NONE_TRIED,
+        queued_seconds: float | None = None,
+    ) -> Dispatch:
+        tenant = request.tenant.name
+        priority = max(request.priority - picked.bypasses, HIGHEST_PRIORITY)
+        lease = self._leases.lease(picked.charge).open()
+        queue.prefills.add(lease, tenant, priority)
+        usage.seats = request.sequences
+        queue.shares.take(tenant, usage.seats)
+        return Dispatch(
+            request,
+            picked,
+            lease,
+            priority,
+            tried | {picked.candidate.uid},
+            queued_seconds,
+            usage,
+            self._on_release,
+        )
+
+
+def _is_within_share(request: QueuedRequest, queue: ModelQueue, fleet: FleetSnapshot) -> bool:
+    tenant = request.tenant
+    return queue.shares.is_within(tenant.name, tenant.weight, request.sequences, fleet.seats)

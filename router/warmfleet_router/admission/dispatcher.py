@@ -1,20 +1,22 @@
-"""The pump: looks at the queues whenever somebody may have room, and serves who is next.
+"""Serves the queues whenever a worker may have capacity again.
 
-`wake` is called when an answer or a prefill ended, a load report came, the fleet changed. While anybody is
-held a slow tick does the same, so that no lost call can strand a request.
+`capacity_changed` is set when an answer or a prefill ended, a load report came or the fleet changed. While
+requests wait a slow tick does the same, so that a lost event cannot strand a request.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from warmfleet_router.admission.assignment import Grants
-from warmfleet_router.admission.model_queue import ModelQueue
+import structlog
+
+from warmfleet_router.admission.assignment import Assigner
+from warmfleet_router.admission.model_queue import ModelQueue, WaitingRequest
 from warmfleet_router.admission.placement import Placement
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
-from warmfleet_router.admission.queued_request import Turn
-from warmfleet_router.admission.wait_queue import Hold
+from warmfleet_router.admission.wait_queue import WaitQueue
 from warmfleet_router.error_responses import no_worker_error
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.routing.capacity import Need, Shortage
@@ -22,21 +24,23 @@ from warmfleet_router.routing.fleet_snapshot import FleetSnapshot
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
 from warmfleet_router.routing.picker import PickedWorker
 
-PUMP_SECONDS: Final = 0.002
-"""The queue is looked at once per so long at most, whatever happens in between."""
+PAUSE_SECONDS: Final = 0.002
+"""The queues are served once in this time at most, however many events come."""
 TICK_SECONDS: Final = 0.5
 SCANNED_REQUESTS: Final = 64
-"""Requests looked at in one go, in their order."""
+"""Requests considered in one go, in their order."""
 MAX_PASSED_OVER: Final = 16
 """Requests without a fitting worker that may be passed over in one go, each at the price of a choice."""
+
+_log = structlog.get_logger("warmfleet.router.admission")
 
 
 @dataclass(slots=True)
 class _Scan:
-    """What one look at a queue has found so far."""
+    """What one pass over a queue has found so far."""
 
     planned: dict[str, UnreportedLoad] = field(default_factory=dict)
-    """What workers will be asked by those who wait for them, by uid."""
+    """What requests that wait for a worker will ask of it, by uid."""
     done: set[str] = field(default_factory=set)
     """Tenants none of whose further requests can fit."""
     passed_over: int = 0
@@ -46,118 +50,136 @@ class _Scan:
         return self.passed_over >= MAX_PASSED_OVER
 
     def pass_over(self, placement: Placement) -> None:
-        """Somebody prefers to wait for a worker: those behind must reckon with it."""
+        """A request prefers to wait for a worker: those behind it must reckon with that."""
         self.passed_over += 1
         before = self.planned.get(placement.plan_uid, UnreportedLoad())
         self.planned[placement.plan_uid] = before + placement.plan
 
 
-class Pump:
-    """Serves all queues of one router."""
+class Dispatcher:
+    """Assigns workers to the requests that wait, between `start` and `stop`."""
 
     def __init__(
         self,
         settings: AdmissionSettings,
-        lines: Mapping[str, ModelQueue[Turn]],
-        hold: Hold,
-        grants: Grants,
+        queues: Mapping[str, ModelQueue],
+        wait_queue: WaitQueue,
+        assigner: Assigner,
         *,
+        capacity_changed: asyncio.Event,
         now: Callable[[], float],
         metrics: RouterMetrics,
     ) -> None:
         self._settings = settings
-        self._lines = lines
-        self._hold = hold
-        self._grants = grants
+        self._queues = queues
+        self._wait_queue = wait_queue
+        self._assigner = assigner
+        self._capacity_changed = capacity_changed
         self._now = now
         self._metrics = metrics
-        self._scheduled = False
-        self._pumped_at = float("-inf")
-        self._tick: asyncio.TimerHandle | None = None
+        self._unready_since: dict[str, float] = {}
+        """Since when a model has no ready worker, seen while requests waited for one."""
+        self._tasks: list[asyncio.Task[None]] = []
 
-    def wake(self) -> None:
-        """Somebody may have room. Costs nothing while nobody waits."""
-        if not self._hold.total.requests:
-            return
-        loop = asyncio.get_running_loop()
-        if self._tick is None:
-            self._tick = loop.call_later(TICK_SECONDS, self._on_tick)
-        if self._scheduled:
-            return
-        self._scheduled = True
-        wait_seconds = self._pumped_at + PUMP_SECONDS - self._now()
-        if wait_seconds > 0:
-            loop.call_later(wait_seconds, self._pump)
-        else:
-            loop.call_soon(self._pump)
+    async def start(self) -> None:
+        """Begin to serve the queues; returns at once."""
+        self._tasks.append(asyncio.create_task(self._run(), name="dispatcher"))
 
-    def _on_tick(self) -> None:
-        self._tick = None
-        self.wake()
+    async def stop(self) -> None:
+        """End it; what still waits is not served any more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
 
-    def _pump(self) -> None:
-        self._scheduled = False
-        self._pumped_at = self._now()
-        for line in list(self._lines.values()):
-            if line.waiting:
-                self._serve_line(line)
+    async def _run(self) -> None:
+        served_at = float("-inf")
+        while True:
+            await self._wait_queue.is_filled.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._capacity_changed.wait()
+            pause_seconds = served_at + PAUSE_SECONDS - self._now()
+            if pause_seconds > 0:
+                await asyncio.sleep(pause_seconds)
+            self._capacity_changed.clear()
+            served_at = self._now()
+            for queue in [queue for queue in self._queues.values() if queue.waiting]:
+                try:
+                    self._serve(queue)
+                except Exception:  # noqa: BLE001
+                    # A fault must not end the service of all queues.
+                    _log.exception("queue not served, the next event tries again", model=queue.model)
 
-    def _serve_line(self, line: ModelQueue[Turn]) -> None:
-        fleet = self._grants.look(line.model)
+    def _serve(self, queue: ModelQueue) -> None:
+        fleet = self._assigner.snapshot(queue.model)
         if not fleet.ready:
-            self._wait_for_a_worker(line)
+            self._wait_for_a_worker(queue)
             return
-        line.unready_since = None
-        waiting = [*line.retries, *(waiting.item for waiting in line.fair.head(SCANNED_REQUESTS))]
+        self._unready_since.pop(queue.model, None)
+        head = queue.head(SCANNED_REQUESTS)
         scan = _Scan()
-        for turn in waiting:
+        for waiting in head:
+            if waiting.assigned.done():
+                continue  # cancelled, and about to leave the queue
             is_next = scan.passed_over == 0
-            if scan.is_over or not (is_next or fleet.has_capacity(Need(1), self._grants.rule)):
+            if scan.is_over or not (is_next or fleet.has_capacity(Need(1), self._assigner.limits)):
                 return
-            choice = self._consider(turn, line, fleet, scan, is_next=is_next)
-            if choice is not None:
-                self._grants.give(turn, choice)
-                self._hold.release(turn, line)
-                self._metrics.on_held(line.model, turn.held_seconds)
-                fleet.charged(choice.candidate.uid)
-        if line.waiting and len(waiting) >= SCANNED_REQUESTS:
-            self.wake()
+            picked = self._consider(waiting, queue, fleet, scan, is_next=is_next)
+            if picked is not None:
+                dispatch = self._assigner.assign_waiting(waiting, queue, picked)
+                self._wait_queue.assign(waiting, dispatch)
+                self._metrics.on_held(queue.model, dispatch.queued_seconds or 0.0)
+                fleet.charged(picked.candidate.uid)
+        if queue.waiting and len(head) >= SCANNED_REQUESTS:
+            self._capacity_changed.set()
 
     def _consider(
-        self, turn: Turn, line: ModelQueue[Turn], fleet: FleetSnapshot, scan: _Scan, *, is_next: bool
+        self,
+        waiting: WaitingRequest,
+        queue: ModelQueue,
+        fleet: FleetSnapshot,
+        scan: _Scan,
+        *,
+        is_next: bool,
     ) -> PickedWorker | None:
-        """A worker for `turn`; None if it is passed over this time. `is_next`: nobody before it was."""
-        if turn.tried.issuperset(fleet.ready):
-            self._hold.refuse(turn, line, no_worker_error(line.model))
+        """A worker for `waiting`; None if it is passed over this time. `is_next`: none before it was."""
+        request, tried = waiting.request, waiting.tried
+        if tried.issuperset(fleet.ready):
+            self._wait_queue.refuse(queue, waiting, no_worker_error(queue.model))
             return None
-        if turn.tenant.name in scan.done:
+        if request.tenant.name in scan.done:
             return None
-        rule = self._grants.rule
-        aged = self._now() - turn.held_since >= self._settings.patience_seconds
-        lacks = fleet.shortages(self._grants.need(turn, fleet), rule, turn.tried)
-        if None in lacks or (
-            is_next and any(self._grants.may_bypass(turn, fleet, uid) for uid in fleet.ready)
+        assigner, limits = self._assigner, self._assigner.limits
+        aged = self._now() - waiting.since >= self._settings.patience_seconds
+        shortages = fleet.shortages(assigner.need(request, queue, fleet), limits, tried)
+        if None in shortages or (
+            is_next and any(assigner.may_bypass(request, queue, fleet, uid) for uid in fleet.ready)
         ):
-            may_wait = not aged and not turn.tried
-            placement = self._grants.decide(
-                turn, fleet, may_wait=may_wait, is_next=is_next, planned=scan.planned
+            placement = assigner.decide(
+                request,
+                queue,
+                fleet,
+                may_wait=not aged and not tried,
+                is_next=is_next,
+                tried=tried,
+                planned=scan.planned,
             )
-            if placement.choice is None:
+            if placement.picked is None:
                 scan.pass_over(placement)
-            return placement.choice
+            return placement.picked
         scan.passed_over += 1
-        if aged or (turn.sequences == 1 and Shortage.BLOCKS not in lacks):
-            scan.done.add(turn.tenant.name)
-        widest = self._grants.need(turn, fleet, may_use_headroom=True)
-        if aged and not fleet.has_capacity(widest, rule, turn.tried):
+        if aged or (request.sequences == 1 and Shortage.BLOCKS not in shortages):
+            scan.done.add(request.tenant.name)
+        widest = assigner.need(request, queue, fleet, may_use_headroom=True)
+        if aged and not fleet.has_capacity(widest, limits, tried):
             # It fits nowhere and was passed over for long enough: what becomes free is kept for it.
             scan.passed_over = MAX_PASSED_OVER
         return None
 
-    def _wait_for_a_worker(self, line: ModelQueue[Turn]) -> None:
+    def _wait_for_a_worker(self, queue: ModelQueue) -> None:
         now = self._now()
-        if line.unready_since is None:
-            line.unready_since = now
-        if now - line.unready_since >= self._settings.no_worker_seconds:
-            for turn in list(line.everyone()):
-                self._hold.refuse(turn, line, no_worker_error(line.model))
+        since = self._unready_since.setdefault(queue.model, now)
+        if now - since >= self._settings.no_worker_seconds:
+            for waiting in list(queue):
+                self._wait_queue.refuse(queue, waiting, no_worker_error(queue.model))

@@ -1,12 +1,17 @@
-"""Who waits for the workers of one model, how fast the wait goes, and what an answer takes."""
+"""The requests that wait for the workers of one model, how fast they are served, and how long answers are."""
 
-from collections.abc import Callable, Iterator
-from typing import Final, Generic, TypeVar
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
 
-from warmfleet_router.admission.fair_queue import FairQueue
+from warmfleet_router.admission.dispatch import Dispatch
+from warmfleet_router.admission.fair_queue import Before, FairQueue, Waiting
 from warmfleet_router.admission.fair_share import FairShare
 from warmfleet_router.admission.queue_bypass import Prefills
+from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.admission.service_rate import ServiceRate
+from warmfleet_router.tenants import Tenant
 
 OUTPUT_WEIGHT: Final = 2.0
 """Cost of a generated token in prompt tokens that are computed (VTC, section 4.1: w_q = 2, w_p = 1)."""
@@ -14,42 +19,125 @@ PRIOR_OUTPUT_TOKENS: Final = 128.0
 """Expected length of an answer while none has ended."""
 OUTPUT_EWMA_WEIGHT: Final = 0.1
 
-T = TypeVar("T")
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WaitingRequest:
+    """A request in its model's queue; `assigned` ends its wait with a dispatch or an error."""
+
+    request: QueuedRequest
+    since: float
+    """Clock time in seconds."""
+    failed: Dispatch | None
+    """The dispatch that this wait is a retry of; None for a request that had no worker yet."""
+    assigned: "asyncio.Future[Dispatch]"
+
+    @property
+    def tried(self) -> frozenset[str]:
+        """Uids of workers that are not asked again."""
+        return self.failed.tried if self.failed is not None else frozenset()
 
 
-class ModelQueue(Generic[T]):
-    """One model's queue. Retries stand in front: they have had their turn and only look for a worker."""
+class ModelQueue:
+    """One model's queue. Retries come first: the fair order has chosen them before."""
 
     def __init__(self, model: str, now: Callable[[], float]) -> None:
         self.model = model
-        self.fair: FairQueue[T] = FairQueue()
-        self.retries: list[T] = []
-        self.drain = ServiceRate()
+        self.service_rate = ServiceRate()
         self.shares = FairShare(now)
         self.prefills = Prefills()
-        self.unready_since: float | None = None
-        """Since when no worker is ready, seen while somebody waited."""
+        self._now = now
+        self._fair: FairQueue[WaitingRequest] = FairQueue()
+        self._retries: list[WaitingRequest] = []
+        self._places: dict[WaitingRequest, Waiting[WaitingRequest]] = {}
+        """Of the requests in fair order."""
         self._output_tokens = PRIOR_OUTPUT_TOKENS
 
     @property
     def waiting(self) -> int:
         """Requests that wait, retries included."""
-        return len(self.fair) + len(self.retries)
+        return len(self._fair) + len(self._retries)
 
-    def everyone(self) -> Iterator[T]:
-        """All that wait, in no order."""
-        yield from self.retries
-        for waiting in self.fair:
-            yield waiting.item
+    def __iter__(self) -> Iterator[WaitingRequest]:
+        """Every request that waits, in no order."""
+        yield from self._retries
+        yield from self._places
+
+    def head(self, limit: int) -> Sequence[WaitingRequest]:
+        """All retries and the next `limit` other requests, in the order in which they should be served."""
+        return [*self._retries, *(waiting.item for waiting in self._fair.head(limit))]
+
+    def before(self, tenant: Tenant, priority: int) -> Before:
+        """What would be served before one more request of `tenant`."""
+        return self._fair.before(tenant.name, weight=tenant.weight, priority=priority)
+
+    @property
+    def waiting_cost(self) -> float:
+        """Expected cost of all that wait in fair order."""
+        return self._fair.cost
+
+    def received_by(self, tenant: str) -> float:
+        """What `tenant` got so far, in cost per weight; comparable between tenants that wait."""
+        return self._fair.counter(tenant)
+
+    def add(self, waiting: WaitingRequest) -> None:
+        """Put a request in its fair place, a retry in front."""
+        self.service_rate.filled(self._now())
+        if waiting.failed is not None:
+            self._retries.append(waiting)
+            return
+        request = waiting.request
+        self._places[waiting] = self._fair.add(
+            request.tenant.name,
+            waiting,
+            weight=request.tenant.weight,
+            priority=request.priority,
+            cost=self.expected_cost(request, request.prompt_tokens),
+        )
+
+    def remove(self, waiting: WaitingRequest) -> bool:
+        """Take out a request that was not served; False if it is not here."""
+        place = self._places.pop(waiting, None)
+        if place is not None:
+            self._fair.leave(place)
+        elif waiting in self._retries:
+            self._retries.remove(waiting)
+        else:
+            return False
+        self._note_if_empty()
+        return True
+
+    def serve(self, waiting: WaitingRequest, cost: float) -> None:
+        """Take out a request that gets its first worker, and charge its tenant `cost`."""
+        place = self._places.pop(waiting)
+        self.service_rate.served(place.cost, self._now())
+        self._fair.serve(place, cost)
+        self._note_if_empty()
+
+    def serve_at_once(self, request: QueuedRequest, cost: float) -> None:
+        """Charge the tenant of a request that gets a worker without waiting."""
+        self._fair.serve_at_once(request.tenant.name, weight=request.tenant.weight, cost=cost)
+
+    def correct(self, tenant: str, difference: float) -> None:
+        """Charge `tenant` what a request cost beyond what was charged; negative gives back."""
+        self._fair.correct(tenant, difference)
+
+    def expected_cost(self, request: QueuedRequest, uncached_tokens: int) -> float:
+        """What a request will probably cost its tenant."""
+        expected = self.expected_output_tokens(request.output_limit_tokens, request.sequences)
+        return cost_of(uncached_tokens, expected)
 
     def expected_output_tokens(self, limit_tokens: int | None, sequences: int) -> float:
-        """What answers have been long lately, at most what is asked for."""
+        """What recent answers took, at most what is asked for, over all sequences."""
         expected = self._output_tokens if limit_tokens is None else min(self._output_tokens, limit_tokens)
         return expected * sequences
 
     def observe_output(self, tokens: int, sequences: int) -> None:
-        """An answer ended well."""
+        """An answer of so many tokens was completed."""
         self._output_tokens += OUTPUT_EWMA_WEIGHT * (tokens / sequences - self._output_tokens)
+
+    def _note_if_empty(self) -> None:
+        if not self.waiting:
+            self.service_rate.emptied(self._now())
 
 
 def cost_of(uncached_tokens: int, output_tokens: float) -> float:

@@ -1,6 +1,6 @@
-"""Go or wait: what a ranking and the room of its workers say about one request.
+"""Decides for one request, from a ranking and the capacity of its workers, whether it goes or waits.
 
-A request goes to the cheapest worker that has room. If that is not the cheapest of all, and the cheapest is
+A request goes to the cheapest worker with capacity. If that is not the cheapest of all, and the cheapest is
 so because it holds more of the prompt, the request may wait for it a short while: an answer from a warm
 worker that is busy for another 100 ms comes sooner than one from a cold worker that computes for a second.
 """
@@ -19,7 +19,7 @@ from warmfleet_router.routing.policies import EQUAL_MS, EQUAL_RATIO, Candidate
 class Placement(msgspec.Struct, frozen=True):
     """Where a request goes, or why it waits."""
 
-    choice: PickedWorker | None
+    picked: PickedWorker | None
     because: str = ""
     """Why it waits; empty if it goes."""
     plan_uid: str = ""
@@ -31,7 +31,7 @@ class Placement(msgspec.Struct, frozen=True):
 def place(
     ranked: RankedWorkers,
     loads: Mapping[str, WorkerLoad],
-    rule: CapacityLimits,
+    limits: CapacityLimits,
     *,
     may_use_headroom: bool,
     may_wait_for_cheapest: bool,
@@ -39,30 +39,32 @@ def place(
 ) -> Placement:
     """Decide for one request; `loads` are the workers' without what is only planned.
 
-    `may_bypass` says of a worker whose window is full, by uid, whether the request passes what it holds.
+    `may_bypass` tells of a worker whose window is full, by uid, whether the request passes what it holds.
     """
     cheapest = ranked.ranking.candidates[0]
-    with_room: Candidate | None = None
+    with_capacity: Candidate | None = None
     first_lack: Shortage | None = None
     for candidate in ranked.ranking.candidates:
         need = Need(ranked.sequences, ranked.needed_blocks(candidate), may_use_headroom)
-        lack = shortage_in(loads[candidate.uid], candidate.rates, need, rule)
-        if lack is None or (lack is Shortage.PREFILL and _follows(candidate, rule)):
-            with_room = candidate
+        lack = shortage_in(loads[candidate.uid], candidate.rates, need, limits)
+        if lack is None or (lack is Shortage.PREFILL and _follows(candidate, limits)):
+            with_capacity = candidate
             break
         if lack is Shortage.PREFILL and may_bypass(candidate.uid):
             reason = f"{candidate.endpoint}, before further prompts of tenants that got more"
             return Placement(ranked.pick(candidate, reason, bypasses=True))
         first_lack = first_lack or lack
-    if with_room is cheapest:
+    if with_capacity is cheapest:
         return Placement(ranked.pick(cheapest))
-    if with_room is None:
+    if with_capacity is None:
         return _wait(
-            ranked, cheapest, f"no worker has room; the cheapest, {cheapest.endpoint}, lacks {first_lack}"
+            ranked, cheapest, f"no worker has capacity; the cheapest, {cheapest.endpoint}, lacks {first_lack}"
         )
-    if may_wait_for_cheapest and _is_worth_waiting_for(cheapest, with_room):
+    if may_wait_for_cheapest and _is_worth_waiting_for(cheapest, with_capacity):
         return _wait(ranked, cheapest, f"{cheapest.endpoint} lacks {first_lack} but holds more of the prompt")
-    return Placement(ranked.pick(with_room, f"first with room; {cheapest.endpoint} lacks {first_lack}"))
+    return Placement(
+        ranked.pick(with_capacity, f"first with capacity; {cheapest.endpoint} lacks {first_lack}")
+    )
 
 
 def _wait(ranked: RankedWorkers, candidate: Candidate, because: str) -> Placement:
@@ -70,16 +72,16 @@ def _wait(ranked: RankedWorkers, candidate: Candidate, because: str) -> Placemen
     return Placement(None, because, candidate.uid, plan)
 
 
-def _follows(candidate: Candidate, rule: CapacityLimits) -> bool:
+def _follows(candidate: Candidate, limits: CapacityLimits) -> bool:
     """Whether the prompt's prefix is what the worker's queue is computing, and little else is to be done.
 
     Its wait is for that very prefill; anywhere else it would be computed a second time.
     """
     own_seconds = prefill_seconds(candidate.uncached_tokens, candidate.rates)
-    return candidate.pending_tokens > 0 and own_seconds <= rule.window_seconds
+    return candidate.pending_tokens > 0 and own_seconds <= limits.window_seconds
 
 
-def _is_worth_waiting_for(cheapest: Candidate, with_room: Candidate) -> bool:
-    saved_ms = with_room.cost.total_ms - cheapest.cost.total_ms
-    is_warmer = cheapest.cached_tokens > with_room.cached_tokens
+def _is_worth_waiting_for(cheapest: Candidate, with_capacity: Candidate) -> bool:
+    saved_ms = with_capacity.cost.total_ms - cheapest.cost.total_ms
+    is_warmer = cheapest.cached_tokens > with_capacity.cached_tokens
     return is_warmer and saved_ms > max(EQUAL_MS, EQUAL_RATIO * cheapest.cost.total_ms)

@@ -31,7 +31,7 @@ class ServiceRate:
         self._last = self.rate(now)
         self._since = None
 
-    def drained(self, cost: float, now: float) -> None:
+    def served(self, cost: float, now: float) -> None:
         """A request of `cost` left the queue to be served."""
         if self._buckets and now - self._buckets[-1][0] < BUCKET_SECONDS:
             started, before = self._buckets[-1]

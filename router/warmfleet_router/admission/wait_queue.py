@@ -1,7 +1,7 @@
-"""Who is held: within which bounds, for how long, and what is said to those who may not be.
+"""The requests that wait for a worker: how many may, for how long, and what those get that may not.
 
-Held requests are bounded (`queue_bounds`), and so is their wait: who would wait too long is refused at the
-door, with the time after which it is worth trying again (`drain`).
+Waiting requests are bounded in number and size (`queue_bounds`), and so is their wait: a request that would
+wait too long is rejected at once, with the time after which a retry is worth it (`service_rate`).
 """
 
 import asyncio
@@ -9,24 +9,28 @@ from collections.abc import Callable
 from typing import Final
 
 from warmfleet_contracts.openai import RequestError
-from warmfleet_router.admission.model_queue import ModelQueue
-from warmfleet_router.admission.queue_bounds import NOTHING, AdmissionSettings, Amount, BoundedUsage, Exceeded
-from warmfleet_router.admission.queued_request import Turn
+from warmfleet_router.admission.dispatch import Dispatch
+from warmfleet_router.admission.fair_queue import Before
+from warmfleet_router.admission.model_queue import ModelQueue, WaitingRequest
+from warmfleet_router.admission.queue_bounds import AdmissionSettings, Amount, BoundedUsage, Exceeded
+from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.admission.service_rate import retry_after_seconds
 from warmfleet_router.error_responses import overloaded_error, quota_error
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.tenants import ANONYMOUS
+from warmfleet_router.tenants import ANONYMOUS, Tenant
 
 ALWAYS_HELD_REQUESTS: Final = 16
 """So many may wait however slow the fleet is."""
 
 
-class Hold:
-    """The books of all that wait, whatever their model. Whose turn it is, is decided elsewhere."""
+class WaitQueue:
+    """Bounds what waits, over all models. The order in which requests are served is the `ModelQueue`'s."""
 
     def __init__(
         self, settings: AdmissionSettings, *, now: Callable[[], float], metrics: RouterMetrics
     ) -> None:
+        self.is_filled = asyncio.Event()
+        """Set while a request waits."""
         self._settings = settings
         self._now = now
         self._metrics = metrics
@@ -34,23 +38,24 @@ class Hold:
 
     @property
     def total(self) -> Amount:
+        """What waits now."""
         return self._held.total
 
-    def check(self, turn: Turn, line: ModelQueue[Turn], amount: Amount) -> None:
-        """Refuse what may not wait; `amount` is what would be held.
+    def check(self, queue: ModelQueue, tenant: Tenant, priority: int, size: Amount) -> Before:
+        """Reject a request that may not wait; returns what would be served before it.
 
         Raises:
             RequestError: 429.
         """
-        tenant, bound = turn.tenant, self._settings.max_held
-        before = line.fair.before(tenant.name, weight=tenant.weight, priority=turn.priority)
-        wait_seconds = line.drain.seconds(before.cost, self._now())
+        bound = self._settings.max_held
+        before = queue.before(tenant, priority)
+        wait_seconds = queue.service_rate.seconds(before.cost, self._now())
         retry_after = retry_after_seconds(wait_seconds)
-        match self._held.exceeded(tenant.name, amount, alone=tenant.name == ANONYMOUS.name):
+        match self._held.exceeded(tenant.name, size, alone=tenant.name == ANONYMOUS.name):
             case Exceeded.WHOLE:
                 self._metrics.on_overload("queue_full", tenant.name)
                 raise overloaded_error(
-                    f"every replica of model {line.model!r} is busy and the queue is full: at most "
+                    f"every replica of model {queue.model!r} is busy and the queue is full: at most "
                     f"{bound.requests} requests, {bound.body_bytes} bytes, {bound.tokens} tokens",
                     retry_after,
                 )
@@ -58,7 +63,7 @@ class Hold:
                 self._metrics.on_overload("tenant_queue", tenant.name)
                 held = self._held.held(tenant.name)
                 raise quota_error(
-                    f"every replica of model {line.model!r} is busy and this key's tenant has its share of "
+                    f"every replica of model {queue.model!r} is busy and this key's tenant has its share of "
                     f"the queue: {held.requests} requests, {held.tokens} tokens",
                     retry_after,
                 )
@@ -68,50 +73,71 @@ class Hold:
         if too_long and before.requests >= ALWAYS_HELD_REQUESTS:
             self._metrics.on_overload("wait", tenant.name)
             raise overloaded_error(
-                f"every replica of model {line.model!r} is busy and {before.requests} requests stand before "
+                f"every replica of model {queue.model!r} is busy and {before.requests} requests stand before "
                 f"this one, more than can be served in {self._settings.max_wait_seconds:g} seconds",
                 retry_after,
             )
+        return before
 
-    def take(self, turn: Turn, line: ModelQueue[Turn]) -> None:
-        """`turn` waits from now on, for a bounded time; `turn.future` is done when its wait is over."""
-        loop, now = asyncio.get_running_loop(), self._now()
-        if turn.prompts is not None:
-            turn.prompts.compact()
-        line.drain.filled(now)
-        turn.future, turn.held_since, turn.held = loop.create_future(), now, turn.size
-        self._held.take(turn.tenant.name, turn.held)
-        turn.timer = loop.call_later(self._settings.max_held_seconds, self._give_up, turn, line)
+    def add(
+        self, queue: ModelQueue, request: QueuedRequest, failed: Dispatch | None = None
+    ) -> WaitingRequest:
+        """Let a request wait from now on; `failed` is the dispatch that it retries."""
+        request.prompts.compact()
+        waiting = WaitingRequest(request, self._now(), failed, asyncio.get_running_loop().create_future())
+        queue.add(waiting)
+        self._held.take(request.tenant.name, request.size)
+        self.is_filled.set()
+        return waiting
 
-    def release(self, turn: Turn, line: ModelQueue[Turn]) -> None:
-        """Take `turn` out of the books, however its wait ended."""
-        self._held.give_back(turn.tenant.name, turn.held)
-        turn.held = NOTHING
-        turn.held_seconds += self._now() - turn.held_since
-        if turn.timer is not None:
-            turn.timer.cancel()
-        if turn in line.retries:
-            line.retries.remove(turn)
-        if turn.waiting is not None:
-            line.fair.leave(turn.waiting)
-            turn.waiting = None
-        if not line.waiting:
-            line.drain.emptied(self._now())
-        if turn.future is not None and not turn.future.done():
-            turn.future.set_result(None)
+    async def assigned(self, queue: ModelQueue, waiting: WaitingRequest) -> Dispatch:
+        """The dispatch that ends the wait; a cancelled wait leaves the queue and takes no worker.
 
-    def refuse(self, turn: Turn, line: ModelQueue[Turn], error: RequestError) -> None:
+        Raises:
+            RequestError: it waited too long (429), or no worker is left (503).
+        """
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._settings.max_held_seconds, self._give_up, queue, waiting)
+        try:
+            return await waiting.assigned
+        except asyncio.CancelledError:
+            self.remove(queue, waiting)
+            assigned = waiting.assigned
+            if assigned.done() and not assigned.cancelled() and assigned.exception() is None:
+                assigned.result().release()  # it came at the same moment
+            raise
+        finally:
+            timer.cancel()
+
+    def assign(self, waiting: WaitingRequest, dispatch: Dispatch) -> None:
+        """End the wait of a request that left its queue for a worker."""
+        self._give_back(waiting)
+        waiting.assigned.set_result(dispatch)
+
+    def refuse(self, queue: ModelQueue, waiting: WaitingRequest, error: RequestError) -> None:
         """End a wait with `error`."""
-        turn.refusal = error
-        self.release(turn, line)
+        self.remove(queue, waiting)
+        if not waiting.assigned.done():
+            waiting.assigned.set_exception(error)
 
-    def _give_up(self, turn: Turn, line: ModelQueue[Turn]) -> None:
-        if not turn.is_held:
+    def remove(self, queue: ModelQueue, waiting: WaitingRequest) -> None:
+        """Take out a request that gets no worker. Idempotent."""
+        if queue.remove(waiting):
+            self._give_back(waiting)
+
+    def _give_back(self, waiting: WaitingRequest) -> None:
+        self._held.give_back(waiting.request.tenant.name, waiting.request.size)
+        if not self._held.total.requests:
+            self.is_filled.clear()
+
+    def _give_up(self, queue: ModelQueue, waiting: WaitingRequest) -> None:
+        if waiting.assigned.done():
             return
-        self._metrics.on_overload("held_too_long", turn.tenant.name)
-        seconds = line.drain.seconds(line.fair.cost, self._now())
+        self._metrics.on_overload("held_too_long", waiting.request.tenant.name)
+        longest = self._settings.max_held_seconds
+        seconds = queue.service_rate.seconds(queue.waiting_cost, self._now())
         error = overloaded_error(
-            f"no replica of model {line.model!r} had room within {self._settings.max_held_seconds:g} seconds",
+            f"no replica of model {queue.model!r} had capacity within {longest:g} seconds",
             retry_after_seconds(seconds),
         )
-        self.refuse(turn, line, error)
+        self.refuse(queue, waiting, error)

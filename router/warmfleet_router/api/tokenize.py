@@ -13,7 +13,7 @@ from warmfleet_contracts.openai import (
     decode_detokenize_request,
     decode_tokenize_request,
 )
-from warmfleet_router.api.completions import model_not_found
+from warmfleet_router.api.models import model_not_found
 from warmfleet_router.error_responses import no_worker_error
 from warmfleet_router.proxy.exchange import MAX_PLAIN_BODY_BYTES, RETRIED_STATUSES
 from warmfleet_router.proxy.headers import PASSED_BACK, request_headers

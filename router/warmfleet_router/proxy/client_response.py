@@ -1,10 +1,10 @@
-"""The one response to a client: its start is sent once, whoever comes first.
+"""The one response to a client, whose start is sent once.
 
-A stream to which nothing has been sent for a while, because the request is held or its worker computes, gets
-its headers and a comment line, and another one as often, until a worker's first event. From then on a refusal
+A stream to which nothing has been sent for a while, because the request waits or its worker computes, gets
+its headers and a comment line, and another one as often, until a worker's first event. From then on an error
 can only be an event of the stream.
 
-A client that does not take a write in time is given up. One timer per answer watches for that, not one per
+A client that does not take a write in time is given up. One timer per response watches for that, not one per
 write: there are thousands of those per second.
 """
 
@@ -22,36 +22,45 @@ RawHeaders = Sequence[tuple[bytes, bytes]]
 
 
 class ClientResponse:
-    """Writes to one client. `with` begins and ends the watch over pings and writes."""
+    """Writes to one client; the end of `with` ends the watch over pings and writes."""
 
-    def __init__(self, send: Send, *, write_seconds: float, ping_seconds: float | None) -> None:
-        """`ping_seconds`: None for an answer that is no stream."""
-        self.on_stalled: Callable[[], object] = _ignored
-        """Called when the client did not take a write in time, or is found gone by a ping."""
+    def __init__(
+        self,
+        send: Send,
+        *,
+        write_seconds: float,
+        ping_seconds: float | None,
+        on_stalled: Callable[[], object],
+    ) -> None:
+        """`ping_seconds`: None for an answer that is no stream.
+
+        `on_stalled` is called when the client did not take a write in time, or a ping finds it gone.
+        """
         self.started = False
         """Whether the response's start has been sent."""
         self._send = send
+        self._on_stalled = on_stalled
         self._write_seconds = write_seconds
         self._ping_seconds = ping_seconds
         self._loop = asyncio.get_running_loop()
         self._writing_since: float | None = None
         """On the loop's clock; None between writes."""
-        self._write_timer: asyncio.TimerHandle | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._write_timer = self._loop.call_later(write_seconds, self._watch_writes)
+        self._ping_timer = self._next_ping()
+        """None once there are no more pings."""
         self._ping: asyncio.Task[None] | None = None
+        """The latest one; None before the first, and once there are no more."""
 
     def __enter__(self) -> Self:
-        self._set_timer()
-        self._watch_writes()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ping_seconds = None
-        for timer in (self._timer, self._write_timer):
-            if timer is not None:
-                timer.cancel()
+        self._write_timer.cancel()
+        if self._ping_timer is not None:
+            self._ping_timer.cancel()
         if self._ping is not None:
             self._ping.cancel()
 
@@ -61,7 +70,7 @@ class ClientResponse:
         await self._start(status, headers)
 
     async def write(self, body: bytes, *, more: bool) -> None:
-        """Send a part of the body; `on_stalled` is called if it is not taken in time."""
+        """Send a part of the body; the watch calls `on_stalled` if it is not taken in time."""
         self._writing_since = self._loop.time()
         try:
             await self._send({"type": "http.response.body", "body": body, "more_body": more})
@@ -84,9 +93,9 @@ class ClientResponse:
 
     async def _end_pings(self) -> None:
         self._ping_seconds = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._ping_timer is not None:
+            self._ping_timer.cancel()
+            self._ping_timer = None
         if self._ping is not None:
             # A ping under way is waited for: two writers at once would mix.
             await asyncio.wait({self._ping})
@@ -98,13 +107,14 @@ class ClientResponse:
         if since is not None:
             left_seconds -= self._loop.time() - since
         if left_seconds <= 0:
-            self.on_stalled()
+            self._on_stalled()
         else:
             self._write_timer = self._loop.call_later(left_seconds, self._watch_writes)
 
-    def _set_timer(self) -> None:
-        if self._ping_seconds is not None:
-            self._timer = self._loop.call_later(self._ping_seconds, self._begin_ping)
+    def _next_ping(self) -> asyncio.TimerHandle | None:
+        if self._ping_seconds is None:
+            return None
+        return self._loop.call_later(self._ping_seconds, self._begin_ping)
 
     def _begin_ping(self) -> None:
         self._ping = asyncio.create_task(self._send_ping())
@@ -114,10 +124,6 @@ class ClientResponse:
             await self._start(200, EVENT_STREAM_HEADERS)
             await self.write(PING, more=True)
         except OSError:
-            self.on_stalled()
+            self._on_stalled()
         else:
-            self._set_timer()
-
-
-def _ignored() -> None:
-    pass
+            self._ping_timer = self._next_ping()

@@ -1,9 +1,9 @@
-"""One call at one worker: dispatch, compare what was predicted, pass the answer on.
+"""One attempt of one request at one worker: send it, compare what was predicted, pass the answer on.
 
 Bodies are not parsed. A stream is cut only at the blank lines between its events, so that a worker's death
 never leaves half an event in front of the error object; its events are counted. A plain answer is read whole
 (bounded) before anything is sent: until then a dead worker costs the client time and nothing else. What the
-worker has to say to the router stands in its headers.
+worker reports to the router is in its headers.
 """
 
 from dataclasses import dataclass
@@ -27,16 +27,20 @@ from warmfleet_contracts.cache.worker_api import (
 )
 from warmfleet_contracts.openai import RequestError
 from warmfleet_contracts.openai.server_sent_event import server_sent_event
-from warmfleet_router.admission.queued_request import Grant, Turn
-from warmfleet_router.error_responses import broken_stream_error, header_number, refusal_of, too_large_error
+from warmfleet_router.admission.dispatch import Dispatch
+from warmfleet_router.error_responses import (
+    broken_stream_error,
+    header_number,
+    too_large_error,
+    worker_refusal_error,
+)
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.client_response import ClientResponse
 from warmfleet_router.proxy.headers import PASSED_BACK
 from warmfleet_router.proxy.sse_splitter import SseSplitter, count_events
 from warmfleet_router.proxy.upstream_request import UpstreamRequest
 from warmfleet_router.routing.decisions import Attempt, Decision, difference_of
-from warmfleet_router.routing.leases import Lease, Leases
-from warmfleet_router.routing.picker import PickedWorker
+from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.prediction import Predictor
 from warmfleet_router.routing.slow_workers import SlowWorkerEjector
 from warmfleet_router.workers.breakers import Breakers, Cause, Trial
@@ -65,7 +69,7 @@ class TryElsewhereError(Exception):
     """This worker did not answer, and nothing was sent to the client yet."""
 
     def __init__(self, reason: str, refusal: RequestError | None = None, *, is_fault: bool = True) -> None:
-        """`is_fault`: the worker's breaker should hear of it."""
+        """`is_fault`: it counts against the worker in its breaker."""
         super().__init__(reason)
         self.refusal = refusal
         self.is_fault = is_fault
@@ -73,20 +77,18 @@ class TryElsewhereError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Exchange:
-    """One call at one worker, with what it holds and whom it reports to."""
+    """One attempt at one worker, with what it writes to."""
 
-    call: UpstreamRequest
+    request: UpstreamRequest
     decision: Decision
-    choice: PickedWorker
     attempt: Attempt
-    lease: Lease
+    dispatch: Dispatch
     trial: Trial
-    turn: Turn
-    answer: ClientResponse
+    client: ClientResponse
 
 
 class Exchanges:
-    """Has calls answered by the workers that they were granted."""
+    """Has requests answered by the workers that they were assigned to."""
 
     def __init__(
         self,
@@ -110,45 +112,44 @@ class Exchanges:
         self._router_id = router_id
 
     async def run(
-        self, call: UpstreamRequest, decision: Decision, turn: Turn, grant: Grant, answer: ClientResponse
+        self, request: UpstreamRequest, decision: Decision, dispatch: Dispatch, client: ClientResponse
     ) -> None:
-        """Send `call` to the granted worker and its answer to the client; ends the lease.
+        """Send `request` to the worker of `dispatch` and its answer to the client; ends the lease.
 
         Raises:
             TryElsewhereError: the worker did not answer, and another one may.
         """
-        choice = grant.choice
-        self._slow_workers.dispatched(choice)
-        if choice.ignores_ejections:
+        picked = dispatch.picked
+        self._slow_workers.dispatched(picked)
+        if picked.ignores_ejections:
             self._metrics.on_panic()
-        async with grant.lease as lease:
-            with self._breakers.trial(choice.endpoint.uid, choice.epoch) as trial:
-                attempt = decision.attempts[-1]
-                exchange = _Exchange(call, decision, choice, attempt, lease, trial, turn, answer)
+        async with dispatch.lease:
+            with self._breakers.trial(picked.endpoint.uid, picked.epoch) as trial:
+                exchange = _Exchange(request, decision, decision.attempts[-1], dispatch, trial, client)
                 try:
-                    await self._dispatch(exchange)
+                    await self._send(exchange)
                 except TryElsewhereError as error:
                     if error.is_fault:
                         trial.failed(str(error))
                     raise
 
-    async def _dispatch(self, exchange: _Exchange) -> None:
-        call, attempt, lease = exchange.call, exchange.attempt, exchange.lease
+    async def _send(self, exchange: _Exchange) -> None:
+        request, attempt, lease = exchange.request, exchange.attempt, exchange.dispatch.lease
         attempt.dispatch = lease.dispatch
-        attempt.dispatched_after_ms = self._age_ms(call)
+        attempt.dispatched_after_ms = self._age_ms(exchange)
         try:
             async with self._upstream.request(
-                exchange.choice.endpoint,
+                exchange.dispatch.picked.endpoint,
                 "POST",
-                call.path,
+                request.path,
                 headers=self._headers(exchange),
-                body=call.body,
-                wait_seconds=STREAM_HEAD_SECONDS if call.stream else None,
-                kind=ResponseKind.STREAM if call.stream else ResponseKind.WHOLE,
+                body=request.body,
+                wait_seconds=STREAM_HEAD_SECONDS if request.stream else None,
+                kind=ResponseKind.STREAM if request.stream else ResponseKind.WHOLE,
             ) as response:
                 lease.seated()
-                attempt.headers_after_ms = self._age_ms(call)
-                self._compare(call, attempt, response)
+                attempt.headers_after_ms = self._age_ms(exchange)
+                self._compare(exchange, response)
                 if response.status in RETRIED_STATUSES:
                     raise self._refused(exchange, response)
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
@@ -160,36 +161,36 @@ class Exchanges:
 
     def _refused(self, exchange: _Exchange, response: UpstreamResponse) -> TryElsewhereError:
         """Why a worker that refuses is left, and whether it is to blame."""
-        status, endpoint = response.status, exchange.choice.endpoint
+        status, picked = response.status, exchange.dispatch.picked
         if status == MISDIRECTED_STATUS:
             reason = "another worker answers at its address"
-            self._breakers.eject(endpoint.uid, exchange.choice.epoch, Cause.IMPOSTOR, reason)
-        view = self._fleet.worker(endpoint.uid)
+            self._breakers.eject(picked.endpoint.uid, picked.epoch, Cause.IMPOSTOR, reason)
+        view = self._fleet.worker(picked.endpoint.uid)
         is_leaving = status == 503 and (view is None or not view.ready)
         return TryElsewhereError(
             f"the worker answered {status}",
-            refusal_of(exchange.call.model, status, response.headers.get("retry-after")),
+            worker_refusal_error(exchange.decision.model, status, response.headers.get("retry-after")),
             is_fault=status != 429 and not is_leaving,
         )
 
     async def _stream(self, exchange: _Exchange, response: UpstreamResponse) -> None:
-        call, decision, attempt = exchange.call, exchange.decision, exchange.attempt
-        answer, turn = exchange.answer, exchange.turn
-        events, cutter, started = 0, SseSplitter(), False
+        request, decision, attempt = exchange.request, exchange.decision, exchange.attempt
+        client, usage = exchange.client, exchange.dispatch.usage
+        events, splitter, started = 0, SseSplitter(), False
         try:
             async for chunk in response.chunks():
-                ready = cutter.feed(chunk)
+                ready = splitter.feed(chunk)
                 if not ready:
                     continue
                 if not started:
                     started = True
-                    await answer.start(response.status, _passed_back(response))
+                    await client.start(response.status, _passed_back(response))
                 events += count_events(ready)
-                turn.output_tokens = max(events - call.silent_events, 0)
-                if attempt.first_byte_after_ms is None and turn.output_tokens:
+                usage.output_tokens = max(events - request.role_events, 0)
+                if attempt.first_byte_after_ms is None and usage.output_tokens:
                     waited_ms = self._first_byte(exchange)
-                    self._slow_workers.answered(exchange.choice, waited_ms / 1e3, exchange.trial)
-                await answer.write(ready, more=True)
+                    self._slow_workers.answered(exchange.dispatch.picked, waited_ms / 1e3, exchange.trial)
+                await client.write(ready, more=True)
             if not started:
                 raise TryElsewhereError("the worker ended its stream without a byte")
         except UpstreamBrokenError as error:
@@ -198,14 +199,14 @@ class Exchanges:
             attempt.error = str(error)
             exchange.trial.failed(attempt.error)
             decision.outcome = "broken"
-            self._metrics.on_broken_stream(call.model)
+            self._metrics.on_broken_stream(decision.model)
             _log.warning("stream broken", request_id=decision.request_id, uid=attempt.uid, reason=str(error))
-            await answer.refuse(broken_stream_error())
+            await client.refuse(broken_stream_error())
             return
         exchange.trial.completed()
         decision.outcome = "completed"
-        turn.completed = True
-        await answer.write(cutter.rest(), more=False)
+        usage.is_completed = True
+        await client.write(splitter.rest(), more=False)
 
     async def _whole(self, exchange: _Exchange, response: UpstreamResponse) -> None:
         try:
@@ -221,39 +222,40 @@ class Exchanges:
             exchange.trial.completed()
         exchange.decision.outcome = "completed" if response.status < 400 else "refused"
         generated = header_number(response.headers.get(GENERATED_TOKENS_HEADER))
-        exchange.turn.output_tokens = generated or 0
-        exchange.turn.completed = generated is not None
-        if exchange.answer.started:  # by pings, for a stream that the worker refuses
-            await exchange.answer.end_with_event(server_sent_event(body))
+        exchange.dispatch.usage.output_tokens = generated or 0
+        exchange.dispatch.usage.is_completed = generated is not None
+        if exchange.client.started:  # by pings, for a stream that the worker refuses
+            await exchange.client.end_with_event(server_sent_event(body))
             return
         headers = [*_passed_back(response), (b"content-length", str(len(body)).encode())]
-        await exchange.answer.start(response.status, headers)
-        await exchange.answer.write(body, more=False)
+        await exchange.client.start(response.status, headers)
+        await exchange.client.write(body, more=False)
 
     def _first_byte(self, exchange: _Exchange) -> float:
         """The prefill is done; milliseconds since the dispatch."""
-        exchange.lease.first_byte()
+        exchange.dispatch.lease.first_byte()
         attempt = exchange.attempt
-        attempt.first_byte_after_ms = self._age_ms(exchange.call)
-        self._metrics.on_first_byte(exchange.call.model, attempt.first_byte_after_ms / 1e3)
+        attempt.first_byte_after_ms = self._age_ms(exchange)
+        self._metrics.on_first_byte(exchange.decision.model, attempt.first_byte_after_ms / 1e3)
         return attempt.first_byte_after_ms - (attempt.dispatched_after_ms or 0.0)
 
     def _headers(self, exchange: _Exchange) -> list[tuple[str, str]]:
-        call, lease = exchange.call, exchange.lease
+        request, lease = exchange.request, exchange.dispatch.lease
         headers = [
-            *call.headers,
+            *request.headers,
             (REQUEST_ID_HEADER, exchange.decision.request_id),
-            (SALT_HEADER, call.salt.hex()),
+            (SALT_HEADER, request.salt.hex()),
             (ROUTER_ID_HEADER, self._router_id),
             (DISPATCH_HEADER, str(lease.dispatch)),
-            (PRIORITY_HEADER, str(exchange.turn.sent_priority)),
+            (PRIORITY_HEADER, str(exchange.dispatch.priority)),
         ]
-        if call.seed is not None:
-            headers.append((SEED_HEADER, str(call.seed)))
+        if request.seed is not None:
+            headers.append((SEED_HEADER, str(request.seed)))
         return headers
 
-    def _compare(self, call: UpstreamRequest, attempt: Attempt, response: UpstreamResponse) -> None:
+    def _compare(self, exchange: _Exchange, response: UpstreamResponse) -> None:
         """Write what the worker found beside what was predicted."""
+        attempt = exchange.attempt
         attempt.status = response.status
         attempt.actual_prompt_tokens = header_number(response.headers.get(PROMPT_TOKENS_HEADER))
         attempt.actual_cached_tokens = header_number(response.headers.get(CACHED_TOKENS_HEADER))
@@ -265,14 +267,17 @@ class Exchanges:
         if actual is None:
             return
         view = self._fleet.worker(attempt.uid)
-        coming = view is not None and self._predictor.is_coming(view, call.prompts, actual)
+        coming = view is not None and self._predictor.is_coming(
+            view, exchange.dispatch.request.prompts, actual
+        )
         attempt.difference = difference_of(attempt, actual, is_coming=coming)
-        self._metrics.on_answer(call.model, attempt)
+        self._metrics.on_answer(exchange.decision.model, attempt)
         if attempt.last_block_matches is False:
             _log.error("router and worker hash a prompt differently", uid=attempt.uid)
 
-    def _age_ms(self, call: UpstreamRequest) -> float:
-        return round((self._leases.now() - call.started) * 1e3, 3)
+    def _age_ms(self, exchange: _Exchange) -> float:
+        """Since the request's body was complete."""
+        return round((self._leases.now() - exchange.dispatch.request.body_read_at) * 1e3, 3)
 
 
 def _passed_back(response: UpstreamResponse) -> list[tuple[bytes, bytes]]:

@@ -1,4 +1,4 @@
-"""From a routed call to an answer: wait for a worker, try another one, stop when the client leaves."""
+"""From a queued request to an answer: wait for a worker, try another one, stop when the client leaves."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,7 +8,8 @@ from starlette.types import Receive, Send
 
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.admission import Admission
-from warmfleet_router.admission.queued_request import Grant, Turn
+from warmfleet_router.admission.dispatch import Dispatch
+from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.error_responses import no_worker_error
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.client_response import ClientResponse
@@ -24,7 +25,7 @@ _log = structlog.get_logger("warmfleet.router.proxy")
 
 
 class Proxy:
-    """Takes calls to the workers that admission grants, one after the other until one answers."""
+    """Takes requests to the workers that admission assigns, one after the other until one answers."""
 
     def __init__(
         self,
@@ -44,76 +45,88 @@ class Proxy:
         self._ping_seconds = ping_seconds
 
     async def serve(
-        self, call: UpstreamRequest, decision: Decision, turn: Turn, receive: Receive, send: Send
+        self,
+        request: UpstreamRequest,
+        queued: QueuedRequest,
+        decision: Decision,
+        receive: Receive,
+        send: Send,
     ) -> None:
-        """Answer `call`, or stop at once when the client leaves, wherever the request stands.
+        """Answer a request, or stop at once when the client disconnects, at any point.
 
         Raises:
             RequestError: no worker answered, and nothing has been sent.
         """
-        answer = ClientResponse(
-            send,
-            write_seconds=self._write_seconds,
-            ping_seconds=self._ping_seconds if call.stream else None,
-        )
-        async with cancel_on_disconnect(receive) as client:
-            answer.on_stalled = client.disconnect
-            with answer:
-                await self._answer(call, decision, turn, answer)
-        if client.disconnected:
+        async with cancel_on_disconnect(receive) as watched:
+            with ClientResponse(
+                send,
+                write_seconds=self._write_seconds,
+                ping_seconds=self._ping_seconds if request.stream else None,
+                on_stalled=watched.disconnect,
+            ) as client:
+                await self._answer(request, queued, decision, client)
+        if watched.disconnected:
             decision.outcome = "client left"
 
     async def _answer(
-        self, call: UpstreamRequest, decision: Decision, turn: Turn, answer: ClientResponse
+        self, request: UpstreamRequest, queued: QueuedRequest, decision: Decision, client: ClientResponse
     ) -> None:
         try:
-            await self._try_workers(call, decision, turn, answer)
+            dispatch = await self._admission.submit(queued, decision)
+            await self._try_workers(request, decision, dispatch, client)
         except RequestError as error:
             decision.outcome = outcome_of(error)
-            if not answer.started:
+            if not client.started:
                 raise
-            await answer.refuse(error)
+            await client.refuse(error)
 
     async def _try_workers(
-        self, call: UpstreamRequest, decision: Decision, turn: Turn, answer: ClientResponse
+        self, request: UpstreamRequest, decision: Decision, dispatch: Dispatch, client: ClientResponse
     ) -> None:
         refusal: RequestError | None = None
-        grant: Grant | None = await self._admission.granted(turn)
-        self._retries.request()
-        while grant is not None:
-            attempt = attempt_of(grant.choice)
-            self._record(call, decision, turn, attempt)
-            try:
-                await self._exchanges.run(call, decision, turn, grant, answer)
-            except TryElsewhereError as error:
-                attempt.error = str(error)
-                refusal = error.refusal or refusal
-                self._metrics.on_failed_attempt(call.model, attempt.status)
-                _log.info(
-                    "dispatch failed", request_id=decision.request_id, uid=attempt.uid, reason=attempt.error
-                )
-            else:
-                return
-            grant = await self._another(decision, turn)
-        raise refusal or no_worker_error(call.model)
+        try:
+            self._retries.request()
+            while True:
+                attempt = attempt_of(dispatch.picked)
+                self._record(decision, dispatch, attempt)
+                try:
+                    await self._exchanges.run(request, decision, dispatch, client)
+                except TryElsewhereError as error:
+                    attempt.error = str(error)
+                    refusal = error.refusal or refusal
+                    self._metrics.on_failed_attempt(decision.model, attempt.status)
+                    _log.info(
+                        "dispatch failed",
+                        request_id=decision.request_id,
+                        uid=attempt.uid,
+                        reason=attempt.error,
+                    )
+                else:
+                    return
+                another = await self._another(decision, dispatch)
+                if another is None:
+                    raise refusal or no_worker_error(decision.model)
+                dispatch = another
+        finally:
+            dispatch.release()
 
-    def _record(self, call: UpstreamRequest, decision: Decision, turn: Turn, attempt: Attempt) -> None:
-        """Write down a choice before its dispatch: what it predicts cannot know what came of it."""
+    def _record(self, decision: Decision, dispatch: Dispatch, attempt: Attempt) -> None:
+        """Store a choice before its dispatch: what it predicts cannot know what came of it."""
         if not decision.attempts:
             decision.mode = "precise" if attempt.precise else "load-only"
-            self._metrics.on_decision(call.model, decision.mode, decision.decision_ms / 1e3)
+            self._metrics.on_decision(decision.model, decision.mode, decision.decision_ms / 1e3)
         decision.attempts.append(attempt)
-        if turn.held_since:
-            decision.held_ms = round(turn.held_seconds * 1e3, 3)
+        if dispatch.queued_seconds is not None:
+            decision.held_ms = round(dispatch.queued_seconds * 1e3, 3)
 
-    async def _another(self, decision: Decision, turn: Turn) -> Grant | None:
+    async def _another(self, decision: Decision, failed: Dispatch) -> Dispatch | None:
         if len(decision.attempts) >= MAX_TRIES:
             return None
         if not self._retries.take():
             self._metrics.on_refused_retry()
             _log.warning("retry refused, the budget is spent", request_id=decision.request_id)
             return None
-        return await self._admission.again(turn)
+        return await self._admission.retry(failed)
 
 
 def outcome_of(error: RequestError) -> Outcome:
@@ -122,7 +135,7 @@ def outcome_of(error: RequestError) -> Outcome:
 
 
 def describe(attempts: Sequence[Attempt]) -> dict[str, object]:
-    """What a request's log line says of its attempts."""
+    """Fields of a request's log line about its attempts."""
     if not attempts:
         return {}
     last = attempts[-1]

@@ -31,7 +31,7 @@ def test_the_published_document_is_the_routers():
 @pytest.mark.parametrize("server", ["router", "worker"])
 def test_what_is_routed_is_described_and_what_is_described_is_routed(server):
     if server == "router":
-        app = build_router(RouterSettings(endpoints=(), salt_key=b"k" * 32)).app
+        app = build_router(RouterSettings(endpoints=(), salt_key=b"k" * 32)).api.app
     else:
         app = build_app(SimpleNamespace(settings=SimpleNamespace(token=b"", uid="w"), events=None))
     routed = {

@@ -139,7 +139,7 @@ async def test_a_deployments_workers_are_found_and_its_names_live_as_long_as_it(
             # Ready means that its caches are known, too: no request has to wait for that, or is refused.
             assert await status(router, "org/smol-chat") == 200
             assert await status(router, f"{NAMESPACE}/smol") == 200
-            await router.until(lambda: len(router.router.fleet.workers("org/smol-chat")) == 2)
+            await router.until(lambda: len(router.router.workers.fleet.workers("org/smol-chat")) == 2)
             _, models = await router.get("/v1/models")
             _, known = await router.get("/internal/fleet")
             code, headers, body = await router.ask("hello", model="empty")
@@ -191,7 +191,7 @@ async def test_an_api_server_that_goes_away_under_traffic_fails_no_request(fleet
                 of_second = [await status(second, "chat") for _ in range(5)]
                 _, started_blind = await second.get("/internal/fleet")
             proxy.faults.refuse = False
-            await router.until(lambda: len(router.router.fleet.workers()) == 2, 30)
+            await router.until(lambda: len(router.router.workers.fleet.workers()) == 2, 30)
             await router.until(lambda: not router.router.discovery.state.problem, 30)
             stop.set()
             await asyncio.gather(*askers)
@@ -214,7 +214,7 @@ async def test_a_watch_in_a_connection_that_is_dead_and_not_closed_is_given_up(f
         async with routed_through_faults(fleet, tmp_path) as (router, proxy, _through):
             # A watch that has just brought something is open, and not about to be begun anew.
             fleet.slice("smol", one)
-            await router.until(router.router.fleet.workers, 30)
+            await router.until(router.router.workers.fleet.workers, 30)
             proxy.faults.blackhole = True
             await until_status(router, "chat", 200)
             fleet.slice("smol", one, two)
@@ -222,7 +222,7 @@ async def test_a_watch_in_a_connection_that_is_dead_and_not_closed_is_given_up(f
             assert await status(router, "chat") == 200
             proxy.faults.blackhole = False
             proxy.reset_all()
-            await router.until(lambda: len(router.router.fleet.workers()) == 2, 30)
+            await router.until(lambda: len(router.router.workers.fleet.workers()) == 2, 30)
 
 
 async def test_another_pod_at_the_same_address_gets_nothing_that_was_meant_for_the_first(fleet, tmp_path):
@@ -234,14 +234,18 @@ async def test_another_pod_at_the_same_address_gets_nothing_that_was_meant_for_t
             asked = len(first.requests)
             # The cluster says that another pod has the address, and the process there is still the first.
             fleet.slice("smol", SlicedPod("u2", first.port))
-            await router.until(lambda: [v.endpoint.uid for v in router.router.fleet.workers()] == ["u2"])
-            await router.until(lambda: router.router.fleet.workers()[0].counts.hellos_refused > 0)
+            await router.until(
+                lambda: [v.endpoint.uid for v in router.router.workers.fleet.workers()] == ["u2"]
+            )
+            await router.until(lambda: router.router.workers.fleet.workers()[0].counts.hellos_refused > 0)
             assert {await status(router, "chat") for _ in range(5)} == {503}
             assert len(first.requests) == asked
         # One that has the uid, and the token of another namespace: no better.
         with pod("u2", "elsewhere", port=first.port) as impostor:
-            refused = router.router.fleet.workers()[0].counts.hellos_refused
-            await router.until(lambda: router.router.fleet.workers()[0].counts.hellos_refused > refused, 30)
+            refused = router.router.workers.fleet.workers()[0].counts.hellos_refused
+            await router.until(
+                lambda: router.router.workers.fleet.workers()[0].counts.hellos_refused > refused, 30
+            )
             assert await status(router, "chat") == 503
             assert not impostor.requests
         with pod("u2", NAMESPACE, port=first.port) as second:
@@ -258,9 +262,13 @@ async def test_a_terminating_pod_ends_its_streams_also_after_the_cluster_has_for
             stream = asyncio.create_task(router.ask("hello", model="chat", stream=True))
             await router.until(leaving.arrived.is_set)
             fleet.slice("smol", SlicedPod("u1", leaving.port, (False, True, True)), staying)
-            await router.until(lambda: [view.ready for view in router.router.fleet.workers()] == [True, True])
+            await router.until(
+                lambda: [view.ready for view in router.router.workers.fleet.workers()] == [True, True]
+            )
             fleet.slice("smol", staying)
-            await router.until(lambda: [v.endpoint.uid for v in router.router.fleet.workers()] == ["u2"])
+            await router.until(
+                lambda: [v.endpoint.uid for v in router.router.workers.fleet.workers()] == ["u2"]
+            )
             asked = len(leaving.requests)
             assert {await status(router, "chat") for _ in range(5)} == {200}
             code, _, body = await stream
@@ -281,14 +289,14 @@ async def test_the_older_of_two_deployments_has_a_name_until_it_is_deleted(fleet
             assert {await status(router, "chat") for _ in range(5)} == {200}
             assert (len(one.requests), len(two.requests)) == (5, 0)
             assert await status(router, f"{NAMESPACE}/younger") == 200
-            epoch = router.router.fleet.worker("u2").hello.epoch
+            epoch = router.router.workers.fleet.worker("u2").hello.epoch
             opened = two.requests.copy()
             fleet.delete("older")
-            await router.until(lambda: "chat" in router.router.fleet.worker("u2").served_names)
+            await router.until(lambda: "chat" in router.router.workers.fleet.worker("u2").served_names)
             assert {await status(router, "chat") for _ in range(5)} == {200}
             assert (len(one.requests), len(two.requests)) == (5, len(opened) + 5)
             # Its stream, and what is known of its cache, were not touched by the change.
-            view = router.router.fleet.worker("u2")
+            view = router.router.workers.fleet.worker("u2")
             assert (view.hello.epoch, view.counts.opened) == (epoch, 1)
 
 

@@ -34,7 +34,7 @@ def held(router: RunningRouter) -> Amount:
 async def is_empty(router: RunningRouter) -> None:
     """Nothing is held, in flight or charged any more."""
     await router.is_quiet()
-    await until(lambda: router.router.admission.door.in_flight == Amount())
+    await until(lambda: router.router.limits.in_flight == Amount())
     assert held(router) == Amount()
 
 
@@ -121,7 +121,7 @@ async def test_a_light_tenant_does_not_stand_behind_a_flood(tmp_path: Path) -> N
             for number in range(5):
                 name = {"x-request-id": f"light-{number}"}
                 assert (await router.ask("hi", headers={**bearer(light), **name}))[0] == 200
-            records = [router.router.decisions.find(f"light-{number}") for number in range(5)]
+            records = [router.router.routing.decisions.find(f"light-{number}") for number in range(5)]
             ranks = [record.held_behind or 0 for record in records if record is not None]
             still_held = held(router).requests
             answers = await asyncio.gather(*flood)
@@ -491,7 +491,7 @@ async def test_overload_keeps_the_workers_busy_and_leaves_nothing_behind(tmp_pat
                 most_held = max(most_held, held(router).requests)
             answers = await asyncio.gather(*asking)
             await is_empty(router)
-            open_charges = sum(router.router.leases.dispatches.open_count(stub.uid) for stub in stubs)
+            open_charges = sum(router.router.routing.leases.dispatches.open_count(stub.uid) for stub in stubs)
 
     statuses = [status for status, _, _ in answers]
     assert set(statuses) == {200, 429}
@@ -508,7 +508,7 @@ async def test_a_draining_router_serves_what_it_holds_and_what_still_comes(tmp_p
         async with running_router([stub], tmp_path) as router:
             waiting = [asyncio.create_task(router.ask("hi", stream=True)) for _ in range(3)]
             await until(lambda: held(router).requests == 2)
-            router.router.inspection.draining = True
+            router.router.api.health.drain()
             late = asyncio.create_task(router.ask("hi"))
             ready, _ = await router.get("/readyz")
             answers = await asyncio.gather(*waiting, late)
@@ -519,7 +519,7 @@ async def test_a_draining_router_serves_what_it_holds_and_what_still_comes(tmp_p
 
 def told(router: RunningRouter, stub: StubWorker) -> tuple[int, int]:
     """Sequences that run at a worker and tokens that wait there, as the router has heard."""
-    view = router.router.fleet.worker(stub.uid)
+    view = router.router.workers.fleet.worker(stub.uid)
     return (view.load.running_sequences, view.load.queued_uncached_tokens) if view else (0, 0)
 
 
@@ -533,7 +533,7 @@ async def test_a_request_waits_for_its_warm_worker_only_while_that_pays(tmp_path
             warm = next(stub for stub in stubs if stub.requests)
             cold = next(stub for stub in stubs if not stub.requests)
             for _ in range(30):  # seats are kept for a moment here
-                router.router.leases.seat_times.observe(warm.uid, 0.05)
+                router.router.routing.leases.seat_times.observe(warm.uid, 0.05)
             warm.events, warm.event_seconds = 3, 0.1
             await router.is_quiet()
             running = asyncio.create_task(router.ask([*prefix, 2], stream=True))

@@ -18,7 +18,7 @@ def test_the_rate_is_what_left_in_the_last_ten_seconds() -> None:
     drain = ServiceRate()
     drain.filled(100.0)
     for tenth in range(400):  # 10 per second for 20 s, then 20 per second
-        drain.drained(1.0 if tenth < 200 else 2.0, 100.0 + tenth / 10)
+        drain.served(1.0 if tenth < 200 else 2.0, 100.0 + tenth / 10)
 
     assert drain.rate(140.0) == pytest.approx(20, rel=0.05)
     assert drain.seconds(200, 140.0) == pytest.approx(10, rel=0.05)
@@ -28,7 +28,7 @@ def test_a_new_wait_begins_with_the_rate_of_the_last_one() -> None:
     drain = ServiceRate()
     drain.filled(0.0)
     for tenth in range(50):
-        drain.drained(1.0, tenth / 10)
+        drain.served(1.0, tenth / 10)
     drain.emptied(5.0)
 
     drain.filled(1000.0)

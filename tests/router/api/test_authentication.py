@@ -26,7 +26,7 @@ async def test_every_route_and_method_is_closed_to_who_has_no_right_to_it(stub, 
     async with guarded(stub, tmp_path, keys) as router:
         paths = [
             route.path.replace("{id:path}", "stub").replace("{id}", "x")
-            for route in routes_of(router.router.app)
+            for route in routes_of(router.router.api.app)
         ]
         assert len(paths) >= 14
         for path in [*paths, "/", "/nothing", "/docs", "/internal", "/debug"]:

@@ -36,7 +36,7 @@ async def test_the_longest_context_among_the_workers_decides(tmp_path: Path) -> 
     ):
         async with running_router([short, long], tmp_path) as router:
             status, _, body = await router.ask([1] * 100)
-            hellos = [view.hello for view in router.router.fleet.workers() if view.hello is not None]
+            hellos = [view.hello for view in router.router.workers.fleet.workers() if view.hello is not None]
 
     assert status == 400
     assert "maximum context length is 100 tokens" in json.loads(body)["error"]["message"]

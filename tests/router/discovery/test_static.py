@@ -110,14 +110,16 @@ async def test_a_change_of_name_owner_or_policy_leaves_the_stream_open(stub, tmp
     after = replace(before, served_names=("new",), policy="RoundRobin", shared_cache="n/d", deployment="n/d")
     told = Told(Discovered((before,), frozenset({"old"})))
     async with running_router([], tmp_path, discovery=told) as router:
-        await router.until(lambda: [view for view in router.router.fleet.workers("old") if view.precise])
+        await router.until(
+            lambda: [view for view in router.router.workers.fleet.workers("old") if view.precise]
+        )
         told.queue.put_nowait(Discovered((after,), frozenset({"new"})))
-        await router.until(lambda: router.router.fleet.workers("new"))
-        view = router.router.fleet.worker("w0")
+        await router.until(lambda: router.router.workers.fleet.workers("new"))
+        view = router.router.workers.fleet.worker("w0")
         statuses = [(await router.ask("hello", model=model))[0] for model in ("new", "old")]
         moved = replace(after, url=stub.url.replace("127.0.0.1", "localhost"))
         told.queue.put_nowait(Discovered((moved,), frozenset({"new"})))
-        await router.until(lambda: router.router.fleet.worker("w0").endpoint is moved)
+        await router.until(lambda: router.router.workers.fleet.worker("w0").endpoint is moved)
 
     assert (view.endpoint, view.precise, view.counts.opened) == (after, True, 1)
     assert statuses == [200, 404]
@@ -138,10 +140,12 @@ async def test_a_known_model_without_a_worker_is_503_and_an_unknown_one_404(stub
         # Before discovery has spoken nothing is unknown.
         assert await answers("org/chat") == (503, "1", "no_replica")
         told.queue.put_nowait(Discovered((), frozenset()))
-        await router.until(lambda: router.router.fleet.knows_its_models)
+        await router.until(lambda: router.router.workers.fleet.knows_its_models)
         assert await answers("org/chat") == (404, None, "model_not_found")
         told.queue.put_nowait(Discovered((endpoint,), frozenset({"org/chat", "n/idle"})))
-        await router.until(lambda: [view for view in router.router.fleet.workers("org/chat") if view.ready])
+        await router.until(
+            lambda: [view for view in router.router.workers.fleet.workers("org/chat") if view.ready]
+        )
         assert await answers("org/chat") == (200, None, None)
         assert await answers("n/idle") == (503, "1", "no_replica")
         assert await answers("idle") == (404, None, "model_not_found")
@@ -170,12 +174,12 @@ async def test_a_router_of_a_cluster_is_ready_once_it_knows_the_fleet_also_an_em
             metrics = await response.text()
         told.state = DiscoveryState(errors=3, age_seconds=2.5)
         told.queue.put_nowait(Discovered((unreachable, endpoint), frozenset({"m"})))
-        await router.until(lambda: router.router.fleet.knows_its_models)
+        await router.until(lambda: router.router.workers.fleet.knows_its_models)
         while (found := await router.get("/readyz"))[0] != 200:
             assert found[1]["status"] == "what the workers' caches hold is not known yet"
-        view = router.router.fleet.worker("w0")
+        view = router.router.workers.fleet.worker("w0")
         told.queue.put_nowait(Discovered((), frozenset()))
-        await router.until(lambda: not router.router.fleet.workers())
+        await router.until(lambda: not router.router.workers.fleet.workers())
         empty = await router.get("/readyz")
         async with router.http.get(router.url + "/metrics") as response:
             metrics_after = await response.text()
@@ -194,7 +198,7 @@ async def test_a_worker_that_said_hello_is_waited_for_until_it_says_whether_it_i
     endpoint = Endpoint(uid="w0", name="a", url=stub.url, token=b"worker-token-planted", served_names=("m",))
     told = Told(Discovered((endpoint,), frozenset({"m"})))
     async with running_router([], tmp_path, discovery=told) as router:
-        await router.until(lambda: any(view.hello for view in router.router.fleet.workers()))
+        await router.until(lambda: any(view.hello for view in router.router.workers.fleet.workers()))
         greeted = await router.get("/readyz")
         stub.faults.hold_snapshot = False
         while (await router.get("/readyz"))[0] != 200:
@@ -219,8 +223,8 @@ async def test_a_worker_that_began_before_its_deployment_got_a_name_is_not_asked
                 await router.knows(2)
                 for _ in range(6):
                     assert (await router.ask("hello", model="alias"))[0] == 200
-                asked = {decision.attempts[-1].uid for decision in router.router.decisions.newest(6)}
-                by_both = {view.endpoint.uid for view in router.router.fleet.workers("m")}
+                asked = {decision.attempts[-1].uid for decision in router.router.routing.decisions.newest(6)}
+                by_both = {view.endpoint.uid for view in router.router.workers.fleet.workers("m")}
 
     assert nobody[0] == 503
     assert asked == {"new"}
@@ -244,7 +248,9 @@ async def test_each_deployment_has_its_workers_chosen_as_it_asked(tmp_path):
                 for _ in range(6):
                     assert (await router.ask("the same words " * 20, model=model))[0] == 200
                     await router.settled(stubs)
-            policies = {decision.model: decision.policy for decision in router.router.decisions.newest(18)}
+            policies = {
+                decision.model: decision.policy for decision in router.router.routing.decisions.newest(18)
+            }
             _, fleet = await router.get("/internal/fleet")
 
     counts = [len(stub.requests) for stub in stubs]
@@ -265,7 +271,7 @@ async def test_the_fleets_view_names_deployment_model_and_hits(stub, tmp_path):
     )
     told = Told(Discovered((endpoint,), frozenset({"m"})))
     async with running_router([], tmp_path, discovery=told) as router:
-        await router.until(lambda: [view for view in router.router.fleet.workers() if view.precise])
+        await router.until(lambda: [view for view in router.router.workers.fleet.workers() if view.precise])
         for _ in range(2):
             await router.ask([*range(10, 42)], model="m")
             await router.is_quiet()

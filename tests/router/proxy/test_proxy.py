@@ -124,7 +124,7 @@ async def test_a_fault_before_the_first_byte_costs_only_time(
     broken.close_before_first_byte = fault == "before first byte"
     if fault == "refused":
         gone = Endpoint(uid="w0", name="w0", url="http://127.0.0.1:9")
-        view = router.router.fleet._streams["w0"]
+        view = router.router.workers.fleet._streams["w0"]
         view.endpoint = gone
 
     # when
@@ -223,7 +223,7 @@ async def test_a_client_that_leaves_cancels_the_worker_within_a_second(
     assert await asyncio.to_thread(worker.cancelled.wait, 1.0)
     assert time.monotonic() - left_at < 1.0
     await router.is_quiet()
-    assert router.router.decisions.newest(1)[0].outcome == "client left"
+    assert router.router.routing.decisions.newest(1)[0].outcome == "client left"
 
 
 async def _read_all(router: RunningRouter, body: dict[str, object]) -> None:

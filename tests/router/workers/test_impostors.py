@@ -47,7 +47,7 @@ async def test_a_takeover_after_the_hello_is_noticed_by_the_request_and_costs_no
         assert impostor.bodies == []
         assert len(impostor.requests) <= 1
         if impostor.requests:
-            view = router.router.breakers.status("w0", "w0")
+            view = router.router.workers.breakers.status("w0", "w0")
             assert view.reason == "another worker answers at its address"
 
 
@@ -59,12 +59,12 @@ async def test_a_takeover_before_the_hello_gets_no_connection_with_a_prompt_at_a
     async with running_router([w0, w1], tmp_path, policy="RoundRobin") as router:
         takeover(port, impostor)
         port.reset_all()
-        await router.until(lambda: router.router.fleet.worker("w0").counts.hellos_refused > 0)
+        await router.until(lambda: router.router.workers.fleet.worker("w0").counts.hellos_refused > 0)
 
         answers = [await router.ask("secret prompt") for _ in range(8)]
 
         assert [status for status, _, _ in answers] == [200] * 8
         assert impostor.requests == []
-        view = router.router.fleet.worker("w0")
+        view = router.router.workers.fleet.worker("w0")
         assert not view.ready
         assert view.hello is None

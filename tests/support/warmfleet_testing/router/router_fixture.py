@@ -66,15 +66,15 @@ class RunningRouter:
         """Wait until no lease is open."""
         async with asyncio.timeout(WAIT_SECONDS):
             while any(
-                self.router.leases.dispatches.open_count(view.endpoint.uid)
-                for view in self.router.fleet.workers()
+                self.router.routing.leases.dispatches.open_count(view.endpoint.uid)
+                for view in self.router.workers.fleet.workers()
             ):
                 await asyncio.sleep(0.005)
 
     async def settled(self, stubs: Sequence[StubWorker]) -> None:
         """Wait until nothing runs and the index holds what the workers hold."""
         await self.is_quiet()
-        index = self.router.fleet.index
+        index = self.router.workers.fleet.index
         await self.until(
             lambda: all(
                 index.resident_blocks(stub.uid) == len(stub.resident) and not stub.running for stub in stubs
@@ -114,7 +114,7 @@ async def running_router(
         now=now,
     )
     listener = bind("127.0.0.1", 0)
-    server = Server(router.app, shutdown_seconds=1, max_connections=router.settings.max_connections)
+    server = Server(router.api.app, shutdown_seconds=1, max_connections=router.settings.max_connections)
     async with router.running(), aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         running = RunningRouter(router, f"http://127.0.0.1:{listener.getsockname()[1]}", http)
@@ -132,10 +132,10 @@ async def running_router(
 def _all_known(router: Router, expected: int) -> bool:
     known = [
         view
-        for view in router.fleet.workers()
+        for view in router.workers.fleet.workers()
         if view.ready
         and view.precise
         and view.hello is not None
-        and router.encoders.known(view.hello.tokenizer_digest) is not None
+        and router.workers.encoders.known(view.hello.tokenizer_digest) is not None
     ]
     return len(known) >= expected
