@@ -10,6 +10,7 @@ import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import aiohttp
@@ -92,7 +93,7 @@ class UpstreamResponse:
         """
         content, wait = self._response.content, self._wait
         watch = wait.watch
-        wait.give_up = self._give_up
+        wait.give_up = partial(_fail_read, content)
         try:
             while True:
                 # Only reading counts: while a slow client holds us up, the silence is ours.
@@ -106,9 +107,6 @@ class UpstreamResponse:
             raise UpstreamBrokenError(_reason(error)) from error
         finally:
             wait.since = None
-
-    def _give_up(self) -> None:
-        self._response.content.set_exception(UpstreamBrokenError("the worker fell silent", is_silent=True))
 
     async def body(self, limit_bytes: int) -> bytes:
         """The whole body.
@@ -261,6 +259,11 @@ def _probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:
 def unwatched() -> LivenessWatch:
     """A watch that has not been started."""
     return LivenessWatch(LivenessSettings(), worker_silence=lambda _: 0.0, on_hung=lambda _: None)
+
+
+def _fail_read(content: aiohttp.StreamReader) -> None:
+    """End a read from a silent worker. Knows the stream only: a method of its owner would be a cycle."""
+    content.set_exception(UpstreamBrokenError("the worker fell silent", is_silent=True))
 
 
 def _expire(deadline: asyncio.Timeout) -> None:

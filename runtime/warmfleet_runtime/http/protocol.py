@@ -11,7 +11,7 @@ import uuid
 from typing import Final, cast
 
 import structlog
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from warmfleet_contracts.cache.worker_api import REQUEST_ID_HEADER
@@ -69,9 +69,21 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         """The protocol for a server with these connections."""
         return type(cls.__name__, (cls,), {"open_connections": connections})
 
+    @property
+    def app(self) -> ASGIApp:
+        """The application around which the bounds of an answer stand.
+
+        Bound anew each time: kept on the connection, it would be a reference cycle, and everything that hangs
+        on a connection would wait for the garbage collector.
+        """
+        return self._answer
+
+    @app.setter
+    def app(self, app: ASGIApp) -> None:
+        self._whole_app = app
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))  # uvloop's descends from none
-        self._whole_app, self.app = self.app, self._answer
         if self.open_connections.opened(self):
             self._wait_for_head()
         else:
