@@ -16,11 +16,14 @@ class OperatorMetrics:
         registry = self._registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self.reconciliations = Counter(
-            names.OPERATOR_RECONCILIATIONS, "Looks at a ModelDeployment", ["result"], registry=registry
+            names.OPERATOR_RECONCILIATIONS,
+            "Reconciliations of a ModelDeployment",
+            ["result"],
+            registry=registry,
         )
         self.seconds = Histogram(
             names.OPERATOR_RECONCILE_SECONDS,
-            "Time that one look took",
+            "Duration of a reconciliation",
             buckets=names.OPERATOR_RECONCILE_BUCKETS,
             registry=registry,
         )
@@ -28,18 +31,18 @@ class OperatorMetrics:
             names.OPERATOR_WRITES, "Writes to the API server", ["kind", "verb"], registry=registry
         )
         self.errors = Counter(names.OPERATOR_ERRORS, "Requests that failed", ["error"], registry=registry)
-        self._depth = Gauge(names.OPERATOR_QUEUE_DEPTH, "Deployments to be looked at", registry=registry)
+        self._depth = Gauge(names.OPERATOR_QUEUE_DEPTH, "ModelDeployments in the queue", registry=registry)
         self._leader = Gauge(names.OPERATOR_LEADER, "1 while this replica may write", registry=registry)
         self._behind = Gauge(
             names.OPERATOR_WATCH_BEHIND_SECONDS,
-            "For how long a watch has missed something",
+            "Seconds for which a watch has been behind its list",
             ["kind"],
             registry=registry,
         )
-        self._objects = Gauge(names.OPERATOR_OBJECTS, "Objects that are known", ["kind"], registry=registry)
+        self._objects = Gauge(names.OPERATOR_OBJECTS, "Objects in the store", ["kind"], registry=registry)
         self._conditions = Gauge(
             names.OPERATOR_CONDITIONS,
-            "ModelDeployments by what their status says",
+            "ModelDeployments by condition and its status",
             ["condition", "status"],
             registry=registry,
         )

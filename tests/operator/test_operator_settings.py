@@ -1,4 +1,4 @@
-"""What the operator is told, and what it refuses to be told."""
+"""Flags of the operator, and which values it refuses."""
 
 import pytest
 

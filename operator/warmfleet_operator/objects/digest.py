@@ -1,4 +1,4 @@
-"""A short hash over canonical JSON: equal content has an equal digest, whatever the order of its keys."""
+"""A short hash over canonical JSON: equal content has an equal digest, in any order of its keys."""
 
 import hashlib
 import json

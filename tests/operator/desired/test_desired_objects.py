@@ -282,7 +282,7 @@ def test_only_pods_that_fetch_may_leave_the_cluster():
         assert ports(desired(spec)["NetworkPolicy", "chat"]) == []
 
 
-def test_offline_nobody_leaves_and_the_fetch_knows():
+def test_offline_nothing_may_leave_and_the_fetch_gets_the_flag():
     offline = {**vars_of(SETTINGS), "hub_offline": True}
     children = desired(MINIMAL, type(SETTINGS)(**offline))
     assert ports(children["NetworkPolicy", "chat"]) == []

@@ -1,4 +1,4 @@
-"""Who may write: pure parts. The lease itself is tested against a real API server."""
+"""Leader election: its pure parts. The lease is tested at a real API server, too."""
 
 from datetime import UTC, datetime
 
@@ -36,7 +36,7 @@ def test_a_dropped_fence_is_closed() -> None:
     assert not fence.leading
 
 
-def test_nobody_takes_a_lease_from_a_holder_that_is_heard_of() -> None:
+def test_a_lease_that_its_holder_renews_cannot_be_acquired() -> None:
     lease = held_by("a", None, NAME, 15, WHEN)
 
     assert may_acquire(lease, "a", LastChange("1", 0.0), 1.0)

@@ -41,5 +41,5 @@ def test_of_a_long_message_the_end_is_kept():
     assert view.message.endswith("no weights")
 
 
-def test_a_container_whose_times_nobody_told_ran_for_no_time():
+def test_a_container_without_times_ran_for_no_time():
     assert engine_of(state={"terminated": {"exitCode": 1}}).last_run_seconds == 0.0

@@ -1,4 +1,4 @@
-"""When an object already is what is wanted."""
+"""When the owned fields of an existing object match."""
 
 import json
 
@@ -19,7 +19,7 @@ OBJECTS = st.dictionaries(st.sampled_from("abcdefg"), JSON, max_size=5)
 
 
 @given(OBJECTS)
-def test_everything_covers_itself(value) -> None:
+def test_everything_matches_itself(value) -> None:
     assert owned_fields_match(value, json.loads(json.dumps(value)))
 
 

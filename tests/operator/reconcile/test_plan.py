@@ -87,7 +87,7 @@ def test_from_any_spec_to_any_other_in_one_plan(before, after) -> None:
     assert not plan_changes(new, rest + there(plan.applies), uid)
 
 
-def test_a_field_that_is_no_longer_wanted_is_applied_away() -> None:
+def test_a_field_that_is_no_longer_desired_is_removed() -> None:
     objects = wanted(FULL)
     leaner = copy.deepcopy(objects)
     deployment = next(item for item in leaner if kind_of(item) is DEPLOYMENT)
@@ -111,11 +111,11 @@ def test_an_edit_of_ours_is_put_back_and_an_addition_of_others_is_not() -> None:
     assert [item["kind"] for item in plan.applies] == ["PodDisruptionBudget"]
 
 
-def test_what_is_no_longer_wanted_is_deleted_only_if_it_is_ours() -> None:
+def test_what_is_no_longer_desired_is_deleted_only_if_it_is_controlled() -> None:
     objects = wanted(GPU_FROM_THE_HUB_ON_A_CLAIM)
     present = there(objects)
     stranger = copy.deepcopy(present[0])
-    stranger["metadata"] |= {"name": "somebodys", "ownerReferences": []}
+    stranger["metadata"] |= {"name": "of-another", "ownerReferences": []}
     without = [item for item in objects if kind_of(item) is not JOB]
 
     plan = plan_changes(without, [*present, stranger], owner(objects))
@@ -123,7 +123,7 @@ def test_what_is_no_longer_wanted_is_deleted_only_if_it_is_ours() -> None:
     assert [item.kind for item in plan.removals] == [JOB]
 
 
-def test_an_object_of_somebody_else_is_never_touched() -> None:
+def test_an_object_of_another_owner_is_never_changed() -> None:
     objects = wanted(MINIMAL)
     present = there(objects)
     present[0]["metadata"]["ownerReferences"][0]["uid"] = "another"
@@ -135,7 +135,7 @@ def test_an_object_of_somebody_else_is_never_touched() -> None:
     assert len(plan.conflicts) == 2
 
 
-def test_an_object_on_its_way_out_is_waited_for() -> None:
+def test_an_object_that_is_being_deleted_is_waited_for() -> None:
     objects = wanted(MINIMAL)
     present = there(objects)
     present[2]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -206,7 +206,7 @@ def deployment_of(revision: str, cause: Cause | None = None, spec: str = "s"):
         (deployment_of("old"), Cause.SPEC),
     ],
 )
-def test_who_causes_a_rollout(observed, cause) -> None:
+def test_what_causes_a_rollout(observed, cause) -> None:
     assert cause_of(deployment_of("new"), observed, "s") is cause
 
 
@@ -219,7 +219,7 @@ def test_scaling_is_no_reason_to_roll() -> None:
 
 @given(st.lists(st.booleans(), min_size=1, max_size=6))
 def test_one_upgrade_at_a_time(done) -> None:
-    """Whatever order they are looked at in, the cluster is never upgrading two deployments."""
+    """In any order of reconciliations, at most one deployment is being upgraded."""
     state = dict.fromkeys(range(len(done)), "old")
     steps = 0
     while any(value != "new" for value in state.values()):
@@ -260,7 +260,7 @@ def test_when_a_rollout_is_complete(counts, complete) -> None:
     assert rollout_complete(workers(**counts)) is complete
 
 
-def test_a_rollout_nobody_has_looked_at_is_not_complete() -> None:
+def test_a_rollout_that_no_controller_has_observed_is_not_complete() -> None:
     unseen = workers()
     unseen["metadata"]["generation"] = 2
 

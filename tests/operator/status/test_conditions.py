@@ -76,7 +76,7 @@ def stopped(**fields) -> Observation:
 
 
 OBSERVATIONS: dict[str, Observation] = {
-    "all is well": serving(),
+    "everything is ready": serving(),
     "the volume holds the model": serving(is_fetched=False),
     "suspended": stopped(deployment=deployment(suspend=True)),
     "suspended, stopping": replace(
@@ -123,14 +123,14 @@ OBSERVATIONS: dict[str, Observation] = {
     "name taken": serving(name_owner=OWNER, contested_name="m"),
     "no router": serving(fleet=fleet(routers=0, answering=0)),
     "no router answers": serving(fleet=fleet(answering=0, problem="router at 10.0.0.1: refused")),
-    "routers were not asked": serving(fleet=FleetView()),
+    "routers were not polled": serving(fleet=FleetView()),
     "routers know no worker": serving(fleet=fleet("another")),
     "one router knows no worker": serving(fleet=seen_by({"m-1": {0}, "m-2": {0}})),
     "each router knows one worker": serving(fleet=seen_by({"m-1": {0}, "m-2": {1}})),
 }
 
 
-def said(observation: Observation) -> set[tuple[ConditionType, ConditionStatus, Reason]]:
+def rows_of(observation: Observation) -> set[tuple[ConditionType, ConditionStatus, Reason]]:
     return {(item.type, item.status, item.reason) for item in conditions_of(observation)}
 
 
@@ -140,12 +140,12 @@ def one(observation: Observation, kind: ConditionType):
 
 @pytest.mark.parametrize("row", CONDITIONS, ids="-".join)
 def test_every_condition_is_produced(row) -> None:
-    assert any(row in said(observation) for observation in OBSERVATIONS.values())
+    assert any(row in rows_of(observation) for observation in OBSERVATIONS.values())
 
 
 @pytest.mark.parametrize("name", OBSERVATIONS)
 def test_nothing_is_said_that_is_not_in_the_table(name) -> None:
-    assert said(OBSERVATIONS[name]) <= set(CONDITIONS)
+    assert rows_of(OBSERVATIONS[name]) <= set(CONDITIONS)
     assert [item.type for item in conditions_of(OBSERVATIONS[name])] == list(ConditionType)
 
 
@@ -208,15 +208,15 @@ def test_without_surge_a_pod_without_room_is_just_unschedulable() -> None:
     assert problem.reason is Reason.UNSCHEDULABLE
 
 
-def test_the_name_of_the_owner_is_told() -> None:
+def test_the_message_names_the_owner_of_the_name() -> None:
     assert "other/older" in one(OBSERVATIONS["name taken"], ConditionType.NAME_ACCEPTED).message
 
 
-def test_a_fetch_says_why_it_failed() -> None:
+def test_the_message_holds_why_a_fetch_failed() -> None:
     assert "hub: 401" in one(OBSERVATIONS["a fetch failed"], ConditionType.MODEL_CACHED).message
 
 
-def test_another_try_of_a_fetch_is_news_when_it_lasts() -> None:
+def test_a_retried_fetch_counts_as_progress_only_after_a_while() -> None:
     retrying = ContainerView(
         running=True, running_since_seconds=NOW - 1, exit_code=3, message="hub: 401", restarts=2
     )
@@ -229,7 +229,7 @@ def test_another_try_of_a_fetch_is_news_when_it_lasts() -> None:
     assert one(later, ConditionType.READY).reason is Reason.PROGRESSING
 
 
-def test_an_engine_that_ran_for_long_is_in_no_loop() -> None:
+def test_an_engine_that_ran_for_long_is_in_no_crash_loop() -> None:
     ended = ContainerView(waiting="CrashLoopBackOff", restarts=5, exit_code=137)
 
     assert stall(troubled(unready(engine=ended))) is not None

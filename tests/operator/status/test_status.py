@@ -1,4 +1,4 @@
-"""What stands in a status, when it is written, and which turns become events."""
+"""The status, when it is written, and which changes become events."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def with_figures(**fields):
     return serving(fleet=view)
 
 
-def test_a_status_sums_what_routers_say_of_its_own_pods() -> None:
+def test_a_status_sums_what_routers_report_of_its_own_pods() -> None:
     view = FleetView(
         2,
         2,
@@ -45,7 +45,7 @@ def test_a_status_sums_what_routers_say_of_its_own_pods() -> None:
     assert status["selector"] == "warmfleet.dev/component=worker,warmfleet.dev/model-deployment=m"
 
 
-def test_nothing_is_said_of_what_no_router_knows() -> None:
+def test_workers_that_no_router_knows_have_no_figures() -> None:
     assert "kvCache" not in status_of(serving(fleet=FleetView()))
 
 
@@ -56,17 +56,17 @@ def test_accelerators_are_named() -> None:
 
 
 def test_the_model_is_what_the_fetch_left_behind_and_stays_known() -> None:
-    told = ContainerView(exit_code=0, message='{"digest": "ab", "sizeBytes": 93}')
-    fetched = status_of(serving(pods=(pod(fetch=told),)))
+    reported = ContainerView(exit_code=0, message='{"digest": "ab", "sizeBytes": 93}')
+    fetched = status_of(serving(pods=(pod(fetch=reported),)))
     later = serving(deployment={**deployment(), "status": {"model": fetched["model"]}})
 
     assert fetched["model"] == {"digest": "ab", "sizeBytes": 93}
     assert status_of(later)["model"] == fetched["model"]
 
 
-def test_words_of_another_version_are_no_model() -> None:
-    for words in ("", "93 bytes", "[]", "null", '{"digest": "a"}'):
-        odd = ContainerView(exit_code=0, message=words)
+def test_a_message_of_another_version_is_no_model() -> None:
+    for text in ("", "93 bytes", "[]", "null", '{"digest": "a"}'):
+        odd = ContainerView(exit_code=0, message=text)
         assert "model" not in status_of(serving(pods=(pod(fetch=odd),)))
 
 
@@ -108,21 +108,21 @@ def test_gauges_alone_never_write_within_a_minute(first, second, seconds) -> Non
     assert to_write(after, before, Gauges(5.0), 5.0 + seconds) is None
 
 
-def said(observation):
+def conditions(observation):
     return status_conditions(conditions_of(observation), (), 1, NOW)
 
 
-def test_what_goes_as_usual_is_no_event() -> None:
-    starting = said(serving(workers=workers(ready=0), pods=()))
-    half = said(serving(workers=workers(ready=1)))
+def test_normal_progress_is_no_event() -> None:
+    starting = conditions(serving(workers=workers(ready=0), pods=()))
+    half = conditions(serving(workers=workers(ready=1)))
 
     assert list(changes_to_announce((), starting)) == []
     assert list(changes_to_announce(starting, half)) == []
 
 
-def test_getting_ready_is_one_event_and_trouble_is_one() -> None:
-    starting, ready = said(serving(workers=workers(ready=1))), said(serving())
-    refused = said(serving(problem=Problem(Reason.OBJECT_REFUSED, "quota")))
+def test_getting_ready_is_one_event_and_a_failure_is_one() -> None:
+    starting, ready = conditions(serving(workers=workers(ready=1))), conditions(serving())
+    refused = conditions(serving(problem=Problem(Reason.OBJECT_REFUSED, "quota")))
 
     assert [item["type"] for item in changes_to_announce(starting, ready)] == ["Ready"]
     assert [(item["type"], item["reason"]) for item in changes_to_announce(starting, refused)] == [
@@ -130,22 +130,24 @@ def test_getting_ready_is_one_event_and_trouble_is_one() -> None:
     ]
 
 
-def test_a_ready_deployment_that_stalls_says_so_once() -> None:
+def test_a_ready_deployment_that_stalls_has_one_event() -> None:
     crash = ContainerView(waiting="CrashLoopBackOff", restarts=2, exit_code=1, message="no weights")
-    crashing = said(serving(workers=workers(ready=1), pods=(pod("m-1"), pod(ready=False, engine=crash))))
+    crashing = conditions(
+        serving(workers=workers(ready=1), pods=(pod("m-1"), pod(ready=False, engine=crash)))
+    )
 
-    assert [(item["type"], item["reason"]) for item in changes_to_announce(said(serving()), crashing)] == [
-        ("Stalled", "CrashLooping")
-    ]
+    assert [
+        (item["type"], item["reason"]) for item in changes_to_announce(conditions(serving()), crashing)
+    ] == [("Stalled", "CrashLooping")]
 
 
-def test_only_trouble_is_a_warning() -> None:
-    ready = said(serving())
+def test_only_a_failure_is_a_warning() -> None:
+    ready = conditions(serving())
 
     def kinds(observation: Observation) -> dict[str, str]:
         events = (
-            event_of(deployment(), turn, "operator-0", NOW)
-            for turn in changes_to_announce(ready, said(observation))
+            event_of(deployment(), change, "operator-0", NOW)
+            for change in changes_to_announce(ready, conditions(observation))
         )
         return {event["reason"]: event["type"] for event in events}
 
@@ -154,10 +156,10 @@ def test_only_trouble_is_a_warning() -> None:
     assert kinds(serving(problem=Problem(Reason.OBJECT_REFUSED, "quota"))) == {"ObjectRefused": "Warning"}
 
 
-def test_the_same_turn_has_the_same_event_name() -> None:
-    (turn,) = changes_to_announce(said(serving(workers=workers(ready=1))), said(serving()))
+def test_an_equal_change_has_an_equal_event_name() -> None:
+    (change,) = changes_to_announce(conditions(serving(workers=workers(ready=1))), conditions(serving()))
 
-    first, second = (event_of(deployment(), turn, "operator-0", NOW + second) for second in range(2))
+    first, second = (event_of(deployment(), change, "operator-0", NOW + second) for second in range(2))
 
     assert first["metadata"] == second["metadata"]
     assert first["type"] == "Normal"
@@ -174,7 +176,7 @@ def test_events_never_repeat_what_stands(order) -> None:
     }
     before: list = []
     for name in order:
-        after = said(worlds[name])
+        after = conditions(worlds[name])
         assert all(item not in before for item in changes_to_announce(before, after))
         assert list(changes_to_announce(after, after)) == []
         before = after
@@ -222,7 +224,7 @@ def test_hit_rates_are_of_the_last_minutes_and_survive_a_router() -> None:
     assert hits.percent(["another"]) is None
 
 
-def test_the_names_that_requests_use_are_told_whoever_chose_them() -> None:
+def test_the_served_names_are_reported_also_when_they_are_the_default() -> None:
     chosen = deployment(model={"servedNames": ["a", "b"], "source": {}})
 
     assert status_of(serving())["servedNames"] == ["m"]

@@ -1,4 +1,4 @@
-"""The page for who is in trouble knows every reason that the operator gives."""
+"""The troubleshooting page has a section for every reason that the operator reports."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""The work queue, on a clock that the tests turn."""
+"""The work queue, on a clock that the tests advance."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ def plain() -> WorkQueue[str]:
     return WorkQueue(uniform=lambda low, high: (low + high) / 2)
 
 
-def test_a_key_stands_in_the_queue_once() -> None:
+def test_a_key_is_in_the_queue_once() -> None:
     queue = plain()
 
     for _ in range(3):
@@ -44,7 +44,7 @@ def test_what_is_due_first_is_taken_first() -> None:
     assert [queue.take(6.0), queue.take(6.0)] == ["soon", "late"]
 
 
-def test_a_key_added_while_it_is_worked_on_is_looked_at_again_afterwards() -> None:
+def test_a_key_added_while_it_is_processed_is_processed_again() -> None:
     queue = plain()
     queue.add("a", 0.0)
     assert queue.take(0.0) == "a"
@@ -57,7 +57,7 @@ def test_a_key_added_while_it_is_worked_on_is_looked_at_again_afterwards() -> No
     assert queue.take(0.0) == "a"
 
 
-def test_failures_wait_longer_each_time_up_to_a_minute() -> None:
+def test_the_backoff_doubles_up_to_a_minute() -> None:
     queue = plain()
     pauses = []
     now = 0.0
@@ -73,7 +73,7 @@ def test_failures_wait_longer_each_time_up_to_a_minute() -> None:
     assert pauses[-1] == MAX_BACKOFF_SECONDS
 
 
-def test_a_change_cuts_a_pause_short_but_not_one_that_was_asked_for() -> None:
+def test_a_change_shortens_a_backoff_but_not_a_requested_pause() -> None:
     queue = plain()
     for key, asked in (("broken", 0.0), ("throttled", 7.0)):
         queue.add(key, 0.0)
@@ -89,7 +89,7 @@ def test_a_change_cuts_a_pause_short_but_not_one_that_was_asked_for() -> None:
     assert queue.take(7.0) == "throttled"
 
 
-def test_success_forgets_failures() -> None:
+def test_success_resets_the_backoff() -> None:
     queue = plain()
     queue.add("a", 0.0)
     for _ in range(10):
@@ -100,7 +100,7 @@ def test_success_forgets_failures() -> None:
 
 
 @given(STEPS)
-def test_no_key_is_lost_and_none_is_worked_on_twice(steps) -> None:
+def test_no_key_is_lost_and_none_is_processed_twice_at_once(steps) -> None:
     queue = plain()
     now, working, owed = 0.0, set(), {}
     for step, key, seconds in steps:
@@ -126,7 +126,7 @@ def test_no_key_is_lost_and_none_is_worked_on_twice(steps) -> None:
 
 
 @given(st.lists(st.tuples(KEYS, st.floats(0, 100)), max_size=300))
-def test_overtaken_entries_do_not_pile_up(adds) -> None:
+def test_superseded_entries_do_not_accumulate(adds) -> None:
     queue = plain()
     for key, due in sorted(adds, key=lambda add: -add[1]):
         queue.add(key, due)
@@ -134,7 +134,7 @@ def test_overtaken_entries_do_not_pile_up(adds) -> None:
     assert len(queue._order) <= 64 + 4 * 3 + 1
 
 
-async def test_workers_are_bounded_and_serial_per_key() -> None:
+async def test_processing_is_bounded_and_serial_per_key() -> None:
     running: list[str] = []
     most, seen = 0, []
     processor: KeyProcessor[str]
@@ -156,7 +156,7 @@ async def test_workers_are_bounded_and_serial_per_key() -> None:
             processor.add(key)
         await asyncio.sleep(0.012)
     async with asyncio.timeout(10):
-        while len(processor.queue) or processor.queue.working:  # noqa: ASYNC110 - the queue tells nobody
+        while len(processor.queue) or processor.queue.working:  # noqa: ASYNC110 - the queue has no event
             await asyncio.sleep(0.005)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

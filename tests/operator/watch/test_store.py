@@ -1,4 +1,4 @@
-"""What the operator knows of the cluster, whatever order the news come in."""
+"""The store holds the newest state, in any order of events."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,11 +20,11 @@ def body(version: int, uid: str = "uid-m", name: str = "m", **spec):
 
 
 def store() -> tuple[Store, list[Key]]:
-    told: list[Key] = []
-    return Store(told.append), told
+    changed: list[Key] = []
+    return Store(changed.append), changed
 
 
-def test_older_news_change_nothing() -> None:
+def test_an_older_event_changes_nothing() -> None:
     kept, _ = store()
     kept.put(entry_of(MODEL_DEPLOYMENT, body(5, replicas=5)))
     kept.put(entry_of(MODEL_DEPLOYMENT, body(4, replicas=4)))
@@ -33,7 +33,7 @@ def test_older_news_change_nothing() -> None:
     assert "managedFields" not in kept.deployment(M)["metadata"]
 
 
-def test_the_answer_to_a_write_does_not_bring_back_what_is_gone() -> None:
+def test_the_answer_to_a_write_does_not_restore_a_deleted_object() -> None:
     kept, _ = store()
     kept.put(entry_of(MODEL_DEPLOYMENT, body(5)))
     kept.drop(MODEL_DEPLOYMENT, M, "uid-m")
@@ -52,31 +52,31 @@ def test_the_end_of_an_older_object_does_not_end_its_successor() -> None:
     assert kept.deployment(M) is not None
 
 
-def test_a_child_tells_its_owner() -> None:
-    kept, told = store()
+def test_a_change_of_a_child_is_reported_for_its_owner() -> None:
+    kept, changed = store()
     kept.put(entry_of(DEPLOYMENT, workers()))
 
-    assert told == [M]
+    assert changed == [M]
     assert [child["kind"] for child in kept.children(M)] == ["Deployment"]
     kept.drop(DEPLOYMENT, M, "uid-workers")
-    assert told == [M, M]
+    assert changed == [M, M]
     assert kept.children(M) == []
 
 
-def test_a_change_of_names_tells_the_rivals() -> None:
-    kept, told = store()
+def test_a_change_of_names_is_reported_for_other_claimants() -> None:
+    kept, changed = store()
     names = {"model": {"servedNames": ["shared"], "source": {}}}
     kept.put(entry_of(MODEL_DEPLOYMENT, body(1, **names)))
-    told.clear()
+    changed.clear()
 
     kept.put(entry_of(MODEL_DEPLOYMENT, body(2, uid="uid-n", name="n", **names)))
-    assert M in told
-    told.clear()
+    assert M in changed
+    changed.clear()
     kept.drop(MODEL_DEPLOYMENT, Key("models", "n"), "uid-n")
-    assert M in told
+    assert M in changed
 
 
-def test_what_a_list_does_not_hold_is_forgotten_unless_it_is_newer() -> None:
+def test_an_object_that_is_not_listed_is_removed_unless_it_is_newer() -> None:
     kept, _ = store()
     for version, name in ((5, "m"), (9, "n"), (6, "o")):
         kept.put(entry_of(MODEL_DEPLOYMENT, body(version, uid=f"uid-{name}", name=name)))
@@ -95,7 +95,7 @@ def test_the_newest_wins_in_any_order(versions) -> None:
     assert kept.deployment(M)["spec"]["replicas"] == 6
 
 
-def test_of_a_pod_only_what_is_read_is_kept() -> None:
+def test_only_the_fields_of_a_pod_that_are_read_are_kept() -> None:
     kept, _ = store()
     raw = {
         "metadata": {
@@ -128,7 +128,7 @@ def test_of_a_pod_only_what_is_read_is_kept() -> None:
     assert list(kept.affected_by(set(), {"m"})) == [M]
 
 
-def test_deployments_are_counted_by_what_they_say() -> None:
+def test_deployments_are_counted_by_their_conditions() -> None:
     kept, _ = store()
     for name, ready in (("m", "True"), ("n", "False"), ("o", "False"), ("unobserved", None)):
         made = body(5, uid=name, name=name)

@@ -1,4 +1,4 @@
-"""Small worlds for the operator's pure parts: deployments, children, pods and routers as the API has them."""
+"""Inputs for the operator's pure parts: deployments, children, pods and routers."""
 
 from typing import Any
 
@@ -123,7 +123,7 @@ def fleet(*names: str, routers: int = 2, answering: int = 2, problem: str = "") 
 
 
 def serving(**fields: Any) -> Observation:
-    """A deployment of two replicas at which all is well, but for `fields`."""
+    """An observation of two ready replicas, with other `fields`."""
     return Observation(
         **{
             "deployment": deployment(),
