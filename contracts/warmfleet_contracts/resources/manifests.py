@@ -4,7 +4,7 @@ import difflib
 import reprlib
 from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import yaml
 from pydantic import ValidationError
@@ -56,8 +56,17 @@ def load_manifest(source: Path | str, *, local: bool = False) -> ModelDeployment
     return parse_manifest(_only_document(text, origin), origin=origin, local=local)
 
 
-def parse_manifest(document: object, *, origin: str, local: bool = False) -> ModelDeployment:
+def parse_manifest(
+    document: object, *, origin: str, local: bool = False, ignore_unknown: bool = False
+) -> ModelDeployment:
     """A ModelDeployment from plain data (a parsed file, or an object of the API server).
+
+    Args:
+        document: the plain data.
+        origin: how errors name it.
+        local: as for `load_manifest`.
+        ignore_unknown: leave out fields that this version does not know, as for objects of the API server,
+            which were checked against a definition that may be newer. A file is checked here only.
 
     Raises:
         ManifestError: not a ModelDeployment, or a field is wrong.
@@ -70,7 +79,8 @@ def parse_manifest(document: object, *, origin: str, local: bool = False) -> Mod
     if version != API_VERSION:
         raise ManifestError(f"{origin}: apiVersion: is {reprlib.repr(version)}; expected {API_VERSION}")
     try:
-        return ModelDeployment.model_validate(document, context={LOCAL_CONTEXT: local})
+        extra: Literal["ignore", "forbid"] = "ignore" if ignore_unknown else "forbid"
+        return ModelDeployment.model_validate(document, context={LOCAL_CONTEXT: local}, extra=extra)
     except ValidationError as error:
         problems = [
             f"{_field_path(detail['loc'])}: {_explain(detail)}"

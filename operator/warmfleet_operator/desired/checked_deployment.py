@@ -24,12 +24,22 @@ class CheckedDeployment:
     def from_object(cls, raw: Mapping[str, Any]) -> Self:
         """Check an object of the API server.
 
+        The definition in the cluster may be newer than the operator: fields that this version does not know
+        are left out, and labels, annotations and status are not checked.
+
         Raises:
             ManifestError: it is not a ModelDeployment that this version understands.
         """
         metadata = raw.get("metadata") or {}
         return cls(
-            resource=parse_manifest(dict(raw), origin=str(metadata.get("name", "manifest"))),
+            resource=parse_manifest(
+                {
+                    **{name: raw[name] for name in ("apiVersion", "kind", "spec") if name in raw},
+                    "metadata": {name: metadata[name] for name in ("name", "namespace") if name in metadata},
+                },
+                origin=str(metadata.get("name", "manifest")),
+                ignore_unknown=True,
+            ),
             namespace=str(metadata.get("namespace", "")),
             uid=str(metadata.get("uid", "")),
         )
