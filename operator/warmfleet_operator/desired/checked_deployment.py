@@ -51,3 +51,11 @@ class CheckedDeployment:
     @property
     def spec(self) -> ModelDeploymentSpec:
         return self.resource.spec
+
+    def written_spec(self) -> dict[str, Any]:
+        """The spec as plain data, without fields that equal their default.
+
+        The API server adds the defaults of its definition to every object. A release that adds a field with a
+        default must not look like an edit of every ModelDeployment.
+        """
+        return self.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)

@@ -5,7 +5,7 @@ ModelDeployment in the cluster; it rolls one of them at a time, so that a releas
 those of one deployment only.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TypeVar
@@ -38,7 +38,10 @@ class UpgradeState:
 
 
 def spec_hash(spec: Mapping[str, Any]) -> str:
-    """Digest of the fields of a ModelDeployment's spec that shape pods; independent of its scale."""
+    """Digest of the fields of a ModelDeployment's spec that shape pods; independent of its scale.
+
+    `spec` is without fields that equal their default, which a new definition may add to every object.
+    """
     return digest({name: value for name, value in spec.items() if name not in _NOT_OF_THE_TEMPLATE})
 
 
@@ -51,10 +54,28 @@ def rollout_complete(deployment: Mapping[str, Any]) -> bool:
     return int(status.get("observedGeneration") or 0) >= generation and counts == [wanted] * 3
 
 
+def rollout_was_complete(deployment: Mapping[str, Any]) -> bool:
+    """Whether Kubernetes has reported the newest template's rollout as complete.
+
+    Unlike `rollout_complete` it stays true when a pod is lost later, or while the Deployment is scaled.
+    """
+    status = deployment.get("status") or {}
+    if int(status.get("observedGeneration") or 0) < int(deployment["metadata"].get("generation") or 0):
+        return False
+    # When an older template is applied again, the reason of its first rollout stands until pods are replaced.
+    if int(status.get("updatedReplicas") or 0) < int(status.get("replicas") or 0):
+        return False
+    return any(
+        condition["type"] == "Progressing" and condition.get("reason") == "NewReplicaSetAvailable"
+        for condition in status.get("conditions") or ()
+    )
+
+
 def upgrade_state(deployment: Mapping[str, Any]) -> UpgradeState:
     """Whether a Deployment of the API server is being upgraded."""
     annotations = deployment["metadata"].get("annotations") or {}
-    return UpgradeState(annotations.get(ROLLOUT_ANNOTATION, ""), rollout_complete(deployment))
+    complete = rollout_was_complete(deployment) or rollout_complete(deployment)
+    return UpgradeState(annotations.get(ROLLOUT_ANNOTATION, ""), complete)
 
 
 def template_revision(deployment: Mapping[str, Any]) -> str:
@@ -63,14 +84,14 @@ def template_revision(deployment: Mapping[str, Any]) -> str:
     return str(labels.get(REVISION_LABEL, ""))
 
 
-def cause_of(desired: Mapping[str, Any], existing: Mapping[str, Any] | None, spec: str) -> Cause:
-    """What causes the desired template; `spec` is the `spec_hash` of the ModelDeployment."""
+def cause_of(desired: Mapping[str, Any], existing: Mapping[str, Any] | None, specs: Collection[str]) -> Cause:
+    """What causes the desired template; `specs` are the hashes that stand for the current spec."""
     if existing is None:
         return Cause.SPEC
     annotations = existing["metadata"].get("annotations") or {}
     if template_revision(desired) == template_revision(existing):
         return Cause.UPGRADE if annotations.get(ROLLOUT_ANNOTATION) == Cause.UPGRADE else Cause.SPEC
-    return Cause.UPGRADE if annotations.get(TEMPLATE_SPEC_ANNOTATION) == spec else Cause.SPEC
+    return Cause.UPGRADE if annotations.get(TEMPLATE_SPEC_ANNOTATION) in specs else Cause.SPEC
 
 
 def annotated(deployment: Mapping[str, Any], cause: Cause, spec: str) -> dict[str, Any]:

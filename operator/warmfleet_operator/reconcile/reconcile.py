@@ -142,15 +142,16 @@ class Reconciler:
         """The plan, and the deployment whose upgrade blocks it; no plan if it needs the upgrade slot."""
         existing = self._store.children(key)
         workers = next((child for child in existing if kind_of(child) is DEPLOYMENT), None)
-        spec = spec_hash(deployment["spec"])
+        # Releases before this one hashed the spec with all defaults; their annotation stays valid.
+        specs = {wanted.spec_hash, spec_hash(deployment["spec"])}
         objects: list[Manifest] = []
         blocked_by: Key | None = None
         for manifest in wanted.objects:
             if kind_of(manifest) is not DEPLOYMENT:
                 objects.append(manifest)
                 continue
-            cause = cause_of(manifest, workers, spec)
-            objects.append(annotated(manifest, cause, spec))
+            cause = cause_of(manifest, workers, specs)
+            objects.append(annotated(manifest, cause, wanted.spec_hash))
             if workers is None or cause is Cause.SPEC:
                 continue
             if template_revision(manifest) == template_revision(workers):

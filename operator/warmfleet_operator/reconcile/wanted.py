@@ -13,6 +13,7 @@ from warmfleet_operator.desired.model import is_fetched
 from warmfleet_operator.desired.objects import desired_objects
 from warmfleet_operator.desired.worker import replicas
 from warmfleet_operator.objects.kinds import DEPLOYMENT, kind_of
+from warmfleet_operator.objects.rollouts import spec_hash
 from warmfleet_operator.reconcile.plan import Manifest
 from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.status.problem import Problem
@@ -26,6 +27,8 @@ class Wanted:
     replicas: int = 0
     image: str = ""
     is_fetched: bool = True
+    spec_hash: str = ""
+    """Hash of what the user wrote; it decides whether a user or a release causes a rollout."""
     problem: Problem | None = None
     """Why no objects follow from the spec; `objects` is empty then."""
 
@@ -50,4 +53,4 @@ def wanted_by(deployment: Mapping[str, Any], settings: OperatorSettings) -> Want
     image = next(
         str(container.get("image", "")) for container in containers if container["name"] == ENGINE_CONTAINER
     )
-    return Wanted(objects, number, image, fetched)
+    return Wanted(objects, number, image, fetched, spec_hash(checked.written_spec()))

@@ -19,11 +19,14 @@ from warmfleet_operator.objects.rollouts import (
     upgrade_state,
 )
 from warmfleet_operator.reconcile.plan import plan_changes, with_applied_digest
+from warmfleet_operator.reconcile.wanted import wanted_by
 from warmfleet_testing.resources.desired_specs import (
     FULL,
     GPU_FROM_THE_HUB_ON_A_CLAIM,
     MINIMAL,
+    SETTINGS,
     desired,
+    manifest,
     specs,
 )
 from warmfleet_testing.resources.operator_worlds import job, workers
@@ -35,9 +38,9 @@ def wanted(spec):
 
 def there(manifests):
     """As the API server would have them."""
-    copies = [copy.deepcopy(with_applied_digest(manifest)) for manifest in manifests]
-    for number, manifest in enumerate(copies):
-        manifest["metadata"] |= {"uid": f"child-{number}", "resourceVersion": "1"}
+    copies = [copy.deepcopy(with_applied_digest(item)) for item in manifests]
+    for number, item in enumerate(copies):
+        item["metadata"] |= {"uid": f"child-{number}", "resourceVersion": "1"}
     return copies
 
 
@@ -195,7 +198,7 @@ def deployment_of(revision: str, cause: Cause | None = None, spec: str = "s"):
 
 
 @pytest.mark.parametrize(
-    ("observed", "cause"),
+    ("existing", "cause"),
     [
         (None, Cause.SPEC),
         (deployment_of("old", Cause.SPEC, "s"), Cause.UPGRADE),
@@ -206,8 +209,8 @@ def deployment_of(revision: str, cause: Cause | None = None, spec: str = "s"):
         (deployment_of("old"), Cause.SPEC),
     ],
 )
-def test_what_causes_a_rollout(observed, cause) -> None:
-    assert cause_of(deployment_of("new"), observed, "s") is cause
+def test_what_causes_a_rollout(existing, cause) -> None:
+    assert cause_of(deployment_of("new"), existing, {"s"}) is cause
 
 
 def test_scaling_is_no_reason_to_roll() -> None:
@@ -265,3 +268,31 @@ def test_a_rollout_that_no_controller_has_observed_is_not_complete() -> None:
     unseen["metadata"]["generation"] = 2
 
     assert not rollout_complete(unseen)
+
+
+def test_an_upgrade_stays_complete_when_a_pod_is_lost_later() -> None:
+    available = {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"}
+    rolling = available | {"reason": "ReplicaSetUpdated"}
+    upgraded = annotated(workers(ready=1, conditions=(available,)), Cause.UPGRADE, "s")
+    upgrading = annotated(workers(ready=1, conditions=(rolling,)), Cause.UPGRADE, "s")
+    rolled_back = annotated(workers(updated=0, conditions=(available,)), Cause.UPGRADE, "s")
+    not_observed = copy.deepcopy(upgraded)
+    not_observed["metadata"]["generation"] = 2
+
+    assert not upgrade_state(upgraded).upgrading
+    assert upgrade_state(upgrading).upgrading
+    assert upgrade_state(rolled_back).upgrading
+    assert upgrade_state(not_observed).upgrading
+
+
+def test_a_default_that_a_new_definition_adds_is_no_edit() -> None:
+    plain = manifest(MINIMAL)
+    defaulted = copy.deepcopy(plain)
+    defaulted["spec"] |= {"engine": {"dtype": "Auto", "maxRunningSequences": 64}, "rollout": {"maxSurge": 1}}
+    edited = copy.deepcopy(plain)
+    edited["spec"]["engine"] = {"maxRunningSequences": 65}
+
+    before, after, other = (wanted_by(item, SETTINGS).spec_hash for item in (plain, defaulted, edited))
+
+    assert before == after
+    assert before != other
