@@ -52,7 +52,7 @@ class Operator:
         self._cluster = cluster
         self._processor: KeyProcessor[Key] = KeyProcessor(self._process, settings.workers)
         self._store = Store(self._processor.add)
-        self._keys = Keys(cluster, settings)
+        self._keys = Keys(cluster, settings, self._store.namespaces)
         self._hits = HitRates()
         self._routers = RouterPoller(
             cluster=cluster, keys=self._keys, settings=settings, on_change=self._on_fleet_change

@@ -2,11 +2,15 @@
 
 A release has one Secret of root keys. Workers of a namespace share one key, derived from the root key and the
 namespace's name, and each derives its own token from it; the root key stays in the release's namespace.
+
+Lost root keys are not replaced while a namespace has a key that derives from them: with new ones, routers
+would reject every running worker.
 """
 
 import base64
 import binascii
 import secrets
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final
 
 import structlog
@@ -27,6 +31,7 @@ from warmfleet_operator.objects.kinds import SECRET
 from warmfleet_operator.settings import OperatorSettings
 
 ROOT_KEY_BYTES: Final = 32
+MAX_LISTED_NAMESPACES: Final = 8
 _ROOT_KEYS: Final = (ROOT_KEYS_WORKER_TOKEN, ROOT_KEYS_SALT, ROOT_KEYS_OPERATOR_TOKEN)
 
 log = structlog.get_logger("warmfleet.operator")
@@ -39,9 +44,13 @@ class Keys:
     await keys.ensure_namespace("models")
     """
 
-    def __init__(self, cluster: Cluster, settings: OperatorSettings) -> None:
+    def __init__(
+        self, cluster: Cluster, settings: OperatorSettings, namespaces: Callable[[], Iterable[str]]
+    ) -> None:
+        """`namespaces` returns the namespaces with ModelDeployments."""
         self._cluster = cluster
         self._settings = settings
+        self._namespaces = namespaces
         self._root: bytes | None = None
         self._operator_token = ""
         self._present: set[str] = set()
@@ -55,7 +64,8 @@ class Keys:
         """The bearer token that routers accept from the operator. Creates the root keys if they are absent.
 
         Raises:
-            KeysMissingError: the Secret lacks a key, or is missing and must not be created.
+            KeysMissingError: the Secret lacks a key, or is missing and must not be created: it is provided by
+                other means, or keys derive from the lost one.
             ClusterError: it cannot be read or created.
         """
         await self._root_key()
@@ -95,6 +105,8 @@ class Keys:
                 raise KeysMissingError(
                     f"Secret {namespace}/{name} with the root keys does not exist"
                 ) from None
+            if derived := [found async for found in self._namespaces_with_key()]:
+                raise KeysMissingError(_lost_root_keys(f"{namespace}/{name}", derived)) from None
             values = {key: secrets.token_hex(ROOT_KEY_BYTES) for key in _ROOT_KEYS}
             if not await self._create(namespace, name, values):
                 values = _values(await self._cluster.read(SECRET, namespace, name))
@@ -110,6 +122,14 @@ class Keys:
             ) from None
         self._root = root
         return root
+
+    async def _namespaces_with_key(self) -> AsyncIterator[str]:
+        for namespace in sorted(self._namespaces()):
+            try:
+                await self._cluster.read(SECRET, namespace, NAMESPACE_SECRET)
+            except GoneError:
+                continue
+            yield namespace
 
     async def _create(self, namespace: str, name: str, values: dict[str, str]) -> bool:
         body = {
@@ -128,6 +148,17 @@ class Keys:
         except ConflictError:
             return False
         return True
+
+
+def _lost_root_keys(secret: str, namespaces: list[str]) -> str:
+    """What is missing, why it is not created, and both ways to continue."""
+    listed = ", ".join(namespaces[:MAX_LISTED_NAMESPACES])
+    more = len(namespaces) - MAX_LISTED_NAMESPACES
+    return (
+        f"Secret {secret} with the root keys does not exist, and workers use keys that derive from it in: "
+        f"{listed}{f' and {more} more' if more > 0 else ''}. Restore it from a backup. To start with new "
+        f"root keys instead, delete Secret {NAMESPACE_SECRET} in these namespaces and restart their workers"
+    )
 
 
 def _values(secret: dict[str, object]) -> dict[str, str]:

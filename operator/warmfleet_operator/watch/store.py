@@ -107,6 +107,10 @@ class Store:
             if entry.upgrade is not None and entry.owner is not None:
                 yield entry.owner, entry.upgrade
 
+    def namespaces(self) -> set[str]:
+        """Namespaces with a ModelDeployment."""
+        return {key.namespace for key in self._entries[MODEL_DEPLOYMENT]}
+
     def counts(self) -> dict[str, int]:
         """Number of objects by kind."""
         return {kind.name: len(entries) for kind, entries in self._entries.items()}

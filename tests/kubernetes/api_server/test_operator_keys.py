@@ -31,7 +31,9 @@ async def test_a_namespace_counts_as_having_its_key_only_when_it_has(
         fence.extend(fence.clock() + 60)
         connected = Cluster.connected(proxy.kubeconfig, fence, write_seconds=5.0, user_agent="warmfleet-test")
         async with connected as cluster:
-            keys = Keys(cluster, OperatorSettings(release_namespace=fleet.namespace))
+            keys = Keys(
+                cluster, OperatorSettings(release_namespace=fleet.namespace), lambda: {fleet.namespace}
+            )
             await keys.ensure_operator_token()
             proxy.faults = [ApiFault(verbs=frozenset({"create"}), status=409, at_most=1)]
             with pytest.raises(ClusterError):

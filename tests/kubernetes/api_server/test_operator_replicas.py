@@ -1,5 +1,6 @@
 """Operators that start, stop, die, hang and come back: nothing is written twice, and never by two."""
 
+import json
 import signal
 import time
 from collections.abc import Iterator
@@ -192,6 +193,31 @@ def test_keys_are_made_once_never_changed_and_made_again_when_they_are_gone(flee
 
     assert again == key
     assert fleet.get("secret", "warmfleet-root-keys") == before
+
+
+def test_lost_root_keys_are_reported_and_not_replaced_while_a_namespace_has_a_key(
+    fleet: ModelNamespace,
+) -> None:
+    with running_operator(fleet.plane, fleet.namespace, "--resync-seconds=0.5"):
+        fleet.apply("a")
+        settled(fleet, "a")
+        root = fleet.get("secret", "warmfleet-root-keys")
+        fleet.delete("secret", "warmfleet-root-keys")
+        stalled = eventually(lambda: fleet.has("a", "Stalled", "True", "ConfigurationMissing"))
+        notes = eventually(
+            lambda: [item["note"] for item in fleet.items("events") if "warmfleet-root-keys" in item["note"]]
+        )
+        with pytest.raises(LookupError):
+            fleet.get("secret", "warmfleet-root-keys")
+        restored = {**root, "metadata": {"name": "warmfleet-root-keys"}}
+        fleet.kubectl("create", "-f", "-", input=json.dumps(restored))
+        eventually(lambda: fleet.has("a", "Stalled", "False"))
+
+    for text in (stalled["message"], notes[0]):
+        assert f"Secret {fleet.namespace}/warmfleet-root-keys" in text
+        assert "Restore it from a backup" in text
+        assert "delete Secret warmfleet-worker-key" in text
+    assert fleet.get("secret", "warmfleet-root-keys")["data"] == root["data"]
 
 
 def test_a_missing_secret_that_the_user_owns_is_reported(fleet: ModelNamespace) -> None:
