@@ -23,7 +23,6 @@ PINS: Final = ("constraints", "images/requirements/", "tests/clients/requirement
 EXEMPT: Final[tuple[str, ...]] = (
     "operator/",
     "router/",
-    "worker/",
     "tests/",
     "docs/",
 )

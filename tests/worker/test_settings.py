@@ -1,4 +1,4 @@
-"""Who may reach a worker, and by which token."""
+"""Which callers may reach a worker, and by which token."""
 
 import signal
 
@@ -35,11 +35,11 @@ def test_a_pods_token_is_derived_from_the_namespaces_key(arguments, environment)
 
 def test_a_token_is_given_or_derived_and_not_both(capsys):
     environment = {"WARMFLEET_NAMESPACE_KEY": KEY, "WARMFLEET_WORKER_TOKEN": "planted-token"}
-    said = refusal(capsys, ["--uid", "pod-1"], environment)
+    error = refusal(capsys, ["--uid", "pod-1"], environment)
 
-    assert "WARMFLEET_WORKER_TOKEN and $WARMFLEET_NAMESPACE_KEY: give one of them" in said
-    assert "planted-token" not in said
-    assert KEY not in said
+    assert "WARMFLEET_WORKER_TOKEN and $WARMFLEET_NAMESPACE_KEY: give one of them" in error
+    assert "planted-token" not in error
+    assert KEY not in error
 
 
 @pytest.mark.parametrize(
@@ -51,18 +51,18 @@ def test_a_token_is_given_or_derived_and_not_both(capsys):
     ],
 )
 def test_a_key_that_gives_no_token_is_refused(capsys, key, uid, reason):
-    said = refusal(capsys, ["--uid", uid], {"WARMFLEET_NAMESPACE_KEY": key})
+    error = refusal(capsys, ["--uid", uid], {"WARMFLEET_NAMESPACE_KEY": key})
 
-    assert "WARMFLEET_NAMESPACE_KEY" in said
-    assert reason in said
-    assert key not in said
+    assert "WARMFLEET_NAMESPACE_KEY" in error
+    assert reason in error
+    assert key not in error
 
 
 def test_callers_beyond_loopback_need_a_token_or_a_flag(capsys):
-    said = refusal(capsys, ["--host", "0.0.0.0"], {})
+    error = refusal(capsys, ["--host", "0.0.0.0"], {})
 
-    assert "--allow-anonymous" in said
-    assert "WARMFLEET_NAMESPACE_KEY" in said
+    assert "--allow-anonymous" in error
+    assert "WARMFLEET_NAMESPACE_KEY" in error
     for arguments, environment in [
         (["--allow-anonymous"], {}),
         ([], {"WARMFLEET_WORKER_TOKEN": "t"}),

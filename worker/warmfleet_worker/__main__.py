@@ -33,13 +33,13 @@ from warmfleet_worker.settings import WorkerSettings, parse_settings
 from warmfleet_worker.termination_message import write_termination_message
 
 SHUTDOWN_SECONDS = 5
-"""How long open connections may take to end once there is nothing left to say."""
+"""How long open connections may take to end after the last answer."""
 
 log = structlog.get_logger("warmfleet.worker")
 
 
 def main(arguments: Sequence[str] | None = None, *, engine_module: str = ENGINE_MODULE) -> int:
-    """Serve until told to stop; returns the exit code."""
+    """Serve until a signal or the end of the engine; returns the exit code."""
     return_freed_memory()
     settings = parse_settings(arguments)
     configure_logs(uid=settings.uid)
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None, *, engine_module: str = ENGINE_
     try:
         worker, engine = build_worker(settings, engine_module)
     except WarmfleetError as error:
-        log.error(  # noqa: TRY400 - a trace says nothing more
+        log.error(  # noqa: TRY400 - a traceback adds nothing
             "cannot serve this model", model=str(settings.model_path), reason=str(error)
         )
         write_termination_message(settings.termination_message, f"cannot serve this model: {error}")
@@ -98,11 +98,11 @@ def build_worker(
 async def serve(
     worker: WorkerState, engine: ProcessEngineClient, server: Server, listener: socket.socket
 ) -> int:
-    """Run engine and server until a signal drained them or one of them ended; returns the exit code."""
+    """Run engine and server until a drain is complete or one of them ends; returns the exit code."""
     stop = asyncio.Event()
 
     def on_signal() -> None:
-        if stop.is_set():  # the second one: do not wait for anybody
+        if stop.is_set():  # the second one: do not wait for open answers
             server.should_exit = server.force_exit = True
         stop.set()
 
@@ -133,7 +133,7 @@ async def serve(
 
 
 async def _drain_after(stop: asyncio.Event, worker: WorkerState) -> None:
-    """After `stop`: refuse what is new, say so, and let what is live finish within the deadline."""
+    """After `stop`: refuse new requests, notify routers, and wait for live answers until the deadline."""
     await stop.wait()
     log.info("draining", deadline_seconds=worker.settings.drain_seconds)
     worker.draining = True

@@ -1,4 +1,4 @@
-"""The worker's metrics: what the engine reports and what requests turned out to be."""
+"""The worker's metrics: the engine's reports, and counts and latencies of requests."""
 
 from collections.abc import Iterable
 

@@ -1,7 +1,7 @@
-"""What a worker is told at its start: by flags, and its token by the environment.
+"""Settings of a worker: flags, and the token from the environment.
 
 On one machine the token is given (`WARMFLEET_WORKER_TOKEN`). In a cluster it is derived from the key of the
-namespace (`WARMFLEET_NAMESPACE_KEY`) and the pod's uid, so that no pod's token stands anywhere.
+namespace (`WARMFLEET_NAMESPACE_KEY`) and the pod's uid, so that no pod's token is stored.
 """
 
 import argparse
@@ -32,7 +32,7 @@ class SettingsError(WarmfleetError):
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server passes on to its engine process."""
+    """Settings that the server passes to its engine process."""
 
     model_path: str
     dtype: Dtype = "Auto"
@@ -56,16 +56,16 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """Everything that one worker process is told."""
+    """All settings of one worker process."""
 
     engine: EngineSettings
     served_names: tuple[str, ...]
     host: str = "127.0.0.1"
     port: int = 8000
-    """0 lets the system choose; the line on stdout says which."""
+    """0 lets the system choose; the line on stdout has the number."""
     uid: str = ""
     token: bytes = field(default=b"", repr=False)
-    """Bearer token that callers must present; empty means none."""
+    """Bearer token that callers must present; empty: none is required."""
     max_live_sequences: int = 1024
     """Sequences waiting or running; the next one is answered 429."""
     max_connections: int = MAX_CONNECTIONS
@@ -75,11 +75,11 @@ class WorkerSettings:
     drain_seconds: float = 300.0
     """How long live answers may go on after SIGTERM."""
     write_seconds: float = 60.0
-    """How long one write to a client may take before the client is given up."""
+    """How long one write to a client may take before the request is aborted."""
     ping_seconds: float = 10.0
-    """A stream that has nothing to say for this long says `: ping`."""
+    """A stream without output for this long sends `: ping`."""
     stall_seconds: float = 60.0
-    """An engine that has work and reports no step for this long is not alive; after twice as long it is
+    """An engine that has work and reports no step for this long fails liveness; after twice as long it is
     killed, and the worker ends."""
     termination_message: Path = Path(TERMINATION_MESSAGE_PATH)
     """Gets why the worker ended, where the file exists: in a pod."""
@@ -108,7 +108,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Work
         raise SettingsError(
             f"--host {given.host}: callers without a token are served on loopback only; "
             f"${NAMESPACE_KEY_VARIABLE} or ${WORKER_TOKEN_VARIABLE} asks for one, "
-            "--allow-anonymous serves everybody"
+            "--allow-anonymous serves callers without one"
         )
     return WorkerSettings(
         engine=EngineSettings(
@@ -140,7 +140,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Work
 
 
 def _token(uid: str, environment: Mapping[str, str]) -> bytes:
-    """What callers must present; empty if the environment says nothing of it."""
+    """The token that callers must present; empty if the environment has none."""
     given, key = environment.get(WORKER_TOKEN_VARIABLE, ""), environment.get(NAMESPACE_KEY_VARIABLE, "")
     if given and key:
         raise SettingsError(f"${WORKER_TOKEN_VARIABLE} and ${NAMESPACE_KEY_VARIABLE}: give one of them")
@@ -207,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
         default=Path(TERMINATION_MESSAGE_PATH),
         help="file that gets why the worker ended, if it exists",
     )
-    add("--ping-seconds", type=float, default=10.0, help="silence after which a stream says ': ping'")
+    add("--ping-seconds", type=float, default=10.0, help="silence after which a stream sends ': ping'")
     return parser
 
 

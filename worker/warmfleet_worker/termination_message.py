@@ -1,4 +1,4 @@
-"""What a container leaves behind when it ends, for `kubectl describe` and the operator."""
+"""The termination message of a container, shown by `kubectl describe` and read by the operator."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -7,7 +7,7 @@ from warmfleet_contracts.resources.model_fetch import MAX_TERMINATION_MESSAGE_BY
 
 
 def write_termination_message(path: Path, text: str) -> None:
-    """Write it to the pod's termination message. Outside a pod nobody made the file, and nothing happens."""
+    """Write `text` to the termination message file, if it exists: outside a pod it does not."""
     with suppress(OSError):
         if path.exists():
             path.write_bytes(text.encode()[:MAX_TERMINATION_MESSAGE_BYTES])

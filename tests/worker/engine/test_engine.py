@@ -113,7 +113,7 @@ def test_without_the_cache_it_says_what_it_says_with_it(alone):
     assert driver.outputs[0] == alone
 
 
-# What is cached, and for whom.
+# What is cached, and for which sequences.
 
 
 def test_an_answer_fed_back_is_cached_up_to_its_last_full_block():
@@ -125,7 +125,7 @@ def test_an_answer_fed_back_is_cached_up_to_its_last_full_block():
     driver.add(2, [*spoken, *prompt_of(6, first=300)])
     driver.run()
 
-    # The last of the 25 tokens was said, never computed.
+    # The last of the 25 tokens was generated, never computed.
     assert driver.cached_tokens[2] == 24
     driver.assert_exact(2)
 
@@ -249,7 +249,7 @@ def test_a_prompt_larger_than_the_context_is_refused_in_the_words_clients_match(
 
 
 @pytest.mark.parametrize("prompt", [[], [-1], [1000], [5, 2**40]])
-def test_a_prompt_that_means_nothing_is_refused_and_hurts_nobody(prompt):
+def test_an_invalid_prompt_is_refused_without_effect_on_others(prompt):
     driver = EngineDriver()
     driver.add(1, prompt)
     driver.add(2, prompt_of(5))

@@ -1,4 +1,4 @@
-"""Log probabilities through the engine: told once, whatever chunks, batches and preemptions there were."""
+"""Log probabilities through the engine: reported once, for all chunks, batches and preemptions."""
 
 from array import array
 
@@ -94,7 +94,7 @@ def test_preempted_and_resumed_nothing_is_scored_twice():
     driver.assert_exact(0, 1)
 
 
-def test_nobody_who_does_not_ask_is_scored():
+def test_only_sequences_that_ask_are_scored():
     driver = EngineDriver()
     driver.add(0, PROMPT)
     driver.add(1, PROMPT[1:], logprobs=0)

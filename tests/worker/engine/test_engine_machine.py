@@ -1,4 +1,4 @@
-"""Anything at all, in any order: whatever happens to an engine, its sequences say what they say alone.
+"""Any operations in any order: an engine's sequences generate what they generate alone.
 
 `EngineDriver` checks after every step that blocks add up, that no writable block has two holders and that
 the reported events, replayed into a plain set, are what is resident.
@@ -213,7 +213,7 @@ class EngineMachine(RuleBasedStateMachine):
             got_all = leader in planned and len(planned[leader].token_ids) == leader.uncomputed_tokens
             for other in self.prefills_before:
                 if other in planned and other is not leader and other.effective_rank > follower.rank:
-                    assert got_all, "a follower waits for somebody who stands behind it"
+                    assert got_all, "a follower waits for a sequence of worse rank"
 
     def teardown(self):
         driver = self.driver

@@ -199,10 +199,10 @@ def test_a_wrong_flag_is_refused_with_flag_and_value(capsys, flag, value):
     with pytest.raises(SystemExit) as caught:
         parse_settings(["--model", "/anywhere", flag, value], {})
 
-    said = capsys.readouterr().err
+    error = capsys.readouterr().err
     assert caught.value.code == 2
-    assert flag in said
-    assert value in said
+    assert flag in error
+    assert value in error
 
 
 def test_sigterm_lets_live_streams_finish_and_refuses_new_requests(tiny_served_path):

@@ -32,7 +32,7 @@ def oracle(tiny_served_path: Path) -> Any:
 
 
 def expected_logprobs(oracle: Any, token_ids: list[int]) -> torch.Tensor:
-    """log_softmax of transformers' logits, [tokens, vocabulary]: row i speaks of token i + 1."""
+    """log_softmax of transformers' logits, [tokens, vocabulary]: row i is of token i + 1."""
     with torch.inference_mode():
         logits: torch.Tensor = oracle(torch.tensor([token_ids])).logits[0]
     return logits.log_softmax(dim=-1)

@@ -1,4 +1,4 @@
-"""Who runs first, who is preempted, and how a follower lends its rank to the leader that it waits for."""
+"""Which sequences run first and are preempted; a leader inherits the rank of its followers."""
 
 from warmfleet_testing.engine.fake_runner import EngineDriver
 
@@ -28,7 +28,7 @@ def test_the_waiting_start_by_priority_and_then_by_arrival():
     driver.assert_exact(*range(6))
 
 
-def test_equal_priorities_mean_the_order_of_arrival_whatever_the_number_is():
+def test_equal_priorities_of_any_number_run_in_order_of_arrival():
     orders = []
     for priority in (-100, 0, 100):
         driver = EngineDriver(total_blocks=8, max_running_sequences=3)
@@ -82,7 +82,7 @@ def test_a_better_follower_brings_its_leader_before_others():
     driver.step()
     assert chunk_lengths(driver) == {2: 8}
 
-    # when somebody better than both waits for what the leader computes
+    # when a sequence better than both waits for what the leader computes
     driver.add(3, prompt_of(60), max_output_tokens=1, priority=-1)
     driver.step()
 
@@ -151,7 +151,7 @@ def test_a_follower_takes_over_from_a_leader_that_is_paused():
 
 
 def test_a_seat_and_blocks_are_kept_for_a_follower():
-    # given two seats, a leader, and a follower in front of somebody of worse rank
+    # given two seats, a leader, and a follower before a sequence of worse rank
     driver = EngineDriver(max_running_sequences=2, max_batched_tokens=16)
     driver.add(1, prompt_of(12), max_output_tokens=30)
     driver.add(2, prompt_of(12), max_output_tokens=3)

@@ -156,7 +156,7 @@ def test_a_preempted_sequence_resumes_from_its_own_blocks():
     assert 0 < again < 16 * driver.preempted_sequences, "a resume found nothing of its own in the cache"
 
 
-def test_nobody_new_is_admitted_in_a_step_that_preempted():
+def test_no_new_sequence_is_admitted_in_a_step_that_preempted():
     driver = EngineDriver(total_blocks=8)
     for sequence_id in (1, 2, 3):
         driver.add(sequence_id, prompt_of(6, first=50 * sequence_id), max_output_tokens=14)
@@ -265,7 +265,7 @@ def test_a_follower_waits_no_longer_than_its_leader_computes():
     driver.assert_exact(1, 2)
 
 
-def test_a_sequence_that_reads_no_cache_follows_nobody_and_leads_nobody():
+def test_a_sequence_that_reads_no_cache_neither_follows_nor_leads():
     driver = EngineDriver(max_batched_tokens=64)
     driver.add(1, prompt_of(20), use_prefix_cache=False, max_output_tokens=2)
     driver.add(2, prompt_of(20), max_output_tokens=2)
@@ -278,7 +278,7 @@ def test_a_sequence_that_reads_no_cache_follows_nobody_and_leads_nobody():
     assert len(driver.resident) == 5
 
 
-# What a step's outcome means.
+# The outcome of a step.
 
 
 def test_only_the_sequence_with_a_value_that_is_not_finite_ends():
@@ -356,7 +356,7 @@ def test_settings_that_could_never_run_anything_are_refused(wrong):
         SchedulerSettings(**wrong)
 
 
-# What the sampler is told.
+# Sample requests.
 
 
 def test_the_known_tokens_are_handed_over_exactly_when_a_penalty_reads_them():

@@ -1,4 +1,4 @@
-"""A step that cannot be computed ends the sequences that are to blame, and nobody else."""
+"""A step that cannot be computed ends the sequences that cause it, and no others."""
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +26,7 @@ def chunk_of(sequence_id):
 
 
 class Judge:
-    """Executes whatever holds none of the culprits, and remembers how often it was asked."""
+    """Executes batches without a culprit, and counts its calls."""
 
     def __init__(self, culprits):
         self.culprits = culprits
@@ -41,7 +41,7 @@ class Judge:
 
 
 @given(chunks=st.integers(1, 40), data=st.data())
-def test_exactly_the_culprits_fail_whoever_they_are(chunks, data):
+def test_exactly_the_culprits_fail(chunks, data):
     culprits = data.draw(st.sets(st.integers(0, chunks - 1), max_size=chunks))
     judge = Judge(culprits)
 
@@ -94,7 +94,7 @@ def test_a_culprit_leaves_nothing_in_the_cache_but_what_it_had_committed():
     driver.assert_exact(2)
 
 
-def test_a_step_that_fails_once_costs_nobody_anything():
+def test_a_step_that_fails_once_fails_no_sequence():
     for sequences in (1, 2, 5):
         driver = EngineDriver()
         for sequence_id in range(sequences):

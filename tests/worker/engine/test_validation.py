@@ -147,7 +147,7 @@ def test_a_priority_out_of_its_range_is_refused(priority):
 
 
 def ending_of(data: bytes) -> list[BaseException]:
-    """How an engine's loop ends that is told `data` and then nothing more."""
+    """How an engine's loop ends that receives `data` and then end of file."""
     ours, theirs = socket.socketpair()
     endings: list[BaseException] = []
 

@@ -143,7 +143,7 @@ def test_an_eviction_and_a_new_commit_of_the_same_content_are_no_news():
     assert not pool.take_changes()
 
 
-def test_a_commit_that_is_evicted_before_anybody_heard_of_it_is_no_news():
+def test_a_commit_that_is_evicted_before_its_report_is_no_change():
     pool = BlockPool(1)
     pool.release(committed(pool, 1))
 
@@ -183,10 +183,10 @@ def test_content_that_means_nothing_any_more_is_poisoned_before_reuse():
 
 
 class NaivePool:
-    """The same promises with lists and dicts: content by name, an explicit order of reuse."""
+    """The same contract with lists and dicts: content by name, an explicit order of reuse."""
 
     def __init__(self, total_blocks):
-        self.order = [None] * total_blocks  # content of what nobody holds, next to use first
+        self.order = [None] * total_blocks  # content of blocks without a holder, next to use first
         self.holders = {}  # content -> number of holders
         self.computing = 0
 

@@ -1,4 +1,4 @@
-"""Finding cached prefixes: against brute force, and who computes what right now."""
+"""Cached prefixes against brute force, and which sequence computes which block."""
 
 import pytest
 from hypothesis import given
@@ -29,7 +29,7 @@ def hashes_of(cache, tokens, salt=b""):
 
 
 def remember(pool, hashes):
-    """Leave committed blocks with these hashes behind, held by nobody."""
+    """Commit blocks with these hashes and release them."""
     pool.release([pool.commit(pool.allocate(1)[0], block_hash) for block_hash in hashes])
 
 
@@ -77,7 +77,7 @@ def test_other_salts_share_nothing(pool, cache):
     assert cache.match(hashes_of(cache, tokens, b"one"), 20).cached_tokens == 16
 
 
-def test_a_hit_that_somebody_holds_takes_nothing_from_the_available_blocks(pool, cache):
+def test_a_hit_with_a_holder_takes_nothing_from_the_available_blocks(pool, cache):
     hashes = hashes_of(cache, list(range(12)))
     remember(pool, hashes)
     pool.pin([pool.find(hashes[0])])

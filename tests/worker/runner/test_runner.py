@@ -1,4 +1,4 @@
-"""The runner's promises besides parity: memory, finiteness, determinism, settings."""
+"""The runner beyond parity: memory, finiteness, determinism, settings."""
 
 import pytest
 import torch

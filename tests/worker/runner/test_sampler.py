@@ -200,7 +200,7 @@ def test_draws_follow_the_filtered_distribution(parameters, kept):
 
 
 def test_a_wide_nucleus_is_found_past_the_first_candidates():
-    # given a flat distribution over more tokens than the fast path looks at
+    # given a flat distribution over more tokens than the fast path reads
     logits = -torch.arange(2000, dtype=torch.float32)[None] * 1e-4
     request = _request(top_p=0.9, output_index=3)
 

@@ -1,4 +1,4 @@
-"""Every sampling parameter of the API changes the answer exactly as a naive sampler says.
+"""Every sampling parameter of the API changes the answer exactly as a naive sampler does.
 
 The oracle takes transformers' logits of the whole sequence for every token and samples in numpy; the worker
 answers over HTTP.
@@ -145,7 +145,7 @@ def answered(client: httpx.Client, fields: dict[str, Any]) -> tuple[list[int], s
 def naive_answer(last_logits: Oracle, fields: dict[str, Any]) -> tuple[list[int], str]:
     """Ids and finish reason of one request, computed anew for every token."""
     asked = {"ignore_eos": True, "max_tokens": OUTPUT_TOKENS, "min_tokens": 0, **fields}
-    # Absent fields mean what the API says they mean.
+    # Absent fields have the defaults of the API.
     ends = set() if asked.get("ignore_eos") else {END_ID}
     parameters = SamplingParameters(
         stop_token_ids=frozenset(ends),

@@ -107,7 +107,7 @@ def test_a_long_prompt_is_scored_without_its_logits_ever_being_whole(runner):
 
 
 def test_who_asks_changes_no_mates_token_and_who_does_not_ask_costs_no_row_of_the_head(runner, monkeypatch):
-    # given a batch of which one, then nobody asks
+    # given a batch in which one row asks, then none
     heads: list[int] = []
     logits = type(runner._decoder).logits
     monkeypatch.setattr(

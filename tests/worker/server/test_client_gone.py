@@ -1,4 +1,4 @@
-"""Whenever a client leaves, its blocks are free before the next step, and nobody else notices."""
+"""When a client disconnects, its blocks are free before the next step, without effect on others."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The event stream: whatever a router missed, it arrives at the worker's own set."""
+"""The event stream: after any gap a router arrives at the worker's own set."""
 
 import asyncio
 import itertools
@@ -164,7 +164,7 @@ async def test_what_the_replay_buffer_forgot_comes_as_a_snapshot(hub, monkeypatc
     await asyncio.gather(*tasks)
 
 
-async def test_a_router_that_does_not_read_loses_its_stream_and_nobody_elses(monkeypatch):
+async def test_a_router_that_does_not_read_loses_its_own_stream_only(monkeypatch):
     monkeypatch.setattr(events_module, "MAX_SUBSCRIBER_BYTES", 2_000)
     dropped = []
     hub = EventHub(on_dropped=lambda: dropped.append(1))
@@ -322,7 +322,7 @@ def test_a_routers_set_after_real_requests_is_the_workers_own(shared_worker):
 
 
 def first_message(worker: WorkerProcess, path: str, headers: dict[str, str]) -> Hello | Frame:
-    """Of a stream that is opened once there is a place: whoever closed one has left a moment earlier."""
+    """Of a stream that is opened once there is a place: one that was closed is released a moment later."""
     deadline = time.monotonic() + 10
     with worker.client() as client:
         while True:
@@ -348,9 +348,9 @@ def test_a_worker_says_that_it_drains_before_its_stream_ends(tiny_served_path):
                     worker.process.send_signal(signal.SIGTERM)
                 loads += [frame.load for frame in frames]
 
-        # Each may be said twice: a heartbeat comes when it is due.
-        said = [draining for draining, _ in itertools.groupby(load.draining for load in loads)]
-        assert said == [False, True]
+        # Each may be sent twice: a heartbeat comes when it is due.
+        states = [draining for draining, _ in itertools.groupby(load.draining for load in loads)]
+        assert states == [False, True]
         assert worker.process.wait(15) == 0
 
 

@@ -12,19 +12,19 @@ from warmfleet_worker.server.sequence_handle import (
 
 
 class Control:
-    """Writes down what it is told."""
+    """Records its calls."""
 
     def __init__(self):
-        self.said = []
+        self.calls = []
 
     def abort_sequence(self, sequence_id):
-        self.said.append(("abort", sequence_id))
+        self.calls.append(("abort", sequence_id))
 
     def pause_sequence(self, sequence_id):
-        self.said.append(("pause", sequence_id))
+        self.calls.append(("pause", sequence_id))
 
     def resume_sequence(self, sequence_id):
-        self.said.append(("resume", sequence_id))
+        self.calls.append(("resume", sequence_id))
 
 
 def tokens(count, **fields):
@@ -37,16 +37,16 @@ async def test_a_reader_that_is_behind_pauses_its_sequence_until_it_has_taken_ev
 
     for _ in range(PAUSE_TOKENS):
         slow.apply(tokens(1), "e:0")
-    assert control.said == []
+    assert control.calls == []
     slow.apply(tokens(1), "e:0")
     slow.apply(tokens(7), "e:0")  # what was in flight
-    assert control.said == [("pause", 1)]
+    assert control.calls == [("pause", 1)]
 
     assert len(slow.take().token_ids) == PAUSE_TOKENS + 8
-    assert control.said == [("pause", 1), ("resume", 1)]
+    assert control.calls == [("pause", 1), ("resume", 1)]
     assert slow.take().token_ids == []
     slow.apply(tokens(1), "e:0")
-    assert control.said == [("pause", 1), ("resume", 1)]
+    assert control.calls == [("pause", 1), ("resume", 1)]
 
 
 async def test_an_engine_that_goes_on_all_the_same_takes_the_sequence_from_its_reader():
@@ -57,7 +57,7 @@ async def test_an_engine_that_goes_on_all_the_same_takes_the_sequence_from_its_r
         assert not slow.finished
         slow.apply(tokens(64), "e:0")
 
-    assert control.said == [("pause", 1), ("abort", 1)]
+    assert control.calls == [("pause", 1), ("abort", 1)]
     assert slow.take().finish_reason == "error"
 
 
@@ -70,4 +70,4 @@ async def test_leaving_a_generation_aborts_it_once_and_only_while_it_runs():
         done.apply(SequenceUpdate(sequence_id=2, cached_tokens=0, finish_reason="length"), "e:7")
 
     assert running.cached_prefix == CachedPrefix(cached_tokens=16, last_block=b"", position="e:7")
-    assert control.said == [("abort", 1)]
+    assert control.calls == [("abort", 1)]

@@ -177,7 +177,7 @@ def test_a_bias_of_a_token_that_the_model_does_not_have_is_refused(client):
 
 
 def test_each_of_n_choices_is_the_answer_to_the_next_seed_and_the_prompt_counts_once(client):
-    # given a prompt of several blocks that nobody has sent
+    # given a prompt of several blocks that no request has sent
     body = chat_body(fresh_text(200), temperature=1.5, ignore_eos=True)
 
     # when

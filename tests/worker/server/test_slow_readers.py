@@ -87,5 +87,5 @@ def test_a_reader_that_stands_still_loses_its_request(tiny_served_path):
         assert answer.status_code == 200
         assert line["status"] == 200
         assert worker.wait_until_idle()["pinned_blocks"] == 0
-        # The log's line comes before the engine has told that it knows.
+        # The log line is written before the engine reports the state.
         wait_until(lambda: paused_sequences(worker) == 0, lambda: paused_sequences(worker))

@@ -93,7 +93,7 @@ def test_a_stop_string_ends_the_text_before_it(client):
     ascii_runs = ["".join(run) for plain, run in itertools.groupby(whole, str.isascii) if plain]
     stop = max(ascii_runs, key=len)[:3]
 
-    plain = client.post("/v1/completions", json={**body, "stop": [stop, "never said"]}).json()
+    plain = client.post("/v1/completions", json={**body, "stop": [stop, "never generated"]}).json()
     events = events_of(client.post("/v1/completions", json={**body, "stop": stop, "stream": True}))
 
     expected = whole[: whole.index(stop)]

@@ -1,4 +1,4 @@
-"""The bytes of single tokens: joined they are the text, whatever characters they are cut from."""
+"""The bytes of single tokens: joined they are the text, for any characters."""
 
 import json
 

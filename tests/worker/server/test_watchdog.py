@@ -19,44 +19,44 @@ from warmfleet_worker.settings import parse_settings
 BODY = {"model": TINY_NAME, "prompt": "hello", "max_tokens": 900, "temperature": 0, "ignore_eos": True}
 
 
-def looks(watchdog, seconds, *, start=0.0, working=True, last_report_seconds=0.0):
-    """What the watchdog says at every look until `seconds`."""
-    said = []
+def watch(watchdog, seconds, *, start=0.0, working=True, last_report_seconds=0.0):
+    """The watchdog's verdicts until `seconds`."""
+    verdicts = []
     now = start
     while now <= seconds:
-        said.append(watchdog.check(now, working=working, last_report_seconds=last_report_seconds))
+        verdicts.append(watchdog.update(now, working=working, last_report_seconds=last_report_seconds))
         now += watchdog.check_seconds
-    return said
+    return verdicts
 
 
 def test_silence_is_a_stall_first_and_a_loss_after_twice_the_time():
     watchdog = StepWatchdog(8.0)
     assert watchdog.check_seconds == 1.0
 
-    said = looks(watchdog, 17.0)
+    verdicts = watch(watchdog, 17.0)
 
-    # The first look hears the last report.
-    assert said == [Health.HEALTHY] * 8 + [Health.STALLED] * 8 + [Health.DEAD] * 2
+    # The first verdict counts from the last report.
+    assert verdicts == [Health.HEALTHY] * 8 + [Health.STALLED] * 8 + [Health.DEAD] * 2
 
 
 def test_a_report_or_the_end_of_all_work_ends_a_stall():
     for change in ({"last_report_seconds": 9.0}, {"working": False}):
         watchdog = StepWatchdog(8.0)
-        assert looks(watchdog, 10.0)[-1] is Health.STALLED
+        assert watch(watchdog, 10.0)[-1] is Health.STALLED
         assert (
-            watchdog.check(11.0, **{"working": True, "last_report_seconds": 0.0, **change}) is Health.HEALTHY
+            watchdog.update(11.0, **{"working": True, "last_report_seconds": 0.0, **change}) is Health.HEALTHY
         )
 
 
 def test_an_idle_engine_may_be_silent():
-    assert set(looks(StepWatchdog(1.0), 50.0, working=False)) == {Health.HEALTHY}
+    assert set(watch(StepWatchdog(1.0), 50.0, working=False)) == {Health.HEALTHY}
 
 
-def test_time_in_which_nobody_could_look_says_nothing_of_the_engine():
+def test_time_in_which_the_watchdog_did_not_run_is_not_counted():
     watchdog = StepWatchdog(8.0)
-    looks(watchdog, 2.0)
+    watch(watchdog, 2.0)
 
-    assert watchdog.check(3600.0, working=True, last_report_seconds=0.0) is Health.HEALTHY
+    assert watchdog.update(3600.0, working=True, last_report_seconds=0.0) is Health.HEALTHY
 
 
 def is_running(pid: int) -> bool:
@@ -67,7 +67,7 @@ def is_running(pid: int) -> bool:
 
 
 class EventReader(threading.Thread):
-    """The newest total_blocks that a router would hear."""
+    """The newest total_blocks that a router would receive."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
@@ -124,7 +124,7 @@ def test_a_stalled_engine_takes_nothing_new_and_recovers(tiny_served_path):
         router.wait_for(wanted=True)
         os.kill(engine_pid, signal.SIGSTOP)
         time.sleep(0.2)
-        assert statuses(worker) == [200, 200], "without work there is nothing to say"
+        assert statuses(worker) == [200, 200], "without work no report is due"
         os.kill(engine_pid, signal.SIGCONT)
 
         with held_stream(worker) as lines:
@@ -137,7 +137,7 @@ def test_a_stalled_engine_takes_nothing_new_and_recovers(tiny_served_path):
 
         assert refused.status_code == 503
         assert int(refused.headers["retry-after"]) >= 1
-        assert rest[-1] == "data: [DONE]", "who was there before is served to the end"
+        assert rest[-1] == "data: [DONE]", "open streams are served to the end"
         wait_for_statuses(worker, [200, 200])
         router.wait_for(wanted=True)
         answer = httpx.post(f"{worker.url}/v1/completions", json={**BODY, "max_tokens": 3}, timeout=30)

@@ -217,12 +217,12 @@ class Engine:
             RunnerBrokenError: `MAX_FAILED_STEPS` steps in a row computed nothing.
         """
         if outcome.chunks:
-            broken = outcome.wholly_failed and not self._runner_computes()
+            broken = outcome.wholly_failed and not self._probe_runner()
             self._failed_steps = self._failed_steps + 1 if broken else 0
         if self._failed_steps >= MAX_FAILED_STEPS:
             raise RunnerBrokenError(f"{MAX_FAILED_STEPS} steps in a row could not be computed at all")
 
-    def _runner_computes(self) -> bool:
+    def _probe_runner(self) -> bool:
         """Whether the runner computes a probe: one token of no sequence."""
         # There is a free block: sequences have just failed and released theirs.
         blocks = self._pool.allocate(1)

@@ -1,4 +1,5 @@
 """The decoder: configuration, layers, rotary embeddings, weights from safetensors.
 
-Imports `attention` (the backend's protocol) only.
+Public: `config.load_model_config`, `loader.load_decoder`, `transformer.Decoder`. Imports torch and
+`attention.backend` (the protocol).
 """

@@ -1,4 +1,4 @@
-"""What a model is: read from a Hugging Face `config.json`, checked, and reduced to what the decoder needs.
+"""A model's configuration: Hugging Face's `config.json`, validated and reduced to what the decoder needs.
 
 A family is one entry of `FAMILIES`: the differences to a plain Llama decoder, nothing else.
 """
@@ -23,7 +23,7 @@ class Family:
     """How an architecture differs from a plain Llama decoder. Absent fields take the family's defaults."""
 
     qkv_bias: bool | None = False
-    """None: as `attention_bias` of the configuration says, which then biases the output projection too."""
+    """None: `attention_bias` of the configuration, which then applies to the output projection, too."""
     query_key_norm: bool = False
     """RMS norm over each head of Q and K before the rotation."""
     default_head_dim: int | None = None
@@ -67,7 +67,7 @@ class ModelConfig:
     rope_theta: float
     rope_scaling: Llama3Scaling | None
     max_position: int
-    """Longest sequence in tokens that the model was made for."""
+    """Longest sequence in tokens that the model was trained for."""
     window_tokens: int
     """A token attends to this many tokens, itself included; 0 means all before it."""
     tied_embeddings: bool
@@ -82,7 +82,7 @@ def load_model_config(model_path: Path) -> ModelConfig:
     """Read `config.json` (and the end tokens of `generation_config.json`) from a model folder.
 
     Raises:
-        ModelError: A file is missing, malformed, or asks for something that is not supported; named.
+        ModelError: A file, by name, is missing, malformed, or needs something that is not supported.
     """
     path = model_path / "config.json"
     config = _read(path, _ConfigFile)
@@ -142,7 +142,7 @@ class _RopeFields(msgspec.Struct, frozen=True):
 
 
 class _Unsupported(Exception):  # noqa: N818 - becomes a ModelError with the file's name
-    """The configuration asks for something this engine does not compute."""
+    """The configuration needs something that this engine does not support."""
 
 
 def _model_config(config: _ConfigFile, end_token_ids: tuple[int, ...]) -> ModelConfig:
@@ -253,7 +253,7 @@ def _rope(config: _ConfigFile) -> tuple[float, Llama3Scaling | None]:
 
 
 def _end_token_ids(model_path: Path, config: _ConfigFile) -> tuple[int, ...]:
-    """End tokens: `generation_config.json` speaks first, as it does in transformers."""
+    """End tokens: `generation_config.json` takes precedence, as in transformers."""
     path = model_path / "generation_config.json"
     ids = _read(path, _GenerationFile).eos_token_id if path.is_file() else None
     if ids is None:

@@ -1,4 +1,4 @@
-"""The parts a decoder is made of: plain functions over plain tensors, named as in the papers."""
+"""The parts of a decoder as functions over tensors, named as in the papers."""
 
 from dataclasses import dataclass
 

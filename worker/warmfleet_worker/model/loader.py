@@ -1,7 +1,7 @@
 """Weights from safetensors, single or sharded, into the fused layout of the decoder. Never pickle.
 
-Every expected tensor must be there with its shape and nothing else may be: a checkpoint that differs
-from its `config.json` is refused by tensor name instead of answering nonsense.
+Every expected tensor must be present with its shape, and no other: a checkpoint that differs from its
+`config.json` is refused by tensor name.
 """
 
 import re
@@ -28,7 +28,7 @@ _SINGLE_FILE: Final = "model.safetensors"
 _EMBEDDING: Final = "model.embed_tokens.weight"
 _HEAD: Final = "lm_head.weight"
 _DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
-"""A table that old checkpoints carry along; it follows from the configuration."""
+"""A table in old checkpoints; it follows from the configuration."""
 
 
 def load_decoder(
@@ -136,7 +136,7 @@ def _check_tied(checkpoint: "_Checkpoint") -> None:
     if not torch.equal(checkpoint.tensor(_HEAD), checkpoint.tensor(_EMBEDDING)):
         raise ModelError(
             f"{checkpoint.file_of(_HEAD)}: {_HEAD} differs from {_EMBEDDING}, "
-            "but the configuration says tie_word_embeddings"
+            "but the configuration has tie_word_embeddings"
         )
 
 
@@ -206,7 +206,7 @@ class _Checkpoint:
                 self._shards[name] = file_name
         for name, file_name in (indexed or {}).items():
             if self._shards.get(name) != file_name:
-                raise ModelError(f"{file_name}: tensor {name} is missing, {_INDEX_FILE} promises it")
+                raise ModelError(f"{file_name}: tensor {name} is missing, {_INDEX_FILE} lists it")
 
     @property
     def names(self) -> set[str]:

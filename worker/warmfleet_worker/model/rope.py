@@ -14,7 +14,7 @@ from warmfleet_worker.model.config import Llama3Scaling, ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Cosines and signed sines of some tokens, shaped [tokens, 1, head_dim] to meet every head."""
+    """Cosines and signed sines of some tokens, shaped [tokens, 1, head_dim] to broadcast over heads."""
 
     cosine: Tensor
     signed_sine: Tensor

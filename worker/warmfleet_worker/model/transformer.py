@@ -1,7 +1,6 @@
-"""The decoder that all families share: pre-norm attention and SwiGLU, read top to bottom.
+"""The decoder that all families share: pre-norm attention (RoPE, GQA) and SwiGLU, as in Llama.
 
-Tokens of all sequences of a step lie flat, [tokens, hidden]; only attention knows which sequence a
-token belongs to.
+Tokens of all sequences of a step are flat, [tokens, hidden]; only attention distinguishes the sequences.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""Model files on disk: the catalog, GGUF conversion, manifests with digests, and fetching from a hub.
+"""Model folders on disk: the catalog, GGUF conversion, manifests with digests, and fetching from a hub.
 
-Imports `model.config` (what a model needs); no torch.
+Public: `catalog.pull_model`, `manifest.verify_model_folder`, `assets.load_prompt_assets`, and room `fetch`.
+Imports `model.config` (validation before a download); no torch.
 """

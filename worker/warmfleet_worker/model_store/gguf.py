@@ -122,8 +122,8 @@ class GgufModel:
     def tokenizer(self) -> dict[str, Any]:
         """`tokenizer.json` that encodes as llama.cpp does.
 
-        Digits stand alone *before* the byte-level split, which is where `transformers`' own reading of such
-        files goes wrong. There is no unknown token: the few bytes that the vocabulary lacks are dropped.
+        Digits are separate pieces before the byte-level split, unlike in `transformers`' own conversion.
+        There is no unknown token: the few bytes that the vocabulary lacks are dropped.
         """
         if (split := self.metadata("tokenizer.ggml.pre")) != "smollm":
             raise ModelError(f"{self._name}: tokenizer.ggml.pre is {split!r}, only 'smollm' is supported")

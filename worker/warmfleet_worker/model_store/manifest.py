@@ -1,4 +1,4 @@
-"""A model folder and the digests that vouch for it.
+"""The manifest of a model folder: its files with sizes and digests.
 
 `warmfleet-manifest.json` is written last when a model is fetched. A folder without one (a plain Hugging
 Face download) is described from what it holds; nothing is written into it.
@@ -18,7 +18,7 @@ MANIFEST_NAME: Final = "warmfleet-manifest.json"
 MANIFEST_VERSION: Final = 1
 
 _MODEL_FILE_SUFFIXES: Final = frozenset({".json", ".jinja", ".model", ".safetensors", ".txt"})
-"""What a loader may read. Pickles (`.bin`, `.pt`) and code are never read, so they do not count."""
+"""Files that a loader may read. Pickles (`.bin`, `.pt`) and code are never read, so they are left out."""
 
 _READ_BYTES: Final = 1 << 20
 
@@ -31,13 +31,13 @@ class FileDigest(msgspec.Struct, frozen=True):
 
 
 class ModelManifest(msgspec.Struct, frozen=True):
-    """What a model folder holds. `model_digest` is hex."""
+    """Files and digests of a model folder. `model_digest` is hex."""
 
     version: int
     files: dict[str, FileDigest]
     model_digest: str
     source: str | None = None
-    """What a catalog model was made from; lets a newer catalog tell an older conversion."""
+    """Source of a catalog model, by which a newer catalog recognises an older conversion."""
 
     @property
     def total_bytes(self) -> int:
@@ -89,7 +89,7 @@ def read_manifest(path: Path) -> ModelManifest | None:
 
 
 def check_file_sizes(path: Path, manifest: ModelManifest) -> None:
-    """Every file is there and as long as it was; raises ModelError naming the first that is not."""
+    """Check that every file exists with its size; raises ModelError naming the first that does not."""
     for name, expected in manifest.files.items():
         try:
             size_bytes = (path / name).stat().st_size

@@ -1,5 +1,5 @@
 """Runs one engine step on the device: model forward, sampling, log probabilities.
 
-Torch is imported here and in the rooms below (`model`, `attention`) only. Imports `model`, `attention`,
-`engine` (the step's types) and `kv_cache` (the layout).
+Public: `runner.load_runner` and `ModelRunner`. Imports torch, `model`, `attention`, `engine` (the step's
+types) and `kv_cache.layout`.
 """

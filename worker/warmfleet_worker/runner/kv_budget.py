@@ -1,4 +1,4 @@
-"""How much memory the KV arena gets as a share of the device, beside the weights."""
+"""Size of the KV arena as a share of the device's memory."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ class DeviceMemory:
 def share_of_device_bytes(percent: int, memory: DeviceMemory) -> int:
     """Bytes for the arena so that everything on the device takes `percent` of it; 0 if it takes more already.
 
-    What others have on the device counts as taken. The rest stays for activations.
+    Memory of other processes counts as taken. The rest is for activations.
     """
     taken_bytes = memory.total_bytes - memory.free_bytes
     return max(0, memory.total_bytes * percent // 100 - taken_bytes)

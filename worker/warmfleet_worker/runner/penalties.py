@@ -1,7 +1,7 @@
-"""What a request changes in the logits before a token is chosen: bias, penalties, the minimum length.
+"""Changes of the logits before a token is chosen: bias, penalties, minimum length.
 
-The order is vLLM's: bias, repetition, frequency and presence penalty. Only the few tokens concerned are
-touched, and rows without any of it cost nothing.
+The order is vLLM's: bias, repetition, frequency and presence penalty. Only the tokens concerned are
+changed, and rows without any of these cost nothing.
 """
 
 import math
@@ -15,7 +15,7 @@ from warmfleet_worker.engine.batch import SampleRequest
 
 
 def adjusted(logits: Tensor, requests: Sequence[SampleRequest]) -> Tensor:
-    """`logits`, [rows, vocabulary], as the requests of the rows change them; the argument stays as it is."""
+    """`logits`, [rows, vocabulary], with each row's request applied; the argument is not changed."""
     rows = [(row, request) for row, request in enumerate(requests) if _changes_logits(request)]
     if not rows:
         return logits

@@ -1,7 +1,7 @@
-"""Runs one step of the model: a batch of chunks in, a token and a verdict per chunk out.
+"""Runs one step of the model: a batch of chunks in, one result per chunk out.
 
-The only part of the engine that touches torch. It knows blocks by number and nothing of sequences, so
-whatever the scheduler decides (any chunking, any batch, any block table) is only a different `StepBatch`.
+The runner has blocks by number and no state of sequences: every decision of the scheduler (chunking, batch,
+block table) is a `StepBatch`.
 """
 
 import time
@@ -53,7 +53,7 @@ class NoDeviceMemory(WarmfleetError):  # noqa: N818 - named after what is wrong
 
 @dataclass(frozen=True, slots=True)
 class RunnerSettings:
-    """What a worker decides about its runner."""
+    """Settings of a model runner."""
 
     kv_cache_bytes: int
     """Memory for keys and values; rounded down to whole blocks."""
@@ -63,7 +63,7 @@ class RunnerSettings:
     dtype: DtypeName = "Auto"
     """Of weights, activations and KV. Auto: bfloat16 where the device multiplies it in hardware."""
     max_model_length_tokens: int = 0
-    """Longest sequence; 0, or more than the model was made for, means the model's own limit."""
+    """Longest sequence; 0, or more than the model was trained for, means the model's own limit."""
     threads: int = 0
     """CPU threads of this process's kernels; 0 leaves torch's default."""
     poison: bool = False
@@ -71,7 +71,12 @@ class RunnerSettings:
 
 
 class ModelRunner:
-    """A model, its KV arena and an attention backend, ready to execute steps."""
+    """A model, its KV arena and an attention backend, ready to execute steps. Made by `load_runner`.
+
+    runner = load_runner(model_path, RunnerSettings(kv_cache_bytes=2**30))
+    result = runner.execute(StepBatch(chunks))
+    result.chunks[0].next_token_id  # None unless the chunk asked for a sample
+    """
 
     def __init__(
         self,
@@ -89,12 +94,12 @@ class ModelRunner:
 
     @property
     def model(self) -> ModelConfig:
-        """What the model is."""
+        """The model's configuration."""
         return self._decoder.config
 
     @property
     def total_blocks(self) -> int:
-        """Blocks that a pool may hand out: ids 0 to `total_blocks` - 1."""
+        """Blocks that a pool may allocate: ids 0 to `total_blocks` - 1."""
         return self._arena.total_blocks
 
     @property
@@ -113,12 +118,15 @@ class ModelRunner:
         return self._device.type
 
     def poison_blocks(self, block_ids: Sequence[int]) -> None:
-        """Fill blocks with NaN, so that a read of stale memory cannot stay unnoticed."""
+        """Fill blocks with NaN, so that a read of stale memory is noticed."""
         self._arena.poison_blocks(block_ids)
 
     @torch.inference_mode()
     def execute(self, batch: StepBatch) -> StepResult:
-        """Compute and store the KV of every chunk, and sample where a chunk asks for it."""
+        """Compute and store the KV of every chunk, and sample for the chunks that ask for it.
+
+        Results are in the order of `batch.chunks`; `seconds` is wall time.
+        """
         started = time.perf_counter()
         chunks = batch.chunks
         results = self._results(chunks) if chunks else ()
@@ -173,7 +181,7 @@ class ModelRunner:
         return _spread(tokens, chunks), _spread(logprobs, chunks)
 
     def _score_prompts(self, hidden: Tensor, chunks: tuple[Chunk, ...]) -> list[TokenLogprobs | None]:
-        """Log probabilities of prompt tokens, of the chunks that ask; the head runs in slices of rows."""
+        """Prompt log probabilities of the chunks that request them; the head runs in slices of rows."""
         scores: list[TokenLogprobs | None] = []
         start = 0
         for chunk in chunks:

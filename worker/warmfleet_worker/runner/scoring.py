@@ -1,7 +1,7 @@
 """Log probabilities from logits: of given tokens, and of the most likely ones.
 
-A row costs nothing unless its request asks. The work on [rows, vocabulary] is done in slices of rows, so that
-its memory does not grow with the prompt.
+Rows whose request asks for no log probabilities cost nothing. The work on [rows, vocabulary] is done in
+slices of rows, so that its memory does not grow with the prompt.
 """
 
 from collections import defaultdict

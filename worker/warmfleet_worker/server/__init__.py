@@ -1,5 +1,6 @@
 """The worker's HTTP server; it holds no model and imports no torch.
 
-`app` lists the routes, `engine_client` speaks to the engine process, `events` serves the cache's event
-stream. Imports `engine` (messages, sampling parameters, validation) only.
+Public: `app.build_app` with all routes; `engine_client.EngineClient`, the engine as the server uses it;
+`sequence_handle.SequenceHandle`, one sequence in the engine; `events.EventHub`, the cache's event stream.
+Imports `engine` (messages, sampling parameters, validation) and `metrics`.
 """

@@ -1,4 +1,4 @@
-"""The tokens of an answer on their way to the client: each goes with the text that it brings."""
+"""Pairs the tokens of an answer with the text that they decode to."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -17,13 +17,13 @@ class AnswerToken:
 
     token_id: int
     text_offset: int
-    """Characters before the text that came with it. The tokens of one character share its offset."""
+    """Characters before its text. The tokens of one character share its offset."""
     score: TokenLogprob | None = None
-    """None where nothing was asked, and for the first token of an echoed prompt."""
+    """None if log probabilities are not requested, and for the first token of an echoed prompt."""
 
 
 class TokenQueue:
-    """Holds tokens back as long as their text is: an incomplete character, or the start of a stop string."""
+    """Holds tokens back while their text is: an incomplete character, or the start of a stop string."""
 
     def __init__(self) -> None:
         self._waiting: deque[AnswerToken] = deque()
@@ -39,7 +39,7 @@ class TokenQueue:
         return taken
 
     def take_rest(self) -> list[AnswerToken]:
-        """What brought no text of the answer: its end token, or tokens that a stop string cut off."""
+        """Tokens without text in the answer: its end token, or tokens that a stop string cut off."""
         rest = list(self._waiting)
         self._waiting.clear()
         return rest
@@ -47,16 +47,16 @@ class TokenQueue:
 
 @dataclass(frozen=True, slots=True)
 class EchoedPrompt:
-    """What an answer begins with before anything is generated: the prompt, for `echo`."""
+    """The prompt at the start of an answer, for `echo`; empty without."""
 
     text: str = ""
     token_ids: Sequence[int] = ()
-    """The prompt's, if its log probabilities are asked for."""
+    """The prompt's, if its log probabilities are requested."""
     text_offsets: Sequence[int] = ()
     """Of `token_ids`."""
 
     def tokens(self, scores: Sequence[TokenLogprobs]) -> Iterator[AnswerToken]:
-        """The prompt's tokens; `scores` speak of all but the first, which nothing comes before."""
+        """The prompt's tokens; `scores` are of all but the first, which has no log probability."""
         given: list[TokenLogprob | None] = [None] if self.token_ids else []
         given += (score for part in scores for score in part)
         for token_id, offset, score in zip(self.token_ids, self.text_offsets, given, strict=True):

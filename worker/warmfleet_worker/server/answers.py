@@ -18,7 +18,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerHead:
-    """What every object of one answer repeats."""
+    """Fields that every object of one answer repeats."""
 
     request_id: str
     created: int
@@ -27,7 +27,7 @@ class AnswerHead:
 
 
 class Dialect(Protocol):
-    """How one endpoint writes its answers."""
+    """The answer format of one endpoint."""
 
     def opening(self, head: AnswerHead, choices: int) -> list[bytes]:
         """Events before any text."""
@@ -58,7 +58,7 @@ class ChatDialect:
 
     def event(self, head: AnswerHead, delta: Delta) -> bytes:
         content = {"content": delta.text} if delta.text else {}
-        # Nothing to say stands as null in a chunk, and as an empty list in a whole answer.
+        # No log probabilities are null in a chunk, and an empty list in a whole answer.
         return self._chunk(
             head, [_choice(delta, self._logprobs(delta) if delta.logprobs else None, delta=content)]
         )

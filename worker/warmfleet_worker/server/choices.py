@@ -1,4 +1,4 @@
-"""The answer as text: tokens of one or more sequences become deltas, in whatever order they come."""
+"""The choices of an answer: tokens of one or more sequences become deltas of text, in order of arrival."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -19,17 +19,17 @@ from warmfleet_worker.server.sequence_handle import SequenceHandle, TokenUpdate
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A piece of one choice's text; the last one says why it ended."""
+    """A piece of one choice's text; the last one has the finish reason."""
 
     index: int
     text: str
     finish_reason: str | None = None
     token_ids: tuple[int, ...] | None = None
     """The generated tokens that begin in the text, if the request asks for them. The last delta also has
-    those that brought none, such as an end token."""
+    those without text, such as an end token."""
     logprobs: tuple[AnswerToken, ...] | None = None
-    """The same tokens with their log probabilities, if the request asks: an echoed prompt's before them,
-    and without those that brought no text, unless their ids are asked for too."""
+    """The same tokens with their log probabilities, if the request asks for them: an echoed prompt's before
+    them; tokens without text only if token ids are asked for, too."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChoiceDecoder:
-    """One sequence on its way to text, with its times for the metrics."""
+    """Decodes one sequence to text deltas, applies stop strings, and records its times in the metrics."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class ChoiceDecoder:
         return_token_ids: bool,
         shares_prompt: bool = False,
     ) -> None:
-        """`sequence` is what was asked of the engine; `echo` comes before the text.
+        """`sequence` is the request to the engine; `echo` comes before the text.
 
-        `shares_prompt` says that an earlier choice has the same prompt and stands for it in the usage.
+        `shares_prompt`: the usage counts the prompt with an earlier choice.
         """
         self.index = index
         self.handle = handle
@@ -94,7 +94,7 @@ class ChoiceDecoder:
         return cached_prefix.cached_tokens if cached_prefix else 0
 
     def record_admission(self) -> None:
-        """Count the admission once it is known."""
+        """Record queue time and cached tokens, once, as soon as they are known."""
         if self._admitted or self.handle.cached_prefix is None:
             return
         self._admitted = True
@@ -105,10 +105,10 @@ class ChoiceDecoder:
         )
 
     def take(self) -> Delta | None:
-        """What the engine produced since the last call, as text; None if that is nothing to send.
+        """The text generated since the last call; None if there is none to send.
 
         Raises:
-            RequestError: the engine gave the sequence up.
+            RequestError: the engine failed the sequence.
         """
         if self.finish_reason:
             return None
@@ -178,7 +178,7 @@ class ChoiceDecoder:
         self._last_tokens = now
 
     def _engine_error(self, reason: str) -> RequestError:
-        # Before admission nothing was computed: another replica may still answer.
+        # Nothing was computed yet: another replica may still answer.
         status = 503 if self.handle.cached_prefix is None else 500
         return RequestError(
             reason, status=status, type="server_error", code="engine_error", retry_after_seconds=1
@@ -204,7 +204,7 @@ async def deltas(
     """Deltas of all choices until each has finished; None for every `ping_seconds` without one.
 
     Raises:
-        RequestError: the engine gave one of them up.
+        RequestError: the engine failed one of them.
     """
     loop = asyncio.get_running_loop()
     ping_at = loop.time() + ping_seconds
@@ -226,7 +226,7 @@ async def deltas(
 
 
 def total_usage(choices: Sequence[ChoiceDecoder]) -> Usage:
-    """Each prompt once, what was generated for all choices."""
+    """Sum over all choices; each prompt counts once."""
     prompts = [choice for choice in choices if not choice.shares_prompt]
     return Usage(
         prompt_tokens=sum(choice.prompt_tokens for choice in prompts),

@@ -1,7 +1,7 @@
-"""From token ids back to text, token by token, never sending what may yet change or must be held back.
+"""From token ids to text, token by token; text that may still change is held back.
 
 Two things are held back: bytes of a character that is not complete, and text that may be the beginning
-of a stop string. Whatever the split into tokens, the pieces joined are the text of the whole.
+of a stop string. For every split into tokens, the pieces joined are the text of the whole.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from tokenizers.decoders import DecodeStream
 
 
 class StopMatcher:
-    """Passes text through up to the stop string that is complete first, whatever the pieces it comes in.
+    """Passes text through up to the stop string that is complete first, for every split into pieces.
 
     Of two that are complete at the same character the longer one counts.
     """

@@ -1,4 +1,4 @@
-"""The engine as the server sees it: submit a sequence, take its tokens, give it back.
+"""The engine as the server uses it: submit a sequence, take its tokens, release it.
 
 `EngineClient` is the protocol, `ProcessEngineClient` the client of an engine in a child process. No torch.
 """
@@ -35,11 +35,11 @@ from warmfleet_worker.server.sequence_handle import SequenceHandle
 from warmfleet_worker.settings import EngineSettings
 
 MAX_BACKLOG_BYTES: Final = 256 * 1024 * 1024
-"""What the engine may leave unread before nothing more is submitted."""
+"""Unread bytes in the engine's socket beyond which nothing more is submitted."""
 _READ_BYTES: Final = 1024 * 1024
 _SLEEPING_THREADS: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
 """A kernel's threads sleep between parallel regions. Spinning, OpenMP's default, is a little faster on an
-idle machine and tens of times slower as soon as something else wants one of the cores."""
+idle machine and tens of times slower as soon as another process needs one of the cores."""
 
 ENGINE_MODULE: Final = "warmfleet_worker.engine_process"
 
@@ -52,7 +52,7 @@ class EngineGoneError(WarmfleetError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequenceRequest:
-    """One prompt to continue."""
+    """One prompt to continue, with everything that the engine needs to know."""
 
     prompt_token_ids: list[int]
     sampling: SamplingParameters
@@ -64,11 +64,16 @@ class SequenceRequest:
 
 
 class EngineClient(Protocol):
-    """What the server needs of an engine."""
+    """What the server needs of an engine; `ProcessEngineClient` in production.
+
+    with engine.submit(request, wake) as handle:  # leaving the block aborts an unfinished sequence
+        await wake.wait()
+        update = handle.take()
+    """
 
     @property
     def ready(self) -> EngineReady | None:
-        """What it said when it had loaded; None before."""
+        """Its configuration; None until the model is loaded."""
         ...
 
     @property
@@ -77,15 +82,15 @@ class EngineClient(Protocol):
         ...
 
     def submit(self, request: SequenceRequest, wake: asyncio.Event) -> SequenceHandle:
-        """Hand over one sequence; `wake` is set whenever its `SequenceHandle` has news.
+        """Queue one sequence; `wake` is set whenever its handle has an update.
 
         Raises:
-            EngineGoneError: it is not there.
+            EngineGoneError: the engine is not ready, has ended, or does not keep up.
         """
         ...
 
     def clear_cache(self) -> None:
-        """Forget every block that no live sequence holds."""
+        """Forget every block without a holder."""
         ...
 
     def drain(self) -> None:
@@ -94,11 +99,11 @@ class EngineClient(Protocol):
 
 
 class EngineObserver(Protocol):
-    """Who wants to know what the engine says, besides the readers of its sequences."""
+    """Receives the engine's reports as a whole; the readers of its sequences receive their own updates."""
 
     @property
     def position(self) -> str:
-        """`epoch:seq` of the event stream, everything reported so far included."""
+        """`epoch:seq` of the event stream, including everything reported so far."""
         ...
 
     def on_ready(self, ready: EngineReady) -> None: ...
@@ -112,21 +117,19 @@ class ProcessEngineClient:
     """
 
     def __init__(
-        self, settings: EngineSettings, listener: EngineObserver, module: str = ENGINE_MODULE
+        self, settings: EngineSettings, observer: EngineObserver, module: str = ENGINE_MODULE
     ) -> None:
         self._settings = settings
         self._module = module
-        self._listener = listener
+        self._observer = observer
         self._ready: EngineReady | None = None
         self._handles: dict[int, SequenceHandle] = {}
         self._paused: set[int] = set()
-        self._process: asyncio.subprocess.Process | None = None
+        self._child: _Child | None = None
         self._killed = ""
         self._ids = itertools.count(1)
-        self._writer: asyncio.StreamWriter | None = None
         self._gone = ""
         self._last_report_seconds = 0.0
-        self.pid: int | None = None
 
     @property
     def ready(self) -> EngineReady | None:
@@ -138,19 +141,19 @@ class ProcessEngineClient:
 
     @property
     def working_sequences(self) -> int:
-        """Live ones that are not paused: the engine must say something as long as there are any."""
+        """Live ones that are not paused: while there are any, the engine must report steps."""
         return len(self._handles) - len(self._paused)
 
     @property
     def last_report_seconds(self) -> float:
-        """Event loop time of the engine's last word, or of when it last got something to do."""
+        """Event loop time of the engine's last report, or of when it last got work while idle."""
         return self._last_report_seconds
 
     def submit(self, request: SequenceRequest, wake: asyncio.Event) -> SequenceHandle:
-        if self._ready is None or self._gone:
+        if self._child is None or self._ready is None or self._gone:
             raise EngineGoneError(self._gone or "the engine is not ready yet")
-        if self._writer is not None and self._writer.transport.get_write_buffer_size() > MAX_BACKLOG_BYTES:
-            raise EngineGoneError("the engine does not keep up with what it is told")
+        if self._child.writer.transport.get_write_buffer_size() > MAX_BACKLOG_BYTES:
+            raise EngineGoneError("the engine does not keep up with its requests")
         self._note_work()
         sequence_id = next(self._ids)
         self._send(
@@ -177,7 +180,7 @@ class ProcessEngineClient:
         self._send(Drain())
 
     async def run(self) -> str:
-        """Start the process and read what it says until it ends; returns why it ended.
+        """Start the process and read its messages until it ends; returns why it ended.
 
         On cancellation the socket is closed, which ends the process.
         """
@@ -196,25 +199,24 @@ class ProcessEngineClient:
                 stdout=sys.stderr,  # stdout carries the server's own announcement only
                 env=_SLEEPING_THREADS | dict(os.environ),
             )
-        self._process = process
-        self.pid = process.pid
-        reader, self._writer = await asyncio.open_connection(sock=ours)
+        reader, writer = await asyncio.open_connection(sock=ours)
+        self._child = _Child(process, writer)
         reason = ""
         try:
-            reason = await self._read(reader) or self._killed
+            reason = await self._read(reader, process.pid) or self._killed
         finally:
-            self._writer.close()
+            writer.close()
             self._gone = reason or "the engine process ended"
             for handle in list(self._handles.values()):
                 handle.fail("the engine is gone")
             self._handles.clear()
             self._paused.clear()
-            # The reader of a dead process learns only that the socket closed; its status says why.
+            # End of file does not tell why the process ended; its exit status does.
             status = await _exit_status(process)
             self._gone = reason or f"the engine process ended with {status}"
         return self._gone
 
-    async def _read(self, reader: asyncio.StreamReader) -> str:
+    async def _read(self, reader: asyncio.StreamReader, pid: int) -> str:
         framer = MessageFramer()
         while data := await reader.read(_READ_BYTES):
             try:
@@ -224,13 +226,13 @@ class ProcessEngineClient:
                             self._ready = ready
                             log.info(
                                 "engine ready",
-                                pid=self.pid,
+                                pid=pid,
                                 dtype=ready.dtype,
                                 total_blocks=ready.total_blocks,
                                 max_model_length_tokens=ready.max_model_length_tokens,
                                 prefix_caching=ready.prefix_caching,
                             )
-                            self._listener.on_ready(ready)
+                            self._observer.on_ready(ready)
                         case StepReport() as report:
                             self._on_report(report)
                         case EngineFailed(reason=reason):
@@ -242,7 +244,7 @@ class ProcessEngineClient:
     def _on_report(self, report: StepReport) -> None:
         self._last_report_seconds = asyncio.get_running_loop().time()
         # A prompt is matched before its step stores anything: the position is the one before this report.
-        position = self._listener.position
+        position = self._observer.position
         for update in report.updates:
             handle = self._handles.get(update.sequence_id)
             if handle is None:
@@ -251,7 +253,7 @@ class ProcessEngineClient:
             if handle.finished:
                 self._handles.pop(update.sequence_id, None)
                 self._paused.discard(update.sequence_id)
-        self._listener.on_report(report)
+        self._observer.on_report(report)
 
     def abort_sequence(self, sequence_id: int) -> None:
         self._paused.discard(sequence_id)
@@ -270,22 +272,31 @@ class ProcessEngineClient:
             self._send(ResumeSequence(sequence_id=sequence_id))
 
     def kill(self, reason: str) -> None:
-        """End the process whatever it does; `run` then returns `reason`."""
+        """Kill the process; `run` then returns `reason`."""
         self._killed = reason
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-        if self._writer is not None:
-            self._writer.transport.abort()  # one that cannot even be killed is not waited for
+        if self._child is None:
+            return
+        if self._child.process.returncode is None:
+            self._child.process.kill()
+        self._child.writer.transport.abort()  # do not wait for a process that cannot be killed
 
     def _note_work(self) -> None:
-        """An idle engine owes its next word from now on."""
+        """An idle engine's report is due from now on."""
         if not self.working_sequences:
             self._last_report_seconds = asyncio.get_running_loop().time()
 
     def _send(self, message: ServerMessage) -> None:
-        if self._writer is None or self._gone:
+        if self._child is None or self._gone:
             return
-        self._writer.write(encode_message(message))
+        self._child.writer.write(encode_message(message))
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """The running engine process, and the server's end of its socket."""
+
+    process: asyncio.subprocess.Process
+    writer: asyncio.StreamWriter
 
 
 async def _exit_status(process: asyncio.subprocess.Process) -> str:

@@ -1,7 +1,7 @@
-"""News of the cache for every router: one mirror of the resident set, many subscribers.
+"""KV cache events for every router: one mirror of the resident set, many subscribers.
 
 The engine's reports are netted for up to 20 ms into one frame. Snapshots come from the mirror, so the
-engine never waits for a router; a subscriber that reads too slowly loses its stream, nobody else does.
+engine never waits for a router; a subscriber that reads too slowly loses its stream, the others keep theirs.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Subscriber:
     frames: deque[bytes] = field(default_factory=deque)
     queued_bytes: int = 0
     ended: bool = False
-    """It read too slowly, or the hub closed: nothing more is queued."""
+    """Closed by the hub, or for slow reading: nothing more is queued."""
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def put(self, frame: bytes) -> bool:
@@ -94,14 +94,14 @@ class ReplayBuffer:
 
 
 class EventHub:
-    """Turns engine reports into frames and hands them to subscribers. Used from one event loop only."""
+    """Turns engine reports into event frames for its subscribers. Used from one event loop only."""
 
     def __init__(self, on_dropped: Callable[[], None] = lambda: None) -> None:
         self._on_dropped = on_dropped
         self._mirror = ResidentSet("")
         self._changes = ChangeBuffer()
         self._load = LoadReport()
-        self._reported = LoadReport()  # as the engine said it
+        self._reported = LoadReport()  # as the engine sent it
         self._replay = ReplayBuffer()
         self._subscribers: set[Subscriber] = set()
         self._flush_handle: asyncio.TimerHandle | None = None
@@ -113,7 +113,7 @@ class EventHub:
 
     @property
     def position(self) -> str:
-        """`epoch:seq` that covers everything reported so far, what is not sent yet included."""
+        """`epoch:seq` including everything reported so far, sent or not."""
         return f"{self._mirror.epoch}:{self._mirror.seq + bool(self._changes)}"
 
     @property
@@ -131,7 +131,7 @@ class EventHub:
         return len(self._subscribers)
 
     def start(self, ready: EngineReady) -> None:
-        """The engine is there: from now on there is something to say."""
+        """Begin to send: the engine is ready."""
         self._mirror = ResidentSet(ready.epoch)
         self._reported = LoadReport(
             max_running_sequences=ready.max_running_sequences, total_blocks=ready.total_blocks
@@ -151,14 +151,14 @@ class EventHub:
             self._changes.store(block_hash)
         self._reported = report.load
         load = self._marked(report.load)
-        news = bool(self._changes) or _differs(load, self._load)
+        urgent = bool(self._changes) or _differs(load, self._load)
         self._load = load
-        if news:
+        if urgent:
             self._flush_within(COALESCE_SECONDS)
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """A request is in hand: until it ends routers hear at least once per busy heartbeat."""
+        """While a request is open, send a frame at least once per busy heartbeat."""
         self._requests += 1
         if self._started.is_set() and not self._closed:
             self._flush_within(BUSY_HEARTBEAT_SECONDS)
@@ -168,14 +168,14 @@ class EventHub:
             self._requests -= 1
 
     def drain(self) -> None:
-        """Say at once that this worker is draining."""
+        """Send at once that this worker is draining."""
         self._draining = True
         self._load = self._marked(self._load)
         if self._started.is_set():
             self._flush()
 
     def stall(self, *, stalled: bool) -> None:
-        """Say at once that the engine does not compute, or that it does again."""
+        """Send at once that the engine has stalled, or that it has recovered."""
         self._stalled = stalled
         self._load = self._marked(self._reported)
         if self._started.is_set():
@@ -191,14 +191,14 @@ class EventHub:
             subscriber.end()
 
     async def subscribe(self, epoch: str, after: int | None) -> AsyncGenerator[bytes, None]:
-        """Frames for one router: what it missed or a snapshot, then live frames, until it ends."""
+        """Frames for one router: those it missed or a snapshot, then live frames, until the stream ends."""
         await self._started.wait()
         if self._closed:
             return
         subscriber = Subscriber()
         self._subscribers.add(subscriber)
         try:
-            # Taken together with joining: live frames continue exactly where these end.
+            # Computed in the same step as joining: live frames continue exactly where these end.
             for data in self._catch_up(epoch, after):
                 yield data
             while (queued := await subscriber.take()) is not None:
@@ -263,7 +263,7 @@ class EventHub:
         self._schedule_heartbeat()
 
     def _marked(self, load: LoadReport) -> LoadReport:
-        """`load` as routers must understand it: they send nothing to an engine without blocks."""
+        """`load` with drain and stall marked: routers send nothing to an engine without blocks."""
         return msgspec.structs.replace(
             load,
             draining=load.draining or self._draining,
@@ -272,7 +272,7 @@ class EventHub:
 
 
 def _differs(load: LoadReport, previous: LoadReport) -> bool:
-    """Whether a router should hear of this load before the next heartbeat."""
+    """Whether a router needs this load before the next heartbeat."""
     return (
         load.running_sequences != previous.running_sequences
         or load.waiting_sequences != previous.waiting_sequences

@@ -1,4 +1,4 @@
-"""`/internal/`: what routers and operators ask of a worker."""
+"""`/internal/`: endpoints for routers and operators."""
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager
@@ -27,7 +27,7 @@ class InternalEndpoints:
         self._open_streams = 0
 
     async def kv_events(self, request: Request) -> Response:
-        """The event stream; opens before the engine is ready, and says hello once it is."""
+        """The event stream; opens before the engine is ready, and sends `Hello` once it is."""
         query = request.query_params
         nonce = _hex(NONCE_HEADER, request.headers.get(NONCE_HEADER, query.get("nonce", "")))
         after = query.get("after", "")
@@ -37,7 +37,7 @@ class InternalEndpoints:
         return EventStream(self._messages(nonce, epoch, int(after) if after else None), self._slot())
 
     async def tokenizer(self, request: Request) -> Response:
-        """The assets that a router needs to encode prompts, by their digest."""
+        """The assets with which a router encodes prompts, by their digest."""
         digest = request.path_params["digest"]
         if digest != self._worker.encoder.tokenizer_digest:
             raise RequestError("no tokenizer with this digest is here", status=404, code="not_found")
@@ -45,7 +45,7 @@ class InternalEndpoints:
         return Response(body, media_type="application/msgpack")
 
     async def cache(self, request: Request) -> Response:
-        """What the cache holds, in numbers."""
+        """Sizes and digest of the cache."""
         del request
         ready = self._worker.ready_engine()
         mirror, load = self._worker.events.mirror, self._worker.events.load
@@ -65,7 +65,7 @@ class InternalEndpoints:
         )
 
     async def clear_cache(self, request: Request) -> Response:
-        """Forget every block that no live sequence holds."""
+        """Forget every block without a holder."""
         del request
         self._worker.ready_engine()
         self._worker.engine.clear_cache()
@@ -73,7 +73,7 @@ class InternalEndpoints:
 
     @contextmanager
     def _slot(self) -> Iterator[None]:
-        """One of the streams that may be open at once, those that wait for the engine included."""
+        """Count one open stream, those that wait for the engine included; 429 beyond the limit."""
         limit = self._worker.settings.max_subscribers
         if self._open_streams >= limit:
             raise RequestError(
@@ -117,7 +117,7 @@ class InternalEndpoints:
 
 
 class EventStream(Response):
-    """Writes frames until the hub ends the stream or the router leaves."""
+    """Writes frames until the hub ends the stream or the router disconnects."""
 
     def __init__(self, messages: AsyncGenerator[bytes, None], slot: AbstractContextManager[None]) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ from warmfleet_worker.server.answer_tokens import AnswerToken
 from warmfleet_worker.server.token_texts import TokenTexts
 
 LEAST_LOGPROB: Final = -9999.0
-"""Stands for a token without any probability, as in OpenAI's answers: JSON has no infinity."""
+"""For a token of probability 0, as in OpenAI's answers: JSON has no infinity."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -59,7 +59,7 @@ def _one(token_id: int, logprob: float, texts: TokenTexts) -> dict[str, Any]:
 def _by_text(token: AnswerToken, texts: TokenTexts) -> msgspec.Raw | None:
     """The most likely tokens, the best first, then the token itself unless it is one of them.
 
-    Of tokens with the same text the most likely stands.
+    Of tokens with the same text the most likely is kept.
     """
     if token.score is None:
         return None

@@ -1,4 +1,4 @@
-"""Endpoints for probes, scrapers and curious people."""
+"""Endpoints for probes and metrics."""
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request
@@ -10,7 +10,7 @@ from warmfleet_worker.server.state import WorkerState
 
 
 class Probes:
-    """Liveness speaks only for the step watchdog; readiness for whether a request would be answered."""
+    """Live: the step watchdog reports no stall. Ready: a request would be answered."""
 
     def __init__(self, worker: WorkerState) -> None:
         self._worker = worker

@@ -1,4 +1,4 @@
-"""From an HTTP request to what the engine is asked: dispatch headers, prompts, limits."""
+"""From an HTTP request to sequence requests: dispatch headers, prompts, limits."""
 
 import asyncio
 import re
@@ -43,12 +43,12 @@ MAX_LOGPROBS: Final = 4 * 1024 * 1024
 """Log probabilities that one request may ask for in all: 20 beside each token of 200,000."""
 _PRIORITY: Final = re.compile(r"-?[0-9]{1,3}")
 _LOCAL_SALT_KEY: Final = b"warmfleet-local"
-"""Without a router in front there is one tenant; `cache_salt` still separates whoever uses it."""
+"""Without a router there is one tenant; requests with different `cache_salt` still share no blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchHeaders:
-    """What a router says of its dispatch. The caller has presented the token, or none is configured."""
+    """A router's headers about its dispatch. The caller has presented the token, if one is configured."""
 
     salt: bytes | None = None
     router_id: str = ""
@@ -131,7 +131,7 @@ class PromptReader:
     async def echoes(
         self, request: CompletionRequest, sequences: Sequence[SequenceRequest]
     ) -> list[EchoedPrompt]:
-        """What comes before the text of each of the request's sequences: its prompt, for `echo`."""
+        """For each of the request's sequences the prompt that precedes its text; empty without `echo`."""
         if not request.echo:
             return [EchoedPrompt()] * len(sequences)
         by_prompt = [
@@ -170,7 +170,7 @@ class PromptReader:
                 may_read_cache=request.may_read_cache,
                 salt=_request_salt(request, dispatch),
                 priority=request.priority if dispatch.priority is None else dispatch.priority,
-                # One dispatch is one unit of load at the router, whatever it holds.
+                # One dispatch is one unit of load at the router, however many sequences it has.
                 router_id=dispatch.router_id,
                 dispatch=dispatch.dispatch,
             )
@@ -209,9 +209,9 @@ class PromptReader:
             )
 
     def _output_tokens(self, request: GenerationRequest, prompt_tokens: int) -> int:
-        """Most tokens of one answer: what the request allows, and what the context has left."""
-        left = self._ready.max_model_length_tokens - prompt_tokens
-        return left if request.max_output_tokens is None else min(request.max_output_tokens, left)
+        """Most tokens of one answer: within the request's limit and the rest of the context."""
+        rest = self._ready.max_model_length_tokens - prompt_tokens
+        return rest if request.max_output_tokens is None else min(request.max_output_tokens, rest)
 
     def _check_bias(self, logit_bias: dict[int, float]) -> None:
         highest = max(logit_bias, default=0)
@@ -224,7 +224,7 @@ class PromptReader:
     def _samplings(
         self, request: GenerationRequest, prompt_tokens: int, drawn_seed: int | None
     ) -> list[SamplingParameters]:
-        """Of each choice of one prompt: they differ in their noise alone."""
+        """Sampling parameters of each choice of one prompt: they differ in the seed only."""
         first = self._sampling(request, prompt_tokens, drawn_seed)
         return [
             msgspec.structs.replace(first, seed=(first.seed + index) % 2**64) for index in range(request.n)

@@ -1,6 +1,6 @@
-"""One sequence in the engine, as the server's reader of it holds it.
+"""The server's handle of one sequence in the engine, with back pressure.
 
-A reader that is behind pauses its sequence, one that leaves gives it back. Nothing here waits or does I/O.
+A slow reader pauses its sequence; leaving the `with` block aborts it. Nothing here waits or does I/O.
 """
 
 import asyncio
@@ -12,14 +12,14 @@ from warmfleet_worker.engine.logprobs import TokenLogprobs
 from warmfleet_worker.engine.messages import SequenceUpdate
 
 PAUSE_TOKENS: Final = 256
-"""Tokens that one sequence may be ahead of its reader before it is paused, until all of them are taken."""
+"""Unread tokens beyond which a sequence is paused, until all of them are taken."""
 MAX_BUFFERED_TOKENS: Final = 4096
-"""Tokens after which the reader loses the sequence, because it did not pause in time."""
+"""Unread tokens beyond which a sequence is aborted, because it was not paused in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedPrefix:
-    """What the engine found in its cache when it admitted a sequence."""
+    """The prefix of a sequence that was cached when the engine first scheduled it."""
 
     cached_tokens: int
     last_block: bytes
@@ -30,11 +30,11 @@ class CachedPrefix:
 
 @dataclass(slots=True)
 class TokenUpdate:
-    """What came since the last look."""
+    """Everything that arrived since the last `take`."""
 
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
-    """Of `token_ids`, if the sequence asks."""
+    """Of `token_ids`, if the sequence requests them."""
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: str = ""
     """"" while it runs; then "stop", "length", "abort" or "error"."""
@@ -42,7 +42,7 @@ class TokenUpdate:
 
 
 class SequenceControl(Protocol):
-    """What a reader tells the engine about its sequence. Ids that ended are ignored."""
+    """What a handle needs of its engine client. Ids of ended sequences are ignored."""
 
     def abort_sequence(self, sequence_id: int) -> None: ...
     def pause_sequence(self, sequence_id: int) -> None: ...
@@ -50,16 +50,16 @@ class SequenceControl(Protocol):
 
 
 class SequenceHandle:
-    """One sequence in the engine, as its reader holds it; leaving the `with` block gives it back.
+    """One sequence in the engine; use it as a context manager, whose exit aborts an unfinished sequence.
 
-    A reader that leaves more than `PAUSE_TOKENS` unread pauses the sequence, and taking them resumes it.
+    More than `PAUSE_TOKENS` unread tokens pause the sequence, and `take` resumes it.
     """
 
     def __init__(self, sequence_id: int, wake: asyncio.Event, control: SequenceControl) -> None:
         self.sequence_id = sequence_id
         self.cached_prefix: CachedPrefix | None = None
         self.finished = False
-        """Whether the engine is done with it; there may still be an update to take."""
+        """Whether the sequence has ended; there may still be an update to take."""
         self._wake = wake
         self._control = control
         self._paused = False
@@ -74,7 +74,7 @@ class SequenceHandle:
         self.abort()
 
     def take(self) -> TokenUpdate:
-        """Everything that came since the last call; does not wait."""
+        """Everything that arrived since the last call; does not wait."""
         update = self._update
         self._update = TokenUpdate(finish_reason=update.finish_reason, error=update.error)
         if self._paused:
@@ -89,7 +89,7 @@ class SequenceHandle:
             self._control.abort_sequence(self.sequence_id)
 
     def apply(self, update: SequenceUpdate, position: str) -> None:
-        """Take over what the engine says; called by the engine's reader."""
+        """Add an update from the engine; called by the engine client."""
         if self.cached_prefix is None and update.cached_tokens is not None:
             self.cached_prefix = CachedPrefix(update.cached_tokens, update.last_block, position)
         self._update.token_ids += update.token_ids

@@ -1,4 +1,4 @@
-"""What the endpoints of one worker share, and how far its life is."""
+"""State that the endpoints of one worker share."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -53,15 +53,15 @@ class WorkerState:
     open_answers: OpenAnswers = field(default_factory=OpenAnswers)
     segment_memory: SegmentMemory = field(default_factory=SegmentMemory)
     stalled: bool = False
-    """Whether the engine has work and has said nothing for too long; the watchdog keeps it."""
+    """Whether the engine has work and reports no step; set by the watchdog."""
     ended: bool = False
-    """Whether the engine is gone: this process is about to end too."""
+    """Whether the engine is gone: this process is about to end, too."""
 
     def ready_engine(self) -> EngineReady:
-        """What the engine said when it had loaded.
+        """The engine's configuration, if new requests can be served.
 
         Raises:
-            RequestError: it has not yet, or no new request is taken (503).
+            RequestError: 503; it is not ready or stalled, or the worker drains.
         """
         if self.draining:
             raise self.not_ready_error("this worker is draining")
@@ -72,10 +72,10 @@ class WorkerState:
         return self.engine.ready
 
     def check_capacity(self, sequences: int) -> None:
-        """Refuse what would exceed the bound on live sequences.
+        """Check the bound on live sequences before any work is done.
 
         Raises:
-            RequestError: 429, before any work is admitted; 400 for what would never fit.
+            RequestError: 429 while there are too many; 400 for a request that alone has too many.
         """
         limit = self.settings.max_live_sequences
         if sequences > limit:
@@ -94,12 +94,12 @@ class WorkerState:
 
     @property
     def alive(self) -> bool:
-        """False when the engine is gone, or has work and has said nothing for too long."""
+        """False when the engine is gone, or has work and reports no step."""
         return not (self.ended or self.stalled)
 
 
 class ReportForwarder:
-    """Hands what the engine says to the event hub and the metrics."""
+    """Forwards the engine's reports to the event hub and the metrics."""
 
     def __init__(self, events: EventHub, metrics: WorkerMetrics) -> None:
         self._events = events

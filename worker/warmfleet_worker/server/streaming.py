@@ -1,4 +1,4 @@
-"""From a decoded request to bytes: a plain answer or an event stream, given up when the client leaves."""
+"""From a decoded request to bytes: a plain answer or an event stream, cancelled if the client disconnects."""
 
 import asyncio
 import contextlib
@@ -45,14 +45,14 @@ class AnswerPlan:
     dialect: Dialect
     sequences: Sequence[SequenceRequest]
     echoes: Sequence[EchoedPrompt]
-    """What comes before each choice: the prompt itself for `echo`."""
+    """The prompt before each choice, for `echo`."""
 
 
 class Answer(Response):
     """Runs the sequences of one request and writes the answer."""
 
     def __init__(self, worker: WorkerState, plan: AnswerPlan, request_id: str, facts: dict[str, Any]) -> None:
-        """`facts` collects what the request's log line says."""
+        """`facts` collects the fields of the request's log line."""
         super().__init__()
         self._worker = worker
         self._plan = plan
@@ -117,7 +117,7 @@ class Answer(Response):
         return not client.disconnected
 
     async def _answer(self, choices: list[ChoiceDecoder], wake: asyncio.Event, send: Send) -> None:
-        # After `ping_seconds` a stream starts without knowing what the cache held.
+        # After `ping_seconds` a stream starts without the headers about the cache.
         await wait_for_cached_prefix(choices[0], wake, self._worker.settings.ping_seconds)
         if self._plan.request.stream:
             await self._stream(choices, wake, send)
@@ -143,7 +143,7 @@ class Answer(Response):
     async def _stream(self, choices: list[ChoiceDecoder], wake: asyncio.Event, send: Send) -> None:
         dialect, head = self._plan.dialect, self._head
         if choices[0].handle.finished and choices[0].handle.cached_prefix is None:
-            choices[0].take()  # a refusal is still an HTTP status here
+            choices[0].take()  # raises: an error is still an HTTP status here
         await send(_start([*EVENT_STREAM_HEADERS, *raw_headers(cached_prefix_headers(choices[0]))]))
         # With the first text, not before: the first event is what clients take for the first token.
         opening = dialect.opening(head, len(choices))
@@ -174,7 +174,7 @@ class Answer(Response):
 
 
 async def _encoded(answers: Sequence[Delta], encode: Callable[[], bytes]) -> bytes:
-    """What `encode` gives; many log probabilities are encoded in a thread, for the sake of live streams."""
+    """Run `encode`, in a thread for many log probabilities, so that live streams do not wait."""
     if sum(len(answer.logprobs or ()) for answer in answers) > INLINE_LOGPROBS:
         return await asyncio.to_thread(encode)
     return encode()
@@ -192,7 +192,7 @@ async def wait_for_cached_prefix(choice: ChoiceDecoder, wake: asyncio.Event, tim
 
 
 def cached_prefix_headers(choice: ChoiceDecoder) -> dict[str, str]:
-    """What the cache held of the first sequence; without admission only the prompt's length is known."""
+    """Headers about the first sequence; before it is matched only the prompt's length is known."""
     headers = {PROMPT_TOKENS_HEADER: str(choice.prompt_tokens)}
     cached_prefix = choice.handle.cached_prefix
     if cached_prefix is not None:

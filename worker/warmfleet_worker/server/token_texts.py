@@ -1,4 +1,4 @@
-"""What single tokens stand for: their exact bytes, and a text to show them by."""
+"""Exact bytes of single tokens, and a text to display them."""
 
 import json
 import re
@@ -11,7 +11,7 @@ _PRINTABLE: Final = frozenset((*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0x
 
 
 class TokenText(NamedTuple):
-    """One token by itself."""
+    """Text and bytes of one token."""
 
     text: str
     """Its bytes as UTF-8, with U+FFFD for what is no whole character."""

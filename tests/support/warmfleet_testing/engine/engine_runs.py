@@ -80,7 +80,7 @@ class EngineRun:
         )
 
     def finish(self, prompts: list[list[int]], output_tokens: int) -> tuple[list[Outcome], Counters]:
-        """Decode all prompts together, greedily and past any end token, and say what it took."""
+        """Decode all prompts together, greedily and past any end token; counts the work."""
         self._runner.counters = Counters()
         sampling = SamplingParameters(temperature=0.0, max_output_tokens=output_tokens)
         ids = [next(self._ids) for _ in prompts]

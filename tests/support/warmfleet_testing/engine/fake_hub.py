@@ -157,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         sent = body if cut is None else body[:cut]
-        self.seen.sent_bytes = len(sent)  # before: who has received it may look at once
+        self.seen.sent_bytes = len(sent)  # before: a client may check it as soon as it has received the body
         self.wfile.write(sent)
         if len(sent) < len(body):
             self.close_connection = True

@@ -182,7 +182,7 @@ def naive_output(
 
 
 def naive_prompt_logprobs(prompt: Sequence[int], top: int) -> TokenLogprobs:
-    """What a sequence must say of its prompt, computed from the prompt alone."""
+    """The prompt log probabilities that a sequence must return, computed from the prompt alone."""
     slots: list[int] = []
     pairs = []
     for token_id, next_token_id in pairwise(prompt):
@@ -264,7 +264,7 @@ class EngineDriver:
         priority: int = 0,
         **parameters: Any,
     ) -> None:
-        """`parameters` are more of `SamplingParameters`; the runner is told of them and ignores them."""
+        """`parameters` are more of `SamplingParameters`; the runner ignores them."""
         sampling = SamplingParameters(
             temperature=0.0, max_output_tokens=max_output_tokens, stop_token_ids=stop_token_ids, **parameters
         )
@@ -284,7 +284,7 @@ class EngineDriver:
         )
 
     def step(self) -> StepReport:
-        """One step; its updates are added to what the sequences have said before."""
+        """One step; its updates are added to those of the steps before."""
         report = self.engine.step()
         for update in report.updates:
             assert update.sequence_id not in self.finish_reasons, "an update after the last one"
@@ -293,11 +293,11 @@ class EngineDriver:
                 self.cached_tokens[update.sequence_id] = update.cached_tokens
                 self.last_blocks[update.sequence_id] = update.last_block
             self.outputs[update.sequence_id] += update.token_ids
-            for collected, news in (
+            for collected, update_logprobs in (
                 (self.logprobs, update.logprobs),
                 (self.prompt_logprobs, update.prompt_logprobs),
             ):
-                if (together := joined(collected.get(update.sequence_id), news)) is not None:
+                if (together := joined(collected.get(update.sequence_id), update_logprobs)) is not None:
                     collected[update.sequence_id] = together
             if update.finish_reason:
                 self.finish_reasons[update.sequence_id] = update.finish_reason
@@ -319,7 +319,7 @@ class EngineDriver:
         raise AssertionError(f"still at work after {limit_steps} steps")
 
     def expected(self, sequence_id: int) -> tuple[list[int], str]:
-        """What the sequence must say and why it must end, by the naive computation."""
+        """Output and finish reason by the naive computation."""
         return naive_output(
             self.prompts[sequence_id], self.sampling[sequence_id], self.engine.max_model_length_tokens
         )
@@ -352,11 +352,11 @@ class EngineDriver:
         assert all(holders[block.block_id] == block.references for block in pool._blocks)
         assert list(scheduler.waiting) == sorted(scheduler.waiting, key=lambda sequence: sequence.rank)
         idle = [sequence for sequence in scheduler._sequences.values() if sequence not in scheduler.running]
-        assert not any(len(sequence.table) for sequence in idle), "who does not run holds nothing"
+        assert not any(len(sequence.table) for sequence in idle), "only running sequences hold blocks"
         assert len(idle) == len(scheduler.waiting) + scheduler.paused_sequences
 
     def check_idle(self) -> None:
-        """What holds when nothing is left to do: all blocks are back, nobody leads anybody."""
+        """What holds when nothing is left to do: all blocks are released, no block has a leader."""
         pool = self.engine._pool
         assert pool.pinned_blocks == 0
         assert pool.free_blocks + pool.evictable_blocks == pool.total_blocks
@@ -364,8 +364,8 @@ class EngineDriver:
         assert self.finish_reasons.keys() == self.prompts.keys(), "a sequence was forgotten"
 
     def _replay(self, report: StepReport) -> None:
-        tells = bool(report.cleared or report.stored or report.removed)
-        assert report.seq == self._seq + tells
+        changed = bool(report.cleared or report.stored or report.removed)
+        assert report.seq == self._seq + changed
         self._seq = report.seq
         if report.cleared:
             self.resident.clear()

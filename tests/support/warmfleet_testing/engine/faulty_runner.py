@@ -1,4 +1,4 @@
-"""A real runner that fails when a request asks for it: the request's seed says how, and at which token.
+"""A real runner that fails when a request asks for it: the request's seed encodes how, and at which token.
 
     python -m warmfleet_testing.engine.faulty_worker ...   # a worker whose engine has one
 

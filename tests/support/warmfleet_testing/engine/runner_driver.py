@@ -52,7 +52,7 @@ class RunnerDriver:
         return DrivenSequence(self._next_id, list(prompt), len(prompt), sampling)
 
     def step(self, work: Iterable[tuple[DrivenSequence, int]]) -> None:
-        """One step: each sequence computes so many tokens; whoever reaches its last token samples."""
+        """One step: each sequence computes so many tokens; one that reaches its last token samples."""
         chunks = []
         sequences = []
         for sequence, tokens in work:

@@ -127,7 +127,7 @@ def running_worker(
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert line, f"the worker said nothing; exit code {process.wait()}"
+            assert line, f"the worker wrote nothing; exit code {process.wait()}"
             port = json.loads(line)["port"]
             worker = WorkerProcess(process, f"http://127.0.0.1:{port}", port, token, errors)
             if wait:

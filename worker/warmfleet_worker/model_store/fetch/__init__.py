@@ -1,4 +1,5 @@
-"""Fetches a model into the folder where a worker will look for it.
+"""Fetches a model, from the catalog or a Hugging Face hub, into the folder from which workers load it.
 
-Run as `python -m warmfleet_worker.fetch`; `command` is the entry point.
+Runs in Jobs and init containers as `python -m warmfleet_worker.fetch`; `command.main` is the entry point.
+Imports `model_store` and `model.config`.
 """

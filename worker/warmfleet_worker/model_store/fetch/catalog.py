@@ -1,4 +1,4 @@
-"""A catalog model into the store: from this image if it was baked in, else by pip, as in a local pull."""
+"""Fetches a catalog model into the store: from this image if it is part of it, else by pip."""
 
 from collections.abc import Mapping
 from pathlib import Path

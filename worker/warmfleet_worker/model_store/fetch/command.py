@@ -27,7 +27,7 @@ log = structlog.get_logger("warmfleet.fetch")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetch, and say how it ended: in the log, and in the pod's termination message."""
+    """Fetch; the log and the pod's termination message get the result. Returns the exit code."""
     settings = parse_settings(arguments)
     configure_logs(model=settings.source)
     signal.signal(signal.SIGTERM, _on_sigterm)  # process 1 of a container has no default for it
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def attempt(settings: FetchSettings) -> tuple[FetchExitCode, str]:
-    """Fetch; how it ended, by exit code and by what is left behind: `done_message`, or a sentence."""
+    """Fetch; returns the exit code and the termination message: `done_message`, or the error."""
     try:
         manifest = fetch(settings)
     except (ModelError, OSError) as error:
@@ -54,10 +54,10 @@ def attempt(settings: FetchSettings) -> tuple[FetchExitCode, str]:
 
 
 def fetch(settings: FetchSettings) -> ModelManifest:
-    """Make sure that the model lies at `settings.into`; says what it is.
+    """Fetch the model to `settings.into` unless it is there; returns its manifest.
 
     Raises:
-        ModelError: it does not, and why.
+        ModelError: it could not be fetched.
         OSError: the folder cannot be read or written.
     """
     store, progress = ModelStore(settings.into), Progress(settings.timeout_seconds)

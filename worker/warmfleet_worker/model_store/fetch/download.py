@@ -1,4 +1,4 @@
-"""One file from the hub into a folder: from where it stopped, no longer than listed, and checked."""
+"""Downloads one file from the hub: resumes, limits its size to the listed one, and checks its digest."""
 
 import hashlib
 import os
@@ -15,10 +15,10 @@ PARTIAL_SUFFIX: Final = ".partial"
 
 
 def download_file(client: HubClient, file: HubFile, folder: Path, progress: Progress) -> None:
-    """Bring `file` into `folder`; what is there whole is not fetched again.
+    """Download `file` into `folder`; a complete file is not fetched again.
 
     Raises:
-        FetchError: it could not be had, or what came is not what the hub listed.
+        FetchError: the hub failed, or the content differs from the listing.
         OSError: it could not be written.
     """
     target = folder / file.name
@@ -27,19 +27,19 @@ def download_file(client: HubClient, file: HubFile, folder: Path, progress: Prog
     partial = folder / f"{file.name}{PARTIAL_SUFFIX}"
     for last in (False, True):
         while _size_bytes(partial) != file.size_bytes or not partial.exists():
-            _go_on(client, file, partial, progress)
+            _resume(client, file, partial, progress)
         progress.report("verifying", file=file.name)
-        if _is_what_was_listed(partial, file):
+        if _matches_listing(partial, file):
             partial.rename(target)
             return
-        # What an earlier fetch left may be from a broken disk or another writer: once from the start.
+        # A partial file may be damaged or from another writer: try once from the start.
         partial.unlink()
         if last:
             raise FetchError(f"{file.name} does not have the digest that the hub lists: not used")
 
 
-def _go_on(client: HubClient, file: HubFile, partial: Path, progress: Progress) -> None:
-    """Fetch until the file is whole, or until attempts in a row brought nothing."""
+def _resume(client: HubClient, file: HubFile, partial: Path, progress: Progress) -> None:
+    """Fetch until the file is complete, or until the attempts in a row received nothing."""
     before = _size_bytes(partial)
     try:
         retried(lambda: _append(client, file, partial, progress), progress)
@@ -70,7 +70,7 @@ def _append(client: HubClient, file: HubFile, partial: Path, progress: Progress)
         raise TransientError(f"{file.name} ended after {done} of {file.size_bytes} bytes")
 
 
-def _is_what_was_listed(path: Path, file: HubFile) -> bool:
+def _matches_listing(path: Path, file: HubFile) -> bool:
     sha256 = hashlib.sha256()
     # git's own name of a blob; it guards against damage, not against an attacker
     git_sha1 = hashlib.sha1(f"blob {file.size_bytes}\0".encode(), usedforsecurity=False)

@@ -1,8 +1,8 @@
-"""Why a fetch ended without a model.
+"""Errors of a fetch.
 
 ModelError
-└── FetchError           carries the exit code, by which a Job knows whether another try makes sense
-    ├── RefusedError     another try would end the same way
+└── FetchError           has the exit code, by which a Job decides whether to retry
+    ├── RefusedError     a retry would fail the same way
     └── NoSpaceError     the disk is too small
 """
 
@@ -13,13 +13,13 @@ from warmfleet_contracts.resources.model_fetch import FetchExitCode
 
 
 class FetchError(ModelError):
-    """The model could not be fetched; another try may succeed."""
+    """The model could not be fetched; a retry may succeed."""
 
     exit_code: ClassVar[FetchExitCode] = FetchExitCode.FAILED
 
 
 class RefusedError(FetchError):
-    """The model cannot be had as asked; the text says what to change."""
+    """The model cannot be fetched as requested; the text names what to change."""
 
     exit_code: ClassVar[FetchExitCode] = FetchExitCode.REFUSED
 

@@ -1,4 +1,4 @@
-"""A model of the Hugging Face hub into the store: small files first, because they may end the fetch."""
+"""Fetches a model of the Hugging Face hub into the store: small files first, then weights."""
 
 import shutil
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from warmfleet_worker.model_store.fetch.settings import FetchSettings
 from warmfleet_worker.model_store.fetch.store import ModelStore
 
 _MARGIN_BYTES: Final = 16 * 2**20
-"""The manifest, folders, and what else a file system needs."""
+"""For the manifest, folders and the file system itself."""
 
 
 def fetch_hub_model(settings: FetchSettings, store: ModelStore, progress: Progress) -> None:
@@ -24,7 +24,7 @@ def fetch_hub_model(settings: FetchSettings, store: ModelStore, progress: Progre
     Raises:
         RefusedError: no access, no such commit, no model that the engine reads, or offline.
         NoSpaceError: it does not fit.
-        ModelError: the hub could not be reached, or what it sent is not what it lists.
+        ModelError: the hub could not be reached, or its files differ from its listing.
     """
     if settings.offline:
         raise RefusedError("it is not cached, and fetching is switched off (offline)")
@@ -48,7 +48,7 @@ def fetch_hub_model(settings: FetchSettings, store: ModelStore, progress: Progre
 
 
 def _require_known_model(store: ModelStore) -> None:
-    """An architecture that the engine does not know is better refused before gigabytes of weights."""
+    """Refuse an unsupported architecture before gigabytes of weights."""
     try:
         load_model_config(store.work)
     except ModelError as error:

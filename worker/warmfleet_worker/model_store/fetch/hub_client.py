@@ -1,4 +1,4 @@
-"""The Hugging Face hub over HTTP: what a commit holds, and its files from any byte on.
+"""The Hugging Face hub over HTTP: the files of a commit, and their content from any byte on.
 
 The token goes to the endpoint alone: httpx drops it when a redirect leads to another origin, as to the hub's
 content network.
@@ -21,7 +21,7 @@ from warmfleet_worker.model_store.fetch.selection import HubFile
 
 MAX_LISTING_BYTES: Final = 16 * 2**20
 MAX_ATTEMPTS: Final = 5
-"""Of one request in a row without a byte of news between them."""
+"""Attempts of one request in a row without a byte received."""
 
 _Result = TypeVar("_Result")
 
@@ -54,7 +54,7 @@ _REFUSALS: Final = {
     (404, "no token"): _NO_REPOSITORY,
     (404, "token"): _NO_REPOSITORY,
 }
-"""What to do, by status and by whether a token was sent."""
+"""Advice to the user, by status and by whether a token was sent."""
 
 
 class _Lfs(msgspec.Struct):
@@ -75,7 +75,7 @@ class _Listing(msgspec.Struct):
 
 
 class TransientError(FetchError):
-    """A request failed in a way that often passes. `pause_seconds` is what the server asks for."""
+    """A request failed with an error that is often temporary. `pause_seconds`: the server's Retry-After."""
 
     def __init__(self, text: str, pause_seconds: float = 0.0) -> None:
         super().__init__(text)
@@ -129,7 +129,7 @@ class HubClient:
 
     @contextmanager
     def content(self, file: HubFile, first_byte: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-        """A file's content: at which byte it begins (0 if the server knows no ranges), and the pieces.
+        """A file's content: its first byte (0 if the server ignores ranges), and the pieces.
 
         Raises:
             RefusedError, TransientError: as for `listing`.
@@ -171,10 +171,10 @@ class HubClient:
 
 
 def retried(attempt: Callable[[], _Result], progress: Progress) -> _Result:
-    """What `attempt` gives; tried again, with growing pauses, while it fails in a way that often passes.
+    """The result of `attempt`, retried with exponential backoff on temporary errors.
 
     Raises:
-        FetchError: the last attempt failed, too, or something else is wrong.
+        FetchError: the last attempt failed, too, or the error is not temporary.
     """
     for failures in range(1, MAX_ATTEMPTS + 1):
         try:
@@ -189,7 +189,7 @@ def retried(attempt: Callable[[], _Result], progress: Progress) -> _Result:
 
 
 def _pieces(response: httpx.Response) -> Iterator[bytes]:
-    """As they come: what was received counts, even if the connection breaks within the next piece."""
+    """Pieces as they arrive: those received are kept, even if the connection breaks later."""
     try:
         yield from response.iter_bytes()
     except httpx.DecodingError as error:
@@ -197,10 +197,10 @@ def _pieces(response: httpx.Response) -> Iterator[bytes]:
 
 
 def _first_byte(response: httpx.Response, asked: int) -> int:
-    """At which byte of the file a body begins; a server may ignore that a part was asked for.
+    """The byte of the file at which a body begins; a server may ignore `Range`.
 
     Raises:
-        TransientError: it is another part.
+        TransientError: the body has another range.
     """
     if response.status_code != HTTPStatus.PARTIAL_CONTENT:
         return 0

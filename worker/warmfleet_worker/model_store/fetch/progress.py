@@ -1,4 +1,4 @@
-"""How far a fetch is, as log lines every few seconds, and when it has to give up."""
+"""Progress of a fetch as log lines, and its deadline."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ log = structlog.get_logger("warmfleet.fetch")
 
 
 class Progress:
-    """One fetch's clock and mouth."""
+    """Logs the progress of one fetch, and ends it at its deadline."""
 
     def __init__(self, timeout_seconds: float, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -32,8 +32,8 @@ class Progress:
         if now >= self._deadline:
             last = ": ".join(str(part) for part in (stage, figures.get("reason")) if part)
             raise FetchError(f"not fetched within {self._timeout_seconds:g} s; last: {last}")
-        last_stage, said = self._last
-        if stage != last_stage or now - said >= LOG_EVERY_SECONDS:
+        last_stage, logged_at = self._last
+        if stage != last_stage or now - logged_at >= LOG_EVERY_SECONDS:
             self._last = (stage, now)
             log.info(stage, **figures)
 

@@ -1,4 +1,4 @@
-"""Which files of a repository make a model that the engine reads. Never code, never pickles.
+"""The files of a repository that the engine reads. Never code, never pickles.
 
 The names are fixed, so nothing in a listing decides where a file is written: weights are those that the index
 names, or `model.safetensors`.
@@ -42,16 +42,16 @@ class HubFile:
     name: str
     size_bytes: int
     sha256: str = ""
-    """In hex; empty = the hub does not tell, as for small files."""
+    """In hex; empty = not listed by the hub, as for small files."""
     git_sha1: str = ""
-    """In hex, over git's blob header and the content; empty = the hub does not tell."""
+    """In hex, over git's blob header and the content; empty = not listed by the hub."""
 
 
 def small_files(listing: Mapping[str, HubFile]) -> tuple[HubFile, ...]:
-    """Configuration and tokenizer: what is fetched first, because it may end the fetch.
+    """Configuration and tokenizer: fetched first, because they may show that the model is not supported.
 
     Raises:
-        RefusedError: one that every model needs is not there, or one is far too large.
+        RefusedError: a required file is missing, or one is too large.
     """
     for name in REQUIRED:
         if name not in listing:
@@ -69,7 +69,7 @@ def weight_files(listing: Mapping[str, HubFile], index: bytes | None) -> tuple[H
     """The weights: those that the index names, or the one file without an index.
 
     Raises:
-        RefusedError: there are none in safetensors, or the index names what is not there.
+        RefusedError: there are none in safetensors, or a file of the index is missing.
     """
     names = [SINGLE_WEIGHTS] if index is None else sorted(_indexed(index))
     if len(names) > MAX_WEIGHT_FILES:

@@ -1,4 +1,4 @@
-"""What a fetch is told: the source by flags; ways, baked models and the token by the environment."""
+"""Settings of a fetch: flags for the source; environment for hub address, token and models of the image."""
 
 import argparse
 import os
@@ -21,7 +21,7 @@ _REVISION: Final = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class FetchSettings:
-    """One model, and where it shall lie."""
+    """One model to fetch, and its target folder."""
 
     into: Path
     """The model's folder; its parent holds what is being fetched, and the lock."""
@@ -36,14 +36,14 @@ class FetchSettings:
     link: bool = False
     """Link to a model of the image instead of copying it: the folder is read by the same image only."""
     wait: bool = False
-    """Fetch nothing; wait until somebody else has."""
+    """Fetch nothing; wait until another process has."""
     offline: bool = False
     timeout_seconds: float = 1800.0
     termination_message: Path = Path(TERMINATION_MESSAGE_PATH)
 
     @property
     def source(self) -> str:
-        """The source in words, for logs and for the folder's manifest."""
+        """The source as text, for logs and for the folder's manifest."""
         return f"catalog:{self.catalog}" if self.catalog else f"huggingface:{self.repository}@{self.revision}"
 
 
@@ -79,9 +79,9 @@ def parse_settings(
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"python -m {FETCH_MODULE}",
-        description="Bring a model to the folder that a worker will read. Does nothing if it is there.",
+        description="Fetch a model into the folder from which a worker loads it, unless it is there.",
         epilog=f"${TOKEN_VARIABLE} and ${ENDPOINT_VARIABLE} name the hub's token and address; "
-        "$HTTPS_PROXY, $NO_PROXY and $SSL_CERT_FILE the way to it. "
+        "$HTTPS_PROXY, $NO_PROXY and $SSL_CERT_FILE apply. "
         "Exit codes: 0 done, 1 failed, 2 usage, 3 refused (trying again is useless), 4 no space.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
@@ -93,12 +93,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--into", type=Path, required=True, help="the model's folder")
     add("--link", action="store_true", help="link to a model of this image instead of copying it")
     add("--wait", action="store_true", help="wait until another process has fetched it")
-    add("--offline", action="store_true", help="use what is there, download nothing")
-    add("--timeout-seconds", type=float, default=1800.0, help="give up after this long")
+    add("--offline", action="store_true", help="use existing files, download nothing")
+    add("--timeout-seconds", type=float, default=1800.0, help="fail after this long")
     add(
         "--termination-message",
         type=Path,
         default=Path(TERMINATION_MESSAGE_PATH),
-        help="where the last words go, if the file is there",
+        help="file for the termination message, if it exists",
     )
     return parser

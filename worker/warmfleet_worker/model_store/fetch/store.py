@@ -1,7 +1,7 @@
-"""The folder that models are kept in: whole ones by name, unfinished ones hidden beside them.
+"""The folder of fetched models: complete ones by key, unfinished ones hidden beside them.
 
-/models/<key>             a folder, or a link to one; there only when it is whole
-/models/.fetching-<key>/  what a fetch has so far; a later one goes on from it
+/models/<key>             a folder, or a link to one; exists only when it is complete
+/models/.fetching-<key>/  files of an unfinished fetch; the next one continues it
 /models/.lock-<key>       held by the one process that fetches this model
 """
 
@@ -28,7 +28,7 @@ _LOCK_POLL_SECONDS: Final = 0.2
 
 
 class ModelStore:
-    """Where one model shall lie."""
+    """The folder of one model and what belongs to its fetch: work folder and lock."""
 
     def __init__(self, into: Path) -> None:
         self.into = into
@@ -36,7 +36,7 @@ class ModelStore:
         self._lock = into.with_name(f".lock-{into.name}")
 
     def manifest(self) -> ModelManifest | None:
-        """What lies there, if it is whole (sizes only: the worker compares every digest when it loads)."""
+        """The manifest of a complete folder, else None (checks sizes; the worker compares digests)."""
         try:
             manifest = read_manifest(self.into)
             if manifest is not None:
@@ -47,10 +47,10 @@ class ModelStore:
 
     @contextmanager
     def locked(self, progress: Progress) -> Iterator[None]:
-        """Keep other fetches of this model away; the lock goes with the process.
+        """Hold the lock of this model; it ends with the process.
 
         Raises:
-            FetchError: somebody else held it until the time was up.
+            FetchError: another process held it until the deadline.
         """
         self.into.parent.mkdir(parents=True, exist_ok=True)
         with self._lock.open("ab") as file:
@@ -64,10 +64,10 @@ class ModelStore:
             yield
 
     def require_space(self, needed_bytes: int) -> None:
-        """Refuse to begin what cannot end.
+        """Check free disk space before a download.
 
         Raises:
-            NoSpaceError: with the figures.
+            NoSpaceError: too little; the text has the sizes.
         """
         free_bytes = shutil.disk_usage(self.into.parent).free
         if needed_bytes > free_bytes:
@@ -75,10 +75,10 @@ class ModelStore:
             raise NoSpaceError(f"{needed} are needed at {self.into.parent}, {free} are free")
 
     def publish(self, source: str) -> ModelManifest:
-        """Describe the finished work folder and move it to its place.
+        """Write the manifest of the finished work folder and rename it to its place.
 
         Raises:
-            ModelError: it holds no model.
+            ModelError: it contains no model.
         """
         manifest = describe_model_folder(self.work, source=source)
         write_manifest(self.work, manifest)
@@ -89,7 +89,7 @@ class ModelStore:
         return manifest
 
     def copy(self, folder: Path) -> None:
-        """Publish a copy of a whole folder."""
+        """Publish a copy of a complete folder."""
         shutil.rmtree(self.work, ignore_errors=True)
         shutil.copytree(folder, self.work)
         self._clear()
@@ -97,12 +97,12 @@ class ModelStore:
         _fsync(self.into.parent)
 
     def link(self, folder: Path) -> None:
-        """Publish a link to a whole folder."""
+        """Publish a link to a complete folder."""
         self._clear()
         self.into.symlink_to(folder)
 
     def _clear(self) -> None:
-        """Take away what is damaged, or a link to what is gone: whole ones never come here."""
+        """Remove a damaged folder or a dangling link; complete folders are never cleared."""
         if self.into.is_symlink() or self.into.is_file():
             self.into.unlink()
         elif self.into.exists():
