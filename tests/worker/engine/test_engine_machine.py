@@ -45,7 +45,7 @@ class EngineMachine(RuleBasedStateMachine):
     exact_sequences = 0
     failed_executions = 0
     pauses = 0
-    lent_ranks = 0
+    inherited_ranks = 0
     largest_batch = 0
 
     @initialize(
@@ -205,11 +205,12 @@ class EngineMachine(RuleBasedStateMachine):
         )
         lines = [one for one in scheduler.waiting if one.state is SequenceState.WAITING]
         for follower in lines[: self.free_seats_before]:
-            leader = scheduler._leader(follower, scheduler._match(follower))
+            scheduler._update_match(follower)
+            leader = scheduler._leader(follower)
             if leader is None or leader not in self.prefills_before or leader.inherited_rank is None:
                 continue
             assert leader.effective_rank <= follower.rank
-            EngineMachine.lent_ranks += leader.inherited_rank < leader.rank
+            EngineMachine.inherited_ranks += leader.inherited_rank < leader.rank
             got_all = leader in planned and len(planned[leader].token_ids) == leader.uncomputed_tokens
             for other in self.prefills_before:
                 if other in planned and other is not leader and other.effective_rank > follower.rank:
@@ -250,5 +251,5 @@ def test_the_engine_is_exact_and_loses_nothing_over_thousands_of_steps():
     assert EngineMachine.partial_prefills > 0
     assert EngineMachine.failed_executions > 0
     assert EngineMachine.pauses > 0
-    assert EngineMachine.lent_ranks > 0
+    assert EngineMachine.inherited_ranks > 0
     assert EngineMachine.largest_batch > 2

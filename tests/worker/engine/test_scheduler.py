@@ -1,5 +1,7 @@
 """What the scheduler puts into a step, seen through an engine whose runner has no model."""
 
+from collections import Counter
+
 import pytest
 
 from warmfleet_testing.engine.fake_runner import NOT_FINITE_TOKEN_ID, EngineDriver
@@ -359,21 +361,30 @@ def test_settings_that_could_never_run_anything_are_refused(wrong):
 # Sample requests.
 
 
-def test_the_known_tokens_are_handed_over_exactly_when_a_penalty_reads_them():
+def test_token_counts_are_handed_over_exactly_when_a_penalty_reads_them():
     # given one sequence with a penalty and one without
     driver = EngineDriver()
     driver.add(1, prompt_of(5), max_output_tokens=4, frequency_penalty=0.5)
     driver.add(2, prompt_of(6, first=50), max_output_tokens=4)
+    execute = driver.runner.execute
+    executed = []
 
-    for step in range(4):
-        known = [*driver.prompts[1], *driver.outputs[1]]
-        driver.step()
-        samples = {chunk.sequence_id: chunk.sample for chunk in driver.runner.batches[-1].chunks}
+    def checked(batch):
+        # then while a step is computed they count prompt and output so far
+        samples = {chunk.sequence_id: chunk.sample for chunk in batch.chunks}
+        counts = samples[1].token_counts
+        assert sorted(counts.seen) == sorted({*driver.prompts[1], *driver.outputs[1]})
+        assert dict(zip(counts.generated, counts.times, strict=True)) == Counter(driver.outputs[1])
+        assert samples[1].output_index == len(driver.outputs[1])
+        assert samples[2].token_counts is None
+        executed.append(batch)
+        return execute(batch)
 
-        # then it is prompt and output so far, the output last
-        assert list(samples[1].known_token_ids) == known
-        assert samples[1].output_index == step
-        assert samples[2].known_token_ids == ()
+    driver.runner.execute = checked
+    driver.run()
+
+    assert len(executed) == 4
+    driver.assert_exact(1, 2)
 
 
 def test_a_bias_outside_the_vocabulary_ends_only_its_own_sequence():

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_testing.engine.naive_sampler import naive_noise, naive_philox, naive_sample
+from warmfleet_testing.engine.naive_sampler import naive_noise, naive_philox, naive_sample, token_counts
 from warmfleet_worker.engine.batch import SampleRequest
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.runner.philox import philox_4x32
@@ -21,7 +21,9 @@ WORDS = st.integers(0, 2**32 - 1)
 
 def _request(output_index=0, known_token_ids=(), **parameters):
     return SampleRequest(
-        SamplingParameters(**{"temperature": 1.0, **parameters}), output_index, known_token_ids
+        SamplingParameters(**{"temperature": 1.0, **parameters}),
+        output_index,
+        token_counts(known_token_ids, output_index) if known_token_ids else None,
     )
 
 
@@ -94,7 +96,7 @@ def test_a_draw_equals_the_naive_sampler(data):
 
 @settings(max_examples=300)
 @given(data=st.data())
-def test_bias_penalties_and_the_minimum_length_change_a_draw_as_the_naive_sampler_says(data):
+def test_bias_penalties_and_the_minimum_length_change_a_draw_as_in_the_naive_sampler(data):
     # given rows that ask for any mix of them, and one that asks for nothing
     vocab_size = data.draw(st.integers(3, 30), label="vocabulary")
     quarter = st.integers(-20, 20).map(lambda quarters: quarters / 4)

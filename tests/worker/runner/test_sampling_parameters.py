@@ -14,7 +14,7 @@ import pytest
 import torch
 import transformers
 
-from warmfleet_testing.engine.naive_sampler import Logits, naive_sample
+from warmfleet_testing.engine.naive_sampler import Logits, naive_sample, token_counts
 from warmfleet_testing.engine.tiny_tokenizer import TINY_CONTROL_TOKENS
 from warmfleet_testing.engine.worker_process import TINY_NAME
 from warmfleet_worker.engine.batch import SampleRequest
@@ -73,7 +73,7 @@ def last_logits(tiny_served_path: Path) -> Oracle:
         ),
     ],
 )
-def test_a_parameter_changes_the_answer_as_the_naive_sampler_says(client, last_logits, fields, without):
+def test_a_parameter_changes_the_answer_as_in_the_naive_sampler(client, last_logits, fields, without):
     neutral = {name: value for name, value in fields.items() if name not in without}
     if "temperature" in without:
         neutral["temperature"] = 1.0
@@ -163,7 +163,7 @@ def naive_answer(last_logits: Oracle, fields: dict[str, Any]) -> tuple[list[int]
     output: list[int] = []
     while len(output) < asked["max_tokens"]:
         known = (*PROMPT, *output)
-        request = SampleRequest(parameters, len(output), known)
+        request = SampleRequest(parameters, len(output), token_counts(known, len(output)))
         output.append(naive_sample(np.array(last_logits(list(known))), request))
         if output[-1] in ends:
             return output, "stop"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from warmfleet_worker.engine.logprobs import TokenLogprobs
 from warmfleet_worker.engine.sampling_params import SamplingParameters
+from warmfleet_worker.engine.token_counts import TokenCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +15,8 @@ class SampleRequest:
     parameters: SamplingParameters
     output_index: int
     """How many tokens the sequence has generated before this one."""
-    known_token_ids: Seq[int] = ()
-    """Prompt and output so far, only if a penalty reads them. The last `output_index` are the output."""
+    token_counts: TokenCounts | None = None
+    """Of prompt and output so far, exactly if a penalty reads them. Valid until the step is applied."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from warmfleet_worker.engine.scheduler import Scheduler, SchedulerSettings
 from warmfleet_worker.engine.sequence import Sequence
 from warmfleet_worker.engine.step_recovery import StepOutcome, compute_step
 from warmfleet_worker.engine.step_time import StepShape, StepTimeEstimator
+from warmfleet_worker.engine.token_counts import TokenCounts
 from warmfleet_worker.engine.validation import MAX_ROUTER_ID_CHARS, EngineLimits, validation_error
 from warmfleet_worker.kv_cache.block_pool import BlockPool
 from warmfleet_worker.kv_cache.prefix_cache import PrefixCache
@@ -138,6 +139,7 @@ class Engine:
             prompt_tokens=len(message.prompt_token_ids),
             may_read_cache=message.may_read_cache,
             priority=message.priority,
+            token_counts=TokenCounts(message.prompt_token_ids) if message.sampling.has_penalty else None,
         )
         # Also without the cache: the router compares the last one with its own.
         self._cache.extend_hashes(sequence.block_hashes, root, sequence.token_ids)

@@ -35,7 +35,7 @@ from warmfleet_worker.engine.step_plan import PlanDraft, StepPlan
 from warmfleet_worker.engine.step_time import MIN_AUTO_BATCHED_TOKENS
 from warmfleet_worker.kv_cache.block_pool import BlockPool
 from warmfleet_worker.kv_cache.block_table import blocks_for
-from warmfleet_worker.kv_cache.prefix_cache import NO_HIT, PrefixCache, PrefixHit
+from warmfleet_worker.kv_cache.prefix_cache import NO_HIT, PrefixCache, PrefixHit, shared_blocks
 
 WATERMARK_RATIO: Final = 0.01
 """Share of the pool that an admission leaves to the sequences that already run."""
@@ -165,7 +165,8 @@ class Scheduler:
             return
         # Only as many as could start: the others wait for a seat as well.
         for follower in self._waiting[: max(free_seats, 0)]:
-            leader = self._leader(follower, self._match(follower))
+            self._update_match(follower)
+            leader = self._leader(follower)
             # In rank order, so the first follower of a leader is its best.
             if leader is not None and leader.inherited_rank is None:
                 leader.inherited_rank = follower.rank
@@ -211,42 +212,45 @@ class Scheduler:
             and self._waiting[place].rank < ahead_of
         ):
             sequence = self._waiting[place]
-            hit = self._match(sequence)
-            sequence.uncached_tokens = len(sequence.token_ids) - hit.cached_tokens
-            if self._leader(sequence, hit) in draft.planned:
-                reserved_blocks += self._unled_blocks(sequence, hit)
+            self._update_match(sequence)
+            leader = self._leader(sequence)
+            if leader is not None and leader in draft.planned:
+                reserved_blocks += self._unled_blocks(sequence, leader)
                 place += 1  # its seat stays reserved
                 continue
-            if not self._start(sequence, hit, reserved_blocks):
+            if not self._start(sequence, reserved_blocks):
                 return  # no sequence of worse rank may take the blocks that this one waits for
             draft.plan(sequence)
             if not sequence.admitted:
                 sequence.admitted = True
                 draft.admissions.append(self._admission(sequence))
 
-    def _leader(self, sequence: Sequence, hit: PrefixHit) -> Sequence | None:
+    def _leader(self, sequence: Sequence) -> Sequence | None:
         """The sequence that computes the next block that `sequence` could reuse.
 
         A follower is passed over only while its leader is part of the very step being planned: each step
         of the wait computes some of the awaited block, the wait ends with the leader's prefill at the latest,
         and a leader that ended, failed or was preempted has no followers.
         """
-        usable_tokens = hit.cached_tokens + self._block_size_tokens
+        usable_tokens = (sequence.matched_blocks + 1) * self._block_size_tokens
         if not sequence.reads_cache or usable_tokens >= len(sequence.token_ids):
             return None  # the last token is computed anyway, and the block it stands in with it
-        leader = self._cache.leader_of(sequence.block_hashes[len(hit.blocks)])
+        leader = self._cache.leader_of(sequence.block_hashes[sequence.matched_blocks])
         return None if leader is None else self._sequences[leader]
 
-    def _unled_blocks(self, follower: Sequence, hit: PrefixHit) -> int:
+    def _unled_blocks(self, follower: Sequence, leader: Sequence) -> int:
         """Blocks that a follower has to allocate once its leaders are done."""
-        awaited = sum(
-            self._cache.leader_of(block_hash) is not None
-            for block_hash in follower.block_hashes[len(hit.blocks) :]
-        )
-        return self._blocks(len(follower.token_ids)) - len(hit.blocks) - awaited
+        hashes = follower.block_hashes
+        awaited = follower.matched_blocks
+        next_leader: int | None = leader.sequence_id
+        while next_leader is not None:
+            awaited = shared_blocks(hashes, self._sequences[next_leader].block_hashes, awaited)
+            next_leader = self._cache.leader_of(hashes[awaited]) if awaited < len(hashes) else None
+        return self._blocks(len(follower.token_ids)) - awaited
 
-    def _start(self, sequence: Sequence, hit: PrefixHit, reserved_blocks: int) -> bool:
+    def _start(self, sequence: Sequence, reserved_blocks: int) -> bool:
         """Give a waiting sequence its blocks and a seat, if there are enough besides the reserved ones."""
+        hit = self._match(sequence)
         # All blocks of the known tokens at once: a prefill that has begun is never stuck half-way.
         missing = self._blocks(len(sequence.token_ids)) - len(hit.blocks)
         watermark_blocks = self._watermark_blocks if self._running else 0
@@ -268,6 +272,17 @@ class Scheduler:
             return NO_HIT
         return self._cache.match(sequence.block_hashes, len(sequence.token_ids))
 
+    def _update_match(self, sequence: Sequence) -> None:
+        """Match a waiting sequence again; costs nothing for what matched already."""
+        if sequence.reads_cache:
+            tokens = len(sequence.token_ids)
+            sequence.matched_blocks = self._cache.matched_blocks(
+                sequence.block_hashes, tokens, sequence.matched_blocks
+            )
+        else:
+            sequence.matched_blocks = 0
+        sequence.uncached_tokens = len(sequence.token_ids) - sequence.matched_blocks * self._block_size_tokens
+
     def _admission(self, sequence: Sequence) -> SequenceUpdate:
         full_blocks = sequence.prompt_tokens // self._block_size_tokens
         return SequenceUpdate(
@@ -281,8 +296,7 @@ class Scheduler:
         end = first + tokens
         sample = None
         if end == len(sequence.token_ids) and sequence.wants_token:
-            known = tuple(sequence.token_ids) if sequence.sampling.has_penalty else ()
-            sample = SampleRequest(sequence.sampling, sequence.output_tokens, known)
+            sample = SampleRequest(sequence.sampling, sequence.output_tokens, sequence.token_counts)
         return Chunk(
             sequence_id=sequence.sequence_id,
             token_ids=tuple(sequence.token_ids[first:end]),
@@ -312,7 +326,8 @@ class Scheduler:
         )
         if outcome.prompt_logprobs is not None:
             sequence.scored_tokens += outcome.prompt_logprobs.tokens
-        sequence.token_ids += update.token_ids
+        for token_id in update.token_ids:
+            sequence.append(token_id)
         if chunk.sample is not None:
             reason = sequence.finish_reason()
         else:
@@ -351,7 +366,7 @@ class Scheduler:
 
     def _enqueue(self, sequence: Sequence) -> None:
         sequence.state = SequenceState.WAITING
-        sequence.uncached_tokens = len(sequence.token_ids) - self._match(sequence).cached_tokens
+        self._update_match(sequence)
         bisect.insort(self._waiting, sequence, key=_rank)
 
     def _finish(self, sequence: Sequence, reason: str, error: str = "") -> SequenceUpdate:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from warmfleet_contracts.cache.blocks import BlockHash
 from warmfleet_worker.engine.sampling_params import SamplingParameters
+from warmfleet_worker.engine.token_counts import TokenCounts
 from warmfleet_worker.kv_cache.block_table import BlockTable
 
 Rank = tuple[int, int]
@@ -41,6 +42,8 @@ class Sequence:
     priority: int = 0
     """Lower is better."""
     state: SequenceState = SequenceState.WAITING
+    token_counts: TokenCounts | None = None
+    """Of `token_ids`, exactly if a penalty reads them."""
     table: BlockTable = field(default_factory=BlockTable)
     computed_tokens: int = 0
     """Tokens whose KV is written and finite."""
@@ -48,6 +51,8 @@ class Sequence:
     """Prompt tokens after the first whose log probability was reported. Kept through a preemption."""
     admitted: bool = False
     """Whether its first update was sent: it has been scheduled once."""
+    matched_blocks: int = 0
+    """While it waits: leading full blocks that are cached, as of the last match."""
     uncached_tokens: int = 0
     """While it waits: tokens that are not cached, as of the last match."""
     inherited_rank: Rank | None = None
@@ -62,6 +67,12 @@ class Sequence:
     def effective_rank(self) -> Rank:
         """The better of its own rank and the one inherited from a follower."""
         return self.rank if self.inherited_rank is None else min(self.rank, self.inherited_rank)
+
+    def append(self, token_id: int) -> None:
+        """Add a generated token."""
+        self.token_ids.append(token_id)
+        if self.token_counts is not None:
+            self.token_counts.add(token_id)
 
     @property
     def output_tokens(self) -> int:

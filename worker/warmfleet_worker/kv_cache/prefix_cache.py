@@ -1,5 +1,6 @@
 """Chained block hashes, the longest cached prefix of a sequence, and which sequence computes a block now."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -68,6 +69,21 @@ class PrefixCache:
             return NO_HIT
         return PrefixHit(tuple(blocks), len(blocks) * self.block_size_tokens)
 
+    def matched_blocks(self, hashes: Sequence[BlockHash], sequence_tokens: int, previous_blocks: int) -> int:
+        """How many blocks `match` would return, given its number at an earlier time. Changes nothing.
+
+        Costs O(blocks that became resident since), not O(blocks): a holder of a block holds those before it,
+        and blocks are released and evicted tail first, so residency has no gaps.
+        """
+        limit_blocks = cacheable_tokens(sequence_tokens, self.block_size_tokens) // self.block_size_tokens
+        find = self._pool.find
+        matched = min(previous_blocks, limit_blocks)
+        if matched and find(hashes[matched - 1]) is None:
+            matched = bisect_left(range(matched), True, key=lambda index: find(hashes[index]) is None)
+        while matched < limit_blocks and find(hashes[matched]) is not None:
+            matched += 1
+        return matched
+
     # A leader is the sequence that computes a block now; a follower wants the same block.
 
     def lead(self, sequence_id: int, hashes: Sequence[BlockHash]) -> None:
@@ -89,3 +105,9 @@ class PrefixCache:
     def led_blocks(self) -> int:
         """Blocks that some sequence computes now."""
         return len(self._leaders)
+
+
+def shared_blocks(hashes: Sequence[BlockHash], others: Sequence[BlockHash], known_blocks: int) -> int:
+    """Length of the common prefix of two chains of hashes, at least `known_blocks`, in O(log blocks)."""
+    end = min(len(hashes), len(others))
+    return bisect_left(range(end), True, known_blocks, key=lambda index: hashes[index] != others[index])

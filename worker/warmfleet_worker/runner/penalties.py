@@ -5,7 +5,7 @@ changed, and rows without any of these cost nothing.
 """
 
 import math
-from collections import Counter
+from array import array
 from collections.abc import Sequence
 
 import torch
@@ -40,20 +40,25 @@ def _adjust(row: Tensor, request: SampleRequest) -> None:
     if parameters.logit_bias:
         biases = torch.tensor(list(parameters.logit_bias.values()), dtype=row.dtype, device=row.device)
         row[_ids(list(parameters.logit_bias), row)] += biases
-    known = request.known_token_ids
-    if parameters.repetition_penalty != 1:
-        seen = _ids(list(set(known)), row)
+    counts = request.token_counts
+    assert (counts is not None) or not parameters.has_penalty, request
+    if counts is not None and parameters.repetition_penalty != 1:
+        seen = _copy(counts.seen, row)
         values, penalty = row[seen], parameters.repetition_penalty
         row[seen] = torch.where(values > 0, values / penalty, values * penalty)
-    if parameters.frequency_penalty or parameters.presence_penalty:
-        counts = Counter(known[len(known) - request.output_index :])
-        generated = _ids(list(counts), row)
-        times = torch.tensor(list(counts.values()), dtype=row.dtype, device=row.device)
+    if counts is not None and counts.generated:
+        generated = _copy(counts.generated, row)
+        times = _copy(counts.times, row).to(row.dtype)
         row[generated] -= parameters.frequency_penalty * times
         row[generated] -= parameters.presence_penalty
     if _must_go_on(request):
         # A client may name stop tokens that the model does not have.
         row[_ids([stop for stop in parameters.stop_token_ids if stop < row.shape[0]], row)] = -math.inf
+
+
+def _copy(values: "array[int]", row: Tensor) -> Tensor:
+    """One copy of the memory: the array can grow while the tensor lives."""
+    return torch.frombuffer(bytearray(values), dtype=torch.int64).to(row.device)
 
 
 def _ids(token_ids: Sequence[int], row: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from warmfleet_worker.engine.logprobs import TokenLogprobs, joined
 from warmfleet_worker.engine.messages import AddSequence, StepReport
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine.scheduler import SchedulerSettings
+from warmfleet_worker.engine.sequence import Sequence as EngineSequence
 
 VOCABULARY_SIZE = 500
 NOT_FINITE_TOKEN_ID = 600
@@ -347,6 +348,9 @@ class EngineDriver:
                 else:
                     assert block.block_hash is None
                     writers[block.block_id] += 1
+        for sequence in scheduler.waiting:
+            if sequence.reads_cache:
+                self._check_match(sequence)
         assert pool.pinned_blocks == len(holders)
         assert all(holders[block_id] == 1 for block_id in writers), "a writable block with two holders"
         assert all(holders[block.block_id] == block.references for block in pool._blocks)
@@ -354,6 +358,15 @@ class EngineDriver:
         idle = [sequence for sequence in scheduler._sequences.values() if sequence not in scheduler.running]
         assert not any(len(sequence.table) for sequence in idle), "only running sequences hold blocks"
         assert len(idle) == len(scheduler.waiting) + scheduler.paused_sequences
+
+    def _check_match(self, sequence: EngineSequence) -> None:
+        """The incremental match equals a full one, for every previous result; residency has no gaps."""
+        cache, pool, tokens = self.engine._cache, self.engine._pool, len(sequence.token_ids)
+        matched = len(cache.match(sequence.block_hashes, tokens).blocks)
+        for previous in {0, sequence.matched_blocks, len(sequence.block_hashes)}:
+            assert cache.matched_blocks(sequence.block_hashes, tokens, previous) == matched
+        resident = [pool.find(block_hash) is not None for block_hash in sequence.block_hashes]
+        assert resident == sorted(resident, reverse=True)
 
     def check_idle(self) -> None:
         """What holds when nothing is left to do: all blocks are released, no block has a leader."""

@@ -7,15 +7,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from warmfleet_worker.engine.batch import SampleRequest
+from warmfleet_worker.engine.token_counts import TokenCounts
 
 Logits = NDArray[np.float32]
+
+
+def token_counts(known_token_ids: Sequence[int], output_tokens: int) -> TokenCounts:
+    """Counts of a sequence whose last `output_tokens` tokens were generated."""
+    prompt_tokens = len(known_token_ids) - output_tokens
+    counts = TokenCounts(known_token_ids[:prompt_tokens])
+    for token_id in known_token_ids[prompt_tokens:]:
+        counts.add(token_id)
+    return counts
 
 
 def naive_adjusted(logits: Logits, request: SampleRequest) -> Logits:
     """Token by token, in the order in which vLLM changes a logit."""
     p = request.parameters
-    known = list(request.known_token_ids)
-    output = known[len(known) - request.output_index :]
+    counts = request.token_counts or TokenCounts(())
+    known = set(counts.seen)
+    times = dict(zip(counts.generated, counts.times, strict=True))
     changed = logits.copy()
     for token in range(len(logits)):
         changed[token] += np.float32(p.logit_bias.get(token, 0.0))
@@ -23,8 +34,8 @@ def naive_adjusted(logits: Logits, request: SampleRequest) -> Logits:
             changed[token] /= np.float32(p.repetition_penalty)
         elif token in known:
             changed[token] *= np.float32(p.repetition_penalty)
-        changed[token] -= np.float32(p.frequency_penalty) * np.float32(output.count(token))
-        changed[token] -= np.float32(p.presence_penalty) * np.float32(token in output)
+        changed[token] -= np.float32(p.frequency_penalty) * np.float32(times.get(token, 0))
+        changed[token] -= np.float32(p.presence_penalty) * np.float32(token in times)
         if token in p.stop_token_ids and request.output_index < p.min_output_tokens:
             changed[token] = -np.inf
     return changed
