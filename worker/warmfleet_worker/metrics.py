@@ -129,7 +129,12 @@ class WorkerMetrics:
         self._request_generated.observe(generated_tokens)
         self._e2e.observe(seconds)
 
+    def on_unfinished(self, reason: str) -> None:
+        """A sequence ended by "error" or "abort": counted, but its latency is not that of an answer."""
+        self._success.labels(*self._model, reason).inc()
+
     def on_abort(self) -> None:
+        """The client of one request disconnected."""
         self._aborted.inc()
 
     def on_stall(self, *, stalled: bool) -> None:

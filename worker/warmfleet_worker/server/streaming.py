@@ -71,6 +71,9 @@ class Answer(Response):
                     unfinished = "abort"
                     self._worker.metrics.on_abort()
             finally:
+                for choice in choices:
+                    if not choice.finish_reason:
+                        self._worker.metrics.on_unfinished(unfinished)
                 usage = total_usage(choices)
                 self._facts.update(
                     prompt_tokens=usage.prompt_tokens,
