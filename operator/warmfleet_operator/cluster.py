@@ -1,47 +1,49 @@
 """The API server, and everything that is sent to it. No other module talks to it, but the informer's watches.
 
-Objects are plain dictionaries. Every write asks the fence twice: before anything is done, and when its bytes
+Objects are plain dictionaries. Every write asks the guard twice: before anything is done, and when its bytes
 are about to leave, so that a process that was stopped in between sends nothing.
 """
 
-import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Final
-from urllib.parse import urlencode
+from typing import Any, Final, Protocol
 
-import aiohttp
-from kubernetes.aio import config
-from kubernetes.aio.client import ApiClient, Configuration
+import msgspec
 
 from warmfleet_contracts.names import FIELD_MANAGER, STATUS_FIELD_MANAGER
 from warmfleet_operator.errors import (
     ClusterError,
     ConflictError,
     GoneError,
-    NotLeadingError,
     OperatorError,
     RefusedError,
     ThrottledError,
     UnreachableError,
 )
-from warmfleet_operator.leadership.fence import Fence
 from warmfleet_operator.objects.kinds import EVENT, LEASE, MODEL_DEPLOYMENT, Kind, kind_of
+from warmfleet_runtime.kubernetes.client import (
+    APPLY_PATCH,
+    JSON,
+    MERGE_PATCH,
+    REQUEST_SECONDS,
+    KubernetesClient,
+)
+from warmfleet_runtime.kubernetes.errors import ApiServerError, ConfigError
+from warmfleet_runtime.kubernetes.lists import list_pages
 
-READ_SECONDS: Final = 30.0
 PAGE_SIZE: Final = 100
-MAX_MESSAGE_LENGTH: Final = 1024
 _DEFAULT_PAUSE_SECONDS: Final = 1.0
-_APPLY: Final = "application/apply-patch+yaml"
-_MERGE: Final = "application/merge-patch+json"
 _NAMES_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-_fenced: ContextVar[bool] = ContextVar("fenced", default=False)
-"""Whether the request that this task sends is a write of the leader."""
+
+class WriteGuard(Protocol):
+    """Decides whether this process may write; `leadership.fence.Fence` is one."""
+
+    def require(self) -> None:
+        """Raises: NotLeadingError."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,17 @@ class Connection:
     key_path: str | None
 
 
+class _ListedMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+
+
+class _ListedObject(msgspec.Struct, frozen=True):
+    metadata: _ListedMetadata
+
+
 @dataclass(frozen=True, slots=True)
 class Listed:
     """One object of a list, as far as the list was asked for."""
@@ -66,59 +79,47 @@ class Listed:
 
 
 class Cluster:
-    """Reads and writes. All methods raise `ClusterError`; what each of its kinds means stands there."""
+    """Reads and writes. All methods raise `ClusterError`; its subclasses tell what to do about it."""
 
-    def __init__(self, api: ApiClient, fence: Fence, write_seconds: float) -> None:
-        self._api = api
-        self._fence = fence
+    def __init__(self, client: KubernetesClient, guard: WriteGuard, write_seconds: float) -> None:
+        self._client = client
+        self._guard = guard
         self._write_seconds = write_seconds
 
     @classmethod
     @asynccontextmanager
     async def connected(
-        cls, kubeconfig: Path | None, fence: Fence, *, write_seconds: float, user_agent: str
+        cls, kubeconfig: Path | None, guard: WriteGuard, *, write_seconds: float, user_agent: str
     ) -> AsyncIterator["Cluster"]:
-        """A client that is closed at the end.
+        """A cluster whose connections are closed at the end.
 
         Args:
             kubeconfig: the file, or None for the pod's service account.
-            fence: asked before every write.
+            guard: asked before every write.
             write_seconds: a write without an answer is given up after this: no longer than the time between
-                the fence's deadline and the moment when another replica may take over.
-            user_agent: how the audit log of the cluster names this process.
+                the guard's deadline and the moment when another replica may take over.
+            user_agent: the name of this process in the cluster's audit log.
 
         Raises:
             OperatorError: there is no usable configuration.
         """
-        configuration = await _configuration(kubeconfig)
-        trace = aiohttp.TraceConfig()
-
-        async def about_to_send(session: object, context: SimpleNamespace, parameters: object) -> None:
-            del session, context, parameters
-            if _fenced.get():
-                fence.require()
-
-        # Headers leave together with the body, which every write has. No earlier moment would do: turns of
-        # the event loop lie between a connection and its first bytes.
-        trace.on_request_chunk_sent.append(about_to_send)
-        configuration.trace_configs = [trace]
-        # A proxy for the model hub is none for the API server.
-        configuration.client_session_kwargs = {"trust_env": False}
-        api = ApiClient(configuration)
-        api.user_agent = user_agent
-        async with api:
-            yield cls(api, fence, write_seconds)
+        try:
+            async with KubernetesClient.connect(kubeconfig, user_agent=user_agent) as client:
+                yield cls(client, guard, write_seconds)
+        except ConfigError as error:
+            where = "the pod's service account" if kubeconfig is None else str(kubeconfig)
+            raise OperatorError(f"cannot reach the API server by {where}: {error.message}") from error
 
     async def connection(self) -> Connection:
         """How to reach the API server now; tokens change over time."""
-        configuration = self._api.configuration
-        token = await configuration.get_api_key_with_prefix("BearerToken")
+        config = self._client.config
+        authorization = await config.authorization()
         return Connection(
-            server=configuration.host,
-            ca_path=configuration.ssl_ca_cert,
-            token=token.split(" ", 1)[-1] if token else None,
-            certificate_path=configuration.cert_file,
-            key_path=configuration.key_file,
+            server=config.server,
+            ca_path=config.ca_path,
+            token=authorization.split(" ", 1)[-1] if authorization else None,
+            certificate_path=config.certificate_path,
+            key_path=config.key_path,
         )
 
     # Reads.
@@ -136,18 +137,19 @@ class Cluster:
 
     async def names(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Listed]:
         """Names and versions of all objects that `selector` selects, in one namespace or in all."""
+        path, query = kind.path(namespace), {"labelSelector": selector} if selector else {}
         listed: list[Listed] = []
-        query = {"limit": str(PAGE_SIZE)} | ({"labelSelector": selector} if selector else {})
-        while True:
-            answer = await self._request("GET", kind.path(namespace), query, accept=_NAMES_ONLY)
-            for item in answer.get("items") or ():
-                metadata = item["metadata"]
-                version = int(metadata["resourceVersion"])
-                listed.append(Listed(metadata["namespace"], metadata["name"], metadata["uid"], version))
-            token = (answer.get("metadata") or {}).get("continue")
-            if not token:
-                return listed
-            query["continue"] = token
+        try:
+            pages = list_pages(self._client, path, query, page_objects=PAGE_SIZE, accept=_NAMES_ONLY)
+            async for page in pages:
+                for item in page.items or ():
+                    found = msgspec.json.decode(item, type=_ListedObject).metadata
+                    listed.append(Listed(found.namespace, found.name, found.uid, int(found.resource_version)))
+        except ApiServerError as error:
+            raise _error(error, f"GET {path}") from error
+        except msgspec.MsgspecError as error:
+            raise UnreachableError(f"GET {path}: {error}") from error
+        return listed
 
     # Writes.
 
@@ -156,7 +158,7 @@ class Cluster:
         metadata = manifest["metadata"]
         path = kind_of(manifest).path(metadata["namespace"], metadata["name"])
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
-        return await self._write("PATCH", path, query, manifest, content_type=_APPLY)
+        return await self._write("PATCH", path, query, manifest, content_type=APPLY_PATCH)
 
     async def apply_status(
         self, namespace: str, name: str, uid: str, status: Mapping[str, Any]
@@ -170,14 +172,16 @@ class Cluster:
         }
         path = MODEL_DEPLOYMENT.path(namespace, name, "status")
         query = {"fieldManager": STATUS_FIELD_MANAGER, "force": "true"}
-        return await self._write("PATCH", path, query, body, content_type=_APPLY)
+        return await self._write("PATCH", path, query, body, content_type=APPLY_PATCH)
 
     async def merge(
         self, kind: Kind, namespace: str, name: str, changes: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Change a few fields of an object that exists."""
         query = {"fieldManager": FIELD_MANAGER}
-        return await self._write("PATCH", kind.path(namespace, name), query, changes, content_type=_MERGE)
+        return await self._write(
+            "PATCH", kind.path(namespace, name), query, changes, content_type=MERGE_PATCH
+        )
 
     async def create(self, kind: Kind, body: Mapping[str, Any]) -> dict[str, Any]:
         """Make an object; ConflictError if it is there already."""
@@ -198,19 +202,19 @@ class Cluster:
             known = await self.read(EVENT, namespace, name)
             count = int((known.get("series") or {}).get("count", 1)) + 1
             series = {"series": {"count": count, "lastObservedTime": event["eventTime"]}}
-            await self._write("PATCH", EVENT.path(namespace, name), {}, series, content_type=_MERGE)
+            await self._write("PATCH", EVENT.path(namespace, name), {}, series, content_type=MERGE_PATCH)
 
     # The lease decides who may write, so it is written without asking.
 
     async def create_lease(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Make the lease; ConflictError if another was first."""
-        return await self._request("POST", LEASE.path(body["metadata"]["namespace"]), body=body, write=True)
+        return await self._write_lease("POST", LEASE.path(body["metadata"]["namespace"]), body)
 
     async def replace_lease(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Replace the lease as it was read; ConflictError if another was first."""
         metadata = body["metadata"]
         path = LEASE.path(metadata["namespace"], metadata["name"])
-        return await self._request("PUT", path, body=body, write=True)
+        return await self._write_lease("PUT", path, body)
 
     async def _write(
         self,
@@ -218,14 +222,21 @@ class Cluster:
         path: str,
         query: Mapping[str, str],
         body: Mapping[str, Any],
-        content_type: str = "application/json",
+        content_type: str = JSON,
     ) -> dict[str, Any]:
-        self._fence.require()
-        reset = _fenced.set(True)
-        try:
-            return await self._request(method, path, query, body=body, content_type=content_type, write=True)
-        finally:
-            _fenced.reset(reset)
+        self._guard.require()
+        return await self._request(
+            method,
+            path,
+            query,
+            body=body,
+            content_type=content_type,
+            timeout_seconds=self._write_seconds,
+            before_send=self._guard.require,
+        )
+
+    async def _write_lease(self, method: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return await self._request(method, path, body=body, timeout_seconds=self._write_seconds)
 
     async def _request(
         self,
@@ -234,63 +245,35 @@ class Cluster:
         query: Mapping[str, str] | None = None,
         *,
         body: Mapping[str, Any] | None = None,
-        accept: str = "application/json",
-        content_type: str = "application/json",
-        write: bool = False,
+        content_type: str = JSON,
+        timeout_seconds: float = REQUEST_SECONDS,
+        before_send: Callable[[], None] | None = None,
     ) -> dict[str, Any]:
-        headers = {"Accept": accept, "Content-Type": content_type, "User-Agent": self._api.user_agent}
-        url = self._api.configuration.host + path + (f"?{urlencode(query)}" if query else "")
-        seconds = self._write_seconds if write else READ_SECONDS
-        timeout = aiohttp.ClientTimeout(total=seconds)
         try:
-            await self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
-            response = await self._api.call_api(method, url, headers, body, _request_timeout=timeout)
-            content: bytes = await response.read()  # type: ignore[no-untyped-call] # as the library has it
-        except (aiohttp.ClientError, OSError, TimeoutError, config.ConfigException) as error:
-            if isinstance(error.__cause__, NotLeadingError):  # the fence, asked while the body was being sent
-                raise error.__cause__ from None
-            raise UnreachableError(f"{method} {path}: {str(error) or type(error).__name__}") from error
-        answer = _decoded(content)
-        if response.status < 300:
-            return answer
-        raise _error(response.status, f"{method} {path}", answer, response.headers.get("Retry-After"))
-
-
-async def _configuration(kubeconfig: Path | None) -> Configuration:
-    configuration = Configuration()
-    try:
-        if kubeconfig is None:
-            config.load_incluster_config(configuration)  # type: ignore[no-untyped-call] # as the library has it
-        else:
-            load = config.load_kube_config(  # type: ignore[no-untyped-call] # as the library has it
-                str(kubeconfig), client_configuration=configuration
+            return await self._client.request(
+                method,
+                path,
+                query=query,
+                body=body,
+                content_type=content_type,
+                timeout_seconds=timeout_seconds,
+                before_send=before_send,
             )
-            await load
-    except (config.ConfigException, OSError, ValueError) as error:
-        where = "the pod's service account" if kubeconfig is None else str(kubeconfig)
-        raise OperatorError(f"cannot reach the API server by {where}: {error}") from error
-    return configuration
+        except ApiServerError as error:
+            raise _error(error, f"{method} {path}") from error
 
 
-def _decoded(content: bytes) -> dict[str, Any]:
-    try:
-        answer = json.loads(content or b"{}")
-    except ValueError:  # a proxy's error page
-        return {"message": content[:MAX_MESSAGE_LENGTH].decode(errors="replace")}
-    return answer if isinstance(answer, dict) else {}
-
-
-def _error(status: int, request: str, answer: Mapping[str, Any], retry_after: str | None) -> ClusterError:
-    message = str(answer.get("message") or f"answered {status}")[:MAX_MESSAGE_LENGTH]
-    match status:
+def _error(error: ApiServerError, request: str) -> ClusterError:
+    message = error.message or error.summary
+    match error.status:
         case 404 | 410:
             return GoneError(message)
         case 409:
             return ConflictError(message)
         case 429:
-            asked = retry_after if retry_after and retry_after.isdecimal() else ""
-            return ThrottledError(f"{request}: {message}", float(asked or _DEFAULT_PAUSE_SECONDS))
+            pause = error.retry_after_seconds
+            return ThrottledError(f"{request}: {message}", _DEFAULT_PAUSE_SECONDS if pause is None else pause)
         case 400 | 403 | 405 | 413 | 415 | 422:
             return RefusedError(message)
         case _:
-            return UnreachableError(f"{request}: {status}: {message}")
+            return UnreachableError(f"{request}: {error}")

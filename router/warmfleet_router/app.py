@@ -26,8 +26,9 @@ from warmfleet_router.api.health import HealthEndpoints
 from warmfleet_router.api.metrics import MetricsEndpoint
 from warmfleet_router.api.models import ModelEndpoints
 from warmfleet_router.api.tokenize import TokenEndpoints
-from warmfleet_router.discovery.base import Discovery, StaticDiscovery
+from warmfleet_router.discovery.base import Discovery
 from warmfleet_router.discovery.kubernetes import KubernetesDiscovery
+from warmfleet_router.discovery.static import StaticDiscovery
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.exchange import Exchanges
 from warmfleet_router.proxy.proxy import Proxy
@@ -221,7 +222,7 @@ def build_workers(
 
 def _discovery(settings: RouterSettings) -> Discovery:
     if settings.cluster is not None:
-        return KubernetesDiscovery(settings.cluster, settings.last_good_path)
+        return KubernetesDiscovery(settings.cluster, settings.snapshot_path)
     return StaticDiscovery(settings.endpoints)
 
 

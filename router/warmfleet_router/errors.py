@@ -4,7 +4,6 @@ WarmfleetError
 ├── ContractError
 │   └── HelloRefusedError     the process behind an endpoint is not the worker it should be
 ├── DiscoveryError            an endpoint list is unusable; the last good one stays
-│   └── ApiServerError        the cluster's API server did not answer as it should
 └── StreamUnavailableError    the event stream of a worker cannot be opened or broke off
 """
 
@@ -17,24 +16,6 @@ class HelloRefusedError(ContractError):
 
 class DiscoveryError(WarmfleetError):
     """An endpoint or a list of endpoints is unusable; the text names the field."""
-
-
-class ApiServerError(DiscoveryError):
-    """The cluster's API server cannot be reached, refuses, or says nothing; the text is fit to be shown."""
-
-    def __init__(
-        self,
-        reason: str,
-        *,
-        detail: str = "",
-        status: int | None = None,
-        retry_after_seconds: float | None = None,
-    ) -> None:
-        """`detail` is for the log alone: it may hold addresses. `status`: of the answer, if there was one."""
-        super().__init__(reason)
-        self.detail = detail
-        self.status = status
-        self.retry_after_seconds = retry_after_seconds
 
 
 class StreamUnavailableError(WarmfleetError):

@@ -112,8 +112,8 @@ class RouterSettings:
         return self.home / "router" / "tokenizers"
 
     @property
-    def last_good_path(self) -> Path:
-        """The cluster's workers as they were last seen."""
+    def snapshot_path(self) -> Path:
+        """The last list of the cluster's objects, for a start without the API server."""
         return self.home / "router" / "last-good.json"
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from warmfleet_contracts.names import API_VERSION, KIND, PLURAL
+from warmfleet_runtime.kubernetes.paths import resource_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +27,9 @@ class Kind:
 
     def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
         """Path of a collection, an object or its subresource; `namespace` None selects all namespaces."""
-        root = f"/apis/{self.api_version}" if self.group else f"/api/{self.api_version}"
-        scope = f"/namespaces/{namespace}" if namespace else ""
-        return "/".join(filter(None, (f"{root}{scope}/{self.plural}", name, subresource)))
+        return resource_path(
+            self.api_version, self.plural, namespace=namespace or "", name=name, subresource=subresource
+        )
 
 
 MODEL_DEPLOYMENT: Final = Kind(API_VERSION, KIND, PLURAL)

@@ -1,4 +1,4 @@
-"""Where endpoints come from: a list that may change, whatever knows it."""
+"""Endpoints, and the source of a list of them that may change."""
 
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
@@ -80,22 +80,6 @@ class Discovery(Protocol):
     def watch(self) -> AsyncGenerator[Discovered, None]:
         """All there is now, and again after each change. Ending or failing keeps the last list."""
         ...
-
-
-class StaticDiscovery:
-    """A list that never changes.
-
-    Raises:
-        DiscoveryError: two endpoints share a uid, or there are more than `MAX_ENDPOINTS`.
-    """
-
-    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
-        self._endpoints = vetted_endpoints(endpoints)
-        self.state = DiscoveryState()
-
-    async def watch(self) -> AsyncGenerator[Discovered, None]:
-        """The list, once."""
-        yield Discovered(self._endpoints)
 
 
 def vetted_endpoints(endpoints: Iterable[Endpoint]) -> tuple[Endpoint, ...]:

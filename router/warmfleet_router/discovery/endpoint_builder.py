@@ -1,8 +1,8 @@
 """From a cluster's objects to endpoints: a pure function, the same in every router.
 
-A pod is an endpoint as long as a slice names it, whatever the slice says of its readiness: a worker that is
-still loading tells its routers first, on its event stream, and one that is terminating goes on with what it
-has and says `draining` there. A pod that is gone from the slices is gone.
+A pod is an endpoint as long as a slice names it, also while the slice has it as not ready: a worker reports
+on its event stream when it has loaded its model, and `draining` when it terminates, before slices show it. A
+pod that no slice names is no endpoint.
 """
 
 import ipaddress
@@ -47,9 +47,9 @@ def endpoints_from(
 ) -> tuple[Endpoint, ...]:
     """One endpoint for each pod that a slice of a known deployment names, sorted by deployment and pod.
 
-    Total over anything that an API server may serve: what cannot be an endpoint is left out. A pod that is
-    named several times (two address families, a slice that is being split) is one endpoint; of two
-    deployments that name the same pod, the older has it. At most `MAX_ENDPOINTS`, of the oldest first.
+    Never fails: what cannot be an endpoint is left out. A pod that is named several times
+    (two address families, a slice that is being split) is one endpoint; of two deployments that name the same
+    pod, the older has it. At most `MAX_ENDPOINTS`, of the oldest first.
     """
     by_key = {deployment.key: deployment for deployment in deployments}
     names = owned_names(owners(_claim(deployment) for deployment in by_key.values()))

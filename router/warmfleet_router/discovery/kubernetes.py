@@ -1,8 +1,7 @@
 """Endpoints from a cluster: ModelDeployments and the EndpointSlices of their Services.
 
-Nothing in a request's way needs the API server: while it is away, or refuses, or contradicts itself, the last
-good list stays, and a router that starts meanwhile takes the one that was kept on disk. `state` says how old
-it is.
+No request needs the API server: while it cannot be reached, refuses or answers nonsense, the last list stays,
+and a router that starts meanwhile takes the list on disk. `state` holds how old the list is.
 """
 
 import asyncio
@@ -10,29 +9,28 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import structlog
 
-from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL
+from warmfleet_contracts.names import API_VERSION, MODEL_DEPLOYMENT_LABEL, PLURAL
 from warmfleet_router.discovery.base import Discovered, DiscoveryState
 from warmfleet_router.discovery.endpoint_builder import discovered_from
-from warmfleet_router.discovery.informer import ApiServer, Informer, Watched, WatchTiming
-from warmfleet_router.discovery.kubernetes_api import connect
-from warmfleet_router.discovery.resources import (
-    ENDPOINT_SLICES,
-    MODEL_DEPLOYMENTS,
-    EndpointSliceObject,
-    ModelDeploymentObject,
-)
-from warmfleet_router.discovery.snapshot_file import LastGood, LastGoodFile
-from warmfleet_router.errors import ApiServerError
+from warmfleet_router.discovery.resources import EndpointSliceObject, ModelDeploymentObject
+from warmfleet_router.discovery.snapshot_file import ClusterSnapshot, SnapshotFile
+from warmfleet_runtime.kubernetes.client import KubernetesClient
+from warmfleet_runtime.kubernetes.errors import ApiServerError
+from warmfleet_runtime.kubernetes.informer import Informer, ListWatchApi, Watched, WatchTiming
 
 COALESCE_SECONDS: Final = 0.05
 """A rollout changes a slice many times in a row."""
-KEEP_SECONDS: Final = 5.0
+WRITE_SECONDS: Final = 5.0
 """The list is written to disk at most this often."""
+
+Connect = Callable[[Path | None], AbstractAsyncContextManager[ListWatchApi]]
+connect_to_cluster: Final[Connect] = partial(KubernetesClient.connect, user_agent="warmfleet-router")
 
 _log = structlog.get_logger("warmfleet.router.discovery")
 
@@ -50,26 +48,26 @@ class ClusterSettings:
 
 
 class KubernetesDiscovery:
-    """A `Discovery`. Watched by one reader."""
+    """A `Discovery` for workers that the operator runs. Watched by one reader."""
 
     def __init__(
         self,
         settings: ClusterSettings,
-        last_good: Path,
+        snapshot: Path,
         *,
         timing: WatchTiming | None = None,
         clock: Callable[[], float] = time.monotonic,
-        connect: Callable[[Path | None], AbstractAsyncContextManager[ApiServer]] = connect,
+        connect: Connect = connect_to_cluster,
     ) -> None:
-        """`last_good` is the file that the list is kept in; `connect` opens the API server."""
+        """`snapshot` is the file that the list is written to; `connect` opens a client for a kubeconfig."""
         self._settings = settings
-        self._file = LastGoodFile(last_good)
+        self._file = SnapshotFile(snapshot)
         self._timing = timing if timing is not None else WatchTiming()
         self._clock = clock
         self._connect = connect
         self._deployments: list[Informer[ModelDeploymentObject]] = []
         self._slices: list[Informer[EndpointSliceObject]] = []
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._is_known = False
         self._problem = "the API server was not asked yet"
         self._failed_connections = 0
@@ -92,38 +90,44 @@ class KubernetesDiscovery:
 
     async def watch(self) -> AsyncGenerator[Discovered, None]:
         """See `Discovery`; never ends."""
-        kept = None if self._is_known else await asyncio.to_thread(self._file.read, self._settings.namespaces)
-        if kept is not None:
+        found = (
+            None if self._is_known else await asyncio.to_thread(self._file.read, self._settings.namespaces)
+        )
+        if found is not None:
             self._is_known = True
             _log.info(
-                "serving by the last list on disk until the API server answers", slices=len(kept.slices)
+                "serving by the last list on disk until the API server answers", slices=len(found.slices)
             )
-            yield discovered_from(kept.deployments, kept.slices, self._settings.token_root)
+            yield discovered_from(found.deployments, found.slices, self._settings.token_root)
         while True:
             try:
-                async with self._connect(self._settings.kubeconfig) as api:
+                async with self._connect(self._settings.kubeconfig) as client:
                     self._problem = ""
-                    async with aclosing(self._follow(api)) as lists:
+                    async with aclosing(self._follow(client)) as lists:
                         async for discovered in lists:
                             yield discovered
             except ApiServerError as error:
                 self._failed_connections += 1
-                if str(error) != self._problem:
-                    self._problem = str(error)
-                    _log.error("no connection to the cluster", reason=self._problem, detail=error.detail)
+                if error.summary != self._problem:
+                    self._problem = error.summary
+                    _log.error("no connection to the cluster", reason=self._problem, detail=error.message)
             await asyncio.sleep(self._timing.longest_backoff_seconds)
 
-    async def _follow(self, api: ApiServer) -> AsyncGenerator[Discovered, None]:
+    async def _follow(self, client: ListWatchApi) -> AsyncGenerator[Discovered, None]:
         scopes = self._settings.namespaces or ("",)
         self._deployments = [
-            self._informer(api, Watched(MODEL_DEPLOYMENTS, ModelDeploymentObject, namespace))
+            self._informer(client, Watched(API_VERSION, PLURAL, ModelDeploymentObject, namespace))
             for namespace in scopes
         ]
         self._slices = [
             self._informer(
-                api,
+                client,
                 Watched(
-                    ENDPOINT_SLICES, EndpointSliceObject, namespace, label_selector=MODEL_DEPLOYMENT_LABEL
+                    "discovery.k8s.io/v1",
+                    "endpointslices",
+                    EndpointSliceObject,
+                    namespace,
+                    label_selector=MODEL_DEPLOYMENT_LABEL,
                 ),
             )
             for namespace in scopes
@@ -139,38 +143,38 @@ class KubernetesDiscovery:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _changes(self) -> AsyncGenerator[LastGood, None]:
-        """The objects whenever they changed, once all were listed; keeps them on disk."""
-        last: LastGood | None = None
-        unkept, keep_at = False, self._clock()
+    async def _changes(self) -> AsyncGenerator[ClusterSnapshot, None]:
+        """The objects after each change, once all were listed; writes them to disk."""
+        last: ClusterSnapshot | None = None
+        unwritten, write_at = False, self._clock()
         while True:
             try:
-                async with asyncio.timeout(max(keep_at - self._clock(), 0.0) if unkept else None):
-                    await self._news.wait()
+                async with asyncio.timeout(max(write_at - self._clock(), 0.0) if unwritten else None):
+                    await self._changed.wait()
             except TimeoutError:
                 pass
             else:
-                self._news.clear()
+                self._changed.clear()
                 await asyncio.sleep(COALESCE_SECONDS)
-            if not all(informer.is_synced for informer in self._informers):
+            if not all(informer.synced.is_set() for informer in self._informers):
                 continue
             objects = self._objects()
             if objects != last:
-                last, unkept = objects, True
+                last, unwritten = objects, True
                 yield objects
-            if unkept and self._clock() >= keep_at:
+            if unwritten and self._clock() >= write_at:
                 await asyncio.to_thread(self._file.write, last)
-                unkept, keep_at = False, self._clock() + KEEP_SECONDS
+                unwritten, write_at = False, self._clock() + WRITE_SECONDS
 
-    def _objects(self) -> LastGood:
-        return LastGood(
+    def _objects(self) -> ClusterSnapshot:
+        return ClusterSnapshot(
             namespaces=self._settings.namespaces,
             deployments=tuple(found for one in self._deployments for found in one.objects.values()),
             slices=tuple(found for one in self._slices for found in one.objects.values()),
         )
 
-    def _informer(self, api: ApiServer, watched: Watched[Any]) -> Informer[Any]:
-        return Informer(api, watched, timing=self._timing, clock=self._clock, on_change=self._news.set)
+    def _informer(self, client: ListWatchApi, watched: Watched[Any]) -> Informer[Any]:
+        return Informer(client, watched, timing=self._timing, clock=self._clock, on_change=self._changed.set)
 
     @property
     def _informers(self) -> tuple[Informer[Any], ...]:

@@ -1,17 +1,11 @@
 """The two resources of a cluster that a router reads, reduced to what it needs of them.
 
-Everything else of an object is skipped while it is decoded, so that this is all that a cluster takes up here.
-Fields that this version does not know are ignored: a newer operator may write them.
+Other fields are skipped while an object is decoded: they take no memory, and a newer operator may add some.
 """
-
-from typing import Final
 
 import msgspec
 
-from warmfleet_contracts.names import GROUP, MODEL_DEPLOYMENT_LABEL, PLURAL, VERSION
-
-MODEL_DEPLOYMENTS: Final = f"{GROUP}/{VERSION}/{PLURAL}"
-ENDPOINT_SLICES: Final = "discovery.k8s.io/v1/endpointslices"
+from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -53,7 +47,7 @@ class _ModelDeploymentStatus(msgspec.Struct, frozen=True, rename="camel", omit_d
 
 
 class ModelDeploymentObject(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A ModelDeployment: which names it claims, and how its workers want to be used."""
+    """A ModelDeployment: the names it claims, and how its workers are to be used."""
 
     metadata: Metadata
     spec: _ModelDeploymentSpec = _ModelDeploymentSpec()
@@ -82,7 +76,7 @@ class _TargetReference(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SliceEndpoint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One pod of a slice. Its conditions are not read: the worker itself says whether it can be used."""
+    """One pod of a slice. Its conditions are not read: the worker reports its own readiness to the router."""
 
     addresses: tuple[str, ...] = ()
     target_ref: _TargetReference | None = None
@@ -96,7 +90,7 @@ class SlicePort(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class EndpointSliceObject(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An EndpointSlice: pods of one Service, and where they answer."""
+    """An EndpointSlice: pods of one Service, and their addresses."""
 
     metadata: Metadata
     address_type: str = ""

@@ -1,7 +1,7 @@
-"""What discovery last knew, on disk: a router that starts while the API server is away serves by it.
+"""The last list of the cluster's objects, on disk, for a router that starts while the API server is away.
 
-It holds names, pod uids and addresses, and no token: those are derived, and a worker has to prove to hold its
-own, so that an address which is another pod's by now gets nothing.
+It holds names, pod uids and addresses, and no token: tokens are derived, and a worker has to prove that it
+holds its own, so that an address which is another pod's by now gets no request.
 """
 
 from pathlib import Path
@@ -19,38 +19,38 @@ VERSION: Final = 1
 _log = structlog.get_logger("warmfleet.router.discovery")
 
 
-class LastGood(msgspec.Struct, frozen=True):
+class ClusterSnapshot(msgspec.Struct, frozen=True):
     """The objects of a cluster at one moment."""
 
     namespaces: tuple[str, ...]
-    """That were asked for: what others hold is not known from this."""
+    """Those that were listed; empty: all."""
     deployments: tuple[ModelDeploymentObject, ...]
     slices: tuple[EndpointSliceObject, ...]
     version: int = VERSION
 
 
-class LastGoodFile:
-    """One file, readable by its owner; whatever is wrong with it costs a warning and nothing else."""
+class SnapshotFile:
+    """One file, readable by its owner; one that cannot be read or written costs a warning, nothing else."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def read(self, namespaces: tuple[str, ...]) -> LastGood | None:
-        """What was kept; None if there is nothing usable for these namespaces."""
+    def read(self, namespaces: tuple[str, ...]) -> ClusterSnapshot | None:
+        """The last snapshot; None if there is no usable one of these namespaces."""
         try:
             with self._path.open("rb") as file:
                 content = file.read(MAX_BYTES + 1)
-            kept = msgspec.json.decode(content, type=LastGood)
+            snapshot = msgspec.json.decode(content, type=ClusterSnapshot)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError) as error:
             _log.warning("the last list on disk cannot be used", reason=str(error))
             return None
-        return kept if kept.version == VERSION and kept.namespaces == namespaces else None
+        return snapshot if (snapshot.version, snapshot.namespaces) == (VERSION, namespaces) else None
 
-    def write(self, kept: LastGood) -> None:
-        """Keep it in place of what was there."""
-        content = msgspec.json.encode(kept)
+    def write(self, snapshot: ClusterSnapshot) -> None:
+        """Replace the file."""
+        content = msgspec.json.encode(snapshot)
         if len(content) > MAX_BYTES:
             _log.warning("the list is too large to be kept on disk", bytes=len(content), limit=MAX_BYTES)
             return

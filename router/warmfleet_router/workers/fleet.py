@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from warmfleet_contracts.cache.kv_events import Frame, Hello, LoadReport
-from warmfleet_router.discovery.base import Discovered, Discovery, Endpoint, StaticDiscovery, vetted_endpoints
+from warmfleet_router.discovery.base import Discovered, Discovery, Endpoint, vetted_endpoints
 from warmfleet_router.errors import DiscoveryError
 from warmfleet_router.workers.event_stream import (
     EventSource,
@@ -19,8 +19,6 @@ from warmfleet_router.workers.event_stream import (
     follow,
 )
 from warmfleet_router.workers.prefix_index import PrefixIndex
-
-__all__ = ["Discovery", "Endpoint", "Fleet", "StaticDiscovery", "WorkerStatus"]
 
 _log = structlog.get_logger()
 

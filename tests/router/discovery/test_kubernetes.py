@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_router.discovery.informer import WatchTiming
 from warmfleet_router.discovery.kubernetes import ClusterSettings, KubernetesDiscovery
 from warmfleet_router.discovery.resources import EndpointSliceObject, Metadata, ModelDeploymentObject
-from warmfleet_router.discovery.snapshot_file import MAX_BYTES, LastGood, LastGoodFile
-from warmfleet_router.errors import ApiServerError
+from warmfleet_router.discovery.snapshot_file import MAX_BYTES, ClusterSnapshot, SnapshotFile
 from warmfleet_router.settings import parse_settings
+from warmfleet_runtime.kubernetes.errors import ApiServerError
+from warmfleet_runtime.kubernetes.informer import WatchTiming
 from warmfleet_testing.cluster.versioned_api import VersionedApi
 
 ROOT = bytes(range(32))
@@ -99,20 +99,20 @@ async def test_half_of_what_there_is_is_no_list(tmp_path):
     cluster = Cluster(tmp_path / "kept")
     cluster.api.put(MODELS, "m")
     cluster.api.put(SLICES, "s", a_slice("u1"))
-    listed = cluster.api.get
+    listed = cluster.api.read
 
-    async def only_deployments(path, query):
+    async def only_deployments(path, query, *, accept=""):
         if path.endswith(SLICES):
             raise ApiServerError("answers 403", status=403)
         return await listed(path, query)
 
-    cluster.api.get = only_deployments
+    cluster.api.read = only_deployments
     async with cluster:
         await cluster.until(lambda: cluster.discovery.state.errors > 2)
         assert cluster.lists == []
         assert not cluster.discovery.state.is_known
         assert cluster.discovery.state.problem == "endpointslices in namespace n: answers 403"
-        cluster.api.get = listed
+        cluster.api.read = listed
         await cluster.until(lambda: cluster.uids == ["u1"])
         assert cluster.discovery.state.problem == ""
 
@@ -146,7 +146,7 @@ async def test_a_router_that_starts_while_the_api_server_is_away_takes_the_list_
 
 @pytest.mark.parametrize("namespaces", [(), ("n", "o")])
 async def test_the_list_of_other_namespaces_is_not_taken(tmp_path, namespaces):
-    LastGoodFile(tmp_path / "kept").write(LastGood(("n",), (), ()))
+    SnapshotFile(tmp_path / "kept").write(ClusterSnapshot(("n",), (), ()))
     cluster = Cluster(tmp_path / "kept", namespaces=namespaces)
     cluster.fault = ApiServerError("cannot be reached")
     async with cluster:
@@ -160,23 +160,23 @@ async def test_the_list_of_other_namespaces_is_not_taken(tmp_path, namespaces):
 def test_a_damaged_list_on_disk_is_as_none(tmp_path, content):
     (tmp_path / "kept").write_bytes(content)
 
-    assert LastGoodFile(tmp_path / "kept").read(("n",)) is None
+    assert SnapshotFile(tmp_path / "kept").read(("n",)) is None
 
 
 def test_a_list_of_another_version_or_beyond_the_limit_is_as_none(tmp_path):
-    kept = LastGoodFile(tmp_path / "kept")
-    kept.write(LastGood(("n",), (), (), version=2))
+    kept = SnapshotFile(tmp_path / "kept")
+    kept.write(ClusterSnapshot(("n",), (), (), version=2))
     assert kept.read(("n",)) is None
     with (tmp_path / "kept").open("wb") as file:
         file.truncate(MAX_BYTES + 1)
     assert kept.read(("n",)) is None
-    assert LastGoodFile(tmp_path / "absent").read(("n",)) is None
+    assert SnapshotFile(tmp_path / "absent").read(("n",)) is None
 
 
 def test_a_disk_that_takes_nothing_costs_a_warning(tmp_path):
     (tmp_path / "file").write_text("")
 
-    LastGoodFile(tmp_path / "file" / "kept").write(LastGood((), (), ()))  # its folder cannot be made
+    SnapshotFile(tmp_path / "file" / "kept").write(ClusterSnapshot((), (), ()))  # its folder cannot be made
 
 
 TEXTS = st.text(max_size=6)
@@ -196,8 +196,8 @@ METADATA = st.builds(
     st.lists(st.builds(EndpointSliceObject, METADATA, TEXTS), max_size=3),
 )
 def test_what_is_kept_is_read_as_it_was(tmp_path_factory, deployments, slices):
-    file = LastGoodFile(tmp_path_factory.mktemp("kept") / "kept")
-    kept = LastGood(("a", "b"), tuple(deployments), tuple(slices))
+    file = SnapshotFile(tmp_path_factory.mktemp("kept") / "kept")
+    kept = ClusterSnapshot(("a", "b"), tuple(deployments), tuple(slices))
     file.write(kept)
 
     assert file.read(("a", "b")) == kept

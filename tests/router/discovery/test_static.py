@@ -5,13 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from warmfleet_router.discovery.base import (
-    MAX_ENDPOINTS,
-    Discovered,
-    DiscoveryState,
-    Endpoint,
-    StaticDiscovery,
-)
+from warmfleet_router.discovery.base import MAX_ENDPOINTS, Discovered, DiscoveryState, Endpoint
+from warmfleet_router.discovery.static import StaticDiscovery
 from warmfleet_router.errors import DiscoveryError, StreamUnavailableError
 from warmfleet_router.workers.fleet import Fleet
 from warmfleet_testing.router.router_fixture import running_router

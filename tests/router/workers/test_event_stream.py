@@ -8,7 +8,8 @@ import pytest
 
 from warmfleet_contracts.cache.kv_events import LoadReport, ResidentDigest, encode_message, hello_proof
 from warmfleet_contracts.errors import ContractError
-from warmfleet_router.discovery.base import Discovered, Endpoint, StaticDiscovery
+from warmfleet_router.discovery.base import Discovered, Endpoint
+from warmfleet_router.discovery.static import StaticDiscovery
 from warmfleet_router.errors import HelloRefusedError, StreamUnavailableError
 from warmfleet_router.workers.event_stream import ResyncNeededError, StreamTiming, WorkerStream, verify_hello
 from warmfleet_router.workers.fleet import Fleet

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from warmfleet_router.discovery.informer import GONE
-from warmfleet_router.errors import ApiServerError
+from warmfleet_runtime.kubernetes.errors import ApiServerError
+from warmfleet_runtime.kubernetes.informer import GONE
 
 
 @dataclass
@@ -56,8 +56,9 @@ class VersionedApi:
         """Forget what happened so far."""
         self.compacted = self.version
 
-    async def get(self, path: str, query: Mapping[str, str]) -> bytes:
-        """See `ApiServer`."""
+    async def read(self, path: str, query: Mapping[str, str], *, accept: str = "") -> bytes:
+        """See `ListWatchApi`."""
+        del accept
         self._interrupted()
         plural, start = path.rpartition("/")[2], int(query.get("continue", "0"))
         self.lists += start == 0
@@ -70,7 +71,7 @@ class VersionedApi:
     async def lines(
         self, path: str, query: Mapping[str, str], silence_seconds: float
     ) -> AsyncGenerator[bytes, None]:
-        """See `ApiServer`."""
+        """See `ListWatchApi`."""
         del silence_seconds
         self._interrupted()
         seen, plural = int(query["resourceVersion"]), path.rpartition("/")[2]
@@ -91,7 +92,7 @@ class VersionedApi:
 
     @asynccontextmanager
     async def connect(self, kubeconfig: Path | None) -> AsyncGenerator["VersionedApi", None]:
-        """As `kubernetes_api.connect`."""
+        """As `KubernetesClient.connect`."""
         del kubeconfig
         self._interrupted()
         yield self

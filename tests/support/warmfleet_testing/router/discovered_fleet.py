@@ -12,8 +12,8 @@ from pyroute2 import IPRoute
 
 from warmfleet_contracts.cache.worker_tokens import namespace_key, worker_token
 from warmfleet_contracts.names import API_VERSION, HTTP_PORT_NAME, KIND, MODEL_DEPLOYMENT_LABEL
-from warmfleet_router.discovery.informer import WatchTiming
 from warmfleet_router.discovery.kubernetes import ClusterSettings, KubernetesDiscovery
+from warmfleet_runtime.kubernetes.informer import WatchTiming
 from warmfleet_testing.cluster.model_deployment_api import Answer, ModelDeploymentApi
 from warmfleet_testing.router.stub_worker import StubWorker, running_stub
 

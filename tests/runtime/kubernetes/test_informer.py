@@ -1,38 +1,68 @@
-"""An informer against a modelled API server: whatever breaks, in the end it holds what the server holds."""
+"""An informer against a modelled API server: after any fault it ends with what the server holds."""
 
 import asyncio
 import json
 import time
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_router.discovery.informer import GONE, MAX_OBJECTS, Informer, Watched, WatchTiming
-from warmfleet_router.discovery.resources import MODEL_DEPLOYMENTS, ModelDeploymentObject
-from warmfleet_router.errors import ApiServerError
+from warmfleet_contracts.names import API_VERSION
+from warmfleet_runtime.kubernetes.errors import ApiServerError
+from warmfleet_runtime.kubernetes.informer import (
+    GONE,
+    MAX_OBJECTS,
+    Informer,
+    ObjectChange,
+    Watched,
+    WatchTiming,
+)
 from warmfleet_testing.cluster.versioned_api import VersionedApi
 
 PLURAL = "modeldeployments"
 AT_ONCE = WatchTiming(first_backoff_seconds=0.0, longest_backoff_seconds=0.0)
 
 
+class Metadata(msgspec.Struct, frozen=True):
+    name: str
+
+
+class Source(msgspec.Struct, frozen=True, rename="camel"):
+    served_names: tuple[str, ...] = ()
+
+
+class Spec(msgspec.Struct, frozen=True):
+    model: Source = Source()
+
+
+class Model(msgspec.Struct, frozen=True):
+    """The fields of an object that a reader wants."""
+
+    metadata: Metadata
+    spec: Spec = Spec()
+
+    @property
+    def served_names(self):
+        return self.spec.model.served_names or (self.metadata.name,)
+
+
 class Pause:
-    """Ends the wait of a watch whenever there is news."""
+    """Ends the wait of a watch after each change."""
 
     def __init__(self):
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
 
     async def __call__(self):
-        await self.news.wait()
-        self.news.clear()
+        await self.changed.wait()
+        self.changed.clear()
         return True
 
 
-def informer_of(api, **changes):
-    watched = Watched(MODEL_DEPLOYMENTS, ModelDeploymentObject, "n", label_selector="a=b")
-    fields = {"timing": AT_ONCE, "clock": time.monotonic, "on_change": lambda: None}
-    return Informer(api, watched, **{**fields, **changes})
+def informer_of(api, *, of=Model, **arguments):
+    watched = Watched(API_VERSION, PLURAL, of, "n", label_selector="a=b")
+    return Informer(api, watched, **{"timing": AT_ONCE, **arguments})
 
 
 async def run_until(informer, found):
@@ -48,7 +78,7 @@ async def run_until(informer, found):
 
 
 def names(informer):
-    return {name: found.served_names for (_, name), found in informer.objects.items()}
+    return {found.metadata.name: found.served_names for found in informer.objects.values()}
 
 
 async def test_pages_of_a_list_are_joined_and_the_watch_begins_where_it_ended():
@@ -57,7 +87,7 @@ async def test_pages_of_a_list_are_joined_and_the_watch_begins_where_it_ended():
         api.put(PLURAL, f"m{number}")
     informer = informer_of(api)
 
-    assert (informer.is_synced, informer.problem) == (False, "not listed yet")
+    assert (informer.synced.is_set(), informer.problem) == (False, "not listed yet")
     await run_until(informer, lambda: api.watched_from)
 
     assert set(names(informer)) == {f"m{number}" for number in range(5)}
@@ -103,9 +133,9 @@ async def test_a_version_that_is_too_old_means_a_new_list_and_until_then_the_old
     seen_meanwhile = []
 
     class Interrupted(VersionedApi):
-        async def get(self, path, query):
+        async def read(self, path, query, *, accept=""):
             seen_meanwhile.append(names(informer))
-            return await super().get(path, query)
+            return await super().read(path, query, accept=accept)
 
         async def lines(self, path, query, silence_seconds):
             if self.lists == 1 and how != "status":
@@ -118,7 +148,7 @@ async def test_a_version_that_is_too_old_means_a_new_list_and_until_then_the_old
 
     again = Interrupted(Pause(), objects=api.objects, log=api.log, version=api.version, lists=1)
     again.compact()
-    informer._api = again
+    informer._client = again
     await run_until(informer, lambda: set(names(informer)) == {"m1"} and again.watched_from)
 
     assert again.lists == 2
@@ -152,12 +182,12 @@ async def test_there_is_a_limit_to_what_is_kept():
     assert len(informer.objects) == MAX_OBJECTS
 
 
-async def test_a_refusal_is_told_once_and_asked_again_later_than_the_server_wants():
+async def test_a_refusal_is_reported_once_and_asked_again_no_sooner_than_the_server_wants():
     began, asked = time.monotonic(), []
 
     def refuse():
         asked.append(time.monotonic())
-        return ApiServerError("answers 429", detail="Too many", status=429, retry_after_seconds=0.05)
+        return ApiServerError("answers 429", message="Too many", status=429, retry_after_seconds=0.05)
 
     changes = []
     informer = informer_of(VersionedApi(Pause(), interrupt=refuse), on_change=lambda: changes.append(1))
@@ -166,7 +196,7 @@ async def test_a_refusal_is_told_once_and_asked_again_later_than_the_server_want
     assert asked[-1] - began >= 0.1
     assert informer.problem == "modeldeployments in namespace n: answers 429"
     assert len(changes) == 1
-    assert (informer.errors, informer.is_synced) == (3, False)
+    assert (informer.errors, informer.synced.is_set()) == (3, False)
 
 
 async def test_a_server_whose_watches_end_at_once_is_not_asked_without_a_pause():
@@ -182,6 +212,66 @@ async def test_a_server_whose_watches_end_at_once_is_not_asked_without_a_pause()
     assert (informer.problem, api.lists) == ("", 1)
 
 
+async def test_each_object_that_changes_is_reported_with_its_last_state_also_by_a_new_list():
+    api, changes = VersionedApi(Pause()), []
+    api.put(PLURAL, "m0")
+    api.put(PLURAL, "m1")
+    informer = informer_of(api, on_object=changes.append)
+    await run_until(informer, lambda: api.watched_from)
+    api.put(PLURAL, "m1", {"spec": {"model": {"servedNames": ["x"]}}})
+    api.put(PLURAL, "m2")
+    api.delete(PLURAL, "m0")
+    await run_until(informer, lambda: "m0" not in names(informer))
+    watched, changes[:] = changes[:], []
+    api.put(PLURAL, "m2", {"spec": {"model": {"servedNames": ["y"]}}})
+    api.delete(PLURAL, "m1")
+    api.compact()
+    await run_until(informer, lambda: "m1" not in names(informer))
+
+    def model(name, *served):
+        return Model(Metadata(name), Spec(Source(served)))
+
+    assert watched == [
+        ObjectChange(model("m0")),
+        ObjectChange(model("m1")),
+        ObjectChange(model("m1", "x")),
+        ObjectChange(model("m2")),
+        ObjectChange(model("m0"), is_deleted=True),
+    ]
+    assert changes == [ObjectChange(model("m1", "x"), is_deleted=True), ObjectChange(model("m2", "y"))]
+    assert api.lists == 2
+
+
+async def test_an_object_that_is_made_again_under_its_name_is_another_one():
+    api, changes = VersionedApi(Pause()), []
+    api.put(PLURAL, "m0", {"metadata": {"uid": "first"}})
+    informer = informer_of(api, of=dict, on_object=changes.append)
+    await run_until(informer, lambda: api.watched_from)
+    api.delete(PLURAL, "m0")
+    api.put(PLURAL, "m0", {"metadata": {"uid": "second"}})
+    api.compact()
+    await run_until(informer, lambda: "second" in informer.objects)
+
+    assert [(change.object["metadata"]["uid"], change.is_deleted) for change in changes] == [
+        ("first", False),
+        ("first", True),
+        ("second", False),
+    ]
+    assert informer.objects.keys() == {"second"}
+
+
+async def test_a_deleted_object_goes_also_if_its_last_state_cannot_be_read():
+    api = VersionedApi(Pause())
+    api.put(PLURAL, "m0")
+    informer = informer_of(api)
+    await run_until(informer, lambda: api.watched_from)
+    api.put(PLURAL, "m0", {"spec": "of another version"})
+    api.delete(PLURAL, "m0")
+    await run_until(informer, lambda: not informer.objects)
+
+    assert (api.lists, informer.errors) == (1, 0)
+
+
 CHANGES = st.lists(
     st.tuples(
         st.sampled_from(["put", "delete", "compact", "refused", "gone", "cut", "quiet"]),
@@ -194,7 +284,7 @@ CHANGES = st.lists(
 
 @settings(max_examples=60)
 @given(CHANGES)
-def test_whatever_happens_in_whatever_order_the_informer_ends_with_what_the_server_has(changes):
+def test_after_any_faults_in_any_order_the_informer_ends_with_what_the_server_has(changes):
     async def play():
         pause, faults = Pause(), []
         api = VersionedApi(pause, interrupt=lambda: faults.pop() if faults else None)
@@ -212,7 +302,7 @@ def test_whatever_happens_in_whatever_order_the_informer_ends_with_what_the_serv
                     faults.append(ApiServerError("too old", status=GONE))
                 elif what in {"refused", "cut"}:
                     faults.append(ApiServerError(what, status=500 if what == "refused" else None))
-                pause.news.set()
+                pause.changed.set()
                 for _ in range(number):
                     await asyncio.sleep(0)
             faults.clear()
@@ -224,7 +314,7 @@ def test_whatever_happens_in_whatever_order_the_informer_ends_with_what_the_serv
                 while {
                     name: list(found) for name, found in names(informer).items()
                 } != wanted or informer.problem:
-                    pause.news.set()
+                    pause.changed.set()
                     await asyncio.sleep(0)
             assert not task.done()
         finally:
