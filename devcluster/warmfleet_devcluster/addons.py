@@ -12,22 +12,26 @@ from typing import Any, Final
 
 import structlog
 
-from warmfleet_devcluster.api_client import ApiClient, ApiError
 from warmfleet_devcluster.control_plane.provisioner import STORAGE_CLASS_OBJECT, provision
 from warmfleet_devcluster.network import netfilter
 from warmfleet_devcluster.network.addresses import DNS_ADDRESS
 from warmfleet_devcluster.network.dns_server import DnsServer
 from warmfleet_devcluster.network.endpoints import frontends
-from warmfleet_devcluster.network.mirror import Mirror
 from warmfleet_devcluster.network.names import Zone, make_zone
 from warmfleet_devcluster.network.service_rules import service_rules
+from warmfleet_devcluster.settings import WATCH_TIMING
+from warmfleet_runtime.kubernetes.client import KubernetesClient
+from warmfleet_runtime.kubernetes.errors import ApiServerError
+from warmfleet_runtime.kubernetes.informer import Informer, Watched
 
 _SETTLE_SECONDS: Final = 0.02
 """Changes come in bursts; the rules are written once per burst."""
 _RETRY_SECONDS: Final = 1.0
 _CONFLICT: Final = 409
 
-DNS_SERVICE: Final[dict[str, Any]] = {
+Json = dict[str, Any]
+
+DNS_SERVICE: Final[Json] = {
     "apiVersion": "v1",
     "kind": "Service",
     "metadata": {"name": "kube-dns", "namespace": "kube-system", "labels": {"k8s-app": "kube-dns"}},
@@ -46,15 +50,15 @@ log = structlog.get_logger()
 class Addons:
     """Keeps nftables rules, DNS zone and volumes equal to the cluster's Services, slices and claims."""
 
-    def __init__(self, client: ApiClient, volumes_folder: Path) -> None:
+    def __init__(self, client: KubernetesClient, volumes_folder: Path) -> None:
         self._client = client
         self._volumes_folder = volumes_folder
         self._network_changed = asyncio.Event()
         self._volumes_changed = asyncio.Event()
-        self.services = Mirror(client, "/api/v1/services", self._network_changed.set)
-        self.slices = Mirror(client, "/apis/discovery.k8s.io/v1/endpointslices", self._network_changed.set)
-        self.claims = Mirror(client, "/api/v1/persistentvolumeclaims", self._volumes_changed.set)
-        self.volumes = Mirror(client, "/api/v1/persistentvolumes", self._volumes_changed.set)
+        self.services = self._informer("v1", "services", self._network_changed)
+        self.slices = self._informer("discovery.k8s.io/v1", "endpointslices", self._network_changed)
+        self.claims = self._informer("v1", "persistentvolumeclaims", self._volumes_changed)
+        self.volumes = self._informer("v1", "persistentvolumes", self._volumes_changed)
         self.zone = Zone()
         self._rules: list[bytes] = []
 
@@ -64,10 +68,11 @@ class Addons:
         await self._create("/api/v1/namespaces/kube-system/services", DNS_SERVICE)
         server = DnsServer(lambda: self.zone)
         async with asyncio.TaskGroup() as group:
-            for mirror in (self.services, self.slices, self.claims, self.volumes):
-                group.create_task(mirror.run())
-            for mirror in (self.services, self.slices, self.claims, self.volumes):
-                await mirror.listed.wait()
+            informers = (self.services, self.slices, self.claims, self.volumes)
+            for informer in informers:
+                group.create_task(informer.run())
+            for informer in informers:
+                await informer.synced.wait()
             group.create_task(_on_change(self._network_changed, self._follow_network))
             group.create_task(_on_change(self._volumes_changed, self._follow_volumes))
             # The supervisor takes an answer on the DNS port for readiness.
@@ -76,7 +81,7 @@ class Addons:
             log.info("serving names", address=str(DNS_ADDRESS))
 
     async def _follow_network(self) -> None:
-        services, slices = self.services.objects, self.slices.objects
+        services, slices = list(self.services.objects.values()), list(self.slices.objects.values())
         self.zone = make_zone(services, slices)
         # The DNS server runs here: its address is not forwarded to a pod.
         found = [frontend for frontend in frontends(services, slices) if frontend.address != str(DNS_ADDRESS)]
@@ -86,12 +91,18 @@ class Addons:
             self._rules = rules
 
     async def _follow_volumes(self) -> None:
-        await provision(self._client, self.claims.objects, self.volumes.objects, self._volumes_folder)
+        claims, volumes = list(self.claims.objects.values()), list(self.volumes.objects.values())
+        await provision(self._client, claims, volumes, self._volumes_folder)
 
-    async def _create(self, path: str, body: dict[str, Any]) -> None:
+    def _informer(self, api_version: str, plural: str, changed: asyncio.Event) -> Informer[Json]:
+        return Informer(
+            self._client, Watched(api_version, plural, Json), timing=WATCH_TIMING, on_change=changed.set
+        )
+
+    async def _create(self, path: str, body: Json) -> None:
         try:
             await self._client.post(path, body)
-        except ApiError as error:
+        except ApiServerError as error:
             if error.status != _CONFLICT:
                 raise
 
@@ -103,7 +114,7 @@ async def _on_change(changed: asyncio.Event, follow: Callable[[], Awaitable[None
         changed.clear()
         try:
             await follow()
-        except (ApiError, OSError) as error:
+        except (ApiServerError, OSError) as error:
             log.warning("cannot follow a change", error=str(error))
             changed.set()
             await asyncio.sleep(_RETRY_SECONDS)
@@ -113,7 +124,7 @@ async def _serve(kubeconfig: Path, volumes_folder: Path) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    async with ApiClient.from_kubeconfig(kubeconfig) as client:
+    async with KubernetesClient.connect(kubeconfig, user_agent="warmfleet-devcluster-addons") as client:
         work = asyncio.create_task(Addons(client, volumes_folder).run())
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait([work, stopped], return_when=asyncio.FIRST_COMPLETED)

@@ -16,13 +16,16 @@ from typing import Any, Final
 
 import structlog
 
-from warmfleet_devcluster.api_client import ApiClient, ApiError
 from warmfleet_devcluster.clock import rfc3339
 from warmfleet_devcluster.node.container.state import ContainerView, Running, Terminated
 from warmfleet_devcluster.node.heartbeat import NodeHeartbeat
 from warmfleet_devcluster.node.node_object import machine_capacity, node_status
 from warmfleet_devcluster.node.pod.status import FINAL_PHASES, PodFacts, pod_status
-from warmfleet_devcluster.pod_watch import watch_pods
+from warmfleet_devcluster.settings import WATCH_TIMING
+from warmfleet_runtime.kubernetes.client import KubernetesClient
+from warmfleet_runtime.kubernetes.errors import ApiServerError
+from warmfleet_runtime.kubernetes.informer import Informer, ObjectChange, Watched
+from warmfleet_runtime.kubernetes.media_types import STRATEGIC_MERGE_PATCH
 
 Json = dict[str, Any]
 
@@ -41,7 +44,7 @@ log = structlog.get_logger()
 class HollowNodes:
     """All hollow nodes of a cluster, behind one watch."""
 
-    def __init__(self, api: ApiClient, names: list[str]) -> None:
+    def __init__(self, api: KubernetesClient, names: list[str]) -> None:
         self._api = api
         self._names = names
         self._addresses = _addresses()
@@ -78,15 +81,22 @@ class HollowNodes:
 
     async def _follow_pods(self) -> None:
         names = set(self._names)
-        async for kind, told in watch_pods(self._api, ""):
-            if kind == "SYNC":
-                self._settled = {uid: done for uid, done in self._settled.items() if uid in told}
-            elif kind == "DELETED":
-                self._settled.pop(told["metadata"]["uid"], None)
-                continue
-            for pod in told.values() if kind == "SYNC" else (told,):
-                if pod["spec"].get("nodeName") in names:
-                    self._settle(pod)
+
+        def follow(change: ObjectChange[Json]) -> None:
+            pod = change.object
+            if change.is_deleted:
+                self._settled.pop(pod["metadata"]["uid"], None)
+            elif pod["spec"].get("nodeName") in names:
+                self._settle(pod)
+
+        pods = Informer(
+            self._api,
+            Watched("v1", "pods", Json),
+            timing=WATCH_TIMING,
+            max_objects=_MAX_NODES * _MAX_PODS_PER_NODE,
+            on_object=follow,
+        )
+        await pods.run()
 
     def _settle(self, pod: Json) -> None:
         uid = pod["metadata"]["uid"]
@@ -119,10 +129,10 @@ class HollowNodes:
             try:
                 async with self._writes:
                     if method == "PATCH":
-                        await self._api.patch(path, body)
+                        await self._api.patch(path, body, STRATEGIC_MERGE_PATCH)
                     else:
                         await self._api.delete(path, body)
-            except ApiError as error:
+            except ApiServerError as error:
                 if error.status in (404, 409):
                     return
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -179,7 +189,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def _run(kubeconfig: Path, names: list[str]) -> None:
-    async with ApiClient.from_kubeconfig(kubeconfig) as api:
+    async with KubernetesClient.connect(kubeconfig, user_agent="warmfleet-hollow-nodes") as api:
         running = asyncio.create_task(HollowNodes(api, names).run())
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

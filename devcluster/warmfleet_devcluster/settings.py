@@ -7,8 +7,11 @@ import msgspec
 
 from warmfleet_devcluster.errors import DevclusterError
 from warmfleet_devcluster.network.addresses import MAX_NODES
+from warmfleet_runtime.kubernetes.informer import WatchTiming
 
 MAX_HOLLOW_NODES: Final = 200
+WATCH_TIMING: Final = WatchTiming(watch_seconds=300.0, slack_seconds=30.0, longest_backoff_seconds=1.0)
+"""An API server that was restarted is followed again within a second."""
 CONTEXT: Final = "warmfleet-devcluster"
 """Name of the only context, cluster and user in a devcluster's kubeconfig."""
 

@@ -23,15 +23,10 @@ from warmfleet_operator.errors import (
     UnreachableError,
 )
 from warmfleet_operator.objects.kinds import EVENT, LEASE, MODEL_DEPLOYMENT, Kind, kind_of
-from warmfleet_runtime.kubernetes.client import (
-    APPLY_PATCH,
-    JSON,
-    MERGE_PATCH,
-    REQUEST_SECONDS,
-    KubernetesClient,
-)
+from warmfleet_runtime.kubernetes.client import REQUEST_SECONDS, KubernetesClient
 from warmfleet_runtime.kubernetes.errors import ApiServerError, ConfigError
 from warmfleet_runtime.kubernetes.lists import list_pages
+from warmfleet_runtime.kubernetes.media_types import APPLY_PATCH, JSON, MERGE_PATCH
 
 PAGE_SIZE: Final = 100
 _DEFAULT_PAUSE_SECONDS: Final = 1.0

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import structlog
 
-from warmfleet_devcluster.api_client import ApiClient, ApiError
+from warmfleet_runtime.kubernetes.client import KubernetesClient
+from warmfleet_runtime.kubernetes.errors import ApiServerError
 
 PROVISIONER: Final = "warmfleet.dev/folders"
 STORAGE_CLASS: Final = "standard"
@@ -88,7 +89,9 @@ def _volume(claim: Json, folder: Path) -> Json:
     }
 
 
-async def provision(client: ApiClient, claims: Iterable[Json], volumes: list[Json], folder: Path) -> None:
+async def provision(
+    client: KubernetesClient, claims: Iterable[Json], volumes: list[Json], folder: Path
+) -> None:
     """Make what is wanted and delete what was released. Doing it twice does no harm."""
     for volume in wanted_volumes(claims, volumes, folder):
         path = Path(volume["spec"]["hostPath"]["path"])
@@ -96,7 +99,7 @@ async def provision(client: ApiClient, claims: Iterable[Json], volumes: list[Jso
         try:
             await client.post("/api/v1/persistentvolumes", volume)
             log.info("volume made", volume=path.name)
-        except ApiError as error:
+        except ApiServerError as error:
             if error.status != _CONFLICT:
                 raise
     for name in released_volumes(volumes):
@@ -104,7 +107,7 @@ async def provision(client: ApiClient, claims: Iterable[Json], volumes: list[Jso
         try:
             await client.delete(f"/api/v1/persistentvolumes/{name}")
             log.info("volume deleted", volume=name)
-        except ApiError as error:
+        except ApiServerError as error:
             if error.status != _NOT_FOUND:
                 raise
 

@@ -4,12 +4,10 @@ import asyncio
 import json
 import os
 import socket
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-import httpx
 import yaml
 
 from warmfleet_devcluster.control_plane.binaries import Binaries
@@ -35,10 +33,13 @@ from warmfleet_devcluster.network.forwarder import HostForwarder
 from warmfleet_devcluster.network.namespace import NetworkNamespace
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import ComponentState, StateFolder
+from warmfleet_runtime.kubernetes.client import Json, KubernetesClient
+from warmfleet_runtime.kubernetes.errors import ApiServerError
 from warmfleet_runtime.version import package_version
 
 _POLL_SECONDS: Final = 0.1
 _REQUEST_SECONDS: Final = 5.0
+_USER_AGENT: Final = "warmfleet-devcluster"
 _DNS_PORT: Final = 53
 
 
@@ -77,7 +78,7 @@ class Cluster:
         await self._make_network()
         credentials = Credentials(self._folder, self.api_url)
         self._write_images()
-        async with self._client(credentials) as client:
+        async with KubernetesClient.connect(self._folder.kubeconfig, user_agent=_USER_AGENT) as client:
             await self._start_control_plane(credentials, client)
             await self._start_addons(credentials)
             if self._settings.nodes or self._settings.hollow:
@@ -134,7 +135,7 @@ class Cluster:
         self._folder.images.write_text(json.dumps(images, indent=2))
         self._folder.images_values.write_text(yaml.safe_dump(image_values(release), sort_keys=False))
 
-    async def _start_control_plane(self, credentials: Credentials, client: httpx.AsyncClient) -> None:
+    async def _start_control_plane(self, credentials: Credentials, client: KubernetesClient) -> None:
         files = credentials.control_plane()
         self._report("starting etcd and the API server")
         await self._start_stage([tool_plan(self._binaries, "etcd", etcd_flags(files))])
@@ -160,7 +161,7 @@ class Cluster:
         await self._start_stage([addons_plan(self._folder, credentials)])
         await self._until(self._serves_names, "names are")
 
-    async def _start_nodes(self, credentials: Credentials, client: httpx.AsyncClient) -> None:
+    async def _start_nodes(self, credentials: Credentials, client: KubernetesClient) -> None:
         count = self._settings.nodes + self._settings.hollow
         self._report(f"starting {count} nodes")
         plans = [
@@ -188,14 +189,6 @@ class Cluster:
             log = self._folder.log(plan.name)
             # Appended one by one: those that run are stopped even if the next one cannot be started.
             stage.append(await Component.start(plan, namespace=self._namespace.path, log=log))
-
-    def _client(self, credentials: Credentials) -> httpx.AsyncClient:
-        trust = ssl.create_default_context(cafile=str(credentials.authority))
-        trust.load_cert_chain(credentials.admin.certificate, credentials.admin.key)
-        # trust_env off: a proxy meant for the internet must not see loopback requests.
-        return httpx.AsyncClient(
-            base_url=self.api_url, verify=trust, trust_env=False, timeout=_REQUEST_SECONDS
-        )
 
     async def _until(self, ready: Callable[[], Awaitable[bool]], what: str) -> None:
         """Poll until it is ready, everything else lives, and time is left."""
@@ -228,22 +221,24 @@ def ended_early(component: Component, folder: StateFolder) -> StartFailedError:
     )
 
 
-async def _answers(client: httpx.AsyncClient, path: str) -> bool:
+async def _answers(client: KubernetesClient, path: str) -> bool:
     try:
-        return (await client.get(path)).status_code == httpx.codes.OK
-    except httpx.HTTPError:
+        async with asyncio.timeout(_REQUEST_SECONDS):
+            await client.read(path, {})
+    except (ApiServerError, TimeoutError):
         return False
+    return True
 
 
-async def _has_ready_nodes(client: httpx.AsyncClient, count: int) -> bool:
+async def _has_ready_nodes(client: KubernetesClient, count: int) -> bool:
     try:
-        nodes = (await client.get("/api/v1/nodes")).raise_for_status().json()["items"]
-    except httpx.HTTPError:
+        async with asyncio.timeout(_REQUEST_SECONDS):
+            nodes = (await client.get("/api/v1/nodes"))["items"]
+    except (ApiServerError, TimeoutError):
         return False
     return sum(_is_ready(node) for node in nodes) >= count
 
 
-def _is_ready(node: dict[str, object]) -> bool:
-    status = node.get("status")
-    conditions = status.get("conditions", []) if isinstance(status, dict) else []
+def _is_ready(node: Json) -> bool:
+    conditions = node.get("status", {}).get("conditions", [])
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)

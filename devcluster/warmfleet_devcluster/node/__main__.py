@@ -13,12 +13,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from warmfleet_devcluster.api_client import ApiError
 from warmfleet_devcluster.node.errors import NodeError
 from warmfleet_devcluster.node.host.images import ImageList
 from warmfleet_devcluster.node.kubelet_api.server import KubeletServer
 from warmfleet_devcluster.node.process_node import ProcessNode
 from warmfleet_devcluster.node.settings import NodeSettings
+from warmfleet_runtime.kubernetes.errors import ApiServerError
 
 _CLONE_NEWNS: Final = 0x00020000
 _MS_REC_PRIVATE: Final = 16384 | (1 << 18)
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         shutil.rmtree(settings.state / "pods", ignore_errors=True)
         (settings.state / "pods").mkdir(parents=True)
         asyncio.run(_run(settings, images))
-    except (NodeError, ApiError, OSError) as error:
+    except (NodeError, ApiServerError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)  # noqa: T201 - output of a command
         return 1
     return 0

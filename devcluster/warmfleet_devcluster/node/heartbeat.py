@@ -6,9 +6,11 @@ from typing import Any, Final
 
 import structlog
 
-from warmfleet_devcluster.api_client import ApiClient, ApiError
 from warmfleet_devcluster.clock import rfc3339_micro
 from warmfleet_devcluster.node.node_object import LEASES, lease_object, node_object
+from warmfleet_runtime.kubernetes.client import KubernetesClient
+from warmfleet_runtime.kubernetes.errors import ApiServerError
+from warmfleet_runtime.kubernetes.media_types import STRATEGIC_MERGE_PATCH
 
 Json = dict[str, Any]
 
@@ -23,7 +25,7 @@ class NodeHeartbeat:
 
     def __init__(
         self,
-        api: ApiClient,
+        api: KubernetesClient,
         name: str,
         status: Callable[[], Json],
         *,
@@ -44,7 +46,7 @@ class NodeHeartbeat:
         while True:
             try:
                 node = await self._create()
-            except ApiError as error:
+            except ApiServerError as error:
                 log.warning("node not registered", node=self._name, error=str(error))
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
@@ -63,7 +65,7 @@ class NodeHeartbeat:
                 if loop.time() >= status_due:
                     await self._write_status()
                     status_due = loop.time() + _STATUS_EVERY * self._lease_seconds
-            except ApiError as error:
+            except ApiServerError as error:
                 if error.status == 404:
                     # The Node was deleted; a node registers again for as long as its process runs.
                     await self.register()
@@ -76,20 +78,22 @@ class NodeHeartbeat:
         wanted = node_object(self._name, self._labels, self._pod_cidr, self._status())
         try:
             return await self._api.post("/api/v1/nodes", wanted)
-        except ApiError as error:
+        except ApiServerError as error:
             if error.status != 409:
                 raise
             return await self._write_status()
 
     async def _write_status(self) -> Json:
-        return await self._api.patch(f"/api/v1/nodes/{self._name}/status", {"status": self._status()})
+        return await self._api.patch(
+            f"/api/v1/nodes/{self._name}/status", {"status": self._status()}, STRATEGIC_MERGE_PATCH
+        )
 
     async def _renew_lease(self) -> None:
         duration_seconds = max(1, round(self._lease_seconds * 4))
         lease = lease_object(self._name, self._uid, rfc3339_micro(), duration_seconds)
         try:
-            await self._api.patch(f"{LEASES}/{self._name}", {"spec": lease["spec"]})
-        except ApiError as error:
+            await self._api.patch(f"{LEASES}/{self._name}", {"spec": lease["spec"]}, STRATEGIC_MERGE_PATCH)
+        except ApiServerError as error:
             if error.status != 404:
                 raise
             await self._api.post(LEASES, lease)

@@ -6,7 +6,6 @@ from typing import Any, Final
 import aiohttp
 import structlog
 
-from warmfleet_devcluster.api_client import ApiClient, ApiError
 from warmfleet_devcluster.clock import rfc3339
 from warmfleet_devcluster.node.heartbeat import NodeHeartbeat
 from warmfleet_devcluster.node.host.images import ImageList
@@ -14,11 +13,15 @@ from warmfleet_devcluster.node.host.network import AddressPool, prepare_node
 from warmfleet_devcluster.node.node_object import machine_capacity, node_status
 from warmfleet_devcluster.node.pod.runner import NodeResources, PodRunner
 from warmfleet_devcluster.node.settings import NodeSettings
-from warmfleet_devcluster.pod_watch import watch_pods
+from warmfleet_devcluster.settings import WATCH_TIMING
+from warmfleet_runtime.kubernetes.client import KubernetesClient
+from warmfleet_runtime.kubernetes.errors import ApiServerError
+from warmfleet_runtime.kubernetes.informer import Informer, ObjectChange, Watched
 
 Json = dict[str, Any]
 
 _RETRY_SECONDS: Final = 1.0
+_USER_AGENT: Final = "warmfleet-process-node"
 log = structlog.get_logger()
 
 
@@ -49,7 +52,7 @@ class ProcessNode:
         # Every probe has a connection of its own, as from the kubelet: nothing is kept between two.
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with (
-            ApiClient.from_kubeconfig(self._settings.kubeconfig) as api,
+            KubernetesClient.connect(self._settings.kubeconfig, user_agent=_USER_AGENT) as api,
             aiohttp.ClientSession(timeout=timeout, connector=connector, trust_env=False) as probe_session,
         ):
             heartbeat = NodeHeartbeat(
@@ -80,22 +83,22 @@ class ProcessNode:
                 await asyncio.shield(self._stop_pods())
 
     async def _follow_pods(self, resources: NodeResources) -> None:
-        async for kind, told in watch_pods(resources.api, f"spec.nodeName={self.name}"):
-            if kind == "SYNC":
-                for uid in self._pods.keys() - told.keys():
-                    self._pods[uid].removed()
-                for pod in told.values():
-                    self._take(pod, resources)
-            elif kind == "DELETED":
-                known = self._pods.get(told["metadata"]["uid"])
-                if known:
-                    known.removed()
-            else:
-                self._take(told, resources)
+        pods = Informer(
+            resources.api,
+            Watched("v1", "pods", Json, field_selector=f"spec.nodeName={self.name}"),
+            timing=WATCH_TIMING,
+            on_object=lambda change: self._follow_pod(change, resources),
+        )
+        await pods.run()
 
-    def _take(self, pod: Json, resources: NodeResources) -> None:
+    def _follow_pod(self, change: ObjectChange[Json], resources: NodeResources) -> None:
+        pod = change.object
         uid = pod["metadata"]["uid"]
         known = self._pods.get(uid)
+        if change.is_deleted:
+            if known:
+                known.removed()
+            return
         if known:
             known.update(pod)
             return
@@ -114,12 +117,12 @@ class ProcessNode:
         if runners:
             await asyncio.wait([runner.task for runner in runners])
 
-    async def _cluster_env(self, api: ApiClient) -> dict[str, str]:
+    async def _cluster_env(self, api: KubernetesClient) -> dict[str, str]:
         """Where containers find the API server."""
         while True:
             try:
                 service = await api.get("/api/v1/namespaces/default/services/kubernetes")
-            except ApiError:
+            except ApiServerError:
                 await asyncio.sleep(_RETRY_SECONDS)
                 continue
             host, port = service["spec"]["clusterIP"], str(service["spec"]["ports"][0]["port"])

@@ -14,13 +14,9 @@ import msgspec
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_runtime.kubernetes.config import ClientConfig, client_config
 from warmfleet_runtime.kubernetes.errors import ApiServerError, ConfigError, UnreadableError
+from warmfleet_runtime.kubernetes.media_types import JSON
 
 Json = dict[str, Any]
-
-JSON: Final = "application/json"
-APPLY_PATCH: Final = "application/apply-patch+yaml"
-MERGE_PATCH: Final = "application/merge-patch+json"
-STRATEGIC_MERGE_PATCH: Final = "application/strategic-merge-patch+json"
 
 REQUEST_SECONDS: Final = 30.0
 CONNECT_SECONDS: Final = 5.0
@@ -85,7 +81,7 @@ class KubernetesClient:
         return await self.request("POST", path, body=body)
 
     async def patch(self, path: str, body: Mapping[str, Any], content_type: str) -> Json:
-        """Change an object; `content_type` is one of the `*_PATCH` constants."""
+        """Change an object; `content_type` is one of the patches in `media_types`."""
         return await self.request("PATCH", path, body=body, content_type=content_type)
 
     async def delete(self, path: str, options: Mapping[str, Any] | None = None) -> Json:

@@ -5,8 +5,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from warmfleet_runtime.kubernetes.client import JSON
 from warmfleet_runtime.kubernetes.errors import UnreadableError
+from warmfleet_runtime.kubernetes.media_types import JSON
 
 PAGE_OBJECTS: Final = 500
 """As client-go has it: https://kubernetes.io/docs/reference/using-api/api-concepts/."""

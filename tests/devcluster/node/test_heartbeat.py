@@ -13,7 +13,7 @@ class SlowApi:
         self.asked: list[str] = []
         self.enough = asyncio.Event()
 
-    async def patch(self, path: str, _body: dict[str, Any]) -> dict[str, Any]:
+    async def patch(self, path: str, _body: dict[str, Any], _content_type: str) -> dict[str, Any]:
         kind = "lease" if "/leases/" in path else "status"
         self.asked.append(kind)
         if self.asked.count("lease") == 2 and kind == "lease":

@@ -10,9 +10,10 @@ from aiohttp import web
 
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_runtime.kubernetes import client as client_module
-from warmfleet_runtime.kubernetes.client import APPLY_PATCH, MERGE_PATCH, KubernetesClient
+from warmfleet_runtime.kubernetes.client import KubernetesClient
 from warmfleet_runtime.kubernetes.errors import ApiServerError, UnreadableError
 from warmfleet_runtime.kubernetes.lists import list_pages
+from warmfleet_runtime.kubernetes.media_types import APPLY_PATCH, MERGE_PATCH
 
 STATUS = {"kind": "Status", "message": 'pods "a" not found', "reason": "NotFound", "code": 404}
 

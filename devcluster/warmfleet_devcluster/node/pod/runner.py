@@ -11,7 +11,6 @@ from typing import Any, Final
 import aiohttp
 import structlog
 
-from warmfleet_devcluster.api_client import ApiClient, ApiError
 from warmfleet_devcluster.clock import rfc3339
 from warmfleet_devcluster.node.container.backoff import Backoff
 from warmfleet_devcluster.node.container.pod_environment import PodEnvironment, PodSandbox
@@ -24,6 +23,9 @@ from warmfleet_devcluster.node.pod.status import FINAL_PHASES, PodFacts, pod_sta
 from warmfleet_devcluster.node.references.pod_objects import PodObjects
 from warmfleet_devcluster.node.settings import NodeSettings
 from warmfleet_devcluster.node.volumes.pod_volumes import PodVolumes
+from warmfleet_runtime.kubernetes.client import KubernetesClient
+from warmfleet_runtime.kubernetes.errors import ApiServerError
+from warmfleet_runtime.kubernetes.media_types import STRATEGIC_MERGE_PATCH
 
 log = structlog.get_logger()
 
@@ -38,7 +40,7 @@ _COALESCE_SECONDS: Final = 0.02
 class NodeResources:
     """What every pod of a node uses: API client, addresses, images, settings."""
 
-    api: ApiClient
+    api: KubernetesClient
     addresses: AddressPool
     images: ImageList
     settings: NodeSettings
@@ -294,8 +296,8 @@ class PodRunner:
             return True
         try:
             body = {"metadata": {"uid": self.uid}, "status": _patch(status)}
-            await self._node.api.patch(f"{self._path}/status", body)
-        except ApiError as error:
+            await self._node.api.patch(f"{self._path}/status", body, STRATEGIC_MERGE_PATCH)
+        except ApiServerError as error:
             log.warning("status not written", pod=self._path, error=str(error))
             # Deleted, or another pod of the same name: there is no status to write.
             return error.status in (404, 409)
@@ -325,7 +327,7 @@ class PodRunner:
         while True:
             try:
                 await self._node.api.delete(self._path, options)
-            except ApiError as error:
+            except ApiServerError as error:
                 if error.status not in (404, 409):
                     await asyncio.sleep(1.0)
                     continue

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, Final
 
-from warmfleet_devcluster.api_client import ApiClient, ApiError
 from warmfleet_devcluster.node.errors import VolumeError
 from warmfleet_devcluster.node.references.config_objects import ConfigObjects
+from warmfleet_runtime.kubernetes.client import KubernetesClient
+from warmfleet_runtime.kubernetes.errors import ApiServerError
 
 Json = dict[str, Any]
 
@@ -23,7 +24,7 @@ class PodObjects:
     a kubelet does the same with its watch cache.
     """
 
-    def __init__(self, api: ApiClient, pod: Json) -> None:
+    def __init__(self, api: KubernetesClient, pod: Json) -> None:
         self._api = api
         self._namespace: str = pod["metadata"]["namespace"]
         self._pod = pod
@@ -51,7 +52,7 @@ class PodObjects:
             raise VolumeError(f'persistentvolumeclaim "{claim}" is not bound')
         try:
             volume = await self._api.get(f"/api/v1/persistentvolumes/{name}")
-        except ApiError as error:
+        except ApiServerError as error:
             raise VolumeError(f"persistentvolume {name}: {error}") from error
         source = volume["spec"].get("hostPath") or volume["spec"].get("local")
         if not source:
@@ -84,7 +85,7 @@ class PodObjects:
         try:
             path = f"/api/v1/namespaces/{self._namespace}/serviceaccounts/{account}/token"
             answer = await self._api.post(path, request)
-        except ApiError as error:
+        except ApiServerError as error:
             raise VolumeError(f"no token for service account {account}: {error}") from error
         token = str(answer["status"]["token"])
         self._tokens[(audience, seconds)] = (token, now + seconds * _REFRESH_RATIO)
@@ -97,8 +98,8 @@ class PodObjects:
             async with asyncio.timeout(None if known is None else _REREAD_SECONDS):
                 # Version 0 is answered from the API server's cache: refreshing is cheap.
                 found = await self._api.get(path, {"resourceVersion": "0"})
-        except (ApiError, TimeoutError) as error:
-            if isinstance(error, ApiError) and error.status == 404:
+        except (ApiServerError, TimeoutError) as error:
+            if isinstance(error, ApiServerError) and error.status == 404:
                 self._read_last.pop((plural, name), None)
                 return None
             if known is not None:

@@ -16,9 +16,9 @@ from aiohttp import web
 from pyroute2 import IPRoute
 
 from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL, ROUTER_PORT
-from warmfleet_devcluster.api_client import ApiClient
 from warmfleet_devcluster.hollow import POD_NETWORK
 from warmfleet_runtime.http.listener import listen
+from warmfleet_runtime.kubernetes.client import KubernetesClient
 
 _LOCAL_TABLE: Final = 255
 _SLICES: Final = "/apis/discovery.k8s.io/v1/endpointslices"
@@ -76,7 +76,7 @@ def answer_for_hollow_pods() -> socket.socket:
 
 async def serve(kubeconfig: Path, listener: socket.socket) -> None:
     """Answer until cancelled."""
-    async with ApiClient.from_kubeconfig(kubeconfig) as api:
+    async with KubernetesClient.connect(kubeconfig, user_agent="hollow-router") as api:
 
         async def fleet(_: web.Request) -> web.Response:
             # Any version that the API server has at hand will do: routers are behind a little, too.

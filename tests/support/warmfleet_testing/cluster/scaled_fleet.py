@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from warmfleet_contracts.names import API_VERSION, KIND, MODEL_DEPLOYMENT_LABEL, PLURAL
-from warmfleet_devcluster.api_client import ApiClient, ApiError
 from warmfleet_devcluster.hollow import HOLLOW_LABEL
+from warmfleet_runtime.kubernetes.client import KubernetesClient
+from warmfleet_runtime.kubernetes.errors import ApiServerError
 from warmfleet_testing.cluster.cluster import DevCluster, running_cluster
 from warmfleet_testing.cluster.control_plane import AuditWrite
 
@@ -61,7 +62,7 @@ class Usage:
 class ScaledFleet:
     """The installed chart, and deployments of `pods_each` hollow pods."""
 
-    def __init__(self, cluster: DevCluster, api: ApiClient, *, pods_each: int) -> None:
+    def __init__(self, cluster: DevCluster, api: KubernetesClient, *, pods_each: int) -> None:
         self.cluster = cluster
         self.pods_each = pods_each
         self._api = api
@@ -135,7 +136,7 @@ class ScaledFleet:
             try:
                 if (await self._api.get(path))["metadata"]["uid"] != pod["metadata"]["uid"]:
                     return
-            except ApiError as error:
+            except ApiServerError as error:
                 if error.status == 404:
                     return
                 raise
@@ -176,7 +177,7 @@ class ScaledFleet:
         path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/warmfleet-operator"
         try:
             return str((await self._api.get(path))["spec"].get("holderIdentity", ""))
-        except ApiError as error:
+        except ApiServerError as error:
             if error.status == 404:
                 return ""
             raise
@@ -204,7 +205,7 @@ async def scaled_fleet(*, pods_each: int, hollow: int = 10) -> AsyncIterator[Sca
         values = ["-f", str(cluster.folder.images_values), "--set-json", json.dumps(_VALUES)]
         where = ["-n", NAMESPACE, "--create-namespace", "--wait"]
         cluster.helm("install", "warmfleet", str(CHART), *where, *values)
-        async with ApiClient.from_kubeconfig(cluster.kubeconfig) as api:
+        async with KubernetesClient.connect(cluster.kubeconfig, user_agent="scaled-fleet") as api:
             fleet = ScaledFleet(cluster, api, pods_each=pods_each)
             await fleet.operator_pid()
             yield fleet
