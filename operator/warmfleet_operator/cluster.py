@@ -74,7 +74,7 @@ class Listed:
 
 
 class Cluster:
-    """Reads and writes. All methods raise `ClusterError`; its subclasses tell what to do about it."""
+    """Reads and writes. All methods raise `ClusterError`; its subclasses stand for what to do next."""
 
     def __init__(self, client: KubernetesClient, guard: WriteGuard, write_seconds: float) -> None:
         self._client = client

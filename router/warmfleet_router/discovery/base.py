@@ -13,7 +13,7 @@ MAX_ENDPOINTS: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The router's view of one worker: who it should be and where it answers.
+    """The router's view of one worker: its identity and its address.
 
     Raises:
         DiscoveryError: the uid is empty or the address is no http(s) URL.
@@ -22,17 +22,17 @@ class Endpoint:
     uid: str
     """Pod uid in a cluster; unique per worker in a local fleet. The worker's hello must repeat it."""
     name: str
-    """For people: pod name, or the name in the local fleet."""
+    """Shown in logs and reports: pod name, or the name in the local fleet."""
     url: str
     """Base address without a path, such as `http://127.0.0.1:8100`."""
     served_names: tuple[str, ...] = ()
-    """Model names that this endpoint answers to; empty means those that the worker itself announces."""
+    """Model names that this endpoint serves; empty: those that the worker itself announces."""
     shared_cache: str = ""
     """The deployment all of whose callers share one cache; empty: each tenant has its own."""
     deployment: str = ""
-    """Whose worker it is, `namespace/name`; empty outside a cluster."""
+    """The ModelDeployment that it belongs to, `namespace/name`; empty outside a cluster."""
     policy: str = ""
-    """How its deployment wants workers to be chosen; empty: as the router was told."""
+    """Routing policy of its deployment; empty: the router's own."""
     token: bytes = field(default=b"", repr=False)
     """The worker's token; empty on a loopback fleet without one."""
 
@@ -50,7 +50,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """What there is at one moment."""
+    """The endpoints and model names of one moment."""
 
     endpoints: tuple[Endpoint, ...]
     names: frozenset[str] | None = None
@@ -62,7 +62,7 @@ class DiscoveryState:
     """How much the last list can be relied on."""
 
     is_known: bool = True
-    """Whether there is a list at all: a current one, or one that was current once."""
+    """Whether there is a list: a current one, or one that was current once."""
     problem: str = ""
     """Why the list may be out of date, fit to be shown; empty while it is current."""
     age_seconds: float = 0.0
@@ -72,18 +72,18 @@ class DiscoveryState:
 
 
 class Discovery(Protocol):
-    """A source of endpoint lists."""
+    """A source of endpoint lists: `StaticDiscovery` or `KubernetesDiscovery`."""
 
     @property
     def state(self) -> DiscoveryState: ...
 
     def watch(self) -> AsyncGenerator[Discovered, None]:
-        """All there is now, and again after each change. Ending or failing keeps the last list."""
+        """Yields the whole list now and after each change. When this ends or fails, the last list stays."""
         ...
 
 
 def vetted_endpoints(endpoints: Iterable[Endpoint]) -> tuple[Endpoint, ...]:
-    """The list if it can be served as a whole.
+    """The list, checked as a whole.
 
     Raises:
         DiscoveryError: two endpoints share a uid, or there are more than `MAX_ENDPOINTS`.

@@ -12,8 +12,8 @@ from warmfleet_contracts.errors import WarmfleetError
 class ApiServerError(WarmfleetError):
     """A request to the API server did not succeed.
 
-    `summary` holds no address and nothing of an object, so that readiness may report it; `str()` adds `message`,
-    which is for logs and for the owner of the object.
+    `summary` holds no address and nothing of an object, so that readiness may report it; `str()` adds
+    `message`, which is for logs and for the owner of the object.
     """
 
     def __init__(

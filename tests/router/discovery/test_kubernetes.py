@@ -1,4 +1,4 @@
-"""What a router's discovery says of a cluster, and of how much that can be relied on."""
+"""The list that a router discovers in a cluster, and the state of that list."""
 
 # ruff: noqa: ASYNC110 - what is waited for happens in other tasks
 
@@ -40,7 +40,7 @@ class Cluster:
     """A modelled API server and a discovery that reads it."""
 
     def __init__(self, path, *, namespaces=("n",)):
-        self.news = asyncio.Event()
+        self.changed = asyncio.Event()
         self.fault = None
         self.api = VersionedApi(self.wait, interrupt=lambda: self.fault)
         settings = ClusterSettings(token_root=ROOT, namespaces=namespaces)
@@ -48,9 +48,9 @@ class Cluster:
         self.lists = []
 
     async def wait(self):
-        await self.news.wait()
+        await self.changed.wait()
         await asyncio.sleep(0)
-        self.news.clear()
+        self.changed.clear()
         return True
 
     async def until(self, found, seconds=5):
@@ -85,7 +85,7 @@ async def test_a_list_is_given_when_everything_was_listed_and_again_after_each_c
         first, state = len(cluster.lists), cluster.discovery.state
         for number in range(20):  # as a rollout does
             cluster.api.put(SLICES, "s", a_slice("u1", f"v{number}"))
-        cluster.news.set()
+        cluster.changed.set()
         await cluster.until(lambda: cluster.uids == ["u1", "v19"])
 
     assert first == 1
@@ -132,7 +132,7 @@ async def test_a_router_that_starts_while_the_api_server_is_away_takes_the_list_
         assert (state.is_known, state.problem, state.age_seconds) == (True, "cannot be reached", float("inf"))
         second.fault = None
         second.api.put(MODELS, "m")
-        await second.until(lambda: second.uids == [])  # what the API server says counts, once it says it
+        await second.until(lambda: second.uids == [])  # once the API server answers, its list counts
         await second.until(lambda: second.discovery.state.problem == "")
 
     assert path.stat().st_mode & 0o777 == 0o600
@@ -274,8 +274,8 @@ def test_a_router_in_a_pod_looks_in_its_own_namespace_unless_it_is_told_where():
 def test_flags_that_make_no_sense_together_are_refused_by_name(capsys, arguments, environment, reason):
     with pytest.raises(SystemExit):
         parse_settings(arguments, environment)
-    said = capsys.readouterr().err
+    written = capsys.readouterr().err
 
-    assert reason in said
-    assert "planted" not in said
-    assert ROOT.hex() not in said
+    assert reason in written
+    assert "planted" not in written
+    assert ROOT.hex() not in written

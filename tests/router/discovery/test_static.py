@@ -85,8 +85,8 @@ async def test_discovered_names_decide_over_the_workers_own():
     assert models == ["owned-name"]
 
 
-class Told:
-    """A discovery that says what the test puts in."""
+class ScriptedDiscovery:
+    """A discovery that yields what the test puts in."""
 
     def __init__(self, *lists):
         self.state = DiscoveryState()
@@ -103,17 +103,17 @@ async def test_a_change_of_name_owner_or_policy_leaves_the_stream_open(stub, tmp
     stub.aliases = ("old", "new")
     before = Endpoint(uid="w0", name="a", url=stub.url, token=b"worker-token-planted", served_names=("old",))
     after = replace(before, served_names=("new",), policy="RoundRobin", shared_cache="n/d", deployment="n/d")
-    told = Told(Discovered((before,), frozenset({"old"})))
-    async with running_router([], tmp_path, discovery=told) as router:
+    discovery = ScriptedDiscovery(Discovered((before,), frozenset({"old"})))
+    async with running_router([], tmp_path, discovery=discovery) as router:
         await router.until(
             lambda: [view for view in router.router.workers.fleet.workers("old") if view.precise]
         )
-        told.queue.put_nowait(Discovered((after,), frozenset({"new"})))
+        discovery.queue.put_nowait(Discovered((after,), frozenset({"new"})))
         await router.until(lambda: router.router.workers.fleet.workers("new"))
         view = router.router.workers.fleet.worker("w0")
         statuses = [(await router.ask("hello", model=model))[0] for model in ("new", "old")]
         moved = replace(after, url=stub.url.replace("127.0.0.1", "localhost"))
-        told.queue.put_nowait(Discovered((moved,), frozenset({"new"})))
+        discovery.queue.put_nowait(Discovered((moved,), frozenset({"new"})))
         await router.until(lambda: router.router.workers.fleet.worker("w0").endpoint is moved)
 
     assert (view.endpoint, view.precise, view.counts.opened) == (after, True, 1)
@@ -125,19 +125,19 @@ async def test_a_known_model_without_a_worker_is_503_and_an_unknown_one_404(stub
     endpoint = Endpoint(
         uid="w0", name="a", url=stub.url, token=b"worker-token-planted", served_names=("org/chat",)
     )
-    told = Told()
-    async with running_router([], tmp_path, discovery=told) as router:
+    discovery = ScriptedDiscovery()
+    async with running_router([], tmp_path, discovery=discovery) as router:
 
         async def answers(model):
             code, headers, body = await router.ask("hello", model=model)
             return code, headers.get("retry-after"), json.loads(body).get("error", {}).get("code")
 
-        # Before discovery has spoken nothing is unknown.
+        # Before the first list no name counts as unknown.
         assert await answers("org/chat") == (503, "1", "no_replica")
-        told.queue.put_nowait(Discovered((), frozenset()))
+        discovery.queue.put_nowait(Discovered((), frozenset()))
         await router.until(lambda: router.router.workers.fleet.knows_its_models)
         assert await answers("org/chat") == (404, None, "model_not_found")
-        told.queue.put_nowait(Discovered((endpoint,), frozenset({"org/chat", "n/idle"})))
+        discovery.queue.put_nowait(Discovered((endpoint,), frozenset({"org/chat", "n/idle"})))
         await router.until(
             lambda: [view for view in router.router.workers.fleet.workers("org/chat") if view.ready]
         )
@@ -157,23 +157,23 @@ async def test_a_known_model_without_a_worker_is_503_and_an_unknown_one_404(stub
 
 
 async def test_a_router_of_a_cluster_is_ready_once_it_knows_the_fleet_also_an_empty_one(stub, tmp_path):
-    told = Told()
-    told.state = DiscoveryState(
+    discovery = ScriptedDiscovery()
+    discovery.state = DiscoveryState(
         is_known=False, problem="the API server cannot be reached", age_seconds=math.inf
     )
     unreachable = Endpoint(uid="w9", name="b", url="http://127.0.0.1:1", served_names=("m",))
     endpoint = Endpoint(uid="w0", name="a", url=stub.url, token=b"worker-token-planted", served_names=("m",))
-    async with running_router([], tmp_path, discovery=told) as router:
+    async with running_router([], tmp_path, discovery=discovery) as router:
         unknown = await router.get("/readyz")
         async with router.http.get(router.url + "/metrics") as response:
             metrics = await response.text()
-        told.state = DiscoveryState(errors=3, age_seconds=2.5)
-        told.queue.put_nowait(Discovered((unreachable, endpoint), frozenset({"m"})))
+        discovery.state = DiscoveryState(errors=3, age_seconds=2.5)
+        discovery.queue.put_nowait(Discovered((unreachable, endpoint), frozenset({"m"})))
         await router.until(lambda: router.router.workers.fleet.knows_its_models)
         while (found := await router.get("/readyz"))[0] != 200:
             assert found[1]["status"] == "what the workers' caches hold is not known yet"
         view = router.router.workers.fleet.worker("w0")
-        told.queue.put_nowait(Discovered((), frozenset()))
+        discovery.queue.put_nowait(Discovered((), frozenset()))
         await router.until(lambda: not router.router.workers.fleet.workers())
         empty = await router.get("/readyz")
         async with router.http.get(router.url + "/metrics") as response:
@@ -191,8 +191,8 @@ async def test_a_router_of_a_cluster_is_ready_once_it_knows_the_fleet_also_an_em
 async def test_a_worker_that_said_hello_is_waited_for_until_it_says_whether_it_is_ready(stub, tmp_path):
     stub.faults.hold_snapshot, stub.served_name = True, "m"
     endpoint = Endpoint(uid="w0", name="a", url=stub.url, token=b"worker-token-planted", served_names=("m",))
-    told = Told(Discovered((endpoint,), frozenset({"m"})))
-    async with running_router([], tmp_path, discovery=told) as router:
+    discovery = ScriptedDiscovery(Discovered((endpoint,), frozenset({"m"})))
+    async with running_router([], tmp_path, discovery=discovery) as router:
         await router.until(lambda: any(view.hello for view in router.router.workers.fleet.workers()))
         greeted = await router.get("/readyz")
         stub.faults.hold_snapshot = False
@@ -208,13 +208,13 @@ async def test_a_worker_that_began_before_its_deployment_got_a_name_is_not_asked
     with running_stub(StubWorker("old", served_name="m")) as old:
         new = StubWorker("new", served_name="m", aliases=("alias",))
         endpoints = [Endpoint(uid="old", name="old", url=old.url, served_names=("alias", "m"))]
-        told = Told(Discovered(tuple(endpoints), frozenset({"alias", "m"})))
-        async with running_router([], tmp_path, discovery=told) as router:
+        discovery = ScriptedDiscovery(Discovered(tuple(endpoints), frozenset({"alias", "m"})))
+        async with running_router([], tmp_path, discovery=discovery) as router:
             await router.knows(1)
             nobody = await router.ask("hello", model="alias")
             with running_stub(new):
                 endpoints.append(Endpoint(uid="new", name="new", url=new.url, served_names=("alias", "m")))
-                told.queue.put_nowait(Discovered(tuple(endpoints), frozenset({"alias", "m"})))
+                discovery.queue.put_nowait(Discovered(tuple(endpoints), frozenset({"alias", "m"})))
                 await router.knows(2)
                 for _ in range(6):
                     assert (await router.ask("hello", model="alias"))[0] == 200
@@ -236,8 +236,8 @@ async def test_each_deployment_has_its_workers_chosen_as_it_asked(tmp_path):
             )
             for stub, policy in zip(stubs, asked, strict=True)
         )
-        told = Told(Discovered(endpoints, frozenset({"RoundRobin", "default", "Unheard"})))
-        async with running_router([], tmp_path, discovery=told, policy="LowestCost") as router:
+        discovery = ScriptedDiscovery(Discovered(endpoints, frozenset({"RoundRobin", "default", "Unheard"})))
+        async with running_router([], tmp_path, discovery=discovery, policy="LowestCost") as router:
             await router.knows(6)
             for model in names:
                 for _ in range(6):
@@ -264,8 +264,8 @@ async def test_the_fleets_view_names_deployment_model_and_hits(stub, tmp_path):
     endpoint = Endpoint(
         uid="w0", name="a", url=stub.url, token=b"worker-token-planted", served_names=("m",), deployment="n/d"
     )
-    told = Told(Discovered((endpoint,), frozenset({"m"})))
-    async with running_router([], tmp_path, discovery=told) as router:
+    discovery = ScriptedDiscovery(Discovered((endpoint,), frozenset({"m"})))
+    async with running_router([], tmp_path, discovery=discovery) as router:
         await router.until(lambda: [view for view in router.router.workers.fleet.workers() if view.precise])
         for _ in range(2):
             await router.ask([*range(10, 42)], model="m")

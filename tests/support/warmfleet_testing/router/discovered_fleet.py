@@ -39,7 +39,7 @@ def worker_address() -> Iterator[str]:
 def pod(
     uid: str, namespace: str, *, of: str = "smol", name: str = "chat", port: int = 0, **fields: Any
 ) -> Iterator[StubWorker]:
-    """A worker as its pod would be: with the token of its uid, and told its deployment's names."""
+    """A worker as its pod would be: with the token of its uid and its deployment's names."""
     token = worker_token(namespace_key(ROOT, namespace), uid).decode()
     aliases = (f"{namespace}/{of}",)
     stub = StubWorker(
