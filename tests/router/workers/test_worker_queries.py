@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmfleet_contracts.prompts.encoder import PromptEncoder
-from warmfleet_router.discovery.base import Discovered, Endpoint, StaticDiscovery
+from warmfleet_router.discovery.base import Discovered, Endpoint
+from warmfleet_router.discovery.static import StaticDiscovery
 from warmfleet_router.errors import StreamUnavailableError
 from warmfleet_router.workers.breakers import Breakers
 from warmfleet_router.workers.encoders import MAX_ENCODERS, Encoders
