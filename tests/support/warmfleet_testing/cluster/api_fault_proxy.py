@@ -34,7 +34,7 @@ READS: Final[frozenset[Verb]] = frozenset({"get", "list", "watch"})
 READY_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.05
 _CLOSE_SECONDS: Final = 0.25
-"""Connections with TLS close a moment later than they are told to."""
+"""Connections with TLS close a moment after they are closed."""
 _HOP_BY_HOP: Final = frozenset(
     {"connection", "content-length", "host", "keep-alive", "te", "transfer-encoding", "upgrade"}
 )
@@ -46,7 +46,7 @@ class ApiFault:
 
     verbs: frozenset[Verb]
     status: int = 0
-    """Answered instead of what the API server would say; 0 resets the connection."""
+    """Answered instead of the API server's response; 0 resets the connection."""
     ratio: float = 1.0
     """Of the requests that it is about, so many are hit, at random."""
     at_most: int = 1_000_000
@@ -55,7 +55,7 @@ class ApiFault:
     """The API server carries the request out first: only its answer is lost."""
     retry_after_seconds: int | None = None
     in_stream: bool = False
-    """A watch begins well and then says `status` as its first event."""
+    """A watch begins well and then sends `status` as its first event."""
     but_not: str = "/leases"
     """Requests whose path holds this are spared."""
 
@@ -168,7 +168,7 @@ class ApiFaultProxy:
 
     async def _carry(self, answer: aiohttp.ClientResponse, response: web.StreamResponse, epoch: int) -> None:
         async for piece in answer.content.iter_any():
-            while epoch <= self._stalled_epoch:  # noqa: ASYNC110 - ends with the client, who has to notice
+            while epoch <= self._stalled_epoch:  # noqa: ASYNC110 - ends with the client, which has to notice
                 await asyncio.sleep(_POLL_SECONDS)
             await response.write(piece)
 
@@ -192,7 +192,7 @@ def _status(code: int) -> dict[str, Any]:
         "kind": "Status",
         "apiVersion": "v1",
         "status": "Failure",
-        "message": f"a fault proxy says {code}",
+        "message": f"a fault proxy answers {code}",
         "code": code,
     }
 
@@ -226,7 +226,7 @@ async def _run(
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=serving)
         await site.start()
         stop = asyncio.Event()
-        started.tell(runner.addresses[0][1], asyncio.get_running_loop(), stop)
+        started.report(runner.addresses[0][1], asyncio.get_running_loop(), stop)
         try:
             await stop.wait()
         finally:
@@ -246,7 +246,7 @@ class _Started:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
 
-    def tell(self, port: int, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    def report(self, port: int, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
         self.port, self._loop, self._stop = port, loop, stop
         self.ready.set()
 
@@ -258,7 +258,7 @@ class _Started:
 
 @contextmanager
 def running_api_fault_proxy(kubeconfig: Path, folder: Path) -> Iterator[ApiFaultProxy]:
-    """A proxy in front of the API server of `kubeconfig`, as who it speaks; `folder` holds its files."""
+    """A proxy in front of the API server of `kubeconfig`, with its credentials; `folder` holds its files."""
     document = yaml.safe_load(kubeconfig.read_text())
     cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
     authority = CertificateAuthority(folder / "pki")

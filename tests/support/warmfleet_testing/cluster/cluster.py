@@ -71,7 +71,7 @@ class DevCluster(ControlPlane):
 
     @contextmanager
     def stopped_api_server(self) -> Iterator[None]:
-        """The API server says nothing to what the kernel accepts for it; it answers again afterwards."""
+        """The API server does not answer what the kernel accepts for it; it answers again afterwards."""
         pid = self.component("kube-apiserver").pid
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -83,7 +83,7 @@ class DevCluster(ControlPlane):
 def eventually(
     read: Callable[[], Any], wanted: Callable[[Any], bool] | Any = bool, *, seconds: float = 60.0
 ) -> Any:
-    """Poll `read` until its value is `wanted`, or until `wanted` says yes to it; returns the value."""
+    """Poll `read` until its value is `wanted`, or until `wanted` is true of it; returns the value."""
     deadline = time.monotonic() + seconds
     while True:
         seen = read()
@@ -95,7 +95,7 @@ def eventually(
 
 @contextmanager
 def running_cluster(**settings: Any) -> Iterator[DevCluster]:
-    """A cluster in a folder of its own, ready; all of it is gone afterwards. Two nodes unless `nodes` says.
+    """A cluster in a folder of its own, ready; all of it is gone afterwards. Two nodes by default.
 
     `settings` are fields of DevclusterSettings.
     """

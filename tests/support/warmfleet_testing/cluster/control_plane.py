@@ -38,7 +38,7 @@ class AuditWrite:
 
 
 class KubectlError(AssertionError):
-    """kubectl ended with an error; the text is what it said."""
+    """kubectl ended with an error; the text is its output."""
 
 
 class ControlPlane:

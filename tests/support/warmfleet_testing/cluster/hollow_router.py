@@ -1,8 +1,8 @@
-"""`python -m warmfleet_testing.cluster.hollow_router KUBECONFIG`: what routers say of hollow workers.
+"""`python -m warmfleet_testing.cluster.hollow_router KUBECONFIG`: what routers report of hollow workers.
 
 Runs in the cluster's network. No worker runs in a hollow pod, so a real router would find none ready. This
-one answers `/internal/fleet` at the address of every hollow pod, in a real router's words and at a real
-answer's size, and says of every ready address in an EndpointSlice that requests are sent to it.
+one answers `/internal/fleet` at the address of every hollow pod, in a real router's format and at a real
+answer's size, and reports of every ready address in an EndpointSlice that requests are sent to it.
 """
 
 import asyncio

@@ -42,7 +42,7 @@ class Installed:
     router_url: str
     """The routers' Service, from the test process; without a final slash."""
     operator_token: str
-    """With it a router says which workers it knows."""
+    """With it a router shows which workers it knows."""
     namespace: str = RELEASE_NAMESPACE
     release: str = RELEASE
     release_namespace: str = RELEASE_NAMESPACE
@@ -87,7 +87,7 @@ class Installed:
         return {condition["type"]: condition for condition in listed}
 
     def wait_for(self, name: str, kind: str, status: str, reason: str = "", seconds: float = 60.0) -> Any:
-        """Until a condition is as said and speaks of the current spec; returns the condition."""
+        """Until a condition is as given and belongs to the current spec; returns the condition."""
 
         def is_so(resource: dict[str, Any]) -> bool:
             found = _condition(resource, kind)
@@ -100,7 +100,7 @@ class Installed:
         return _condition(eventually(lambda: self.resource(name), is_so, seconds=seconds), kind)
 
     def wait_ready(self, name: str, seconds: float = READY_SECONDS) -> None:
-        """`kubectl wait --for=condition=Ready`, then `wait_routed`; what it fails with says why."""
+        """`kubectl wait --for=condition=Ready`, then `wait_routed`; its error has the reason."""
         wait = ("wait", "--for=condition=Ready", f"modeldeployment/{name}", f"--timeout={int(seconds)}s")
         try:
             self.kubectl(*wait)

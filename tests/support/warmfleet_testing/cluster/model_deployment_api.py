@@ -1,4 +1,4 @@
-"""ModelDeployments at a real API server: what it says to a manifest, without starting kubectl for each."""
+"""ModelDeployments at a real API server: how it answers a manifest, without starting kubectl for each."""
 
 import json
 import time
@@ -20,7 +20,7 @@ _SERVED_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the API server said."""
+    """The API server's answer."""
 
     code: int
     body: dict[str, Any]

@@ -142,14 +142,14 @@ class ModelNamespace:
         return found
 
     def at_rest(self) -> bool:
-        """Whether every status says what comes of itself: all replicas are made, and routers were asked."""
+        """Whether every status is complete: all replicas are made, and routers were asked."""
         return all(_is_at_rest(deployment) for deployment in self.items("modeldeployments"))
 
     def has(self, name: str, kind: str, status: str, reason: str = "") -> dict[str, Any] | None:
-        """The condition, once it is as said."""
+        """The condition, once it is as given."""
         found = self.condition(name, kind)
-        as_said = found["status"] == status and reason in {"", found["reason"]}
-        return found if as_said else None
+        matches = found["status"] == status and reason in {"", found["reason"]}
+        return found if matches else None
 
     def writes(self, since: float, operator: str = "") -> list[AuditWrite]:
         """Of all operators, or of one by its identity; the lease aside."""

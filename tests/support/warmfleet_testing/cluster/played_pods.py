@@ -1,6 +1,6 @@
 """Pods of a cluster without nodes, in the states that a kubelet would report.
 
-The API server, its controllers and the operator are real; only the kubelet's words are written by the test.
+The API server, its controllers and the operator are real; only the kubelet's status is written by the test.
 """
 
 import json
@@ -41,7 +41,7 @@ def crashed(exit_code: int, message: str, restarts: int) -> Json:
 
 
 class PlayedPods:
-    """The worker pods of one ModelDeployment, and what their kubelets would say."""
+    """The worker pods of one ModelDeployment, and the status that their kubelets would write."""
 
     def __init__(self, plane: ControlPlane, namespace: str, name: str) -> None:
         self._plane = plane
@@ -143,8 +143,8 @@ def ready_router(plane: ControlPlane, namespace: str, address: str) -> None:
 
 def _container(specs: list[Json], name: str, state: Json | None, *, ready: bool = False) -> Json:
     image = next(spec["image"] for spec in specs if spec["name"] == name)
-    told = state if state is not None else waiting("PodInitializing")
-    return {"name": name, "image": image, "imageID": "", "ready": ready, "restartCount": 0, **told}
+    state_fields = state if state is not None else waiting("PodInitializing")
+    return {"name": name, "image": image, "imageID": "", "ready": ready, "restartCount": 0, **state_fields}
 
 
 def _condition(kind: str, *, status: bool) -> Json:

@@ -1,4 +1,4 @@
-"""Processes of pods on this machine's nodes, found by what only their command line says."""
+"""Processes of pods on this machine's nodes, found by what only their command line has."""
 
 import os
 import signal

@@ -1,7 +1,7 @@
 """Many ModelDeployments on hollow nodes, and the chart's operator that has them to look after.
 
 The operator runs as the chart installs it, in a pod of a process node with the rights of its ServiceAccount.
-Workers are hollow pods, and so are the routers; `hollow_router` says for them which workers are ready.
+Workers are hollow pods, and so are the routers; `hollow_router` reports for them which workers are ready.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class ScaledFleet:
         return list((await self._api.get(_ALL))["items"])
 
     async def ready_count(self) -> int:
-        """Deployments that say, of their present spec, that every replica serves and routers send to it."""
+        """Deployments whose conditions show their present spec served by all replicas and routers."""
         return sum(_is_ready(item) for item in await self.deployments())
 
     async def left_count(self) -> int:
@@ -101,7 +101,7 @@ class ScaledFleet:
         """Poll a count until it is `wanted`; returns the seconds that took.
 
         Raises:
-            TimeoutError: it is not; the message says what it was.
+            TimeoutError: it is not; the message has what it was.
         """
         started = time.monotonic()
         while (seen := await count()) != wanted:
@@ -157,11 +157,11 @@ class ScaledFleet:
         # -S -E: no site packages to look at, which is most of the start.
         argv = self.cluster.inside(sys.executable, "-S", "-E", "-c", script)
         process = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.PIPE)
-        told = (await process.communicate())[0].decode()
+        output = (await process.communicate())[0].decode()
         wanted = [f'{label}="{value}"' for label, value in labels.items()]
         return sum(
             float(line.rsplit(" ", 1)[1])
-            for line in told.splitlines()
+            for line in output.splitlines()
             if line.split("{")[0].split(" ")[0] == name and all(label in line for label in wanted)
         )
 

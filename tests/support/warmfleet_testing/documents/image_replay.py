@@ -21,7 +21,7 @@ STEP_SECONDS: Final = 240
 
 
 class ReplayError(AssertionError):
-    """A step failed; the text is what it said."""
+    """A step failed; the text is its output."""
 
 
 @dataclass(slots=True)

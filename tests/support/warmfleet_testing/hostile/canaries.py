@@ -28,18 +28,18 @@ _FRACTION: Final = re.compile(rb"-\d+\.\d+(?:e-\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CanaryAnswer:
     """An answer: its bytes without fractions, and the fractions."""
 
     content: bytes
     fractions: tuple[float, ...]
 
     @classmethod
-    def of(cls, content: bytes) -> "Said":
+    def of(cls, content: bytes) -> "CanaryAnswer":
         masked = _CHANGES.sub(rb'"\1":0', content)
         return cls(_FRACTION.sub(b"?", masked), tuple(map(float, _FRACTION.findall(masked))))
 
-    def is_same(self, other: "Said") -> bool:
+    def is_same(self, other: "CanaryAnswer") -> bool:
         return self.content == other.content and all(
             abs(mine - theirs) < LOGPROB_TOLERANCE
             for mine, theirs in zip(self.fractions, other.fractions, strict=True)
@@ -54,13 +54,13 @@ class Canary:
     path: str
     body: dict[str, Any]
 
-    async def ask(self, session: aiohttp.ClientSession) -> Said:
+    async def ask(self, session: aiohttp.ClientSession) -> CanaryAnswer:
         """The whole answer; raises AssertionError for anything but 200."""
         headers = {"x-request-id": self.name}
         async with session.post(self.path, json=self.body, headers=headers) as response:
             content = await response.read()
             assert response.status == 200, (self.name, response.status, content)
-        return Said.of(_joined(content) if self.body.get("stream") else content)
+        return CanaryAnswer.of(_joined(content) if self.body.get("stream") else content)
 
 
 def canaries() -> list[Canary]:
@@ -115,11 +115,11 @@ def _joined(content: bytes) -> bytes:
 
 @dataclass
 class Cage:
-    """The canaries of one router and what they say alone."""
+    """The canaries of one router and their answers alone."""
 
     url: str
     key: str
-    alone: dict[str, Said] = field(default_factory=dict)
+    alone: dict[str, CanaryAnswer] = field(default_factory=dict)
     flights: Counter[str] = field(default_factory=Counter)
     """How often each has been asked while others asked, too."""
     changed: list[str] = field(default_factory=list)
@@ -128,7 +128,7 @@ class Cage:
         self.canaries = canaries()
 
     def listen(self) -> None:
-        """Take down what each says when nobody else asks; twice, and both must be equal."""
+        """Record each answer without other load; twice, and both must be equal."""
         asyncio.run(self._alone())
 
     @contextmanager
@@ -166,10 +166,10 @@ class Cage:
     async def _fly(self, ending: threading.Event) -> None:
         async def loop(canary: Canary) -> None:
             while True:
-                said = await canary.ask(session)
+                answer = await canary.ask(session)
                 self.flights[canary.name] += 1
-                if not said.is_same(self.alone[canary.name]):
-                    self.changed.append(f"{canary.name}: {said!r} for {self.alone[canary.name]!r}")
+                if not answer.is_same(self.alone[canary.name]):
+                    self.changed.append(f"{canary.name}: {answer!r} for {self.alone[canary.name]!r}")
                 if ending.is_set():
                     return
                 await asyncio.sleep(PAUSE_SECONDS)

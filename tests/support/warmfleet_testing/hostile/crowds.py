@@ -60,7 +60,7 @@ def mixes() -> list[Mix]:
         Mix("no number left", texts(24, lambda i: {**no_number, "seed": i})),
         Mix("answers of all lengths", texts(48, lambda i: {"max_tokens": 1 + i % 24, "temperature": 1})),
         Mix(
-            "who leaves",
+            "clients that leave",
             texts(32, lambda i: {"max_tokens": 100, "stream": True, "n": 1 + i % 2}),
             leaves=True,
         ),
@@ -74,7 +74,7 @@ def mixes() -> list[Mix]:
             texts(24, lambda i: {"logprobs": i % 21, "echo": i % 2 == 0, "n": 1 + i % 3}),
         ),
         Mix(
-            "who is refused in the middle",
+            "requests refused in the middle",
             texts(48, lambda i: {"prompt": [4 + i] * (250 + i), "n": 1 + i % 8}),
         ),
     ]

@@ -23,7 +23,7 @@ LOOK_SECONDS: Final = 0.25
 
 
 class Trap:
-    """Listens where the requests' addresses point; nobody may come."""
+    """Listens where the requests' addresses point; no connection may arrive."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -44,7 +44,7 @@ class Trap:
 
 @dataclass
 class HostileFleet:
-    """`hostile_key` and `other_key` belong to two tenants who may call the model; `canaries` to a third."""
+    """`hostile_key` and `other_key` belong to two tenants that may call the model; `canaries` to a third."""
 
     router: RouterProcess
     worker: WorkerProcess

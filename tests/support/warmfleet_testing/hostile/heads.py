@@ -1,4 +1,4 @@
-"""Class F: who asks, for what, and where one request ends."""
+"""Class F: the sender, its target, and where one request ends."""
 
 import json
 from collections.abc import Iterable
@@ -135,7 +135,7 @@ def _smuggled(attacks: Attacks) -> None:
             b"0\r\nAuthorization: Bearer x\r\n\r\n" + hidden,
         ),
         "an older version": (b"Connection: keep-alive\r\n", hidden),
-        "a body that nobody asked for": (b"", hidden * 2),
+        "a body that no method asks for": (b"", hidden * 2),
     }
     for name, (lines, rest) in shapes.items():
         wire = _posted("/v1/completions", lines, rest)

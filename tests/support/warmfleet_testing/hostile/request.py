@@ -13,10 +13,10 @@ CHAT: Final = "/v1/chat/completions"
 TEXT: Final = "/v1/completions"
 MODEL: Final = "tiny"
 TRAP: Final = "trap.invalid:9"
-"""Stands in requests for the address of a listener that nobody may ever connect to."""
+"""Stands in requests for the address of a listener that no process may ever connect to."""
 BOTH: Final = ("router", "worker")
 SILENCE_SECONDS: Final = 0.5
-"""A connection on which nothing came for so long, after an answer, has said all."""
+"""A connection on which nothing came for so long, after an answer, is complete."""
 MAX_ANSWER_SECONDS: Final = 30.0
 
 _STATUS: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
@@ -29,7 +29,7 @@ Wire = Callable[["Caller"], Iterable[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, as header lines without line ends; and where the trap listens, as `host:port`."""
+    """The sender's key, as header lines without line ends; and where the trap listens, as `host:port`."""
 
     authorization: str
     trap: str
@@ -45,12 +45,12 @@ class HostileRequest:
     wire: Wire
     statuses: frozenset[int]
     code: str | None = None
-    """What the error must say, where it is known."""
+    """The text that the error must have, where it is known."""
     param: str | None = None
     """The field that the error must blame."""
     servers: tuple[str, ...] = BOTH
     may_be_cut: bool = False
-    """Whether the server may close without a word, as a reset can overtake the words."""
+    """Whether the server may close without an answer, as a reset can overtake it."""
     max_sent_bytes: int | None = None
     """Of an endless request: how much of it may be taken."""
 
@@ -92,7 +92,7 @@ def send(url: str, request: HostileRequest, caller: Caller) -> Answer:
                 connection.sendall(piece)
                 sent += len(piece)
         except ConnectionError:
-            pass  # refused in the middle; what it said may still be there
+            pass  # refused in the middle; its answer may still be there
         try:
             while chunk := connection.recv(65_536):
                 content += chunk
@@ -133,11 +133,11 @@ def _misshapen(request: HostileRequest, answer: Answer) -> str:
     if set(error) != {"message", "type", "param", "code"} or not 0 < len(error["message"]) < 1000:
         return f"no OpenAI error, {error!r}"
     if _TELLS_INSIDES.search(error["message"]):
-        return f"tells of the insides, {error!r}"
+        return f"reveals internals, {error!r}"
     if request.param is not None and error["param"] != request.param:
         return f"blames {error['param']!r}, {error!r}"
     if request.code is not None and error["code"] != request.code:
-        return f"says code {error['code']!r}, {error!r}"
+        return f"has code {error['code']!r}, {error!r}"
     return ""
 
 

@@ -18,7 +18,7 @@ CLASSES: Final = "ABCDFG"
 
 @cache
 def hostile_requests(advisory: str, *, wrong_key: str, others_key: str) -> list[HostileRequest]:
-    """All of one class; the keys are for those that lie about who they are."""
+    """All of one class; the keys are for those that send a wrong one."""
     match advisory:
         case "A":
             return value_attacks()

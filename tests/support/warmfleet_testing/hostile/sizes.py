@@ -52,7 +52,7 @@ def size_attacks() -> list[HostileRequest]:
         code="json_too_large",
         messages=[{"role": "user", "content": [{"type": "text", "text": "x"}] * 100_000}],
     )
-    text("an unknown field of 20 MiB", 200, nobody_knows="x" * (20 * MIB))
+    text("an unknown field of 20 MiB", 200, unknown_field="x" * (20 * MIB))
     text("a hundred thousand unknown fields", 200, **{f"unknown_{number}": 1 for number in range(100_000)})
     raw("a hundred thousand times one field", ",".join(['"n":1'] * 100_000), 200)
     raw("a number of a million digits", '"max_tokens":' + "9" * 1_000_000, param="max_tokens")

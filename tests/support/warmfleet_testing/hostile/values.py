@@ -126,7 +126,7 @@ def grammar_attacks() -> list[HostileRequest]:
     refused("a schema of a billion items", "response_format", schema({"type": "array", "minItems": 10**9}))
     refused("a schema without a schema", "response_format", {"type": "json_schema"})
     refused("any JSON", "response_format", {"type": "json_object"})
-    refused("a format that nobody knows", "response_format", {"type": "regex", "pattern": NESTED_REGEX})
+    refused("an unknown format", "response_format", {"type": "regex", "pattern": NESTED_REGEX})
     refused("a format that is no object", "response_format", "json_schema")
     refused("structured outputs by regex", "structured_outputs", {"regex": NESTED_REGEX})
     refused("structured outputs by grammar", "structured_outputs", {"grammar": "root ::= root"})

@@ -18,7 +18,7 @@ READ_BYTES: Final = 65_536
 
 @dataclass
 class NetworkFaults:
-    """What goes wrong now; all directions and connections alike unless said otherwise."""
+    """What goes wrong now; all directions and connections alike by default."""
 
     refuse: bool = False
     """New connections are reset as soon as they are made."""

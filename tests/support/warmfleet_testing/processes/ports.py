@@ -1,4 +1,4 @@
-"""Ports for processes that are told theirs before they start."""
+"""Ports for processes that get theirs before they start."""
 
 import random
 import socket

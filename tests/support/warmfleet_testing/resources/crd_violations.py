@@ -29,7 +29,7 @@ class Violation:
     field: str
     """The place that a refusal must name."""
     words: str
-    """What it must say of it; a regular expression."""
+    """What its message must match; a regular expression."""
 
 
 def violations(field: SchemaField, base: Manifest) -> Iterator[Violation]:

@@ -20,7 +20,7 @@ PROFILES: Final = frozenset(("RuntimeDefault", "Localhost"))
 
 
 def violations(spec: dict[str, Any]) -> Iterator[str]:
-    """What the restricted standard says against a pod spec; nothing = admitted."""
+    """Violations of the restricted standard in a pod spec; nothing = admitted."""
     for name in HOST_FIELDS:
         if spec.get(name):
             yield f"{name} is set"

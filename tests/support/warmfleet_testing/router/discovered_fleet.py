@@ -132,7 +132,7 @@ def kubeconfig_through(kubeconfig: Path, proxy_url: str, folder: Path) -> Path:
 
 
 def kubeconfig_of(kubeconfig: Path, token: str, folder: Path) -> Path:
-    """The same cluster as another user: whoever `token` is of."""
+    """The same cluster as another user: the one of `token`."""
     config = yaml.safe_load(kubeconfig.read_text())
     config["users"][0]["user"] = {"token": token}
     path = folder / "kubeconfig-of"

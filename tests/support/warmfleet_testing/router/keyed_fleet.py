@@ -73,7 +73,7 @@ def keyed_fleet(home: Path) -> Iterator[KeyedFleet]:
             try:
                 assert process.stdout is not None
                 line = process.stdout.readline()
-                assert line, f"the router said nothing; exit code {process.wait()}"
+                assert line, f"the router printed nothing; exit code {process.wait()}"
                 url = f"http://127.0.0.1:{json.loads(line)['port']}"
                 wait_for(
                     lambda: httpx.get(f"{url}/readyz", verify=NO_TLS).status_code == 200,

@@ -51,7 +51,7 @@ def router_in_pod(
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert line, f"the router said nothing: {errors.read()}"
+            assert line, f"the router printed nothing: {errors.read()}"
             router = RouterProcess(process, f"http://127.0.0.1:{json.loads(line)['port']}", errors)
             deadline = time.monotonic() + START_SECONDS
             while httpx.get(f"{router.url}/readyz", timeout=START_SECONDS, verify=NO_TLS).status_code != 200:

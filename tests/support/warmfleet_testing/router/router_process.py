@@ -66,7 +66,7 @@ def router_process(
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert line, f"the router said nothing; exit code {process.wait()}"
+            assert line, f"the router printed nothing; exit code {process.wait()}"
             router = RouterProcess(process, f"http://127.0.0.1:{json.loads(line)['port']}", errors)
             _wait_until_ready(router)
             yield router

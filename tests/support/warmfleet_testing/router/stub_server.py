@@ -24,7 +24,7 @@ STALLED = threading.Event()
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Ready from the start; describes its cache to whoever holds the token."""
+    """Ready from the start; describes its cache to callers with the token."""
 
     def do_GET(self) -> None:
         token = os.environ.get("WARMFLEET_WORKER_TOKEN")

@@ -70,11 +70,11 @@ class Faults:
     hold_headers: bool = False
     """Never answer."""
     hold_after_events: int | None = None
-    """Say nothing more after this many events."""
+    """Send nothing more after this many events."""
     silent_events: bool = False
     """Send no frame on the event stream."""
     hold_snapshot: bool = False
-    """Say hello and nothing after it, for as long as this lasts."""
+    """Send a hello and nothing after it, for as long as this lasts."""
     first_byte_delay_seconds: float = 0.0
     """Late, and not to be seen in any report."""
     wrong_last_block: bool = False
@@ -87,7 +87,7 @@ class StubWorker:
     uid: str
     served_name: str = "stub"
     aliases: tuple[str, ...] = ()
-    """Further names that it says it serves."""
+    """Further names that it reports as served."""
     token: str = ""
     max_running_sequences: int = 64
     total_blocks: int = 4096
@@ -334,7 +334,7 @@ class StubWorker:
             for block_hash in hashes:
                 if (computing := self._computing.pop(block_hash, None)) is not None:
                     computing.set_result(None)
-        # Only now: what the report counts as still to be computed must not hold what it says is stored.
+        # Only now: what the report counts as still to be computed must not hold what it reports as stored.
         self.publish(stored=[block for block in hashes if block not in self.resident])
 
     # Life.

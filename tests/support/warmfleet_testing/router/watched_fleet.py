@@ -90,7 +90,7 @@ class WatchedFleet:
 
         def forgotten() -> bool:
             cache = self.worker.cache()
-            # The server's mirror hears of it a moment after the load report.
+            # The server's mirror gets it a moment after the load report.
             return not cache["cached_blocks"] and not cache["resident_blocks"]
 
         wait_until(forgotten, self.worker.cache)

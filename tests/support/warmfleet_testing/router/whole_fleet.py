@@ -59,7 +59,7 @@ class WholeFleet:
         return {endpoint["name"]: endpoint for endpoint in self.get("/internal/fleet")["endpoints"]}
 
     def wait_until_quiet(self) -> None:
-        """Until no request runs and the router holds of each worker what the worker itself says it holds."""
+        """Until no request runs and the router holds of each worker what the worker itself reports."""
 
         def seen() -> dict[str, int] | None:
             endpoints = self.endpoints().values()
@@ -75,7 +75,7 @@ class WholeFleet:
 
         def is_quiet() -> bool:
             before = seen()
-            # A worker's server hears of its engine's blocks, and a router of them, up to 20 ms late.
+            # A worker's server learns of its engine's blocks, and a router of them, up to 20 ms late.
             time.sleep(2 * COALESCE_SECONDS)
             return before is not None and seen() == before
 
@@ -157,7 +157,7 @@ def whole_fleet(
 
 
 def wait_for(found: Callable[[], Found], what: str, *, seconds: float = 30) -> Found:
-    """The first truthy value of `found`; a process that is down or starting, whom it asks, says "not yet"."""
+    """The first truthy value of `found`; a process that is down or starting counts as "not yet"."""
     deadline = time.monotonic() + seconds
     while True:
         value, why = _try(found)
@@ -169,7 +169,7 @@ def wait_for(found: Callable[[], Found], what: str, *, seconds: float = 30) -> F
 
 
 def _try(found: Callable[[], Found]) -> tuple[Found | None, httpx.HTTPError | None]:
-    """The value of `found`, or why nobody answered it."""
+    """The value of `found`, or why no process answered."""
     try:
         return found(), None
     except httpx.TransportError as error:
