@@ -1,4 +1,4 @@
-"""values.yaml, its schema and its table say the same, and what is misspelt is refused by its path."""
+"""values.yaml, its schema and its table agree, and what is misspelt is refused by its path."""
 
 import importlib.util
 import re

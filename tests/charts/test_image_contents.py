@@ -115,7 +115,7 @@ def test_an_image_holds_what_its_component_imports_and_no_more(images, target, i
     assert json.loads(done.stdout.lower()) == [True] * len(inside) + [False] * len(outside), done.stderr
 
 
-def test_an_image_knows_its_version(images):
+def test_an_image_has_its_version(images):
     script = "from importlib.metadata import version; print(version('warmfleet'))"
     project = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
     assert f'version = "{run(images, "operator", "python", "-c", script).stdout.strip()}"' in project

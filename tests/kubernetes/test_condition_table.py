@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from warmfleet_testing.cluster.said_conditions import ROWS, Row, rows_of
+from warmfleet_testing.cluster.condition_rows import ROWS, Row, rows_of
 
 PRODUCED = {row: test for file in Path(__file__).parent.rglob("test_*.py") for row, test in rows_of(file)}
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from warmfleet_testing.cluster.condition_rows import wait_for_conditions
 from warmfleet_testing.cluster.control_plane import ControlPlane
 from warmfleet_testing.cluster.model_namespace import ModelNamespace, model_namespace
 from warmfleet_testing.cluster.operator_process import OperatorProcess, eventually, running_operator
@@ -26,7 +27,6 @@ from warmfleet_testing.cluster.played_pods import (
     running,
     waiting,
 )
-from warmfleet_testing.cluster.said_conditions import says
 
 IMAGE_SOURCE = {"source": {"image": {"reference": "registry.invalid/model:1"}}}
 OVER_TWO_MINUTES = 130
@@ -63,7 +63,7 @@ def test_a_fleet_that_shall_not_run_is_neither_ready_nor_stalled(
 ) -> None:
     fleet.apply("idle", suspend=True)
 
-    says(
+    wait_for_conditions(
         fleet,
         "idle",
         Ready="False Suspended",
@@ -76,7 +76,7 @@ def test_a_fleet_that_shall_not_run_is_neither_ready_nor_stalled(
 
     fleet.apply("idle", suspend=False, replicas=0)
 
-    says(
+    wait_for_conditions(
         fleet,
         "idle",
         Ready="False NoReplicas",
@@ -91,10 +91,10 @@ def test_a_fetch_is_followed_from_nothing_to_cached(fleet: ModelNamespace, opera
     fleet.apply("fetched")
     worker = pods(fleet, "fetched")
     worker.wait()
-    says(fleet, "fetched", Ready="False Progressing", ModelCached="Unknown NotObserved")
+    wait_for_conditions(fleet, "fetched", Ready="False Progressing", ModelCached="Unknown NotObserved")
 
     worker.report(fetch=running())
-    says(
+    wait_for_conditions(
         fleet,
         "fetched",
         Ready="False Fetching",
@@ -105,7 +105,7 @@ def test_a_fetch_is_followed_from_nothing_to_cached(fleet: ModelNamespace, opera
     )
 
     worker.report(fetch=ended(3, "hub: 404: no model smol/missing at main"))
-    messages = says(
+    messages = wait_for_conditions(
         fleet,
         "fetched",
         Ready="False FetchFailed",
@@ -116,7 +116,7 @@ def test_a_fetch_is_followed_from_nothing_to_cached(fleet: ModelNamespace, opera
     assert messages["Stalled"] == messages["Ready"] == "hub: 404: no model smol/missing at main"
 
     worker.report(fetch=ended(0))
-    says(
+    wait_for_conditions(
         fleet,
         "fetched",
         Ready="False Progressing",
@@ -133,7 +133,7 @@ def test_an_image_error_is_reported_with_the_kubelets_message(
 
     pods(fleet, "unpulled").report(engine=waiting("ErrImagePull", "registry.invalid: no such host"))
 
-    messages = says(
+    messages = wait_for_conditions(
         fleet,
         "unpulled",
         Ready="False ImagePullFailed",
@@ -150,7 +150,7 @@ def test_a_missing_secret_is_named(fleet: ModelNamespace, operator: OperatorProc
         engine=waiting("CreateContainerConfigError", 'secret "of-mine" not found')
     )
 
-    messages = says(
+    messages = wait_for_conditions(
         fleet,
         "unconfigured",
         Ready="False ConfigurationMissing",
@@ -166,19 +166,21 @@ def test_a_crash_is_no_loop_and_two_are_until_it_serves(
     worker = pods(fleet, "crashing")
 
     worker.report(engine=crashed(1, "", restarts=0))
-    says(fleet, "crashing", Stalled="False NotStalled", Ready="False Progressing")
+    wait_for_conditions(fleet, "crashing", Stalled="False NotStalled", Ready="False Progressing")
 
     worker.report(engine=crashed(70, "no config.json in the model's folder", restarts=1))
-    messages = says(fleet, "crashing", Ready="False CrashLooping", Stalled="True CrashLooping")
+    messages = wait_for_conditions(fleet, "crashing", Ready="False CrashLooping", Stalled="True CrashLooping")
     assert "no config.json in the model's folder" in messages["Stalled"]
 
     # An attempt that has not ended changes nothing.
     worker.report(engine={**running(), "restartCount": 2, "lastState": ended(70, "no config.json")["state"]})
     fleet.kubectl("annotate", "modeldeployment", "crashing", "example.com/look=1")
-    says(fleet, "crashing", Ready="False CrashLooping", Stalled="True CrashLooping")
+    wait_for_conditions(fleet, "crashing", Ready="False CrashLooping", Stalled="True CrashLooping")
 
     worker.serve()
-    says(fleet, "crashing", Stalled="False NotStalled", Available="True MinimumReplicasAvailable")
+    wait_for_conditions(
+        fleet, "crashing", Stalled="False NotStalled", Available="True MinimumReplicasAvailable"
+    )
 
 
 def test_a_pod_without_a_node_is_unschedulable_after_two_minutes(
@@ -187,11 +189,13 @@ def test_a_pod_without_a_node_is_unschedulable_after_two_minutes(
     fleet.apply("homeless")
     worker = pods(fleet, "homeless")
     worker.wait()
-    says(fleet, "homeless", Ready="False Progressing", Stalled="False NotStalled")
+    wait_for_conditions(fleet, "homeless", Ready="False Progressing", Stalled="False NotStalled")
 
     worker.wait_in_vain(OVER_TWO_MINUTES)
 
-    messages = says(fleet, "homeless", Ready="False Unschedulable", Stalled="True Unschedulable")
+    messages = wait_for_conditions(
+        fleet, "homeless", Ready="False Unschedulable", Stalled="True Unschedulable"
+    )
     assert "no nodes available" in messages["Stalled"]
 
 
@@ -201,13 +205,15 @@ def test_a_surge_without_capacity_has_a_reason_of_its_own(
     fleet.apply("surging", rollout={"maxSurge": 1, "maxUnavailable": 0})
     worker = pods(fleet, "surging")
     worker.serve()
-    says(fleet, "surging", Available="True MinimumReplicasAvailable", Reconciling="False RolloutComplete")
+    wait_for_conditions(
+        fleet, "surging", Available="True MinimumReplicasAvailable", Reconciling="False RolloutComplete"
+    )
 
     fleet.apply("surging", rollout={"maxSurge": 1, "maxUnavailable": 0}, engine={"maxRunningSequences": 8})
     worker.wait(2)
     worker.wait_in_vain(OVER_TWO_MINUTES, of=2)
 
-    messages = says(
+    messages = wait_for_conditions(
         fleet,
         "surging",
         Ready="False NoRoomForSurge",
@@ -232,7 +238,7 @@ def test_workers_that_take_too_long_run_out_of_time(fleet: ModelNamespace, opera
         *("-p", f'{{"status": {{"conditions": {json.dumps(conditions)}}}}}'),
     )
 
-    messages = says(fleet, "slow", Ready="False StartupTimeout", Stalled="True StartupTimeout")
+    messages = wait_for_conditions(fleet, "slow", Ready="False StartupTimeout", Stalled="True StartupTimeout")
     assert "startupTimeoutSeconds (60 s)" in messages["Stalled"]
 
 
@@ -242,7 +248,7 @@ def test_an_overlay_that_contradicts_its_deployment_names_the_field(
     fleet.apply("invalid", podTemplate={"metadata": {"labels": {"warmfleet.dev/component": "mine"}}})
     fleet.apply("unsupported", accelerator={"count": 2})
 
-    messages = says(
+    messages = wait_for_conditions(
         fleet,
         "invalid",
         Ready="False InvalidSpec",
@@ -250,7 +256,7 @@ def test_an_overlay_that_contradicts_its_deployment_names_the_field(
         NameAccepted="Unknown InvalidSpec",
     )
     assert "spec.podTemplate.metadata.labels" in messages["Stalled"]
-    says(fleet, "unsupported", Ready="False UnsupportedSpec", Stalled="True UnsupportedSpec")
+    wait_for_conditions(fleet, "unsupported", Ready="False UnsupportedSpec", Stalled="True UnsupportedSpec")
 
 
 def test_an_object_that_is_refused_is_reported_with_the_api_servers_message_and_others_go_on(
@@ -261,12 +267,18 @@ def test_an_object_that_is_refused_is_reported_with_the_api_servers_message_and_
     fleet.apply("occupied")
     fleet.apply("next-to-them")
 
-    messages = says(fleet, "refused", Ready="False ObjectRefused", Stalled="True ObjectRefused")
+    messages = wait_for_conditions(
+        fleet, "refused", Ready="False ObjectRefused", Stalled="True ObjectRefused"
+    )
     assert "containers[1].image" in messages["Stalled"]
-    messages = says(fleet, "occupied", Ready="False ObjectConflict", Stalled="True ObjectConflict")
+    messages = wait_for_conditions(
+        fleet, "occupied", Ready="False ObjectConflict", Stalled="True ObjectConflict"
+    )
     assert "Service occupied" in messages["Stalled"]
     pods(fleet, "next-to-them").serve()
-    says(fleet, "next-to-them", Stalled="False NotStalled", Reconciling="False RolloutComplete")
+    wait_for_conditions(
+        fleet, "next-to-them", Stalled="False NotStalled", Reconciling="False RolloutComplete"
+    )
 
 
 def test_pods_that_a_quota_refuses_stall_their_deployment(control_plane: ControlPlane) -> None:
@@ -279,7 +291,9 @@ def test_pods_that_a_quota_refuses_stall_their_deployment(control_plane: Control
         eventually(lambda: control_plane.get("quota", "none", "-n", fleet.namespace)["status"]["used"])
         fleet.apply("refused")
 
-        messages = says(fleet, "refused", Ready="False ObjectRefused", Stalled="True ObjectRefused")
+        messages = wait_for_conditions(
+            fleet, "refused", Ready="False ObjectRefused", Stalled="True ObjectRefused"
+        )
 
     assert "exceeded quota: none" in messages["Stalled"]
 
@@ -289,12 +303,12 @@ def test_a_younger_fleet_is_ready_for_everything_but_the_name(
 ) -> None:
     shared = {"servedNames": ["of-both"], **IMAGE_SOURCE}
     fleet.apply("elder", model=shared)
-    says(fleet, "elder", NameAccepted="True NameAccepted")
+    wait_for_conditions(fleet, "elder", NameAccepted="True NameAccepted")
     time.sleep(1.1)  # creation times are whole seconds
     fleet.apply("later", model=shared)
     pods(fleet, "later").serve()
 
-    messages = says(
+    messages = wait_for_conditions(
         fleet,
         "later",
         Ready="False NameTaken",
@@ -316,16 +330,18 @@ def test_routers_are_missing_then_silent_then_without_workers(
         fleet.apply("served", model=IMAGE_SOURCE)
         pods(fleet, "served").serve()
 
-        says(fleet, "served", Ready="False NoRouter", RouterReady="False NoRouter")
+        wait_for_conditions(fleet, "served", Ready="False NoRouter", RouterReady="False NoRouter")
 
         ready_router(control_plane, fleet.namespace, "127.0.0.1")
-        messages = says(
+        messages = wait_for_conditions(
             fleet, "served", Ready="False RouterUnreachable", RouterReady="Unknown RouterUnreachable"
         )
         assert "router at 127.0.0.1" in messages["RouterReady"]
 
         with router(control_plane, fleet, port, tmp_path):
-            says(fleet, "served", Ready="False RouterHasNoWorkers", RouterReady="False RouterHasNoWorkers")
+            wait_for_conditions(
+                fleet, "served", Ready="False RouterHasNoWorkers", RouterReady="False RouterHasNoWorkers"
+            )
 
 
 @contextmanager

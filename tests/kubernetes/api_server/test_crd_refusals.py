@@ -1,4 +1,4 @@
-"""The API server refuses what is wrong, and says where: every constraint of the schema is broken once."""
+"""The API server refuses what is wrong, and names the field; every constraint of the schema is broken."""
 
 import re
 

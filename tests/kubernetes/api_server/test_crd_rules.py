@@ -112,19 +112,21 @@ def _manifest(members: dict[str, Any]) -> Manifest:
     return changed(MINIMAL, lambda manifest: manifest["spec"].update(members))
 
 
-@pytest.mark.parametrize(("members", "field", "words"), CASES, ids=str)
+@pytest.mark.parametrize(("members", "field", "expected"), CASES, ids=str)
 def test_a_broken_rule_is_refused_by_field(
-    model_deployments: ModelDeploymentApi, members: dict[str, Any], field: str, words: str
+    model_deployments: ModelDeploymentApi, members: dict[str, Any], field: str, expected: str
 ) -> None:
     answer = model_deployments.create(_manifest(members))
 
     assert answer.code == 422, answer
     assert f"{field}: " in answer.message
-    assert words in answer.message
+    assert expected in answer.message
 
 
-@pytest.mark.parametrize(("members", "field", "words"), CASES, ids=str)
-def test_a_broken_rule_is_refused_by_warmfleet_too(members: dict[str, Any], field: str, words: str) -> None:
+@pytest.mark.parametrize(("members", "field", "expected"), CASES, ids=str)
+def test_a_broken_rule_is_refused_by_warmfleet_too(
+    members: dict[str, Any], field: str, expected: str
+) -> None:
     with pytest.raises(ManifestError, match=r"fleet\.yaml: spec"):
         parse_manifest(_manifest(members), origin="fleet.yaml")
 
@@ -132,13 +134,15 @@ def test_a_broken_rule_is_refused_by_warmfleet_too(members: dict[str, Any], fiel
 def test_every_rule_of_the_schema_is_broken_above() -> None:
     rules = [rule for field in spec_fields() for rule in field.schema.get("x-kubernetes-validations", ())]
     # A rule with a message of its own making begins with the same word as the plain one.
-    told = [
+    messages = [
         rule["message"].partition(" ")[0] if "messageExpression" in rule else rule["message"]
         for rule in rules
     ]
 
     untried = [
-        message for message in told if not any(words in message or message in words for _, _, words in CASES)
+        message
+        for message in messages
+        if not any(expected in message or message in expected for _, _, expected in CASES)
     ]
 
     assert len(rules) >= 14

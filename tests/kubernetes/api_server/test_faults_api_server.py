@@ -40,7 +40,8 @@ class World(NamedTuple):
 @pytest.fixture(scope="module")
 def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("proxy")
-    # There are no nodes: after two minutes that would be said of the first storm's pods, in a later storm.
+    # There are no nodes: after two minutes that would be reported of the first storm's pods, in a later
+    # storm.
     flags = ("--sync-seconds=2", "--lease-retry-seconds=1", "--no-room-seconds=3600")
     with (
         model_namespace(control_plane, "faults-api-server") as fleet,
@@ -87,8 +88,8 @@ def test_an_api_server_that_fails_now_and_then_costs_time_and_nothing_else(world
     # Watches that were refused begin anew after two seconds; three behind lists are too many here.
     eventually(lambda: operator.get("/livez").status_code == 200)
     assert operator.process.poll() is None
-    # A storm leaves nothing behind that would have to be put right. What it held up is told within seconds:
-    # a watch waits up to five of them for its next try, and routers are asked every ten.
+    # A storm leaves nothing behind that would have to be put right. What it held up is reported within
+    # seconds: a watch waits up to five of them for its next try, and routers are asked every ten.
     time.sleep(2.0)
     eventually(fleet.at_rest)
     since = time.time()
@@ -114,7 +115,7 @@ def test_a_watch_that_is_silent_and_not_closed_fails_liveness_and_a_restart_make
     fleet.apply("unseen")
     eventually(is_dead)
 
-    assert time.monotonic() - began <= allowed["seconds until liveness says so"]
+    assert time.monotonic() - began <= allowed["seconds until liveness fails"]
     assert operator.stop() == 0
     with running_operator(fleet.plane, fleet.namespace, "--kubeconfig", str(proxy.kubeconfig)) as again:
         fleet.settled("unseen")

@@ -70,7 +70,7 @@ def test_what_a_stack_becomes_is_accepted(
     answer = model_deployments.create(manifest)
 
     assert answer.accepted, answer.message
-    # And this release can do what it says: nothing of it is refused as unsupported.
+    # And this release supports all of it: nothing is refused as unsupported.
     assert any(item["kind"] == "Deployment" for item in desired_objects(observed, SETTINGS))
 
 

@@ -33,7 +33,7 @@ async def test_deployments_converge_by_one_write_per_object_and_a_restart_adds_n
         assert converging.keys() <= known
 
         async def late_writes() -> int:
-            """Ready may be said before the last count is."""
+            """Ready may be reported before the last count is."""
             return len(fleet.writes(time.time() - QUIET_SECONDS))
 
         await fleet.until(late_writes, 0, seconds=30)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from warmfleet_testing.cluster.cluster import eventually
+from warmfleet_testing.cluster.condition_rows import wait_for_conditions
 from warmfleet_testing.cluster.installed import Installed, tiny_deployment
-from warmfleet_testing.cluster.said_conditions import says
 from warmfleet_testing.documents.troubleshooting_page import commands
 
 BROKEN_IMAGE = "registry.devcluster.local/models/broken:1"
@@ -71,7 +71,7 @@ def fleet(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def test_a_fleet_beside_them_serves(fleet: Installed) -> None:
-    says(
+    wait_for_conditions(
         fleet,
         "healthy",
         seconds=180,
@@ -89,7 +89,9 @@ def test_a_fleet_beside_them_serves(fleet: Installed) -> None:
 
 
 def test_an_image_that_cannot_be_pulled_is_named(fleet: Installed) -> None:
-    messages = says(fleet, "unpulled", Ready="False ImagePullFailed", Stalled="True ImagePullFailed")
+    messages = wait_for_conditions(
+        fleet, "unpulled", Ready="False ImagePullFailed", Stalled="True ImagePullFailed"
+    )
 
     assert "registry.invalid/worker:1" in messages["Stalled"]
 
@@ -99,7 +101,7 @@ def test_a_fetch_that_fails_is_reported_with_its_own_message(fleet: Installed, n
     """By each pod for itself, and by a Job for the claim that they share."""
 
     def told() -> str:
-        return says(
+        return wait_for_conditions(
             fleet,
             name,
             Ready="False FetchFailed",
@@ -114,19 +116,23 @@ def test_a_fetch_that_fails_is_reported_with_its_own_message(fleet: Installed, n
 
 
 def test_a_pod_that_fits_nowhere_is_reported_with_the_schedulers_message(fleet: Installed) -> None:
-    messages = says(fleet, "unplaced", Ready="False Unschedulable", Stalled="True Unschedulable")
+    messages = wait_for_conditions(
+        fleet, "unplaced", Ready="False Unschedulable", Stalled="True Unschedulable"
+    )
 
     assert "Insufficient memory" in messages["Stalled"]
 
 
 def test_an_engine_that_refuses_its_model_reports_why(fleet: Installed) -> None:
-    messages = says(fleet, "crashing", seconds=180, Ready="False CrashLooping", Stalled="True CrashLooping")
+    messages = wait_for_conditions(
+        fleet, "crashing", seconds=180, Ready="False CrashLooping", Stalled="True CrashLooping"
+    )
 
     assert "cannot serve this model: tokenizer.json" in messages["Stalled"]
 
 
 def test_a_missing_secret_is_named(fleet: Installed) -> None:
-    messages = says(
+    messages = wait_for_conditions(
         fleet, "unconfigured", Ready="False ConfigurationMissing", Stalled="True ConfigurationMissing"
     )
 
@@ -140,13 +146,13 @@ def test_a_refused_object_is_reported_with_the_api_servers_message(
     fleet: Installed, name: str, words: str
 ) -> None:
     """The Deployment itself, or the pods that it wants."""
-    messages = says(fleet, name, Ready="False ObjectRefused", Stalled="True ObjectRefused")
+    messages = wait_for_conditions(fleet, name, Ready="False ObjectRefused", Stalled="True ObjectRefused")
 
     assert words in messages["Stalled"]
 
 
 def test_a_taken_name_stays_the_elders_and_the_younger_is_reached_by_its_full_name(fleet: Installed) -> None:
-    messages = says(
+    messages = wait_for_conditions(
         fleet,
         "younger",
         seconds=180,

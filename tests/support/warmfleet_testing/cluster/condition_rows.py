@@ -1,4 +1,4 @@
-"""What is said of a ModelDeployment: waiting for it, and reading from tests what they wait for."""
+"""Conditions of a ModelDeployment: waiting for them, and reading from tests which ones they wait for."""
 
 import ast
 import json
@@ -15,7 +15,7 @@ Row = tuple[str, str, str]
 ROWS: Final[frozenset[Row]] = frozenset(
     (kind.value, status.value, why.value) for kind, status, why in CONDITIONS
 )
-SAYS_SECONDS: Final = 30.0
+CONDITIONS_SECONDS: Final = 30.0
 
 
 class Readable(Protocol):
@@ -25,8 +25,10 @@ class Readable(Protocol):
         """`kubectl get`, decoded."""
 
 
-def says(fleet: Readable, name: str, *, seconds: float = SAYS_SECONDS, **wanted: str) -> dict[str, str]:
-    """Wait until the conditions are as wanted, all at once, and speak of the current spec.
+def wait_for_conditions(
+    fleet: Readable, name: str, *, seconds: float = CONDITIONS_SECONDS, **wanted: str
+) -> dict[str, str]:
+    """Wait until the conditions are as wanted, all at once, and belong to the current spec.
 
     Args:
         fleet: the ModelDeployment's namespace.
@@ -56,15 +58,15 @@ def says(fleet: Readable, name: str, *, seconds: float = SAYS_SECONDS, **wanted:
     try:
         messages: dict[str, str] = eventually(as_wanted, seconds)
     except AssertionError as error:
-        raise AssertionError(f"{name}: wanted {json.dumps(wanted)}, says {json.dumps(seen)}") from error
+        raise AssertionError(f"{name}: wanted {json.dumps(wanted)}, has {json.dumps(seen)}") from error
     return messages
 
 
 def rows_of(test_file: Path) -> Iterator[tuple[Row, str]]:
     """Every row that a test of the file waits for, with the test's name.
 
-    Read from the text, whichever tests run: keywords of `says`, and three texts in a row that any other call
-    gets (`has(name, "Stalled", "True", "ObjectRefused")`).
+    Read from the text, so all tests count: keywords of `wait_for_conditions`, and three texts in a row that
+    any other call gets (`has(name, "Stalled", "True", "ObjectRefused")`).
     """
     for test in ast.parse(test_file.read_text()).body:
         if not (isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef) and test.name.startswith("test_")):
