@@ -31,13 +31,14 @@ COPY devcluster/warmfleet_devcluster devcluster/warmfleet_devcluster
 COPY cli cli
 RUN /opt/tools/bin/uv build --wheel --no-build-isolation --python /opt/tools/bin/python --out-dir /dist .
 
+# Modules named after a newer Python, such as torch's py312_intrinsics, do not compile with this one: -x.
 FROM tools AS operator-venv
 COPY images/requirements/operator.txt images/requirements/
 RUN python -m venv --without-pip /opt/venv
 RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps --require-hashes -r images/requirements/operator.txt
 COPY --from=wheel /dist /dist
 RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps /dist/*.whl
-RUN python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/venv/lib
+RUN python -m compileall -q -j 0 -x '/py3[0-9]+_' --invalidation-mode unchecked-hash /opt/venv/lib
 
 FROM tools AS router-venv
 COPY images/requirements/router.txt images/requirements/
@@ -45,7 +46,7 @@ RUN python -m venv --without-pip /opt/venv
 RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps --require-hashes -r images/requirements/router.txt
 COPY --from=wheel /dist /dist
 RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps /dist/*.whl
-RUN python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/venv/lib
+RUN python -m compileall -q -j 0 -x '/py3[0-9]+_' --invalidation-mode unchecked-hash /opt/venv/lib
 
 # Workers keep pip, which fetches models of the catalog.
 FROM tools AS worker-cuda-venv
@@ -54,7 +55,7 @@ RUN python -m venv /opt/venv
 RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps --require-hashes -r images/requirements/worker.txt
 COPY --from=wheel /dist /dist
 RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps /dist/*.whl
-RUN python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/venv/lib
+RUN python -m compileall -q -j 0 -x '/py3[0-9]+_' --invalidation-mode unchecked-hash /opt/venv/lib
 
 FROM tools AS worker-cpu-venv
 # URL of a torch wheel without CUDA, with its hash: https://...whl#sha256=... Empty = the same torch as worker-cuda.
@@ -66,7 +67,7 @@ RUN python images/cpu_requirements.py images/requirements/worker.txt "${TORCH_CP
 RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps --require-hashes -r /tmp/worker-cpu.txt
 COPY --from=wheel /dist /dist
 RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps /dist/*.whl
-RUN python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/venv/lib
+RUN python -m compileall -q -j 0 -x '/py3[0-9]+_' --invalidation-mode unchecked-hash /opt/venv/lib
 # A model of the catalog to bake in; empty = none, pods fetch what they serve.
 ARG CATALOG_MODEL=""
 COPY images/bake_model.py images/

@@ -19,9 +19,10 @@ from warmfleet_testing.resources.chart_render import REPOSITORY
 ANY_UID = 1000650000
 """As OpenShift draws them; no user database knows it."""
 START_SECONDS = 60
+COMPILE = "python -m compileall -q -j 0"
 
-# Not run: the system's packages, which are the base image's business, and what takes minutes for torch.
-SKIPPED = ("apt-get update", "python -m compileall")
+# Not run: what concerns the base image alone, the system's packages and Python's own library.
+SKIPPED = ("apt-get update", f'{COMPILE} --invalidation-mode unchecked-hash "$(python')
 UV_CACHE = Path(os.environ.get("UV_CACHE_DIR") or Path.home() / ".cache" / "uv")
 
 
@@ -75,7 +76,17 @@ def test_an_image_installs_by_the_steps_of_the_dockerfile_only(images):
     commands = images.commands_run
     assert sum("--require-hashes" in command for command in commands) == 5
     assert sum("--no-deps /dist/" in command for command in commands) == 3
+    assert sum(command.startswith(COMPILE) for command in commands) == 3
     assert not any("apt-get" in command for command in commands)
+
+
+@pytest.mark.parametrize(("target", "module"), [("router", "aiohttp"), ("worker-cpu", "torch")])
+def test_an_image_holds_compiled_modules_that_python_loads_without_a_check(images, target, module):
+    script = "import importlib.util as u; cached = u.find_spec('MODULE').cached\n"
+    script += "print(int.from_bytes(open(cached, 'rb').read(8)[4:], 'little'))"
+    done = run(images, target, "python", "-c", script.replace("MODULE", module))
+    hashed_and_unchecked = 1
+    assert done.stdout.split() == [str(hashed_and_unchecked)], done.stderr
 
 
 def test_the_view_of_an_image_is_what_a_hardened_pod_has(images):
