@@ -76,16 +76,16 @@ class HostForwarder:
         try:
             # One direction may end while the other goes on; a broken one breaks both.
             async with asyncio.TaskGroup() as group:
-                group.create_task(_copy(reader, inner_writer))
-                group.create_task(_copy(inner_reader, writer))
+                group.create_task(copy_stream(reader, inner_writer))
+                group.create_task(copy_stream(inner_reader, writer))
         except* OSError:
             pass
         finally:
             inner_writer.transport.abort()
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy one direction to its end and pass the end on."""
+async def copy_stream(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copies one direction to its end, and closes the other side's input then."""
     while data := await reader.read(_CHUNK_BYTES):
         writer.write(data)
         await writer.drain()

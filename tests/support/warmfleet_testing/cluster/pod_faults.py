@@ -1,4 +1,4 @@
-"""The processes behind pods of process nodes, as this machine sees them: what faults are done to."""
+"""The processes behind pods of process nodes, on this machine: the targets of faults."""
 
 import os
 import signal

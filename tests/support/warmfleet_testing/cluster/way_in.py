@@ -1,7 +1,7 @@
-"""A way from the test process to addresses of a cluster: of pods, and of Services.
+"""Forwards ports of the host's loopback to addresses of a cluster: of pods, and of Services.
 
 Requests come out of the cluster's own network, so a Service spreads them over its pods as it does for others.
-`kubectl port-forward` does not: it holds on to one pod.
+`kubectl port-forward` does not: it stays with one pod.
 """
 
 import asyncio
@@ -11,14 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from warmfleet_devcluster.network.forwarder import copy_stream
 from warmfleet_devcluster.network.namespace import enter
 
-_CHUNK_BYTES: Final = 65536
 _START_SECONDS: Final = 10.0
 
 
 class WayIn:
-    """A thread inside the cluster's network that passes on what comes to ports of the host's loopback."""
+    """A thread inside the cluster's network that forwards connections from ports of the host's loopback."""
 
     def __init__(self, namespace: Path) -> None:
         """`namespace` opens as the cluster's network namespace."""
@@ -78,15 +78,7 @@ async def _pass_on(
     """Both directions, each to its end; a broken one breaks both, as it would directly."""
     inner_reader, inner_writer = await asyncio.open_connection(address, port)
     try:
-        both = [_copy(reader, inner_writer), _copy(inner_reader, writer)]
+        both = [copy_stream(reader, inner_writer), copy_stream(inner_reader, writer)]
         await asyncio.gather(*both)
     finally:
         inner_writer.transport.abort()
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(_CHUNK_BYTES):
-        writer.write(data)
-        await writer.drain()
-    if writer.can_write_eof():
-        writer.write_eof()

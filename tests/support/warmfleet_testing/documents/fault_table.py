@@ -47,7 +47,7 @@ def losses(test: str) -> Mapping[str, int]:
 def references(text: str) -> tuple[tuple[str, str], ...]:
     """The tests that a piece of the document names, as (file, test); a name alone is of the file before it.
 
-    A file without a test stands for all in it: its test is empty. A name may end in `...`.
+    A file without a test means all its tests: its test is empty. A name may end in `...`.
     """
     found: list[tuple[str, str]] = []
     last = ""

@@ -1,4 +1,4 @@
-"""What a process logs, to be read while it goes on writing."""
+"""The log of a process, readable while the process writes."""
 
 import tempfile
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What an HTTP client of these tests is given for TLS, which none of them speaks.
+"""The TLS setting of these tests' HTTP clients, none of which uses TLS.
 
 A client that is given nothing reads the system's certificates when it is made: 25 ms, where a request on
 loopback takes one.

@@ -117,7 +117,7 @@ def figures(**fields: Any) -> WorkerFigures:
 
 
 def fleet(*names: str, routers: int = 2, answering: int = 2, problem: str = "") -> FleetView:
-    """RouterPoller that know the workers of these names."""
+    """RouterPollers with the workers of these names."""
     known = {f"uid-{name}": figures() for name in names}
     return FleetView(routers, answering, problem, known, polled=True)
 
