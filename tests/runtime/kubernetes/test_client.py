@@ -125,6 +125,13 @@ async def test_a_message_has_a_bound(tmp_path):
     assert caught.value.message == "x" * client_module.MAX_MESSAGE_LENGTH
 
 
+async def test_a_proxy_of_the_environment_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("NO_PROXY", "")
+    async with served(answer(), tmp_path) as client:
+        assert await client.get("/") == {}
+
+
 async def test_a_redirect_is_not_followed(tmp_path):
     async with served(answer(status=302, Location="http://127.0.0.1:1/"), tmp_path) as client:
         with pytest.raises(ApiServerError, match="answers 302"):
