@@ -103,7 +103,7 @@ def test_a_cache_is_shared_within_its_deployment_only():
 @pytest.mark.parametrize(
     "conditions", [{}, {"ready": False}, {"serving": False, "ready": False, "terminating": True}]
 )
-def test_a_pod_is_followed_in_every_condition_for_it_says_itself_how_it_is(conditions):
+def test_a_pod_is_an_endpoint_in_every_condition_as_its_worker_reports_its_own_state(conditions):
     assert len(endpoints_from([deployment()], [a_slice(pod("1", **conditions))], ROOT)) == 1
 
 
@@ -177,8 +177,8 @@ RECORDED = ("own", "2026-01-01T00:00:00Z")
 
 
 @pytest.mark.parametrize("claims", [[RECORDED], [RECORDED, ("chat", "2026-01-03T00:00:00Z")]], ids=len)
-def test_an_older_deployment_that_adds_a_name_takes_it_from_nobody(claims):
-    """Also before the operator has recorded since when it has it."""
+def test_an_older_deployment_that_adds_a_name_does_not_take_it_from_its_holder(claims):
+    """Also before the operator has recorded since when it claims the name."""
     older = deployment("a", model={"servedNames": ["own", "chat"]}, claims=claims)
     younger = deployment("b", created="2026-01-02T00:00:00Z", model={"servedNames": ["chat"]}, generation=1)
     slices = [a_slice(pod("1"), of="a"), a_slice(pod("2"), of="b", name="t")]
@@ -262,7 +262,7 @@ SLICES = st.lists(
 
 
 @given(DEPLOYMENTS, SLICES)
-def test_whatever_a_cluster_holds_its_endpoints_can_be_served(deployments, slices):
+def test_endpoints_of_any_objects_can_be_served(deployments, slices):
     found = discovered_from(deployments, slices, ROOT)
 
     endpoints = vetted_endpoints(found.endpoints)

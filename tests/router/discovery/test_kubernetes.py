@@ -76,7 +76,7 @@ class Cluster:
         return [endpoint.uid for endpoint in self.lists[-1].endpoints] if self.lists else None
 
 
-async def test_a_list_is_given_when_everything_was_listed_and_again_after_each_change(tmp_path):
+async def test_a_list_is_yielded_once_all_kinds_were_listed_and_after_each_change(tmp_path):
     async with Cluster(tmp_path / "kept") as cluster:
         cluster.api.put(MODELS, "m")
         cluster.api.put(SLICES, "s", a_slice("u1"))
@@ -95,7 +95,7 @@ async def test_a_list_is_given_when_everything_was_listed_and_again_after_each_c
     assert state.age_seconds < 5
 
 
-async def test_half_of_what_there_is_is_no_list(tmp_path):
+async def test_deployments_without_slices_are_no_list(tmp_path):
     cluster = Cluster(tmp_path / "kept")
     cluster.api.put(MODELS, "m")
     cluster.api.put(SLICES, "s", a_slice("u1"))
@@ -173,7 +173,7 @@ def test_a_list_of_another_version_or_beyond_the_limit_is_as_none(tmp_path):
     assert SnapshotFile(tmp_path / "absent").read(("n",)) is None
 
 
-def test_a_disk_that_takes_nothing_costs_a_warning(tmp_path):
+def test_a_folder_that_cannot_be_written_costs_a_warning(tmp_path):
     (tmp_path / "file").write_text("")
 
     SnapshotFile(tmp_path / "file" / "kept").write(ClusterSnapshot((), (), ()))  # its folder cannot be made
@@ -195,7 +195,7 @@ METADATA = st.builds(
     st.lists(st.builds(ModelDeploymentObject, METADATA), max_size=3),
     st.lists(st.builds(EndpointSliceObject, METADATA, TEXTS), max_size=3),
 )
-def test_what_is_kept_is_read_as_it_was(tmp_path_factory, deployments, slices):
+def test_a_snapshot_is_read_as_it_was_written(tmp_path_factory, deployments, slices):
     file = SnapshotFile(tmp_path_factory.mktemp("kept") / "kept")
     kept = ClusterSnapshot(("a", "b"), tuple(deployments), tuple(slices))
     file.write(kept)
@@ -203,7 +203,7 @@ def test_what_is_kept_is_read_as_it_was(tmp_path_factory, deployments, slices):
     assert file.read(("a", "b")) == kept
 
 
-async def test_a_cluster_that_cannot_be_found_is_a_problem_and_no_end(tmp_path):
+async def test_discovery_without_a_usable_kubeconfig_reports_it_and_goes_on(tmp_path):
     settings = ClusterSettings(token_root=ROOT, kubeconfig=tmp_path / "absent")
     discovery = KubernetesDiscovery(settings, tmp_path / "kept", timing=AT_ONCE)
     reader = asyncio.create_task(anext(discovery.watch()))
@@ -230,7 +230,7 @@ KUBERNETES = ("--discovery", "kubernetes")
 VARIABLES = {"WARMFLEET_WORKER_TOKEN_ROOT": ROOT.hex()}
 
 
-def test_a_router_in_a_pod_looks_in_its_own_namespace_unless_it_is_told_where():
+def test_a_router_in_a_pod_looks_in_its_own_namespace_unless_flags_name_others():
     own = {**VARIABLES, "WARMFLEET_POD_NAMESPACE": "models"}
 
     def namespaces(*flags):

@@ -188,7 +188,9 @@ async def test_a_router_of_a_cluster_is_ready_once_it_knows_the_fleet_also_an_em
     assert "warmfleet_router_discovery_errors_total 3.0" in metrics_after
 
 
-async def test_a_worker_that_said_hello_is_waited_for_until_it_says_whether_it_is_ready(stub, tmp_path):
+async def test_a_worker_that_sent_its_hello_is_waited_for_until_it_reports_whether_it_is_ready(
+    stub, tmp_path
+):
     stub.faults.hold_snapshot, stub.served_name = True, "m"
     endpoint = Endpoint(uid="w0", name="a", url=stub.url, token=b"worker-token-planted", served_names=("m",))
     discovery = ScriptedDiscovery(Discovered((endpoint,), frozenset({"m"})))
@@ -204,14 +206,14 @@ async def test_a_worker_that_said_hello_is_waited_for_until_it_says_whether_it_i
     assert code == 200
 
 
-async def test_a_worker_that_began_before_its_deployment_got_a_name_is_not_asked_by_it(tmp_path):
+async def test_a_worker_that_started_before_its_deployment_got_a_name_gets_no_request_by_that_name(tmp_path):
     with running_stub(StubWorker("old", served_name="m")) as old:
         new = StubWorker("new", served_name="m", aliases=("alias",))
         endpoints = [Endpoint(uid="old", name="old", url=old.url, served_names=("alias", "m"))]
         discovery = ScriptedDiscovery(Discovered(tuple(endpoints), frozenset({"alias", "m"})))
         async with running_router([], tmp_path, discovery=discovery) as router:
             await router.knows(1)
-            nobody = await router.ask("hello", model="alias")
+            without_worker = await router.ask("hello", model="alias")
             with running_stub(new):
                 endpoints.append(Endpoint(uid="new", name="new", url=new.url, served_names=("alias", "m")))
                 discovery.queue.put_nowait(Discovered(tuple(endpoints), frozenset({"alias", "m"})))
@@ -221,12 +223,12 @@ async def test_a_worker_that_began_before_its_deployment_got_a_name_is_not_asked
                 asked = {decision.attempts[-1].uid for decision in router.router.routing.decisions.newest(6)}
                 by_both = {view.endpoint.uid for view in router.router.workers.fleet.workers("m")}
 
-    assert nobody[0] == 503
+    assert without_worker[0] == 503
     assert asked == {"new"}
     assert by_both == {"old", "new"}
 
 
-async def test_each_deployment_has_its_workers_chosen_as_it_asked(tmp_path):
+async def test_each_deployment_has_its_own_routing_policy(tmp_path):
     names = ("RoundRobin", "default", "Unheard")
     with running_stubs(6, prefill_tokens_per_second=2000.0, aliases=names) as stubs:
         asked = ["RoundRobin", "RoundRobin", "", "", "Unheard", "Unheard"]
