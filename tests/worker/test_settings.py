@@ -71,7 +71,7 @@ def test_callers_beyond_loopback_need_a_token_or_a_flag(capsys):
         assert parse_settings([*MODEL, "--host", "0.0.0.0", *arguments], environment).host == "0.0.0.0"
 
 
-def test_a_worker_in_a_pod_answers_probes_to_all_and_requests_to_who_holds_its_token(tiny_served_path):
+def test_a_worker_in_a_pod_answers_probes_to_all_and_requests_with_its_token(tiny_served_path):
     token = worker_token(bytes.fromhex(KEY), "pod-1").decode()
     environment = {"WARMFLEET_NAMESPACE_KEY": KEY, "WARMFLEET_POD_UID": "pod-1"}
     flags = ("--host", "0.0.0.0", "--kv-cache-bytes", "1000000", "--drain-seconds", "5")

@@ -200,7 +200,7 @@ def test_replicas_follow_the_spec_within_bounds_unless_suspended(spec, replicas)
 
 @settings(max_examples=60)
 @given(st.integers(0, 3600), st.integers(1, 86_400))
-def test_a_pod_may_load_and_drain_for_as_long_as_the_spec_says(drain_seconds, startup_seconds):
+def test_a_pod_may_load_and_drain_for_as_long_as_the_spec_sets(drain_seconds, startup_seconds):
     rollout = {"drainTimeoutSeconds": drain_seconds, "startupTimeoutSeconds": startup_seconds}
     template = pod_template({**MINIMAL, "rollout": rollout})
     container = engine(template)
@@ -297,7 +297,7 @@ def test_the_metadata_service_of_a_cloud_is_out_of_reach():
     assert "169.254.0.0/16" in blocks[0]["except"]
 
 
-def test_metrics_of_workers_are_read_by_those_who_are_named():
+def test_metrics_of_workers_are_read_by_the_scrapers_that_are_named():
     def ingress(scrapers):
         release = type(SETTINGS)(**{**vars_of(SETTINGS), "worker_scrapers": scrapers})
         return desired(MINIMAL, release)["NetworkPolicy", "chat"]["spec"]["ingress"]

@@ -203,7 +203,7 @@ def test_what_is_ours_cannot_be_overlaid(overlay, field):
     assert refusal.value.field == field
 
 
-def test_a_sidecar_is_restricted_unless_it_says_otherwise_itself():
+def test_a_sidecar_is_restricted_unless_it_sets_otherwise_itself():
     own = {"name": "own", "securityContext": {"capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}}}
     pod = overlaid({"spec": {"containers": [{"name": "sidecar", "image": "x"}, own]}})["spec"]
     assert list(violations(pod)) == []
@@ -219,7 +219,7 @@ def test_a_replaced_security_context_of_the_pod_stays_restricted():
     assert pod["securityContext"].keys() == {"runAsNonRoot", "seccompProfile", "runAsUser"}
 
 
-def test_what_is_said_of_every_pod_and_of_the_fetch_reaches_the_job():
+def test_what_is_set_for_every_pod_and_for_the_fetch_reaches_the_job():
     overlay = {
         "spec": {
             "securityContext": {"fsGroup": None},

@@ -144,7 +144,7 @@ def test_every_condition_is_produced(row) -> None:
 
 
 @pytest.mark.parametrize("name", OBSERVATIONS)
-def test_nothing_is_said_that_is_not_in_the_table(name) -> None:
+def test_nothing_is_reported_that_is_not_in_the_table(name) -> None:
     assert rows_of(OBSERVATIONS[name]) <= set(CONDITIONS)
     assert [item.type for item in conditions_of(OBSERVATIONS[name])] == list(ConditionType)
 

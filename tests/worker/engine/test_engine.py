@@ -51,7 +51,7 @@ def alone():
     return driver.outputs[0]
 
 
-def test_in_a_batch_of_mates_it_says_what_it_says_alone(alone):
+def test_in_a_batch_it_generates_what_it_generates_alone(alone):
     driver = EngineDriver(total_blocks=300, max_batched_tokens=1000)
     for sequence_id in range(8):
         driver.add(
@@ -67,7 +67,7 @@ def test_in_a_batch_of_mates_it_says_what_it_says_alone(alone):
 
 
 @pytest.mark.parametrize("budget", [1, 3, 4, 7, 16, 44])
-def test_in_chunks_of_any_size_it_says_what_it_says_at_once(alone, budget):
+def test_in_chunks_of_any_size_it_generates_what_it_generates_at_once(alone, budget):
     driver = EngineDriver(max_batched_tokens=budget)
     driver.add(0, PROMPT, max_output_tokens=LONG)
     driver.run()
@@ -76,7 +76,7 @@ def test_in_chunks_of_any_size_it_says_what_it_says_at_once(alone, budget):
     assert driver.outputs[0] == alone
 
 
-def test_preempted_and_resumed_it_says_everything_once(alone):
+def test_preempted_and_resumed_it_reports_every_token_once(alone):
     driver = EngineDriver(total_blocks=32)
     driver.add(1, prompt_of(40), max_output_tokens=70)
     driver.add(0, PROMPT, max_output_tokens=LONG)
@@ -91,7 +91,7 @@ def test_preempted_and_resumed_it_says_everything_once(alone):
     driver.assert_exact(1)
 
 
-def test_with_a_prefix_from_the_cache_it_says_what_it_says_cold(alone):
+def test_with_a_prefix_from_the_cache_it_generates_what_it_generates_cold(alone):
     driver = EngineDriver()
     driver.add(1, PROMPT, max_output_tokens=1)
     driver.run()
@@ -102,7 +102,7 @@ def test_with_a_prefix_from_the_cache_it_says_what_it_says_cold(alone):
     assert driver.outputs[0] == alone
 
 
-def test_without_the_cache_it_says_what_it_says_with_it(alone):
+def test_without_the_cache_it_generates_what_it_generates_with_it(alone):
     driver = EngineDriver()
     driver.add(1, PROMPT, max_output_tokens=1)
     driver.run()
@@ -209,7 +209,7 @@ def test_clearing_the_cache_spares_what_a_live_sequence_holds():
     driver.assert_exact(2, 3, 4)
 
 
-def test_clearing_an_idle_cache_is_news_that_the_next_step_tells():
+def test_clearing_an_idle_cache_is_reported_by_the_next_step():
     driver = EngineDriver()
     driver.add(1, prompt_of(20), max_output_tokens=1)
     driver.run()

@@ -127,7 +127,7 @@ def test_the_openai_client_reads_both_shapes(shared_worker):
     assert text.logprobs.text_offset[0] == 0
 
 
-def test_who_does_not_ask_gets_null(client):
+def test_a_sequence_that_does_not_ask_gets_null(client):
     choice = completion(client, prompt="abc", max_tokens=4)["choices"][0]
 
     assert choice["logprobs"] is None

@@ -108,7 +108,7 @@ def test_paused_sequences_count_among_those_that_may_wait():
     breaks=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=12),
     total_blocks=st.integers(20, 40),
 )
-def test_however_often_it_is_paused_it_says_every_token_once(breaks, total_blocks):
+def test_however_often_it_is_paused_it_reports_every_token_once(breaks, total_blocks):
     driver = EngineDriver(total_blocks=total_blocks, max_batched_tokens=8)
     for sequence_id in range(4):
         driver.add(sequence_id, prompt_of(11, first=3 * sequence_id), max_output_tokens=16)

@@ -116,7 +116,7 @@ def test_a_sequence_that_does_not_fit_yet_is_not_overtaken():
     driver.assert_exact(1, 2, 3)
 
 
-def test_an_admission_leaves_a_reserve_to_those_who_run():
+def test_an_admission_leaves_a_reserve_to_running_sequences():
     driver = EngineDriver(total_blocks=10)
     driver.add(1, prompt_of(8), max_output_tokens=8)
     driver.step()

@@ -41,7 +41,7 @@ class Judge:
 
 
 @given(chunks=st.integers(1, 40), data=st.data())
-def test_exactly_the_culprits_fail(chunks, data):
+def test_exactly_the_failing_sequences_fail(chunks, data):
     culprits = data.draw(st.sets(st.integers(0, chunks - 1), max_size=chunks))
     judge = Judge(culprits)
 
@@ -67,7 +67,7 @@ def test_a_runner_that_answers_wrongly_is_treated_as_one_that_raised():
         assert outcome.failures == 2
 
 
-def test_the_mates_of_a_culprit_say_what_they_say_without_it():
+def test_other_sequences_of_a_failing_step_generate_what_they_generate_without_it():
     driver = EngineDriver(max_batched_tokens=200)
     for sequence_id in range(7):
         driver.add(sequence_id, prompt_of(9, first=50 * sequence_id), max_output_tokens=12)
@@ -81,7 +81,7 @@ def test_the_mates_of_a_culprit_say_what_they_say_without_it():
     driver.assert_exact(*range(7))
 
 
-def test_a_culprit_leaves_nothing_in_the_cache_but_what_it_had_committed():
+def test_a_failing_sequence_leaves_nothing_in_the_cache_but_what_it_had_committed():
     driver = EngineDriver(max_batched_tokens=8)
     driver.add(1, [*prompt_of(10), EXPLODING_TOKEN_ID, *prompt_of(8)])
     driver.run()
@@ -162,7 +162,7 @@ def test_a_runner_that_recovers_is_given_another_chance():
 
 @settings(max_examples=40)
 @given(culprits=st.sets(st.integers(0, 9)), budget=st.sampled_from([0, 7, 30, 200]))
-def test_with_any_culprits_among_them_the_others_are_exact(culprits, budget):
+def test_with_any_failing_ones_among_them_the_other_sequences_are_exact(culprits, budget):
     driver = EngineDriver(total_blocks=48, max_batched_tokens=budget)
     for sequence_id in range(10):
         tail = [EXPLODING_TOKEN_ID] if sequence_id in culprits else []

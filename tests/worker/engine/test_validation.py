@@ -119,7 +119,7 @@ def test_a_sampling_parameter_out_of_its_range_is_refused_by_name(field, value, 
     assert words in update.error
 
 
-def test_an_id_whose_refusal_is_not_told_yet_is_not_given_to_another_sequence():
+def test_an_id_whose_refusal_is_not_reported_yet_is_not_given_to_another_sequence():
     driver = EngineDriver()
     for prompt_token_ids in ([], [1, 2], [3]):
         driver.engine.add(

@@ -132,7 +132,7 @@ def test_equal_content_is_kept_once_and_the_second_copy_is_free_at_once():
     assert pool.take_changes().stored == (hash_of(1),)
 
 
-def test_an_eviction_and_a_new_commit_of_the_same_content_are_no_news():
+def test_an_eviction_and_a_new_commit_of_the_same_content_report_nothing():
     pool = BlockPool(1)
     pool.release(committed(pool, 1))
     pool.take_changes()

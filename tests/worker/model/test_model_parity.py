@@ -154,7 +154,7 @@ def test_any_split_of_the_whole_text_predicts_the_same_tokens(case, data):
     assert answers == {end: text[end] for end in answers}
 
 
-def test_batch_mates_change_nothing(case):
+def test_other_sequences_in_the_batch_change_nothing(case):
     # given the sequence and five others that come, prefill in chunks, decode and leave at different times
     runner, prompt, expected = case
     driver = RunnerDriver(runner, seed=4)

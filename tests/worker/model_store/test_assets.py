@@ -56,7 +56,7 @@ def test_a_base_model_has_no_template(folder):
     assert not assets.add_bos
 
 
-def test_the_post_processor_says_whether_a_text_starts_with_bos(folder):
+def test_the_post_processor_decides_whether_a_text_starts_with_bos(folder):
     bos = {"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}
     text = {"Sequence": {"id": "A", "type_id": 0}}
     post_processor = {

@@ -276,14 +276,14 @@ def test_a_disk_that_fills_during_a_pull_leaves_nothing_and_names_the_folder(tmp
     verify_model_folder(path)
 
 
-def test_an_unknown_name_says_what_there_is(tmp_path):
+def test_an_unknown_name_is_answered_with_the_known_ones(tmp_path):
     with pytest.raises(ModelError, match=f"'gpt-5' is not in the catalog; it has: {CATALOG_MODEL_NAME}"):
         pull_model("gpt-5", tmp_path, print)
     with pytest.raises(ModelError, match="not in the catalog"):
         catalog_model_path("../..", tmp_path)
 
 
-def test_the_home_is_where_the_environment_says():
+def test_the_home_is_where_the_environment_sets_it():
     assert warmfleet_home({"WARMFLEET_HOME": "/srv/models"}) == Path("/srv/models")
     assert warmfleet_home({"WARMFLEET_HOME": ""}) == Path.home() / ".cache" / "warmfleet"
     assert warmfleet_home({"WARMFLEET_HOME": "~/models"}) == Path.home() / "models"
@@ -293,7 +293,7 @@ def test_the_home_is_where_the_environment_says():
 
 
 @pytest.mark.model
-def test_a_pull_needs_no_more_room_than_the_catalog_says():
+def test_a_pull_needs_no_more_space_than_the_catalog_states():
     wheel = CATALOG[CATALOG_MODEL_NAME]
     folder_bytes = sum(file.stat().st_size for file in pulled_catalog_model().iterdir())
 

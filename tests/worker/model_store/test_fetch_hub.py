@@ -258,14 +258,14 @@ def test_the_token_goes_to_the_hub_and_not_where_it_redirects_to(hub, store):
     assert TOKEN not in fetched.output + fetched.message
 
 
-def test_offline_says_so(hub, store):
+def test_offline_is_the_reason_of_the_refusal(hub, store):
     fetched = fetch(hub, store, "--offline")
     assert fetched.code == FetchExitCode.REFUSED
     assert "offline" in fetched.message
     assert hub.seen == []
 
 
-def test_too_little_space_is_said_in_figures_before_anything_large_is_fetched(hub, store):
+def test_too_little_space_is_reported_in_figures_before_anything_large_is_fetched(hub, store):
     listed = {"rfilename": "model.safetensors", "size": 2**42, "lfs": {"sha256": "0" * 64, "size": 2**42}}
     del hub.files["model.safetensors"]
     hub.extra_siblings = [listed]

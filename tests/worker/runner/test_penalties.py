@@ -58,7 +58,7 @@ def last_logits(folder) -> Logits:
     return logits
 
 
-def test_a_batch_of_changed_sequences_says_what_numpy_says(folder, last_logits):
+def test_a_batch_of_changed_sequences_equals_numpy(folder, last_logits):
     # given one sequence per change, and one that may not end before its 30th token
     prompts = [[3 + row, 17, 5, 90 + row, 17, 33] * 4 for row in range(len(CHANGES) + 1)]
     asked = [{**change, "max_output_tokens": OUTPUT_TOKENS} for change in CHANGES.values()]

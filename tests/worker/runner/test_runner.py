@@ -63,7 +63,7 @@ def test_no_kv_sized_memory_is_allocated_after_start(runner):
     assert runner._arena.storage.data_ptr() == storage
 
 
-def test_a_poisoned_block_shows_and_spares_the_mates(runner):
+def test_a_poisoned_block_is_noticed_and_spares_the_other_sequences(runner):
     # given two sequences, one of which loses a block that it still needs
     chunks = [_chunk(1, [3] * 20, 0, [4, 9]), _chunk(2, [5] * 20, 0, [7, 2])]
     runner.execute(StepBatch(tuple(chunks)))

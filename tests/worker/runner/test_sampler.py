@@ -141,7 +141,7 @@ def test_each_change_of_the_logits_has_the_meaning_of_its_name(parameters, chose
 
 @settings(max_examples=25)
 @given(requests=st.lists(_requests(), min_size=2, max_size=5), seed=st.integers(0, 99))
-def test_a_draw_does_not_depend_on_its_batch_mates(requests, seed):
+def test_a_draw_does_not_depend_on_other_sequences_in_the_batch(requests, seed):
     logits = 3 * torch.randn(len(requests), 300, generator=torch.Generator().manual_seed(seed))
 
     together = sample(logits, requests)

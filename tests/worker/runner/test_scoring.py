@@ -106,7 +106,9 @@ def test_a_long_prompt_is_scored_without_its_logits_ever_being_whole(runner):
     assert allocations.largest_bytes <= scoring.SLICE_VALUES * 4
 
 
-def test_who_asks_changes_no_mates_token_and_who_does_not_ask_costs_no_row_of_the_head(runner, monkeypatch):
+def test_log_probabilities_change_no_other_token_and_cost_no_row_of_the_head_without_a_request(
+    runner, monkeypatch
+):
     # given a batch in which one row asks, then none
     heads: list[int] = []
     logits = type(runner._decoder).logits

@@ -115,7 +115,7 @@ async def test_changes_of_many_steps_are_netted_into_one_frame(hub):
     await task
 
 
-async def test_who_was_away_briefly_gets_only_what_it_missed(hub):
+async def test_a_subscriber_that_was_away_briefly_gets_only_what_it_missed(hub):
     for number in range(1, 4):
         hub.apply(StepReport(load=LOAD, stored=[block(number)]))
         await until(lambda number=number: hub.mirror.seq == number)
@@ -132,7 +132,7 @@ async def test_who_was_away_briefly_gets_only_what_it_missed(hub):
 
 
 @pytest.mark.parametrize(("epoch", "after"), [("life-0", 1), ("life-1", 7), ("", None), ("life-1", None)])
-async def test_who_comes_from_elsewhere_gets_a_snapshot(hub, epoch, after):
+async def test_a_subscriber_at_another_position_gets_a_snapshot(hub, epoch, after):
     hub.apply(StepReport(load=LOAD, stored=[block(1)]))
     await until(lambda: hub.mirror.seq == 1)
     follower = Follower()
@@ -202,7 +202,7 @@ async def test_load_goes_out_soon_after_it_changes_and_again_when_nothing_does(h
     await task
 
 
-async def test_draining_is_said_in_the_next_frame_and_not_unsaid(hub):
+async def test_draining_is_reported_in_the_next_frame_and_not_revoked(hub):
     follower = Follower()
     task = asyncio.create_task(follow(hub, follower))
     await until(lambda: follower.resident is not None)
@@ -337,7 +337,7 @@ def first_message(worker: WorkerProcess, path: str, headers: dict[str, str]) -> 
             time.sleep(0.02)
 
 
-def test_a_worker_says_that_it_drains_before_its_stream_ends(tiny_served_path):
+def test_a_worker_reports_that_it_drains_before_its_stream_ends(tiny_served_path):
     with running_worker(tiny_served_path, "--kv-cache-bytes", "1000000") as worker:
         loads = []
         with worker.client() as client, client.stream("GET", "/internal/kv-events") as response:

@@ -67,7 +67,7 @@ def test_the_second_request_with_a_prefix_finds_it_cached(client):
     assert second.headers["x-warmfleet-cached-tokens"] == str(cached_tokens)
 
 
-def test_the_headers_say_what_the_router_would_have_computed(client, shared_worker):
+def test_the_headers_have_what_the_router_would_have_computed(client, shared_worker):
     text, salt = fresh_text(), b"salt of a tenant"
     cache = shared_worker.cache()
     tokenized = client.post("/tokenize", json={"messages": [{"role": "user", "content": text}]}).json()

@@ -210,7 +210,7 @@ def narrow_worker(tiny_served_path: Path) -> Iterator[WorkerProcess]:
         yield worker
 
 
-def test_a_stream_that_waits_says_ping(narrow_worker):
+def test_a_stream_that_waits_sends_pings(narrow_worker):
     holder = raw_request(narrow_worker, long_body(stream=True))
     assert holder.recv(1)
 
