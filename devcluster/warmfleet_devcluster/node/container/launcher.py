@@ -2,7 +2,7 @@
 
 Runs as a script of its own with the standard library only (`python -I -S launcher.py SPEC_FD STATUS_FD
 NODE_PID`), so that it starts in milliseconds. SPEC_FD holds a JSON document, see `LaunchSpec` in
-`container_process.py`. On STATUS_FD it writes `pid N` as soon as the program's process exists; end of file
+`process.py`. On STATUS_FD it writes `pid N` as soon as the program's process exists; end of file
 after that means that the program has been started, `error TEXT` that it could not be.
 
 The program is PID 1 of a PID namespace of its own: when it ends, everything it started ends. It dies with the
