@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import socket
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
@@ -19,18 +18,10 @@ from warmfleet_devcluster.control_plane.flags import (
     scheduler_flags,
 )
 from warmfleet_devcluster.errors import StartFailedError
+from warmfleet_devcluster.lifecycle.cluster_network import ClusterNetwork
 from warmfleet_devcluster.lifecycle.component import Component, ComponentPlan
 from warmfleet_devcluster.lifecycle.images import image_list, image_values
 from warmfleet_devcluster.lifecycle.plans import addons_plan, hollow_plan, node_plan, tool_plan
-from warmfleet_devcluster.network.addresses import (
-    API_SERVER_ADDRESS,
-    API_SERVER_PORT,
-    DNS_ADDRESS,
-    SERVICE_NETWORK,
-    node_address,
-)
-from warmfleet_devcluster.network.forwarder import HostForwarder
-from warmfleet_devcluster.network.namespace import NetworkNamespace
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import ComponentState, StateFolder
 from warmfleet_runtime.kubernetes.client import Json, KubernetesClient
@@ -40,7 +31,6 @@ from warmfleet_runtime.version import package_version
 _POLL_SECONDS: Final = 0.1
 _REQUEST_SECONDS: Final = 5.0
 _USER_AGENT: Final = "warmfleet-devcluster"
-_DNS_PORT: Final = 53
 
 
 class Cluster:
@@ -54,10 +44,14 @@ class Cluster:
         self._binaries = Binaries(settings.binaries)
         self._report = report
         self._stages: list[list[Component]] = []
-        self._namespace: NetworkNamespace | None = None
-        self._forwarder: HostForwarder | None = None
+        self._network: ClusterNetwork | None = None
+        """None before the start and after a start that could not open it."""
         self._deadline = 0.0
-        self.api_url = ""
+
+    @property
+    def api_url(self) -> str:
+        """The API server's URL on the host; empty before the network is open."""
+        return self._network.api_url if self._network else ""
 
     @property
     def components(self) -> list[Component]:
@@ -75,12 +69,14 @@ class Cluster:
             DevclusterError: not permitted, port busy, or a component did not become ready.
         """
         self._deadline = time.monotonic() + self._settings.ready_seconds
-        await self._make_network()
-        credentials = Credentials(self._folder, self.api_url)
+        network = self._network = await ClusterNetwork.open(
+            nodes=self._settings.nodes, api_port=self._settings.api_port
+        )
+        credentials = Credentials(self._folder, network.api_url)
         self._write_images()
         async with KubernetesClient.connect(self._folder.kubeconfig, user_agent=_USER_AGENT) as client:
             await self._start_control_plane(credentials, client)
-            await self._start_addons(credentials)
+            await self._start_addons(credentials, network)
             if self._settings.nodes or self._settings.hollow:
                 await self._start_nodes(credentials, client)
         self._hand_over()
@@ -93,10 +89,8 @@ class Cluster:
         while self._stages:
             await asyncio.gather(*(component.stop() for component in self._stages[-1]))
             self._stages.pop()
-        if self._forwarder is not None:
-            await self._forwarder.close()
-        if self._namespace is not None:
-            self._namespace.close()
+        if self._network is not None:
+            await self._network.close()
 
     async def ended_component(self) -> Component:
         """Waits until any essential component ends, which none does by itself."""
@@ -117,16 +111,6 @@ class Cluster:
         for component in self.components:
             if component.exit_code is not None:
                 raise ended_early(component, self._folder)
-
-    async def _make_network(self) -> None:
-        self._namespace = NetworkNamespace()
-        nodes = [node_address(index) for index in range(self._settings.nodes)]
-        self._namespace.add_addresses([API_SERVER_ADDRESS, DNS_ADDRESS, *nodes])
-        # Without a route the kernel refuses to connect before it evaluates the rules of Services.
-        self._namespace.add_route(SERVICE_NETWORK, source=API_SERVER_ADDRESS)
-        self._forwarder = HostForwarder(self._namespace, API_SERVER_ADDRESS, API_SERVER_PORT)
-        port = await self._forwarder.start(self._settings.api_port)
-        self.api_url = f"https://127.0.0.1:{port}"
 
     def _write_images(self) -> None:
         """The list for the nodes, and the same references as values for the chart."""
@@ -156,10 +140,10 @@ class Cluster:
         account = "/api/v1/namespaces/default/serviceaccounts/default"
         await self._until(lambda: _answers(client, account), "controllers are")
 
-    async def _start_addons(self, credentials: Credentials) -> None:
+    async def _start_addons(self, credentials: Credentials, network: ClusterNetwork) -> None:
         self._report("starting Services, names and volumes")
         await self._start_stage([addons_plan(self._folder, credentials)])
-        await self._until(self._serves_names, "names are")
+        await self._until(network.serves_names, "names are")
 
     async def _start_nodes(self, credentials: Credentials, client: KubernetesClient) -> None:
         count = self._settings.nodes + self._settings.hollow
@@ -182,13 +166,13 @@ class Cluster:
                 os.chown(path, *self._settings.owner)
 
     async def _start_stage(self, plans: Sequence[ComponentPlan]) -> None:
-        assert self._namespace is not None
+        assert self._network is not None
         stage: list[Component] = []
         self._stages.append(stage)
         for plan in plans:
             log = self._folder.log(plan.name)
             # Appended one by one: those that run are stopped even if the next one cannot be started.
-            stage.append(await Component.start(plan, namespace=self._namespace.path, log=log))
+            stage.append(await Component.start(plan, namespace=self._network.namespace, log=log))
 
     async def _until(self, ready: Callable[[], Awaitable[bool]], what: str) -> None:
         """Poll until it is ready, everything else lives, and time is left."""
@@ -200,17 +184,6 @@ class Cluster:
                     advice=f"logs: {self._folder.logs}",
                 )
             await asyncio.sleep(_POLL_SECONDS)
-
-    async def _serves_names(self) -> bool:
-        assert self._namespace is not None
-        probe = self._namespace.make_socket(socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            await asyncio.get_running_loop().sock_connect(probe, (str(DNS_ADDRESS), _DNS_PORT))
-        except OSError:
-            return False
-        finally:
-            probe.close()
-        return True
 
 
 def ended_early(component: Component, folder: StateFolder) -> StartFailedError:
