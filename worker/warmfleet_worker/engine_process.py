@@ -13,7 +13,7 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,7 @@ from warmfleet_contracts.cache.blocks import IdentityParts, cache_identity
 from warmfleet_contracts.cache.kv_events import IDLE_HEARTBEAT_SECONDS
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_runtime.die_with_parent import ParentGoneError, die_with_parent
+from warmfleet_runtime.home import warmfleet_home
 from warmfleet_runtime.logs import configure_logs
 from warmfleet_worker.engine.engine import Engine
 from warmfleet_worker.engine.messages import (
@@ -43,6 +44,12 @@ from warmfleet_worker.engine.messages import (
     encode_message,
 )
 from warmfleet_worker.engine.scheduler import SchedulerSettings
+from warmfleet_worker.model_store.manifest import ModelManifest
+from warmfleet_worker.model_store.verification import (
+    BackgroundVerification,
+    recorded_manifest,
+    verify_and_record,
+)
 from warmfleet_worker.settings import EngineSettings
 
 _RECEIVE_BYTES: Final = 256 * 1024
@@ -98,14 +105,15 @@ class ServerChannel:
         return messages
 
 
-def serve(engine: Engine, channel: ServerChannel) -> None:
-    """Step `engine` until the server is gone."""
+def serve(engine: Engine, channel: ServerChannel, check: Callable[[], None] = lambda: None) -> None:
+    """Step `engine` until the server is gone, or `check`, which is called before each step, raises."""
     stalled = False
     while True:
         if not engine.has_work:
             messages = channel.receive(IDLE_HEARTBEAT_SECONDS)
         else:
             messages = channel.receive(_STALLED_POLL_SECONDS if stalled else 0)
+        check()
         apply_messages(engine, messages)
         report = engine.step() if engine.has_work else engine.report()
         channel.send(msgspec.structs.replace(report, max_batched_tokens=engine.max_batched_tokens))
@@ -129,20 +137,32 @@ def apply_messages(engine: Engine, messages: Iterable[ServerMessage]) -> None:
                 engine.drain()
 
 
-def build_engine(settings: EngineSettings) -> tuple[Engine, EngineReady]:
-    """Verify and load the model, allocate the KV arena.
+def known_model(model_path: Path, records: Path) -> tuple[ModelManifest, BackgroundVerification]:
+    """The model's manifest, and the verification of its content, which runs unless it is done already.
+
+    Raises:
+        ModelError: the files are missing or damaged.
+    """
+    manifest = recorded_manifest(model_path, records)
+    if manifest is not None:
+        verification = BackgroundVerification(model_path, manifest, records)
+        verification.start()
+        return manifest, verification
+    manifest = verify_and_record(model_path, records)
+    return manifest, BackgroundVerification(model_path, manifest, records)
+
+
+def build_engine(settings: EngineSettings, model_digest: str) -> tuple[Engine, EngineReady]:
+    """Load the model, allocate the KV arena.
 
     Raises:
         ModelError: the files are missing, damaged or not supported.
     """
     # Imported here: only the process that loads the model needs torch.
-    from warmfleet_worker.model_store.manifest import verify_model_folder  # noqa: PLC0415
     from warmfleet_worker.runner.runner import RunnerSettings, load_runner  # noqa: PLC0415
 
-    model_path = Path(settings.model_path)
-    manifest = verify_model_folder(model_path)
     runner = load_runner(
-        model_path,
+        Path(settings.model_path),
         RunnerSettings(
             dtype=settings.dtype,
             kv_cache_bytes=settings.kv_cache_bytes,
@@ -155,7 +175,7 @@ def build_engine(settings: EngineSettings) -> tuple[Engine, EngineReady]:
     window_tokens = runner.model.window_tokens
     identity = cache_identity(
         IdentityParts(
-            model_digest=bytes.fromhex(manifest.model_digest),
+            model_digest=bytes.fromhex(model_digest),
             tokenizer_digest=settings.tokenizer_digest,
             chat_template_digest=settings.chat_template_digest,
             block_size_tokens=settings.block_size_tokens,
@@ -193,9 +213,17 @@ def build_engine(settings: EngineSettings) -> tuple[Engine, EngineReady]:
         end_token_ids=sorted(runner.model.end_token_ids),
         vocabulary_size=runner.model.vocab_size,
         prefix_caching=engine.prefix_caching,
-        model_digest=manifest.model_digest,
+        model_digest=model_digest,
     )
     return engine, ready
+
+
+def _records() -> Path:
+    """Folder of the records of verified models; without a home directory none can be written."""
+    try:
+        return warmfleet_home() / "verified"
+    except RuntimeError:
+        return Path(os.devnull) / "verified"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -218,9 +246,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with socket.socket(fileno=given.fd) as connection:
         channel = ServerChannel(connection)
         try:
-            engine, ready = build_engine(settings)
+            manifest, verification = known_model(Path(settings.model_path), _records())
+            engine, ready = build_engine(settings, manifest.model_digest)
             channel.send(ready)
-            serve(engine, channel)
+            serve(engine, channel, verification.raise_failure)
         except ServerGoneError:
             return 0
         except Exception as error:  # noqa: BLE001 - the server reports the reason of any failure
