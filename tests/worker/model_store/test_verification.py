@@ -144,8 +144,7 @@ def test_damage_in_silence_is_found_in_the_background(request, records, plain):
     assert manifest is not None
 
     verification = BackgroundVerification(folder, manifest, records)
-    verification.start()
-    verification.join()
+    verification.verify()
 
     with pytest.raises(ModelError, match=r"^model\.safetensors "):
         verification.raise_failure()
@@ -154,8 +153,7 @@ def test_damage_in_silence_is_found_in_the_background(request, records, plain):
 
 def test_a_whole_folder_passes_in_the_background(sealed, records):
     verification = BackgroundVerification(sealed, recorded_manifest(sealed, records), records)
-    verification.start()
-    verification.join()
+    verification.verify()
 
     verification.raise_failure()
 

@@ -1,4 +1,4 @@
-"""Who does not read pauses only its own request, and loses it in the end."""
+"""A client that does not read pauses only its own request, and loses it in the end."""
 
 import json
 import secrets

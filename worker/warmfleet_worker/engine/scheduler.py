@@ -234,7 +234,7 @@ class Scheduler:
         """
         usable_tokens = (sequence.matched_blocks + 1) * self._block_size_tokens
         if not sequence.reads_cache or usable_tokens >= len(sequence.token_ids):
-            return None  # the last token is computed anyway, and the block it stands in with it
+            return None  # the last token is computed anyway, and its block with it
         leader = self._cache.leader_of(sequence.block_hashes[sequence.matched_blocks])
         return None if leader is None else self._sequences[leader]
 
@@ -251,7 +251,7 @@ class Scheduler:
     def _start(self, sequence: Sequence, reserved_blocks: int) -> bool:
         """Give a waiting sequence its blocks and a seat, if there are enough besides the reserved ones."""
         hit = self._match(sequence)
-        # All blocks of the known tokens at once: a prefill that has begun is never stuck half-way.
+        # All blocks of the known tokens at once: a prefill that has begun never waits for blocks.
         missing = self._blocks(len(sequence.token_ids)) - len(hit.blocks)
         watermark_blocks = self._watermark_blocks if self._running else 0
         if missing + hit.evictable_blocks + watermark_blocks + reserved_blocks > self._pool.available_blocks:

@@ -95,24 +95,23 @@ class BackgroundVerification:
         self._records = records
         self._expected = manifest
         self._failures: list[ModelError] = []
-        self._thread = threading.Thread(target=self._verify, name="verify-model", daemon=True)
 
     def start(self) -> None:
         """Begin; the process can end at any time."""
-        self._thread.start()
+        threading.Thread(target=self._run, name="verify-model", daemon=True).start()
 
     def raise_failure(self) -> None:
         """Raise the ModelError that the verification has found, if any."""
         if self._failures:
             raise self._failures[0]
 
-    def join(self) -> None:
-        """Wait for the end of the verification."""
-        self._thread.join()
-
-    def _verify(self) -> None:
+    def _run(self) -> None:
         if sys.platform == "linux":  # elsewhere the id of a thread is not that of a process
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+        self.verify()
+
+    def verify(self) -> None:
+        """Verify in the calling thread; a failure is kept for `raise_failure`."""
         try:
             if read_manifest(self._path) is not None:
                 verify_model_folder(self._path)
