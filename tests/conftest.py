@@ -20,7 +20,7 @@ _ALONE = ("admission/test_admission.py", "system/test_answers.py", "clusters/tes
 _SUPPORT = str(Path(__file__).parent / "support")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_SUPPORT, os.environ.get("PYTHONPATH"))))
 
-# How long an example takes says more about the machine than about the code.
+# How long an example takes depends more on the machine than on the code.
 settings.register_profile("warmfleet", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("warmfleet")
 

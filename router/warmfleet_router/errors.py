@@ -21,10 +21,10 @@ class DiscoveryError(WarmfleetError):
 class StreamUnavailableError(WarmfleetError):
     """A worker's event stream cannot be opened or broke off.
 
-    Every `EventSource` raises this for transport faults, whatever its HTTP client calls them.
+    Every `EventSource` raises this for transport faults of any HTTP client.
     """
 
     def __init__(self, reason: str, *, is_silent: bool = False) -> None:
-        """`is_silent`: nothing was heard at all, where others at least refuse or hang up."""
+        """`is_silent`: nothing was received at all, where others at least refuse or close."""
         super().__init__(reason)
         self.is_silent = is_silent

@@ -203,7 +203,7 @@ def test_a_cpu_wheel_takes_the_place_of_torch_and_of_what_only_cuda_needs():
             cpu_requirements.without_cuda(requirements("worker"), wrong)
 
 
-# Engines write down what they were told and answer like the real ones.
+# Engines record their arguments and answer like the real ones.
 STAND_IN = """#!/bin/sh
 echo "$(basename "$0") $*" >> "$CALLS"
 case "$1 $2" in

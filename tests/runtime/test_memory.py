@@ -9,7 +9,7 @@ import json, os, sys, threading
 from warmfleet_runtime.memory import return_freed_memory
 from warmfleet_testing.processes.process_sockets import resident_bytes
 
-if sys.argv[1] == "told":
+if sys.argv[1] == "tuned":
     return_freed_memory()
 
 def work():
@@ -39,4 +39,4 @@ def grown_bytes(how: str) -> int:
 
 
 def test_large_blocks_go_back_to_the_system_when_they_are_freed():
-    assert grown_bytes("told") < 8 << 20
+    assert grown_bytes("tuned") < 8 << 20

@@ -46,6 +46,8 @@ INSTEAD: Final[Mapping[str, str]] = {
     r"by the books?": "as recorded",
     r"hears?|heard|hearing": "receives, learns, observes",
     r"news|newsroom": "events, changes, messages",
+    r"say(?! something)|says|said|unsaid": "reports, returns, writes, logs, states, has",
+    r"told|tells?(?! me\b|\()": "reports, sends, shows, gets",
 }
 """A pattern of words that are figures of speech, and the terms that replace them."""
 
@@ -111,6 +113,9 @@ def test_no_text_of_ours_holds_a_figure_of_speech() -> None:
         "## The way of a request",
         "class Newsroom:",
         "a router that hears of it",
+        "def says(fleet):",
+        "the worker is told its names",
+        "a log that tells why",
     ],
 )
 def test_the_gate_sees_what_is_planted(planted: str) -> None:
@@ -128,6 +133,8 @@ def test_a_finding_names_the_line_the_word_and_a_replacement() -> None:
         ('an answer of "nobody"', True),
         ("estimates of the rate", False),
         ("an indoor turn of a chat, doorway", False),
+        ('question = "Say something."', False),
+        ("position = file.tell()", False),
     ],
 )
 def test_the_gate_lets_quotations_and_longer_words_through(quoting: str, markdown: bool) -> None:

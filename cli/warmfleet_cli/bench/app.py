@@ -111,7 +111,7 @@ def prefix_command(
         time_limit_seconds=60 * minutes - (time.monotonic() - start),
         seed=seed,
     )
-    report.say(machine.line(found.dtype))
+    report.remark(machine.line(found.dtype))
     calibration, runs = report.run(
         lambda observer: run_to_end(run_prefix_bench(settings, log_folder(output_dir), observer))
     )
@@ -172,7 +172,7 @@ def cache_command(
         threads=machine.cores,
         seed=seed,
     )
-    report.say(machine.line(found.dtype))
+    report.remark(machine.line(found.dtype))
     results = report.run(lambda observer: run_cache_bench(settings, log_folder(output_dir), observer))
     report.finish(
         "cache",

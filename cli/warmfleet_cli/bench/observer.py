@@ -16,7 +16,7 @@ class Observer(Protocol):
     def advance(self, steps: int = 1) -> None:
         """`steps` steps of the present stage are done."""
 
-    def say(self, text: str) -> None:
+    def remark(self, text: str) -> None:
         """A figure worth showing before the end."""
 
 
@@ -40,7 +40,7 @@ class ProgressObserver:
         assert self._task is not None, "a stage comes first"
         self._progress.advance(self._task, steps)
 
-    def say(self, text: str) -> None:
+    def remark(self, text: str) -> None:
         self._progress.console.print(text, highlight=False)
 
     def __enter__(self) -> Self:

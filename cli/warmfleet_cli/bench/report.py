@@ -28,10 +28,10 @@ class Report:
     def check_machine(self) -> tuple[Machine, str]:
         """What the figures are measured on, and a sentence on whether it is idle; takes two seconds."""
         remark = idle_remark(measure_busy_ratio())
-        self.say(remark)
+        self.remark(remark)
         return this_machine(), remark
 
-    def say(self, text: str) -> None:
+    def remark(self, text: str) -> None:
         """One line."""
         self._console.print(text)
 
@@ -58,13 +58,13 @@ class Report:
         """
         record = {**record, "targets": target_records(targets)}
         paths = write_report(folder, name, record, charts)
-        self.say("")
+        self.remark("")
         print_table(self._console, table.columns, table.rows)
         for line in ("", *lines):
-            self.say(line)
+            self.remark(line)
         for target in targets:
             self._console.print(Text(target.verdict(), style="green" if target.reached else "bold red"))
-        self.say(f"Written: {', '.join(str(path) for path in paths)}")
+        self.remark(f"Written: {', '.join(str(path) for path in paths)}")
         if self._json:
             print_json(record)
         if not all(target.reached for target in targets):

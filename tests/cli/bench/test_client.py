@@ -66,7 +66,7 @@ async def test_a_question_sent_late_counts_from_when_it_was_due():
     assert answer.first_token_seconds >= 5
 
 
-async def test_the_server_is_asked_for_exactly_these_tokens_and_told_the_request_id():
+async def test_the_server_gets_exactly_these_tokens_and_the_request_id():
     seen = {}
 
     async def answer(request: Request) -> Response:

@@ -308,7 +308,7 @@ async def an_unknown_model_is_not_found(langchain: LangChain) -> None:
 
 
 @SUITE.scenario(requests=2)
-async def wrong_keys_are_told_apart(langchain: LangChain) -> None:
+async def wrong_keys_are_distinguished(langchain: LangChain) -> None:
     await raised(openai.AuthenticationError, lambda: langchain.chat(api_key="wrong").invoke(QUESTION))
     chat = langchain.chat(api_key=langchain.other_key)
     await raised(openai.PermissionDeniedError, lambda: chat.invoke(QUESTION))

@@ -68,7 +68,7 @@ async def completion_has_text_reason_and_usage(lite: LiteLlm) -> None:
 
 
 @SUITE.scenario(requests=4)
-async def acompletion_says_the_same(lite: LiteLlm) -> None:
+async def acompletion_answers_the_same(lite: LiteLlm) -> None:
     for provider in CHAT_PROVIDERS:
         answer = await lite.achat(provider)
         assert answer.choices[0].message.content == lite.chat(provider).choices[0].message.content

@@ -40,7 +40,7 @@ async def an_image_is_a_bad_request(sdk: Sdk) -> None:
 
 
 @SUITE.scenario(requests=1)
-async def a_prompt_beyond_the_context_is_told_in_the_words_that_clients_match(sdk: Sdk) -> None:
+async def a_prompt_beyond_the_context_is_refused_with_the_message_that_clients_match(sdk: Sdk) -> None:
     text = "far too long " * 100
     error = await refused(
         sdk, "messages", "context_length_exceeded", messages=[{"role": "user", "content": text}]
@@ -117,7 +117,7 @@ async def a_model_that_the_key_may_not_call_is_denied(sdk: Sdk) -> None:
 
 
 @SUITE.scenario(requests=2)
-async def a_tenant_at_its_limit_is_told_when_to_ask_again(sdk: Sdk) -> None:
+async def a_tenant_at_its_limit_gets_the_seconds_to_wait(sdk: Sdk) -> None:
     narrow = sdk.with_key(sdk.narrow_key)
     stream = await narrow.chat(stream=True, max_tokens=900, extra_body={"ignore_eos": True})
     error = await raised(openai.RateLimitError, narrow.chat)

@@ -182,13 +182,13 @@ def test_coalesced_changes_lead_to_the_same_set(held, steps):
         else:
             model.add(step)
             buffer.store(hash_of(step))
-    said_something = bool(buffer)
+    sent_something = bool(buffer)
 
     cleared, stored, removed = buffer.take()
     resident.change(1, cleared=cleared, stored=stored, removed=removed)
 
     assert set(resident) == set(hashes_of(model))
-    assert said_something == bool(cleared or stored or removed)
+    assert sent_something == bool(cleared or stored or removed)
     assert not buffer
 
 

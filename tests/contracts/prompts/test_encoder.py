@@ -511,7 +511,7 @@ def test_nothing_typed_at_the_real_model_adds_or_removes_a_control_token(turns):
 
 @pytest.mark.model
 def test_a_word_takes_as_long_the_second_time_as_the_first():
-    """A tokenizer that remembers words tells one tenant by the clock what another has sent."""
+    """A tokenizer that remembers words reveals to one tenant, by its times, what another has sent."""
     encoder = PromptEncoder.from_assets(load_prompt_assets(pulled_catalog_model()))
     draw = random.Random(0)
 

@@ -1,4 +1,4 @@
-"""The manifest: what it accepts, what it refuses, and whether a refusal says where and why."""
+"""The manifest: what it accepts, what it refuses, and whether a refusal names the field and the reason."""
 
 from pathlib import Path
 

@@ -95,15 +95,15 @@ def stand_in_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_a_build_reports_each_program_and_a_second_build_reports_nothing(tmp_path: Path, stand_in_go) -> None:
     stand_in_go()
-    said: list[str] = []
-    binaries = build_controlplane(tmp_path, said.append)
-    assert said[0] == "building etcd (1 of 6)"
-    assert said[-1] == "building helm (6 of 6)"
+    progress: list[str] = []
+    binaries = build_controlplane(tmp_path, progress.append)
+    assert progress[0] == "building etcd (1 of 6)"
+    assert progress[-1] == "building helm (6 of 6)"
     assert binaries.missing == []
     assert binaries["kubectl"].read_text() == TOOLS["kubectl"]
-    said.clear()
-    build_controlplane(tmp_path, said.append)
-    assert said == []
+    progress.clear()
+    build_controlplane(tmp_path, progress.append)
+    assert progress == []
 
 
 def test_a_failed_build_leaves_nothing_and_quotes_the_compiler(tmp_path: Path, stand_in_go) -> None:

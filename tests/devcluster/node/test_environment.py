@@ -23,7 +23,7 @@ POD = {
         "namespace": "models",
         "uid": "u-1",
         "labels": {"app": "web", "a.b/c": "d"},
-        "annotations": {"note": 'say "hi"'},
+        "annotations": {"note": 'a "quoted" word'},
     },
     "spec": {"nodeName": "node-0", "serviceAccountName": "runner", "containers": []},
 }
@@ -84,7 +84,7 @@ def test_the_downward_api_gives_what_the_pod_and_the_node_know():
         "metadata.labels['app']": "web",
         "metadata.labels['a.b/c']": "d",
         "metadata.annotations['none']": "",
-        "metadata.annotations": 'note="say \\"hi\\""',
+        "metadata.annotations": 'note="a \\"quoted\\" word"',
         "spec.nodeName": "node-0",
         "spec.serviceAccountName": "runner",
         "status.podIP": "10.244.0.2",

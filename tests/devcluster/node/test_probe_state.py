@@ -1,4 +1,4 @@
-"""Probes change their verdict when enough results in a row say so."""
+"""Probes change their verdict after enough equal results in a row."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,6 +1,6 @@
 """Every reason that needs no worker to compute: a real API server and operator, and kubelets that are played.
 
-What counts most is said again on nodes that run, in test_conditions_on_nodes.py.
+The most important ones are tested again on nodes that run pods, in test_conditions_on_nodes.py.
 """
 
 import base64
@@ -232,7 +232,7 @@ def test_workers_that_take_too_long_run_out_of_time(fleet: ModelNamespace, opera
         if condition["type"] == "Progressing":
             condition["lastUpdateTime"] = "2026-01-01T00:00:00Z"
 
-    # Its progress was made long ago: whether that is too long is for the Deployment's controller to say.
+    # Its progress was made long ago: whether that is too long is decided by the Deployment's controller.
     fleet.kubectl(
         *("patch", "deployment", "slow", "--subresource=status", "--type=merge"),
         *("-p", f'{{"status": {{"conditions": {json.dumps(conditions)}}}}}'),

@@ -57,9 +57,9 @@ def test_the_charts_roles_are_enough_and_no_more_is_asked_for(fleet: ModelNamesp
         fleet.merge("networkpolicy", "a", {"metadata": {"annotations": {"warmfleet.dev/applied": "edited"}}})
         time.sleep(2.0)
 
-        told = [line for line in operator.log() if line["level"] in {"warning", "error"}]
+        logged = [line for line in operator.log() if line["level"] in {"warning", "error"}]
         # Right after the CustomResourceDefinition is made its storage may not be there yet.
-        refused = [line for line in told if line["event"] != "waiting for the API server"]
+        refused = [line for line in logged if line["event"] != "waiting for the API server"]
 
     assert refused == []
     writes = [

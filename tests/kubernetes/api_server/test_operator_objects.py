@@ -235,7 +235,7 @@ def test_kubectl_waits_for_conditions(fleet: ModelNamespace, operator: OperatorP
     fleet.kubectl("wait", "--for=condition=NameAccepted", "modeldeployment/waited-for", "--timeout=20s")
     shown = fleet.kubectl("get", "mdep", "waited-for", "--no-headers")
 
-    # Model, by the name that it is not told but has, and Ready.
+    # Model, by the default of its served name, and Ready.
     assert shown.split()[:3] == ["waited-for", "waited-for", "0/1"]
 
 

@@ -56,7 +56,7 @@ class Rule(NamedTuple):
 
 
 def documented_rules():
-    """What docs/reference/rbac.md says that the router may do."""
+    """The router's rights in docs/reference/rbac.md."""
     text = (Path(__file__).parents[3] / "docs" / "reference" / "rbac.md").read_text()
     section = text.partition("## What a router may do")[2].partition("\n## ")[0]
     rows = [
@@ -183,7 +183,7 @@ async def test_an_api_server_that_goes_away_under_traffic_fails_no_request(fleet
             await asyncio.sleep(3)
             _, away = await router.get("/internal/fleet")
             ready, _ = await router.get("/readyz")
-            # What changes meanwhile is seen when it is back, and nothing has to be told twice.
+            # What changes meanwhile is seen when it is back, and nothing has to be applied twice.
             fleet.slice("smol", one, two)
             # A router that starts now serves by what this one has kept on disk.
             async with routed(fleet, tmp_path, kubeconfig=through) as second:
@@ -232,7 +232,7 @@ async def test_another_pod_at_the_same_address_gets_nothing_that_was_meant_for_t
             fleet.slice("smol", first)
             await until_status(router, "chat", 200)
             asked = len(first.requests)
-            # The cluster says that another pod has the address, and the process there is still the first.
+            # By the cluster another pod has the address, and the process there is still the first.
             fleet.slice("smol", SlicedPod("u2", first.port))
             await router.until(
                 lambda: [v.endpoint.uid for v in router.router.workers.fleet.workers()] == ["u2"]
@@ -312,7 +312,7 @@ def test_router_processes_with_a_service_account_are_one_service(fleet, tmp_path
         "WARMFLEET_OPERATOR_TOKEN": "0f" * 32,
         "WARMFLEET_POD_NAMESPACE": NAMESPACE,
     }
-    # A pod's name may have 63 characters; what tells replicas apart is its end.
+    # A pod's name may have 63 characters; replicas differ in its end.
     name = "a-release-with-a-long-name-warmfleet-router-7d9f8b6c5d-".rjust(58, "x")
     flags = ("--host", "0.0.0.0", "--allow-anonymous", "--drain-seconds", "5")
     fleet.deploy("smol", "chat")

@@ -100,7 +100,7 @@ def test_an_image_that_cannot_be_pulled_is_named(fleet: Installed) -> None:
 def test_a_fetch_that_fails_is_reported_with_its_own_message(fleet: Installed, name: str) -> None:
     """By each pod for itself, and by a Job for the claim that they share."""
 
-    def told() -> str:
+    def condition_message() -> str:
         return wait_for_conditions(
             fleet,
             name,
@@ -111,7 +111,7 @@ def test_a_fetch_that_fails_is_reported_with_its_own_message(fleet: Installed, n
         )["ModelCached"]
 
     # A Job may be known to have failed before the words of its pod are.
-    message = eventually(told, lambda text: "no-such-model" in text)
+    message = eventually(condition_message, lambda text: "no-such-model" in text)
     assert "smollm2-135m-instruct" in message  # what there is instead
 
 
@@ -208,15 +208,15 @@ def test_every_command_of_the_troubleshooting_page_works(fleet: Installed, headi
     if typed[0] in {"patch", "scale"}:
         typed.append("--dry-run=server")
 
-    # A container that was just started again has said nothing yet.
+    # A container that was just started again has logged nothing yet.
     eventually(lambda: fleet.kubectl(*typed) or "podTemplate" in line or "quota" in line)
 
 
 def events(fleet: Installed) -> dict[str, Counter[str]]:
-    """How often each reason was said, by deployment."""
-    said: dict[str, Counter[str]] = {}
+    """How often each reason was reported, by deployment."""
+    counts: dict[str, Counter[str]] = {}
     for event in fleet.get("events.events.k8s.io")["items"]:
         if event["regarding"]["kind"] == "ModelDeployment":
             times = event.get("series", {}).get("count", 1)
-            said.setdefault(event["regarding"]["name"], Counter())[event["reason"]] += times
-    return said
+            counts.setdefault(event["regarding"]["name"], Counter())[event["reason"]] += times
+    return counts

@@ -201,8 +201,8 @@ def test_a_container_has_the_environment_volumes_and_rights_of_its_manifest(pods
     pods.ready("rich")
     status = pods.get("pod", "rich")
     uid, ip, node = status["metadata"]["uid"], status["status"]["podIP"], status["spec"]["nodeName"]
-    said = pods.sh("rich", "echo $UID_ $IP $NODE $KEY $MEM $BOTH $FROM_MAP; pwd; id -u; id -G; hostname")
-    assert said.split() == [
+    printed = pods.sh("rich", "echo $UID_ $IP $NODE $KEY $MEM $BOTH $FROM_MAP; pwd; id -u; id -G; hostname")
+    assert printed.split() == [
         uid,
         ip,
         node,
@@ -371,9 +371,9 @@ def test_an_image_that_lies_in_tmp_is_whole_under_a_pods_own_tmp(pods: Pods, tmp
 
 
 def test_logs_can_be_followed_cut_and_dated(pods: Pods) -> None:
-    says = "for i in 1 2 3; do echo out $i; echo err $i >&2; done"
-    told = "until test -e /tmp/told; do sleep 0.1; done; echo end"
-    pods.apply(pod("talks", main(f"{says}; {told}"), restartPolicy="Never"))
+    first_lines = "for i in 1 2 3; do echo out $i; echo err $i >&2; done"
+    last_line = "until test -e /tmp/go_on; do sleep 0.1; done; echo end"
+    pods.apply(pod("talks", main(f"{first_lines}; {last_line}"), restartPolicy="Never"))
     eventually(lambda: "running" in pods.state("talks"))
     with subprocess.Popen(
         [pods.cluster.binaries["kubectl"], "-n", pods.namespace, "logs", "talks", "--follow"],
@@ -383,7 +383,7 @@ def test_logs_can_be_followed_cut_and_dated(pods: Pods) -> None:
     ) as following:
         assert following.stdout is not None
         followed = [following.stdout.readline() for _ in range(6)]
-        pods.sh("talks", "touch /tmp/told")
+        pods.sh("talks", "touch /tmp/go_on")
         followed += following.stdout.readlines()
     lines = [line.rstrip("\n") for line in followed]
     assert sorted(lines) == ["end", "err 1", "err 2", "err 3", "out 1", "out 2", "out 3"]

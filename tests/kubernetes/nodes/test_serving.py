@@ -201,7 +201,7 @@ def test_an_evicted_only_replica_ends_its_stream_and_is_replaced(models: Install
     assert not uids(models, "alone") & {pod["metadata"]["uid"]}
     assert text_of(models, PROMPTS[0], tokens, "alone") == undisturbed
 
-    # Suspended it has no pod, and says so; awake again it serves as before.
+    # Suspended it has no pod, and reports it; resumed it serves as before.
     patch(models, "alone", {"suspend": True})
     models.wait_for("alone", "Ready", "False", "Suspended")
     eventually(lambda: models.pods("alone"), [], seconds=60)

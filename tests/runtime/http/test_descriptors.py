@@ -52,10 +52,10 @@ def test_a_process_raises_its_limit_and_bounds_its_connections_by_it(limits, con
         timeout=60,
     )
 
-    said = [json.loads(line) for line in finished.stderr.splitlines()]
+    logged = [json.loads(line) for line in finished.stderr.splitlines()]
     assert json.loads(finished.stdout) == [connections, soft]
-    assert len(said) == warns
+    assert len(logged) == warns
     if warns:
-        assert said[0]["level"] == "warning"
-        assert (said[0]["connections"], said[0]["open_files"]) == (connections, soft)
-        assert "hard limit" in said[0]["advice"]
+        assert logged[0]["level"] == "warning"
+        assert (logged[0]["connections"], logged[0]["open_files"]) == (connections, soft)
+        assert "hard limit" in logged[0]["advice"]

@@ -53,7 +53,7 @@ async def address() -> AsyncGenerator[tuple[str, int], None]:
 
 
 async def answer(address: tuple[str, int], *pieces: bytes) -> tuple[int, bytes]:
-    """How many bytes the server took, and all that it said until it closed or fell silent."""
+    """How many bytes the server took, and all that it sent until it closed or fell silent."""
     reader, writer = await asyncio.open_connection(*address)
     sent = 0
     with contextlib.suppress(ConnectionError):
@@ -61,17 +61,17 @@ async def answer(address: tuple[str, int], *pieces: bytes) -> tuple[int, bytes]:
             writer.write(piece)
             await writer.drain()
             sent += len(piece)
-    said = b""
+    received = b""
     with contextlib.suppress(TimeoutError, ConnectionError):
         async with asyncio.timeout(10):
             while chunk := await reader.read(65_536):
-                said += chunk
+                received += chunk
     writer.close()
-    return sent, said
+    return sent, received
 
 
-def error_of(said: bytes, status: int) -> dict[str, object]:
-    head, _, body = said.partition(b"\r\n\r\n")
+def error_of(received: bytes, status: int) -> dict[str, object]:
+    head, _, body = received.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status)
     assert b"x-request-id: " in head
     return json.loads(body)["error"]
@@ -85,17 +85,17 @@ async def test_a_head_without_end_is_cut_off(address, start):
     piece = b"x-header: " + b"x" * 53 + b"\n" if start is HEAD else start if start == b"\r\n" else b"x"
     pieces = [start] + [piece * (65_536 // len(piece))] * 160
 
-    sent, said = await answer(address, *pieces)
+    sent, received = await answer(address, *pieces)
 
     assert sent < 10 * 1024 * 1024
-    if said:  # a reset may overtake the words
-        assert error_of(said, 431)["code"] == "headers_too_large"
+    if received:  # a reset may overtake the words
+        assert error_of(received, 431)["code"] == "headers_too_large"
 
 
 async def test_a_head_just_beyond_the_limit_is_answered_with_the_reason(address):
-    _, said = await answer(address, HEAD + b"x-a: ", b"x" * 40_000, b"x" * 40_000)
+    _, received = await answer(address, HEAD + b"x-a: ", b"x" * 40_000, b"x" * 40_000)
 
-    assert error_of(said, 431)["code"] == "headers_too_large"
+    assert error_of(received, 431)["code"] == "headers_too_large"
 
 
 @pytest.mark.parametrize(
@@ -104,27 +104,27 @@ async def test_a_head_just_beyond_the_limit_is_answered_with_the_reason(address)
     ids=["tls", "method", "target"],
 )
 async def test_what_is_no_http_is_answered_with_the_reason(address, garbage):
-    _, said = await answer(address, garbage)
+    _, received = await answer(address, garbage)
 
-    assert error_of(said, 400)["code"] == "invalid_http"
+    assert error_of(received, 400)["code"] == "invalid_http"
 
 
 async def test_a_head_that_does_not_come_is_not_waited_for(address, monkeypatch):
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.1)
 
-    _, said = await answer(address, HEAD)
+    _, received = await answer(address, HEAD)
     _, silence = await answer(address)
 
-    assert error_of(said, 408)
+    assert error_of(received, 408)
     assert silence == b""
 
 
 async def test_half_a_request_does_not_cut_off_the_answer_before_it(address, monkeypatch):
     monkeypatch.setattr(protocol, "HEAD_SECONDS", 0.1)
 
-    _, said = await answer(address, b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n", HEAD)
+    _, received = await answer(address, b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n", HEAD)
 
-    first, _, rest = said.partition(b"slow")
+    first, _, rest = received.partition(b"slow")
     assert first.startswith(b"HTTP/1.1 200")
     assert error_of(rest, 408)
 
@@ -133,22 +133,22 @@ async def test_a_body_of_many_pieces_is_no_head(address):
     body = b"x" * 8192
     declared = HEAD + b"connection: close\r\ncontent-length: %d\r\n\r\n" % (len(body) * 64)
 
-    _, said = await answer(address, declared, *([body] * 64))
+    _, received = await answer(address, declared, *([body] * 64))
 
-    assert json.loads(said.partition(b"\r\n\r\n")[2])["bytes"] == len(body) * 64
+    assert json.loads(received.partition(b"\r\n\r\n")[2])["bytes"] == len(body) * 64
 
 
 async def test_trailers_are_no_headers_and_have_an_end(address):
     chunked = HEAD + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
 
-    _, said = await answer(address, chunked, b"x-request-id: smuggled\r\n\r\n")
+    _, received = await answer(address, chunked, b"x-request-id: smuggled\r\n\r\n")
     sent, _ = await answer(address, chunked + b"x-a: ", *([b"x" * 65_536] * 160))
 
-    assert json.loads(said.partition(b"\r\n\r\n")[2]) == {
+    assert json.loads(received.partition(b"\r\n\r\n")[2]) == {
         "bytes": 1,
         "headers": ["connection", "host", "transfer-encoding"],
     }
-    assert b"smuggled" not in said
+    assert b"smuggled" not in received
     assert sent < 10 * 1024 * 1024
 
 
@@ -158,16 +158,16 @@ async def test_trailers_are_no_headers_and_have_an_end(address):
     ids=["sign", "end", "size"],
 )
 async def test_a_malformed_chunk_is_answered_with_the_reason(address, body):
-    _, said = await answer(address, HEAD + b"transfer-encoding: chunked\r\n\r\n" + body)
+    _, received = await answer(address, HEAD + b"transfer-encoding: chunked\r\n\r\n" + body)
 
-    assert error_of(said, 400)["code"] == "invalid_http"
-    assert said.count(b"HTTP/1.1 ") == 1
+    assert error_of(received, 400)["code"] == "invalid_http"
+    assert received.count(b"HTTP/1.1 ") == 1
 
 
 async def test_garbage_behind_a_request_is_no_answer_to_it(address):
-    _, said = await answer(address, b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n" + b"garbage\r\n\r\n")
+    _, received = await answer(address, b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n" + b"garbage\r\n\r\n")
 
-    assert b"HTTP/1.1 400" not in said
+    assert b"HTTP/1.1 400" not in received
 
 
 @pytest.mark.parametrize("goodbye", Goodbye)

@@ -1,4 +1,4 @@
-"""What JSON Schema cannot say of a request: who knows the model, and which limits are the model's own."""
+"""What JSON Schema cannot express of a request: the model's name, and which limits are the model's own."""
 
 import json
 import os

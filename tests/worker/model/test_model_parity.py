@@ -78,7 +78,7 @@ def test_logits_agree_with_transformers(family, overrides, tmp_path):
         theirs = oracle(torch.tensor([token_ids])).logits[0]
 
     # then
-    assert theirs.abs().max() > 4, "the weights are too small to tell right from wrong"
+    assert theirs.abs().max() > 4, "the weights are too small to distinguish right from wrong"
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
 
 

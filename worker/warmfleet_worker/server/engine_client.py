@@ -211,7 +211,7 @@ class ProcessEngineClient:
                 handle.fail("the engine is gone")
             self._handles.clear()
             self._paused.clear()
-            # End of file does not tell why the process ended; its exit status does.
+            # End of file does not show why the process ended; its exit status does.
             status = await _exit_status(process)
             self._gone = reason or f"the engine process ended with {status}"
         return self._gone

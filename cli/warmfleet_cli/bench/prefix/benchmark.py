@@ -84,7 +84,7 @@ async def run_prefix_bench(
             total_blocks=total_blocks,
             resident_ratio=settings.workload.resident_tokens / fleet_tokens,
         )
-        observer.say(
+        observer.remark(
             f"Saturation under {CALIBRATION_POLICY}: {saturation:.2f} requests/s; Poisson arrivals at"
             f" {rate:.2f}/s ({rate / saturation:.0%}). Resident set {calibration.resident_ratio:.3f} of"
             f" {total_blocks} KV blocks."

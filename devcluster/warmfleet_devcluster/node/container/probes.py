@@ -59,7 +59,7 @@ class Prober:
             raise ProbeError(str(error) or repr(error)) from error
 
     async def results(self, kind: str) -> AsyncIterator[ProbeState]:
-        """The state after each attempt of a probe (`livenessProbe`, say), for as long as it is iterated."""
+        """The state after each attempt of a probe (such as `livenessProbe`), while it is iterated."""
         probe = self._container[kind]
         timing = ProbeTiming.of(probe)
         state = ProbeState.initial(kind)

@@ -20,7 +20,7 @@ SILENCE_SECONDS: Final = 0.5
 MAX_ANSWER_SECONDS: Final = 30.0
 
 _STATUS: Final = re.compile(rb"HTTP/1\.1 (\d{3}) ")
-_TELLS_INSIDES: Final = re.compile(r"Traceback|\.py\b|site-packages|/proc/|/home/|/tmp/|object at 0x")
+_REVEALS_INTERNALS: Final = re.compile(r"Traceback|\.py\b|site-packages|/proc/|/home/|/tmp/|object at 0x")
 _ADMIN_ANSWERS: Final = (b'"settings"', b'"endpoints"', b'"resident_blocks"', b'"decisions"', b"salt_key")
 """Words of the answers that only admins may see: no attack has such a key."""
 
@@ -132,7 +132,7 @@ def _misshapen(request: HostileRequest, answer: Answer) -> str:
         return f"no OpenAI error, {answer.body[:200]!r}"
     if set(error) != {"message", "type", "param", "code"} or not 0 < len(error["message"]) < 1000:
         return f"no OpenAI error, {error!r}"
-    if _TELLS_INSIDES.search(error["message"]):
+    if _REVEALS_INTERNALS.search(error["message"]):
         return f"reveals internals, {error!r}"
     if request.param is not None and error["param"] != request.param:
         return f"blames {error['param']!r}, {error!r}"
