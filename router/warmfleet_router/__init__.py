@@ -1,1 +1,1 @@
-"""HTTP front door: knows which worker holds which prefix and steers every request to the warm one."""
+"""The router: one HTTP address for the fleet. It sends each request to the worker where it costs least."""

@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         require_fast_parser()
     except WarmfleetError as error:
-        log.error("cannot start", reason=str(error))  # noqa: TRY400 - a trace says nothing more
+        log.error("cannot start", reason=str(error))  # noqa: TRY400 - a trace adds nothing
         return 2
     listener = listen(settings.host, settings.port, settings.router_id)
     if listener is None:

@@ -1,4 +1,4 @@
-"""The router's metrics: what it decided, what came of it, and what it knows of the fleet."""
+"""The router's metrics: decisions, their outcomes, and the state of the fleet."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -154,7 +154,7 @@ class RouterMetrics:
         self._overloaded.labels(reason, self._tenant_label(tenant)).inc()
 
     def on_answer(self, model: str, attempt: Attempt) -> None:
-        """The worker said what it found in its cache."""
+        """A worker reported what it found in its cache."""
         self._prompt_tokens.labels(model).inc(attempt.actual_prompt_tokens or 0)
         self._predicted.labels(model).inc(attempt.predicted_cached_tokens)
         self._actual.labels(model).inc(attempt.actual_cached_tokens or 0)

@@ -1,4 +1,4 @@
-"""What a router is told at its start: by flags, its salt key by the environment, worker tokens by a file."""
+"""The settings of a router: flags, secrets from the environment, workers and keys from files."""
 
 import argparse
 import os
@@ -54,7 +54,7 @@ MIN_OPERATOR_TOKEN_CHARS: Final = 16
 _BEARER: Final = re.compile(rb"[!-~]{%d,1024}" % MIN_OPERATOR_TOKEN_CHARS)
 ALL_NAMESPACES: Final = "all"
 MAX_NAMESPACES: Final = 64
-"""Each costs two watches; who has more watches all."""
+"""Each costs two watches; with more namespaces, watch all of them."""
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _ROUTER_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
@@ -65,24 +65,24 @@ class SettingsError(WarmfleetError):
 
 @dataclass(frozen=True, slots=True)
 class RouterSettings:
-    """Everything that one router process is told."""
+    """Everything that one router process is configured with."""
 
     endpoints: tuple[Endpoint, ...]
     """All there are, unless they are found in a cluster."""
     salt_key: bytes = field(repr=False)
     salt_key_is_own: bool = False
-    """Drawn at this start: another router, or the next start, does not share this one's cache names."""
+    """Drawn at this start: another router, or the next start, does not share this one's salts."""
     cluster: ClusterSettings | None = None
     """Where workers are found; None: `endpoints` names them."""
     host: str = "127.0.0.1"
     port: int = 8080
-    """0 lets the system choose; the line on stdout says which."""
+    """0 lets the system choose; the line on stdout names it."""
     policy: str = "LowestCost"
     router_id: str = "router"
     home: Path = Path()
     allow_anonymous: bool = False
     keys: KeyFile | None = field(default=None, repr=False)
-    """The keys at the start; None serves everybody as one anonymous tenant."""
+    """The keys at the start; None serves all clients as one anonymous tenant."""
     keys_path: Path | None = None
     """Where the keys are followed."""
     operator_token: bytes = field(default=b"", repr=False)
@@ -171,11 +171,11 @@ def read_endpoints(path: Path) -> list[Endpoint]:
 
 def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> RouterSettings:
     if given.keys_file is not None and given.allow_anonymous:
-        raise SettingsError("--allow-anonymous: with --keys-file nobody is served without a key")
+        raise SettingsError("--allow-anonymous: with --keys-file no client is served without a key")
     if not (is_loopback(given.host) or given.allow_anonymous or given.keys_file is not None):
         raise SettingsError(
             f"--host {given.host}: clients without a key are served on loopback only; "
-            "--keys-file asks for keys, --allow-anonymous serves everybody"
+            "--keys-file requires keys, --allow-anonymous serves every client"
         )
     if _ROUTER_ID.fullmatch(given.router_id) is None:
         raise SettingsError(f"--router-id: expected 1 to 253 of A-Z a-z 0-9 . _ -, got {given.router_id!r}")
@@ -283,7 +283,7 @@ def _cluster(given: argparse.Namespace, environment: Mapping[str, str]) -> Clust
     root = environment.get(WORKER_TOKEN_ROOT_VARIABLE, "")
     if not root:
         raise SettingsError(
-            f"--discovery kubernetes: ${WORKER_TOKEN_ROOT_VARIABLE} is not set; workers want tokens"
+            f"--discovery kubernetes: ${WORKER_TOKEN_ROOT_VARIABLE} is not set; workers require tokens"
         )
     own = environment.get(POD_NAMESPACE_VARIABLE, "")
     namespaces = sorted(set(given.namespace or ([own] if own else [])))
@@ -338,7 +338,7 @@ def _parser() -> argparse.ArgumentParser:
         "--policy",
         choices=sorted(POLICIES),
         default="LowestCost",
-        help="how a worker is chosen, where its deployment does not say",
+        help="how a worker is chosen, where its deployment names no policy",
     )
     add("--router-id", default="router", help="this router's name among others")
     add("--allow-anonymous", action="store_true", help="serve clients without a key beyond loopback")
@@ -356,11 +356,16 @@ def _parser() -> argparse.ArgumentParser:
     in_flight, held, admission = DEFAULT_IN_FLIGHT, DEFAULT_HELD, AdmissionSettings()
     add("--max-in-flight", type=int, default=in_flight.requests, help="requests at once; more get 429")
     add("--max-in-flight-mib", type=int, default=in_flight.body_bytes // MIB, help="their bodies, in MiB")
-    add("--max-held", type=int, default=held.requests, help="requests that may wait for a worker with room")
+    add(
+        "--max-held",
+        type=int,
+        default=held.requests,
+        help="requests that may wait for a worker with capacity",
+    )
     add("--max-held-mib", type=int, default=held.body_bytes // MIB, help="their bodies, in MiB")
     add("--max-held-tokens", type=int, default=held.tokens, help="their prompts, in tokens")
-    wait = "who would wait longer, as the queue drains, gets 429 at once"
+    wait = "reject with 429 when the estimated wait exceeds this"
     add("--max-wait-seconds", type=float, default=admission.max_wait_seconds, help=wait)
-    longest = "who has waited this long gets 429"
+    longest = "reject with 429 a request that has waited this long"
     add("--max-held-seconds", type=float, default=admission.max_held_seconds, help=longest)
     return parser

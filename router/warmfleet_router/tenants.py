@@ -1,4 +1,4 @@
-"""Whose request it is: the tenant that its key names, as the rest of the router sees it."""
+"""The tenant of a request: the one that its key names, with its limits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ SCOPES: Final = frozenset({"inference", "metrics", "admin"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """One key's view of its tenant: whose cache it reads, what it may ask for, how much at once."""
+    """A tenant as one of its keys sees it: the cache it shares, the models and rates it may use."""
 
     name: str
     """`anonymous` while the router has no keys."""
@@ -39,18 +39,18 @@ class Tenant:
         return self.models is None or model in self.models
 
     def priority(self, asked: int) -> int:
-        """The priority that a request gets which asks for `asked`."""
+        """What a request gets that asks for priority `asked`."""
         return max(asked, self.best_priority)
 
 
 ANONYMOUS: Final = Tenant(name="anonymous")
-"""Everybody, as long as there are no keys."""
+"""Every client, as long as there are no keys."""
 
 ANONYMOUS_BESIDE_OPERATOR: Final = replace(ANONYMOUS, scopes=SCOPES - {"admin"})
-"""The same where an operator is known: what is administrators' is not everybody's any more."""
+"""The same where an operator is known: administrators' paths are not open to all any more."""
 
 OPERATOR: Final = Tenant(name="operator", key_id="operator", scopes=frozenset({"metrics", "admin"}))
-"""Who presents the operator's token."""
+"""The operator, recognized by its token."""
 
 
 def tenant_of(request: Request) -> Tenant:
@@ -77,7 +77,7 @@ def require_model(tenant: Tenant, model: str) -> None:
 
 
 def cache_group(tenant: Tenant, shared_caches: Sequence[str]) -> str:
-    """Whose prompts may hit whose blocks: the name that the salt of a request is made of.
+    """The group whose prompts may hit each other's blocks: part of a request's salt.
 
     `shared_caches` is `Endpoint.shared_cache` of all candidates. Only where they agree on one is it used:
     while a deployment changes its mind, every tenant keeps its cache to itself. The slashes keep groups,

@@ -81,7 +81,7 @@ async def test_on_a_quiet_fleet_every_prediction_is_exact(
 async def test_a_prediction_is_stored_before_its_dispatch(
     router: RunningRouter, stubs: list[StubWorker]
 ) -> None:
-    # given: workers that have the request and say nothing
+    # given: workers that have the request and send nothing
     for stub in stubs:
         stub.faults.hold_headers = True
     asking = asyncio.create_task(router.ask(PREFIX, headers={"x-request-id": "mine"}))

@@ -85,14 +85,14 @@ async def test_nothing_is_kept_for_a_client_that_stands_still(
 
 
 def kernel_sockets(local_port: int, remote_port: int) -> int:
-    """Sockets of one end of a connection on the loopback, those that nobody owns any more included."""
+    """Sockets of one end of a connection on the loopback, those without an owner included."""
     ends = (f":{local_port:04X}", f":{remote_port:04X}")
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return sum(row[1].endswith(ends[0]) and row[2].endswith(ends[1]) for row in rows)
 
 
 @pytest.mark.parametrize("part", ["head", "body"])
-async def test_slow_requests_crowd_out_each_other_and_nobody_else(
+async def test_slow_requests_crowd_out_each_other_and_no_other_request(
     stub: StubWorker, tmp_path: Path, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given a router with room for 40 connections, and 100 that send a byte now and then
@@ -146,9 +146,9 @@ async def test_beyond_the_limit_of_busy_connections_one_is_told_so(stub: StubWor
         await router.until(lambda: len(stub.requests) == 2)
 
         reader, writer = await asyncio.open_connection(*address(router))
-        said = await reader.read()
+        answer = await reader.read()
 
-        assert said.startswith(b"HTTP/1.1 503 ")
-        assert json.loads(said.partition(b"\r\n\r\n")[2])["error"]["code"] == "overloaded"
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "overloaded"
         for _, one in [*busy, (reader, writer)]:
             one.close()

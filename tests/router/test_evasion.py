@@ -91,10 +91,10 @@ async def raw(router: RunningRouter, request: bytes, *, silence_seconds: float =
 
 
 def is_closed(answer: bytes, secrets: list[bytes]) -> bool:
-    """Only refusals, probes' answers or silence; nothing that a handler behind a key would say."""
+    """Only refusals, probes' answers or silence; nothing that an endpoint behind a key would answer."""
     statuses = {int(code) for code in re.findall(rb"HTTP/1\.[01] (\d{3})", answer)}
     bodies = [b"alive", b"ready"]
-    told = [
+    secret_parts = [
         b'"object":"list"',
         b"warmfleet_router_",
         b'"endpoints"',
@@ -106,7 +106,7 @@ def is_closed(answer: bytes, secrets: list[bytes]) -> bool:
     return (
         statuses <= {200, 400, 401, 404, 405, 431, 501}
         and is_probe
-        and not any(word in answer for word in told)
+        and not any(word in answer for word in secret_parts)
     )
 
 
@@ -136,7 +136,7 @@ async def test_no_header_gets_past_the_keys(stub, keys, tmp_path):
 
 
 async def test_a_request_hidden_in_anothers_body_is_judged_by_itself(stub, keys, tmp_path):
-    """Smuggling needs two readers who disagree on a length; what is left after one request is the next."""
+    """Smuggling needs two readers that disagree on a length; what is left after one request is the next."""
     keys.add("a", scopes=["inference", "admin"])
     hidden = b"GET /debug/config HTTP/1.1\r\nHost: x\r\n\r\n"
     shapes = [

@@ -172,7 +172,7 @@ async def test_a_worker_that_works_for_long_is_waited_for(network: Network) -> N
     assert network.router.router.routing.decisions.newest(1)[0].retries == 0
 
 
-async def test_bytes_that_were_flipped_reach_nobody_as_an_event_stream_of_the_router(
+async def test_bytes_that_were_flipped_reach_no_client_as_an_event_stream_of_the_router(
     network: Network,
 ) -> None:
     """Corrupt frames close the event stream, and the worker counts as unknown until they are whole again."""

@@ -1,4 +1,4 @@
-"""Failing workers over real sockets: who is ejected, how often a request is tried, what a client sees."""
+"""Failing workers over real sockets: which are ejected, how often a request is tried, what a client gets."""
 
 import asyncio
 import time
@@ -64,7 +64,7 @@ async def test_a_worker_that_keeps_failing_is_left_out_and_comes_back_by_a_probe
     # When requests go on
     answered = await statuses(router, 30)
 
-    # Then it cost no answer, it was asked five times, and the record says why it was left out
+    # Then it cost no answer, it got five requests, and the record tells why it was left out
     assert answered == {200: 30}
     assert len(stubs[0].requests) == 5
     assert (await breaker(router, "w0"))["state"] == "open"
@@ -86,7 +86,9 @@ async def test_a_worker_that_keeps_failing_is_left_out_and_comes_back_by_a_probe
     assert len(stubs[0].requests) >= 5 + 2
 
 
-async def test_when_all_fail_alike_nobody_is_ejected(router: RunningRouter, stubs: list[StubWorker]) -> None:
+async def test_when_all_fail_alike_no_worker_is_ejected(
+    router: RunningRouter, stubs: list[StubWorker]
+) -> None:
     for stub in stubs:
         stub.faults.refuse_status = 502
 
@@ -154,7 +156,7 @@ async def asked(stubs: list[StubWorker], router: RunningRouter, rounds: int) -> 
 async def test_a_worker_ten_times_slower_is_shed_under_every_policy(
     stubs: list[StubWorker], tmp_path: Path, policy: str
 ) -> None:
-    # Given three workers, of which the first prefills ten times slower, and says so
+    # Given three workers, of which the first prefills ten times slower, and reports so
     for stub in stubs:
         stub.prefill_tokens_per_second = 40_000.0
     stubs[0].prefill_tokens_per_second = 4_000.0
@@ -172,7 +174,7 @@ async def test_a_worker_ten_times_slower_is_shed_under_every_policy(
 
 
 async def test_a_worker_slower_than_it_says_is_ejected(stubs: list[StubWorker], tmp_path: Path) -> None:
-    # Given a worker whose first bytes come 0.4 s late, whatever its reports promise
+    # Given a worker whose first bytes come 0.4 s late, against what its reports promise
     stubs[0].faults.first_byte_delay_seconds = 0.4
     outliers = SlowWorkerSettings(observations=3)
     async with running_router(stubs, tmp_path, policy="RoundRobin", outliers=outliers) as router:

@@ -1,4 +1,4 @@
-"""Whose turn it is among the tenants that wait: start-time fair queueing over virtual token counters.
+"""The order between tenants whose requests wait: start-time fair queueing over virtual token counters.
 
 Each tenant has a counter of the service that it got, in cost (weighted tokens) per weight. The tenant with
 the lowest counter is next; within a tenant the lowest priority number, then the earliest arrival.
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 MAX_IDLE_TENANTS: Final = 1024
-"""Counters remembered of tenants of whom nobody waits; beyond it those that owe nothing go."""
+"""Counters kept of tenants without a waiting request; beyond it those that owe nothing are dropped."""
 
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting(Generic[T]):
-    """One request in line."""
+    """One request that waits."""
 
     tenant: str
     priority: int
@@ -45,15 +45,15 @@ class Waiting(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What stands before a request, estimated from the mean cost in each line."""
+    """What is served before a request, estimated from the mean cost of each tenant's requests."""
 
     requests: int
     cost: float
 
 
 @dataclass(slots=True)
-class _Line(Generic[T]):
-    """One tenant: what it got, and who waits for it, in order."""
+class _TenantQueue(Generic[T]):
+    """One tenant: what it got, and its waiting requests in order."""
 
     counter: float
     weight: float = 1.0
@@ -64,11 +64,15 @@ class _Line(Generic[T]):
 class FairQueue(Generic[T]):
     """Requests of many tenants in the order in which they should be served. Pure: no clock, no I/O.
 
-    Who is asked for by `head` need not be served: one that cannot be now may be passed over.
+    What `head` returns need not be served: a request that fits no worker now may be passed over.
+
+        waiting = queue.add("tenant", request, weight=1.0, priority=0, cost=300.0)
+        queue.serve(queue.head(1)[0], cost=250.0)
+        queue.correct("tenant", 20.0)
     """
 
     def __init__(self) -> None:
-        self._lines: dict[str, _Line[T]] = {}
+        self._tenants: dict[str, _TenantQueue[T]] = {}
         self._virtual_time = 0.0
         self._arrivals = 0
         self._count = 0
@@ -77,77 +81,77 @@ class FairQueue(Generic[T]):
         return self._count
 
     def __iter__(self) -> Iterator[Waiting[T]]:
-        for line in self._lines.values():
-            yield from line.waiting
+        for queue in self._tenants.values():
+            yield from queue.waiting
 
     @property
     def cost(self) -> float:
         """Expected cost of all that wait."""
-        return sum(line.cost for line in self._lines.values() if line.waiting)
+        return sum(queue.cost for queue in self._tenants.values() if queue.waiting)
 
     def counter(self, tenant: str) -> float:
         """What `tenant` got so far, in cost per weight; comparable between those that wait."""
-        line = self._lines.get(tenant)
-        return max(line.counter, self._virtual_time) if line is not None else self._virtual_time
+        queue = self._tenants.get(tenant)
+        return max(queue.counter, self._virtual_time) if queue is not None else self._virtual_time
 
     def waiting(self, tenant: str) -> int:
-        """Requests of `tenant` in line."""
-        line = self._lines.get(tenant)
-        return len(line.waiting) if line is not None else 0
+        """Requests of `tenant` that wait."""
+        queue = self._tenants.get(tenant)
+        return len(queue.waiting) if queue is not None else 0
 
     def add(self, tenant: str, item: T, *, weight: float, priority: int, cost: float) -> Waiting[T]:
-        """Put a request in line."""
-        line = self._line(tenant, weight)
+        """Let a request wait."""
+        queue = self._tenant(tenant, weight)
         self._arrivals += 1
         waiting = Waiting(tenant, priority, self._arrivals, cost, item)
-        bisect.insort(line.waiting, waiting, key=_place)
-        line.cost += cost
+        bisect.insort(queue.waiting, waiting, key=_place)
+        queue.cost += cost
         self._count += 1
         return waiting
 
     def leave(self, waiting: Waiting[T]) -> None:
-        """Take a request out of the line that was not served. Idempotent."""
-        line = self._lines.get(waiting.tenant)
-        if line is None:
+        """Take out a request that was not served. Idempotent."""
+        queue = self._tenants.get(waiting.tenant)
+        if queue is None:
             return
-        position = bisect.bisect_left(line.waiting, waiting.place, key=_place)
-        if position < len(line.waiting) and line.waiting[position] is waiting:
-            del line.waiting[position]
-            line.cost -= waiting.cost
+        position = bisect.bisect_left(queue.waiting, waiting.place, key=_place)
+        if position < len(queue.waiting) and queue.waiting[position] is waiting:
+            del queue.waiting[position]
+            queue.cost -= waiting.cost
             self._count -= 1
 
     def serve(self, waiting: Waiting[T], cost: float) -> None:
-        """Take a request out of the line and charge its tenant `cost`."""
-        line = self._lines[waiting.tenant]
+        """Take out a request that is served and charge its tenant `cost`."""
+        queue = self._tenants[waiting.tenant]
         self.leave(waiting)
-        self._charge(line, cost)
+        self._charge(queue, cost)
 
     def serve_at_once(self, tenant: str, *, weight: float, cost: float) -> None:
-        """Charge a request that found nobody waiting and did not have to wait either."""
-        line = self._line(tenant, weight)
-        self._charge(line, cost)
+        """Charge a request that is served without waiting, while no other request waits."""
+        queue = self._tenant(tenant, weight)
+        self._charge(queue, cost)
         if not self._count:
-            # Nobody went short: the busy period is over, and what was taken in it is no debt (SFQ, rule 2).
-            self._virtual_time = max(self._virtual_time, line.counter)
+            # No tenant went short: the busy period is over, and service taken in it is no debt (SFQ, rule 2).
+            self._virtual_time = max(self._virtual_time, queue.counter)
 
     def correct(self, tenant: str, difference: float) -> None:
         """Add what a request of `tenant` cost beyond what was charged; negative gives back."""
-        line = self._lines.get(tenant)
-        if line is not None:
-            line.counter += difference / line.weight
+        queue = self._tenants.get(tenant)
+        if queue is not None:
+            queue.counter += difference / queue.weight
 
     def head(self, limit: int) -> list[Waiting[T]]:
         """The next `limit` requests in the order in which they would be served."""
-        heap = [(line.counter, name, 0) for name, line in self._lines.items() if line.waiting]
+        heap = [(queue.counter, name, 0) for name, queue in self._tenants.items() if queue.waiting]
         heapq.heapify(heap)
         head: list[Waiting[T]] = []
         while heap and len(head) < limit:
             counter, name, position = heap[0]
-            line = self._lines[name]
-            waiting = line.waiting[position]
+            queue = self._tenants[name]
+            waiting = queue.waiting[position]
             head.append(waiting)
-            if position + 1 < len(line.waiting):
-                heapq.heapreplace(heap, (counter + waiting.cost / line.weight, name, position + 1))
+            if position + 1 < len(queue.waiting):
+                heapq.heapreplace(heap, (counter + waiting.cost / queue.weight, name, position + 1))
             else:
                 heapq.heappop(heap)
         return head
@@ -158,7 +162,7 @@ class FairQueue(Generic[T]):
         Of its own what is not less urgent, and of every other tenant what fits under the counter that it
         will have then.
         """
-        own = self._lines.get(tenant)
+        own = self._tenants.get(tenant)
         cost, requests = 0.0, 0.0
         if own is not None and own.waiting:
             last = own.waiting[-1]
@@ -166,39 +170,39 @@ class FairQueue(Generic[T]):
             all_are_before = last.priority <= priority
             cost = own.cost if all_are_before else own.cost * requests / len(own.waiting)
         start = self.counter(tenant) + cost / weight
-        for name, line in self._lines.items():
-            if name != tenant and line.waiting:
-                share = min(line.cost, max(start - line.counter, 0.0) * line.weight)
+        for name, queue in self._tenants.items():
+            if name != tenant and queue.waiting:
+                share = min(queue.cost, max(start - queue.counter, 0.0) * queue.weight)
                 cost += share
-                requests += len(line.waiting) * share / line.cost
+                requests += len(queue.waiting) * share / queue.cost
         return Before(requests=round(requests), cost=cost)
 
-    def _line(self, tenant: str, weight: float) -> _Line[T]:
-        line = self._lines.get(tenant)
-        if line is None:
-            if len(self._lines) >= MAX_IDLE_TENANTS:
+    def _tenant(self, tenant: str, weight: float) -> _TenantQueue[T]:
+        queue = self._tenants.get(tenant)
+        if queue is None:
+            if len(self._tenants) >= MAX_IDLE_TENANTS:
                 self._forget_idle()
-            line = self._lines[tenant] = _Line(self._virtual_time)
-        if not line.waiting:
+            queue = self._tenants[tenant] = _TenantQueue(self._virtual_time)
+        if not queue.waiting:
             # Absence earns nothing: neither a fresh tenant nor one that was away starts below the others.
-            line.counter = max(line.counter, self._virtual_time)
-            line.weight = weight
-            line.cost = 0.0
-        return line
+            queue.counter = max(queue.counter, self._virtual_time)
+            queue.weight = weight
+            queue.cost = 0.0
+        return queue
 
-    def _charge(self, line: _Line[T], cost: float) -> None:
-        self._virtual_time = max(self._virtual_time, line.counter)
-        line.counter += cost / line.weight
+    def _charge(self, queue: _TenantQueue[T], cost: float) -> None:
+        self._virtual_time = max(self._virtual_time, queue.counter)
+        queue.counter += cost / queue.weight
 
     def _forget_idle(self) -> None:
         owing = {
-            name: line
-            for name, line in self._lines.items()
-            if line.waiting or line.counter > self._virtual_time
+            name: queue
+            for name, queue in self._tenants.items()
+            if queue.waiting or queue.counter > self._virtual_time
         }
         if len(owing) >= MAX_IDLE_TENANTS:
-            owing = {name: line for name, line in owing.items() if line.waiting}
-        self._lines = owing
+            owing = {name: queue for name, queue in owing.items() if queue.waiting}
+        self._tenants = owing
 
 
 def _place(waiting: Waiting[Any]) -> tuple[int, int]:

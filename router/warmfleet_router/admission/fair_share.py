@@ -1,4 +1,4 @@
-"""Which tenants use a model, and who of them has more than its share of the seats."""
+"""Which tenants use a model, and which of them have more than their share of the seats."""
 
 from collections.abc import Callable
 from typing import Final

@@ -35,7 +35,7 @@ class InFlightTicket:
         return self._taken.body_bytes
 
     def set_body_bytes(self, body_bytes: int) -> None:
-        """The body is here, longer than declared or shorter.
+        """The body is read: count its real size in place of the declared one.
 
         Raises:
             RequestError: 429 over a bound.

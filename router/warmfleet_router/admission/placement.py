@@ -25,7 +25,7 @@ class Placement(msgspec.Struct, frozen=True):
     plan_uid: str = ""
     """The worker it will probably get."""
     plan: UnreportedLoad = UnreportedLoad()
-    """What it will ask of that worker: those behind it must reckon with it."""
+    """What it will ask of that worker: requests behind it must reckon with it."""
 
 
 def place(
@@ -39,7 +39,7 @@ def place(
 ) -> Placement:
     """Decide for one request; `loads` are the workers' without what is only planned.
 
-    `may_bypass` tells of a worker whose window is full, by uid, whether the request passes what it holds.
+    `may_bypass` returns for a worker whose window is full, by uid, whether the request bypasses its prompts.
     """
     cheapest = ranked.ranking.candidates[0]
     with_capacity: Candidate | None = None

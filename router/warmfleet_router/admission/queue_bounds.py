@@ -1,6 +1,6 @@
-"""How much the router keeps for clients at once: all together, and each tenant.
+"""How much the router keeps for clients at once: all together, and for each tenant.
 
-Among tenants the threshold is dynamic: one may hold as much as is still free. So a single flooder gets half
+Among tenants the threshold is dynamic: one may take as much as is still free. So a single flooder gets half
 of the queue, two a third each, and there is always room for the next one (Choudhury and Hahne, Dynamic Queue
 Length Thresholds for Shared-Memory Packet Switches, IEEE/ACM ToN 6(2), 1998, with alpha = 1). Without keys
 all clients are one tenant, which may have everything.
@@ -16,7 +16,7 @@ MIB: Final = 1024 * 1024
 
 
 class Exceeded(StrEnum):
-    """Whose bound a request would pass."""
+    """Which bound a request would pass: that of all requests, or its tenant's."""
 
     WHOLE = "whole"
     TENANT = "tenant"
@@ -60,27 +60,27 @@ class AdmissionSettings:
     """Every bound on what one router keeps for its clients."""
 
     max_in_flight: Amount = DEFAULT_IN_FLIGHT
-    """Requests that have not ended, held or at a worker, and the bytes of their bodies."""
+    """Requests that have not ended, waiting or at a worker, and the bytes of their bodies."""
     max_held: Amount = DEFAULT_HELD
     """Requests that wait for a worker. A tenant among others may have as much as is still free."""
     max_wait_seconds: float = 3.0
-    """Who would wait longer, by the rate at which the queue drains, is refused at the door.
+    """Reject with 429 when the wait, estimated from the queue's service rate, exceeds this (seconds).
 
     A full queue takes twice as long to empty when arrivals fall to half of what the fleet can do."""
     max_held_seconds: float = 120.0
-    """Who did wait this long is refused."""
+    """Reject with 429 a request that has waited this long."""
     patience_seconds: float = 2.0
-    """How long a request may wait for the worker that holds more of its prompt while another has room, and
-    be passed over by smaller ones while it fits nowhere."""
+    """How long a request may wait for the worker that holds more of its prompt while another has capacity,
+    and be passed over by smaller ones while it fits nowhere."""
     no_worker_seconds: float = 5.0
-    """How long requests stay held while no worker is ready."""
+    """How long requests wait while no worker is ready."""
     ping_seconds: float = 10.0
     """A stream that has sent nothing for this long gets its headers and a comment line."""
     room: CapacityLimits = CapacityLimits()  # noqa: RUF009 - frozen
 
 
 class BoundedUsage:
-    """What is held, in total and by tenant."""
+    """Amounts in use, in total and by tenant, under one bound."""
 
     def __init__(self, bound: Amount) -> None:
         self.bound = bound
@@ -88,10 +88,11 @@ class BoundedUsage:
         self._tenants: dict[str, Amount] = {}
 
     def held(self, tenant: str) -> Amount:
+        """What `tenant` has in use."""
         return self._tenants.get(tenant, NOTHING)
 
     def exceeded(self, tenant: str, amount: Amount, *, alone: bool) -> Exceeded | None:
-        """Whose bound `amount` more of `tenant` would pass. `alone`: there are no other tenants."""
+        """Which bound `amount` more of `tenant` would pass. `alone`: there are no other tenants."""
         total = self.total + amount
         if not total.within(self.bound):
             return Exceeded.WHOLE
@@ -100,10 +101,12 @@ class BoundedUsage:
         return None
 
     def take(self, tenant: str, amount: Amount) -> None:
+        """Count `amount` more."""
         self.total += amount
         self._tenants[tenant] = self.held(tenant) + amount
 
     def give_back(self, tenant: str, amount: Amount) -> None:
+        """Count `amount` less."""
         self.total -= amount
         left = self.held(tenant) - amount
         if left == NOTHING:

@@ -1,13 +1,13 @@
-"""Who may be sent to a worker whose prefill window is full: a tenant that bypasses.
+"""Decides which requests bypass the prompts that a worker was sent, though its prefill window is full.
 
-The window keeps the order in the router, but what has been dispatched stands before everybody who comes
-later: under a flood a whole window of the flooder's prompts, plus one more. So a tenant's second prompt on a
-worker, and each further one, is *extra*: another tenant that has nothing to compute there may pass it. That
-one is dispatched at once, one step of priority better, and the worker computes it from its next step on.
+The window keeps the order in the router, but a prompt that was dispatched is computed before all later ones:
+under a flood a whole window of the flooder's prompts, plus one more. So a tenant's second prompt on a worker,
+and each further one, is *extra*: a request of another tenant that has nothing to compute there may bypass it.
+It is dispatched at once, one step of priority better, and the worker computes it from its next step on.
 
-Fair queueing stays what it is: only who is next in its order bypasses, and only tenants that got more. Who
-is first of its tenant is never overtaken, and all who are have one window together: of many tenants that come
-at once, most are held.
+Fair queueing stays as it is: only the request that is next in its order bypasses, and only prompts of tenants
+that got more. A tenant's first prompt is never bypassed, and the first prompts of all tenants share one
+window: of many tenants that come at once, most wait.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ from warmfleet_router.routing.leases import Lease
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """A prompt that was dispatched to a worker and of whose answer nothing is known yet."""
+    """A prompt that was dispatched to a worker and has no byte of an answer yet."""
 
     tenant: str
     priority: int
@@ -44,7 +44,7 @@ class Prefills:
         at_worker[lease] = Prefill(tenant, priority, lease.charge.uncached_tokens, is_extra)
 
     def on(self, uid: str) -> list[Prefill]:
-        """What a worker has before it, in the order of dispatch."""
+        """What a worker has to compute, in the order of dispatch."""
         self._prune(uid)
         return list(self._of_worker.get(uid, {}).values())
 
@@ -64,10 +64,10 @@ def may_bypass(
     counter: Callable[[str], float],
     is_within_window: Callable[[int], bool],
 ) -> bool:
-    """Whether a request of `tenant` passes the extras among `prefills`.
+    """Whether a request of `tenant` bypasses the extras among `prefills`.
 
     `counter` is what a tenant got so far per weight; `is_within_window` judges the tokens that would still
-    stand before the request.
+    be computed before the request.
     """
     firsts_tokens, extras = 0, 0
     own = counter(tenant)

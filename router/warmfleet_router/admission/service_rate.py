@@ -1,4 +1,4 @@
-"""How fast a queue drains, and what follows for those who ask how long it will take."""
+"""How fast a queue is served, and the `Retry-After` that follows from it."""
 
 import math
 from collections import deque
@@ -7,13 +7,13 @@ from typing import Final
 WINDOW_SECONDS: Final = 10.0
 """The rate is that of the last ten seconds: several answers, and not the fleet of a minute ago."""
 SETTLED_SECONDS: Final = 1.0
-"""Less than this into a wait, the rate of the last one is believed."""
+"""Until requests have waited this long, the rate of the queue's previous busy period counts."""
 BUCKET_SECONDS: Final = 0.25
 MAX_RETRY_AFTER_SECONDS: Final = 60
 
 
 class ServiceRate:
-    """Cost per second that left a queue, measured only while somebody waited. The time is an argument."""
+    """Cost per second that left a queue, measured only while requests waited. The time is an argument."""
 
     def __init__(self) -> None:
         self._buckets: deque[tuple[float, float]] = deque()
@@ -21,13 +21,13 @@ class ServiceRate:
         self._last: float | None = None
 
     def filled(self, now: float) -> None:
-        """Somebody waits from now on. Idempotent."""
+        """Requests wait from now on. Idempotent."""
         if self._since is None:
             self._since = now
             self._buckets.clear()
 
     def emptied(self, now: float) -> None:
-        """Nobody waits any more. Idempotent."""
+        """No request waits any more. Idempotent."""
         self._last = self.rate(now)
         self._since = None
 
@@ -51,7 +51,7 @@ class ServiceRate:
         return sum(cost for _, cost in self._buckets) / elapsed
 
     def seconds(self, cost: float, now: float) -> float | None:
-        """Time until `cost` has drained, infinite if nothing moves; None while nothing is known."""
+        """Time until `cost` is served, infinite if nothing is served; None while nothing is known."""
         rate = self.rate(now)
         if rate is None:
             return None
@@ -63,7 +63,7 @@ class ServiceRate:
 
 
 def retry_after_seconds(seconds: float | None) -> int:
-    """A `Retry-After` for somebody who would wait `seconds`: whole, at least 1, at most a minute."""
+    """A `Retry-After` for a request that would wait `seconds`: whole, at least 1, at most a minute."""
     if seconds is None:
         return 1
     return max(1, math.ceil(min(seconds, MAX_RETRY_AFTER_SECONDS)))

@@ -1,4 +1,4 @@
-"""The keys that hold right now: read at the start, followed in their file, the last good ones kept."""
+"""The API keys in force: read at the start, followed in their file, the last valid ones kept."""
 
 import asyncio
 import contextlib
@@ -31,10 +31,10 @@ def read_key_file(path: Path) -> bytes:
 
 
 class KeySource:
-    """Answers who presented a key. Follows `path`, if there is one, while it is started.
+    """Finds the tenant of a presented key. Follows `path`, if there is one, between `start` and `stop`.
 
     Content is compared, not times or inodes: that sees a file written in place, replaced, and swapped
-    behind the links of a mounted Secret. A file that cannot be used leaves the last good keys in force.
+    behind the links of a mounted Secret. A file that cannot be used leaves the last valid keys in force.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class KeySource:
         self._use(keys)
 
     def find(self, presented: str) -> tuple[Tenant, KeyEntry] | None:
-        """The tenant and the entry of a presented key, expired or not; None if nobody has it."""
+        """The tenant and the entry of a presented key, expired or not; None if it is in no entry."""
         entry = self._ring.entry(presented)
         return (self._tenants[entry.id], entry) if entry is not None else None
 

@@ -1,6 +1,6 @@
-"""Who may ask for what, decided on the path that is routed, before anything else looks at a request.
+"""Which keys may request which paths, decided on the path that is routed, before the body is read.
 
-The operator has a token of its own: it reads what administrators read, and asks no model anything. A router
+The operator has a token of its own: it reads what administrators read, and calls no model. A router
 without keys serves every caller as one anonymous tenant; once it knows an operator, `/internal` and `/debug`
 are the operator's alone.
 """
@@ -21,14 +21,14 @@ OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/health"})
 METRICS_PATH: Final = "/metrics"
 ADMIN_PREFIXES: Final = ("/debug", "/internal")
 _INCORRECT: Final = "Incorrect API key provided"
-"""OpenAI's words: LiteLLM knows a 401 by them."""
+"""OpenAI's text: LiteLLM recognizes a 401 by it."""
 _WANTED_HEADER: Final = "send it as `Authorization: Bearer <key>`"
 
 
 def needed_scopes(path: str) -> frozenset[str]:
-    """Scopes of which a key needs one to ask for `path`; empty for what is open to all.
+    """Scopes of which a key needs one to request `path`; empty for a path that is open to all.
 
-    Paths that nobody serves need a key, too: without one, a caller learns nothing of what is there.
+    A path that is not served needs a key, too: without one, a caller learns nothing of what is there.
     """
     if path in OPEN_PATHS:
         return frozenset()
@@ -40,9 +40,9 @@ def needed_scopes(path: str) -> frozenset[str]:
 
 
 class Authentication:
-    """Refuses who has no right to a path; leaves the tenant in the state.
+    """Refuses requests without the right to a path; leaves the tenant in the state.
 
-    Without `keys` everybody but the operator is anonymous, whatever they present.
+    Without `keys` every caller but the operator is anonymous, with any key or none.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Authentication:
 
 def _without_scope(tenant: Tenant, path: str, needed: frozenset[str]) -> RequestError:
     if tenant is ANONYMOUS_BESIDE_OPERATOR:
-        return _unauthorized(f"{path[:128]} is open to who holds a token for it; {_WANTED_HEADER}")
+        return _unauthorized(f"{path[:128]} needs a token; {_WANTED_HEADER}")
     return RequestError(
         f"this key has no scope for {path[:128]}; it needs {' or '.join(sorted(needed))}",
         status=403,

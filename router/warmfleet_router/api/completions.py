@@ -149,7 +149,7 @@ class CompletionEndpoint:
             arrived_at=ticket.entered_at,
             body_read_at=body_read_at,
         )
-        policy = agreed_policy((worker.endpoint.policy for worker in workers), self._policy)
+        policy = agreed_policy([worker.endpoint.policy for worker in workers], self._policy)
         decision = _decision(request, queued, policy)
         return _upstream_request(request, decoded, body, salt), queued, decision
 

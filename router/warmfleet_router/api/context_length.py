@@ -1,4 +1,4 @@
-"""What every worker would refuse for its length is refused here, before it is hashed, held or sent."""
+"""Refuses prompts that are too long for every worker, before they are hashed, queued or sent."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Browsers of other origins: which may call, and what they may read of an answer."""
+"""Cross-origin requests of browsers: which origins may call, and which headers they may read."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from warmfleet_runtime.http.edge import request_id_of
 
 ANY_ORIGIN: Final = "*"
 PREFLIGHT_SECONDS: Final = 600
-"""How long a browser may remember what it was told."""
+"""How long a browser may keep the answer to a preflight."""
 _ORIGIN: Final = re.compile(
     r"https?://[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?|https?://\[[0-9a-f:]{2,39}\](:[0-9]{1,5})?"
 )

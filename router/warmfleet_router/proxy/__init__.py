@@ -1,5 +1,6 @@
-"""Forwards one admitted request to its worker and streams the answer back.
+"""Forwards one queued request to the worker that admission assigns, and streams the answer back.
 
-`proxy` retries and stops when the client leaves, `exchange` is one attempt at one worker. Imports
-`admission`, `routing` and `workers`.
+`proxy.Proxy` retries, and stops when the client disconnects; `exchange.Exchanges` makes one attempt at one
+worker. May import `admission` and the rooms below it; only `api`,
+`settings` and `app` import it.
 """

@@ -1,4 +1,4 @@
-"""What of a client's request reaches a worker, and what of a worker's answer reaches a client."""
+"""Which headers and fields of a request reach a worker, and which headers of an answer reach a client."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -24,7 +24,7 @@ HOP_BY_HOP: Final = frozenset(
 
 ENDS_HERE: Final = frozenset(
     {
-        b"authorization",  # the client's key ends at the router, whatever header it came in
+        b"authorization",  # the client's key ends at the router, in each header that may carry it
         b"x-api-key",
         b"api-key",
         b"cookie",
@@ -38,7 +38,7 @@ ENDS_HERE: Final = frozenset(
 )
 
 PASSED_BACK: Final = ("content-type", "cache-control", "x-accel-buffering", "retry-after")
-"""A list of what passes, because everything else a worker says is nobody's business."""
+"""The only headers of a worker that a client gets: all others are between router and worker."""
 
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 

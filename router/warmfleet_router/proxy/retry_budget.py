@@ -1,4 +1,4 @@
-"""How many retries a fleet can bear: a share of the recent requests.
+"""Bounds retries to a share of the recent requests.
 
 Without it a fleet that dies under its load is hit up to three times as hard. The window is long enough that
 the death of one worker among two is covered as long as answers take less than a quarter of a minute, and the
@@ -43,7 +43,7 @@ class RetryBudget:
         self._requests += 1
 
     def take(self) -> bool:
-        """Whether one more retry can be borne; if so, it is counted."""
+        """Whether the budget has one more retry; if so, it is counted."""
         present = self._present()
         if self._retries + 1 > self._settings.floor_retries + self._settings.ratio * self._requests:
             return False

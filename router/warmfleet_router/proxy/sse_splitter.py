@@ -1,4 +1,4 @@
-"""Cuts a worker's stream at the blank lines between its events."""
+"""Splits a worker's stream at the blank lines between its server-sent events."""
 
 from typing import Final
 

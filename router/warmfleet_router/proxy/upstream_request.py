@@ -18,4 +18,4 @@ class UpstreamRequest:
     seed: int | None
     """Drawn by the router for a request without one; None where the body has its own."""
     role_events: int = 0
-    """Events at a stream's start that tell nothing of the prefill: chat sends the role on admission."""
+    """Events at a stream's start that come before the prefill is done: chat sends the role on admission."""

@@ -1,4 +1,4 @@
-"""A full fleet over real sockets: who is held, in which order, how much, and what everybody is told."""
+"""A full fleet over real sockets: which requests wait, in which order, how many, and what is answered."""
 
 # ruff: noqa: ASYNC110 - what is waited for happens in other threads
 
@@ -55,7 +55,7 @@ async def cancelled(tasks: "list[asyncio.Task[object]]") -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_what_has_no_room_is_held_and_then_served(tmp_path: Path) -> None:
+async def test_a_request_without_capacity_waits_and_is_then_served(tmp_path: Path) -> None:
     with running_stub(StubWorker(uid="w0", max_running_sequences=2, **SLOW)) as stub:
         async with running_router([stub], tmp_path) as router:
             answers = await asyncio.gather(
@@ -104,7 +104,7 @@ async def test_a_key_caps_the_urgency_that_its_requests_may_ask_for(tmp_path: Pa
 async def test_a_light_tenant_does_not_stand_behind_a_flood(tmp_path: Path) -> None:
     keys = PlantedKeys()
     flooder, light = keys.add("flooder"), keys.add("light")
-    settings = AdmissionSettings(max_wait_seconds=60)  # nobody is refused, however slow this machine is
+    settings = AdmissionSettings(max_wait_seconds=60)  # no request is refused, however slow this machine is
     with running_stub(StubWorker(uid="w0", max_running_sequences=8, **SLOW)) as stub:
         async with running_router([stub], tmp_path, keys=keys.file, admission=settings) as router:
             assert (await router.ask("hi", headers=bearer(light)))[0] == 200  # it was there lately
@@ -126,7 +126,7 @@ async def test_a_light_tenant_does_not_stand_behind_a_flood(tmp_path: Path) -> N
             still_held = held(router).requests
             answers = await asyncio.gather(*flood)
 
-    # then: one seat was kept free for it, so that hardly anybody went before it
+    # then: one seat was kept free for it, so that hardly any request went before it
     assert most_at_the_stub == 7
     assert len(ranks) == 5
     assert max(ranks) <= 2
@@ -143,7 +143,7 @@ async def test_a_light_tenant_does_not_stand_behind_a_flood(tmp_path: Path) -> N
     ],
     ids=["requests", "bytes", "tokens"],
 )
-async def test_the_queue_is_bounded_and_what_exceeds_it_is_told_when_to_come_back(
+async def test_the_queue_is_bounded_and_requests_beyond_it_get_retry_after(
     bound: Amount, fits: int, tmp_path: Path
 ) -> None:
     # given: a full worker, and prompts of 1,000 tokens in about 1,050 bytes
@@ -238,7 +238,7 @@ async def test_a_tenant_over_its_quota_is_refused_before_its_body_is_sent(tmp_pa
     assert b" 429 " in status_line
 
 
-async def test_who_leaves_the_queue_frees_its_place(tmp_path: Path) -> None:
+async def test_a_client_that_leaves_the_queue_frees_its_place(tmp_path: Path) -> None:
     with running_stub(StubWorker(uid="w0", max_running_sequences=1)) as stub:
         async with running_router([stub], tmp_path) as router:
             first = await occupied(router, stub, 1)
@@ -295,7 +295,7 @@ async def test_a_stream_that_was_pinged_is_refused_by_an_error_object(tmp_path: 
     assert int(plain_headers["retry-after"]) >= 1
 
 
-async def test_a_pinged_stream_hears_what_its_worker_refuses(tmp_path: Path) -> None:
+async def test_a_pinged_stream_gets_its_workers_refusal(tmp_path: Path) -> None:
     settings = AdmissionSettings(ping_seconds=0.05)
     with running_stub(StubWorker(uid="w0", max_running_sequences=1)) as stub:
         async with running_router([stub], tmp_path, admission=settings) as router:
@@ -311,7 +311,7 @@ async def test_a_pinged_stream_hears_what_its_worker_refuses(tmp_path: Path) -> 
     assert body.endswith(b'data: {"error": {}}\n\n')
 
 
-async def test_a_retry_keeps_its_turn(tmp_path: Path) -> None:
+async def test_a_retry_goes_before_all_that_wait(tmp_path: Path) -> None:
     # given: one worker that fails, one that is full, and others in line
     with running_stubs(2, max_running_sequences=1) as stubs:
         async with running_router(stubs, tmp_path) as router:
@@ -340,7 +340,7 @@ async def test_a_retry_keeps_its_turn(tmp_path: Path) -> None:
     assert served.index("r0") < served.index("r3")
 
 
-async def test_a_retry_whose_last_worker_is_lost_ends_and_blocks_nobody(tmp_path: Path) -> None:
+async def test_a_retry_whose_last_worker_is_lost_ends_and_blocks_no_other_request(tmp_path: Path) -> None:
     # given: a request that failed on one worker and waits for the other, which is full
     with ExitStack() as stack, ExitStack() as mortal:
         failing = stack.enter_context(running_stub(StubWorker(uid="w0", max_running_sequences=1)))
@@ -418,8 +418,8 @@ class Clock:
         return self.seconds
 
 
-async def test_retry_after_is_what_stands_before_over_the_rate_at_which_it_drains(tmp_path: Path) -> None:
-    # given: a full queue of 100 that drains by 8 requests per second, and then by 4
+async def test_retry_after_is_the_cost_before_the_request_over_the_service_rate(tmp_path: Path) -> None:
+    # given: a full queue of 100 that is served at 8 requests per second, and then at 4
     settings = AdmissionSettings(max_held=Amount(100, 10**8, 10**7), max_wait_seconds=1000)
     clock = Clock()
     with running_stub(StubWorker(uid="w0", max_running_sequences=1)) as stub:
@@ -441,7 +441,7 @@ async def test_retry_after_is_what_stands_before_over_the_rate_at_which_it_drain
     assert int(at_last[1]["retry-after"]) == 19  # 32 have left in 6 seconds
 
 
-async def test_who_would_wait_too_long_is_refused_at_the_door(tmp_path: Path) -> None:
+async def test_a_request_that_would_wait_too_long_is_rejected_at_once(tmp_path: Path) -> None:
     settings = AdmissionSettings(max_wait_seconds=1.0)
     clock = Clock()
     with running_stub(StubWorker(uid="w0", max_running_sequences=1)) as stub:
@@ -517,8 +517,8 @@ async def test_a_draining_router_serves_what_it_holds_and_what_still_comes(tmp_p
     assert [answer[0] for answer in answers] == [200] * 4
 
 
-def told(router: RunningRouter, stub: StubWorker) -> tuple[int, int]:
-    """Sequences that run at a worker and tokens that wait there, as the router has heard."""
+def reported(router: RunningRouter, stub: StubWorker) -> tuple[int, int]:
+    """Sequences that run at a worker and tokens that wait there, as reported to the router."""
     view = router.router.workers.fleet.worker(stub.uid)
     return (view.load.running_sequences, view.load.queued_uncached_tokens) if view else (0, 0)
 
@@ -537,7 +537,7 @@ async def test_a_request_waits_for_its_warm_worker_only_while_that_pays(tmp_path
             warm.events, warm.event_seconds = 3, 0.1
             await router.is_quiet()
             running = asyncio.create_task(router.ask([*prefix, 2], stream=True))
-            await until(lambda: told(router, warm) == (1, 0))
+            await until(lambda: reported(router, warm) == (1, 0))
             status, _, _ = await router.ask([*prefix, 3], headers={"x-request-id": "mine"})
             await running
             _, decision = await router.get("/debug/decisions/mine")
@@ -549,7 +549,7 @@ async def test_a_request_waits_for_its_warm_worker_only_while_that_pays(tmp_path
     assert decision["actual_cached_tokens"] >= 3900
 
 
-async def test_metrics_and_the_fleet_say_what_is_held(tmp_path: Path) -> None:
+async def test_metrics_and_the_fleet_report_what_waits(tmp_path: Path) -> None:
     with running_stub(StubWorker(uid="w0", max_running_sequences=1)) as stub:
         async with running_router([stub], tmp_path) as router:
             first = await occupied(router, stub, 1)

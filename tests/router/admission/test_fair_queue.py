@@ -1,4 +1,4 @@
-"""Turns between tenants: the bound on unfairness, work conservation, no starvation, order within a tenant."""
+"""Fair order of tenants: the bound on unfairness, work conservation, no starvation, order within a tenant."""
 
 import itertools
 from collections import Counter
@@ -84,29 +84,29 @@ def test_without_a_history_the_gap_is_one_request_of_each(costs: list[tuple[int,
         max_size=60,
     )
 )
-def test_whoever_waits_is_served_once_and_the_most_urgent_of_a_tenant_first(
+def test_each_request_is_served_once_and_the_most_urgent_of_a_tenant_first(
     steps: list[tuple[str, str | int, int, int]],
 ) -> None:
     # given: a plain list as the oracle
     queue: FairQueue[int] = FairQueue()
     oracle: list[Waiting[int]] = []
-    for number, (what, who, cost, priority) in enumerate(steps):
+    for number, (what, which, cost, priority) in enumerate(steps):
         if what == "add":
-            oracle.append(add(queue, str(who), cost, priority=priority, item=number))
+            oracle.append(add(queue, str(which), cost, priority=priority, item=number))
         elif what == "correct":
-            queue.correct("abc"[int(who) % 3], cost - 500)
+            queue.correct("abc"[int(which) % 3], cost - 500)
         elif oracle:
             if what == "serve":
                 waiting = serve_next(queue)
                 mine = [other.place for other in oracle if other.tenant == waiting.tenant]
                 assert waiting.place == min(mine)
             else:
-                waiting = oracle[int(who) % len(oracle)]
+                waiting = oracle[int(which) % len(oracle)]
                 queue.leave(waiting)
                 queue.leave(waiting)
             oracle.remove(waiting)
 
-        # then: work is conserved: as long as somebody waits, somebody is next
+        # then: work is conserved: as long as a request waits, one is next
         assert len(queue) == len(oracle)
         assert {id(waiting) for waiting in queue} == {id(waiting) for waiting in oracle}
         head = queue.head(1000)
@@ -152,7 +152,7 @@ def test_weights_divide_a_full_fleet() -> None:
     assert abs(served["b"] - 2 * served["a"]) <= 3
 
 
-def test_what_answers_really_cost_is_made_up_for() -> None:
+def test_a_charge_is_corrected_to_the_true_cost() -> None:
     # given: both were charged 10 per request, but those of a cost 30
     queue: FairQueue[int] = FairQueue()
     for _ in range(200):
@@ -167,7 +167,7 @@ def test_what_answers_really_cost_is_made_up_for() -> None:
     assert abs(served["d"] - 3 * served["a"]) <= 4
 
 
-def test_what_stands_before_a_newcomer_is_its_own_line_and_as_much_of_the_others() -> None:
+def test_before_a_new_request_come_its_tenants_own_and_as_much_of_the_others() -> None:
     queue: FairQueue[int] = FairQueue()
     for _ in range(100):
         add(queue, "flooder")
@@ -193,4 +193,4 @@ def test_counters_of_tenants_that_left_are_bounded() -> None:
     for number in range(5000):
         queue.serve_at_once(f"tenant-{number}", weight=1.0, cost=1)
 
-    assert len(queue._lines) <= 1025
+    assert len(queue._tenants) <= 1025

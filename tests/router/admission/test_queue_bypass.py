@@ -1,4 +1,4 @@
-"""Who passes what another tenant has at a worker already: the rule, its books, and both over real sockets."""
+"""Which requests bypass another tenant's prompts at a worker: the rule, its counts, and both over sockets."""
 
 # ruff: noqa: ASYNC110 - what is waited for happens in other threads
 
@@ -46,10 +46,10 @@ FIRST, EXTRA = prefill("flooder", extra=False), prefill("flooder", extra=True)
         "extras are passed",
         "also when the first is done",
         "a first is not",
-        "nobody to pass",
+        "no prompt to pass",
         "not one's own",
         "one at a time",
-        "who got more waits",
+        "a tenant that got more waits",
         "less urgent than the extras",
         "more urgent than the extras",
         "firsts within the window",

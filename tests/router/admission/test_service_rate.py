@@ -1,4 +1,4 @@
-"""The drain rate against streams of departures worked out by hand."""
+"""The service rate against streams of departures worked out by hand."""
 
 import math
 
@@ -15,34 +15,34 @@ def test_nothing_is_known_before_anything_waited() -> None:
 
 
 def test_the_rate_is_what_left_in_the_last_ten_seconds() -> None:
-    drain = ServiceRate()
-    drain.filled(100.0)
+    service = ServiceRate()
+    service.filled(100.0)
     for tenth in range(400):  # 10 per second for 20 s, then 20 per second
-        drain.served(1.0 if tenth < 200 else 2.0, 100.0 + tenth / 10)
+        service.served(1.0 if tenth < 200 else 2.0, 100.0 + tenth / 10)
 
-    assert drain.rate(140.0) == pytest.approx(20, rel=0.05)
-    assert drain.seconds(200, 140.0) == pytest.approx(10, rel=0.05)
+    assert service.rate(140.0) == pytest.approx(20, rel=0.05)
+    assert service.seconds(200, 140.0) == pytest.approx(10, rel=0.05)
 
 
 def test_a_new_wait_begins_with_the_rate_of_the_last_one() -> None:
-    drain = ServiceRate()
-    drain.filled(0.0)
+    service = ServiceRate()
+    service.filled(0.0)
     for tenth in range(50):
-        drain.served(1.0, tenth / 10)
-    drain.emptied(5.0)
+        service.served(1.0, tenth / 10)
+    service.emptied(5.0)
 
-    drain.filled(1000.0)
+    service.filled(1000.0)
 
-    assert drain.rate(1000.5) == pytest.approx(10, rel=0.1)
-    assert drain.rate(1002.0) == 0
+    assert service.rate(1000.5) == pytest.approx(10, rel=0.1)
+    assert service.rate(1002.0) == 0
 
 
-def test_a_queue_that_stands_still_takes_for_ever_and_says_a_minute() -> None:
-    drain = ServiceRate()
-    drain.filled(0.0)
+def test_a_queue_that_is_not_served_takes_for_ever_and_a_minute_is_sent() -> None:
+    service = ServiceRate()
+    service.filled(0.0)
 
-    assert drain.seconds(1, 5.0) == math.inf
-    assert retry_after_seconds(drain.seconds(1, 5.0)) == 60
+    assert service.seconds(1, 5.0) == math.inf
+    assert retry_after_seconds(service.seconds(1, 5.0)) == 60
 
 
 @given(st.none() | st.floats(0, 1e9), st.floats(0, 100))

@@ -22,7 +22,7 @@ async def until_status(router: RunningRouter, headers: dict[str, str], status: i
 
 
 def put(path: Path, content: bytes) -> None:
-    """At once: who looks while it is written sees what was there before, and not half of it."""
+    """At once: a reader sees the old content or the new one, and no half of either."""
     new = path.with_name("new")
     new.write_bytes(content)
     new.replace(path)
@@ -106,7 +106,7 @@ async def test_a_request_in_flight_outlives_its_key(stub, keys, tmp_path):
     assert body.endswith(b"data: [DONE]\n\n")
 
 
-async def test_an_empty_file_lets_nobody_in(stub, keys, tmp_path):
+async def test_an_empty_file_admits_no_client(stub, keys, tmp_path):
     async with guarded(stub, tmp_path, keys) as router:
         assert await status_of(router, "GET", "/v1/models") == 401
         assert await status_of(router, "GET", "/v1/models", bearer(new_key())) == 401

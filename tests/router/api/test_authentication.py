@@ -33,19 +33,19 @@ async def test_every_route_and_method_is_closed_to_who_has_no_right_to_it(stub, 
             needed = needed_scopes(path)
             for method in METHODS:
                 outcomes = {}
-                for who, headers in {
-                    "nobody": {},
+                for caller, headers in {
+                    "no key": {},
                     "wrong": bearer(f"wf-{wrong}-{'0' * 64}"),
                     "expired": bearer(expired),
                     "inference": bearer(inference),
                     "other tenant": bearer(other_tenant),
                     "metrics": bearer(metrics),
                 }.items():
-                    outcomes[who] = await status_of(router, method, path, headers, json=HELLO)
+                    outcomes[caller] = await status_of(router, method, path, headers, json=HELLO)
                 if path in OPEN:
                     assert set(outcomes.values()) == {200 if method in {"GET", "HEAD"} else 405}
                     continue
-                assert outcomes["nobody"] == outcomes["wrong"] == outcomes["expired"] == 401, (method, path)
+                assert outcomes["no key"] == outcomes["wrong"] == outcomes["expired"] == 401, (method, path)
                 assert (outcomes["metrics"] == 403) == ("metrics" not in needed), (method, path)
                 assert (outcomes["inference"] == 403) == ("inference" not in needed), (method, path)
                 # The other tenant reaches no model of the first, and otherwise what the first one reaches.
@@ -174,16 +174,16 @@ async def test_every_log_line_names_tenant_and_key_id_and_none_a_secret(stub, ke
     assert len(refused) == 2
     assert all("tenant" not in line for line in refused)
     assert 'tenant_requests_total{outcome="completed",tenant="acme"} 1.0' in metrics
-    said = repr(lines) + json.dumps(config) + metrics + json.dumps(fleet)
+    shown = repr(lines) + json.dumps(config) + metrics + json.dumps(fleet)
     for secret in (
         *keys.texts,
         key.text.rpartition("-")[2],
         "worker-token-planted",
         "planted-salt-key-planted",
     ):
-        assert secret not in said
+        assert secret not in shown
     assert (config["settings"]["salt_key"], config["settings"]["endpoints"][0]["token"]) == ("set", "set")
-    assert all(entry.sha256 not in said for entry in keys.file.keys)
+    assert all(entry.sha256 not in shown for entry in keys.file.keys)
 
 
 async def test_metric_labels_of_tenants_are_bounded(keys):

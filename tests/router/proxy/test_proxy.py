@@ -117,7 +117,7 @@ async def test_a_seed_is_drawn_only_for_a_request_without_one(
 async def test_a_fault_before_the_first_byte_costs_only_time(
     router: RunningRouter, stubs: list[StubWorker], fault: str, stream: bool
 ) -> None:
-    # given: the worker whose turn it is has the fault
+    # given: the worker that is next has the fault
     broken = stubs[0].faults
     broken.refuse_status = int(fault) if fault.isdecimal() else 0
     broken.close_before_headers = fault == "before headers"

@@ -11,21 +11,21 @@ def test_however_it_is_cut_the_bytes_are_the_same_and_only_whole_events_come_out
     parts: list[bytes], data: st.DataObject
 ) -> None:
     stream = b"".join(parts)
-    cutter, out, position = SseSplitter(), b"", 0
+    splitter, out, position = SseSplitter(), b"", 0
     while position < len(stream):
         size = data.draw(st.integers(1, len(stream) - position))
-        ready = cutter.feed(stream[position : position + size])
+        ready = splitter.feed(stream[position : position + size])
         position += size
         assert not ready or ready.endswith(b"\n\n")
         out += ready
-        assert b"\n\n" not in cutter.rest()
-    assert out + cutter.rest() == stream
+        assert b"\n\n" not in splitter.rest()
+    assert out + splitter.rest() == stream
 
 
 def test_an_event_without_an_end_is_passed_on_in_pieces() -> None:
-    cutter, out = SseSplitter(), 0
+    splitter, out = SseSplitter(), 0
     for _ in range(3 * MAX_EVENT_BYTES // 65_536):
-        out += len(cutter.feed(b"x" * 65_536))
-        assert len(cutter.rest()) <= MAX_EVENT_BYTES
+        out += len(splitter.feed(b"x" * 65_536))
+        assert len(splitter.rest()) <= MAX_EVENT_BYTES
 
     assert out >= MAX_EVENT_BYTES

@@ -1,4 +1,4 @@
-"""A router that wants keys, in front of one stub worker, and questions to it."""
+"""A router that requires keys, in front of one stub worker, and requests to it."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

@@ -1,4 +1,4 @@
-"""A router that wants keys before a tiny worker, both as processes, and the log of what it was asked."""
+"""A router that requires keys before a tiny worker, both as processes, and the log of its requests."""
 
 import json
 import os
