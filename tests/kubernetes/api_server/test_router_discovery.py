@@ -192,7 +192,7 @@ async def test_an_api_server_that_goes_away_under_traffic_fails_no_request(fleet
                 _, started_blind = await second.get("/internal/fleet")
             proxy.faults.refuse = False
             await router.until(lambda: len(router.router.workers.fleet.workers()) == 2, 30)
-            await router.until(lambda: not router.router.discovery.state.problem, 30)
+            await router.until(lambda: not router.router.workers.discovery.state.problem, 30)
             stop.set()
             await asyncio.gather(*askers)
 
@@ -218,7 +218,7 @@ async def test_a_watch_in_a_connection_that_is_dead_and_not_closed_is_given_up(f
             proxy.faults.blackhole = True
             await until_status(router, "chat", 200)
             fleet.slice("smol", one, two)
-            await router.until(lambda: "silent" in router.router.discovery.state.problem, 30)
+            await router.until(lambda: "silent" in router.router.workers.discovery.state.problem, 30)
             assert await status(router, "chat") == 200
             proxy.faults.blackhole = False
             proxy.reset_all()
@@ -366,7 +366,7 @@ async def test_an_account_with_the_documented_permissions_is_enough_and_without_
     token = kubectl("-n", NAMESPACE, "create", "token", "router").strip()
     account = kubeconfig_of(fleet.api.control_plane.kubeconfig, token, tmp_path)
     async with routed(fleet, tmp_path, kubeconfig=account) as router:
-        await router.until(lambda: "answers 403" in router.router.discovery.state.problem)
+        await router.until(lambda: "answers 403" in router.router.workers.discovery.state.problem)
         code, answer = await router.get("/readyz")
         assert code == 503
         assert f"modeldeployments in namespace {NAMESPACE}: answers 403" in answer["status"]
@@ -375,4 +375,4 @@ async def test_an_account_with_the_documented_permissions_is_enough_and_without_
         grant(kubectl, "router")
         await until_ready(router)
         assert await status(router, "chat") == 404
-        assert router.router.discovery.state.problem == ""
+        assert router.router.workers.discovery.state.problem == ""
