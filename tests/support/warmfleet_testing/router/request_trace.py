@@ -52,7 +52,8 @@ class RequestTrace:
     def profile(self, frame: FrameType, event: str, argument: object) -> None:
         """For `sys.setprofile`."""
         del argument
-        if event != "call" or not _traced.get():
+        # A generator expression runs where it is consumed: that is no call.
+        if event != "call" or not _traced.get() or frame.f_code.co_name == "<genexpr>":
             return
         room = room_of(frame.f_code)
         if room is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
+from starlette.types import ASGIApp
 
 from warmfleet_router.app import Router, build_router
 from warmfleet_router.discovery.base import Discovery, Endpoint
@@ -92,11 +93,13 @@ async def running_router(
     shared_cache: str = "",
     now: Callable[[], float] = time.monotonic,
     discovery: Discovery | None = None,
+    wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app,
     **settings: Any,
 ) -> AsyncGenerator[RunningRouter, None]:
     """A started router with further `settings`; `wait_ready`: all stubs ready, precise, tokenizers known.
 
-    `now` is the clock of its rates and waits; `discovery` finds workers in place of `stubs`.
+    `now` is the clock of its rates and waits; `discovery` finds workers in place of `stubs`;
+    `wrap` is put around the application.
     """
     endpoints = [
         Endpoint(
@@ -114,7 +117,7 @@ async def running_router(
         now=now,
     )
     listener = bind("127.0.0.1", 0)
-    server = Server(router.api.app, shutdown_seconds=1, max_connections=router.settings.max_connections)
+    server = Server(wrap(router.api.app), shutdown_seconds=1, max_connections=router.settings.max_connections)
     async with router.running(), aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         running = RunningRouter(router, f"http://127.0.0.1:{listener.getsockname()[1]}", http)

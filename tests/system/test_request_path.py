@@ -1,0 +1,113 @@
+"""One HTTP request through the router: which room calls which, and how admission is entered.
+
+The calls are recorded, not read off the imports: three requests (a stream, a plain answer, one whose first
+worker breaks the connection) pass a real router in front of stub workers. docs/architecture.md shows the
+list; `python tests/system/test_request_path.py` writes it anew.
+"""
+
+import asyncio
+import re
+import sys
+import tempfile
+import tomllib
+from contextlib import ExitStack
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from warmfleet_testing.router.request_trace import RequestTrace, TracedApp, recording
+from warmfleet_testing.router.router_fixture import running_router
+from warmfleet_testing.router.stub_worker import StubWorker, running_stub
+
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = ROOT / "docs" / "architecture.md"
+BLOCK: Final = re.compile(r"(?<=<!-- request-trace:begin -->\n).*?(?=<!-- request-trace:end -->)", re.DOTALL)
+TRACED: Final = {"x-trace": "1"}
+ENTRANCES: Final = {"Admission.reserve", "Admission.submit", "Admission.retry"}
+OWN_METHODS: Final = ("InFlightLimits.enter", "InFlightTicket.", "Dispatch.release")
+"""The ticket is taken before a body is read. Ticket and dispatch belong to the request, which releases them."""
+
+
+def layers() -> list[set[str]]:
+    """The router's rooms from top to bottom, as import-linter checks them."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    [router] = [contract for contract in contracts if contract["name"] == "Rooms of the router"]
+    return [{room.strip() for room in layer.split("|")} for layer in router["layers"]]
+
+
+async def traced_requests(home: Path) -> RequestTrace:
+    """What was called while three requests passed."""
+    with ExitStack() as stack:
+        stubs = [stack.enter_context(running_stub(StubWorker(uid=f"w{number}"))) for number in range(2)]
+        async with running_router(stubs, home, wrap=TracedApp) as router:
+            with recording() as trace:
+                streamed, _, _ = await router.ask("a" * 100, stream=True, headers=TRACED)
+                plain, _, _ = await router.ask("b" * 100, headers=TRACED)
+                for stub in stubs:
+                    stub.faults.close_before_headers = True
+                retried = asyncio.create_task(router.ask("c" * 100, headers=TRACED))
+                await router.until(lambda: any(stub.requests[2:] for stub in stubs))
+                for stub in stubs:
+                    stub.faults.close_before_headers = False
+                await retried
+    assert (streamed, plain) == (200, 200)
+    return trace
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> RequestTrace:
+    return asyncio.run(traced_requests(tmp_path_factory.mktemp("home")))
+
+
+def rows(trace: RequestTrace) -> str:
+    """The edges as a table, in the order of the layers."""
+    order = {room: depth for depth, layer in enumerate(layers()) for room in layer}
+    edges = sorted(trace.edges, key=lambda edge: (order[edge[0]], order[edge[1]], edge))
+    lines = ["| from | to |", "|---|---|"]
+    for caller in dict.fromkeys(caller for caller, _ in edges):
+        callees = ", ".join(f"`{callee}`" for start, callee in edges if start == caller)
+        lines.append(f"| `{caller}` | {callees} |")
+    return "\n".join(lines) + "\n"
+
+
+def test_a_request_passes_the_rooms_without_a_cycle(trace: RequestTrace) -> None:
+    graph: dict[str, set[str]] = {}
+    for caller, callee in trace.edges:
+        graph.setdefault(caller, set()).add(callee)
+
+    assert list(TopologicalSorter(graph).static_order())
+
+
+def test_every_call_between_rooms_goes_down_the_layers_that_imports_obey(trace: RequestTrace) -> None:
+    order = {room: depth for depth, layer in enumerate(layers()) for room in layer}
+
+    assert len(trace.edges) > 5
+    assert not {edge for edge in trace.edges if order[edge[0]] >= order[edge[1]]}
+
+
+def test_a_request_passes_every_room_that_serves_requests(trace: RequestTrace) -> None:
+    passed = {room for edge in trace.edges for room in edge}
+
+    assert {"api", "proxy", "admission", "routing", "workers"} <= passed
+
+
+def test_admission_is_entered_by_three_verbs_only(trace: RequestTrace) -> None:
+    entered = {function for function in trace.entered("admission") if not function.startswith(OWN_METHODS)}
+
+    assert entered == ENTRANCES
+
+
+def test_the_document_shows_the_rooms_that_a_request_passes(trace: RequestTrace) -> None:
+    found = BLOCK.search(PAGE.read_text())
+
+    assert found is not None
+    assert found[0] == rows(trace)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        table = rows(asyncio.run(traced_requests(Path(folder))))
+    PAGE.write_text(BLOCK.sub(lambda _: table, PAGE.read_text()))
+    sys.stdout.write(table)
