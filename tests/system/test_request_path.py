@@ -1,7 +1,7 @@
 """One HTTP request through the router: which room calls which, and how admission is entered.
 
-The calls are recorded, not read off the imports: three requests (a stream, a plain answer, one whose first
-worker breaks the connection) pass a real router in front of stub workers. docs/architecture.md shows the
+The calls are recorded, not read off the imports: two requests (a stream, and a plain answer whose first worker
+breaks the connection) pass a real router in front of stub workers. docs/architecture.md shows the
 list; `python tests/system/test_request_path.py` writes it anew.
 """
 
@@ -27,7 +27,7 @@ BLOCK: Final = re.compile(r"(?<=<!-- request-trace:begin -->\n).*?(?=<!-- reques
 TRACED: Final = {"x-trace": "1"}
 ENTRANCES: Final = {"Admission.reserve", "Admission.submit", "Admission.retry"}
 OWN_METHODS: Final = ("InFlightLimits.enter", "InFlightTicket.", "Dispatch.release")
-"""The ticket is taken before a body is read. Ticket and dispatch belong to the request, which releases them."""
+"""The ticket is taken before a body is read. Ticket and dispatch belong to the request, which ends them."""
 
 
 def layers() -> list[set[str]]:
@@ -38,21 +38,18 @@ def layers() -> list[set[str]]:
 
 
 async def traced_requests(home: Path) -> RequestTrace:
-    """What was called while three requests passed."""
+    """What was called while two requests passed."""
     with ExitStack() as stack:
         stubs = [stack.enter_context(running_stub(StubWorker(uid=f"w{number}"))) for number in range(2)]
         async with running_router(stubs, home, wrap=TracedApp) as router:
             with recording() as trace:
                 streamed, _, _ = await router.ask("a" * 100, stream=True, headers=TRACED)
-                plain, _, _ = await router.ask("b" * 100, headers=TRACED)
-                for stub in stubs:
-                    stub.faults.close_before_headers = True
-                retried = asyncio.create_task(router.ask("c" * 100, headers=TRACED))
-                await router.until(lambda: any(stub.requests[2:] for stub in stubs))
-                for stub in stubs:
-                    stub.faults.close_before_headers = False
-                await retried
-    assert (streamed, plain) == (200, 200)
+                await router.settled(stubs)
+                warm = next(stub for stub in stubs if stub.requests)
+                warm.faults.close_before_headers = True
+                retried, _, _ = await router.ask("a" * 100, headers=TRACED)
+    assert (streamed, retried) == (200, 200)
+    assert all(stub.requests for stub in stubs)
     return trace
 
 
