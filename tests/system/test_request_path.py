@@ -1,7 +1,7 @@
 """One HTTP request through the router: which room calls which, and how admission is entered.
 
-The calls are recorded, not read off the imports: two requests (a stream, and a plain answer whose first worker
-breaks the connection) pass a real router in front of stub workers. docs/architecture.md shows the
+The calls are recorded, not read off the imports: two requests (a stream, and a plain answer whose first
+worker breaks the connection) pass a real router in front of stub workers. docs/architecture.md shows the
 list; `python tests/system/test_request_path.py` writes it anew.
 """
 
@@ -25,6 +25,7 @@ ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "architecture.md"
 BLOCK: Final = re.compile(r"(?<=<!-- request-trace:begin -->\n).*?(?=<!-- request-trace:end -->)", re.DOTALL)
 TRACED: Final = {"x-trace": "1"}
+PROMPT: Final = "a" * 640
 ENTRANCES: Final = {"Admission.reserve", "Admission.submit", "Admission.retry"}
 OWN_METHODS: Final = ("InFlightLimits.enter", "InFlightTicket.", "Dispatch.release")
 """The ticket is taken before a body is read. Ticket and dispatch belong to the request, which ends them."""
@@ -37,17 +38,22 @@ def layers() -> list[set[str]]:
     return [{room.strip() for room in layer.split("|")} for layer in router["layers"]]
 
 
+def slow_stub(number: int) -> StubWorker:
+    """A worker on which a cached prompt is worth much: the second request goes where the first went."""
+    return StubWorker(uid=f"w{number}", prefill_tokens_per_second=10_000)
+
+
 async def traced_requests(home: Path) -> RequestTrace:
     """What was called while two requests passed."""
     with ExitStack() as stack:
-        stubs = [stack.enter_context(running_stub(StubWorker(uid=f"w{number}"))) for number in range(2)]
+        stubs = [stack.enter_context(running_stub(slow_stub(number))) for number in range(2)]
         async with running_router(stubs, home, wrap=TracedApp) as router:
             with recording() as trace:
-                streamed, _, _ = await router.ask("a" * 100, stream=True, headers=TRACED)
+                streamed, _, _ = await router.ask(PROMPT, stream=True, headers=TRACED)
                 await router.settled(stubs)
                 warm = next(stub for stub in stubs if stub.requests)
                 warm.faults.close_before_headers = True
-                retried, _, _ = await router.ask("a" * 100, headers=TRACED)
+                retried, _, _ = await router.ask(PROMPT, headers=TRACED)
     assert (streamed, retried) == (200, 200)
     assert all(stub.requests for stub in stubs)
     return trace
