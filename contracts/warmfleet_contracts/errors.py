@@ -5,6 +5,7 @@ WarmfleetError
 ├── PromptError            a prompt cannot be rendered or encoded (a client's mistake)
 ├── RequestError           a request is refused; carries the OpenAI error fields and the HTTP status
 ├── ManifestError          a ModelDeployment manifest is invalid
+├── QuantityError          a text is no Kubernetes quantity
 ├── KeyFileError           a file of API keys is invalid
 ├── SecretError            a secret in the environment is unusable
 └── ModelError             a model's files are missing, damaged or not supported
@@ -25,6 +26,10 @@ class PromptError(WarmfleetError):
 
 class ManifestError(WarmfleetError):
     """A ModelDeployment manifest is invalid; the text names the field."""
+
+
+class QuantityError(WarmfleetError):
+    """A text is no Kubernetes quantity; the error's own text quotes it."""
 
 
 class KeyFileError(WarmfleetError):

@@ -5,8 +5,10 @@ other field managers, and quantities in canonical form (`1Gi` for `1024Mi`) are 
 """
 
 from collections.abc import Mapping, Sequence
-from decimal import Decimal, InvalidOperation
 from typing import Any, Final
+
+from warmfleet_contracts.errors import QuantityError
+from warmfleet_contracts.resources.quantities import parse_quantity
 
 _KEYED_LISTS: Final = frozenset(
     {
@@ -25,23 +27,6 @@ _KEYED_LISTS: Final = frozenset(
 """Lists in which server-side apply keeps items of other field managers; it replaces all other lists."""
 
 _QUANTITIES: Final = frozenset({"limits", "overhead", "requests", "sizeLimit", "storage"})
-_SCALES: Final = {
-    "n": Decimal("1e-9"),
-    "u": Decimal("1e-6"),
-    "m": Decimal("1e-3"),
-    "k": Decimal(10**3),
-    "M": Decimal(10**6),
-    "G": Decimal(10**9),
-    "T": Decimal(10**12),
-    "P": Decimal(10**15),
-    "E": Decimal(10**18),
-    "Ki": Decimal(2**10),
-    "Mi": Decimal(2**20),
-    "Gi": Decimal(2**30),
-    "Ti": Decimal(2**40),
-    "Pi": Decimal(2**50),
-    "Ei": Decimal(2**60),
-}
 
 
 def owned_fields_match(desired: Any, existing: Any, field: str = "", *, quantity: bool = False) -> bool:
@@ -81,15 +66,6 @@ def _owned_items_match(desired: Sequence[Any], existing: Any, field: str) -> boo
 
 def _same_quantity(desired: object, existing: object) -> bool:
     try:
-        return _amount(desired) == _amount(existing)
-    except InvalidOperation:
+        return parse_quantity(desired) == parse_quantity(existing)
+    except QuantityError:
         return desired == existing
-
-
-def _amount(quantity: object) -> Decimal:
-    text = str(quantity)
-    for length in (2, 1):
-        scale = _SCALES.get(text[-length:])
-        if scale is not None:
-            return Decimal(text[:-length]) * scale
-    return Decimal(text)

@@ -1,19 +1,19 @@
 """Small parts of a process node: images, addresses, /etc files, quantities, its command line, hollow pods."""
 
 import json
-from decimal import Decimal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmfleet_contracts.resources.quantities import parse_quantity
 from warmfleet_devcluster.hollow import hollow_status
 from warmfleet_devcluster.node.__main__ import parse_settings
 from warmfleet_devcluster.node.errors import ImageError, NodeError
 from warmfleet_devcluster.node.host.images import ImageList
 from warmfleet_devcluster.node.host.network import AddressPool
 from warmfleet_devcluster.node.pod.etc_files import etc_files
-from warmfleet_devcluster.quantity import QuantityError, in_units, parse_quantity
+from warmfleet_devcluster.node.references.downward_api import in_units
 
 
 def test_an_image_that_is_not_listed_cannot_be_pulled(tmp_path):
@@ -69,33 +69,11 @@ def test_a_pod_resolves_names_of_its_namespace_first():
     assert etc_files(pod, "a", "b", "c")["/etc/resolv.conf"] == "nameserver 9.9.9.9\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("1", "1"),
-        ("500m", "0.5"),
-        ("2Gi", str(2 << 30)),
-        ("1k", "1000"),
-        ("1e3", "1000"),
-        ("1.5Mi", "1572864"),
-        ("1E", "1e18"),
-    ],
-)
-def test_quantities_are_numbers(text, number):
-    assert parse_quantity(text) == Decimal(number)
-
-
 @given(st.integers(0, 10**12), st.sampled_from(("1", "1m", "1Ki", "1Mi", "1k")))
 def test_a_quantity_in_units_is_enough_and_no_unit_too_many(amount, divisor):
     units = in_units(str(amount), divisor)
     assert (units - 1) * parse_quantity(divisor) < amount or amount == units == 0
     assert units * parse_quantity(divisor) >= amount
-
-
-@pytest.mark.parametrize("text", ["", "x", "1X", "Ki", "nan", "1 Gi"])
-def test_what_is_no_quantity_is_refused(text):
-    with pytest.raises(QuantityError, match="is no quantity"):
-        parse_quantity(text)
 
 
 REQUIRED = {

@@ -1,12 +1,14 @@
 """The downward API: fields of a pod, and resources of its containers, as text. Pure."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
+from warmfleet_contracts.resources.quantities import parse_quantity
 from warmfleet_devcluster.node.errors import ContainerConfigError
-from warmfleet_devcluster.quantity import in_units
 
 Json = dict[str, Any]
 
@@ -63,3 +65,15 @@ def resource_value(reference: Json, container: Json, context: PodContext) -> str
 
 def _quoted(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def in_units(quantity: str, divisor: str) -> int:
+    """How many `divisor`s a quantity holds, rounded up.
+
+    Raises:
+        QuantityError: one of them is no quantity.
+    """
+    unit = parse_quantity(divisor)
+    if unit <= 0:  # Kubernetes reads "0" as the default divisor
+        unit = Decimal(1)
+    return math.ceil(parse_quantity(quantity) / unit)

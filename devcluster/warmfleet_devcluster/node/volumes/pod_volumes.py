@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from warmfleet_contracts.resources.quantities import parse_quantity
 from warmfleet_devcluster.node.errors import ImageError, VolumeError
 from warmfleet_devcluster.node.host.images import ImageList
 from warmfleet_devcluster.node.references.downward_api import PodContext
@@ -15,7 +16,6 @@ from warmfleet_devcluster.node.references.pod_objects import PodObjects
 from warmfleet_devcluster.node.volumes.atomic_folder import write_atomically
 from warmfleet_devcluster.node.volumes.contents import FILE_SOURCES, referenced_by_volume, volume_files
 from warmfleet_devcluster.node.volumes.mount import Mount
-from warmfleet_devcluster.quantity import parse_quantity
 
 Json = dict[str, Any]
 
