@@ -36,12 +36,12 @@ from warmfleet_worker.engine.messages import (
     EngineFailed,
     EngineMessage,
     EngineReady,
-    MessageFramer,
     PauseSequence,
     ResumeSequence,
     ServerMessage,
     decode_server_message,
     encode_message,
+    message_reader,
 )
 from warmfleet_worker.engine.scheduler import SchedulerSettings
 from warmfleet_worker.model_store.manifest import ModelManifest
@@ -69,7 +69,7 @@ class ServerChannel:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._framer = MessageFramer()
+        self._frames = message_reader()
         self._poll = select.poll()
         self._poll.register(connection, select.POLLIN)
 
@@ -100,7 +100,7 @@ class ServerChannel:
                 raise ServerGoneError from error
             if not data:
                 raise ServerGoneError
-            messages += map(decode_server_message, self._framer.feed(data))
+            messages += map(decode_server_message, self._frames.feed(data))
             timeout_ms = 0
         return messages
 

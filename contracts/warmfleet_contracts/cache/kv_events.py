@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from warmfleet_contracts.errors import ContractError
+from warmfleet_contracts.framing import FrameReader, frame
 
 CONTRACT_VERSION: Final = 1
 """Version of every `/internal/` message. A process accepts N and N-1."""
@@ -127,17 +128,14 @@ def encode_message(message: Message) -> bytes:
     Raises:
         ContractError: the message exceeds `MAX_FRAME_BYTES`.
     """
-    body = _encoder.encode(message)
-    if len(body) > MAX_FRAME_BYTES:
-        raise ContractError(f"event frame of {len(body)} bytes exceeds the limit of {MAX_FRAME_BYTES}")
-    return len(body).to_bytes(4, "little") + body
+    return frame(_encoder.encode(message), max_bytes=MAX_FRAME_BYTES)
 
 
 class MessageReader:
     """Cuts a byte stream into messages. Unknown fields are tolerated, unknown versions are not."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._frames = FrameReader(max_bytes=MAX_FRAME_BYTES)
 
     def feed(self, data: bytes) -> Iterator[Message]:
         """Messages that `data` completes.
@@ -145,16 +143,7 @@ class MessageReader:
         Raises:
             ContractError: a frame is too large, malformed, or of a version that this process does not accept.
         """
-        self._buffer += data
-        while len(self._buffer) >= 4:
-            length = int.from_bytes(self._buffer[:4], "little")
-            if length > MAX_FRAME_BYTES:
-                raise ContractError(f"event frame of {length} bytes exceeds the limit of {MAX_FRAME_BYTES}")
-            if len(self._buffer) < 4 + length:
-                return
-            body = bytes(self._buffer[4 : 4 + length])
-            del self._buffer[: 4 + length]
-            yield decode_message(body)
+        yield from map(decode_message, self._frames.feed(data))
 
 
 def decode_message(body: bytes) -> Message:

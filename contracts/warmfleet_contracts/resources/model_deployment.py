@@ -23,6 +23,7 @@ from warmfleet_contracts.resources.fields import (
     require_distinct,
 )
 from warmfleet_contracts.resources.model_spec import ModelSpec
+from warmfleet_contracts.resources.ownership import claimed_names
 from warmfleet_contracts.resources.quantities import Bytes
 
 _BOOKKEEPING: Final = frozenset(
@@ -307,4 +308,4 @@ class ModelDeployment(Resource):
     @property
     def served_names(self) -> tuple[str, ...]:
         """Values of `model` that requests may use; never empty."""
-        return self.spec.model.served_names or (self.metadata.name,)
+        return claimed_names(self.spec.model.served_names, self.metadata.name)

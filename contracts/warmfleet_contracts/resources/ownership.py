@@ -36,6 +36,11 @@ class Claim:
         return f"{self.namespace}/{self.name}"
 
 
+def claimed_names(listed: Sequence[str] | None, name: str) -> tuple[str, ...]:
+    """The names that the deployment `name` claims: those that it lists, or its own where it lists none."""
+    return tuple(listed or (name,))
+
+
 def claimed_since(
     served_names: Sequence[str], recorded: Mapping[str, str], *, created: str, generation: int
 ) -> tuple[str, ...]:

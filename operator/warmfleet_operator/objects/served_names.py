@@ -1,25 +1,25 @@
-"""The names by which requests may ask for a deployment."""
+"""Names of a deployment, read from its object in the API server."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from warmfleet_contracts.resources.ownership import NOT_RECORDED, Claim, claimed_since
+from warmfleet_contracts.resources.ownership import NOT_RECORDED, Claim, claimed_names, claimed_since
 
 
 def served_names(deployment: Mapping[str, Any]) -> list[str]:
-    """Of a ModelDeployment of the API server: what it lists, or its own name where it lists none."""
+    """The names that it claims, as `status.servedNames` lists them."""
     listed = ((deployment.get("spec") or {}).get("model") or {}).get("servedNames")
-    return list(listed or [deployment["metadata"]["name"]])
+    return list(claimed_names(listed, deployment["metadata"]["name"]))
 
 
 def request_names(deployment: Mapping[str, Any]) -> list[str]:
-    """By which requests come to it: its served names, and `namespace/name`, which nobody can take."""
+    """Values of `model` that reach it: its served names, and `namespace/name`, which is always its own."""
     metadata = deployment["metadata"]
     return [*served_names(deployment), f"{metadata['namespace']}/{metadata['name']}"]
 
 
 def claim_of(deployment: Mapping[str, Any]) -> Claim:
-    """The names that it wants, and since when."""
+    """The names that it claims, and since when."""
     metadata, names = deployment["metadata"], served_names(deployment)
     recorded = (deployment.get("status") or {}).get("nameClaims") or ()
     created = metadata["creationTimestamp"]
@@ -33,7 +33,7 @@ def claim_of(deployment: Mapping[str, Any]) -> Claim:
 
 
 def name_claims(deployment: Mapping[str, Any], now: str) -> list[dict[str, str]]:
-    """What its status says of its names: those that it did not have so far are claimed `now`."""
+    """`status.nameClaims`: a name that is not recorded yet is claimed from `now` on."""
     claim = claim_of(deployment)
     return [
         {"name": name, "since": now if since == NOT_RECORDED else since}

@@ -6,6 +6,7 @@ Other fields are skipped while an object is decoded: they take no memory, and a 
 import msgspec
 
 from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL
+from warmfleet_contracts.resources.ownership import claimed_names
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -61,7 +62,7 @@ class ModelDeploymentObject(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def served_names(self) -> tuple[str, ...]:
         """Names that it claims: its own where it lists none."""
-        return self.spec.model.served_names or (self.metadata.name,)
+        return claimed_names(self.spec.model.served_names, self.metadata.name)
 
     @property
     def recorded_claims(self) -> dict[str, str]:

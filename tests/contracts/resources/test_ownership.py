@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_contracts.resources.ownership import NOT_RECORDED, Claim, claimed_since, owned_names, owners
+from warmfleet_contracts.resources.ownership import (
+    NOT_RECORDED,
+    Claim,
+    claimed_names,
+    claimed_since,
+    owned_names,
+    owners,
+)
 
 NAMES = st.sampled_from(["chat", "code", "meta-llama/tiny", "team-a/m", "team-b/m"])
 TIMES = st.sampled_from(["2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z", "2026-10-01T00:00:00Z"])
@@ -113,3 +120,8 @@ def test_a_qualified_name_cannot_be_taken(created):
 
     assert owners([thief, victim])["team-a/chat"] is victim
     assert owners([thief])["team-a/chat"] is thief
+
+
+def test_a_deployment_that_lists_no_names_claims_its_own():
+    assert claimed_names(None, "tiny") == claimed_names((), "tiny") == ("tiny",)
+    assert claimed_names(["a", "b"], "tiny") == ("a", "b")

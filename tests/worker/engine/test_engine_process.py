@@ -21,11 +21,11 @@ from warmfleet_worker.engine.messages import (
     MAX_MESSAGE_BYTES,
     AddSequence,
     EngineReady,
-    MessageFramer,
     StepReport,
     decode_engine_message,
     decode_server_message,
     encode_message,
+    message_reader,
 )
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.settings import parse_settings
@@ -62,9 +62,9 @@ def test_messages_survive_any_split_of_the_stream():
     stream = b"".join(map(encode_message, messages))
 
     for piece_bytes in (1, 2, 3, 7, len(stream)):
-        framer = MessageFramer()
+        frames = message_reader()
         pieces = [stream[start : start + piece_bytes] for start in range(0, len(stream), piece_bytes)]
-        bodies = [body for piece in pieces for body in framer.feed(piece)]
+        bodies = [body for piece in pieces for body in frames.feed(piece)]
         assert [decode_server_message(body) for body in bodies] == messages
 
 
@@ -77,7 +77,7 @@ def test_a_malformed_message_is_refused_by_both_sides(body):
 
 def test_a_message_beyond_the_bound_is_refused_at_its_length():
     with pytest.raises(ContractError):
-        list(MessageFramer().feed((MAX_MESSAGE_BYTES + 1).to_bytes(4, "little")))
+        list(message_reader().feed((MAX_MESSAGE_BYTES + 1).to_bytes(4, "little")))
 
 
 def test_an_idle_engine_ends_when_its_server_closes_the_socket(tiny_served_path):
@@ -88,10 +88,10 @@ def test_an_idle_engine_ends_when_its_server_closes_the_socket(tiny_served_path)
     with ours, subprocess.Popen(command, pass_fds=[theirs.fileno()]) as process:
         theirs.close()
         ours.settimeout(60)
-        framer = MessageFramer()
+        frames = message_reader()
         messages = []
         while not messages:
-            messages += [decode_engine_message(body) for body in framer.feed(ours.recv(65_536))]
+            messages += [decode_engine_message(body) for body in frames.feed(ours.recv(65_536))]
         assert isinstance(messages[0], EngineReady)
         assert messages[0].total_blocks > 0
 
@@ -100,7 +100,7 @@ def test_an_idle_engine_ends_when_its_server_closes_the_socket(tiny_served_path)
         ours.sendall(encode_message(AddSequence(sequence_id=1, prompt_token_ids=[5] * 20, sampling=sampling)))
         updates = []
         while not any(update.finish_reason for update in updates):
-            for body in framer.feed(ours.recv(65_536)):
+            for body in frames.feed(ours.recv(65_536)):
                 message = decode_engine_message(body)
                 assert isinstance(message, StepReport)
                 updates += message.updates

@@ -4,13 +4,13 @@ Every message is a little-endian u32 length and that many bytes of msgpack. The 
 `StepReport` per step for all sequences together. Both sides validate what they decode.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
 from warmfleet_contracts.cache.kv_events import LoadReport
 from warmfleet_contracts.errors import ContractError
+from warmfleet_contracts.framing import FrameReader, frame
 from warmfleet_worker.engine.logprobs import TokenLogprobs
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 
@@ -147,32 +147,9 @@ EngineMessage = EngineReady | StepReport | EngineFailed
 """What the server receives."""
 
 
-class MessageFramer:
-    """Splits a byte stream into message bodies."""
-
-    def __init__(self) -> None:
-        self._buffer = bytearray()
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Bodies that `data` completes.
-
-        Raises:
-            ContractError: a message is larger than `MAX_MESSAGE_BYTES`.
-        """
-        self._buffer += data
-        start = 0
-        try:
-            while len(self._buffer) >= start + 4:
-                length = int.from_bytes(self._buffer[start : start + 4], "little")
-                if length > MAX_MESSAGE_BYTES:
-                    raise ContractError(f"message of {length} bytes exceeds {MAX_MESSAGE_BYTES}")
-                if len(self._buffer) < start + 4 + length:
-                    return
-                body = bytes(self._buffer[start + 4 : start + 4 + length])
-                start += 4 + length
-                yield body
-        finally:
-            del self._buffer[:start]
+def message_reader() -> FrameReader:
+    """Cuts the socket's bytes into bodies of messages."""
+    return FrameReader(max_bytes=MAX_MESSAGE_BYTES)
 
 
 def encode_message(message: ServerMessage | EngineMessage) -> bytes:
@@ -181,10 +158,7 @@ def encode_message(message: ServerMessage | EngineMessage) -> bytes:
     Raises:
         ContractError: larger than `MAX_MESSAGE_BYTES`.
     """
-    body = _encoder.encode(message)
-    if len(body) > MAX_MESSAGE_BYTES:
-        raise ContractError(f"message of {len(body)} bytes exceeds {MAX_MESSAGE_BYTES}")
-    return len(body).to_bytes(4, "little") + body
+    return frame(_encoder.encode(message), max_bytes=MAX_MESSAGE_BYTES)
 
 
 def decode_server_message(body: bytes) -> ServerMessage:

@@ -22,13 +22,13 @@ from warmfleet_worker.engine.messages import (
     Drain,
     EngineFailed,
     EngineReady,
-    MessageFramer,
     PauseSequence,
     ResumeSequence,
     ServerMessage,
     StepReport,
     decode_engine_message,
     encode_message,
+    message_reader,
 )
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.server.sequence_handle import SequenceHandle
@@ -217,10 +217,10 @@ class ProcessEngineClient:
         return self._gone
 
     async def _read(self, reader: asyncio.StreamReader, pid: int) -> str:
-        framer = MessageFramer()
+        frames = message_reader()
         while data := await reader.read(_READ_BYTES):
             try:
-                for body in framer.feed(data):
+                for body in frames.feed(data):
                     match decode_engine_message(body):
                         case EngineReady() as ready:
                             self._ready = ready
