@@ -30,7 +30,7 @@ log = structlog.get_logger("warmfleet.router")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until told to stop; returns the exit code."""
+    """Serve until a signal; returns the exit code."""
     return_freed_memory()
     settings = parse_settings(arguments)
     configure_logs(router=settings.router_id)

@@ -152,7 +152,7 @@ def build_router(
     `now` is the clock by which waits, rates and ejections are measured, in seconds.
     """
     # Counters start at 1 in each life, and workers remember the highest per id: an id lives once.
-    # Workers keep 64 characters of it. Of a pod's name the end tells it from others.
+    # Workers keep 64 characters of it. Names of pods differ at the end.
     life_id = f"{settings.router_id[-48:]}-{secrets.token_hex(4)}"
     common = Common(settings, life_id, now, RouterMetrics(), asyncio.Event())
     leases = Leases(life_id, now, on_capacity=common.capacity_changed.set)

@@ -181,7 +181,7 @@ async def test_refusals_have_openais_shape_and_reach_no_worker(
     assert not any(stub.requests for stub in stubs)
 
 
-async def test_what_is_not_served_is_told_what_is(router: RunningRouter) -> None:
+async def test_what_is_not_served_is_answered_with_what_is(router: RunningRouter) -> None:
     _, answer = await router.get("/v1/responses")
 
     assert all(path in answer["error"]["message"] for path in SERVED_PATHS)  # type: ignore[index]  # JSON
@@ -255,7 +255,7 @@ async def test_a_restarted_router_is_precise_at_once_and_needs_no_worker_for_its
     assert decision["predicted_cached_tokens"] == decision["actual_cached_tokens"] == 624
 
 
-async def test_a_tokenizer_that_is_not_what_its_digest_says_is_not_used(tmp_path: Path) -> None:
+async def test_a_tokenizer_that_does_not_match_its_digest_is_not_used(tmp_path: Path) -> None:
     stub = StubWorker(uid="w0")
     stub.assets = msgspec.structs.replace(stub.assets, chat_template="{{ 'other' }}")
     with running_stub(stub):
@@ -288,7 +288,7 @@ async def test_metrics_count_what_was_predicted_and_found(
     assert "warmfleet_router_requests_in_flight 0.0" in text
 
 
-async def test_a_router_process_says_where_it_listens_and_drains_on_sigterm(
+async def test_a_router_process_prints_its_address_and_drains_on_sigterm(
     stubs: list[StubWorker], tmp_path: Path
 ) -> None:
     # given: a router as users start it, with a stream in flight

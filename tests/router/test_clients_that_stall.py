@@ -137,7 +137,9 @@ async def test_slow_requests_crowd_out_each_other_and_no_other_request(
         await asyncio.sleep(0.05)
 
 
-async def test_beyond_the_limit_of_busy_connections_one_is_told_so(stub: StubWorker, tmp_path: Path) -> None:
+async def test_beyond_the_limit_of_busy_connections_one_is_refused_with_the_reason(
+    stub: StubWorker, tmp_path: Path
+) -> None:
     stub.faults.hold_headers = True
     async with running_router([stub], tmp_path, max_connections=2) as router:
         busy = [await asyncio.open_connection(*address(router)) for _ in range(2)]

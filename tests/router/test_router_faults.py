@@ -64,7 +64,7 @@ async def test_a_worker_that_keeps_failing_is_left_out_and_comes_back_by_a_probe
     # When requests go on
     answered = await statuses(router, 30)
 
-    # Then it cost no answer, it got five requests, and the record tells why it was left out
+    # Then it cost no answer, it got five requests, and the record has why it was left out
     assert answered == {200: 30}
     assert len(stubs[0].requests) == 5
     assert (await breaker(router, "w0"))["state"] == "open"
@@ -173,7 +173,7 @@ async def test_a_worker_ten_times_slower_is_shed_under_every_policy(
         assert states.count("open") == (0 if policy == "LowestCost" else 1)
 
 
-async def test_a_worker_slower_than_it_says_is_ejected(stubs: list[StubWorker], tmp_path: Path) -> None:
+async def test_a_worker_slower_than_it_reports_is_ejected(stubs: list[StubWorker], tmp_path: Path) -> None:
     # Given a worker whose first bytes come 0.4 s late, against what its reports promise
     stubs[0].faults.first_byte_delay_seconds = 0.4
     outliers = SlowWorkerSettings(observations=3)

@@ -21,7 +21,6 @@ NAMES: Final = frozenset({"Makefile", "Dockerfile", "run"})
 PINS: Final = ("constraints", "images/requirements/", "tests/clients/requirements/")
 """Names of other projects' packages."""
 EXEMPT: Final[tuple[str, ...]] = (
-    "operator/",
     "router/",
     "tests/router/",
 )

@@ -43,7 +43,7 @@ class RouterPoller:
         self._cluster = cluster
         self._keys = keys
         self._settings = settings
-        self._on_news = on_change
+        self._on_change = on_change
         self._answers: dict[str, tuple[float, FleetAnswer]] = {}
         self.view = FleetView()
 
@@ -63,7 +63,7 @@ class RouterPoller:
             self.view = self._merged(len(addresses), next(iter(problems), ""))
         if self.view.problem and self.view.problem != before.problem:
             log.warning("a router does not answer", reason=self.view.problem)
-        self._on_news(before, self.view)
+        self._on_change(before, self.view)
 
     async def _addresses(self) -> dict[str, str]:
         """Addresses of ready router pods, by uid."""

@@ -61,7 +61,7 @@ async def test_a_changed_file_comes_into_force_however_it_was_changed(stub, keys
         assert await status_of(router, "GET", "/v1/models", bearer(first)) == 200
 
 
-async def test_an_unusable_file_leaves_the_last_good_keys_and_says_so(stub, keys, tmp_path, caplog):
+async def test_an_unusable_file_leaves_the_last_valid_keys_and_is_reported(stub, keys, tmp_path, caplog):
     admin = keys.add("ops", scopes=["inference", "admin"])
     path = tmp_path / "keys.json"
     path.write_bytes(encode_key_file(keys.file))
@@ -120,7 +120,7 @@ async def test_an_empty_file_admits_no_client(stub, keys, tmp_path):
         ('{"version": 1, "keys": [{"id": 7}]}', "keys[0].id"),
     ],
 )
-def test_a_start_with_an_unusable_file_is_refused_and_says_why(tmp_path, capsys, content, named):
+def test_a_start_with_an_unusable_file_is_refused_with_the_reason(tmp_path, capsys, content, named):
     path = tmp_path / "keys.json"
     if content is not None:
         path.write_text(content)

@@ -55,7 +55,7 @@ async def test_every_route_and_method_is_closed_to_who_has_no_right_to_it(stub, 
         assert len(stub.computed_tokens) == 1  # the one completion that was allowed
 
 
-async def test_a_refusal_has_openais_shape_and_says_what_to_send(stub, keys, tmp_path):
+async def test_a_refusal_has_openais_shape_and_names_what_to_send(stub, keys, tmp_path):
     metrics = keys.add("ops", scopes=["metrics"])
     async with guarded(stub, tmp_path, keys) as router:
         async with router.http.get(router.url + "/v1/models") as response:

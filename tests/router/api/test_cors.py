@@ -35,7 +35,7 @@ async def test_a_browser_may_ask_from_the_listed_origins_and_read_why_it_was_ref
         assert await status_of(router, "OPTIONS", "/v1/models", page) == 401  # no preflight: wants a key
 
 
-async def test_without_the_setting_no_origin_is_told_anything(stub, keys, tmp_path):
+async def test_without_the_setting_no_origin_gets_a_header(stub, keys, tmp_path):
     keys.add("a")
     headers = {"origin": "https://chat.example.com", "access-control-request-method": "POST"}
     async with (

@@ -22,7 +22,7 @@ def test_a_dispatch_counts_until_a_report_includes_it():
     assert dispatches.unreported("worker-0", {"router-a": second}) == UnreportedLoad()
 
 
-def test_what_a_worker_admitted_from_another_router_says_nothing_about_ours():
+def test_what_a_worker_admitted_from_another_router_changes_nothing_about_ours():
     dispatches = OpenDispatches("router-a")
     dispatches.open("worker-0", uncached_tokens=100)
 
