@@ -87,7 +87,7 @@ async def _client_left(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    del request, error  # the server logs the trace; a client learns nothing of our insides
+    del request, error  # the server logs the trace; a client gets no internal details
     return error_response(
         RequestError("the server failed while it handled this request", status=500, type="server_error")
     )

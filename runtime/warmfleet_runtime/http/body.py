@@ -12,7 +12,7 @@ BODY_SECONDS: Final = 60.0
 """How long a client may take to send its body."""
 SLOW_START_SECONDS: Final = 10.0
 LEAST_BYTES_PER_SECOND: Final = 4096
-"""Below this, after `SLOW_START_SECONDS`, a body is a seat held rather than a request."""
+"""Below this, after `SLOW_START_SECONDS`, a body only occupies a connection."""
 INLINE_BODY_BYTES: Final = 256 * 1024
 """A larger body is decoded in a thread, so that live streams do not wait for all of it: 10 ms at most."""
 

@@ -23,7 +23,7 @@ class Connections:
     def __init__(self, limit: int = MAX_CONNECTIONS) -> None:
         self.limit = limit
         self.closing = False
-        """Set before the server ends: every answer that begins from then on closes its connection."""
+        """Set when the server shuts down: every response that begins from then on closes its connection."""
         self._open: set[Closable] = set()
         self._waiting: dict[Closable, None] = {}
 

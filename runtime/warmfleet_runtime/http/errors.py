@@ -1,4 +1,4 @@
-"""A refusal as a response."""
+"""Errors as responses."""
 
 from starlette.responses import Response
 
@@ -6,7 +6,7 @@ from warmfleet_contracts.openai import RequestError
 
 
 def error_response(error: RequestError) -> Response:
-    """A refusal as OpenAI's JSON error."""
+    """The response for `error`: OpenAI's JSON body, the status and its headers."""
     headers = error.headers()
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"

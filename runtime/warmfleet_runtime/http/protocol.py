@@ -1,4 +1,4 @@
-"""uvicorn's HTTP/1.1 protocol with a bounded request head, refused in our words.
+"""uvicorn's HTTP/1.1 protocol with a bounded request head and OpenAI's error bodies.
 
 The parser keeps request line and headers until they are complete, however long that takes and however many
 bytes they are; an application gets them only then. So both bounds stand here, around the parser.
@@ -97,7 +97,7 @@ class BoundedHeadProtocol(HttpToolsProtocol):
             )
 
     def crowded_out(self) -> None:
-        """Others ask while this connection only waits."""
+        """End this idle connection: a new one needs its place."""
         self._stop_waiting()
         self._reset()
 

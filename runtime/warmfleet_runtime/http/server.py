@@ -16,7 +16,7 @@ KEEP_ALIVE_SECONDS: Final = 75
 
 
 class Server(uvicorn.Server):
-    """uvicorn without its own signals, logs and headers: a signal means drain first, in our words."""
+    """uvicorn without its own signal handlers, logs and headers: a signal starts a drain."""
 
     def __init__(
         self,
