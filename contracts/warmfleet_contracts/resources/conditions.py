@@ -110,8 +110,8 @@ _REASONS: Final[dict[ConditionType, dict[ConditionStatus, tuple[Reason, ...]]]] 
             Reason.PROGRESSING,
             Reason.NAME_TAKEN,
             *_ROUTER_TROUBLE,
-            Reason.ROUTER_UNREACHABLE,
         ),
+        _U: (Reason.ROUTER_UNREACHABLE,),
     },
     ConditionType.AVAILABLE: {
         _T: (Reason.AVAILABLE,),

@@ -60,6 +60,8 @@ class PodView:
     unschedulable: str
     """The scheduler's message while no node fits; empty if it has a node or was not scheduled yet."""
     unschedulable_since_seconds: float
+    scheduling_gates: tuple[str, ...]
+    """Gates that keep the pod from being scheduled; empty once they are removed."""
     engine: ContainerView
     fetch: ContainerView
 
@@ -90,6 +92,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         terminating="deletionTimestamp" in metadata,
         unschedulable=str(scheduled.get("message") or "no node fits")[:MAX_MESSAGE_LENGTH] if refused else "",
         unschedulable_since_seconds=seconds_of(scheduled.get("lastTransitionTime")) if refused else 0.0,
+        scheduling_gates=tuple(gate["name"] for gate in (pod.get("spec") or {}).get("schedulingGates") or ()),
         engine=_container(containers.get(ENGINE_CONTAINER)),
         fetch=_container(fetch),
     )

@@ -237,7 +237,8 @@ def _ready(
             return Condition(ConditionType.READY, FALSE, obstacle.reason, obstacle.message)
     for part in (named, routed):
         if part.status is not TRUE:
-            return Condition(ConditionType.READY, FALSE, part.reason, part.message)
+            # What is unknown of a part is unknown of the whole: requests may well be served.
+            return Condition(ConditionType.READY, part.status, part.reason, part.message)
     return Condition(ConditionType.READY, TRUE, Reason.READY, "every replica serves, and routers send to it")
 
 
@@ -250,7 +251,21 @@ def _available(observation: Observation, idle: Problem | None) -> Condition:
     message = f"{ready} of {observation.desired_replicas} replicas are ready; {least} must be"
     if ready >= least:
         return Condition(ConditionType.AVAILABLE, TRUE, Reason.AVAILABLE, message)
+    if _still_available(observation, ready):
+        message = f"{ready} of {observation.desired_replicas} replicas are ready, as many as before"
+        return Condition(ConditionType.AVAILABLE, TRUE, Reason.AVAILABLE, message)
     return Condition(ConditionType.AVAILABLE, FALSE, Reason.UNAVAILABLE, message)
+
+
+def _still_available(observation: Observation, ready: int) -> bool:
+    """Whether the deployment was available and no replica was lost since: its desired number has grown."""
+    status = observation.deployment.get("status") or {}
+    before = {item.get("type"): item.get("status") for item in status.get("conditions") or ()}
+    return (
+        before.get(ConditionType.AVAILABLE.value) == TRUE
+        and ready >= max(1, int(status.get("readyReplicas") or 0))
+        and ready < observation.desired_replicas
+    )
 
 
 def _progress(observation: Observation, cached: Condition) -> Problem | None:
@@ -272,7 +287,18 @@ def _progress(observation: Observation, cached: Condition) -> Problem | None:
         return None
     wanted = observation.desired_replicas
     old = f"; {replicas - updated} of another revision are left" if replicas > updated else ""
-    return Problem(Reason.PROGRESSING, f"{ready} of {wanted} replicas are ready, {updated} up to date{old}")
+    gated = _gated([pod for pod in observation.pods if pod.live and not pod.job])
+    text = f"{ready} of {wanted} replicas are ready, {updated} up to date{old}{gated}"
+    return Problem(Reason.PROGRESSING, text)
+
+
+def _gated(workers: list[PodView]) -> str:
+    """Pods that the scheduler leaves alone until their gates are removed, as Kueue does."""
+    gated = [pod for pod in workers if pod.scheduling_gates]
+    if not gated:
+        return ""
+    gates = ", ".join(sorted({gate for pod in gated for gate in pod.scheduling_gates}))
+    return f"; {len(gated)} wait for their scheduling gates to be removed: {gates}"
 
 
 def _reconciling(

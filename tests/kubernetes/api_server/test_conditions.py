@@ -334,7 +334,7 @@ def test_routers_are_missing_then_silent_then_without_workers(
 
         ready_router(control_plane, fleet.namespace, "127.0.0.1")
         messages = wait_for_conditions(
-            fleet, "served", Ready="False RouterUnreachable", RouterReady="Unknown RouterUnreachable"
+            fleet, "served", Ready="Unknown RouterUnreachable", RouterReady="Unknown RouterUnreachable"
         )
         assert "router at 127.0.0.1" in messages["RouterReady"]
 

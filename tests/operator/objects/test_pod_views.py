@@ -43,3 +43,10 @@ def test_of_a_long_message_the_end_is_kept():
 
 def test_a_container_without_times_ran_for_no_time():
     assert engine_of(state={"terminated": {"exitCode": 1}}).last_run_seconds == 0.0
+
+
+def test_the_gates_of_a_pod_are_read_until_they_are_removed():
+    pod = {"metadata": {"name": "m-1", "uid": "u"}, "spec": {"schedulingGates": [{"name": "quota"}]}}
+
+    assert pod_view(pod).scheduling_gates == ("quota",)
+    assert pod_view({**pod, "spec": {}}).scheduling_gates == ()

@@ -24,6 +24,7 @@ from warmfleet_operator.status.conditions import (
 from warmfleet_operator.status.fleet import FleetView
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.problem import Problem
+from warmfleet_operator.status.status import status_of
 from warmfleet_testing.resources.operator_worlds import (
     NO_ROOM_SECONDS,
     NOW,
@@ -253,3 +254,50 @@ def test_a_conditions_time_moves_with_its_status_only(first, second, seconds) ->
         same = old["status"] == new["status"]
         assert (old["lastTransitionTime"] == new["lastTransitionTime"]) == same
         assert new["observedGeneration"] == 2
+
+
+def after(observation: Observation, **fields) -> Observation:
+    """Another observation of the same deployment, with the status of the first one written."""
+    deployment = {**observation.deployment, "status": status_of(observation)}
+    return serving(**{"deployment": deployment, **fields})
+
+
+def test_a_deployment_that_grows_stays_available_while_the_old_number_serves() -> None:
+    grown = {"desired_replicas": 3, "workers": workers(wanted=3, ready=2, replicas=3, updated=3)}
+    first = after(serving(), **grown)
+    later = after(first, **grown)
+    lost = after(later, **{**grown, "workers": workers(wanted=3, ready=1, replicas=3, updated=3)})
+    still_short = after(lost, **grown)
+
+    statuses = [one(item, ConditionType.AVAILABLE).status.value for item in (first, later, lost, still_short)]
+
+    assert statuses == ["True", "True", "False", "False"]
+    assert "as many as before" in one(first, ConditionType.AVAILABLE).message
+    assert one(first, ConditionType.READY).reason is Reason.PROGRESSING
+
+
+def test_a_lost_replica_is_unavailable_at_once() -> None:
+    lost = after(serving(), workers=workers(ready=1))
+
+    assert one(lost, ConditionType.AVAILABLE).status is ConditionStatus.FALSE
+
+
+def test_while_no_router_answers_readiness_is_unknown() -> None:
+    ready = one(OBSERVATIONS["no router answers"], ConditionType.READY)
+
+    assert (ready.status, ready.reason) == (ConditionStatus.UNKNOWN, Reason.ROUTER_UNREACHABLE)
+    assert ready.message == "router at 10.0.0.1: refused"
+
+
+def test_pods_behind_scheduling_gates_are_named() -> None:
+    gated = troubled(
+        unready(phase="Pending", engine=ContainerView(), scheduling_gates=("kueue.x-k8s.io/admission",))
+    )
+
+    progress = one(gated, ConditionType.RECONCILING)
+
+    assert stall(gated) is None
+    assert progress.reason is Reason.PROGRESSING
+    assert progress.message.endswith(
+        "1 wait for their scheduling gates to be removed: kueue.x-k8s.io/admission"
+    )

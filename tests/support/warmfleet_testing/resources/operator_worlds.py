@@ -84,6 +84,7 @@ def pod(name: str = "m-1", **fields: Any) -> PodView:
             "terminating": False,
             "unschedulable": "",
             "unschedulable_since_seconds": 0.0,
+            "scheduling_gates": (),
             "engine": ContainerView(running=True),
             "fetch": ContainerView(exit_code=0),
             **fields,
