@@ -2,5 +2,4 @@
 
 May import every other room; only `app` imports it. Public: `reconcile.Reconciler` (the entry point),
 `wanted.wanted_by` and `plan.plan_changes` (pure), `writer.Writer` (executes plans and writes statuses).
-Autoscaling will be a room `scaling/` below this one.
 """
