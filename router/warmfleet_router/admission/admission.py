@@ -106,7 +106,7 @@ class Admission:
             RequestError: no worker is ready (503), it may not wait, or it waited too long (429).
         """
         queue = self._queue(request.model)
-        fleet = self._assigner.snapshot(request.model)
+        fleet = self._assigner.snapshot(queue)
         if not fleet.ready:
             raise no_worker_error(request.model)
         because = f"{queue.waiting} wait already"
@@ -135,7 +135,7 @@ class Admission:
         request = failed.request
         queue = self._queue(request.model)
         self._assigner.leave_worker(failed, queue)
-        fleet = self._assigner.snapshot(request.model, failed.tried)
+        fleet = self._assigner.snapshot(queue, failed.tried)
         if not fleet.ready:
             return None
         placement = self._assigner.decide(

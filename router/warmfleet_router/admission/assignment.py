@@ -39,9 +39,10 @@ class Assigner:
         self._leases = leases
         self._on_release = on_release
 
-    def snapshot(self, model: str, tried: Collection[str] = NONE_TRIED) -> FleetSnapshot:
-        """The workers of `model` that can be given requests now."""
-        return self._picker.snapshot(self._workers(model), tried)
+    def snapshot(self, queue: ModelQueue, tried: Collection[str] = NONE_TRIED) -> FleetSnapshot:
+        """The workers of a model that can be given requests now; begins the decisions that follow on it."""
+        queue.shares.expire()
+        return self._picker.snapshot(self._workers(queue.model), tried)
 
     def decide(
         self,
@@ -131,6 +132,7 @@ class Assigner:
     def leave_worker(self, dispatch: Dispatch, queue: ModelQueue) -> None:
         """Give back the worker of `dispatch`. Idempotent."""
         dispatch.lease.close()
+        queue.prefills.remove(dispatch.lease)
         usage = dispatch.usage
         if usage.seats:
             queue.shares.give_back(dispatch.request.tenant.name, usage.seats)

@@ -112,7 +112,7 @@ class Dispatcher:
                     _log.exception("queue not served, the next event tries again", model=queue.model)
 
     def _serve(self, queue: ModelQueue) -> None:
-        fleet = self._assigner.snapshot(queue.model)
+        fleet = self._assigner.snapshot(queue)
         if not fleet.ready:
             self._wait_for_a_worker(queue)
             return

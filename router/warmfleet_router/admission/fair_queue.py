@@ -94,11 +94,6 @@ class FairQueue(Generic[T]):
         queue = self._tenants.get(tenant)
         return max(queue.counter, self._virtual_time) if queue is not None else self._virtual_time
 
-    def waiting(self, tenant: str) -> int:
-        """Requests of `tenant` that wait."""
-        queue = self._tenants.get(tenant)
-        return len(queue.waiting) if queue is not None else 0
-
     def add(self, tenant: str, item: T, *, weight: float, priority: int, cost: float) -> Waiting[T]:
         """Let a request wait."""
         queue = self._tenant(tenant, weight)

@@ -21,7 +21,7 @@ class FairShare:
         self._refreshed_at = float("-inf")
 
     def seen(self, tenant: str, weight: float) -> None:
-        """A request of `tenant` came."""
+        """A request of `tenant` arrived."""
         if tenant not in self._seen:
             self._refreshed_at = float("-inf")
             if len(self._seen) >= MAX_ACTIVE_TENANTS:
@@ -29,33 +29,33 @@ class FairShare:
         else:
             del self._seen[tenant]
         self._seen[tenant] = (self._now(), weight)
+        self.expire()
 
     def take(self, tenant: str, seats: int) -> None:
+        """`tenant` holds so many seats more."""
         self._seats[tenant] = self._seats.get(tenant, 0) + seats
 
     def give_back(self, tenant: str, seats: int) -> None:
+        """`tenant` holds so many seats less."""
         left = self._seats.get(tenant, 0) - seats
         if left > 0:
             self._seats[tenant] = left
         else:
             self._seats.pop(tenant, None)
 
-    def seats(self, tenant: str) -> int:
-        return self._seats.get(tenant, 0)
-
     def is_within(self, tenant: str, weight: float, more_seats: int, total_seats: int) -> bool:
         """Whether `tenant` with `more_seats` stays within its share of `total_seats`, 0 meaning unknown.
 
         A tenant that is alone, or has no seat at all, always is.
         """
-        self._refresh()
         held = self._seats.get(tenant, 0)
         if not held or not total_seats or len(self._seen) <= 1:
             return True
         share = total_seats * weight / max(self._total_weight, weight)
         return held + more_seats <= share
 
-    def _refresh(self) -> None:
+    def expire(self) -> None:
+        """Forget tenants without a recent request; to be called before `is_within`, works once a second."""
         now = self._now()
         if now - self._refreshed_at < REFRESH_SECONDS:
             return

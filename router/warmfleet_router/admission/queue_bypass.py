@@ -38,20 +38,22 @@ class Prefills:
     def add(self, lease: Lease, tenant: str, priority: int) -> None:
         """An open lease; it counts until its first byte or its end."""
         uid = lease.charge.uid
-        self._prune(uid)
         at_worker = self._of_worker.setdefault(uid, {})
+        for computed in [kept for kept in at_worker if not kept.is_prefilling]:
+            del at_worker[computed]
         is_extra = any(prefill.tenant == tenant for prefill in at_worker.values())
         at_worker[lease] = Prefill(tenant, priority, lease.charge.uncached_tokens, is_extra)
 
     def on(self, uid: str) -> list[Prefill]:
         """What a worker has to compute, in the order of dispatch."""
-        self._prune(uid)
-        return list(self._of_worker.get(uid, {}).values())
-
-    def _prune(self, uid: str) -> None:
         at_worker = self._of_worker.get(uid, {})
-        for lease in [lease for lease in at_worker if not lease.is_prefilling]:
-            del at_worker[lease]
+        return [prefill for lease, prefill in at_worker.items() if lease.is_prefilling]
+
+    def remove(self, lease: Lease) -> None:
+        """The dispatch has ended. Idempotent."""
+        uid = lease.charge.uid
+        at_worker = self._of_worker.get(uid, {})
+        at_worker.pop(lease, None)
         if not at_worker:
             self._of_worker.pop(uid, None)
 

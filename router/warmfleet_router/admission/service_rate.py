@@ -38,17 +38,18 @@ class ServiceRate:
             self._buckets[-1] = (started, before + cost)
         else:
             self._buckets.append((now, cost))
-        self._expire(now)
+        while now - self._buckets[0][0] > WINDOW_SECONDS:
+            self._buckets.popleft()
 
     def rate(self, now: float) -> float | None:
         """Cost per second; None while nothing is known."""
         if self._since is None:
             return self._last
-        self._expire(now)
         elapsed = min(now - self._since, WINDOW_SECONDS)
         if elapsed < SETTLED_SECONDS:
             return self._last
-        return sum(cost for _, cost in self._buckets) / elapsed
+        recent = (cost for started, cost in self._buckets if now - started <= WINDOW_SECONDS)
+        return sum(recent) / elapsed
 
     def seconds(self, cost: float, now: float) -> float | None:
         """Time until `cost` is served, infinite if nothing is served; None while nothing is known."""
@@ -56,10 +57,6 @@ class ServiceRate:
         if rate is None:
             return None
         return cost / rate if rate > 0 else math.inf
-
-    def _expire(self, now: float) -> None:
-        while self._buckets and now - self._buckets[0][0] > WINDOW_SECONDS:
-            self._buckets.popleft()
 
 
 def retry_after_seconds(seconds: float | None) -> int:

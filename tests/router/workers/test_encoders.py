@@ -28,7 +28,7 @@ async def test_another_salt_finds_nothing_that_a_first_one_has_sent(tmp_path: Pa
     for salt in (b"a", b"a", b"b"):
         assert await encoders.encode(chat, [digest], salt) == {digest: [encoder.encode_chat(chat.messages)]}
         assert await encoders.encode(text, [digest], salt) == {digest: [encoder.encode_text(LONG)]}
-        counts.append(encoders._memory.count)
+        counts.append(len(encoders._memory._entries))
     await encoders.stop()
 
     # Two segments of the chat and the completion's one; again for another salt.
