@@ -37,8 +37,8 @@ async def test_each_dispatch_salt_and_each_body_salt_remembers_for_itself() -> N
     for request, dispatch in [(plain, router[0]), (plain, router[1]), (plain, DispatchHeaders())] * 2:
         (sequence,) = await reader.chat(request, dispatch)
         assert list(sequence.prompt_token_ids) == encoder.encode_chat(request.messages)
-        counts.append(memory.count)
+        counts.append(len(memory._entries))
     await reader.chat(salted, DispatchHeaders())
 
     assert counts == [1, 2, 3, 3, 3, 3]
-    assert memory.count == 4
+    assert len(memory._entries) == 4
