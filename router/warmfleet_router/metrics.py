@@ -195,7 +195,7 @@ class RouterMetrics:
 
     def render(
         self,
-        views: Iterable[WorkerStatus],
+        workers: Iterable[WorkerStatus],
         *,
         index_blocks: int,
         pending_blocks: int,
@@ -210,10 +210,10 @@ class RouterMetrics:
             self._held_tokens.labels(model).set(tokens)
         states = dict.fromkeys(("ready", "precise", "unready"), 0)
         self._stream_events.clear()
-        for view in views:
-            states["ready" if view.ready else "unready"] += 1
-            states["precise"] += view.ready and view.precise
-            counts = view.counts
+        for worker in workers:
+            states["ready" if worker.ready else "unready"] += 1
+            states["precise"] += worker.ready and worker.precise
+            counts = worker.counts
             for event in (
                 "opened",
                 "failed",
@@ -223,7 +223,7 @@ class RouterMetrics:
                 "load_only",
                 "silences",
             ):
-                self._stream_events.labels(view.endpoint.name, event).set(getattr(counts, event))
+                self._stream_events.labels(worker.endpoint.name, event).set(getattr(counts, event))
         for state, count in states.items():
             self._endpoints.labels(state).set(count)
         self._index_blocks.set(index_blocks)

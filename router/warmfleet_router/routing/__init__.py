@@ -1,5 +1,7 @@
-"""Chooses the worker for a request: prediction, cost, policy, lease, decision record.
+"""Routing: which worker gets a request, and what the request is charged there.
 
-`picker` is the entry point. Pure but for its books: `leases`, `open_dispatches`, `pending_blocks`.
-Imports `workers` (snapshots and the prefix index) and `discovery`.
+Public: `picker` (`Picker`, `PickedWorker`), `leases` (`Leases`, `Lease`), `decisions` (`DecisionRing`),
+`capacity`, `prompt_hashes` (`RequestPrompts`) and `slow_workers`. The picker predicts, prices and ranks, and
+changes nothing; `leases`, with `open_dispatches` and `pending_blocks`, is the state that dispatches change.
+Imports `workers` and `discovery`, no I/O.
 """

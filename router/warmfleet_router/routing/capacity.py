@@ -1,12 +1,12 @@
-"""Has a worker room for one more request?
+"""Whether a worker has capacity for one more request.
 
-A worker serves what it was sent first come, first served. So the router keeps that queue short and decides
-the order itself: it dispatches while the worker has a free seat, KV blocks, and less than a small window of
-prefill before it. The window covers the time from the end of a step to the arrival of the next request; a
-wider one only moves the wait to where nobody can put it in order.
+A worker computes requests in the order of their arrival. So the router keeps that queue short and decides
+the order itself: it dispatches while the worker has a free seat, free KV blocks, and less than a small window
+of prefill in its queue. The window covers the time from the end of a step to the arrival of the next request;
+a wider one only moves the wait to where the router cannot reorder it.
 
 Part of the seats and blocks, the headroom, is kept from tenants that have more than their share of a model
-while others have asked for it lately: otherwise a light tenant would wait for the end of a long answer.
+while other tenants used it lately: otherwise a light tenant would wait for the end of a long answer.
 
 A report is up to 20 ms old, and N routers each add what they sent since. A router never has more open
 dispatches on a worker than the worker has seats; N routers together, which cannot see each other's unreported
@@ -29,7 +29,7 @@ HEADROOM_RATIO: Final = 1 / 8
 
 
 class Shortage(StrEnum):
-    """What a worker has no room in."""
+    """What a worker has too little of."""
 
     SEATS = "seats"
     BLOCKS = "blocks"
@@ -41,37 +41,37 @@ class CapacityLimits:
     """How full a worker may be."""
 
     window_seconds: float = PREFILL_WINDOW_SECONDS
-    """Prefill that may stand before a new request."""
+    """Prefill that may be queued before a new request."""
     headroom_ratio: float = HEADROOM_RATIO
-    """Part of the seats and of the blocks that is kept from those above their share."""
+    """Part of the seats and of the blocks that is kept from tenants above their share."""
 
 
 class Need(msgspec.Struct, frozen=True, gc=False):
-    """What one request asks of a worker's room."""
+    """What one request needs of a worker's capacity."""
 
     sequences: int
     blocks: int = 0
     may_use_headroom: bool = True
 
 
-def shortage_in(load: WorkerLoad, rates: StepRates, need: Need, rule: CapacityLimits) -> Shortage | None:
-    """What a worker under `load` lacks for `need`; None if it has room.
+def shortage_in(load: WorkerLoad, rates: StepRates, need: Need, limits: CapacityLimits) -> Shortage | None:
+    """What a worker under `load` lacks for `need`; None if it has the capacity.
 
-    A worker without any sequence has room for everything: nothing will be freed by waiting.
+    A worker without any sequence has capacity for every request: nothing will be freed by waiting.
     """
     if not load.sequences:
         return None
     if load.max_running_sequences:
-        seats = load.max_running_sequences - _kept(load.max_running_sequences, need, rule)
+        seats = load.max_running_sequences - _kept(load.max_running_sequences, need, limits)
         # What exceeds all seats gets an empty worker, above; the rest of it waits there.
         if load.sequences + need.sequences > seats:
             return Shortage.SEATS
     if load.total_blocks:
-        blocks = load.total_blocks - _kept(load.total_blocks, need, rule)
+        blocks = load.total_blocks - _kept(load.total_blocks, need, limits)
         if load.pinned_blocks + need.blocks > blocks:
             return Shortage.BLOCKS
     queued_seconds = prefill_seconds(load.queued_uncached_tokens, rates)
-    return Shortage.PREFILL if queued_seconds >= rule.window_seconds else None
+    return Shortage.PREFILL if queued_seconds >= limits.window_seconds else None
 
 
 def prefill_seconds(tokens: int, rates: StepRates) -> float:
@@ -79,6 +79,6 @@ def prefill_seconds(tokens: int, rates: StepRates) -> float:
     return tokens * max(rates.per_prefill_token_seconds, MIN_PREFILL_TOKEN_SECONDS)
 
 
-def _kept(total: int, need: Need, rule: CapacityLimits) -> int:
+def _kept(total: int, need: Need, limits: CapacityLimits) -> int:
     # A worker with a single seat has none to keep.
-    return 0 if need.may_use_headroom or total < 2 else math.ceil(total * rule.headroom_ratio)
+    return 0 if need.may_use_headroom or total < 2 else math.ceil(total * limits.headroom_ratio)

@@ -1,11 +1,11 @@
-"""What a request costs on a worker, in milliseconds: to itself and to those it joins.
+"""What a request costs on a worker, in milliseconds: for itself and for the sequences that run there.
 
     ttft_ms        = wait for seat and blocks + (queued uncached + mine) / prefill rate + base
     externality_ms = extra step time x running sequences
 
 Rates come from the worker's own online fit of its step time,
 `step = base + a * prefill tokens + b * decoding sequences + c * context tokens`; a worker without samples
-is judged by the median of its peers of the same cache identity, and without any peer by `PRIOR`.
+gets the median of its peers of the same cache identity, and without any peer `PRIOR`.
 """
 
 import math
@@ -19,13 +19,13 @@ import msgspec
 from warmfleet_contracts.cache.kv_events import LoadReport, StepTimeFit
 
 MIN_SAMPLES: Final = 8
-"""Steps behind a fit before it is believed: it has four unknowns."""
+"""Steps behind a fit before it is used: it has four unknowns."""
 
 MIN_PREFILL_TOKEN_SECONDS: Final = 1e-7
-"""No prefill is faster than ten million tokens per second; a noisy fit of an idle worker may say so."""
+"""No prefill is faster than ten million tokens per second; a noisy fit of an idle worker may be."""
 
 PRIOR_SEAT_SECONDS: Final = 4.0
-"""How long a sequence keeps its seat while nobody has finished one: 64 tokens at 16 tokens per second."""
+"""How long a sequence keeps its seat before any has finished: 64 tokens at 16 tokens per second."""
 
 
 class RatesSource(StrEnum):
@@ -53,7 +53,7 @@ PRIOR: Final = StepRates(
     per_context_token_seconds=0.0,
     source=RatesSource.PRIOR,
 )
-"""For a fleet in which nobody has run a step yet: 2,000 prompt tokens per second. Between equal workers
+"""For a fleet in which no worker has run a step yet: 2,000 prompt tokens per second. Between equal workers
 only the order matters, and the first answers replace it."""
 
 
@@ -76,7 +76,7 @@ class WorkerLoad(msgspec.Struct, frozen=True, gc=False):
 
 
 class Work(msgspec.Struct, frozen=True, gc=False):
-    """What one request would ask of one worker."""
+    """What one request would cost one worker, in tokens, blocks and sequences."""
 
     uncached_tokens: int
     """Prompt tokens that the worker would have to compute."""
@@ -106,7 +106,7 @@ def request_cost(work: Work, load: WorkerLoad, rates: StepRates, *, seat_seconds
     """The cost of `work` on a worker under `load`.
 
     `queued_uncached_tokens` holds the remaining prefill of a leader whose prefix `work` would share, so
-    following one is charged the wait for it. `seat_seconds` is how long a sequence keeps its seat.
+    a request that follows it is charged the wait. `seat_seconds` is how long a sequence keeps its seat.
     """
     per_token = max(rates.per_prefill_token_seconds, MIN_PREFILL_TOKEN_SECONDS)
     mine_seconds = work.uncached_tokens * per_token
@@ -139,7 +139,7 @@ def measured_rates(fit: StepTimeFit) -> StepRates | None:
 
 
 def median_rates(fits: Iterable[StepTimeFit]) -> StepRates:
-    """What to believe of a worker without measurements: the median of its peers', or `PRIOR`."""
+    """The rates of a worker without measurements: the median of its peers', or `PRIOR`."""
     measured = [rates for fit in fits if (rates := measured_rates(fit)) is not None]
     if not measured:
         return PRIOR
@@ -165,7 +165,7 @@ def worker_load(
 ) -> WorkerLoad:
     """A report plus the dispatches of this router that it does not include yet, less those that ended since.
 
-    Whoever waits at the worker takes the seat of a sequence that ended.
+    A sequence that waits at the worker takes the seat of one that ended.
     """
     living = max(report.running_sequences + report.waiting_sequences - ended_seats, 0)
     free_seats = max(report.max_running_sequences - living, 0)

@@ -1,7 +1,7 @@
-"""Why each request went where it went, kept in a bounded ring.
+"""Why each request went to its worker, kept in a bounded ring.
 
-A decision is stored before its dispatch, prediction included; what the worker then says is written beside
-it and never over it. A retry is another attempt of the same decision.
+A decision is stored before its dispatch, with its prediction; what the worker reports is written beside the
+prediction and never over it. A retry is another attempt of the same decision.
 """
 
 import time
@@ -78,7 +78,7 @@ class Attempt(msgspec.Struct, kw_only=True, array_like=True):
 
 
 class Decision(msgspec.Struct, kw_only=True, array_like=True):
-    """Everything about one request's way through the router."""
+    """Everything that was decided and measured about one request."""
 
     id: str
     request_id: str
@@ -96,11 +96,11 @@ class Decision(msgspec.Struct, kw_only=True, array_like=True):
     attempts: list[Attempt]
     tenant: str = "anonymous"
     priority: int = 0
-    """What it may have of what it asked for; lower is more urgent."""
+    """As admitted; lower is more urgent."""
     held_ms: float | None = None
-    """How long it waited in the router for a worker with room; None if it did not, or still does."""
+    """How long it waited in the router for capacity; None if it did not, or still does."""
     held_behind: int | None = None
-    """About how many would be served before it when it began to wait; None if it went at once."""
+    """About how many would be served before it when it began to wait; None if it did not wait."""
     held_because: str = ""
     outcome: Outcome = "in flight"
     total_ms: float | None = None
@@ -125,8 +125,8 @@ _decoder: Final = msgspec.msgpack.Decoder(Decision)
 class DecisionRing:
     """The newest decisions, found by their own id or by the request's. Not shared between threads.
 
-    A decision that has come to its end is kept encoded: some 400 bytes and about 120 per candidate, a
-    fifth of what the objects take. There is no index beside them; a search reads the ring.
+    Use `add` before the dispatch and `ended` after the answer. A decision that ended is kept encoded: some
+    400 bytes and about 120 per candidate, a fifth of what the objects take. A search reads the whole ring.
     """
 
     def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
@@ -209,8 +209,8 @@ def difference_of(attempt: Attempt, actual_cached_tokens: int | None, *, is_comi
     """Why the worker found another number of cached tokens than predicted, in the same prompt.
 
     A shortfall in what was resident means evicted. A shortfall in what was pending means that its leader
-    had not got there yet (`is_coming`), or, if nobody is computing it any more, that the leader was
-    preempted or gave up.
+    had not computed it yet (`is_coming`), or, if no request computes it any more, that the leader was
+    preempted or ended.
     """
     predicted = attempt.predicted_cached_tokens
     if actual_cached_tokens is None or not attempt.precise:

@@ -1,4 +1,4 @@
-"""One model's workers at one moment: who can be given requests, how loaded each is, who has room."""
+"""One model's workers at one moment: which can be given requests, their load and their capacity."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
@@ -14,34 +14,38 @@ PRIOR_BLOCK_TOKENS: Final = 16
 
 
 class FleetSnapshot:
-    """Workers that can be given requests now; a load is brought up to date after each dispatch."""
+    """The workers of one model that can be given requests now.
+
+    Take one with `Picker.snapshot` for all requests that are placed together; `charged` updates a worker's
+    load after each of them.
+    """
 
     def __init__(
         self,
-        views: Sequence[WorkerStatus],
+        workers: Sequence[WorkerStatus],
         leases: Leases,
         breakers: Breakers,
         tried: Collection[str] = (),
         *,
         policy: str,
     ) -> None:
-        """`views` are all workers of the model; those not ready, ejected or `tried` are left out."""
+        """`workers` are all workers of the model; those not ready, ejected or `tried` are left out."""
         self.policy = policy
-        """By its name, how one of them is chosen."""
+        """Name of the policy that ranks them."""
         self._leases = leases
-        ready = {view.endpoint.uid: view for view in views if view.ready}
-        ejections = breakers.ejections({uid: view.epoch for uid, view in ready.items()})
+        ready = {worker.endpoint.uid: worker for worker in workers if worker.ready}
+        ejections = breakers.ejections({uid: worker.epoch for uid, worker in ready.items()})
         self.ignores_ejections = ejections.panic
         """Too many workers are ejected, so that none is left out."""
         self.left_out = {**ejections.reasons, **dict.fromkeys(tried, "tried before")}
         """Why ready workers cannot be given requests, by uid."""
-        self.ready = {uid: view for uid, view in ready.items() if uid not in self.left_out}
+        self.ready = {uid: worker for uid, worker in ready.items() if uid not in self.left_out}
         self.loads: dict[str, WorkerLoad] = {uid: self.load_with(uid, None) for uid in self.ready}
-        self.rates = _rates(self.ready.values(), views)
+        self.rates = _rates(self.ready.values(), workers)
         """Each worker's own rates, or its peers'."""
         self.seats = sum(load.max_running_sequences for load in self.loads.values())
         """Of all of them; 0 while they are unknown."""
-        sizes = [view.hello.block_size_tokens for view in self.ready.values() if view.hello is not None]
+        sizes = [worker.hello.block_size_tokens for worker in self.ready.values() if worker.hello is not None]
         self.block_size_tokens = max(sizes, default=PRIOR_BLOCK_TOKENS)
 
     def load_with(self, uid: str, planned: UnreportedLoad | None) -> WorkerLoad:
@@ -61,33 +65,33 @@ class FleetSnapshot:
         )
 
     def charged(self, uid: str) -> None:
-        """A request was sent to `uid`."""
+        """A request was sent to `uid`: read its load again."""
         self.loads[uid] = self.load_with(uid, None)
 
     def shortages(
-        self, need: Need, rule: CapacityLimits, tried: Collection[str] = ()
+        self, need: Need, limits: CapacityLimits, tried: Collection[str] = ()
     ) -> set[Shortage | None]:
-        """What the workers lack for `need`, but for those `tried`; None is among it if one has room."""
+        """What the workers that were not `tried` lack for `need`; None stands for one that lacks nothing."""
         return {
-            shortage_in(load, self.rates[uid], need, rule)
+            shortage_in(load, self.rates[uid], need, limits)
             for uid, load in self.loads.items()
             if uid not in tried
         }
 
-    def is_within_window(self, uid: str, tokens: int, rule: CapacityLimits) -> bool:
+    def is_within_window(self, uid: str, tokens: int, limits: CapacityLimits) -> bool:
         """Whether `tokens` of prefill on a worker leave its window open."""
-        return prefill_seconds(tokens, self.rates[uid]) < rule.window_seconds
+        return prefill_seconds(tokens, self.rates[uid]) < limits.window_seconds
 
-    def has_capacity(self, need: Need, rule: CapacityLimits, tried: Collection[str] = ()) -> bool:
+    def has_capacity(self, need: Need, limits: CapacityLimits, tried: Collection[str] = ()) -> bool:
         """Whether `need` fits anywhere."""
-        return None in self.shortages(need, rule, tried)
+        return None in self.shortages(need, limits, tried)
 
 
-def _rates(ready: Collection[WorkerStatus], views: Sequence[WorkerStatus]) -> Mapping[str, StepRates]:
-    own = {view.endpoint.uid: measured_rates(view.load.step_time) for view in ready}
-    unmeasured = {view.identity for view in ready if own[view.endpoint.uid] is None}
+def _rates(ready: Collection[WorkerStatus], workers: Sequence[WorkerStatus]) -> Mapping[str, StepRates]:
+    own = {worker.endpoint.uid: measured_rates(worker.load.step_time) for worker in ready}
+    unmeasured = {worker.identity for worker in ready if own[worker.endpoint.uid] is None}
     peers = {
-        identity: median_rates(view.load.step_time for view in views if view.identity == identity)
+        identity: median_rates(worker.load.step_time for worker in workers if worker.identity == identity)
         for identity in unmeasured
     }
-    return {view.endpoint.uid: own[view.endpoint.uid] or peers[view.identity] for view in ready}
+    return {worker.endpoint.uid: own[worker.endpoint.uid] or peers[worker.identity] for worker in ready}

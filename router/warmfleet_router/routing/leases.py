@@ -1,7 +1,7 @@
-"""Leases: what one dispatch holds of a worker, given back however the dispatch ends.
+"""Leases: what one dispatch occupies of a worker, given back however the dispatch ends.
 
-A lease charges two gauges, prefill tokens until the first byte and seats (with their blocks) until the
-last, and makes the prompt's blocks pending for the worker. See `load` and `pending` for what they mean.
+A lease charges prefill tokens until the first byte and seats with their blocks until the last one
+(`open_dispatches`), and makes the prompt's blocks pending at the worker (`pending_blocks`).
 """
 
 import time
@@ -28,7 +28,7 @@ class SeatTimes:
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
 
-    def observe(self, uid: str, seconds: float) -> None:
+    def add(self, uid: str, seconds: float) -> None:
         before = self._seconds.get(uid, seconds)
         self._seconds[uid] = before + SEAT_TIME_WEIGHT * (seconds - before)
 
@@ -40,7 +40,7 @@ class SeatTimes:
 
 
 class Charge(msgspec.Struct, frozen=True):
-    """What one dispatch asks of its worker."""
+    """What one dispatch occupies of its worker."""
 
     uid: str
     uncached_tokens: int
@@ -51,7 +51,11 @@ class Charge(msgspec.Struct, frozen=True):
 
 
 class Leases:
-    """Opens leases; holds what they charge. One per router; not shared between threads."""
+    """What the live dispatches of one router occupy. Not shared between threads.
+
+    async with leases.lease(picked.charge) as lease:
+        ...  # send the request with `lease.dispatch`; `lease.first_byte()` ends its prefill
+    """
 
     def __init__(
         self,
@@ -68,7 +72,7 @@ class Leases:
         self.on_capacity = on_capacity
 
     def lease(self, charge: Charge) -> "Lease":
-        """A lease that counts from `async with` until that block ends, however it ends."""
+        """A lease that is charged from `async with` to the end of that block."""
         return Lease(self, charge)
 
     def frame_arrived(self, uid: str, frame: Frame) -> None:
@@ -85,13 +89,13 @@ class Leases:
 
 
 class Lease(AbstractAsyncContextManager["Lease"]):
-    """One dispatch's hold on one worker. Released on success, error and cancellation alike."""
+    """What one dispatch occupies of one worker. Released on success, error and cancellation alike."""
 
     def __init__(self, leases: Leases, charge: Charge) -> None:
         self._leases = leases
         self.charge = charge
         self.dispatch = 0
-        """This router's counter, from 1; goes along in a header."""
+        """This router's counter, from 1; sent in a header."""
         self._ticket = 0
         self._seated_at: float | None = None
         self._first_byte = False
@@ -100,7 +104,7 @@ class Lease(AbstractAsyncContextManager["Lease"]):
 
     @property
     def is_prefilling(self) -> bool:
-        """Open, and nothing of the answer is here."""
+        """Open, and no byte of the answer has arrived."""
         return self._open and not self._first_byte and not self._closed
 
     def seated(self) -> None:
@@ -138,7 +142,7 @@ class Lease(AbstractAsyncContextManager["Lease"]):
         if not self._first_byte:
             self._leases.pending.drop(self._ticket)
         elif ended_well and self._seated_at is not None:
-            self._leases.seat_times.observe(self.charge.uid, self._leases.now() - self._seated_at)
+            self._leases.seat_times.add(self.charge.uid, self._leases.now() - self._seated_at)
         self._leases.on_capacity()
 
     async def __aenter__(self) -> Self:

@@ -1,12 +1,12 @@
 """What this router sent to each worker and the worker's reports do not include yet.
 
-A load report is up to a heartbeat old. Every dispatch carries (router id, counter), and a report says up to
-which counter of each router it includes: dispatches above that are added on top of the report, those at
-or below it are in the report already. So nothing is counted twice, and several routers do not herd onto
-the worker that looked idle to all of them.
+A load report is up to a heartbeat old. Every dispatch carries (router id, counter), and a report states up
+to which counter of each router it includes: dispatches above that are added to the report, those at or below
+it are in the report already. So nothing is counted twice, and several routers do not all choose the worker
+that looked idle to each of them.
 
-Two dispatches may overtake each other on the way; the later one's admission then hides the earlier one
-until the next report. That error is one request for a few milliseconds.
+If two dispatches arrive in the other order, the admission of the later one hides the earlier one until the
+next report. That error is one request for a few milliseconds.
 """
 
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ class UnreportedLoad(msgspec.Struct, frozen=True, gc=False):
 
 
 class EndedLoad(msgspec.Struct, frozen=True, gc=False):
-    """What a load report still counts of dispatches that have ended since it came."""
+    """What a load report still counts of dispatches that have ended since it arrived."""
 
     seats: int = 0
     blocks: int = 0
@@ -64,8 +64,8 @@ class _Ended:
 class OpenDispatches:
     """The open dispatches of this router, per worker, with what each is charged.
 
-    `router_id` must differ between lives of a router: counters start at 1 in each, and a worker remembers
-    the highest it admitted per id.
+    `router_id` must differ between two processes of a router: counters start at 1 in each, and a worker
+    remembers the highest it admitted per id.
     """
 
     def __init__(self, router_id: str) -> None:
@@ -75,7 +75,7 @@ class OpenDispatches:
         self._ended: dict[str, _Ended] = {}
 
     def open(self, uid: str, *, uncached_tokens: int, seats: int = 1, blocks: int = 0) -> int:
-        """Charge a dispatch to `uid`; its counter, to be sent along. Counters rise, over all workers."""
+        """Charge a dispatch to `uid`; returns its counter, sent along. Counters rise over all workers."""
         self._counter += 1
         counter = self._counter
         charges = self._charges.setdefault(uid, {})
@@ -94,7 +94,7 @@ class OpenDispatches:
         """The answer ended, failed or was abandoned: nothing is charged any more. Idempotent."""
         charge = self._charges.get(uid, {}).pop(counter, None)
         ended = self._ended.get(uid)
-        # Seated long ago and gone now: the report that counts it is the last one until the next comes.
+        # The last report counts it, until the next one.
         if charge is not None and ended is not None and counter <= ended.admitted:
             ended.load = EndedLoad(ended.load.seats + charge.seats, ended.load.blocks + charge.blocks)
 
@@ -136,6 +136,6 @@ class OpenDispatches:
         return len(self._charges.get(uid, {}))
 
     def forget(self, uid: str) -> None:
-        """The worker is gone, and what was on its way there with it."""
+        """The worker is gone, with all that was dispatched to it."""
         self._charges.pop(uid, None)
         self._ended.pop(uid, None)

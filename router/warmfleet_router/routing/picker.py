@@ -1,7 +1,7 @@
-"""Which worker gets a request: predict, cost, choose among those that can be given one.
+"""Picks the worker for a request: predict what is cached, price, rank, pick.
 
-The picker reads the fleet of the moment, the index, pending blocks and open dispatches; it changes nothing.
-Whoever acts on its choice takes a lease.
+The picker reads the workers' status, the prefix index, pending blocks and open dispatches, and changes
+nothing. The caller takes a lease on the worker that it picked.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,11 +24,11 @@ from warmfleet_router.workers.prefix_index import PrefixIndex
 
 
 class PickedWorker(msgspec.Struct, frozen=True):
-    """The worker that was chosen, and everything that led to it."""
+    """The worker that was picked, and everything that led to it."""
 
     endpoint: Endpoint
     epoch: str
-    """The life of the worker that was chosen."""
+    """Epoch of the worker process that was picked."""
     left_out: Mapping[str, str]
     """Why ready workers were not considered, by uid."""
     candidate: Candidate
@@ -36,7 +36,7 @@ class PickedWorker(msgspec.Struct, frozen=True):
     ranking: Ranking
     charge: Charge
     policy: str
-    """By which it was chosen."""
+    """Name of the policy that ranked the workers."""
     bypasses: bool = False
     """It goes although the worker's prefill window is full, before what waits there."""
     ignores_ejections: bool = False
@@ -44,28 +44,28 @@ class PickedWorker(msgspec.Struct, frozen=True):
 
 
 class RankedWorkers(msgspec.Struct, frozen=True):
-    """The workers that can be given a request, best first; `choice` makes one of them the chosen one."""
+    """The workers that can be given a request, best first; `pick` picks one of them."""
 
     ranking: Ranking
     policy: str
-    """By which they were ranked."""
+    """Name of the policy that ranked them."""
     sequences: int
     left_out: Mapping[str, str]
     """Why ready workers were not considered, by uid: ejected, or tried before."""
     ignores_ejections: bool
-    views: Mapping[str, WorkerStatus]
+    workers: Mapping[str, WorkerStatus]
     predictions: Mapping[str, Prediction]
 
     def needed_blocks(self, candidate: Candidate) -> int:
-        """KV blocks that the prompts would pin there."""
+        """KV blocks that the prompts would pin at that worker."""
         return self.predictions[candidate.uid].needed_blocks
 
     def pick(self, candidate: Candidate, reason: str = "", *, bypasses: bool = False) -> PickedWorker:
-        """`candidate` chosen; `reason` says why, where it is not the ranking's first."""
-        view, prediction = self.views[candidate.uid], self.predictions[candidate.uid]
+        """Pick `candidate`; `reason` is given where it is not the ranking's first."""
+        worker, prediction = self.workers[candidate.uid], self.predictions[candidate.uid]
         return PickedWorker(
-            endpoint=view.endpoint,
-            epoch=view.epoch,
+            endpoint=worker.endpoint,
+            epoch=worker.epoch,
             left_out=self.left_out,
             candidate=candidate,
             prediction=prediction,
@@ -87,27 +87,32 @@ NOTHING_PLANNED: Final[Mapping[str, UnreportedLoad]] = MappingProxyType({})
 
 
 class Picker:
-    """Chooses among the views of one model."""
+    """Picks among the workers of one model.
+
+    snapshot = picker.snapshot(fleet.workers("org/model"))
+    ranked = picker.rank(snapshot, prompts)  # None if no worker is ready
+    picked = ranked.pick(ranked.ranking.candidates[0])
+    """
 
     def __init__(
         self, index: PrefixIndex, leases: Leases, policy: str, breakers: Breakers | None = None
     ) -> None:
-        """`policy` is for models whose deployment asks for none. Without `breakers` nobody is left out."""
+        """`policy` ranks for models whose deployment names none. Without `breakers` no worker is left out."""
         self.predictor = Predictor(index, leases.pending)
         self._breakers = breakers if breakers is not None else Breakers()
         self._leases = leases
         self._policy = policy
 
-    def snapshot(self, views: Sequence[WorkerStatus], tried: Collection[str] = ()) -> FleetSnapshot:
-        """The fleet as it is now, for as many `rank` as follow at once."""
-        policy = agreed_policy((view.endpoint.policy for view in views), self._policy)
-        return FleetSnapshot(views, self._leases, self._breakers, tried, policy=policy)
+    def snapshot(self, workers: Sequence[WorkerStatus], tried: Collection[str] = ()) -> FleetSnapshot:
+        """The workers as they are now, for all calls of `rank` that follow at once."""
+        policy = agreed_policy((worker.endpoint.policy for worker in workers), self._policy)
+        return FleetSnapshot(workers, self._leases, self._breakers, tried, policy=policy)
 
     def pick(
-        self, views: Sequence[WorkerStatus], prompts: RequestPrompts, *, excluded: Collection[str] = ()
+        self, workers: Sequence[WorkerStatus], prompts: RequestPrompts, *, excluded: Collection[str] = ()
     ) -> PickedWorker | None:
         """The best ready worker that is neither `excluded` nor ejected; None if there is none."""
-        ranked = self.rank(self.snapshot(views, excluded), prompts)
+        ranked = self.rank(self.snapshot(workers, excluded), prompts)
         return ranked.pick(ranked.ranking.candidates[0]) if ranked is not None else None
 
     def rank(
@@ -122,17 +127,17 @@ class Picker:
 
         `planned` is what will be sent to a worker before this request, by uid.
         """
-        views = {uid: view for uid, view in fleet.ready.items() if uid not in tried}
-        if not views:
+        workers = {uid: worker for uid, worker in fleet.ready.items() if uid not in tried}
+        if not workers:
             return None
-        predictions = {uid: self.predictor.predict(view, prompts) for uid, view in views.items()}
+        predictions = {uid: self.predictor.predict(worker, prompts) for uid, worker in workers.items()}
         candidates = [
-            self._candidate(fleet, view, predictions[uid], prompts.sequences, planned.get(uid))
-            for uid, view in views.items()
+            self._candidate(fleet, worker, predictions[uid], prompts.sequences, planned.get(uid))
+            for uid, worker in workers.items()
         ]
         request = RoutedRequest(
             head_key=prompts.head_key,
-            tie_key=_tie_key(views.values(), prompts, predictions.values()),
+            tie_key=_tie_key(workers.values(), prompts, predictions.values()),
             dispatch_count=self._leases.dispatches.count,
         )
         return RankedWorkers(
@@ -141,26 +146,26 @@ class Picker:
             sequences=prompts.sequences,
             left_out={**fleet.left_out, **dict.fromkeys(tried, "tried before")},
             ignores_ejections=fleet.ignores_ejections,
-            views=views,
+            workers=workers,
             predictions=predictions,
         )
 
     def _candidate(
         self,
         fleet: FleetSnapshot,
-        view: WorkerStatus,
+        worker: WorkerStatus,
         prediction: Prediction,
         sequences: int,
         planned: UnreportedLoad | None,
     ) -> Candidate:
-        uid = view.endpoint.uid
+        uid = worker.endpoint.uid
         load = fleet.loads[uid] if planned is None else fleet.load_with(uid, planned)
         rates = fleet.rates[uid]
         uncached = prediction.prompt_tokens - prediction.cached_tokens
         work = Work(uncached_tokens=uncached, needed_blocks=prediction.needed_blocks, sequences=sequences)
         return Candidate(
             uid=uid,
-            endpoint=view.endpoint.name,
+            endpoint=worker.endpoint.name,
             precise=prediction.precise,
             cached_tokens=prediction.cached_tokens,
             pending_tokens=prediction.pending_tokens,
@@ -172,17 +177,17 @@ class Picker:
 
 
 def _tie_key(
-    views: Iterable[WorkerStatus], prompts: RequestPrompts, predictions: Iterable[Prediction]
+    workers: Iterable[WorkerStatus], prompts: RequestPrompts, predictions: Iterable[Prediction]
 ) -> bytes:
     """The first block of the first prompt that no candidate holds; the whole prompt if all are held.
 
     Only resident blocks count here, not pending ones: every router sees the same residents, so that
-    siblings of a new prefix meet at the same worker whichever router they came through.
+    requests with the same new prefix meet at the same worker, whichever router they came through.
     """
     chains = [
-        (view.identity, hashed[0].hashes)
-        for view in views
-        if view.hello is not None and (hashed := prompts.hashed(view.hello)) is not None
+        (worker.identity, hashed[0].hashes)
+        for worker in workers
+        if worker.hello is not None and (hashed := prompts.hashed(worker.hello)) is not None
     ]
     if not chains:
         return prompts.whole_key

@@ -41,7 +41,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class RoutedRequest(msgspec.Struct, frozen=True):
-    """What a policy may know of the request."""
+    """What a policy reads of the request."""
 
     head_key: bytes
     """Stands for the prompt's head: requests that share a system prompt share it."""
@@ -98,11 +98,11 @@ def least_loaded(candidates: Sequence[Candidate], request: RoutedRequest) -> Ran
 
 
 def round_robin(candidates: Sequence[Candidate], request: RoutedRequest) -> Ranking:
-    """Each in turn, in the order of their uids."""
+    """One after the other, in the order of their uids."""
     in_order = sorted(candidates, key=lambda candidate: candidate.uid)
     start = request.dispatch_count % len(in_order)
     place = {candidate.uid: (position - start) % len(in_order) for position, candidate in enumerate(in_order)}
-    return _ranked(candidates, lambda c: place[c.uid], lambda c: place[c.uid], "its turn")
+    return _ranked(candidates, lambda c: place[c.uid], lambda c: place[c.uid], "next in round robin")
 
 
 def consistent_hash(candidates: Sequence[Candidate], request: RoutedRequest) -> Ranking:
@@ -130,16 +130,16 @@ POLICIES: Final[dict[str, Policy]] = {
 
 
 PRICED: Final = frozenset({"LowestCost"})
-"""Policies that shed a slow worker by its price; under the others it has to be ejected."""
+"""Policies that send a slow worker less because it costs more; under the others it has to be ejected."""
 
 
-def agreed_policy(asked: Iterable[str], default: str) -> str:
-    """Name of the policy that a model's deployment asks for; `default` where it asks for none, or none known.
+def agreed_policy(named: Iterable[str], default: str) -> str:
+    """Name of the policy that a model's deployment names; `default` where it names none, or an unknown one.
 
-    `asked` is `Endpoint.policy` of the model's endpoints. They are of one deployment, and differ only while
-    the same name is given by hand to several.
+    `named` is `Endpoint.policy` of the model's endpoints. They are of one deployment, and differ only while
+    an operator gives the same name to several.
     """
-    agreed = set(asked)
+    agreed = set(named)
     name = agreed.pop() if len(agreed) == 1 else ""
     return name if name in POLICIES else default
 

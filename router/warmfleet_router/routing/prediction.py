@@ -1,4 +1,4 @@
-"""What a worker would find of a request's prompts in its cache: index, and what is on its way there."""
+"""How much of a request's prompts a worker has in its cache, by prefix index and pending blocks."""
 
 from collections.abc import Collection
 
@@ -22,27 +22,27 @@ class PromptPrediction(msgspec.Struct, frozen=True):
     last_block: BlockHash | None = None
     """Hash of the last full block; None if there is none, or no tokenizer."""
     resident_blocks: int = 0
-    """The run from the first block that the worker holds for sure."""
+    """Resident blocks without a break from the first."""
 
 
 class Prediction(msgspec.Struct, frozen=True):
-    """What a worker would find of a request's prompts, and what it would have to do."""
+    """How much of a request's prompts a worker has cached, and how much it would compute."""
 
     prompts: tuple[HashedPrompt, ...]
     """Empty without the worker's tokenizer."""
     parts: tuple[PromptPrediction, ...]
     """One per prompt; without a tokenizer one for all of them."""
     prompt_tokens: int
-    """As often as they are computed: once per choice, where the choices cannot share."""
+    """Counted as often as they are computed: once per choice, where the choices cannot share."""
     cached_tokens: int
     pending_tokens: int
     needed_blocks: int
     precise: bool = False
-    """Whether `cached_tokens` comes from a complete index; otherwise it is 0 for want of knowledge."""
+    """Whether `cached_tokens` comes from a complete index; otherwise it is 0, because nothing is known."""
 
     @property
     def first(self) -> PromptPrediction:
-        """Of the first prompt: the one that the worker's answer headers speak of."""
+        """Of the first prompt: the worker's response headers describe that one."""
         return self.parts[0]
 
     @property
@@ -56,23 +56,23 @@ class Prediction(msgspec.Struct, frozen=True):
 
 
 class Predictor:
-    """Asks index and pending blocks; changes neither."""
+    """Reads index and pending blocks; changes neither."""
 
     def __init__(self, index: PrefixIndex, pending: PendingBlocks) -> None:
         self._index = index
         self._pending = pending
 
-    def predict(self, view: WorkerStatus, prompts: RequestPrompts) -> Prediction:
-        """What the worker of `view` would find."""
-        hashed = prompts.hashed(view.hello) if view.hello is not None else None
+    def predict(self, worker: WorkerStatus, prompts: RequestPrompts) -> Prediction:
+        """What `worker` has cached of `prompts`."""
+        hashed = prompts.hashed(worker.hello) if worker.hello is not None else None
         if hashed is None:
             tokens = prompts.token_count or prompts.estimated_tokens
-            block_size = view.hello.block_size_tokens if view.hello is not None else tokens
+            block_size = worker.hello.block_size_tokens if worker.hello is not None else tokens
             needed_blocks = -(-tokens // block_size) * prompts.unshared_copies
             computed_tokens = tokens * prompts.unshared_copies
             return Prediction((), (PromptPrediction(tokens),), computed_tokens, 0, 0, needed_blocks)
-        uid = view.endpoint.uid
-        precise = view.precise and self._index.is_precise(uid)
+        uid = worker.endpoint.uid
+        precise = worker.precise and self._index.is_precise(uid)
         parts: list[PromptPrediction] = []
         earlier: set[BlockHash] = set()
         for prompt in hashed:
@@ -90,16 +90,16 @@ class Predictor:
             precise=precise,
         )
 
-    def is_coming(self, view: WorkerStatus, prompts: RequestPrompts, cached_tokens: int) -> bool:
-        """Whether the worker holds by now, or is computing, the first prompt's block at `cached_tokens`.
+    def is_coming(self, worker: WorkerStatus, prompts: RequestPrompts, cached_tokens: int) -> bool:
+        """Whether the worker holds by now, or computes, the first prompt's block at `cached_tokens`.
 
-        To be asked by a dispatch about the block that it missed: its own claim to it does not count.
+        For a dispatch that missed this block: its own claim does not count.
         """
-        hashed = prompts.hashed(view.hello) if view.hello is not None else None
+        hashed = prompts.hashed(worker.hello) if worker.hello is not None else None
         if not hashed or (position := cached_tokens // hashed[0].block_size_tokens) >= len(hashed[0].hashes):
             return False
-        block_hash, uid = hashed[0].hashes[position], view.endpoint.uid
-        is_resident = view.precise and self._index.holds(uid, block_hash)
+        block_hash, uid = hashed[0].hashes[position], worker.endpoint.uid
+        is_resident = worker.precise and self._index.holds(uid, block_hash)
         return is_resident or self._pending.claims(uid, block_hash) > 1
 
     def _predict_prompt(

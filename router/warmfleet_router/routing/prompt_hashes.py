@@ -22,7 +22,7 @@ from warmfleet_contracts.cache.blocks import (
 from warmfleet_contracts.cache.kv_events import Hello
 
 HEAD_TOKENS: Final = 64
-"""What ConsistentHash calls the head of a prompt: within a system prompt, past the template's own words."""
+"""What ConsistentHash uses as the head of a prompt: within a system prompt, past the template's own text."""
 HEAD_BYTES: Final = 256
 """The same while no tokenizer is known."""
 BYTES_PER_TOKEN: Final = 4

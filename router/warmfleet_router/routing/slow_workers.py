@@ -31,7 +31,7 @@ class SlowWorkerSettings:
     observations: int = 8
     """Latest answers that are compared, of the worker and of each peer; fewer prove nothing."""
     least_seconds: float = 0.25
-    """A quicker answer never counts as slow, whatever was predicted."""
+    """A quicker answer never counts as slow, however little was predicted."""
     kept_seconds: float = 120.0
     """Older answers do not count."""
 

@@ -1,4 +1,6 @@
-"""The fleet as this router sees it: workers, their event streams, prefix index, encoders, health.
+"""Workers: what this router knows of each worker, and how it talks to them.
 
-`fleet` is the entry point; `upstream` owns the one HTTP client towards workers. Imports `discovery`.
+Public: `fleet` (`Fleet`, `WorkerStatus`), `prefix_index` (`PrefixIndex`), `breakers` (`Breakers`), `encoders`
+(`Encoders`), `liveness` (`LivenessWatch`) and `upstream` (`Upstream`), the only HTTP client towards workers.
+`event_stream` feeds fleet and index. Imports `discovery`, and nothing of the rooms above.
 """

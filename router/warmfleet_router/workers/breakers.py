@@ -1,12 +1,13 @@
 """Circuit breakers: a worker that keeps failing, or is slower than its peers, gets no requests for a while.
 
-One breaker per worker and epoch: a worker that was started again is innocent. A breaker is **closed**, or
-**open** for a time that grows with each ejection, and then **half-open**: one request at a time goes there,
-and its first byte closes the breaker. The defaults are Envoy's outlier detection (five failures in a row,
-30 s times the number of ejections, 300 s at most) but for the share that may be ejected, which is half.
+One breaker per worker and epoch: a worker that was started again begins with a closed one. A breaker is
+**closed**, or **open** for a time that grows with each ejection, and then **half-open**: one request at a
+time goes there, and its first byte closes the breaker. The defaults are those of Envoy's outlier detection
+(five failures in a row, 30 s times the number of ejections, 300 s at most) but for the share that may be
+ejected, which is half.
 
 Ejection protects a fleet from a few bad workers. If more than half of a model's ready workers would be
-ejected, the fault lies elsewhere, or there is no choice: then nobody is (Envoy's panic threshold).
+ejected, the fault lies elsewhere, or there is no choice: then none is (Envoy's panic threshold).
 """
 
 import random
@@ -37,24 +38,24 @@ class BreakerSettings:
     ejection_seconds: float = 30.0
     """Times the number of ejections so far."""
     longest_ejection_seconds: float = 300.0
-    """A worker that kept out of trouble for as long starts over with the shortest ejection."""
+    """A worker that was not ejected for as long starts again with the shortest ejection."""
     jitter_ratio: float = 0.2
     """An ejection lasts up to this much longer, so that routers do not probe in step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ejections:
-    """Which of a model's workers are left out, and why."""
+    """Which of a model's workers get no requests now, and why."""
 
     reasons: Mapping[str, str] = field(default_factory=dict)
-    """Reason by uid; empty while nobody is ejected, and in a panic."""
+    """By uid; empty while no worker is ejected, and in a panic."""
     panic: bool = False
-    """More than half would have been ejected, so nobody is."""
+    """More than half would be ejected, so none is."""
 
 
 @dataclass(frozen=True, slots=True)
 class BreakerStatus:
-    """One breaker, fit to be shown."""
+    """State of one breaker at one moment."""
 
     state: str = "closed"
     reason: str = ""
@@ -62,7 +63,7 @@ class BreakerStatus:
     left_seconds: float = 0.0
 
     def as_json(self) -> dict[str, object]:
-        """As `/internal/fleet` shows it."""
+        """As in `/internal/fleet`."""
         return {
             "state": self.state,
             "reason": self.reason,
@@ -88,7 +89,7 @@ NONE_EJECTED: Final = Ejections()
 
 
 class Breakers:
-    """The breakers of one router.
+    """The breakers of one router. Each dispatch runs inside a `trial` and reports what came of it.
 
     `on_ejected(uid, cause, reason, seconds)` is called at each ejection.
     """
@@ -108,7 +109,7 @@ class Breakers:
         self._breakers: dict[str, _Breaker] = {}
 
     def ejections(self, epochs: Mapping[str, str]) -> Ejections:
-        """Of a model's ready workers, epoch by uid: who gets no request now."""
+        """Which of a model's ready workers get no request now; `epochs` is their epoch by uid."""
         now = self._now()
         ejected = {
             uid: reason
@@ -125,7 +126,7 @@ class Breakers:
 
     @contextmanager
     def trial(self, uid: str, epoch: str) -> "Iterator[Trial]":
-        """One dispatch, from before it is sent to its end; without a verdict it changes nothing."""
+        """One dispatch, from before it is sent to its end. Without a result the breaker stays as it is."""
         trial = Trial(self, uid, self._of(uid, epoch))
         try:
             yield trial
@@ -139,7 +140,7 @@ class Breakers:
             self._open(uid, breaker, cause, reason, now)
 
     def status(self, uid: str, epoch: str) -> BreakerStatus:
-        """How the worker stands."""
+        """State of a worker's breaker; closed for an unknown worker or another epoch."""
         breaker, now = self._breakers.get(uid), self._now()
         if breaker is None or breaker.epoch != epoch:
             return BreakerStatus()
@@ -153,13 +154,10 @@ class Breakers:
         """The worker is gone."""
         self._breakers.pop(uid, None)
 
-    def __len__(self) -> int:
-        return len(self._breakers)
-
-    # What trials say.
+    # Results of trials.
 
     def failed(self, uid: str, breaker: _Breaker, dispatched_at: float, reason: str) -> None:
-        """A dispatch failed by the worker's fault."""
+        """A dispatch failed, and the worker caused it."""
         now, limit = self._now(), self._settings.consecutive_failures
         breaker.failures = min(breaker.failures + 1, limit)
         if breaker.opened_at is None:
@@ -169,9 +167,9 @@ class Breakers:
             self._open(uid, breaker, Cause.FAILURES, f"failed its probe: {reason}", now)
 
     def answered(self, breaker: _Breaker, dispatched_at: float) -> None:
-        """The first byte came. One sent since the ejection shows that the worker is back, on parole.
+        """The first byte came. If the request was sent since the ejection, the breaker closes.
 
-        Before a slow worker's time is over an answer says nothing: that it answers was never in doubt.
+        Not so before a slow worker's time is over: it was ejected although it answers.
         """
         if breaker.opened_at is None:
             return
@@ -180,7 +178,7 @@ class Breakers:
         ):
             breaker.opened_at = None
             breaker.calm_since = self._now()
-            # The answer may still break: until one is complete, a single failure is enough.
+            # The answer may still break off: until one is complete, a single failure ejects again.
             breaker.failures = self._settings.consecutive_failures - 1
 
     def now(self) -> float:
@@ -207,40 +205,40 @@ class Breakers:
 
 
 class Trial:
-    """One dispatch as its worker's breaker sees it. The first verdict of a kind counts."""
+    """One dispatch as its worker's breaker sees it. Only the first result counts."""
 
-    __slots__ = ("_breaker", "_breakers", "_dispatched_at", "_is_probe", "_judged", "_uid")
+    __slots__ = ("_breaker", "_breakers", "_dispatched_at", "_has_result", "_is_probe", "_uid")
 
     def __init__(self, breakers: Breakers, uid: str, breaker: _Breaker) -> None:
         self._breakers = breakers
         self._uid = uid
         self._breaker = breaker
         self._dispatched_at = breakers.now()
-        self._judged = False
+        self._has_result = False
         self._is_probe = breaker.opened_at is not None and self._dispatched_at >= breaker.until
         if self._is_probe:
             breaker.probing = True
 
     @property
     def is_probe(self) -> bool:
-        """Whether the dispatch asks a half-open worker how it is."""
+        """Whether the dispatch is the probe of a half-open worker."""
         return self._is_probe
 
     def answered(self) -> None:
-        """The first byte is here, in good time."""
+        """The first byte is here, and not slow."""
         self._breakers.answered(self._breaker, self._dispatched_at)
 
     def completed(self) -> None:
-        """The answer is whole."""
-        if not self._judged:
-            self._judged = True
+        """The answer is complete."""
+        if not self._has_result:
+            self._has_result = True
             self.answered()
             self._breaker.failures = 0
 
     def failed(self, reason: str) -> None:
-        """The worker did not answer, or not to the end."""
-        if not self._judged:
-            self._judged = True
+        """The worker did not answer, or not completely."""
+        if not self._has_result:
+            self._has_result = True
             self._breakers.failed(self._uid, self._breaker, self._dispatched_at, reason)
 
     def release(self) -> None:
@@ -253,4 +251,4 @@ class Trial:
 def _refusal(breaker: _Breaker, now: float) -> str:
     if now < breaker.until:
         return f"ejected: {breaker.reason}"
-    return "half-open, one request is asking how it is" if breaker.probing else ""
+    return "half-open, one request is probing it" if breaker.probing else ""

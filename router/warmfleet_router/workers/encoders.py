@@ -1,7 +1,7 @@
 """Encoders of the models in the fleet, fetched from workers by digest and kept on disk.
 
-The router has no model volume. Until it has a model's tokenizer it routes that model by load only, and says
-so in the decision and in a metric.
+The router has no model volume. Until it has a model's tokenizer it routes that model by load only, which
+the decision and a metric show.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ MAX_ASSET_BYTES: Final = 128 * 1024 * 1024
 FETCH_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 2.0
 """Pause after a fetch that failed."""
-LOOK_SECONDS: Final = 0.1
-"""How often the fleet is looked at for a tokenizer that is not known yet."""
+POLL_SECONDS: Final = 0.1
+"""How often the fleet is searched for a tokenizer that is not known yet."""
 INLINE_CHARS: Final = 16_384
 """Longer prompts are encoded in a thread, so that live streams do not wait for them: some 2 ms of English."""
 ENCODING_THREADS: Final = 2
@@ -44,17 +44,20 @@ _log = structlog.get_logger("warmfleet.router.tokenization")
 
 
 class Encoders:
-    """Prompt encoders by tokenizer digest. Lives in one event loop; encodes in threads of its own."""
+    """Prompt encoders by tokenizer digest, fetched in the background. Encodes long prompts in threads.
+
+    Belongs to one event loop. A prompt whose tokenizer is not `known` yet is routed by load only.
+    """
 
     def __init__(
         self,
         folder: Path,
         upstream: Upstream,
-        views: Callable[[], Sequence[WorkerStatus]],
+        workers: Callable[[], Sequence[WorkerStatus]],
     ) -> None:
         self._folder = folder
         self._upstream = upstream
-        self._views = views
+        self._workers = workers
         self._encoders: OrderedDict[str, PromptEncoder] = OrderedDict()
         self._refused: dict[str, str] = {}
         self._memory = SegmentMemory()
@@ -114,16 +117,16 @@ class Encoders:
             raise RequestError(str(error), param=param) from error
 
     async def _keep(self) -> None:
-        """Fetch what workers announce and the router does not have, for as long as it runs."""
+        """Fetch the tokenizers that workers announce and the router does not have, until it is stopped."""
         while True:
             missing = False
-            for view in self._views():
-                if view.hello is not None and not self.is_settled(view.hello.tokenizer_digest):
-                    await self._fetch(view, view.hello.tokenizer_digest)
-                    missing |= not self.is_settled(view.hello.tokenizer_digest)
-            await asyncio.sleep(RETRY_SECONDS if missing else LOOK_SECONDS)
+            for worker in self._workers():
+                if worker.hello is not None and not self.is_settled(worker.hello.tokenizer_digest):
+                    await self._fetch(worker, worker.hello.tokenizer_digest)
+                    missing |= not self.is_settled(worker.hello.tokenizer_digest)
+            await asyncio.sleep(RETRY_SECONDS if missing else POLL_SECONDS)
 
-    async def _fetch(self, view: WorkerStatus, digest: str) -> None:
+    async def _fetch(self, worker: WorkerStatus, digest: str) -> None:
         if _DIGEST.fullmatch(digest) is None:
             self._refuse(digest, "the announced tokenizer digest is not one")
             return
@@ -134,24 +137,24 @@ class Encoders:
                 async with (
                     asyncio.timeout(FETCH_SECONDS),
                     self._upstream.request(
-                        view.endpoint, "GET", f"{TOKENIZER_PATH}/{digest}", wait_seconds=FETCH_SECONDS
+                        worker.endpoint, "GET", f"{TOKENIZER_PATH}/{digest}", wait_seconds=FETCH_SECONDS
                     ) as response,
                 ):
                     if response.status != 200:
-                        _log.warning("tokenizer not served", uid=view.endpoint.uid, status=response.status)
+                        _log.warning("tokenizer not served", uid=worker.endpoint.uid, status=response.status)
                         return
                     body = await response.body(MAX_ASSET_BYTES)
                 encoder = await asyncio.to_thread(_build, body, digest)
                 await asyncio.to_thread(_store, path, body)
         except (UpstreamError, TimeoutError, OSError) as error:
-            _log.warning("tokenizer not fetched", uid=view.endpoint.uid, reason=str(error))
+            _log.warning("tokenizer not fetched", uid=worker.endpoint.uid, reason=str(error))
         except WarmfleetError as error:
             self._refuse(digest, str(error))
         else:
             self._encoders[digest] = encoder
             while len(self._encoders) > MAX_ENCODERS:
                 self._encoders.popitem(last=False)
-            # A hundred thousand words that stay; each full collection would walk them all, for 50 ms.
+            # A hundred thousand strings that stay: each full collection would take 50 ms to walk them.
             gc.freeze()
             _log.info("tokenizer ready", digest=digest, vocabulary_size=encoder.vocabulary_size)
 

@@ -1,19 +1,19 @@
-"""One worker's event stream: who speaks, what it says, and whether it can be believed.
+"""One worker's event stream: is it the right worker, is it ready, are its events complete?
 
 `WorkerStream` decides (pure, the time is an argument), `follow` acts: it opens the stream again and again
-through an `EventSource` and hands over what arrives.
+through an `EventSource` and passes on the messages.
 
 A worker is **ready** for prompts when all of these hold:
 - its hello repeated the endpoint's uid and, where a token is configured, proved to hold it,
 - the stream is open, or broke off less than `reopen_grace_seconds` ago and no attempt to reopen it has
   failed since: a blip costs nothing, a dead process is out at the first refused connection,
-- a load report of its present epoch says `total_blocks > 0`. A worker reports load only once its engine
+- a load report of its present epoch has `total_blocks > 0`. A worker reports load only once its engine
   can compute; the stream itself is opened earlier, and the hello may be late,
 - it is not draining.
 
-A ready worker is **precise** while the index has a complete, unsuspected generation of it. Silence (no frame
-for 3 s busy or 12 s idle) makes that suspect and reopens the stream. Three resyncs within 60 s mean that
-events cannot be trusted: the worker is routed by load only until `load_only_seconds` have passed.
+A ready worker is **precise** while frames arrive and the index has a complete, trusted set of its blocks.
+Silence (no frame for 3 s busy or 12 s idle) makes the set suspect and reopens the stream. Three resyncs
+within 60 s mean that events cannot be trusted: the worker is routed by load only for `load_only_seconds`.
 """
 
 import asyncio
@@ -59,8 +59,8 @@ class EventSource(Protocol):
     def open(self, endpoint: Endpoint, epoch: str, after: int, nonce: bytes) -> AsyncGenerator[bytes, None]:
         """Bytes of `GET /internal/kv-events`, cut anywhere. `epoch` "" asks for a snapshot.
 
-        Closing the generator closes the connection. It waits as long as it takes for the next bytes:
-        the caller keeps the deadlines.
+        Closing the generator closes the connection. It waits for the next bytes without a deadline: the
+        caller has one.
 
         Raises:
             StreamUnavailableError: the worker cannot be reached, refuses, or the transport broke.
@@ -109,7 +109,10 @@ class ResyncNeededError(ContractError):
 
 
 class WorkerStream:
-    """What the router believes of one worker, from the messages of its stream. No I/O, no clock."""
+    """What the router knows of one worker from the messages of its stream. No I/O, no clock.
+
+    `follow` reports to it what happens; `Fleet` reads from it whether the worker is ready and current.
+    """
 
     def __init__(
         self,
@@ -132,25 +135,25 @@ class WorkerStream:
         """The last verified hello; None before the first and after an impostor's."""
         self.load: LoadReport = NO_LOAD
         self.load_at: float | None = None
-        self.trouble = "not connected yet"
+        self.closed_reason = "not connected yet"
         """Why the stream is not open; empty while it is."""
         self._index = index
         self._timing = timing
         self._nonce = b""
         self._verified = False  # the hello of the connection that is open now
-        self._heard_at: float | None = None
-        self._word_at: float | None = None  # the last message
-        self._hung_up = False  # it ended or refused the stream since then, which the dead do not do
+        self._last_frame_at: float | None = None
+        self._last_message_at: float | None = None  # the last message
+        self._closed_by_worker = False  # it ended or refused the stream since then: its process is alive
         self._lost_at: float | None = None
         self._reopening = False  # lost, and no attempt to reopen has failed yet
         self._resyncs: deque[float] = deque(maxlen=timing.resync_limit)
         self._resyncing = False  # counted already, and not precise again yet
-        self._load_only_until: float | None = None
+        self._load_only_until: float | None = None  # events are ignored: they kept contradicting themselves
 
-    # What happens.
+    # Events.
 
     def opening(self, nonce: bytes) -> tuple[str, int]:
-        """The stream is about to be opened with `nonce`; answers `(epoch, after)` to ask for."""
+        """The stream is about to be opened with `nonce`; returns the `(epoch, after)` to request."""
         self._nonce = nonce
         self._verified = False
         self.counts.opened += 1
@@ -164,9 +167,9 @@ class WorkerStream:
             ResyncNeededError: the set is lost; reopen the stream.
             ContractError: the message has no place here; reopen the stream.
         """
-        self._word_at, self._hung_up = now, False
+        self._last_message_at, self._closed_by_worker = now, False
         if isinstance(message, Hello):
-            self._greet(message, now)
+            self._accept_hello(message, now)
             return
         if not self._verified or self.hello is None:
             raise HelloRefusedError("a frame arrived before the hello")
@@ -174,7 +177,7 @@ class WorkerStream:
             raise ContractError(f"frame of epoch {message.epoch!r} on a stream of epoch {self.hello.epoch!r}")
         if self._leave_load_only(now):
             raise ResyncNeededError("the quiet period is over: trying events again")
-        self._heard_at = now
+        self._last_frame_at = now
         self._on_frame(self.endpoint.uid, message)
         if message.load is not None:
             self.load = message.load
@@ -184,15 +187,15 @@ class WorkerStream:
             self._index_frame(message, now)
 
     def lost(self, reason: str, now: float, *, is_silent: bool = False) -> None:
-        """The stream ended, failed, or could not be opened; `is_silent` if the worker did not even say so."""
-        self.trouble = reason
-        self._hung_up = not is_silent
+        """The stream ended, failed, or could not be opened; `is_silent`: without any byte from the worker."""
+        self.closed_reason = reason
+        self._closed_by_worker = not is_silent
         self._reopening = self._verified
         if self._verified:
             self._lost_at = now
         else:
             self.counts.failed += 1
-            self._index.doubt(self.endpoint.uid, Suspicion.SILENT)
+            self._index.suspect(self.endpoint.uid, Suspicion.SILENT)
         self._verified = False
         if self._lost_at is None:
             self._lost_at = now
@@ -203,34 +206,26 @@ class WorkerStream:
     def silent(self) -> None:
         """No frame for `silence_seconds`: the set is suspect until the stream proves otherwise."""
         self.counts.silences += 1
-        self._index.doubt(self.endpoint.uid, Suspicion.SILENT)
+        self._index.suspect(self.endpoint.uid, Suspicion.SILENT)
 
-    # What follows from it.
-
-    def is_ready(self, now: float) -> bool:
-        """Whether prompts may be sent; see the module's docstring."""
-        return not self.unready_reason(now)
+    # Queries.
 
     def unready_reason(self, now: float) -> str:
-        """Why no prompts may be sent; empty if they may."""
+        """Why no prompts may be sent; empty if they may. See the module's docstring."""
         if self.hello is None or not (self._verified or self._in_grace(now)):
-            return self.trouble or "waiting for the hello"
+            return self.closed_reason or "waiting for the hello"
         if self.load.total_blocks <= 0:
             return "the engine is not ready yet"
         return "draining" if self.load.draining else ""
 
     def seconds_since_last_message(self, now: float) -> float:
-        """Time since the worker's last message, infinite before the first; 0 if it hung up since."""
-        if self._hung_up:
+        """Infinite before the first message; 0 if the worker closed the stream since."""
+        if self._closed_by_worker:
             return 0.0
-        return now - self._word_at if self._word_at is not None else float("inf")
-
-    def is_load_only(self, now: float) -> bool:
-        """Whether events are ignored for a while because they kept contradicting themselves."""
-        return self._load_only_until is not None and now < self._load_only_until
+        return now - self._last_message_at if self._last_message_at is not None else float("inf")
 
     def silence_seconds(self) -> float:
-        """How long the worker may say nothing from now on."""
+        """How long the worker may send nothing from now on."""
         return self._frame_silence_seconds() if self._verified else self._timing.hello_seconds
 
     def is_current(self, now: float) -> bool:
@@ -240,7 +235,7 @@ class WorkerStream:
         """
         if not (self._verified or self._in_grace(now)):
             return False
-        return self._heard_at is None or now - self._heard_at <= self._frame_silence_seconds()
+        return self._last_frame_at is None or now - self._last_frame_at <= self._frame_silence_seconds()
 
     # Inside.
 
@@ -248,7 +243,7 @@ class WorkerStream:
         busy = self.load.running_sequences + self.load.waiting_sequences > 0
         return self._timing.busy_silence_seconds if busy else self._timing.idle_silence_seconds
 
-    def _greet(self, hello: Hello, now: float) -> None:
+    def _accept_hello(self, hello: Hello, now: float) -> None:
         if self._verified:
             raise ContractError("a second hello on one stream")
         try:
@@ -259,22 +254,22 @@ class WorkerStream:
             self._index.forget(self.endpoint.uid)
             raise
         if self.hello is None or self.hello.epoch != hello.epoch:
-            # Another life of the engine: what the last one said of its load is void.
+            # Another engine process: the load that the last one reported does not count.
             self.load = NO_LOAD
             self.load_at = None
         self._leave_load_only(now)
         self.hello = hello
-        self.trouble = ""
+        self.closed_reason = ""
         self._verified = True
         self._reopening = False
         self._lost_at = None
-        self._heard_at = now
+        self._last_frame_at = now
         if self._load_only_until is None:
             self._index.connected(self.endpoint.uid, hello.epoch)
 
     def _index_frame(self, frame: Frame, now: float) -> None:
         uid = self.endpoint.uid
-        # A snapshot over a set that was believed: the worker cannot replay as far back as it stood.
+        # A snapshot over a trusted set: the worker cannot replay from its position.
         unable_to_replay = (
             frame.snapshot_left is not None
             and not self._resyncing
@@ -354,17 +349,17 @@ def verify_hello(hello: Hello, endpoint: Endpoint, nonce: bytes) -> None:
 async def follow(
     stream: WorkerStream, source: EventSource, *, timing: StreamTiming, clock: Callable[[], float]
 ) -> None:
-    """Keep `stream` fed until cancelled: open, read, and after any fault open again.
+    """Read `stream` until cancelled: open, read, and after any fault open again.
 
     The backoff doubles from `first_backoff_seconds` to `longest_backoff_seconds`, each wait drawn between
-    half of it and all of it, so that routers do not knock in step.
+    half of it and all of it, so that routers do not reconnect in step.
     """
     backoff_seconds = timing.first_backoff_seconds
     while True:
         opened_at = clock()
         reason, is_silent = await _read_once(stream, source, clock)
         now = clock()
-        if reason != stream.trouble:
+        if reason != stream.closed_reason:
             _log.info("event stream lost", uid=stream.endpoint.uid, name=stream.endpoint.name, reason=reason)
         stream.lost(reason, now, is_silent=is_silent)
         if now - opened_at >= timing.settled_seconds:

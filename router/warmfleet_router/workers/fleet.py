@@ -1,4 +1,4 @@
-"""The fleet as the router sees it: discovered endpoints, their streams, and snapshots for the picker."""
+"""Discovered endpoints, their event streams, and the status of each worker for the picker."""
 
 import asyncio
 import contextlib
@@ -24,17 +24,17 @@ _log = structlog.get_logger()
 
 
 class WorkerStatus(msgspec.Struct, frozen=True):
-    """One endpoint at one moment; the picker decides on these and on the index, on nothing else."""
+    """What the router knows of one worker at one moment; routing reads this and the index."""
 
     endpoint: Endpoint
     hello: Hello | None
     """What the worker proved to be; None before its first verified hello."""
     ready: bool
-    """Whether prompts may be sent; `warmfleet_router.workers.event_stream` defines it."""
+    """Whether prompts may be sent, as the docstring of `event_stream` defines it."""
     unready_reason: str
-    """Why not, fit to be shown; empty for a ready endpoint."""
+    """Why not, without addresses; empty for a ready worker."""
     precise: bool
-    """Whether the index knows this worker's blocks. A ready endpoint without that is routed by load only."""
+    """Whether the index knows this worker's blocks. A ready worker without that is routed by load only."""
     load: LoadReport
     """The last report; all zeros before the first of the worker's present epoch."""
     report_age_seconds: float
@@ -50,7 +50,7 @@ class WorkerStatus(msgspec.Struct, frozen=True):
 
     @property
     def epoch(self) -> str:
-        """The life of the worker that proved itself; empty before the first hello."""
+        """Epoch of the worker process that proved itself; empty before the first hello."""
         return self.hello.epoch if self.hello is not None else ""
 
     @property
@@ -60,7 +60,11 @@ class WorkerStatus(msgspec.Struct, frozen=True):
 
 
 class Fleet:
-    """Keeps one stream per discovered endpoint. A worker that leaves the list is forgotten at once.
+    """Follows one event stream per discovered endpoint. A worker that leaves the list is forgotten at once.
+
+    await fleet.start()
+    ready = [worker for worker in fleet.workers("org/model") if worker.ready]
+    await fleet.stop()
 
     `index` is shared with the picker. `on_frame(uid, frame)` is called for each frame of a verified worker,
     `on_change` when a load was reported, a worker was lost or the list of endpoints changed, and
@@ -106,7 +110,7 @@ class Fleet:
     def workers(self, model: str | None = None) -> list[WorkerStatus]:
         """Every endpoint, in order of discovery; with `model`, those that serve it."""
         return [
-            self._view(stream)
+            self._status(stream)
             for stream in self._streams.values()
             if model is None or serves(stream.endpoint, stream.hello, model)
         ]
@@ -114,10 +118,10 @@ class Fleet:
     def worker(self, uid: str) -> WorkerStatus | None:
         """One endpoint; None if it is not (or no longer) discovered."""
         stream = self._streams.get(uid)
-        return self._view(stream) if stream is not None else None
+        return self._status(stream) if stream is not None else None
 
     def seconds_since_last_message(self, uid: str) -> float:
-        """Time since a worker's last sign of life on its event stream; 0 for one that is not followed."""
+        """Time since a worker's last message on its event stream; 0 for one that is not followed."""
         stream = self._streams.get(uid)
         return stream.seconds_since_last_message(self._clock()) if stream is not None else 0.0
 
@@ -129,7 +133,7 @@ class Fleet:
 
     @property
     def knows_its_models(self) -> bool:
-        """Whether discovery said what models there are, so that `models` is all of them."""
+        """Whether discovery lists all models, so that `models` is complete."""
         return self._names is not None
 
     async def reconcile(self, discovered: Discovered) -> None:
@@ -174,13 +178,13 @@ class Fleet:
                         except DiscoveryError as error:
                             _log.warning("endpoint list refused, the last one stays", reason=str(error))
             except Exception:  # noqa: BLE001
-                # Whatever breaks in discovery, requests go on to the last good list.
+                # Discovery may fail in any way: requests go on to the last good list.
                 _log.exception("discovery failed, the last endpoint list stays")
             else:
                 return
             await asyncio.sleep(self._timing.longest_backoff_seconds)
 
-    def _view(self, stream: WorkerStream) -> WorkerStatus:
+    def _status(self, stream: WorkerStream) -> WorkerStatus:
         now = self._clock()
         uid = stream.endpoint.uid
         reason = stream.unready_reason(now)
@@ -198,9 +202,9 @@ class Fleet:
 
 
 def serves(endpoint: Endpoint, hello: Hello | None, name: str) -> bool:
-    """Discovery decides who owns a name; where it says nothing, the worker's own names count.
+    """Discovery decides which endpoints own a name; where it lists none, the worker's own names count.
 
-    A worker that began before its deployment got a name does not know it, and is not asked by it.
+    A worker that began before its deployment got a name does not know it, and gets no requests by it.
     """
     if hello is None:
         return name in endpoint.served_names
@@ -208,7 +212,7 @@ def serves(endpoint: Endpoint, hello: Hello | None, name: str) -> bool:
 
 
 def served_names(endpoint: Endpoint, hello: Hello | None) -> list[str]:
-    """All names that it `serves`, in the order of who lists them."""
+    """All names that it `serves`, in the order of the list that counts."""
     listed = endpoint.served_names or (hello.served_names if hello is not None else ())
     return [name for name in listed if serves(endpoint, hello, name)]
 

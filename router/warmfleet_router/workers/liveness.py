@@ -1,12 +1,12 @@
-"""Which workers have fallen silent in the middle of something, told apart from those that merely take long.
+"""Which workers stopped sending in the middle of a response, and which only take long.
 
-A worker speaks on two channels: its answers, and the event stream, on which it sends a frame at least every
-second from a request's arrival to its answer's end, prefill or not. Silence on both for `hung_seconds` means
-that the process is stopped, cut off or stuck; on the answer alone, for `answer_seconds`, that this connection
-is lost: streams carry a ping every 10 s.
+A worker sends on two channels: its responses, and the event stream, with a frame at least every second from a
+request's arrival to its response's end, during prefill too. Silence on both for `hung_seconds` means that the
+process is stopped, cut off or stuck; on the response alone, for `answer_seconds`, that this connection is
+lost: streams carry a ping every 10 s.
 
-Time is counted in ticks of the router's own loop. A router that was stopped, or starved of its core, sees one
-tick when it goes on, and blames nobody.
+Time is counted in ticks of the router's own event loop. A router that was stopped, or got no CPU, counts one
+tick when it goes on, and gives up no worker.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ _log = structlog.get_logger("warmfleet.router.silence")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LivenessSettings:
-    """How long a worker may say nothing."""
+    """How long a worker may send nothing."""
 
     hung_seconds: float = 3.0
-    """On its answer and on its event stream."""
+    """On its response and on its event stream."""
     answer_seconds: float = 30.0
-    """On a stream's connection while the event stream goes on: three pings missed."""
+    """On a response stream while the event stream goes on: three pings missed."""
 
 
 class ResponseKind(Enum):
@@ -47,7 +47,7 @@ class ResponseKind(Enum):
 
 
 class WatchedResponse:
-    """Reads of one exchange with a worker. Cheap: a read costs two assignments."""
+    """The reads of one response. Cheap: a read costs two assignments."""
 
     __slots__ = ("_kind", "answer_ticks", "give_up", "is_busy", "since", "uid", "watch")
 
@@ -58,26 +58,26 @@ class WatchedResponse:
         self.watch = watch
         self.uid = uid
         self.is_busy = kind in {ResponseKind.WHOLE, ResponseKind.STREAM}
-        """Whether the worker would send events, were it alive."""
+        """Whether a worker that is alive sends events meanwhile."""
         self.give_up = give_up
         """Ends the read; called at most once per read."""
         self.since: int | None = watch.tick
         """Tick at which the present read began; None between reads."""
         self.answer_ticks: int | None = None
-        """How long a read may last while the worker itself is alive; None is as long as it takes."""
+        """How long a read may last while the worker itself is alive; None means without a bound."""
 
-    def headers_came(self) -> None:
-        """From now on pauses count where the body should have none."""
+    def headers_arrived(self) -> None:
+        """From now on pauses count, if the body should have none."""
         self.since = None
         if self._kind in {ResponseKind.SHORT, ResponseKind.STREAM}:
             self.answer_ticks = self.watch.answer_ticks
 
 
 class LivenessWatch:
-    """All reads of one router.
+    """Ends the reads of all responses whose worker is silent. A router has one; `start` begins its ticks.
 
-    `worker_silence(uid)` gives the seconds since a worker's last word on its event stream; `on_hung(uid)`
-    hears, in every sweep, of a worker that is silent on both.
+    `worker_silence(uid)` returns the seconds since a worker's last message on its event stream;
+    `on_hung(uid)` is called in every sweep for a worker that is silent on both channels.
     """
 
     def __init__(
@@ -93,22 +93,22 @@ class LivenessWatch:
         self._hung_ticks = _ticks(settings.hung_seconds)
         self._worker_silence = worker_silence
         self._on_hung = on_hung
-        self._waits: set[WatchedResponse] = set()
+        self._responses: set[WatchedResponse] = set()
         self._sweeper: asyncio.Task[None] | None = None
 
     @contextmanager
-    def wait(self, uid: str, kind: ResponseKind, give_up: Callable[[], None]) -> Iterator[WatchedResponse]:
-        """One exchange; the wait for its headers begins now."""
-        wait = WatchedResponse(self, uid, kind, give_up)
+    def watched(self, uid: str, kind: ResponseKind, give_up: Callable[[], None]) -> Iterator[WatchedResponse]:
+        """Watch one response; the wait for its headers begins now."""
+        response = WatchedResponse(self, uid, kind, give_up)
         if kind is not ResponseKind.EVENTS:
-            self._waits.add(wait)
+            self._responses.add(response)
         try:
-            yield wait
+            yield response
         finally:
-            self._waits.discard(wait)
+            self._responses.discard(response)
 
     async def start(self) -> None:
-        self._sweeper = asyncio.create_task(self._run(), name="silence watch")
+        self._sweeper = asyncio.create_task(self._run(), name="liveness watch")
 
     async def stop(self) -> None:
         if self._sweeper is not None:
@@ -118,21 +118,21 @@ class LivenessWatch:
             self._sweeper = None
 
     def sweep(self) -> None:
-        """One tick: end every read that has waited in vain."""
+        """One tick: end every read that has waited for too long."""
         self.tick += 1
         hung: dict[str, bool] = {}
-        for wait in list(self._waits):
-            if wait.since is None:
+        for response in list(self._responses):
+            if response.since is None:
                 continue
-            quiet, uid = self.tick - wait.since, wait.uid
-            if wait.is_busy and quiet >= self._hung_ticks and uid not in hung:
+            quiet, uid = self.tick - response.since, response.uid
+            if response.is_busy and quiet >= self._hung_ticks and uid not in hung:
                 hung[uid] = self._worker_silence(uid) >= self._settings.hung_seconds
                 if hung[uid]:
                     self._on_hung(uid)
-            is_hung = wait.is_busy and quiet >= self._hung_ticks and hung[uid]
-            if is_hung or (wait.answer_ticks is not None and quiet >= wait.answer_ticks):
-                wait.since = None
-                wait.give_up()
+            is_hung = response.is_busy and quiet >= self._hung_ticks and hung[uid]
+            if is_hung or (response.answer_ticks is not None and quiet >= response.answer_ticks):
+                response.since = None
+                response.give_up()
 
     async def _run(self) -> None:
         while True:
@@ -140,7 +140,7 @@ class LivenessWatch:
             try:
                 self.sweep()
             except Exception:  # noqa: BLE001
-                # Without it no hung worker would be noticed for the rest of this router's life.
+                # Without it no hung worker would be noticed until the router is restarted.
                 _log.exception("silence sweep failed")
 
 

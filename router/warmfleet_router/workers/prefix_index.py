@@ -1,19 +1,19 @@
 """Which worker holds which KV block, as far as this router can be sure of it.
 
-Per worker there is one live *generation*, a complete resident set at a known (epoch, seq), and during a
-resync a second one under construction. Only a live generation that is not suspect answers `match`.
+Per worker there is one live set, the complete resident set at a known (epoch, seq), and during a resync a
+second one under construction. Only a live set that is not suspect is used.
 
-Why suspect means "not used" and not "probably right": a worker's missed changes are mostly evictions, so
-a stale set over-promises, sends the prompt where it is not cached and charges that worker too little for
-it. Without the index, the picker still sends siblings of a prefix to the same worker (rendezvous hash),
-and a resync takes milliseconds. A suspect generation is kept all the same: the worker can replay what
-was missed from its position on.
+Why a suspect set is not used, although it is probably right: the changes that were missed are mostly
+evictions, so a stale set predicts too much, sends the prompt where it is not cached and charges that worker
+too little for it. Without the index, the picker still sends requests with one prefix to the same worker
+(rendezvous hash), and a resync takes milliseconds. A suspect set is kept all the same: the worker can replay
+what was missed from its position on.
 
 Pure state: no clock, no I/O. `event_stream` decides when to call what.
 """
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from warmfleet_contracts.cache.blocks import BlockHash
@@ -35,7 +35,7 @@ class IndexFullError(ContractError):
 
 
 class Suspicion(enum.IntEnum):
-    """Why a live generation is not used for decisions, the gravest last."""
+    """Why a live set is not used for decisions, the gravest last."""
 
     SILENT = 1
     """No frame for too long. The set itself is intact: the next frame in sequence clears this."""
@@ -48,7 +48,7 @@ class Suspicion(enum.IntEnum):
 
 
 class _Worker:
-    """One worker's generations."""
+    """One worker's live set and the one under construction."""
 
     __slots__ = ("epoch", "live", "reserved_blocks", "suspicion", "under_construction")
 
@@ -61,17 +61,21 @@ class _Worker:
         """Blocks that the snapshot under construction announced."""
 
     @property
-    def believed(self) -> ResidentSet | None:
-        """The live generation, unless it is suspect."""
+    def trusted(self) -> ResidentSet | None:
+        """The live set, unless it is suspect."""
         return self.live if self.suspicion is None else None
 
 
 class PrefixIndex:
-    """Worker -> blocks it holds, in complete generations. Memory is bounded by `max_blocks` over all workers.
+    """The blocks that each worker holds, in complete sets. Bounded by `max_blocks` over all workers.
 
-    One set per worker and nothing across workers: a generation comes and goes in one assignment, however
-    many blocks it has, and live streams do not wait for it. A prompt is walked once per worker that holds
-    its beginning, 3 us for 125 blocks; pricing the worker costs more.
+    index.connected(uid, epoch)  # then each frame of the stream
+    index.apply(uid, frame)
+    cached_blocks = index.matched_blocks(uid, hashes)  # None: nothing is known of this worker
+
+    One set per worker and nothing across workers: a set is replaced in one assignment, however many blocks
+    it has, and live streams do not wait for it. A prompt is walked once per worker that holds its beginning,
+    3 us for 125 blocks; pricing the worker costs more.
     """
 
     def __init__(self, max_blocks: int = DEFAULT_MAX_BLOCKS) -> None:
@@ -79,34 +83,29 @@ class PrefixIndex:
         self._blocks = 0
         self._workers: dict[str, _Worker] = {}
 
-    # Questions.
-
-    def match(self, hashes: Sequence[BlockHash], uids: Iterable[str]) -> dict[str, int]:
-        """Blocks of the prompt `hashes` that each worker holds without a break from block 0.
-
-        Every precise worker among `uids` has an entry, 0 included. A worker that is unknown or not
-        precise has none: nothing is known about it.
-        """
-        return {uid: run for uid in uids if (run := self.matched_blocks(uid, hashes)) is not None}
+    # Queries.
 
     def matched_blocks(self, uid: str, hashes: Sequence[BlockHash]) -> int | None:
-        """The same for one worker; None if nothing is known about it."""
+        """Blocks of the prompt `hashes` that a worker holds without a break from block 0.
+
+        None for a worker that is unknown or not precise: nothing is known about it.
+        """
         worker = self._workers.get(uid)
-        believed = worker.believed if worker is not None else None
-        return believed.matched_blocks(hashes) if believed is not None else None
+        trusted = worker.trusted if worker is not None else None
+        return trusted.matched_blocks(hashes) if trusted is not None else None
 
     def holds(self, uid: str, block_hash: BlockHash) -> bool:
         """Whether a precise worker holds this very block; False where nothing is known."""
         worker = self._workers.get(uid)
-        return worker is not None and worker.believed is not None and block_hash in worker.believed
+        return worker is not None and worker.trusted is not None and block_hash in worker.trusted
 
     def is_precise(self, uid: str) -> bool:
-        """Whether this worker's set is complete and believed."""
+        """Whether this worker's set is complete and not suspect."""
         worker = self._workers.get(uid)
-        return worker is not None and worker.believed is not None
+        return worker is not None and worker.trusted is not None
 
     def position(self, uid: str) -> tuple[str, int] | None:
-        """(epoch, seq) of the worker's live generation, suspect or not: where a replay would start.
+        """(epoch, seq) of the worker's live set, suspect or not: where a replay would start.
 
         None if only a snapshot can help.
         """
@@ -116,21 +115,21 @@ class PrefixIndex:
         return worker.live.epoch, worker.live.seq
 
     def suspicion(self, uid: str) -> Suspicion | None:
-        """Why the worker's live generation is not used; None if it is, or if there is none."""
+        """Why the worker's live set is not used; None if it is, or if there is none."""
         worker = self._workers.get(uid)
         return worker.suspicion if worker is not None else None
 
     def resident_blocks(self, uid: str) -> int:
-        """Blocks of the worker's live generation; 0 without one."""
+        """Blocks of the worker's live set; 0 without one."""
         worker = self._workers.get(uid)
         return len(worker.live) if worker is not None and worker.live is not None else 0
 
     @property
     def blocks(self) -> int:
-        """Blocks of all generations; a block held by two workers counts twice."""
+        """Blocks of all sets; a block held by two workers counts twice."""
         return self._blocks
 
-    # What the event stream reports.
+    # Events of the stream.
 
     def connected(self, uid: str, epoch: str) -> None:
         """A verified hello of `uid` in `epoch`. Another epoch than the live one drops that at once."""
@@ -148,8 +147,8 @@ class PrefixIndex:
         """Take one frame of a connected worker: live, load alone, or a part of a snapshot.
 
         Raises:
-            PositionGapError: frames were missed; the generation is suspect, `position` says where a
-                replay would start.
+            PositionGapError: frames were missed; the set is suspect, `position` is where a replay
+                would start.
             SetMismatchError: set and worker contradict each other; a snapshot is needed.
             IndexFullError: the worker's set does not fit; nothing of it is kept.
             ContractError: the frame has no place here (another epoch, a torn snapshot); reconnect.
@@ -167,11 +166,11 @@ class PrefixIndex:
         else:
             self._advance(worker, worker.live, frame)
 
-    def doubt(self, uid: str, suspicion: Suspicion) -> None:
-        """Stop using the worker's live generation. A stronger reason is not replaced by a weaker one."""
+    def suspect(self, uid: str, suspicion: Suspicion) -> None:
+        """Stop using the worker's live set. A graver reason is not replaced by a lesser one."""
         worker = self._workers.get(uid)
         if worker is not None:
-            self._doubt(worker, suspicion)
+            self._suspect(worker, suspicion)
 
     def forget(self, uid: str) -> None:
         """Drop everything about a worker. Unknown uids are ignored."""
@@ -180,7 +179,7 @@ class PrefixIndex:
             self._stop_building(worker)
             self._drop_live(worker)
 
-    # How generations change.
+    # Inside.
 
     def _advance(self, worker: _Worker, live: ResidentSet, frame: Frame) -> None:
         if len(frame.stored) > self._max_blocks - self._blocks:
@@ -190,21 +189,21 @@ class PrefixIndex:
         try:
             live.apply(frame)
         except PositionGapError:
-            self._doubt(worker, Suspicion.GAP)
+            self._suspect(worker, Suspicion.GAP)
             raise
         except SetMismatchError:
-            self._doubt(worker, Suspicion.MISMATCH)
+            self._suspect(worker, Suspicion.MISMATCH)
             raise
         self._blocks += len(live) - before
         if frame.seq == live.seq:
-            # Position and digest agree: whatever raised the doubt, nothing is missing.
+            # Position and digest agree: nothing is missing, so the suspicion is over.
             worker.suspicion = None
 
     def _build(self, worker: _Worker, frame: Frame) -> None:
         try:
             if worker.under_construction is None:
-                # The worker could not replay from where the live generation stands.
-                self._doubt(worker, Suspicion.GAP)
+                # The worker could not replay from the live set's position.
+                self._suspect(worker, Suspicion.GAP)
                 worker.under_construction = SnapshotAssembly(frame)
                 self._reserve(worker, frame.digest.count)
             complete = worker.under_construction.add(frame)
@@ -240,6 +239,6 @@ class PrefixIndex:
         worker.suspicion = None
 
     @staticmethod
-    def _doubt(worker: _Worker, suspicion: Suspicion) -> None:
+    def _suspect(worker: _Worker, suspicion: Suspicion) -> None:
         if worker.live is not None and (worker.suspicion is None or suspicion > worker.suspicion):
             worker.suspicion = suspicion

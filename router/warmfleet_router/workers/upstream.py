@@ -1,7 +1,7 @@
 """The one HTTP client towards workers. Why aiohttp: docs/decisions/0005-upstream-http-client.md.
 
-No other module of the router knows the client; faults come out as `UpstreamError`s that say what they
-mean for a retry, or as the errors that an `EventSource` promises.
+No other module of the router knows the client. Faults are raised as `UpstreamError`s, by what they mean for a
+retry, or as the errors that an `EventSource` promises.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ INLINE_BODY_BYTES: Final = 512 * 1024
 PROBE_AFTER_SECONDS: Final = 10
 PROBE_EVERY_SECONDS: Final = 5
 PROBES: Final = 3
-"""A node that vanishes without a word is noticed after 25 s, even while a request waits for its admission."""
+"""A node that vanishes without closing its connections is noticed after 25 s, even during a long prefill."""
 READ_BYTES: Final = 64 * 1024
 """What is read ahead of a slow client, per stream; the library stops reading at twice as much."""
 
@@ -42,7 +42,7 @@ class UpstreamError(WarmfleetError):
     """A worker did not answer as it should. The text holds no address."""
 
     def __init__(self, reason: str, *, is_silent: bool = False) -> None:
-        """`is_silent`: it said nothing, where others at least refuse or hang up."""
+        """`is_silent`: nothing arrived, not even a refusal or the end of the connection."""
         super().__init__(reason)
         self.is_silent = is_silent
 
@@ -83,7 +83,7 @@ class UpstreamResponse:
     headers: Mapping[str, str]
     """Case-insensitive."""
     _response: aiohttp.ClientResponse
-    _wait: WatchedResponse
+    _watched: WatchedResponse
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives, cut anywhere.
@@ -91,22 +91,22 @@ class UpstreamResponse:
         Raises:
             UpstreamBrokenError: the worker died or fell silent.
         """
-        content, wait = self._response.content, self._wait
-        watch = wait.watch
-        wait.give_up = partial(_fail_read, content)
+        content, watched = self._response.content, self._watched
+        watch = watched.watch
+        watched.give_up = partial(_fail_read, content)
         try:
             while True:
                 # Only reading counts: while a slow client holds us up, the silence is ours.
-                wait.since = watch.tick
+                watched.since = watch.tick
                 chunk = await content.readany()
-                wait.since = None
+                watched.since = None
                 if not chunk:
                     return
                 yield chunk
         except (aiohttp.ClientError, OSError) as error:
             raise UpstreamBrokenError(_reason(error)) from error
         finally:
-            wait.since = None
+            watched.since = None
 
     async def body(self, limit_bytes: int) -> bytes:
         """The whole body.
@@ -124,12 +124,15 @@ class UpstreamResponse:
 
 
 class Upstream:
-    """Connections to all workers. Open with `start`, close with `stop`, inside one event loop."""
+    """Connections to all workers: requests, and event streams as an `EventSource`.
+
+    Open with `start`, close with `stop`, inside one event loop.
+    """
 
     def __init__(
         self, *, connect_seconds: float = CONNECT_SECONDS, silence: LivenessWatch | None = None
     ) -> None:
-        """Without `silence` nobody ends a read from a silent worker."""
+        """Without `silence` no read from a silent worker is ended."""
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds)
         self._silence = silence if silence is not None else unwatched()
         self._session: aiohttp.ClientSession | None = None
@@ -166,22 +169,22 @@ class Upstream:
     ) -> AsyncGenerator[UpstreamResponse, None]:
         """Send a request with the worker's token; leaving the block early closes the connection.
 
-        `wait_seconds` bounds the wait for the response headers; None waits for as long as the worker lives,
-        because it answers only when it has admitted the request.
+        `wait_seconds` bounds the wait for the response headers; None waits until the
+        worker answers or dies, because it answers only when it has admitted the request.
 
         Raises:
             UpstreamUnreachableError: before the response headers.
         """
         deadline = asyncio.timeout(wait_seconds)
-        with self._silence.wait(endpoint.uid, kind, lambda: _expire(deadline)) as wait:
-            # The hello proves more than this header can; whoever refuses that is to be heard.
+        with self._silence.watched(endpoint.uid, kind, lambda: _expire(deadline)) as watched:
+            # The hello proves more than this header, and a worker that refuses the header could not send it.
             addressed = [] if kind is ResponseKind.EVENTS else [(UID_HEADER, endpoint.uid)]
             response = await self._open(
                 endpoint, method, path, headers=[*addressed, *headers], body=body, deadline=deadline
             )
-            wait.headers_came()
+            watched.headers_arrived()
             try:
-                yield UpstreamResponse(response.status, response.headers, response, wait)
+                yield UpstreamResponse(response.status, response.headers, response, watched)
             finally:
                 # Returns a finished connection to the pool and closes any other: that cancels the request.
                 if response.content.at_eof():
@@ -245,7 +248,7 @@ class Upstream:
 
 
 def _probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A socket whose kernel asks a silent peer whether it is still there."""
+    """A socket whose kernel probes a silent peer."""
     family, kind, protocol = address[:3]
     probed = socket.socket(family, kind, protocol)
     probed.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -533,7 +533,7 @@ async def test_a_request_waits_for_its_warm_worker_only_while_that_pays(tmp_path
             warm = next(stub for stub in stubs if stub.requests)
             cold = next(stub for stub in stubs if not stub.requests)
             for _ in range(30):  # seats are kept for a moment here
-                router.router.routing.leases.seat_times.observe(warm.uid, 0.05)
+                router.router.routing.leases.seat_times.add(warm.uid, 0.05)
             warm.events, warm.event_seconds = 3, 0.1
             await router.is_quiet()
             running = asyncio.create_task(router.ask([*prefix, 2], stream=True))

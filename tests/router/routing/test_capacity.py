@@ -1,4 +1,4 @@
-"""When a worker has room, and who may have the last of it."""
+"""When a worker has capacity, and which tenants may use the last of it."""
 
 import pytest
 
@@ -54,7 +54,7 @@ def load(running: int = 1, waiting: int = 0, queued: int = 0, pinned: int = 0) -
         "a worker that reports no bounds",
     ],
 )
-def test_room_is_seats_blocks_and_a_short_prefill_queue(
+def test_capacity_is_seats_blocks_and_a_short_prefill_queue(
     state: WorkerLoad, need: Need, expected: Shortage | None
 ) -> None:
     assert shortage_in(state, RATES, need, RULE) is expected

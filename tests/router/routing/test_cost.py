@@ -120,7 +120,7 @@ def test_more_work_or_more_load_never_costs_less(
     assert request_cost(Work(uncached, 10), busier, RATES, seat_seconds=4).total_ms >= cost
 
 
-def test_a_sequence_that_ended_frees_its_seat_for_whoever_waits_at_the_worker() -> None:
+def test_a_sequence_that_ended_frees_its_seat_for_one_that_waits_at_the_worker() -> None:
     report = LoadReport(running_sequences=4, waiting_sequences=1, max_running_sequences=4, pinned_blocks=9)
 
     load = worker_load(

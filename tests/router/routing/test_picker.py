@@ -72,7 +72,7 @@ def test_choices_that_may_not_read_the_cache_are_priced_as_prompts_of_their_own(
     assert (alone.charge.uncached_tokens, alone.charge.blocks) == (4 * 330, 4 * 21)
     assert unknown.charge.uncached_tokens == 4 * 330
     assert alone.candidate.cost.prefill_ms == pytest.approx(4 * shared.candidate.cost.prefill_ms)
-    assert alone.prediction.first.prompt_tokens == 330, "what the worker's headers speak of"
+    assert alone.prediction.first.prompt_tokens == 330, "what the worker's headers describe"
 
 
 async def test_sixteen_siblings_of_a_new_prefix_follow_their_leader() -> None:

@@ -89,7 +89,7 @@ def test_a_half_open_worker_gets_one_request_at_a_time() -> None:
     with bench.breakers.trial("a", "e") as probe:
         assert probe.is_probe
         assert bench.ejected() == {"a"}
-    # the client of the probe left: no verdict, and the next one may ask
+    # the client of the probe left: no result, and the next request may probe
     assert bench.ejected() == set()
 
 
@@ -109,7 +109,7 @@ def test_a_probe_that_fails_ejects_for_longer_and_one_that_answers_closes() -> N
     assert bench.ejected() == set()
 
 
-def test_a_worker_on_parole_is_ejected_by_its_next_failure() -> None:
+def test_a_worker_that_just_came_back_is_ejected_by_its_next_failure() -> None:
     bench = Bench()
     bench.fail("a", 5)
     bench.clock.now += 30
@@ -134,7 +134,7 @@ def test_calm_makes_the_next_ejection_short_again() -> None:
     assert bench.ejections == [("a", Cause.FAILURES, 30.0), ("a", Cause.FAILURES, 30.0)]
 
 
-def test_answers_that_were_under_way_neither_pardon_nor_prolong() -> None:
+def test_answers_that_were_under_way_neither_close_nor_prolong() -> None:
     bench = Bench()
     with bench.breakers.trial("a", "e") as late, bench.breakers.trial("a", "e") as failing:
         bench.breakers.eject("a", "e", Cause.SILENT, "silent")
@@ -171,18 +171,18 @@ def test_in_a_panic_an_answer_closes_the_breaker_before_its_time() -> None:
     assert bench.ejected("a", "b") == {"b"}
 
 
-def test_a_worker_that_was_started_again_is_innocent() -> None:
+def test_a_worker_that_was_started_again_begins_with_a_closed_breaker() -> None:
     bench = Bench()
-    bench.fail("a", 5, epoch="first life")
+    bench.fail("a", 5, epoch="first epoch")
 
-    assert bench.ejected(epoch="first life") == {"a"}
-    assert bench.ejected(epoch="second life") == set()
-    bench.fail("a", 4, epoch="second life")
-    assert bench.ejected(epoch="second life") == set()
+    assert bench.ejected(epoch="first epoch") == {"a"}
+    assert bench.ejected(epoch="second epoch") == set()
+    bench.fail("a", 4, epoch="second epoch")
+    assert bench.ejected(epoch="second epoch") == set()
 
 
 class BreakersUnderFire(RuleBasedStateMachine):
-    """Any order of dispatches, verdicts and waiting, over five workers of one model."""
+    """Any order of dispatches, results and waiting, over five workers of one model."""
 
     uids = st.sampled_from(UIDS)
 
@@ -198,21 +198,21 @@ class BreakersUnderFire(RuleBasedStateMachine):
             self.open.append((uid, scope.__enter__(), scope))
 
     @precondition(lambda self: self.open)
-    @rule(data=st.data(), verdict=st.sampled_from(["answered", "completed", "failed", "none"]))
-    def hear(self, data: st.DataObject, verdict: str) -> None:
+    @rule(data=st.data(), result=st.sampled_from(["answered", "completed", "failed", "none"]))
+    def finish(self, data: st.DataObject, result: str) -> None:
         position = data.draw(st.integers(0, len(self.open) - 1))
         _, trial, scope = self.open[position]
-        if verdict == "failed":
+        if result == "failed":
             trial.failed("reset")
-        elif verdict != "none":
-            getattr(trial, verdict)()
-        if verdict != "answered":
+        elif result != "none":
+            getattr(trial, result)()
+        if result != "answered":
             del self.open[position]
             scope.__exit__(None, None, None)  # type: ignore[attr-defined]  # a context manager
 
     @rule(uid=uids, cause=st.sampled_from(Cause))
     def eject(self, uid: str, cause: Cause) -> None:
-        self.bench.breakers.eject(uid, "e", cause, "told so")
+        self.bench.breakers.eject(uid, "e", cause, "by rule")
 
     @rule(seconds=st.floats(0, 400))
     def wait(self, seconds: float) -> None:
@@ -231,14 +231,14 @@ class BreakersUnderFire(RuleBasedStateMachine):
     @invariant()
     def what_is_kept_is_bounded(self) -> None:
         breakers = self.bench.breakers
-        assert len(breakers) <= len(UIDS)
+        assert len(breakers._breakers) <= len(UIDS)
         for breaker in breakers._breakers.values():
             assert 0 <= breaker.failures <= 5
             assert breaker.until - self.bench.clock.now <= 300
 
     @invariant()
     def every_worker_can_come_back(self) -> None:
-        """Once every dispatch has ended and the longest ejection is over, nobody is left out."""
+        """Once every dispatch has ended and the longest ejection is over, no worker is left out."""
         if not self.open:
             later, now = self.bench.clock.now + 301, self.bench.clock.now
             self.bench.clock.now = later

@@ -1,4 +1,4 @@
-"""The router's encoders: what they remember of prompts belongs to the salt of whoever sent them."""
+"""The router's encoders: what they remember of prompts belongs to the salt of the tenant that sent them."""
 
 import json
 from pathlib import Path

@@ -15,6 +15,7 @@ from warmfleet_router.workers.event_stream import ResyncNeededError, StreamTimin
 from warmfleet_router.workers.fleet import Fleet
 from warmfleet_router.workers.prefix_index import PrefixIndex
 from warmfleet_testing.engine.modelled_worker import IDENTITY, ModelledWorker, hash_of
+from warmfleet_testing.router.prefix_matches import matches
 
 TIMING = StreamTiming()
 NONCE = b"n" * 16
@@ -38,7 +39,15 @@ def reconnect(stream, worker, now):
         stream.received(message, now)
 
 
-# Who speaks.
+def is_ready(stream, now):
+    return not stream.unready_reason(now)
+
+
+def is_load_only(stream, now):
+    return stream._load_only_until is not None and now < stream._load_only_until
+
+
+# Verification.
 
 
 @pytest.mark.parametrize(
@@ -64,7 +73,7 @@ def test_an_impostor_gets_no_prompt(changes):
     with pytest.raises(HelloRefusedError):
         stream.received(worker.hello(NONCE, **changes), now=1.1)
 
-    assert not stream.is_ready(1.1)
+    assert not is_ready(stream, 1.1)
     assert stream.hello is None
     assert stream.counts.hellos_refused == 1
 
@@ -121,12 +130,12 @@ def test_a_broken_stream_keeps_the_worker_ready_until_an_attempt_to_reopen_it_fa
     stream = connected(worker, index)
 
     stream.lost("reset", now=10.0)
-    within_grace = (stream.is_ready(10.1), index.is_precise(worker.uid))
+    within_grace = (is_ready(stream, 10.1), index.is_precise(worker.uid))
     stream.opening(NONCE)
     stream.lost("connection refused", now=10.2)
 
     assert within_grace == (True, True)
-    assert not stream.is_ready(10.2)
+    assert not is_ready(stream, 10.2)
     assert not index.is_precise(worker.uid)
     assert stream.unready_reason(10.2) == "connection refused"
 
@@ -136,7 +145,7 @@ def test_the_grace_of_a_broken_stream_ends():
 
     stream.lost("reset", now=10.0)
 
-    assert not stream.is_ready(10.0 + TIMING.reopen_grace_seconds)
+    assert not is_ready(stream, 10.0 + TIMING.reopen_grace_seconds)
 
 
 def test_load_of_an_earlier_engine_does_not_make_a_new_one_ready():
@@ -148,7 +157,7 @@ def test_load_of_an_earlier_engine_does_not_make_a_new_one_ready():
     stream.opening(NONCE)
     stream.received(worker.hello(NONCE), now=1.1)
 
-    assert not stream.is_ready(1.1)
+    assert not is_ready(stream, 1.1)
     assert stream.load.total_blocks == 0
 
 
@@ -156,7 +165,7 @@ def test_load_of_an_earlier_engine_does_not_make_a_new_one_ready():
 
 
 @pytest.mark.parametrize(("running", "limit"), [(0, 12.0), (1, 3.0)])
-def test_a_silent_worker_is_suspect_until_it_speaks_again(running, limit):
+def test_a_silent_worker_is_not_current_until_its_next_frame(running, limit):
     worker = ModelledWorker("worker-0")
     worker.load = LoadReport(total_blocks=10, running_sequences=running)
     index = PrefixIndex()
@@ -194,7 +203,7 @@ def test_a_worker_that_cannot_replay_any_more_sends_a_snapshot_which_counts_as_a
 
     reconnect(stream, worker, 1.1)
 
-    assert index.match([hash_of(0), hash_of(4)], [worker.uid]) == {worker.uid: 2}
+    assert matches(index, [hash_of(0), hash_of(4)], [worker.uid]) == {worker.uid: 2}
     assert (stream.counts.snapshots, stream.counts.resyncs) == (2, 1)
 
 
@@ -218,8 +227,8 @@ def test_three_resyncs_in_a_minute_mean_load_only_until_the_quiet_period_is_over
     # Its load still counts and it still gets prompts; its events do not count.
     worker.load = LoadReport(total_blocks=10, running_sequences=3)
     stream.received(worker.load_frame(), 31.0)
-    assert stream.is_ready(31.0)
-    assert stream.is_load_only(31.0)
+    assert is_ready(stream, 31.0)
+    assert is_load_only(stream, 31.0)
     assert stream.load.running_sequences == 3
     assert not index.is_precise(worker.uid)
     assert index.blocks == 0
@@ -230,7 +239,7 @@ def test_three_resyncs_in_a_minute_mean_load_only_until_the_quiet_period_is_over
     stream.lost("resync", 91.0)
     reconnect(stream, worker, 91.1)
     assert index.is_precise(worker.uid)
-    assert not stream.is_load_only(91.1)
+    assert not is_load_only(stream, 91.1)
 
 
 def test_resyncs_that_are_far_apart_are_forgiven():
@@ -255,8 +264,8 @@ def test_a_worker_whose_blocks_do_not_fit_is_routed_by_load_only():
 
     stream = connected(worker, index)
 
-    assert stream.is_ready(0.0)
-    assert stream.is_load_only(0.0)
+    assert is_ready(stream, 0.0)
+    assert is_load_only(stream, 0.0)
     assert index.blocks == 0
 
 
@@ -369,16 +378,16 @@ async def test_a_fleet_follows_its_workers_through_events_restarts_and_silence()
             source.send(first.uid, first.change(stored=[hash_of(number)]))
         await until(lambda: exact(first), "events applied")
         prompt = [hash_of(number) for number in range(50)]
-        assert fleet.index.match(prompt, [w.uid for w in workers])[first.uid] == 40
+        assert matches(fleet.index, prompt, [w.uid for w in workers])[first.uid] == 40
 
         # A gap: the lost frame is replayed.
         first.change(removed=[hash_of(0)])
         source.send(first.uid, first.change(stored=[hash_of(60)]))
         await until(lambda: exact(first), "gap replayed")
-        assert fleet.index.match(prompt, [first.uid]) == {first.uid: 0}
+        assert matches(fleet.index, prompt, [first.uid]) == {first.uid: 0}
         assert view(first).counts.resyncs == 1
 
-        # A restart: the old life is forgotten.
+        # A restart: the old epoch is forgotten.
         source.down.add(first.uid)
         source.send(first.uid, None)
         await until(lambda: not view(first).ready, "death noticed")
@@ -388,12 +397,12 @@ async def test_a_fleet_follows_its_workers_through_events_restarts_and_silence()
         await until(lambda: exact(first) and view(first).ready, "restart followed")
         assert fleet.index.blocks == 0
 
-        # Silence: not used, and not ready once the reopened stream says nothing either.
+        # Silence: not used, and not ready once the reopened stream is silent too.
         source.mute.add(first.uid)
         await until(lambda: not view(first).precise, "silence noticed")
         await until(lambda: not view(first).ready, "silence after reopening")
         source.mute.clear()
-        await until(lambda: exact(first) and view(first).ready, "voice found again")
+        await until(lambda: exact(first) and view(first).ready, "frames arrive again")
     finally:
         await fleet.stop()
     assert source.open_streams == 0

@@ -21,7 +21,7 @@ def stubs() -> Iterator[list[StubWorker]]:
 
 @pytest.fixture
 async def port(stubs: list[StubWorker]) -> AsyncGenerator[FaultProxy, None]:
-    """The address at which the router knows w0; whoever is behind it may change."""
+    """The address at which the router knows w0; the process behind it may change."""
     async with running_fault_proxy(stubs[0].url) as proxy:
         yield proxy
 

@@ -1,4 +1,4 @@
-"""Who is given up for silence: sweeps are ticks, so the test is the clock."""
+"""Which responses are given up for silence: sweeps are ticks, so the test is the clock."""
 
 from warmfleet_router.workers.liveness import TICK_SECONDS, LivenessSettings, LivenessWatch, ResponseKind
 
@@ -14,8 +14,8 @@ class Bench:
             on_hung=self.hung.append,
         )
 
-    def wait(self, uid, kind=ResponseKind.STREAM):
-        return self.watch.wait(uid, kind, lambda: self.given_up.append(uid))
+    def watched(self, uid, kind=ResponseKind.STREAM):
+        return self.watch.watched(uid, kind, lambda: self.given_up.append(uid))
 
     def pass_seconds(self, seconds: float) -> None:
         for _ in range(round(seconds / TICK_SECONDS)):
@@ -24,7 +24,7 @@ class Bench:
 
 def test_a_long_prefill_is_waited_for_while_the_worker_lives() -> None:
     bench = Bench(alive=0.5)
-    with bench.wait("alive"), bench.wait("alive", ResponseKind.WHOLE):
+    with bench.watched("alive"), bench.watched("alive", ResponseKind.WHOLE):
         bench.pass_seconds(3600)
 
     assert bench.given_up == []
@@ -32,7 +32,7 @@ def test_a_long_prefill_is_waited_for_while_the_worker_lives() -> None:
 
 def test_silence_on_both_channels_for_three_seconds_ends_every_exchange_of_that_worker_alone() -> None:
     bench = Bench(stopped=10.0, alive=0.1)
-    with bench.wait("stopped"), bench.wait("stopped", ResponseKind.WHOLE), bench.wait("alive"):
+    with bench.watched("stopped"), bench.watched("stopped", ResponseKind.WHOLE), bench.watched("alive"):
         bench.pass_seconds(2.75)
         assert bench.given_up == []
         bench.pass_seconds(0.25)
@@ -43,22 +43,22 @@ def test_silence_on_both_channels_for_three_seconds_ends_every_exchange_of_that_
     assert bench.given_up == ["stopped", "stopped"]
 
 
-def test_an_answer_that_flows_keeps_its_worker_alive_whatever_its_event_stream_does() -> None:
+def test_an_answer_that_arrives_keeps_its_worker_alive_without_any_event_stream() -> None:
     bench = Bench(mute=100.0)
-    with bench.wait("mute") as wait:
-        wait.headers_came()
+    with bench.watched("mute") as response:
+        response.headers_arrived()
         for _ in range(40):
-            wait.since = bench.watch.tick
+            response.since = bench.watch.tick
             bench.pass_seconds(2)
-            wait.since = None
+            response.since = None
 
     assert bench.given_up == []
 
 
 def test_time_that_a_slow_client_takes_is_not_the_workers() -> None:
     bench = Bench(stopped=100.0)
-    with bench.wait("stopped") as wait:
-        wait.headers_came()
+    with bench.watched("stopped") as response:
+        response.headers_arrived()
         bench.pass_seconds(100)
 
     assert bench.given_up == []
@@ -66,10 +66,10 @@ def test_time_that_a_slow_client_takes_is_not_the_workers() -> None:
 
 def test_a_stream_without_pings_is_lost_although_its_worker_lives() -> None:
     bench = Bench(alive=0.1)
-    with bench.wait("alive") as stream, bench.wait("alive", ResponseKind.WHOLE) as plain:
-        for wait in (stream, plain):
-            wait.headers_came()
-            wait.since = bench.watch.tick
+    with bench.watched("alive") as stream, bench.watched("alive", ResponseKind.WHOLE) as plain:
+        for response in (stream, plain):
+            response.headers_arrived()
+            response.since = bench.watch.tick
         bench.pass_seconds(30)
 
     assert bench.given_up == ["alive"]
@@ -77,16 +77,16 @@ def test_a_stream_without_pings_is_lost_although_its_worker_lives() -> None:
 
 def test_an_event_stream_keeps_its_own_deadlines() -> None:
     bench = Bench(idle=11.0)
-    with bench.wait("idle", ResponseKind.EVENTS):
+    with bench.watched("idle", ResponseKind.EVENTS):
         bench.pass_seconds(100)
 
     assert (bench.given_up, bench.hung) == ([], [])
 
 
-def test_a_router_that_was_stopped_blames_nobody() -> None:
-    """An hour passes between two ticks: every frame is an hour old by the clock, and one tick by ours."""
+def test_a_router_that_was_stopped_gives_up_no_worker() -> None:
+    """An hour passes between two ticks: every frame is an hour old by the clock, one tick by the watch."""
     bench = Bench(alive=3600.0)
-    with bench.wait("alive"):
+    with bench.watched("alive"):
         bench.pass_seconds(TICK_SECONDS)
 
     assert (bench.given_up, bench.hung) == ([], [])

@@ -1,4 +1,4 @@
-"""The index against a model of the fleet: it answers exactly, or it says that it knows nothing."""
+"""The index against a model of the fleet: it answers exactly, or with None."""
 
 import itertools
 import random
@@ -16,6 +16,7 @@ from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.workers.event_stream import ResyncNeededError, StreamTiming, WorkerStream
 from warmfleet_router.workers.prefix_index import IndexFullError, PrefixIndex, Suspicion
 from warmfleet_testing.engine.modelled_worker import ModelledWorker, hash_of
+from warmfleet_testing.router.prefix_matches import matches
 
 TIMING = StreamTiming()
 UIDS = ("worker-0", "worker-1", "worker-2")
@@ -46,7 +47,7 @@ def filled(worker, index, numbers):
 
 
 class Wire:
-    """One connection from a worker to the router; it loses, repeats and damages frames when told to."""
+    """One connection from a worker to the router; it loses, repeats and damages frames as the test orders."""
 
     def __init__(self, worker, stream, index):
         self.worker = worker
@@ -81,7 +82,7 @@ class Wire:
             except ContractError as error:
                 # A set known to be broken answers nothing, not even by its old position.
                 if isinstance(error, ResyncNeededError) and self.index.is_precise(self.worker.uid):
-                    raise AssertionError("a broken set is still believed") from error
+                    raise AssertionError("a broken set is still trusted") from error
                 self.disconnect(str(error), now)
                 return
 
@@ -160,7 +161,7 @@ class FleetOnALossyWire(RuleBasedStateMachine):
 
     @rule(which=which, number=st.integers(0, BLOCKS - 1), quick=quick)
     def damage(self, which, number, quick):
-        # A frame that says something else than what happened, under the digest of what happened.
+        # A frame with another change than the real one, under the digest of what happened.
         worker = self.workers[which]
         if hash_of(number) not in worker.held and self.wires[which].reader is not None:
             frame = worker.change(stored=[hash_of(number)])
@@ -190,21 +191,21 @@ class FleetOnALossyWire(RuleBasedStateMachine):
     @invariant()
     def answers_are_exact_or_absent(self):
         step = next(steps_taken)
-        believed = {}
+        trusted = {}
         for worker, stream in zip(self.workers, self.streams, strict=True):
             if not self.index.is_precise(worker.uid):
                 continue
             epoch, seq = self.index.position(worker.uid)
             assert epoch == stream.hello.epoch
-            believed[worker.uid] = worker.history[epoch, seq]
+            trusted[worker.uid] = worker.history[epoch, seq]
         every = [hash_of(number) for number in range(2 * BLOCKS)]
         for uid in UIDS:
             held = {block for block in every if self.index.holds(uid, block)}
-            assert held == believed.get(uid, frozenset())
+            assert held == trusted.get(uid, frozenset())
         prompts = (every[:BLOCKS], every[BLOCKS:], random.Random(step).sample(every, 12))
         for prompt in prompts:
-            expected = {uid: longest_run(prompt, held) for uid, held in believed.items()}
-            assert self.index.match(prompt, [*UIDS, "stranger"]) == expected
+            expected = {uid: longest_run(prompt, held) for uid, held in trusted.items()}
+            assert matches(self.index, prompt, [*UIDS, "stranger"]) == expected
 
     def teardown(self):
         if not hasattr(self, "wires"):
@@ -228,7 +229,7 @@ class FleetOnALossyWire(RuleBasedStateMachine):
         assert self.index.blocks == 0
 
 
-def test_the_index_answers_exactly_or_not_at_all_whatever_the_wire_does():
+def test_the_index_answers_exactly_or_not_at_all_on_any_wire():
     run_state_machine_as_test(FleetOnALossyWire, settings=SETTINGS)
 
     assert next(steps_taken) >= 2000
@@ -246,22 +247,22 @@ def test_a_match_is_the_longest_run_from_the_first_block_for_every_worker(holdin
         filled(worker, index, numbers)
 
     hashes = [hash_of(number) for number in prompt]
-    matched = index.match(hashes, [worker.uid for worker in workers])
+    matched = matches(index, hashes, [worker.uid for worker in workers])
 
     assert matched == {worker.uid: longest_run(hashes, worker.held) for worker in workers}
 
 
-def test_only_the_asked_workers_are_matched():
+def test_only_the_given_workers_are_matched():
     index = PrefixIndex()
     for uid in UIDS:
         filled(ModelledWorker(uid), index, range(4))
 
-    matched = index.match([hash_of(0), hash_of(1), hash_of(9)], ["worker-1"])
+    matched = matches(index, [hash_of(0), hash_of(1), hash_of(9)], ["worker-1"])
 
     assert matched == {"worker-1": 2}
 
 
-def test_a_new_epoch_drops_the_old_generation_before_any_frame_of_the_new_one():
+def test_a_new_epoch_drops_the_old_set_before_any_frame_of_the_new_one():
     index = PrefixIndex()
     worker = ModelledWorker("worker-0")
     filled(worker, index, range(8))
@@ -274,7 +275,7 @@ def test_a_new_epoch_drops_the_old_generation_before_any_frame_of_the_new_one():
     assert index.blocks == 0
 
 
-def test_a_gap_keeps_the_generation_for_a_replay_but_not_for_decisions():
+def test_a_gap_keeps_the_set_for_a_replay_but_not_for_decisions():
     index = PrefixIndex()
     worker = ModelledWorker("worker-0", replay_frames=8)
     filled(worker, index, range(8))
@@ -283,14 +284,14 @@ def test_a_gap_keeps_the_generation_for_a_replay_but_not_for_decisions():
     with pytest.raises(PositionGapError):
         index.apply(worker.uid, worker.change(stored=[hash_of(9)]))
 
-    assert index.match([hash_of(0)], [worker.uid]) == {}
+    assert matches(index, [hash_of(0)], [worker.uid]) == {}
     assert index.suspicion(worker.uid) is Suspicion.GAP
     # The worker replays from the old position: no snapshot needed.
     assert index.position(worker.uid) == (worker.epoch, missed.seq - 1)
     index.connected(worker.uid, worker.epoch)
     for frame in worker.answer(worker.epoch, missed.seq - 1, NONCE)[1:]:
         index.apply(worker.uid, frame)
-    assert index.match([hash_of(1), hash_of(9)], [worker.uid]) == {worker.uid: 2}
+    assert matches(index, [hash_of(1), hash_of(9)], [worker.uid]) == {worker.uid: 2}
 
 
 def test_a_digest_mismatch_is_cured_by_a_snapshot_only():
@@ -310,12 +311,12 @@ def test_a_digest_mismatch_is_cured_by_a_snapshot_only():
     assert index.is_precise(worker.uid)
 
 
-def test_silence_is_forgiven_by_the_next_frame_in_sequence():
+def test_the_next_frame_in_sequence_ends_a_suspicion_of_silence():
     index = PrefixIndex()
     worker = ModelledWorker("worker-0")
     filled(worker, index, range(2))
 
-    index.doubt(worker.uid, Suspicion.SILENT)
+    index.suspect(worker.uid, Suspicion.SILENT)
     silent = index.is_precise(worker.uid)
     index.apply(worker.uid, worker.load_frame())
 
@@ -323,7 +324,7 @@ def test_silence_is_forgiven_by_the_next_frame_in_sequence():
     assert index.is_precise(worker.uid)
 
 
-def test_a_torn_snapshot_never_becomes_a_generation():
+def test_a_torn_snapshot_never_becomes_a_live_set():
     index = PrefixIndex()
     worker = ModelledWorker("worker-0", chunk_hashes=2)
     worker.change(stored=[hash_of(number) for number in range(6)])
@@ -362,6 +363,6 @@ def test_a_hundred_workers_are_each_matched_as_far_as_they_hold_the_prompt():
     for number, uid in enumerate(uids):
         filled(ModelledWorker(uid), index, range(number))
 
-    matched = index.match(prompt, uids)
+    matched = matches(index, prompt, uids)
 
     assert matched == {uid: number for number, uid in enumerate(uids)}

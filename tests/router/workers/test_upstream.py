@@ -174,7 +174,7 @@ def test_a_router_does_not_start_on_a_client_library_without_its_extension(tmp_p
 
     assert finished.returncode == 2
     assert finished.stdout == "", "nothing is announced"
-    (said,) = map(json.loads, finished.stderr.splitlines())
-    assert (said["event"], said["level"]) == ("cannot start", "error")
-    assert "aiohttp" in said["reason"]
-    assert "no C extension" in said["reason"]
+    (logged,) = map(json.loads, finished.stderr.splitlines())
+    assert (logged["event"], logged["level"]) == ("cannot start", "error")
+    assert "aiohttp" in logged["reason"]
+    assert "no C extension" in logged["reason"]

@@ -1,4 +1,4 @@
-"""A worker's side of the event stream, modelled with a plain set: the oracle for what a router may believe.
+"""A worker's side of the event stream, modelled with a plain set: the oracle for what a router may know.
 
 It keeps the set at every position it ever had, and shares no code with `ResidentSet`.
 """

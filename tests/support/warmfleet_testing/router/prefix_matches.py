@@ -1,0 +1,12 @@
+"""What a prefix index answers for several workers at once."""
+
+from collections.abc import Iterable, Sequence
+
+from warmfleet_contracts.cache.blocks import BlockHash
+from warmfleet_router.workers.prefix_index import PrefixIndex
+
+
+def matches(index: PrefixIndex, hashes: Sequence[BlockHash], uids: Iterable[str]) -> dict[str, int]:
+    """Blocks of the prompt `hashes` by worker; a worker of which nothing is known has no entry."""
+    found = {uid: index.matched_blocks(uid, hashes) for uid in uids}
+    return {uid: blocks for uid, blocks in found.items() if blocks is not None}
