@@ -8,6 +8,7 @@ seconds after the first byte of its answer: what is not stored by then will not 
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -126,15 +127,14 @@ class PendingBlocks:
 
         `resident_blocks` is how far the index alone matches.
         """
-        claims = self._claims.get(uid)
+        claims = self._live_claims(uid)
         if not claims:
             return PrefixMatch(resident_blocks, 0)
-        overdue = self._overdue_claims(uid)
         position, pending = resident_blocks, 0
         while position < len(hashes):
             block_hash = hashes[position]
             if not index.holds(uid, block_hash):
-                if claims.get(block_hash, 0) <= overdue.get(block_hash, 0):
+                if block_hash not in claims:
                     break
                 pending += 1
             position += 1
@@ -142,8 +142,7 @@ class PendingBlocks:
 
     def claims(self, uid: str, block_hash: BlockHash) -> int:
         """Live entries that compute a block which the worker has not stored."""
-        kept = self._claims.get(uid, _NONE).get(block_hash, 0)
-        return max(kept - self._overdue_claims(uid).get(block_hash, 0), 0)
+        return self._live_claims(uid).get(block_hash, 0)
 
     @property
     def blocks(self) -> int:
@@ -164,10 +163,10 @@ class PendingBlocks:
                 return
             yield ticket, entry
 
-    def _overdue_claims(self, uid: str) -> Mapping[BlockHash, int]:
-        claims: dict[BlockHash, int] = {}
-        for _, entry in self._overdue():
-            if entry.uid == uid:
-                for block_hash in entry.hashes:
-                    claims[block_hash] = claims.get(block_hash, 0) + 1
-        return claims
+    def _live_claims(self, uid: str) -> Mapping[BlockHash, int]:
+        """A worker's claims without those of overdue entries."""
+        claims = self._claims.get(uid, _NONE)
+        overdue = Counter(
+            block_hash for _, entry in self._overdue() if entry.uid == uid for block_hash in entry.hashes
+        )
+        return Counter(claims) - overdue if overdue else claims
