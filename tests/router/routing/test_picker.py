@@ -151,7 +151,7 @@ def test_two_routers_send_siblings_of_a_new_prefix_to_the_same_worker() -> None:
         assert mine == theirs
 
 
-def test_without_a_tokenizer_the_choice_is_by_load_and_says_so() -> None:
+def test_without_a_tokenizer_the_choice_is_by_load_and_marked_as_imprecise() -> None:
     fleet = PickerFleet("a", "b")
     fleet.load["a"] = fleet.report(0.001, queued_uncached_tokens=500)
 

@@ -88,7 +88,7 @@ async def test_an_answer_is_read_with_the_workers_token(upstream: Upstream) -> N
     ],
     ids=["closed before headers", "closed in the body", "silent in the body"],
 )
-async def test_faults_say_how_far_the_answer_came(
+async def test_a_fault_shows_how_far_the_answer_came(
     upstream: Upstream, script: tuple[bytes | None, ...], error: type[Exception]
 ) -> None:
     server, endpoint = await serve(Peer(*script))
