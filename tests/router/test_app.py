@@ -41,7 +41,7 @@ async def test_a_second_question_goes_where_its_prefix_is(
     router: RunningRouter, stubs: list[StubWorker]
 ) -> None:
     _, first, _ = await router.ask(PREFIX + " one")
-    await router.settled(stubs)
+    await router.until_settled(stubs)
 
     _, second, _ = await router.ask(PREFIX + " two")
 
@@ -60,11 +60,11 @@ async def test_on_a_quiet_fleet_every_prediction_is_exact(
     # given: lengths at block edges, two tenants, chat and completion
     for number, length in enumerate([15, 16, 17, 31, 32, 33, 48, 160, 161, 15, 16, 17, 33, 160, 161]):
         await router.ask(PREFIX[:length], cache_salt="other" if number % 2 else None)
-        await router.settled(stubs)
+        await router.until_settled(stubs)
         chat = {"model": "stub", "messages": [{"role": "user", "content": PREFIX[: length * 2]}]}
         async with router.http.post(router.url + "/v1/chat/completions", json=chat) as response:
             assert response.status == 200
-        await router.settled(stubs)
+        await router.until_settled(stubs)
 
     _, listed = await router.get("/internal/decisions?limit=100")
 
@@ -243,7 +243,7 @@ async def test_a_restarted_router_is_precise_at_once_and_needs_no_worker_for_its
 ) -> None:
     async with running_router(stubs, tmp_path) as router:
         await router.ask(PREFIX)
-        await router.settled(stubs)
+        await router.until_settled(stubs)
     for stub in stubs:
         stub.assets = msgspec.structs.replace(stub.assets, tokenizer_json="{}")  # would be refused
 
@@ -276,7 +276,7 @@ async def test_metrics_count_what_was_predicted_and_found(
 ) -> None:
     for _ in range(2):
         await router.ask(PREFIX)
-        await router.settled(stubs)
+        await router.until_settled(stubs)
 
     async with router.http.get(router.url + "/metrics") as response:
         text = await response.text()

@@ -58,7 +58,7 @@ async def test_a_client_that_reads_a_byte_per_second_is_bounded_and_then_given_u
 
         # And of the 64 MiB the worker could send what the buffers on the way hold: a few MiB at most
         assert stub.written_events * 65_536 < 12 * 1024 * 1024
-        await router.is_quiet()
+        await router.until_idle()
         assert "client left" in {one.outcome for one in router.router.routing.decisions.newest(50)}
 
 
@@ -81,7 +81,7 @@ async def test_nothing_is_kept_for_a_client_that_stands_still(
             # When it is given up, then its connection goes, with what the kernel had for it
             await router.until(stub.cancelled.is_set, seconds=20)
             await router.until(lambda: kernel_sockets(address(router)[1], port) == 0, seconds=10)
-            await router.is_quiet()
+            await router.until_idle()
 
 
 def kernel_sockets(local_port: int, remote_port: int) -> int:

@@ -40,11 +40,11 @@ async def unreachable_objects(home: Path) -> int:
         stubs = [stack.enter_context(running_stub(StubWorker(uid=f"w{number}"))) for number in range(2)]
         async with running_router(stubs, home) as router:
             await ask_on_own_connection(router, 0)
-            await router.is_quiet()
+            await router.until_idle()
             gc.collect()
             for number in range(REQUESTS):
                 await ask_on_own_connection(router, number)
-            await router.is_quiet()
+            await router.until_idle()
             await asyncio.sleep(0.1)  # connections close a turn of the event loop later
             return gc.collect()
 

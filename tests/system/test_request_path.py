@@ -50,7 +50,7 @@ async def traced_requests(home: Path) -> RequestTrace:
         async with running_router(stubs, home, wrap=TracedApp) as router:
             with recording() as trace:
                 streamed, _, _ = await router.ask(PROMPT, stream=True, headers=TRACED)
-                await router.settled(stubs)
+                await router.until_settled(stubs)
                 warm = next(stub for stub in stubs if stub.requests)
                 warm.faults.close_before_headers = True
                 retried, _, _ = await router.ask(PROMPT, headers=TRACED)

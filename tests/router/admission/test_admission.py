@@ -33,7 +33,7 @@ def held(router: RunningRouter) -> Amount:
 
 async def is_empty(router: RunningRouter) -> None:
     """Nothing is held, in flight or charged any more."""
-    await router.is_quiet()
+    await router.until_idle()
     await until(lambda: router.router.limits.in_flight == Amount())
     assert held(router) == Amount()
 
@@ -535,7 +535,7 @@ async def test_a_request_waits_for_its_warm_worker_only_while_that_pays(tmp_path
             for _ in range(30):  # seats are kept for a moment here
                 router.router.routing.leases.seat_times.add(warm.uid, 0.05)
             warm.events, warm.event_seconds = 3, 0.1
-            await router.is_quiet()
+            await router.until_idle()
             running = asyncio.create_task(router.ask([*prefix, 2], stream=True))
             await until(lambda: reported(router, warm) == (1, 0))
             status, _, _ = await router.ask([*prefix, 3], headers={"x-request-id": "mine"})

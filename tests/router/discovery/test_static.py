@@ -212,12 +212,12 @@ async def test_a_worker_that_started_before_its_deployment_got_a_name_gets_no_re
         endpoints = [Endpoint(uid="old", name="old", url=old.url, served_names=("alias", "m"))]
         discovery = ScriptedDiscovery(Discovered(tuple(endpoints), frozenset({"alias", "m"})))
         async with running_router([], tmp_path, discovery=discovery) as router:
-            await router.knows(1)
+            await router.until_known(1)
             without_worker = await router.ask("hello", model="alias")
             with running_stub(new):
                 endpoints.append(Endpoint(uid="new", name="new", url=new.url, served_names=("alias", "m")))
                 discovery.queue.put_nowait(Discovered(tuple(endpoints), frozenset({"alias", "m"})))
-                await router.knows(2)
+                await router.until_known(2)
                 for _ in range(6):
                     assert (await router.ask("hello", model="alias"))[0] == 200
                 asked = {decision.attempts[-1].uid for decision in router.router.routing.decisions.newest(6)}
@@ -240,11 +240,11 @@ async def test_each_deployment_has_its_own_routing_policy(tmp_path):
         )
         discovery = ScriptedDiscovery(Discovered(endpoints, frozenset({"RoundRobin", "default", "Unheard"})))
         async with running_router([], tmp_path, discovery=discovery, policy="LowestCost") as router:
-            await router.knows(6)
+            await router.until_known(6)
             for model in names:
                 for _ in range(6):
                     assert (await router.ask("the same words " * 20, model=model))[0] == 200
-                    await router.settled(stubs)
+                    await router.until_settled(stubs)
             policies = {
                 decision.model: decision.policy for decision in router.router.routing.decisions.newest(18)
             }
@@ -271,7 +271,7 @@ async def test_the_fleets_view_names_deployment_model_and_hits(stub, tmp_path):
         await router.until(lambda: [view for view in router.router.workers.fleet.workers() if view.precise])
         for _ in range(2):
             await router.ask([*range(10, 42)], model="m")
-            await router.is_quiet()
+            await router.until_idle()
         _, fleet = await router.get("/internal/fleet")
 
     (seen,) = fleet["endpoints"]

@@ -138,7 +138,7 @@ async def test_a_fault_before_the_first_byte_costs_only_time(
     assert decision["outcome"] == "completed"
     if stubs[0].requests:
         assert stubs[0].requests[0]["x-warmfleet-seed"] == stubs[1].requests[0]["x-warmfleet-seed"]
-    await router.is_quiet()
+    await router.until_idle()
 
 
 async def test_a_plain_answer_is_retried_even_from_its_middle(
@@ -167,7 +167,7 @@ async def test_a_worker_that_dies_in_mid_stream_leaves_an_error_object_and_no_ha
     _, decision = await router.get(f"/debug/decisions/{headers['x-request-id']}")
     assert decision["outcome"] == "broken"
     assert decision["retries"] == 0
-    await router.is_quiet()
+    await router.until_idle()
 
 
 async def test_without_any_answer_the_client_gets_503_and_when_to_retry(
@@ -222,7 +222,7 @@ async def test_a_client_that_leaves_cancels_the_worker_within_a_second(
     worker = chosen(stubs)
     assert await asyncio.to_thread(worker.cancelled.wait, 1.0)
     assert time.monotonic() - left_at < 1.0
-    await router.is_quiet()
+    await router.until_idle()
     assert router.router.routing.decisions.newest(1)[0].outcome == "client left"
 
 

@@ -59,11 +59,11 @@ class RunningRouter:
             while not found():
                 await asyncio.sleep(0.005)
 
-    async def knows(self, count: int) -> None:
+    async def until_known(self, count: int) -> None:
         """Wait until so many workers are ready, their blocks and their tokenizers known."""
         await self.until(lambda: _all_known(self.router, count))
 
-    async def is_quiet(self) -> None:
+    async def until_idle(self) -> None:
         """Wait until no lease is open."""
         async with asyncio.timeout(WAIT_SECONDS):
             while any(
@@ -72,9 +72,9 @@ class RunningRouter:
             ):
                 await asyncio.sleep(0.005)
 
-    async def settled(self, stubs: Sequence[StubWorker]) -> None:
+    async def until_settled(self, stubs: Sequence[StubWorker]) -> None:
         """Wait until nothing runs and the index holds what the workers hold."""
-        await self.is_quiet()
+        await self.until_idle()
         index = self.router.workers.fleet.index
         await self.until(
             lambda: all(
@@ -125,7 +125,7 @@ async def running_router(
             while not server.started:
                 await asyncio.sleep(0.005)
             if wait_ready:
-                await running.knows(len(stubs))
+                await running.until_known(len(stubs))
             yield running
         finally:
             server.should_exit = True
