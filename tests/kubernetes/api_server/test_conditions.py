@@ -19,7 +19,7 @@ from warmfleet_testing.cluster.condition_rows import wait_for_conditions
 from warmfleet_testing.cluster.control_plane import ControlPlane
 from warmfleet_testing.cluster.model_namespace import ModelNamespace, model_namespace
 from warmfleet_testing.cluster.operator_process import OperatorProcess, eventually, running_operator
-from warmfleet_testing.cluster.played_pods import (
+from warmfleet_testing.cluster.pod_statuses import (
     PlayedPods,
     crashed,
     ended,

@@ -113,7 +113,7 @@ def test_a_node_that_is_gone_costs_only_the_streams_on_it(fleet: Installed) -> N
     allowed = losses("test_a_node_that_is_gone_costs_only_the_streams_on_it")
     assert {pod["spec"]["nodeName"] for pod in fleet.pods(NAME)} == {"node-0", "node-1"}
     router = next(pod for pod in fleet.release_pods("router") if pod["spec"]["nodeName"] == "node-0")
-    url = fleet.way_in.to(router["status"]["podIP"], 8080)
+    url = fleet.forwarder.to(router["status"]["podIP"], 8080)
     with steady_load(url, NAME, PROMPTS, tokens=TOKENS) as load:
         goes_on(load)
         node = fleet.cluster.component("node-1").pid

@@ -9,7 +9,7 @@ from warmfleet_contracts.resources.manifests import parse_manifest
 from warmfleet_operator.desired.checked_deployment import CheckedDeployment
 from warmfleet_operator.desired.objects import desired_objects
 from warmfleet_testing.resources.desired_specs import SETTINGS
-from warmfleet_testing.resources.operator_worlds import deployment
+from warmfleet_testing.resources.observations import deployment
 
 
 def newer() -> dict:

@@ -29,7 +29,7 @@ from warmfleet_testing.resources.desired_specs import (
     manifest,
     specs,
 )
-from warmfleet_testing.resources.operator_worlds import job, workers
+from warmfleet_testing.resources.observations import job, workers
 
 
 def wanted(spec):

@@ -25,7 +25,7 @@ from warmfleet_operator.status.fleet import FleetView
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.problem import Problem
 from warmfleet_operator.status.status import status_of
-from warmfleet_testing.resources.operator_worlds import (
+from warmfleet_testing.resources.observations import (
     NO_ROOM_SECONDS,
     NOW,
     deployment,

@@ -16,7 +16,7 @@ from warmfleet_operator.status.hit_rates import HitRates
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.problem import Problem
 from warmfleet_operator.status.status import GAUGE_SECONDS, Gauges, status_of, to_write
-from warmfleet_testing.resources.operator_worlds import NOW, deployment, figures, pod, serving, workers
+from warmfleet_testing.resources.observations import NOW, deployment, figures, pod, serving, workers
 
 LONG_AGO = Gauges(0.0)
 LATER = GAUGE_SECONDS + 1

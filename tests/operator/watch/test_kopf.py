@@ -16,7 +16,7 @@ from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, WATCH
 from warmfleet_operator.watch import handlers
 from warmfleet_operator.watch.entry import Entry, Key
 from warmfleet_operator.watch.handlers import Informer
-from warmfleet_testing.resources.operator_worlds import deployment, workers
+from warmfleet_testing.resources.observations import deployment, workers
 from warmfleet_testing.resources.stub_api_server import StubApiServer, running_stub_api_server
 
 LIMIT_SECONDS = 10.0

@@ -8,7 +8,7 @@ from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD
 from warmfleet_operator.watch.entry import Key, entry_of
 from warmfleet_operator.watch.store import Store
-from warmfleet_testing.resources.operator_worlds import deployment, workers
+from warmfleet_testing.resources.observations import deployment, workers
 
 M = Key("models", "m")
 

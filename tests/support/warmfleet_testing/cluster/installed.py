@@ -14,7 +14,7 @@ import httpx
 from warmfleet_contracts.names import ROOT_KEYS_OPERATOR_TOKEN, ROUTER_PORT
 from warmfleet_testing.cluster.cluster import DevCluster, eventually
 from warmfleet_testing.cluster.control_plane import KubectlError
-from warmfleet_testing.cluster.way_in import WayIn
+from warmfleet_testing.cluster.loopback_forwarder import LoopbackForwarder
 from warmfleet_testing.engine.worker_process import tiny_served_model
 from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_testing.resources.chart_render import CHART
@@ -38,7 +38,7 @@ class Installed:
     """A release, seen from one namespace with ModelDeployments: where `apply` and the others look."""
 
     cluster: DevCluster
-    way_in: WayIn
+    forwarder: LoopbackForwarder
     router_url: str
     """The routers' Service, from the test process; without a final slash."""
     operator_token: str
@@ -125,7 +125,7 @@ class Installed:
 
     def epochs_in(self, router: Mapping[str, Any]) -> dict[str, str]:
         """Workers that a router counts as ready: their epochs by uid; none while it does not answer."""
-        url = self.way_in.to(router["status"]["podIP"], ROUTER_PORT)
+        url = self.forwarder.to(router["status"]["podIP"], ROUTER_PORT)
         headers = {"authorization": f"Bearer {self.operator_token}"}
         try:
             answer = httpx.get(
@@ -228,12 +228,12 @@ def installed_chart(cluster: DevCluster, values: Mapping[str, Any] = QUICK_VALUE
         service = cluster.get("service", "warmfleet-router", "-n", RELEASE_NAMESPACE)
         keys = cluster.get("secret", f"{RELEASE}-root-keys", "-n", RELEASE_NAMESPACE)["data"]
         operator_token = base64.b64decode(keys[ROOT_KEYS_OPERATOR_TOKEN]).decode()
-        way_in = WayIn(cluster.network)
+        forwarder = LoopbackForwarder(cluster.network)
         try:
-            url = way_in.to(service["spec"]["clusterIP"], service["spec"]["ports"][0]["port"])
-            yield Installed(cluster, way_in, url, operator_token)
+            url = forwarder.to(service["spec"]["clusterIP"], service["spec"]["ports"][0]["port"])
+            yield Installed(cluster, forwarder, url, operator_token)
         finally:
-            way_in.close()
+            forwarder.close()
             cluster.helm("uninstall", RELEASE, "--namespace", RELEASE_NAMESPACE)
 
 

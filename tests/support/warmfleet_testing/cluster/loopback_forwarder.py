@@ -17,7 +17,7 @@ from warmfleet_devcluster.network.namespace import enter
 _START_SECONDS: Final = 10.0
 
 
-class WayIn:
+class LoopbackForwarder:
     """A thread inside the cluster's network that forwards connections from ports of the host's loopback."""
 
     def __init__(self, namespace: Path) -> None:
@@ -27,7 +27,7 @@ class WayIn:
         self._servers: list[asyncio.Server] = []
         self._urls: dict[tuple[str, int], str] = {}
         self._connections: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self._run, name="way into the cluster", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="loopback forwarder", daemon=True)
         self._thread.start()
 
     def to(self, address: str, port: int) -> str:
