@@ -205,7 +205,7 @@ def build_workers(
             forget_worker(uid)
 
     liveness = LivenessWatch(settings.silence, worker_silence=worker_silence, on_hung=on_hung)
-    upstream = Upstream(silence=liveness)
+    upstream = Upstream(liveness=liveness)
     if discovery is None:
         discovery = _discovery(settings)
     fleet = Fleet(

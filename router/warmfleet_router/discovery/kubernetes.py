@@ -70,7 +70,8 @@ class KubernetesDiscovery:
         self._changed = asyncio.Event()
         self._is_known = False
         self._problem = "the API server was not asked yet"
-        self._failed_connections = 0
+        self._earlier_errors = 0
+        """Failed connections, and failures of informers that were replaced."""
 
     @property
     def state(self) -> DiscoveryState:
@@ -85,7 +86,7 @@ class KubernetesDiscovery:
             is_known=self._is_known,
             problem=self._problem or next(problems, ""),
             age_seconds=max(ages, default=float("inf")),
-            errors=self._failed_connections + sum(informer.errors for informer in informers),
+            errors=self._earlier_errors + sum(informer.errors for informer in informers),
         )
 
     async def watch(self) -> AsyncGenerator[Discovered, None]:
@@ -107,7 +108,7 @@ class KubernetesDiscovery:
                         async for discovered in lists:
                             yield discovered
             except ApiServerError as error:
-                self._failed_connections += 1
+                self._earlier_errors += 1
                 if error.summary != self._problem:
                     self._problem = error.summary
                     _log.error("no connection to the cluster", reason=self._problem, detail=error.message)
@@ -142,6 +143,9 @@ class KubernetesDiscovery:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            # The count of errors must not fall when other informers take over.
+            self._earlier_errors += sum(informer.errors for informer in self._informers)
+            self._deployments, self._slices = [], []
 
     async def _changes(self) -> AsyncGenerator[ClusterSnapshot, None]:
         """The objects after each change, once all were listed; writes them to disk."""

@@ -46,31 +46,46 @@ class ResponseKind(Enum):
     """The KV event stream: its reader keeps the deadlines."""
 
 
-class WatchedResponse:
-    """The reads of one response. Cheap: a read costs two assignments."""
+class WatchedRead:
+    """What is read of one response: its headers, or its body piece by piece. A piece costs two assignments.
 
-    __slots__ = ("_kind", "answer_ticks", "give_up", "is_busy", "since", "uid", "watch")
+    Complete when made: whether its pauses count, and what ends it, follow from what is read.
+    """
+
+    __slots__ = ("_began_at_tick", "_watch", "answer_ticks", "give_up", "is_busy", "uid")
 
     def __init__(
-        self, watch: "LivenessWatch", uid: str, kind: ResponseKind, give_up: Callable[[], None]
+        self,
+        watch: "LivenessWatch",
+        uid: str,
+        kind: ResponseKind,
+        give_up: Callable[[], None],
+        *,
+        is_body: bool,
     ) -> None:
-        self._kind = kind
-        self.watch = watch
+        self._watch = watch
+        self._began_at_tick: int | None = None  # between two pieces
         self.uid = uid
         self.is_busy = kind in {ResponseKind.WHOLE, ResponseKind.STREAM}
         """Whether a worker that is alive sends events meanwhile."""
         self.give_up = give_up
-        """Ends the read; called at most once per read."""
-        self.since: int | None = watch.tick
-        """Tick at which the present read began; None between reads."""
-        self.answer_ticks: int | None = None
-        """How long a read may last while the worker itself is alive; None means without a bound."""
+        """Ends the read; called at most once per piece."""
+        has_no_pauses = is_body and kind in {ResponseKind.SHORT, ResponseKind.STREAM}
+        self.answer_ticks = watch.answer_ticks if has_no_pauses else None
+        """How long a piece may take while the worker itself is alive; None means without a bound."""
 
-    def headers_arrived(self) -> None:
-        """From now on pauses count, if the body should have none."""
-        self.since = None
-        if self._kind in {ResponseKind.SHORT, ResponseKind.STREAM}:
-            self.answer_ticks = self.watch.answer_ticks
+    @property
+    def quiet_ticks(self) -> int | None:
+        """For how many ticks a piece has been waited for; None between two pieces."""
+        return None if self._began_at_tick is None else self._watch.tick - self._began_at_tick
+
+    def begin(self) -> None:
+        """A piece is waited for from now on."""
+        self._began_at_tick = self._watch.tick
+
+    def end(self) -> None:
+        """It came, or is no longer waited for."""
+        self._began_at_tick = None
 
 
 class LivenessWatch:
@@ -93,19 +108,21 @@ class LivenessWatch:
         self._hung_ticks = _ticks(settings.hung_seconds)
         self._worker_silence = worker_silence
         self._on_hung = on_hung
-        self._responses: set[WatchedResponse] = set()
+        self._reads: set[WatchedRead] = set()
         self._sweeper: asyncio.Task[None] | None = None
 
     @contextmanager
-    def watched(self, uid: str, kind: ResponseKind, give_up: Callable[[], None]) -> Iterator[WatchedResponse]:
-        """Watch one response; the wait for its headers begins now."""
-        response = WatchedResponse(self, uid, kind, give_up)
-        if kind is not ResponseKind.EVENTS:
-            self._responses.add(response)
-        try:
-            yield response
-        finally:
-            self._responses.discard(response)
+    def headers(self, uid: str, kind: ResponseKind, give_up: Callable[[], None]) -> Iterator[None]:
+        """Watch the wait for the headers of a response, which begins now."""
+        with self._watched(WatchedRead(self, uid, kind, give_up, is_body=False), kind) as read:
+            read.begin()
+            yield
+
+    @contextmanager
+    def body(self, uid: str, kind: ResponseKind, give_up: Callable[[], None]) -> Iterator[WatchedRead]:
+        """Watch the body of a response: its reader calls `begin` and `end` around each piece."""
+        with self._watched(WatchedRead(self, uid, kind, give_up, is_body=True), kind) as read:
+            yield read
 
     async def start(self) -> None:
         self._sweeper = asyncio.create_task(self._run(), name="liveness watch")
@@ -121,18 +138,27 @@ class LivenessWatch:
         """One tick: end every read that has waited for too long."""
         self.tick += 1
         hung: dict[str, bool] = {}
-        for response in list(self._responses):
-            if response.since is None:
+        for read in list(self._reads):
+            quiet, uid = read.quiet_ticks, read.uid
+            if quiet is None:
                 continue
-            quiet, uid = self.tick - response.since, response.uid
-            if response.is_busy and quiet >= self._hung_ticks and uid not in hung:
+            if read.is_busy and quiet >= self._hung_ticks and uid not in hung:
                 hung[uid] = self._worker_silence(uid) >= self._settings.hung_seconds
                 if hung[uid]:
                     self._on_hung(uid)
-            is_hung = response.is_busy and quiet >= self._hung_ticks and hung[uid]
-            if is_hung or (response.answer_ticks is not None and quiet >= response.answer_ticks):
-                response.since = None
-                response.give_up()
+            is_hung = read.is_busy and quiet >= self._hung_ticks and hung[uid]
+            if is_hung or (read.answer_ticks is not None and quiet >= read.answer_ticks):
+                read.end()
+                read.give_up()
+
+    @contextmanager
+    def _watched(self, read: WatchedRead, kind: ResponseKind) -> Iterator[WatchedRead]:
+        if kind is not ResponseKind.EVENTS:
+            self._reads.add(read)
+        try:
+            yield read
+        finally:
+            self._reads.discard(read)
 
     async def _run(self) -> None:
         while True:

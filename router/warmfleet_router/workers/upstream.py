@@ -20,7 +20,7 @@ from warmfleet_contracts.cache.worker_api import KV_EVENTS_PATH, NONCE_HEADER, U
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.errors import StreamUnavailableError
-from warmfleet_router.workers.liveness import LivenessSettings, LivenessWatch, ResponseKind, WatchedResponse
+from warmfleet_router.workers.liveness import LivenessSettings, LivenessWatch, ResponseKind
 
 Headers = Sequence[tuple[str, str]]
 
@@ -83,7 +83,9 @@ class UpstreamResponse:
     headers: Mapping[str, str]
     """Case-insensitive."""
     _response: aiohttp.ClientResponse
-    _watched: WatchedResponse
+    _liveness: LivenessWatch
+    _uid: str
+    _kind: ResponseKind
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives, cut anywhere.
@@ -91,22 +93,19 @@ class UpstreamResponse:
         Raises:
             UpstreamBrokenError: the worker died or fell silent.
         """
-        content, watched = self._response.content, self._watched
-        watch = watched.watch
-        watched.give_up = partial(_fail_read, content)
-        try:
-            while True:
-                # Only reading counts: while a slow client holds us up, the silence is ours.
-                watched.since = watch.tick
-                chunk = await content.readany()
-                watched.since = None
-                if not chunk:
-                    return
-                yield chunk
-        except (aiohttp.ClientError, OSError) as error:
-            raise UpstreamBrokenError(_reason(error)) from error
-        finally:
-            watched.since = None
+        content = self._response.content
+        with self._liveness.body(self._uid, self._kind, partial(_fail_read, content)) as read:
+            try:
+                while True:
+                    # Only reading counts: while a slow client holds us up, the silence is ours.
+                    read.begin()
+                    chunk = await content.readany()
+                    read.end()
+                    if not chunk:
+                        return
+                    yield chunk
+            except (aiohttp.ClientError, OSError) as error:
+                raise UpstreamBrokenError(_reason(error)) from error
 
     async def body(self, limit_bytes: int) -> bytes:
         """The whole body.
@@ -130,11 +129,11 @@ class Upstream:
     """
 
     def __init__(
-        self, *, connect_seconds: float = CONNECT_SECONDS, silence: LivenessWatch | None = None
+        self, *, connect_seconds: float = CONNECT_SECONDS, liveness: LivenessWatch | None = None
     ) -> None:
-        """Without `silence` no read from a silent worker is ended."""
+        """Without `liveness` no read from a silent worker is ended."""
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds)
-        self._silence = silence if silence is not None else unwatched()
+        self._liveness = liveness if liveness is not None else unwatched()
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
@@ -176,21 +175,22 @@ class Upstream:
             UpstreamUnreachableError: before the response headers.
         """
         deadline = asyncio.timeout(wait_seconds)
-        with self._silence.watched(endpoint.uid, kind, lambda: _expire(deadline)) as watched:
-            # The hello proves more than this header, and a worker that refuses the header could not send it.
-            addressed = [] if kind is ResponseKind.EVENTS else [(UID_HEADER, endpoint.uid)]
+        # The hello proves more than this header, and a worker that refuses the header could not send it.
+        addressed = [] if kind is ResponseKind.EVENTS else [(UID_HEADER, endpoint.uid)]
+        with self._liveness.headers(endpoint.uid, kind, lambda: _expire(deadline)):
             response = await self._open(
                 endpoint, method, path, headers=[*addressed, *headers], body=body, deadline=deadline
             )
-            watched.headers_arrived()
-            try:
-                yield UpstreamResponse(response.status, response.headers, response, watched)
-            finally:
-                # Returns a finished connection to the pool and closes any other: that cancels the request.
-                if response.content.at_eof():
-                    response.release()
-                else:
-                    response.close()
+        try:
+            yield UpstreamResponse(
+                response.status, response.headers, response, self._liveness, endpoint.uid, kind
+            )
+        finally:
+            # Returns a finished connection to the pool and closes any other: that cancels the request.
+            if response.content.at_eof():
+                response.release()
+            else:
+                response.close()
 
     async def open(
         self, endpoint: Endpoint, epoch: str, after: int, nonce: bytes

@@ -117,6 +117,22 @@ async def test_deployments_without_slices_are_no_list(tmp_path):
         assert cluster.discovery.state.problem == ""
 
 
+async def test_the_count_of_errors_never_falls_when_watches_begin_anew(tmp_path):
+    cluster = Cluster(tmp_path / "kept")
+
+    async def refuse(path, query, *, accept=""):
+        raise ApiServerError("answers 403", status=403)
+
+    cluster.api.read = refuse
+    async with cluster:
+        await cluster.until(lambda: cluster.discovery.state.errors > 2)
+    counted = cluster.discovery.state.errors
+    async with cluster:
+        await asyncio.sleep(0)
+        assert cluster.discovery.state.errors >= counted
+        await cluster.until(lambda: cluster.discovery.state.errors > counted)
+
+
 async def test_a_router_that_starts_while_the_api_server_is_away_takes_the_list_on_disk(tmp_path):
     path = tmp_path / "router" / "kept"
     async with Cluster(path) as cluster:

@@ -14,8 +14,11 @@ class Bench:
             on_hung=self.hung.append,
         )
 
-    def watched(self, uid, kind=ResponseKind.STREAM):
-        return self.watch.watched(uid, kind, lambda: self.given_up.append(uid))
+    def headers(self, uid, kind=ResponseKind.STREAM):
+        return self.watch.headers(uid, kind, lambda: self.given_up.append(uid))
+
+    def body(self, uid, kind=ResponseKind.STREAM):
+        return self.watch.body(uid, kind, lambda: self.given_up.append(uid))
 
     def pass_seconds(self, seconds: float) -> None:
         for _ in range(round(seconds / TICK_SECONDS)):
@@ -24,7 +27,7 @@ class Bench:
 
 def test_a_long_prefill_is_waited_for_while_the_worker_lives() -> None:
     bench = Bench(alive=0.5)
-    with bench.watched("alive"), bench.watched("alive", ResponseKind.WHOLE):
+    with bench.headers("alive"), bench.headers("alive", ResponseKind.WHOLE):
         bench.pass_seconds(3600)
 
     assert bench.given_up == []
@@ -32,7 +35,7 @@ def test_a_long_prefill_is_waited_for_while_the_worker_lives() -> None:
 
 def test_silence_on_both_channels_for_three_seconds_ends_every_exchange_of_that_worker_alone() -> None:
     bench = Bench(stopped=10.0, alive=0.1)
-    with bench.watched("stopped"), bench.watched("stopped", ResponseKind.WHOLE), bench.watched("alive"):
+    with bench.headers("stopped"), bench.headers("stopped", ResponseKind.WHOLE), bench.headers("alive"):
         bench.pass_seconds(2.75)
         assert bench.given_up == []
         bench.pass_seconds(0.25)
@@ -45,20 +48,18 @@ def test_silence_on_both_channels_for_three_seconds_ends_every_exchange_of_that_
 
 def test_an_answer_that_arrives_keeps_its_worker_alive_without_any_event_stream() -> None:
     bench = Bench(mute=100.0)
-    with bench.watched("mute") as response:
-        response.headers_arrived()
+    with bench.body("mute") as read:
         for _ in range(40):
-            response.since = bench.watch.tick
+            read.begin()
             bench.pass_seconds(2)
-            response.since = None
+            read.end()
 
     assert bench.given_up == []
 
 
 def test_time_that_a_slow_client_takes_is_not_the_workers() -> None:
     bench = Bench(stopped=100.0)
-    with bench.watched("stopped") as response:
-        response.headers_arrived()
+    with bench.body("stopped"):
         bench.pass_seconds(100)
 
     assert bench.given_up == []
@@ -66,10 +67,9 @@ def test_time_that_a_slow_client_takes_is_not_the_workers() -> None:
 
 def test_a_stream_without_pings_is_lost_although_its_worker_lives() -> None:
     bench = Bench(alive=0.1)
-    with bench.watched("alive") as stream, bench.watched("alive", ResponseKind.WHOLE) as plain:
-        for response in (stream, plain):
-            response.headers_arrived()
-            response.since = bench.watch.tick
+    with bench.body("alive") as stream, bench.body("alive", ResponseKind.WHOLE) as plain:
+        for read in (stream, plain):
+            read.begin()
         bench.pass_seconds(30)
 
     assert bench.given_up == ["alive"]
@@ -77,7 +77,7 @@ def test_a_stream_without_pings_is_lost_although_its_worker_lives() -> None:
 
 def test_an_event_stream_keeps_its_own_deadlines() -> None:
     bench = Bench(idle=11.0)
-    with bench.watched("idle", ResponseKind.EVENTS):
+    with bench.headers("idle", ResponseKind.EVENTS):
         bench.pass_seconds(100)
 
     assert (bench.given_up, bench.hung) == ([], [])
@@ -86,7 +86,7 @@ def test_an_event_stream_keeps_its_own_deadlines() -> None:
 def test_a_router_that_was_stopped_gives_up_no_worker() -> None:
     """An hour passes between two ticks: every frame is an hour old by the clock, one tick by the watch."""
     bench = Bench(alive=3600.0)
-    with bench.watched("alive"):
+    with bench.headers("alive"):
         bench.pass_seconds(TICK_SECONDS)
 
     assert (bench.given_up, bench.hung) == ([], [])

@@ -48,15 +48,15 @@ class Peer:
 
 @pytest.fixture
 async def upstream() -> AsyncGenerator[Upstream, None]:
-    silence = LivenessWatch(
+    liveness = LivenessWatch(
         LivenessSettings(answer_seconds=0.5), worker_silence=lambda _: 0.0, on_hung=lambda _: None
     )
-    client = Upstream(connect_seconds=1.0, silence=silence)
-    await silence.start()
+    client = Upstream(connect_seconds=1.0, liveness=liveness)
+    await liveness.start()
     await client.start()
     yield client
     await client.stop()
-    await silence.stop()
+    await liveness.stop()
 
 
 async def serve(peer: Peer) -> tuple[asyncio.Server, Endpoint]:
