@@ -1,4 +1,4 @@
-"""`warmfleet ...`: the commands, and nothing but their registration."""
+"""Entry point of the `warmfleet` command: registers its commands and maps errors to exit codes."""
 
 from collections.abc import Callable
 from platform import python_version
@@ -33,7 +33,7 @@ _EXAMPLES: Final[dict[Callable[..., None], str]] = {
 
 
 class FleetCommands(TyperGroup):
-    """Turns every expected error of every command into one line and its exit code."""
+    """The top-level command group: prints an expected error of any command and exits with its exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -50,12 +50,12 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Serve language models as a fleet that knows what is in its KV caches.",
+    help="Serve language models on a fleet of workers, with routing by the contents of their KV caches.",
     epilog=EXIT_CODES_HELP,
 )
 for command, example in _EXAMPLES.items():
     app.command(epilog=f"Example: {example}\n\n{EXIT_CODES_HELP}")(command)
-# Further nouns join here, each with an app of its own.
+# Groups of commands.
 app.add_typer(model_app, name="model", epilog=EXIT_CODES_HELP)
 app.add_typer(keys_app, name="keys", epilog=EXIT_CODES_HELP)
 app.add_typer(bench_app, name="bench")
@@ -64,7 +64,7 @@ app.add_typer(devcluster_app, name="devcluster", epilog=EXIT_CODES_HELP)
 
 @app.command(epilog="Example: warmfleet version --output json")
 def version(*, output: OutputOption = OutputFormat.TEXT) -> None:
-    """Print the versions that matter in a bug report."""
+    """Print the versions to name in a bug report."""
     versions = {
         "warmfleet": package_version(),
         "python": python_version(),

@@ -1,4 +1,4 @@
-"""`warmfleet chat`: talk to a fleet and see what its cache did for each answer."""
+"""`warmfleet chat`: chat with a model, and show the cached prompt tokens and latency of each answer."""
 
 import sys
 import time
@@ -26,8 +26,8 @@ from warmfleet_contracts.cache.worker_api import DECISION_HEADER
 MAX_INPUT_CHARS: Final = 1024 * 1024
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer and what it took."""
+class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to one turn, its usage and its latency; `--output json` prints it."""
 
     text: str
     finish_reason: str | None
@@ -35,10 +35,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int
     completion_tokens: int
     first_token_seconds: float | None
-    """From sending to the first text; None for an empty answer."""
+    """From sending the request to the first text; None for an empty answer."""
     total_seconds: float
     decision: str
-    """Id for `warmfleet why`; empty if the server names none."""
+    """Id for `warmfleet why`; empty if the response has no x-warmfleet-decision header."""
 
 
 def chat(
@@ -46,17 +46,19 @@ def chat(
     model: Annotated[
         str | None, typer.Option("--model", help="Model name. Default: the first one served.")
     ] = None,
-    once: Annotated[str | None, typer.Option("--once", help="Ask this and return.")] = None,
+    once: Annotated[
+        str | None, typer.Option("--once", help="Send this message, print the answer and exit.")
+    ] = None,
     system: Annotated[str | None, typer.Option("--system", help="System message.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens per answer.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum tokens per answer.")] = None,
     temperature: Annotated[
-        float, typer.Option(min=0.0, max=2.0, help="0 always takes the likeliest token.")
+        float, typer.Option(min=0.0, max=2.0, help="Sampling temperature; 0 is greedy.")
     ] = 0.0,
     url: Url = None,
     api_key: ApiKey = "",
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Talk to a model; after each answer see how much of the prompt was cached and how fast it began."""
+    """Chat with a model; each answer ends with its cached prompt tokens and time to first token."""
     base_url = router_url(url)
     with router_client(base_url, api_key) as client:
         conversation = _Conversation(
@@ -76,6 +78,8 @@ def chat(
 
 
 class _Conversation:
+    """The messages so far; `ask` adds a turn."""
+
     def __init__(
         self,
         client: httpx.Client,
@@ -92,18 +96,18 @@ class _Conversation:
         if max_tokens is not None:
             self._options["max_tokens"] = max_tokens
 
-    def ask(self, text: str, on_text: Callable[[str], None]) -> Answer:
-        """Send one turn; `on_text` gets the answer piece by piece. A failed turn leaves no trace.
+    def ask(self, text: str, on_text: Callable[[str], None]) -> ChatAnswer:
+        """Send one turn and stream its answer to `on_text`. A failed turn is not added to the conversation.
 
         Raises:
-            CliError: no router there, or it refuses or breaks off.
+            CliError: no router answers, it returns an error, or the stream ends early.
         """
         messages = [*self._messages, {"role": "user", "content": text}]
         answer = self._stream(messages, on_text)
         self._messages = [*messages, {"role": "assistant", "content": answer.text}]
         return answer
 
-    def _stream(self, messages: list[dict[str, str]], on_text: Callable[[str], None]) -> Answer:
+    def _stream(self, messages: list[dict[str, str]], on_text: Callable[[str], None]) -> ChatAnswer:
         body = {
             "model": self.model,
             "messages": messages,
@@ -132,7 +136,7 @@ class _Conversation:
                             on_text(piece)
         except httpx.HTTPError as error:
             raise unreachable(str(self._client.base_url), error) from error
-        return Answer(
+        return ChatAnswer(
             text="".join(pieces),
             finish_reason=finish_reason,
             prompt_tokens=usage.get("prompt_tokens", 0),
@@ -148,7 +152,7 @@ def _chunks(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
     """The JSON objects of a completion stream, up to `[DONE]`.
 
     Raises:
-        CliError: the stream carries an error, something else, or ends early.
+        CliError: the stream holds an error or invalid data, or ends early.
     """
     for line in lines:
         if not line.startswith("data:"):
@@ -159,13 +163,13 @@ def _chunks(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
         try:
             chunk = msgspec.json.decode(text, type=dict[str, Any])
         except msgspec.DecodeError:
-            raise CliError("the answer is no completion stream", exit_code=ExitCode.REFUSED) from None
+            raise CliError("the response is not a completion stream", exit_code=ExitCode.REFUSED) from None
         if "error" in chunk:
             raise CliError(
-                error_text(text.encode()) or "the answer broke off with an error", exit_code=ExitCode.REFUSED
+                error_text(text.encode()) or "the stream ended with an error", exit_code=ExitCode.REFUSED
             )
         yield chunk
-    raise CliError("the answer broke off without an end", exit_code=ExitCode.REFUSED)
+    raise CliError("the stream ended without [DONE]", exit_code=ExitCode.REFUSED)
 
 
 def _first_model(client: httpx.Client) -> str:
@@ -197,7 +201,7 @@ def _talk(conversation: _Conversation) -> None:
             answer = conversation.ask(line, _write)
         except KeyboardInterrupt:
             _write("\n")
-            console.print("(broken off; this turn is forgotten)", style="dim")
+            console.print("(interrupted; this turn is discarded)", style="dim")
         except CliError as error:
             _write("\n")
             if not sys.stdin.isatty():
@@ -221,8 +225,8 @@ def _lines(prompt: str) -> Iterator[str]:
         yield line[:MAX_INPUT_CHARS]
 
 
-def summary(answer: Answer) -> str:
-    """`48 of 61 prompt tokens cached, first token after 0.21 s, 17 tokens at 14.2/s`, and the decision."""
+def summary(answer: ChatAnswer) -> str:
+    """One line: `[48 of 61 prompt tokens cached, first token after 0.21 s, 17 tokens at 14.2/s]`."""
     parts = [f"{answer.cached_tokens} of {answer.prompt_tokens} prompt tokens cached"]
     if answer.first_token_seconds is not None:
         parts.append(f"first token after {answer.first_token_seconds:.2f} s")

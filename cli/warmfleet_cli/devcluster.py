@@ -29,7 +29,11 @@ def up(
     nodes: Annotated[int, typer.Option(min=0, help="Process nodes.")] = 2,
     pretend: Annotated[
         list[str] | None,
-        typer.Option("--pretend", metavar="RESOURCE=COUNT", help="What every node claims to have."),
+        typer.Option(
+            "--pretend",
+            metavar="RESOURCE=COUNT",
+            help="Extended resource of every node, without a device behind it.",
+        ),
     ] = None,
     hollow: Annotated[int, typer.Option(min=0, help="Nodes whose pods become ready without running.")] = 0,
     api_port: Annotated[
@@ -38,7 +42,7 @@ def up(
     state: StateOption = None,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Start a Kubernetes control plane with process nodes; returns when all of it is ready. Needs root."""
+    """Start a Kubernetes control plane and process nodes, and wait until all are ready. Needs root."""
     home = warmfleet_home()
     binaries = find_binaries(home)
     settings = DevclusterSettings(
@@ -72,8 +76,8 @@ def up(
         f"{nodes + hollow} nodes"
     )
     if not (home / "models").is_dir():
-        progress.print("no model is cached yet: `make model` fetches the one that the examples name")
-    # On stdout alone, so that it can be evaluated or pasted as it stands.
+        progress.print("no model is pulled yet: `make model` fetches the one in the examples")
+    # The only lines on stdout, so that a shell can evaluate them.
     console = make_console()
     console.print(f"export KUBECONFIG={folder.kubeconfig}")
     console.print(f'export PATH="{binaries.folder}:$PATH"  # kubectl and helm')
@@ -82,7 +86,7 @@ def up(
 
 
 def down(*, state: StateOption = None, output: OutputOption = OutputFormat.TEXT) -> None:
-    """End the devcluster and all that ran in it; only its logs stay."""
+    """Stop the devcluster and every process in it; its logs stay."""
     folder = _folder(state)
     stopped = stop_devcluster(folder)
     if output is OutputFormat.JSON:
@@ -125,13 +129,15 @@ def status(*, state: StateOption = None, output: OutputOption = OutputFormat.TEX
 
 
 def logs(
-    component: Annotated[str | None, typer.Argument(help="One of them; without it, their names.")] = None,
+    component: Annotated[
+        str | None, typer.Argument(help="Component to show. Default: list the components.")
+    ] = None,
     *,
     lines: Annotated[int, typer.Option(min=1, help="Last lines of the log.")] = 200,
     state: StateOption = None,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Show what a component of the devcluster logged, also after it has ended."""
+    """Show the log of a component of the devcluster, also after it has ended."""
     folder = _folder(state)
     names = sorted(path.stem for path in folder.logs.glob("*.log"))
     if component is None:
@@ -152,7 +158,7 @@ def logs(
 
 
 def kubeconfig(*, state: StateOption = None, output: OutputOption = OutputFormat.TEXT) -> None:
-    """Print the path of the devcluster's own kubeconfig; ~/.kube/config is never touched."""
+    """Print the path of the devcluster's kubeconfig; ~/.kube/config is never changed."""
     folder, _ = _running(state)
     if output is OutputFormat.JSON:
         print_json({"path": str(folder.kubeconfig), "context": CONTEXT})

@@ -1,4 +1,4 @@
-"""`warmfleet down`: stop a local fleet, and nothing else."""
+"""`warmfleet down`: stop a local fleet."""
 
 import signal
 import time
@@ -16,17 +16,19 @@ from warmfleet_runtime.process_identity import is_alive, send_signal
 
 _POLL_SECONDS: Final = 0.1
 _MARGIN_SECONDS: Final = 60.0
-"""Two drains at most (routers, then workers), and this much for what surrounds them."""
+"""Added to two drain timeouts (routers, then workers)."""
 _AT_ONCE_SECONDS: Final = 20.0
 
 
 def down(
     *,
     name: FleetName = None,
-    now: Annotated[bool, typer.Option("--now", help="Break off live answers instead of draining.")] = False,
+    now: Annotated[
+        bool, typer.Option("--now", help="Stop at once, without draining: running requests fail.")
+    ] = False,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Stop a local fleet: live answers may finish, then every one of its processes ends."""
+    """Stop a local fleet: drain running requests, then stop every process."""
     home = warmfleet_home()
     fleet = choose_fleet(home, name)
     if fleet is not None:
@@ -44,8 +46,8 @@ def _stop(fleet: FleetState, folder: RunFolder, *, at_once: bool) -> None:
         limit = _AT_ONCE_SECONDS if at_once else 2 * fleet.drain_timeout_seconds + _MARGIN_SECONDS
         _await_end(fleet, limit)
         return
-    # The supervisor died without tidying up. Its children die with it; make sure of it by identity, so that
-    # a process which merely inherited a pid is left alone.
+    # The supervisor ended without its own cleanup, and its children ended with it. What is left is signalled
+    # by identity: a pid may belong to another process by now.
     for process in fleet.processes:
         if process.identity is not None:
             send_signal(process.identity, signal.SIGKILL)
@@ -59,6 +61,6 @@ def _await_end(fleet: FleetState, limit_seconds: float) -> None:
         if time.monotonic() > deadline:
             raise CliError(
                 f"{fleet.name} has not stopped after {limit_seconds:.0f} s",
-                advice=f"`warmfleet down --now --name {fleet.name}` breaks off live answers",
+                advice=f"`warmfleet down --now --name {fleet.name}` stops it without draining",
             )
         time.sleep(_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""The error of a command that cannot do as asked, and its exit code."""
+"""The error that ends a command, and the exit codes of all commands."""
 
 from enum import IntEnum
 
@@ -30,7 +30,10 @@ EXIT_CODES_HELP = (
 
 
 class CliError(WarmfleetError):
-    """A command cannot do as asked. `advice` is what to do about it."""
+    """Raise to end a command with `error: TEXT`, an exit code, and `advice` on what to do about it.
+
+    raise CliError("port 8080 is busy", advice="choose another", exit_code=ExitCode.PORT_BUSY)
+    """
 
     def __init__(self, text: str, *, advice: str = "", exit_code: ExitCode = ExitCode.FAILED) -> None:
         super().__init__(text)
@@ -48,12 +51,12 @@ _EXIT_CODES: dict[type[WarmfleetError], ExitCode] = {
 
 
 def exit_code_of(error: WarmfleetError) -> ExitCode:
-    """The documented exit code for an error of any part."""
+    """The documented exit code for an error of any package."""
     if isinstance(error, CliError):
         return error.exit_code
     return next((code for kind, code in _EXIT_CODES.items() if isinstance(error, kind)), ExitCode.FAILED)
 
 
 def advice_of(error: WarmfleetError) -> str:
-    """What to do about an error; empty where its text is enough."""
+    """What the user can do about an error; empty if nothing is known."""
     return error.advice if isinstance(error, CliError | DevclusterError) else ""

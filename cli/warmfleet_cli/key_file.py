@@ -1,4 +1,4 @@
-"""The file of API keys as a command edits it: whole, private, and by one editor at a time."""
+"""Reading and editing the file of API keys: atomically, with mode 0600, under a lock."""
 
 import fcntl
 import os
@@ -13,18 +13,18 @@ from warmfleet_runtime.files import write_file_atomically
 
 
 class KeyFileEdit:
-    """The file's keys while this process holds its lock; what `keys` is at the end is written."""
+    """What `edited_keys` yields: assign `keys` to change the file."""
 
     def __init__(self, keys: KeyFile) -> None:
         self.keys = keys
 
 
 def load_keys(path: Path) -> KeyFile:
-    """The keys in a file that is there.
+    """The keys in an existing file.
 
     Raises:
         CliError: it cannot be read.
-        KeyFileError: it is no key file; the text begins with its name.
+        KeyFileError: it is not a key file; the text begins with its path.
     """
     try:
         with path.open("rb") as file:
@@ -39,14 +39,18 @@ def load_keys(path: Path) -> KeyFile:
 
 @contextmanager
 def edited_keys(path: Path) -> Iterator[KeyFileEdit]:
-    """Change the keys at `path`; a file that is not there begins empty. An error inside changes nothing.
+    """Lock the file at `path`, and write the changed keys when the block ends without an error.
 
-    Readers see the old file or the new one, never a part. The lock is on the folder: a lock on the file would
-    go with the file that is replaced.
+        with edited_keys(path) as edit:
+            edit.keys = edit.keys.without_key(key_id)
+
+    A missing file counts as empty.
+
+    Readers see the old file or the new one, never a part. The folder is locked, because the file is replaced.
 
     Raises:
         CliError: the file or its folder cannot be read or written.
-        KeyFileError: what is there is no key file, or the new content would be too large.
+        KeyFileError: the file is not a key file, or the new content is too large.
     """
     path = path.resolve()  # a link stays a link
     try:

@@ -1,4 +1,4 @@
-"""`warmfleet keys`: make, show and revoke the keys that routers ask for."""
+"""`warmfleet keys`: create, list and revoke the API keys that routers require."""
 
 import datetime as dt
 import re
@@ -27,11 +27,11 @@ from warmfleet_contracts.keys import (
 from warmfleet_contracts.names import KEYS_FILE_VARIABLE
 
 SECRET_FILE: Final = "keys.json"  # noqa: S105 - the name of a file
-"""Under this name the keys stand in a Kubernetes Secret."""
+"""Key of the file in a Kubernetes Secret."""
 _UNITS: Final = {"m": 60, "h": 3600, "d": 86_400}
 _SCOPES: Final = get_args(Scope)
 
-keys_app = typer.Typer(no_args_is_help=True, help="Make, list and revoke the API keys of a fleet.")
+keys_app = typer.Typer(no_args_is_help=True, help="Create, list and revoke the API keys of a fleet.")
 
 
 def _epilog(example: str) -> str:
@@ -39,7 +39,7 @@ def _epilog(example: str) -> str:
 
 
 class KeysOutput(StrEnum):
-    """The form in which the keys are printed."""
+    """Values of `--output` for the commands of `warmfleet keys`."""
 
     TEXT = "text"
     JSON = "json"
@@ -68,7 +68,7 @@ Namespace = Annotated[str | None, typer.Option(help="Namespace of the Kubernetes
 def create(
     *,
     keys_file: KeysFile,
-    tenant: Annotated[str, typer.Option(help="Whose key it is.")],
+    tenant: Annotated[str, typer.Option(help="Tenant that the key belongs to.")],
     models: Annotated[
         list[str] | None, typer.Option("--models", help="Served name it may call (repeatable). Default: all.")
     ] = None,
@@ -77,26 +77,28 @@ def create(
         typer.Option("--scopes", help="inference, metrics or admin (repeatable). Default: inference."),
     ] = None,
     priority: Annotated[
-        int, typer.Option(help="Most urgent priority that its requests may ask for; lower is more urgent.")
+        int, typer.Option(help="Most urgent priority that its requests may use; lower is more urgent.")
     ] = 0,
     expires: Annotated[
-        str | None, typer.Option(help="When it ends: 90d, 12h, 30m, or a date such as 2027-01-31.")
+        str | None, typer.Option(help="Expiry: 90d, 12h, 30m, or a date such as 2027-01-31. Default: never.")
     ] = None,
     sharing_group: Annotated[
-        str | None, typer.Option(help="Tenants of one group share cached prefixes. Of the tenant.")
+        str | None, typer.Option(help="Group of tenants that share cached prefixes. Set on the tenant.")
     ] = None,
-    weight: Annotated[float | None, typer.Option(help="Share of a full fleet. Of the tenant.")] = None,
+    weight: Annotated[
+        float | None, typer.Option(help="Fair-share weight when the fleet is full. Set on the tenant.")
+    ] = None,
     max_in_flight_requests: Annotated[
-        int | None, typer.Option(help="Most requests at once. Of the tenant.")
+        int | None, typer.Option(help="Maximum requests in flight. Set on the tenant.")
     ] = None,
     max_in_flight_tokens: Annotated[
-        int | None, typer.Option(help="Most tokens at once. Of the tenant.")
+        int | None, typer.Option(help="Maximum tokens in flight. Set on the tenant.")
     ] = None,
     output: Output = KeysOutput.TEXT,
     secret_name: SecretName = "warmfleet-keys",  # noqa: S107 - the name of an object
     namespace: Namespace = None,
 ) -> None:
-    """Make a key, add its hash to the file, and print the key: this once, because it is not stored."""
+    """Create a key, add its hash to the file, and print the key: only now, because it is not stored."""
     now = dt.datetime.now(dt.UTC).replace(microsecond=0)
     of_tenant: dict[str, Any] = {
         "sharing_group": sharing_group,
@@ -136,7 +138,7 @@ def list_keys(
     secret_name: SecretName = "warmfleet-keys",  # noqa: S107 - the name of an object
     namespace: Namespace = None,
 ) -> None:
-    """Show the keys in the file. What they open is there; the keys themselves are nowhere."""
+    """List the keys in the file: ids, tenants, scopes and limits. The keys themselves are not stored."""
     keys = load_keys(keys_file)
     match output:
         case KeysOutput.JSON:
@@ -163,7 +165,7 @@ def revoke(
     secret_name: SecretName = "warmfleet-keys",  # noqa: S107 - the name of an object
     namespace: Namespace = None,
 ) -> None:
-    """Take a key out of the file; routers refuse it within seconds. What it began may finish."""
+    """Remove a key from the file; routers refuse it within seconds. Its running requests finish."""
     if not keys_file.exists():
         raise CliError(f"{keys_file} does not exist")
     if key_id.startswith("wf-"):
@@ -211,7 +213,7 @@ def _print_key(
         case KeysOutput.JSON:
             print_json({"key": text, **_record(entry, keys)})
         case KeysOutput.SECRET:
-            # stdout goes to `kubectl apply -f -`, so the key itself goes beside it.
+            # stdout goes to `kubectl apply -f -`, so the key itself goes to stderr.
             make_console(stderr=True).print(f"key {text}  (shown this once)")
             typer.echo(secret_manifest(keys, name=secret_name, namespace=namespace), nl=False)
         case KeysOutput.TEXT:
@@ -248,7 +250,7 @@ def _row(entry: KeyEntry, keys: KeyFile) -> list[str]:
 
 
 def _split(flag: str, values: list[str] | None) -> list[str]:
-    """Repeated options and lists with commas mean the same."""
+    """The values of an option that may be repeated or hold commas."""
     parts = [part for value in values or [] for part in value.split(",") if part]
     if values and not parts:  # an empty variable in a script must not open everything
         raise _usage(f"{flag}: is empty")

@@ -1,4 +1,4 @@
-"""`warmfleet model`: fetch models, list them, and compute what they need in memory."""
+"""`warmfleet model`: fetch and list models, and compute the memory that they need."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,9 @@ from warmfleet_worker.kv_cache.layout import KvShape
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model_store.catalog import CATALOG, catalog_model_path, pull_model
 
-model_app = typer.Typer(no_args_is_help=True, help="Fetch models, list them, size their KV cache.")
+model_app = typer.Typer(
+    no_args_is_help=True, help="Fetch and list models, and compute the size of their KV cache."
+)
 
 _ELEMENT_BYTES = {"Float32": 4, "BFloat16": 2, "Float16": 2}
 
@@ -23,7 +25,7 @@ Name = Annotated[str, typer.Argument(help="Catalog name; `warmfleet model list` 
 
 @model_app.command(epilog="Example: warmfleet model pull smollm2-135m-instruct")
 def pull(name: Name, *, output: OutputOption = OutputFormat.TEXT) -> None:
-    """Fetch a catalog model, or verify every file of one that is there."""
+    """Fetch a catalog model; verify every file of one that is already on this machine."""
     console = make_console(stderr=output is OutputFormat.JSON)
     with PullDisplay(console, name) as display:
         path = pull_model(name, warmfleet_home(), display)
@@ -35,7 +37,7 @@ def pull(name: Name, *, output: OutputOption = OutputFormat.TEXT) -> None:
 
 @model_app.command("list", epilog="Example: warmfleet model list --output json")
 def list_models(*, output: OutputOption = OutputFormat.TEXT) -> None:
-    """List the catalog, and what of it is on this machine."""
+    """List the catalog, with the size and path of the models on this machine."""
     home = warmfleet_home()
     paths = {name: catalog_model_path(name, home) for name in sorted(CATALOG)}
     if output is OutputFormat.JSON:
@@ -65,14 +67,14 @@ def list_models(*, output: OutputOption = OutputFormat.TEXT) -> None:
 def size(
     model: Annotated[str, typer.Argument(help="Catalog name of a pulled model, or a model folder.")],
     *,
-    kv_size: Annotated[str, typer.Option(help="KV cache to fill, as a quantity.")] = "512Mi",
+    kv_size: Annotated[str, typer.Option(help="Size of the KV cache, as a Kubernetes quantity.")] = "512Mi",
     dtype: Annotated[
         str | None, typer.Option(help="Type of the KV cache: Float32, BFloat16, Float16. Default: all.")
     ] = None,
     block_size_tokens: Annotated[int, typer.Option(min=1, max=128, help="Tokens per block.")] = 16,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Compute what a model's weights and KV cache need, and how many tokens a KV cache holds."""
+    """Compute the bytes per token of a model's KV cache, and how many tokens a KV cache holds."""
     if dtype is not None and dtype not in _ELEMENT_BYTES:
         raise typer.BadParameter(f"{dtype!r} is not one of {', '.join(_ELEMENT_BYTES)}", param_hint="--dtype")
     try:

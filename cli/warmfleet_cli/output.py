@@ -1,4 +1,4 @@
-"""How commands print: readable lines for people, one JSON document for programs, no colour in a pipe."""
+"""Printing of all commands: text or one JSON document on stdout, errors on stderr, no colour in a pipe."""
 
 import sys
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from warmfleet_contracts.errors import WarmfleetError
 
 
 class OutputFormat(StrEnum):
-    """The reader that a command prints for."""
+    """Values of `--output`; take `OutputOption` as the type of the parameter."""
 
     TEXT = "text"
     JSON = "json"
@@ -27,18 +27,21 @@ OutputOption = Annotated[
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console that wraps nothing and marks nothing up; rich drops colour for pipes and NO_COLOR."""
+    """A console without line wrapping and markup; rich omits colour for pipes and NO_COLOR."""
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    """One document on stdout. Takes what msgspec can encode."""
+    """Print one JSON document on stdout. `value` is anything that msgspec encodes."""
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
     sys.stdout.flush()
 
 
 def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns by two spaces, never cut: what is printed can be copied and grepped. `>NAME` aligns right."""
+    """Print columns two spaces apart, never truncated; a column `>NAME` is right-aligned.
+
+    print_table(console, ["NAME", ">SIZE"], [["smollm2-135m-instruct", "260.0 MiB"]])
+    """
     titles = [column.removeprefix(">") for column in columns]
     widths = [max(len(title), *(len(row[i]) for row in rows), 0) for i, title in enumerate(titles)]
     for row in (titles, *rows):
@@ -50,7 +53,7 @@ def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequenc
 
 
 def print_error(error: WarmfleetError) -> None:
-    """`error: ...` on stderr, and what to do about it."""
+    """Print `error: ...` on stderr, and the advice below it."""
     console = make_console(stderr=True)
     console.print(Text.assemble(("error:", "bold red"), f" {error}"))
     if advice := advice_of(error):

@@ -1,4 +1,4 @@
-"""The router as a command sees it: which one, and what it answers."""
+"""HTTP requests of the commands to a router: its URL, the client, and errors as `CliError`."""
 
 import re
 from typing import Annotated, Any, Final
@@ -17,7 +17,7 @@ Url = Annotated[
     typer.Option("--url", help="Router, such as http://127.0.0.1:8080. Default: the local fleet's."),
 ]
 ApiKey = Annotated[
-    str, typer.Option(envvar=API_KEY_VARIABLE, show_envvar=True, help="Key for the router, if it wants one.")
+    str, typer.Option(envvar=API_KEY_VARIABLE, show_envvar=True, help="API key, if the router requires one.")
 ]
 
 _CONNECT_SECONDS: Final = 5.0
@@ -26,7 +26,7 @@ _MAX_ERROR_CHARS: Final = 2000
 
 
 def router_url(url: str | None) -> str:
-    """The router to talk to: as given, or the running local fleet's, or the default address."""
+    """The router's URL: as given, or the running local fleet's, or the default address."""
     if url is not None:
         return url.rstrip("/").removesuffix("/v1")
     fleet = choose_fleet(warmfleet_home(), None)
@@ -36,7 +36,7 @@ def router_url(url: str | None) -> str:
 
 
 def router_client(url: str, api_key: str = "") -> httpx.Client:
-    """A client for one router; loopback is never asked for through a proxy."""
+    """A client for one router; loopback is never reached through a proxy."""
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     is_local = httpx.URL(url).host in {LOCAL_HOST, "localhost", "::1"}
     timeout = httpx.Timeout(_READ_SECONDS, connect=_CONNECT_SECONDS)
@@ -44,7 +44,7 @@ def router_client(url: str, api_key: str = "") -> httpx.Client:
 
 
 def unreachable(url: str, error: httpx.HTTPError) -> CliError:
-    """The error for a router that does not answer, or stopped in the middle of it."""
+    """The error for a router that does not answer, or closes the connection early."""
     reason = re.sub(r"^\[.*?\] ", "", str(error)).lower() or type(error).__name__
     return CliError(
         f"{url} does not answer: {reason}",
@@ -54,7 +54,7 @@ def unreachable(url: str, error: httpx.HTTPError) -> CliError:
 
 
 def refusal(status: int, body: bytes) -> CliError:
-    """The error for an answer that is not 200: the router's own words where it has some."""
+    """The error for a status other than 200, with the router's own message if it has one."""
     advice = f"${API_KEY_VARIABLE} is the key that this command sends" if status in {401, 403} else ""
     text = error_text(body) or f"the router answered {status}"
     return CliError(text, advice=advice, exit_code=ExitCode.REFUSED)
@@ -75,7 +75,7 @@ def get_json(client: httpx.Client, path: str) -> Any:
     """The document at `path`.
 
     Raises:
-        CliError: no router there, or it refuses.
+        CliError: no router answers, or it returns an error.
     """
     try:
         answer = client.get(path)
@@ -87,5 +87,5 @@ def get_json(client: httpx.Client, path: str) -> Any:
         return msgspec.json.decode(answer.content)
     except msgspec.DecodeError:
         raise CliError(
-            f"{client.base_url} answers, but not as a router", exit_code=ExitCode.REFUSED
+            f"{client.base_url} answers, but is not a router", exit_code=ExitCode.REFUSED
         ) from None

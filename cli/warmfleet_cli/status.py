@@ -1,4 +1,4 @@
-"""`warmfleet status`: the processes of local fleets, as they are now."""
+"""`warmfleet status`: the processes of local fleets, with their state and load."""
 
 import time
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from warmfleet_contracts.names import API_KEY_VARIABLE
 from warmfleet_runtime.home import warmfleet_home
 
 FleetName = Annotated[
-    str | None, typer.Option("--name", help="Fleet, by metadata.name. Default: the one that runs.")
+    str | None, typer.Option("--name", help="Fleet, by metadata.name. Default: the one that is running.")
 ]
 
 
@@ -42,7 +42,7 @@ def status(*, name: FleetName = None, api_key: ApiKey = "", output: OutputOption
         if fleet.is_running:
             print_processes(console, processes)
         else:
-            console.print(f"its supervisor is gone; `warmfleet down --name {fleet.name}` tidies up")
+            console.print(f"its supervisor has ended; `warmfleet down --name {fleet.name}` removes its state")
 
 
 def print_processes(console: Console, processes: Sequence[ProcessReport]) -> None:
@@ -54,7 +54,7 @@ def print_processes(console: Console, processes: Sequence[ProcessReport]) -> Non
 
 
 def fleet_phase(fleet: FleetState) -> str:
-    """Starting, Ready, Stopping; Lost when the supervisor died without a word."""
+    """Starting, Ready or Stopping; Lost if the supervisor ended without removing its state."""
     return fleet.phase if fleet.is_running else "Lost"
 
 
@@ -72,7 +72,7 @@ def fleet_record(fleet: FleetState, processes: Sequence[ProcessReport]) -> dict[
 
 
 def not_running(name: str | None) -> CliError:
-    """The refusal of a command that needs a running fleet."""
+    """The error of a command that needs a running fleet."""
     return CliError(
         f"fleet {name!r} is not running" if name else "no local fleet is running",
         advice="`warmfleet up` starts one",

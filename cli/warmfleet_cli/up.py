@@ -1,4 +1,4 @@
-"""`warmfleet up`: from a manifest to a fleet that answers."""
+"""`warmfleet up`: start a fleet from a ModelDeployment manifest on this machine."""
 
 import os
 import secrets
@@ -53,10 +53,13 @@ Replicas = Annotated[
     int | None, typer.Option(min=1, max=MAX_LOCAL_WORKERS, help="Workers. Default: spec.replicas.")
 ]
 RouterPort = Annotated[
-    int, typer.Option("--port", min=1, max=65535, help="Port of the router; further routers follow.")
+    int,
+    typer.Option(
+        "--port", min=1, max=65535, help="Port of the first router; the others take the next ports."
+    ),
 ]
 WorkerPort = Annotated[
-    int, typer.Option(min=1, max=65535, help="Port of the first worker; the others follow.")
+    int, typer.Option(min=1, max=65535, help="Port of the first worker; the others take the next ports.")
 ]
 Routers = Annotated[int, typer.Option(min=1, max=MAX_LOCAL_ROUTERS, help="Routers.")]
 KeysFile = Annotated[
@@ -64,10 +67,10 @@ KeysFile = Annotated[
     typer.Option(
         "--keys-file",
         envvar=KEYS_FILE_VARIABLE,
-        help="API keys that routers ask for, as `warmfleet keys` writes them. Default: none asked for.",
+        help="API keys that routers require, as `warmfleet keys` writes them. Default: no keys required.",
     ),
 ]
-Detach = Annotated[bool, typer.Option("--detach", "-d", help="Return when ready; `warmfleet down` stops it.")]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Run in the background: return when ready.")]
 
 
 def up(
@@ -82,14 +85,14 @@ def up(
     detach: Detach = False,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Serve a ModelDeployment on this machine: workers and a router, kept running until Ctrl-C."""
+    """Serve a ModelDeployment on this machine: start workers and routers, restart them, stop on Ctrl-C."""
     home = warmfleet_home()
-    # With JSON on stdout, what a person reads meanwhile goes to stderr.
+    # With JSON on stdout, progress goes to stderr.
     console = make_console(stderr=output is OutputFormat.JSON)
     origin = str(file) if file else _DEFAULT_ORIGIN
     deployment = load_manifest(file, local=True) if file else load_manifest(default_manifest(), local=True)
     if keys_file is not None:
-        keys_file = keys_file.absolute()  # the file that is named, not what a link points to now
+        keys_file = keys_file.absolute()  # not resolved: a link may point elsewhere later
         load_keys(keys_file)
     for notice in require_local_support(deployment, origin=origin, has_keys=keys_file is not None):
         console.print(f"note: {notice}")
@@ -113,7 +116,7 @@ def up(
         cores=len(os.sched_getaffinity(0)),
         fleet_uid=secrets.token_hex(4),
     )
-    # What can be checked is checked before a download begins.
+    # Ports are checked before a download begins.
     require_free_ports(plan_with(model_path=Path()))
     plan = plan_with(model_path=ensure_model(deployment, home, console))
     console.print(f"starting {_counted(len(plan.workers), 'worker')} and {_counted(routers, 'router')} ...")
@@ -130,10 +133,10 @@ def default_manifest() -> str:
 
 
 def ensure_model(deployment: ModelDeployment, home: Path, console: Console) -> Path:
-    """The folder of the deployment's model, fetched first if the catalog's is not there.
+    """The folder of the deployment's model; a catalog model that is missing is fetched first.
 
     Raises:
-        CliError: a local path that is no folder.
+        CliError: the local path is not a model folder.
         ModelError: the catalog does not know the name, or fetching failed.
     """
     source = deployment.spec.model.source
@@ -155,7 +158,7 @@ def ensure_model(deployment: ModelDeployment, home: Path, console: Console) -> P
 
 
 class PullDisplay(AbstractContextManager["PullDisplay"]):
-    """A progress bar on a terminal, one line per stage elsewhere."""
+    """Shows the progress of `pull_model`: a bar on a terminal, otherwise one line per stage."""
 
     def __init__(self, console: Console, name: str) -> None:
         self._console = console
@@ -203,7 +206,7 @@ def _report(
     output: OutputFormat,
     api_key: str,
 ) -> None:
-    """Print what happened; when the fleet is ready, print how to use it."""
+    """Print an event; when the fleet is ready, print its processes and how to use it."""
     if event.kind != "FleetReady":
         if event.kind != "Started":
             console.print(log_line(event))

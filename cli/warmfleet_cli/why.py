@@ -1,4 +1,8 @@
-"""`warmfleet why`: what the router knew when it sent a request where it did."""
+"""`warmfleet why`: shows why the router sent a request to its worker.
+
+The types read the JSON of a router that may have another version than this command. They name only the fields
+that are printed, so the router's own records are not used here.
+"""
 
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -13,7 +17,7 @@ from warmfleet_cli.router_client import ApiKey, Url, get_json, router_client, ro
 
 
 class CandidateView(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker that was considered."""
+    """One worker that was considered, with the terms of its cost."""
 
     endpoint: str
     score: float
@@ -50,7 +54,7 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestView(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for the whole request, also before its first dispatch."""
+    """The fields of the request, present before its first dispatch."""
 
     id: str
     request_id: str
@@ -65,12 +69,8 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DecisionView(AttemptView, frozen=True, kw_only=True):
-    """The last dispatch, with what holds for the whole request."""
+    """The last dispatch, with the fields of the whole decision; absent before the first dispatch."""
 
-    id: str
-    request_id: str
-    path: str
-    model: str
     policy: str
     mode: str
     decision_ms: float
@@ -89,7 +89,7 @@ def why(
     api_key: ApiKey = "",
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Explain a routing decision: candidates, what each held, what each would have cost, what came of it."""
+    """Explain a routing decision: the candidates, their cached tokens and cost, and the result."""
     with router_client(router_url(url), api_key) as client:
         document = get_json(client, f"/debug/decisions/{quote(identifier, safe='')}")
     if output is OutputFormat.JSON:
@@ -100,20 +100,20 @@ def why(
         decision = msgspec.convert(document, DecisionView) if "endpoint" in document else None
     except msgspec.ValidationError as error:
         raise CliError(
-            f"the router describes its decision in a way this command does not know: {error}",
-            advice="--output json prints it as it stands",
+            f"the router's decision is not in the expected format: {error}",
+            advice="--output json prints it unchanged",
             exit_code=ExitCode.REFUSED,
         ) from None
     console = make_console()
     print_request(console, request)
     if decision is None:
-        console.print(f"no worker got it; outcome {request.outcome}")
+        console.print(f"not sent to any worker; outcome {request.outcome}")
     else:
         print_decision(console, decision)
 
 
 def print_request(console: Console, request: RequestView) -> None:
-    """Whose request it is, and how long it waited in the router for a worker with room."""
+    """The request's tenant and ids, and how long it waited in the router for capacity."""
     console.print(
         f"{request.id}  {request.path}  model {request.model}  tenant {request.tenant}"
         f"  request {request.request_id}"
@@ -126,7 +126,7 @@ def print_request(console: Console, request: RequestView) -> None:
 
 
 def print_decision(console: Console, decision: DecisionView) -> None:
-    """The decision for people: the choice, the table behind it, prediction and truth."""
+    """The choice, the table of candidates, and the predicted and actual number of cached tokens."""
     for attempt in decision.retried:
         failed = attempt.error or f"status {attempt.status}"
         console.print(f"tried {attempt.endpoint} first: {failed}")
@@ -162,7 +162,7 @@ def print_decision(console: Console, decision: DecisionView) -> None:
     console.print(
         f"predicted  {decision.predicted_cached_tokens} of {decision.predicted_prompt_tokens} tokens cached"
     )
-    console.print(f"actual     {_truth(decision)}")
+    console.print(f"actual     {_actual(decision)}")
     console.print(f"outcome    {_outcome(decision)}")
 
 
@@ -187,7 +187,7 @@ def _row(decision: DecisionView, candidate: CandidateView) -> list[str]:
     ]
 
 
-def _truth(decision: DecisionView) -> str:
+def _actual(decision: DecisionView) -> str:
     if decision.actual_cached_tokens is None:
         return "not known (yet)"
     difference = {"none": "as predicted"}.get(decision.difference, decision.difference.replace("_", " "))

@@ -421,7 +421,7 @@ def test_a_missing_router_is_reported_in_one_line_with_a_remedy() -> None:
     assert "warmfleet up" in result.stderr
 
 
-def test_why_shows_candidates_prediction_and_truth(router: str) -> None:
+def test_why_shows_candidates_predicted_and_actual_tokens(router: str) -> None:
     result = run("why", "req-1", "--url", router)
 
     lines = result.stdout.splitlines()

@@ -1,6 +1,6 @@
-"""`warmfleet bench prefix` and `warmfleet bench cache`: options in, report and exit code out.
+"""The commands `warmfleet bench prefix` and `warmfleet bench cache`.
 
-Exit code 0 means that every target was reached, 1 that one was missed; the others are every command's.
+Exit code 0: every target was reached; 1: one was missed; the others are those of every command.
 """
 
 import time
@@ -23,12 +23,12 @@ from warmfleet_cli.output import OutputFormat, OutputOption
 BLOCK_SIZE_TOKENS: Final = 16
 
 bench_app = typer.Typer(
-    no_args_is_help=True, help="Measure what prefix-aware routing and the KV cache are worth on this machine."
+    no_args_is_help=True, help="Measure the gain from prefix-aware routing and the KV cache on this machine."
 )
 
 
 class Dtype(StrEnum):
-    """Of weights and KV."""
+    """Values of `--dtype`: the type of weights and KV cache."""
 
     AUTO = "Auto"
     FLOAT32 = "Float32"
@@ -41,8 +41,8 @@ ModelName = Annotated[str, typer.Option("--model", help="Catalog model to run; p
 ModelPath = Annotated[
     Path | None, typer.Option(help="Model folder to run instead of a catalog model.", exists=True)
 ]
-OutputDir = Annotated[Path, typer.Option(help="Where JSON, SVG and process logs go.")]
-Seed = Annotated[int, typer.Option(help="Of prompts and arrivals; another seed is another workload.")]
+OutputDir = Annotated[Path, typer.Option(help="Folder for JSON, SVG and process logs.")]
+Seed = Annotated[int, typer.Option(help="Seed of prompts and arrivals.")]
 
 DEFAULT_MODEL: Final = "smollm2-135m-instruct"
 DEFAULT_FOLDER: Final = Path("bench-results")
@@ -58,15 +58,20 @@ def prefix_command(
     ] = "LowestCost,RoundRobin",
     workers: Annotated[int, typer.Option(min=1, max=16, help="Worker processes.")] = 3,
     repeats: Annotated[int, typer.Option(min=1, max=100, help="Rounds over all policies.")] = 3,
-    groups: Annotated[int, typer.Option(min=1, help="Groups of prompts with one prefix.")] = 16,
+    groups: Annotated[int, typer.Option(min=1, help="Groups of prompts that share a prefix.")] = 16,
     prompts_per_group: Annotated[int, typer.Option(min=1, help="Prompts of each group.")] = 5,
-    prefix_tokens: Annotated[int, typer.Option(min=1, help="Tokens that a group shares.")] = 256,
-    question_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each prompt's own.")] = 48,
+    prefix_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the shared prefix.")] = 256,
+    question_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens after the prefix, different in every prompt.")
+    ] = 48,
     output_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 16,
     resident_ratio: Annotated[
-        float, typer.Option(min=0.01, help="Everything held once, as a share of the fleet's KV.")
+        float,
+        typer.Option(
+            min=0.01, help="All prefixes and questions, held once, as a share of the fleet's KV cache."
+        ),
     ] = 0.73,
-    minutes: Annotated[float, typer.Option(min=0.1, help="Time that the rate is chosen for.")] = 6.0,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Duration to aim at; sets the request rate.")] = 6.0,
     dtype: Annotated[Dtype, typer.Option(help="Of weights and KV.")] = Dtype.AUTO,
     seed: Seed = 0,
     output_dir: OutputDir = DEFAULT_FOLDER,
@@ -141,11 +146,11 @@ def cache_command(
     *,
     model: ModelName = DEFAULT_MODEL,
     model_path: ModelPath = None,
-    tokens: Annotated[int, typer.Option(min=2, help="Tokens to generate both ways.")] = 500,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens to generate, with and without the cache.")] = 500,
     cached_prompt_tokens: Annotated[
-        int, typer.Option(min=17, help="Cached beginning of the warm prompts.")
+        int, typer.Option(min=17, help="Tokens of the cached prefix of warm prompts.")
     ] = 1008,
-    repeats: Annotated[int, typer.Option(min=1, help="Cold and warm requests, each.")] = 20,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of cold and of warm requests.")] = 20,
     dtype: Annotated[
         Dtype, typer.Option(help="Of weights and KV. Only Float32 and Float64 promise equal tokens.")
     ] = Dtype.FLOAT32,
@@ -198,10 +203,10 @@ def parse_policies(text: str) -> list[str]:
     """Policies by name, LowestCost always among them and first; "all" is all of them.
 
     Raises:
-        typer.BadParameter: a name that is no policy.
+        typer.BadParameter: a name is not a policy.
     """
     asked = ALL_POLICIES if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
     for name in asked:
         if name not in ALL_POLICIES:
-            raise typer.BadParameter(f"{name!r} is no policy; there are: {', '.join(ALL_POLICIES)}")
+            raise typer.BadParameter(f"{name!r} is not a policy; policies: {', '.join(ALL_POLICIES)}")
     return list(dict.fromkeys(["LowestCost", *asked]))

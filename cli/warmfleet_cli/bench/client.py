@@ -1,4 +1,4 @@
-"""A streaming completion as a client sees it: when the first token came, and its usage."""
+"""One streaming completion, measured at the client: time to first token, and usage."""
 
 import asyncio
 import math
@@ -17,7 +17,7 @@ _DONE: Final = "[DONE]"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One completion to ask for. The prompt is token ids, so that its length is exact."""
+    """One completion request; `ask` sends it. The prompt is token ids, so that its length is exact."""
 
     request_id: str
     model: str
@@ -25,7 +25,7 @@ class Question:
     output_tokens: int
 
     def body(self) -> dict[str, Any]:
-        """Greedy, as long as asked for, with usage at the end."""
+        """The request body: greedy, exactly `output_tokens` long, with usage at the end."""
         return {
             "model": self.model,
             "prompt": list(self.token_ids),
@@ -39,13 +39,13 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back for one question."""
+    """The result of one question: its latency and usage, or an error."""
 
     request_id: str
     error: str = ""
-    """Empty for a success: status 200, a stream that ended properly, and every token that was asked for."""
+    """Empty for a success: status 200, a complete stream, and exactly the requested number of tokens."""
     first_token_seconds: float = math.nan
-    """From the moment the question was due; a client that falls behind counts against the result."""
+    """From the moment the question was due, so that delays of the client count."""
     total_seconds: float = math.nan
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -134,7 +134,7 @@ def _shortfall(question: Question, usage: _Usage) -> str:
 
 
 def benchmark_client() -> httpx.AsyncClient:
-    """A client without limits that would queue requests on its own side, and without proxies."""
+    """A client without a connection limit, so that it queues no request itself, and without proxies."""
     return httpx.AsyncClient(
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
         timeout=httpx.Timeout(120.0, connect=5.0),

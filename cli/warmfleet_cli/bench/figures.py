@@ -1,4 +1,4 @@
-"""Figures over several measurements: mean, percentile, and the spread that shows how far to trust them."""
+"""Statistics over several measurements, and the targets that they are compared with."""
 
 import math
 import statistics
@@ -57,7 +57,7 @@ class Target:
         return self.measured >= self.required if self.at_least else self.measured <= self.required
 
     def verdict(self) -> str:
-        """One line: what was asked, what was measured, and by how much it was missed."""
+        """One line: the measured and the required figure, and by how much it was missed."""
         word = "at least" if self.at_least else "at most"
         line = (
             f"{self.name}: {_short(self.measured)}{self.unit} ({word} {_short(self.required)}{self.unit}"

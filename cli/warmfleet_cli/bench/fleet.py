@@ -1,7 +1,7 @@
-"""A fleet for the length of a benchmark: worker processes once, router processes per policy beside them.
+"""A fleet for the length of a benchmark: one set of worker processes, and routers for each policy.
 
-Routers only listen to the workers' event streams, so several of them stand over the same workers without
-disturbing each other; one salt key lets them name the same blocks.
+Routers only read the workers' event streams, so the routers of all policies share the workers. They have one
+salt key, so that they compute the same block hashes.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _DECISIONS_PATH: Final = "/internal/decisions"
 
 @dataclass(frozen=True, slots=True)
 class WorkerShape:
-    """How each worker of the fleet is started."""
+    """The settings of each worker in a `bench_fleet`."""
 
     model_path: Path
     served_name: str
@@ -89,14 +89,14 @@ class _Decisions(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class BenchFleet:
-    """Workers that are ready, and the routers of each variant."""
+    """Workers that are ready, and the routers of each variant; `bench_fleet` starts it."""
 
     client: httpx.AsyncClient
     worker_urls: Sequence[str]
     router_urls: Mapping[Variant, Sequence[str]]
 
     async def clear_caches(self) -> None:
-        """Drop every cached block, and wait until every router knows.
+        """Drop every cached block, and wait until the index of every router is empty.
 
         Raises:
             BenchError: a worker refuses, or a router's index is not empty after `SETTLE_SECONDS`.
@@ -115,7 +115,7 @@ class BenchFleet:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def total_blocks(self) -> int:
-        """KV blocks of all workers together, as they report them."""
+        """KV blocks of all workers together, as they report it."""
         url = next(iter(self.router_urls.values()))[0]
         return sum(endpoint.load.total_blocks for endpoint in await self._endpoints(url))
 

@@ -1,4 +1,4 @@
-"""What the figures were measured on, and whether anything else was running meanwhile."""
+"""The hardware that figures are measured on, and whether it is idle."""
 
 import os
 import platform
@@ -29,7 +29,7 @@ class Machine:
     """The instruction set that torch's own kernels dispatch to."""
 
     def line(self, dtype: str) -> str:
-        """One line that belongs beside every figure."""
+        """One line for the report."""
         flags = " ".join(self.isa_flags) or "no vector flags known"
         return (
             f"{self.cpu_model}, {self.cores} cores, {self.memory_bytes / 2**30:.0f} GiB; {flags}; "
@@ -38,7 +38,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Read once from /proc and torch."""
+    """The hardware, from /proc and torch; imports torch."""
     import torch  # noqa: PLC0415 - seconds to import; `warmfleet --help` must not wait for it
 
     cpu_information = _read("/proc/cpuinfo")

@@ -4,7 +4,7 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 
 class Observer(Protocol):
@@ -14,10 +14,10 @@ class Observer(Protocol):
         """A stage of `total` steps begins."""
 
     def advance(self, steps: int = 1) -> None:
-        """`steps` steps of the present stage are done."""
+        """`steps` steps of the current stage are done."""
 
     def remark(self, text: str) -> None:
-        """A figure worth showing before the end."""
+        """A line to show before the end."""
 
 
 class ProgressObserver:
@@ -31,13 +31,12 @@ class ProgressObserver:
             TimeElapsedColumn(),
             console=console,
         )
-        self._task: TaskID | None = None
+        self._task = self._progress.add_task("", visible=False)
 
     def stage(self, text: str, total: int) -> None:
         self._task = self._progress.add_task(text, total=total)
 
     def advance(self, steps: int = 1) -> None:
-        assert self._task is not None, "a stage comes first"
         self._progress.advance(self._task, steps)
 
     def remark(self, text: str) -> None:

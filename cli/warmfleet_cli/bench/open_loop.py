@@ -1,4 +1,4 @@
-"""Sending requests: when they are due, or as fast as answers come back."""
+"""Sends the requests of a run: in an open loop at their due times, or with a fixed number in flight."""
 
 import asyncio
 from collections import deque
@@ -21,7 +21,7 @@ OnAnswer = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Where questions go: to the routers in turn."""
+    """Sends questions to the routers in round-robin order."""
 
     client: httpx.AsyncClient
     router_urls: Sequence[str]
@@ -30,7 +30,7 @@ class Sender:
     on_answer: OnAnswer
 
     async def send(self, number: int, name: str, token_ids: Sequence[int], due: float | None) -> Answer:
-        """Ask the `number`-th question of the run called `name`."""
+        """Send the `number`-th question of the run called `name`."""
         question = Question(f"{name}-{number}", self.model, token_ids, self.output_tokens)
         url = self.router_urls[number % len(self.router_urls)]
         answer = await ask(self.client, url, question, due=due)
@@ -54,7 +54,7 @@ async def send_when_due(sender: Sender, name: str, plan: Sequence[PlannedRequest
 async def send_at_saturation(
     sender: Sender, name: str, prompts: Sequence[Sequence[int]], in_flight: int
 ) -> tuple[list[Answer], float]:
-    """Keep `in_flight` requests under way until all are answered; the answers, and requests per second."""
+    """Keep `in_flight` requests running until all are answered; returns answers and requests per second."""
     clock = asyncio.get_running_loop().time
     left = deque(enumerate(prompts))
     answers: list[Answer] = []
@@ -70,10 +70,10 @@ async def send_at_saturation(
 
 
 def choose_rate(saturation_per_second: float, *, requests: int, seconds: float) -> float:
-    """The gentlest rate at which `requests` fit into `seconds`.
+    """The lowest rate at which `requests` fit into `seconds`, in requests per second.
 
-    Between `LEAST_LOAD_RATIO` and `MOST_LOAD_RATIO` of saturation; a machine too slow for that takes
-    longer rather than being driven into its queues.
+    Between `LEAST_LOAD_RATIO` and `MOST_LOAD_RATIO` of saturation; a machine too slow for that takes longer,
+    so that requests do not queue.
     """
     least, most = LEAST_LOAD_RATIO * saturation_per_second, MOST_LOAD_RATIO * saturation_per_second
     needed = requests / seconds if seconds > 0 else most

@@ -1,4 +1,4 @@
-"""Worker and router processes for the length of a benchmark: started, waited for, and always stopped."""
+"""Worker and router processes for the length of a benchmark."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 class BenchError(CliError):
-    """A benchmark cannot be carried out; the text has the cause."""
+    """Raise when a benchmark cannot run; the text has the cause."""
 
 
 class _Listening(msgspec.Struct):
@@ -38,7 +38,7 @@ class _Listening(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class LocalProcess:
-    """A server of ours that was started; `listening` and `ready` wait for it."""
+    """A worker or router that `spawned` started; `listening` and `ready` wait for it."""
 
     name: str
     pid: int
@@ -46,7 +46,7 @@ class LocalProcess:
     exited: "asyncio.Task[int]"
 
     async def listening(self) -> str:
-        """Its address, as soon as its socket is bound.
+        """Wait until its socket is bound; returns its URL.
 
         Raises:
             BenchError: it exits, or prints nothing for `START_SECONDS`; the text ends with its log.
@@ -57,7 +57,7 @@ class LocalProcess:
         return url
 
     async def ready(self, client: httpx.AsyncClient) -> str:
-        """Its address, as soon as its /readyz answers 200.
+        """Wait until its /readyz answers 200; returns its URL.
 
         Raises:
             BenchError: as `listening`.
@@ -69,7 +69,7 @@ class LocalProcess:
         return url
 
     async def _pause(self, deadline: float) -> None:
-        """Let time pass, unless there is nothing to wait for any more."""
+        """Sleep for one poll; raises if the process has ended or the deadline has passed."""
         if self.exited.done():
             raise self._failed(f"exited with {self.exited.result()}")
         if asyncio.get_running_loop().time() > deadline:
@@ -85,7 +85,7 @@ class LocalProcess:
 async def spawned(
     name: str, arguments: Sequence[str], *, log_folder: Path, environment: Mapping[str, str]
 ) -> AsyncIterator[LocalProcess]:
-    """Run `python -m <arguments>` until the block ends, or this process does; entered at once.
+    """Run `python -m <arguments>` until the block or this process ends; does not wait until it is ready.
 
     `environment` adds to this process's. Output goes to `<log_folder>/<name>.log`.
     """
@@ -104,7 +104,7 @@ async def spawned(
 
 
 def run_to_end(work: Coroutine[Any, Any, Result]) -> Result:
-    """`asyncio.run` that also stops what `work` started when this process is asked to terminate."""
+    """`asyncio.run` that cancels `work` on SIGTERM, so that it stops its processes."""
 
     async def main() -> Result:
         task = asyncio.ensure_future(work)

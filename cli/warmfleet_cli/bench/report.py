@@ -1,4 +1,4 @@
-"""From the first remark to the exit code: what a benchmark prints, writes and is judged by."""
+"""The report of a benchmark: progress, JSON and SVG files, targets and exit code."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,24 +19,24 @@ Result = TypeVar("Result")
 
 
 class Report:
-    """Prints for the user who waits. With JSON, standard output carries the record and nothing else."""
+    """Prints the progress and the results of one benchmark. With JSON, stdout has only the record."""
 
     def __init__(self, output: OutputFormat) -> None:
         self._json = output is OutputFormat.JSON
         self._console = make_console(stderr=self._json)
 
     def check_machine(self) -> tuple[Machine, str]:
-        """What the figures are measured on, and a sentence on whether it is idle; takes two seconds."""
+        """The hardware, and a sentence on whether it is idle; takes two seconds."""
         remark = idle_remark(measure_busy_ratio())
         self.remark(remark)
         return this_machine(), remark
 
     def remark(self, text: str) -> None:
-        """One line."""
+        """Print one line."""
         self._console.print(text)
 
     def run(self, benchmark: Callable[[Observer], Result]) -> Result:
-        """The result of `benchmark`, with a progress bar while it takes."""
+        """Run `benchmark` with a progress bar; returns its result."""
         with ProgressObserver(self._console) as observer:
             return benchmark(observer)
 
@@ -51,7 +51,7 @@ class Report:
         lines: Sequence[str] = (),
         targets: Sequence[Target],
     ) -> None:
-        """Write the files, show the figures, judge the targets.
+        """Write the files, print the figures, and compare them with the targets.
 
         Raises:
             typer.Exit: with code 1, if a target is missed.
@@ -72,7 +72,7 @@ class Report:
 
 
 def log_folder(output_folder: Path) -> Path:
-    """Where the processes of a benchmark log to; made if it is not there."""
+    """The folder for the logs of a benchmark's processes; created if missing."""
     folder = output_folder / "logs"
     folder.mkdir(parents=True, exist_ok=True)
     return folder

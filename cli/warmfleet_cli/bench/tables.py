@@ -18,9 +18,9 @@ class TextTable:
 
 
 def prefix_table(summaries: Sequence[VariantSummary]) -> TextTable:
-    """One row per policy and number of routers; success first, because the rest means nothing without.
+    """One row per policy and number of routers.
 
-    With several runs a figure is their mean, and the lowest and highest run stand behind it.
+    With several runs a figure is their mean, followed by the lowest and highest run.
     """
     columns = (
         "policy", ">routers", ">success", ">reused/reusable tokens", ">share reused", ">TTFT mean ms",
@@ -66,7 +66,7 @@ def generation_table(results: CacheResults) -> TextTable:
 
 
 def cache_lines(results: CacheResults) -> list[str]:
-    """What the table does not hold: the reference, time to first token, KV per token."""
+    """The lines below the table: the reference, time to first token, KV per token."""
     first, log = results.first_tokens, results.comparison.reference
     reference = (
         "Uncached reference: transformers is not installed; the comparison is missing."

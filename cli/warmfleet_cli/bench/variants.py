@@ -1,11 +1,11 @@
-"""What a fleet of the benchmarks is run under, and what its routers predicted."""
+"""The variants that a benchmark compares, and the predictions of their routers."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """How many tokens a router expected to be cached when it chose, and how many the worker found."""
+    """Cached tokens of one request: predicted by the router, and found by the worker."""
 
     predicted_tokens: int
     actual_tokens: int
@@ -13,7 +13,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What is compared: a policy, and how many routers share the requests."""
+    """One side of a comparison: a policy, and how many routers share the requests."""
 
     policy: str
     routers: int = 1

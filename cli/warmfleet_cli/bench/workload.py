@@ -1,4 +1,4 @@
-"""The shared-prefix workload: groups of prompts with one common beginning, arriving at random moments.
+"""The shared-prefix workload: groups of prompts with one common beginning, arriving at random times.
 
 The shape is that of llm-d's `shared_prefix` benchmark (150 groups x 5 prompts at 0.73 of the fleet's
 KV cache), scaled down: what matters is the ratio of the resident set to the fleet's KV, not its size.
@@ -12,7 +12,7 @@ from random import Random
 
 @dataclass(frozen=True, slots=True)
 class PrefixWorkload:
-    """What one run sends, without the moments and the tokens themselves."""
+    """The shape of one run; `plan_run` draws its times and tokens."""
 
     groups: int = 16
     prompts_per_group: int = 5

@@ -1,11 +1,11 @@
-"""How long a supervisor waits before it starts a process again."""
+"""Delays between restarts of a process."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """Doubling delays: 1, 2, 4 ... 30 seconds by default."""
+    """Exponential backoff: 1, 2, 4 ... 30 seconds by default. Keep the delay, and pass it in next time."""
 
     first_seconds: float = 1.0
     max_seconds: float = 30.0

@@ -1,4 +1,4 @@
-"""One child process: in its own process group, bound to die with us, its output in a log file."""
+"""One child process: in its own process group, killed when its parent ends, its output in a log file."""
 
 import asyncio
 import contextlib
@@ -16,10 +16,11 @@ _READ_BYTES: Final = 65536
 
 
 class Child:
-    """A running process. Start and wait on the thread of the event loop, which must be the main thread.
+    """A running process. Use it to start a server whose output goes to a `LogFile`.
 
-    Its own process group keeps the terminal's Ctrl-C from it: the supervisor alone decides which process
-    stops when.
+    Construct and `wait` on the thread of the event loop, which must be the main thread.
+
+    Its own process group keeps the terminal's Ctrl-C from it: the supervisor decides the order of shutdown.
     """
 
     def __init__(self, argv: Sequence[str], *, environment: Mapping[str, str], log: LogFile) -> None:
@@ -64,12 +65,12 @@ class Child:
         return self._process.wait()
 
     def terminate(self) -> None:
-        """Ask the process, not its children, to finish: it drains and takes them along."""
+        """Send SIGTERM to the process, not to its children: it drains and stops them itself."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the process and everything in its group."""
+        """Send SIGKILL to the process and its group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -82,7 +83,7 @@ class Child:
                 self._loop.remove_reader(self._output)
 
     def _close_output(self) -> None:
-        """Take what is left in the pipe, without waiting for a grandchild that still holds it."""
+        """Read what is left in the pipe, without waiting for a grandchild that still has it open."""
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._output, _READ_BYTES):
                 self._log.write(data)

@@ -1,7 +1,7 @@
 """A supervisor in a session of its own: started by `warmfleet up --detach`, which waits until it is ready.
 
-The plan travels over stdin; messages travel back over stdout, one JSON object per line, until the fleet is
-ready. From then on the supervisor writes to its log alone.
+It reads the plan from stdin and writes messages to stdout, one JSON object per line, until the fleet is
+ready. From then on it writes only to its log.
 """
 
 import os
@@ -37,7 +37,7 @@ class _Failure(msgspec.Struct, frozen=True, tag="failure"):
 
 
 def start_detached(plan: FleetPlan, home: Path, report: Callable[[FleetEvent], None]) -> None:
-    """Start a supervisor that outlives this process; returns when its fleet is ready.
+    """Start a supervisor that keeps running after this process; returns when its fleet is ready.
 
     Raises:
         CliError: the fleet did not start; nothing of it is left running.
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 class _Reports:
-    """Reports to the waiting command until the fleet is ready, and to the log always."""
+    """Writes events to the log, and to the waiting command until the fleet is ready."""
 
     def __init__(self) -> None:
         self._listening = True
@@ -114,7 +114,7 @@ class _Reports:
         self._log(log_line(event))
         self._send(event)
         if event.kind == "FleetReady":
-            # Nothing reads stdout from here on; what a library still prints belongs into the log.
+            # Nothing reads stdout from here on; what a library prints goes to the log.
             self._listening = False
             os.dup2(2, 1)
 
@@ -124,7 +124,7 @@ class _Reports:
 
     @staticmethod
     def _log(line: str) -> None:
-        with suppress(OSError):  # a full disk: the log does without this line
+        with suppress(OSError):  # the disk is full: the line is lost
             sys.stderr.write(line + "\n")
             sys.stderr.flush()
 

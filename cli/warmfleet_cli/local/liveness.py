@@ -1,4 +1,4 @@
-"""Whether a process still answers for itself: what a kubelet's liveness probe does for a pod."""
+"""Liveness probes of local processes, as a kubelet probes a pod."""
 
 import asyncio
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ import httpx
 
 @dataclass(frozen=True, slots=True)
 class LivenessPolicy:
-    """When a process that hangs without ending is given up.
+    """When a process that hangs is killed.
 
-    Only `/livez` counts: it speaks for the step watchdog alone, so a worker that is busy, draining or not
-    ready is never killed for it.
+    Only `/livez` counts: it reports the step watchdog alone, so a worker that is busy, draining or not
+    ready is never killed.
     """
 
     period_seconds: float = 2.0
@@ -20,21 +20,21 @@ class LivenessPolicy:
     """In a row. With the periods and timeouts above, a hung process is killed after about 20 seconds."""
 
 
-async def until_lifeless(url: str, policy: LivenessPolicy) -> str:
-    """Probe `url`/livez until it has failed too often in a row; returns what the last probe met."""
+async def until_unresponsive(url: str, policy: LivenessPolicy) -> str:
+    """Probe `url`/livez until it fails `policy.failures` times in a row; returns the last failure."""
     failures = 0
     # trust_env off: a proxy meant for the internet must not see loopback probes.
     async with httpx.AsyncClient(trust_env=False, timeout=policy.timeout_seconds) as client:
         while True:
             await asyncio.sleep(policy.period_seconds)
-            trouble = await _trouble(client, url)
-            failures = failures + 1 if trouble else 0
+            failure = await _probe_failure(client, url)
+            failures = failures + 1 if failure else 0
             if failures >= policy.failures:
-                return trouble
+                return failure
 
 
-async def _trouble(client: httpx.AsyncClient, url: str) -> str:
-    """What is wrong with the answer, empty if nothing is."""
+async def _probe_failure(client: httpx.AsyncClient, url: str) -> str:
+    """Why the probe failed; empty if it succeeded."""
     try:
         status = (await client.get(f"{url}/livez")).status_code
     except httpx.TimeoutException:

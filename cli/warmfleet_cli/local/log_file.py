@@ -1,6 +1,6 @@
-"""What a child prints, kept in a file that cannot grow without end.
+"""The output of a child process in a file of bounded size.
 
-On a full disk it is lost, and counted; the fleet goes on.
+What a full disk cannot take is lost and counted; the fleet keeps running.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ _TAIL_BYTES: Final = 8192
 
 
 class LogFile:
-    """`<path>`, and `<path>.1` with what came before it; together at most twice `max_bytes`.
+    """A log that rotates: `<path>` and `<path>.1`, each of at most `max_bytes`.
 
-    A new one sets aside what an earlier fleet left, so that an old error is not read as a new one.
+    Opening one rotates the log of an earlier fleet, so that an old error is not read as a new one.
     """
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_LOG_BYTES) -> None:
@@ -29,20 +29,20 @@ class LogFile:
         self._file = path.open("ab", buffering=0)
         self._size = 0
         self._lost_bytes = 0
-        self._trouble = ""
+        self._write_error = ""
 
     def write(self, data: bytes) -> None:
         """Append, in a new file when this one is full. What cannot be written is counted instead."""
         try:
             self._make_room(len(data))
             if self._lost_bytes:
-                note = f"\n-- {self._lost_bytes} bytes of the log are lost: {self._trouble} --\n"
+                note = f"\n-- {self._lost_bytes} bytes of the log are lost: {self._write_error} --\n"
                 self._append(note.encode())
                 self._lost_bytes = 0
             self._append(data)
         except OSError as error:
             self._lost_bytes += len(data)
-            self._trouble = (error.strerror or str(error)).lower()
+            self._write_error = (error.strerror or str(error)).lower()
 
     def _make_room(self, wanted_bytes: int) -> None:
         if self._size and self._size + wanted_bytes > self._max_bytes:
@@ -62,7 +62,7 @@ class LogFile:
         self._file.close()
 
     def tail(self, lines: int) -> list[str]:
-        """The last lines of this life, oldest first; empty ones left out."""
+        """The last lines since the log was opened, oldest first, without empty ones."""
         end = _read_end(self.path)
         if self._has_rotated:
             end = _read_end(self._previous_path) + end
@@ -71,9 +71,9 @@ class LogFile:
 
 
 def worth_quoting(lines: Sequence[str]) -> list[str]:
-    """What a person should read of a log's end: warnings and errors in plain words, and unstructured text.
+    """The lines to show in an error message: warnings and errors as text, and unstructured lines.
 
-    Structured lines about normal work are left out; if there is nothing else, all stay as they are.
+    Structured lines of lower levels are left out; if there are no others, all are returned unchanged.
     """
     readable = [text for line in lines if (text := _in_words(line))]
     return readable or list(lines)

@@ -1,4 +1,4 @@
-"""What the processes of a running fleet report, beside what their supervisor recorded."""
+"""The processes of a running fleet: the supervisor's record, and what each process reports over HTTP."""
 
 import contextlib
 from collections.abc import Iterable
@@ -53,18 +53,18 @@ class BreakerReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One process as seen now."""
+    """One process: the supervisor's record, its readiness, and what a router reports of it."""
 
     state: ProcessState
     is_answering: bool
     is_ready: bool
     wants_key: bool = False
-    """A router that shows its workers only to a key with admin scope."""
+    """Whether this router lists its workers only for a key with admin scope."""
     cache: CacheReport | None = None
     load: LoadView | None = None
     """Of a worker that a router reaches."""
     breaker: BreakerReport | None = None
-    """Likewise."""
+    """Of a worker that a router reaches."""
 
     @property
     def phase(self) -> str:
@@ -92,9 +92,9 @@ class _Endpoint(msgspec.Struct, frozen=True):
 
 
 def observe(fleet: FleetState, folder: RunFolder, api_key: str = "") -> list[ProcessReport]:
-    """Ask every process whether it is ready, and every worker about its cache. Takes at most seconds.
+    """Query the readiness of every process, the cache of every worker, and the loads from one router.
 
-    `api_key`: for routers that want one with admin scope; without it, they show no loads.
+    `api_key` needs admin scope if the routers require keys; without it there are no loads.
     """
     tokens = _tokens(folder)
     with (
@@ -120,7 +120,7 @@ def observe(fleet: FleetState, folder: RunFolder, api_key: str = "") -> list[Pro
 def _routed(
     client: httpx.Client, reports: Iterable[ProcessReport], api_key: str
 ) -> dict[str, _RoutedEndpoint] | None:
-    """Endpoints by worker name, from the first router that answers; None if that refuses the key."""
+    """Endpoints by worker name, from the first router that answers; None if it refuses the key."""
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     for report in reports:
         if report.state.role == "router" and report.is_answering:

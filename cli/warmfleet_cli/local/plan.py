@@ -1,4 +1,4 @@
-"""From a manifest to the processes of a local fleet: what would be started, decided before anything is."""
+"""Plans the processes of a local fleet from a manifest; starts nothing."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -18,8 +18,8 @@ from warmfleet_contracts.resources.worker_flags import unsupported_engine_fields
 MAX_LOCAL_WORKERS: Final = 64
 MAX_LOCAL_ROUTERS: Final = 8
 MAX_WAIT_SECONDS: Final = 60.0
-"""How long a local router lets a request wait. A service refuses early, to be soon itself again; here a
-burst is one person's own, and all of it wants an answer."""
+"""Longest wait of a request in a local router. Longer than in a cluster: a local burst comes from one user,
+for whom waiting is better than a 429."""
 _CLUSTER_ONLY: Final = (
     "model.cache",
     "engine.image",
@@ -37,14 +37,14 @@ _CLUSTER_ONLY: Final = (
 
 
 class ProcessPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One process: what to run, and where it will answer. Holds no secret."""
+    """One process: its command line and its address. Holds no secret."""
 
     name: str
     role: Literal["worker", "router"]
     argv: tuple[str, ...]
     port: int
     uid: str = ""
-    """Identity that a worker must prove to routers; stays the same over restarts, its epoch does not."""
+    """Identity that a worker proves to routers. A restart keeps it and begins a new epoch."""
     environment: dict[str, str] = {}
 
     @property
@@ -53,7 +53,7 @@ class ProcessPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A local fleet before it is started."""
+    """The processes of a local fleet and its timeouts; `supervise` runs it."""
 
     name: str
     served_names: tuple[str, ...]
@@ -86,14 +86,14 @@ class LocalOptions:
     router_port: int = 8080
     worker_port: int = 8100
     keys_path: Path | None = None
-    """API keys that routers ask for; without them, every client on this machine is served."""
+    """File of the API keys that routers require; None: every client on this machine is served."""
 
 
 def worker_count(deployment: ModelDeployment, options: LocalOptions) -> int:
     """Workers to start: the command line's number, or the manifest's.
 
     Raises:
-        ManifestError: none, or more than one machine is meant for.
+        ManifestError: fewer than 1 or more than `MAX_LOCAL_WORKERS`.
     """
     count = deployment.spec.replicas if options.replicas is None else options.replicas
     field = "spec.replicas" if options.replicas is None else "--replicas"
@@ -106,7 +106,7 @@ def require_local_support(deployment: ModelDeployment, *, origin: str, has_keys:
     """Notices about fields that only a cluster acts on.
 
     Raises:
-        ManifestError: a field that would change answers or memory cannot be honoured on this machine yet.
+        ManifestError: a field that changes answers or memory is not supported on one machine.
     """
     spec = deployment.spec
     source = spec.model.source
@@ -167,15 +167,15 @@ def plan_fleet(
     """The processes of this deployment on one machine.
 
     Args:
-        deployment: vetted by `require_local_support`.
-        options: what the command line adds to it.
+        deployment: accepted by `require_local_support`.
+        options: from the command line.
         model_path: the model's folder.
-        endpoints_path: where routers will find the list of workers.
+        endpoints_path: file with the list of workers, which routers read.
         cores: CPU cores to share among the workers.
         fleet_uid: makes worker uids different from those of any other start.
 
     Raises:
-        ManifestError: more or fewer workers than one machine is meant for.
+        ManifestError: as `worker_count`.
         CliError: two processes would listen on one port.
     """
     count = worker_count(deployment, options)

@@ -1,4 +1,4 @@
-"""Whether the ports of a fleet are free, asked before anything is started."""
+"""Checks that the ports of a fleet are free."""
 
 import socket
 
@@ -8,10 +8,10 @@ from warmfleet_contracts.names import LOCAL_HOST
 
 
 def require_free_ports(plan: FleetPlan) -> None:
-    """Refuse a fleet that could not listen.
+    """Check that every port of the plan can be bound; call it before anything is started.
 
     Raises:
-        CliError: a port is taken; names it, and the flag that moves it.
+        CliError: a port is taken; the text names the port and the flag that changes it.
     """
     for process in plan.processes:
         with socket.socket() as listener:

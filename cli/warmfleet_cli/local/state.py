@@ -20,7 +20,7 @@ ProcessPhase = Literal["Starting", "Ready", "Restarting", "Stopped"]
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
-    """What the supervisor knows of one of its processes."""
+    """The supervisor's record of one process."""
 
     name: str
     role: Literal["worker", "router"]
@@ -50,14 +50,14 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_running(self) -> bool:
-        """Whether the supervisor that wrote this still lives."""
+        """Whether the supervisor that wrote this is alive."""
         return is_alive(self.supervisor)
 
 
 class RunFolder:
-    """Files of one fleet. Readable by the owner only: they hold worker tokens.
+    """The files of one fleet, readable by their owner only: they hold worker tokens.
 
-    Every method that writes raises CliError, with the file's name, if it cannot.
+    Every method that writes raises CliError with the path if it fails.
     """
 
     def __init__(self, home: Path, name: str) -> None:
@@ -78,7 +78,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the fleet's name for as long as this process lives; the lock dies with it, however it dies.
+        """Hold the lock on the fleet's name during the block; the kernel releases it if the process ends.
 
         Raises:
             CliError: another process holds it.
@@ -103,11 +103,11 @@ class RunFolder:
         self._replace(self._state_path, msgspec.json.encode(state))
 
     def write_endpoints(self, endpoints: list[dict[str, str]]) -> None:
-        """The list that routers read; holds tokens, so its file is ours alone."""
+        """Write the list that routers read, with tokens; only its owner may read the file."""
         self._replace(self.endpoints_path, msgspec.json.encode(endpoints))
 
     def clear(self) -> None:
-        """Forget the fleet; its logs stay."""
+        """Remove the state and the endpoints; the logs stay."""
         self._state_path.unlink(missing_ok=True)
         self.endpoints_path.unlink(missing_ok=True)
 
@@ -119,15 +119,15 @@ class RunFolder:
 
 
 def unwritable(path: Path, error: OSError) -> CliError:
-    """Why a file of a fleet cannot be written, with its name: the system's own error often has none."""
+    """The error for a file of a fleet that cannot be written, with its path."""
     return CliError(
         f"{path} cannot be written: {(error.strerror or str(error)).lower()}",
-        advice="free some space, or set WARMFLEET_HOME to a folder with room",
+        advice="free some space, or set WARMFLEET_HOME to a folder on another disk",
     )
 
 
 def already_running(name: str) -> CliError:
-    """The refusal of a second fleet of one name."""
+    """The error for a second fleet of the same name."""
     return CliError(
         f"fleet {name!r} is already running",
         advice=f"`warmfleet status` shows it, `warmfleet down --name {name}` stops it",
@@ -136,7 +136,7 @@ def already_running(name: str) -> CliError:
 
 
 def known_fleets(home: Path) -> list[FleetState]:
-    """Every fleet with a state, running or left behind, by name."""
+    """Every fleet that has a state file, running or not, ordered by name."""
     try:
         names = sorted(path.name for path in (home / "run").iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -146,7 +146,7 @@ def known_fleets(home: Path) -> list[FleetState]:
 
 
 def choose_fleet(home: Path, name: str | None) -> FleetState | None:
-    """The fleet a command means: by name, or the only running one, or the only one left behind.
+    """The fleet that a command applies to: by name, or the only running one, or the only one with a state.
 
     Raises:
         CliError: no name is given and several fleets run.
@@ -157,5 +157,5 @@ def choose_fleet(home: Path, name: str | None) -> FleetState | None:
     candidates = [fleet for fleet in fleets if fleet.is_running] or fleets
     if len(candidates) > 1:
         names = ", ".join(fleet.name for fleet in candidates)
-        raise CliError(f"several fleets are there: {names}", advice="choose one with --name")
+        raise CliError(f"there are several fleets: {names}", advice="choose one with --name")
     return candidates[0] if candidates else None

@@ -1,4 +1,4 @@
-"""Keeps the processes of one local fleet running, and takes every one of them along when it ends."""
+"""Starts the processes of one local fleet, restarts them, and stops all of them when it ends."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ import msgspec
 from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.local.backoff import RestartPolicy
 from warmfleet_cli.local.child import Child
-from warmfleet_cli.local.liveness import LivenessPolicy, until_lifeless
+from warmfleet_cli.local.liveness import LivenessPolicy, until_unresponsive
 from warmfleet_cli.local.log_file import LogFile, worth_quoting
 from warmfleet_cli.local.plan import FleetPlan, ProcessPlan
 from warmfleet_cli.local.state import (
@@ -32,12 +32,12 @@ from warmfleet_runtime.process_identity import ProcessIdentity, identify
 _READY_POLL_SECONDS: Final = 0.1
 _PROBE_TIMEOUT_SECONDS: Final = 5.0
 _KILL_GRACE_SECONDS: Final = 15.0
-"""What a process gets beyond its drain time before it is killed."""
+"""Added to the drain timeout before a process is killed."""
 _QUOTED_LOG_LINES: Final = 8
 _SAVE_RETRY_SECONDS: Final = 2.0
 
 STOP_AT_ONCE_SIGNAL: Final = signal.SIGQUIT
-"""A signal of its own: two SIGTERM in a row may arrive as one."""
+"""Not a second SIGTERM: two SIGTERM in a row may arrive as one."""
 
 EventKind = Literal[
     "Started",
@@ -52,7 +52,7 @@ EventKind = Literal[
 
 
 class FleetEvent(msgspec.Struct, frozen=True, kw_only=True, tag="event"):
-    """Something a person watching the fleet wants to read."""
+    """A change in the fleet, for its log and its terminal."""
 
     kind: EventKind
     process: str = ""
@@ -61,7 +61,7 @@ class FleetEvent(msgspec.Struct, frozen=True, kw_only=True, tag="event"):
 
 
 class _Member:
-    """One process of the fleet over all its lives."""
+    """One process of the fleet, over all its restarts."""
 
     def __init__(self, plan: ProcessPlan, log: LogFile, environment: dict[str, str]) -> None:
         self.plan = plan
@@ -88,7 +88,10 @@ class _Member:
 
 
 class Supervisor:
-    """One life of a local fleet. `run` returns when it was asked to stop and everything has ended."""
+    """Runs a local fleet once; `supervise` adds the signal handlers and the lock.
+
+    `run` returns after `request_stop`, when every process has ended.
+    """
 
     def __init__(
         self,
@@ -142,7 +145,7 @@ class Supervisor:
         return _Member(plan, log, environment)
 
     def request_stop(self) -> None:
-        """Drain and stop; asked a second time, stop at once."""
+        """Drain and stop; a second call stops at once."""
         if self._stop.is_set():
             self._kill.set()
         self._stop.set()
@@ -153,10 +156,10 @@ class Supervisor:
         self._stop.set()
 
     async def run(self) -> None:
-        """Start everything, keep it running, stop it when asked.
+        """Start every process, keep it running until a stop is requested, then stop it.
 
         Raises:
-            CliError: a process ended or stayed unready at the first start; everything is stopped again.
+            CliError: a process ended or did not become ready at the first start; all are stopped again.
         """
         started = time.monotonic()
         self._folder.write_endpoints(self._endpoints)
@@ -170,7 +173,7 @@ class Supervisor:
                 seconds = time.monotonic() - started
                 self._emit("FleetReady", "", f"{self._plan.name} is ready after {seconds:.1f} s")
                 await self._until_stopped(keepers)
-            self._emit("Stopping", "", f"{self._plan.name} is stopping; live answers may finish")
+            self._emit("Stopping", "", f"{self._plan.name} is stopping; running requests may finish")
         finally:
             self._stop.set()
             await self._stop_all(keepers)
@@ -207,21 +210,21 @@ class Supervisor:
         stop = asyncio.create_task(self._stop.wait())
         done, _ = await asyncio.wait([stop, *keepers], return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
-        # A keeper ends on its own only when it could not even start its process.
+        # A keeper ends on its own only if its process cannot be started.
         for task in done:
             task.result()
 
     async def _keep(self, member: _Member) -> None:
-        """Start one process again and again until the fleet stops."""
+        """Run one process, and restart it whenever it ends, until the fleet stops."""
         delay: float | None = None
         while not self._stop.is_set():
-            born = time.monotonic()
-            code = await self._live(member)
+            started = time.monotonic()
+            code = await self._run_once(member)
             if self._stop.is_set():
                 return
             if not self._all_ready.is_set():
                 raise self._failed_start(member, code)
-            delay = self._restart_policy.next_delay_seconds(delay, lived_seconds=time.monotonic() - born)
+            delay = self._restart_policy.next_delay_seconds(delay, lived_seconds=time.monotonic() - started)
             member.restarts += 1
             self._set_phase(member, "Restarting")
             self._emit(
@@ -231,8 +234,8 @@ class Supervisor:
             )
             await self._pause(delay)
 
-    async def _live(self, member: _Member) -> int:
-        """One life of one process: started, probed until ready, waited for. Returns its exit code."""
+    async def _run_once(self, member: _Member) -> int:
+        """Start a process, probe it, and wait for its end. Returns its exit code."""
         try:
             child = Child(member.plan.argv, environment=member.environment, log=member.log)
         except OSError as error:
@@ -251,14 +254,14 @@ class Supervisor:
             self._set_phase(member, "Stopped")
 
     async def _probe(self, member: _Member, child: Child) -> None:
-        """Follow one life: ready once, then alive until it is not; a process that hangs is killed."""
+        """Wait until the process is ready, then probe its liveness; kill it if it hangs."""
         await self._announce_ready(member)
-        trouble = await until_lifeless(member.plan.url, self._liveness)
+        failure = await until_unresponsive(member.plan.url, self._liveness)
         if self._stop.is_set():
             return  # the drain has a deadline of its own
         name = member.plan.name
-        self._emit("Unresponsive", name, f"{name} hangs ({trouble} from /livez); it is killed")
-        # Not SIGTERM: a process that is stopped or stuck would not act on it.
+        self._emit("Unresponsive", name, f"{name} hangs ({failure} from /livez); it is killed")
+        # Not SIGTERM: a process that hangs does not handle it.
         child.kill()
 
     async def _announce_ready(self, member: _Member) -> None:
@@ -319,7 +322,7 @@ class Supervisor:
         self._save()
 
     def _save(self) -> None:
-        """Write the state down; while that fails the fleet goes on, and what was written before stands."""
+        """Write the state file. If that fails, the fleet keeps running and the write is tried again."""
         if self._save_later is not None:
             self._save_later.cancel()
             self._save_later = None
@@ -327,7 +330,7 @@ class Supervisor:
             self._folder.write(self._state())
         except CliError as error:
             if not self._unsaved:
-                text = f"{error}; `warmfleet status` shows what was so before"
+                text = f"{error}; `warmfleet status` shows the state before that"
                 self._emit("StateUnsaved", "", text)
             self._unsaved = True
             self._save_later = asyncio.get_running_loop().call_later(_SAVE_RETRY_SECONDS, self._save)
@@ -347,7 +350,7 @@ class Supervisor:
         )
 
     def _emit(self, kind: EventKind, process: str, text: str) -> None:
-        # The listener that writes it may find the disk full.
+        # The callback writes to a file, and the disk may be full.
         with contextlib.suppress(OSError):
             self._report(FleetEvent(kind=kind, process=process, text=text))
 

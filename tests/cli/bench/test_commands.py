@@ -108,4 +108,4 @@ def test_lowest_cost_is_always_compared_and_an_unknown_policy_is_refused():
     assert parse_policies("RoundRobin") == ["LowestCost", "RoundRobin"]
     result = run("prefix", "--policies", "Fastest")
     assert result.exit_code == 2
-    assert "'Fastest' is no policy" in result.output
+    assert "'Fastest' is not a policy" in result.output

@@ -1,4 +1,4 @@
-"""`bench cache`: what keeping keys and values saves, and what it takes.
+"""Runs `bench cache`: time and memory of generation with a KV cache and without one.
 
 Imports torch: loaded only when the benchmark runs.
 """
@@ -25,7 +25,7 @@ from warmfleet_worker.runner.runner import DTYPES, RunnerSettings, load_runner
 PROMPT_TEXT: Final = (
     "The lighthouse keeper had kept a diary for forty years. On the first page of the last volume she wrote:"
 )
-"""What the compared generations continue."""
+"""The prompt of the compared generations."""
 
 _WORKER_PROMPTS: Final = 4
 """Whole prompts that the worker's KV cache holds: the warm one is never the oldest of them."""
@@ -50,7 +50,7 @@ def run_cache_bench(settings: CacheSettings, log_folder: Path, observer: Observe
     """Measure generation in this process, then time to first token over HTTP.
 
     Raises:
-        BenchError: a server does not start, a request fails, or the model computes what is not finite.
+        BenchError: a server does not start, a request fails, or a step computes values that are not finite.
         ModelError: the model's files are damaged or not supported.
     """
     prompt = PromptEncoder.from_assets(load_prompt_assets(settings.model.path)).encode_text(PROMPT_TEXT)
@@ -67,7 +67,7 @@ def run_cache_bench(settings: CacheSettings, log_folder: Path, observer: Observe
 def _compare(
     settings: CacheSettings, prompt: list[int], observer: Observer
 ) -> tuple[KvSize, str, Comparison]:
-    """KV per token, the reference's name, and the comparison. Blocks: nothing else runs meanwhile."""
+    """KV per token, the reference's name, and the comparison. Blocks the event loop."""
     observer.stage("Loading the model", 1)
     model, block_size = settings.model, settings.block_size_tokens
     blocks = arena_blocks(len(prompt), settings.generated_tokens, block_size)

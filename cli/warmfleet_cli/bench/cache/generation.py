@@ -1,7 +1,7 @@
 """Greedy generation in this process, with and without a KV cache, through one and the same runner.
 
 Without a cache every step computes the whole sequence again, as one chunk from position 0: the same
-kernels, the same arena, only nothing is kept from one step to the next. That is what a cache saves.
+kernels and the same arena, with nothing kept from one step to the next.
 """
 
 import time
@@ -15,7 +15,7 @@ from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch, StepR
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 
 SLICE_STEPS: Final = 10
-"""Cached and uncached steps alternate in slices of this many, so that both see the same machine."""
+"""Cached and uncached steps alternate in slices of this many, so that a drift of the machine affects both."""
 
 _GREEDY: Final = SamplingParameters(temperature=0)
 
@@ -31,7 +31,7 @@ class StepRunner(Protocol):
 
 @dataclass(slots=True)
 class GenerationLog:
-    """What one way of generating produced, step by step."""
+    """Tokens, times and held blocks of one generation, step by step."""
 
     token_ids: list[int] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
@@ -45,7 +45,7 @@ class GenerationLog:
 
 @dataclass(slots=True)
 class ReferenceLog:
-    """Our uncached step against another implementation's, on the same tokens, one right after the other."""
+    """Our uncached step and another implementation's, measured one after the other on the same tokens."""
 
     lengths: list[int] = field(default_factory=list)
     """Tokens in the sequence at each comparison."""
@@ -56,7 +56,7 @@ class ReferenceLog:
 
     @property
     def own_percent(self) -> float:
-        """Our time as a percentage of theirs: the median over all comparisons, so that no hiccup decides."""
+        """Our time as a percentage of theirs: the median over all comparisons, against outliers."""
         pairs = zip(self.own_seconds, self.reference_seconds, strict=True)
         return 100 * median([own / reference for own, reference in pairs])
 

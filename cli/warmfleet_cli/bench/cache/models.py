@@ -1,4 +1,4 @@
-"""Which model a benchmark runs, and how much KV one of its tokens takes.
+"""The model that a benchmark runs, and its KV bytes per token.
 
 Imports torch: loaded only when a benchmark runs.
 """
@@ -19,12 +19,12 @@ from warmfleet_worker.runner.runner import DTYPES, DtypeName, choose_dtype
 
 @dataclass(frozen=True, slots=True)
 class BenchModel:
-    """A model folder, read as far as a benchmark has to know it."""
+    """The properties of a model folder that a benchmark needs."""
 
     path: Path
     served_name: str
     dtype: DtypeName
-    """Never "Auto": what that means on this machine."""
+    """Never "Auto": resolved for this machine."""
     kv_shape: KvShape
     vocabulary_size: int
     max_position: int

@@ -1,4 +1,4 @@
-"""transformers as the yardstick for a step without a KV cache. A development dependency: may be absent."""
+"""transformers as the reference for a step without a KV cache. A development dependency: may be absent."""
 
 import importlib.util
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What `bench cache` measured: against its targets, as charts, and as a record."""
+"""Results of `bench cache`: targets, charts and record."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

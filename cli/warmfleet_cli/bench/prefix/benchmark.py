@@ -1,4 +1,4 @@
-"""`bench prefix`: what routing by cached prefix saves, policy against policy on one fleet."""
+"""Runs `bench prefix`: every policy on the same fleet and workload."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from warmfleet_cli.bench.workload import PrefixWorkload, distinct_prompts, plan_
 ALL_POLICIES: Final = ("LowestCost", "LeastLoaded", "RoundRobin", "ConsistentHash")
 DEFAULT_POLICIES: Final = ("LowestCost", "RoundRobin")
 CALIBRATION_POLICY: Final = "RoundRobin"
-"""The policy that reuses least by design: a rate below its saturation is below that of all others."""
+"""The policy with the least reuse: a rate below its saturation is below that of every other."""
 
 TWO_ROUTERS: Final = Variant("LowestCost", routers=2)
 
@@ -51,7 +51,7 @@ class PrefixSettings:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """How hard the fleet can be driven, and how hard it is."""
+    """The measured saturation, and the request rate chosen from it."""
 
     saturation_per_second: float
     rate_per_second: float
@@ -67,7 +67,7 @@ async def run_prefix_bench(
     """Start the fleet, measure its saturation, and run every variant `repeats` times in turn.
 
     Raises:
-        BenchError: the fleet does not start, or fails already while it is calibrated.
+        BenchError: the fleet does not start, or a request fails during calibration.
     """
     clock = asyncio.get_running_loop().time
     start = clock()
@@ -108,7 +108,7 @@ def plan_rounds(
         rate = choose_rate(saturation_per_second, requests=requests, seconds=left)
         if requests <= rate * left:
             break
-    # Every other round goes backwards, so that a drift of the machine favours no policy.
+    # Every other round is reversed, so that a drift of the machine favours no policy.
     return [each[::-1] if number % 2 else each for number, each in enumerate(rounds)], rate
 
 
@@ -131,7 +131,7 @@ async def _fleet(settings: PrefixSettings, log_folder: Path) -> AsyncIterator[Be
 
 
 async def _measure_saturation(fleet: BenchFleet, settings: PrefixSettings, observer: Observer) -> float:
-    """Requests per second that the fleet completes when it is never without work."""
+    """Requests per second that the fleet completes at saturation."""
     in_flight = _IN_FLIGHT_PER_WORKER * settings.workers
     groups = max(round(settings.workload.groups * _CALIBRATION_GROUPS_RATIO), 1)
     plan = plan_run(
@@ -141,7 +141,7 @@ async def _measure_saturation(fleet: BenchFleet, settings: PrefixSettings, obser
         schedule_seed=settings.seed + 900_001,
         prompt_seed=settings.seed + 900_002,
     )
-    # Not counted: the first steps of a worker are short, until it knows its own speed.
+    # Not counted: a worker plans short steps until it has measured its speed.
     warm_up = distinct_prompts(
         in_flight, settings.workload.prompt_tokens, settings.vocabulary, settings.seed + 900_003
     )

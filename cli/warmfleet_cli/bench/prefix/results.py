@@ -1,4 +1,4 @@
-"""What the runs of `bench prefix` showed: per run, per policy, and against the targets."""
+"""Results of `bench prefix`: per run, per policy, targets and chart."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class RunResult:
     variant: Variant
     answers: Sequence[Answer]
     reusable_tokens: int
-    """What one infinite cache would have served, in order of arrival."""
+    """Tokens that one infinite cache would have served, in order of arrival."""
     predictions: Sequence[Prediction]
     rate_per_second: float
     """Mean rate at which the requests were due."""

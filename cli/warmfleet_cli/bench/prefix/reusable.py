@@ -1,4 +1,4 @@
-"""How many prompt tokens a perfect cache would have served: the yardstick for every policy."""
+"""How many prompt tokens a perfect cache would have served: the reference for every policy."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,7 +6,7 @@ from warmfleet_contracts.cache.blocks import CacheIdentity, block_hashes, block_
 
 
 class InfiniteCache:
-    """One cache that never forgets and that every request reads and fills at the moment it arrives."""
+    """One cache without eviction that every request reads and fills when it arrives."""
 
     def __init__(self, block_size_tokens: int) -> None:
         self._block_size_tokens = block_size_tokens
