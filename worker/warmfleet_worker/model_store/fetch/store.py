@@ -6,7 +6,6 @@
 """
 
 import fcntl
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from warmfleet_contracts.errors import ModelError
+from warmfleet_runtime.files import sync_folder
 from warmfleet_worker.model_store.fetch.errors import NoSpaceError
 from warmfleet_worker.model_store.fetch.progress import Progress
 from warmfleet_worker.model_store.manifest import (
@@ -82,10 +82,10 @@ class ModelStore:
         """
         manifest = describe_model_folder(self.work, source=source)
         write_manifest(self.work, manifest)
-        _fsync(self.work)
+        sync_folder(self.work)
         self._clear()
         self.work.rename(self.into)
-        _fsync(self.into.parent)
+        sync_folder(self.into.parent)
         return manifest
 
     def copy(self, folder: Path) -> None:
@@ -94,7 +94,7 @@ class ModelStore:
         shutil.copytree(folder, self.work)
         self._clear()
         self.work.rename(self.into)
-        _fsync(self.into.parent)
+        sync_folder(self.into.parent)
 
     def link(self, folder: Path) -> None:
         """Publish a link to a complete folder."""
@@ -107,11 +107,3 @@ class ModelStore:
             self.into.unlink()
         elif self.into.exists():
             shutil.rmtree(self.into)
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
