@@ -4,8 +4,8 @@ Objects are plain dictionaries. Every write asks the guard twice: before anythin
 are about to leave, so that a process that was stopped in between sends nothing.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -23,7 +23,7 @@ from warmfleet_operator.errors import (
     UnreachableError,
 )
 from warmfleet_operator.objects.kinds import EVENT, LEASE, MODEL_DEPLOYMENT, Kind, kind_of
-from warmfleet_runtime.kubernetes.client import REQUEST_SECONDS, KubernetesClient
+from warmfleet_runtime.kubernetes.client import KubernetesClient
 from warmfleet_runtime.kubernetes.errors import ApiServerError, ConfigError
 from warmfleet_runtime.kubernetes.lists import list_pages
 from warmfleet_runtime.kubernetes.media_types import APPLY_PATCH, JSON, MERGE_PATCH
@@ -121,13 +121,13 @@ class Cluster:
 
     async def read(self, kind: Kind, namespace: str, name: str) -> dict[str, Any]:
         """One object; raises GoneError."""
-        return await self._request("GET", kind.path(namespace, name))
+        return await self._read(kind.path(namespace, name))
 
     async def selected(self, kind: Kind, namespace: str, labels: Mapping[str, str]) -> list[dict[str, Any]]:
         """The objects of a namespace that carry `labels`; at most a page of them."""
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         query = {"labelSelector": selector, "limit": str(PAGE_SIZE)}
-        answer = await self._request("GET", kind.path(namespace), query)
+        answer = await self._read(kind.path(namespace), query)
         return list(answer.get("items") or ())
 
     async def names(self, kind: Kind, namespace: str | None, selector: str = "") -> list[Listed]:
@@ -211,6 +211,10 @@ class Cluster:
         path = LEASE.path(metadata["namespace"], metadata["name"])
         return await self._write_lease("PUT", path, body)
 
+    async def _read(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
+        with _translated_errors(f"GET {path}"):
+            return await self._client.get(path, query)
+
     async def _write(
         self,
         method: str,
@@ -220,42 +224,28 @@ class Cluster:
         content_type: str = JSON,
     ) -> dict[str, Any]:
         self._guard.require()
-        return await self._request(
-            method,
-            path,
-            query,
-            body=body,
-            content_type=content_type,
-            timeout_seconds=self._write_seconds,
-            before_send=self._guard.require,
-        )
-
-    async def _write_lease(self, method: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        return await self._request(method, path, body=body, timeout_seconds=self._write_seconds)
-
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        *,
-        body: Mapping[str, Any] | None = None,
-        content_type: str = JSON,
-        timeout_seconds: float = REQUEST_SECONDS,
-        before_send: Callable[[], None] | None = None,
-    ) -> dict[str, Any]:
-        try:
+        with _translated_errors(f"{method} {path}"):
             return await self._client.request(
                 method,
                 path,
                 query=query,
                 body=body,
                 content_type=content_type,
-                timeout_seconds=timeout_seconds,
-                before_send=before_send,
+                timeout_seconds=self._write_seconds,
+                before_send=self._guard.require,
             )
-        except ApiServerError as error:
-            raise _error(error, f"{method} {path}") from error
+
+    async def _write_lease(self, method: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        with _translated_errors(f"{method} {path}"):
+            return await self._client.request(method, path, body=body, timeout_seconds=self._write_seconds)
+
+
+@contextmanager
+def _translated_errors(request: str) -> Iterator[None]:
+    try:
+        yield
+    except ApiServerError as error:
+        raise _error(error, request) from error
 
 
 def _error(error: ApiServerError, request: str) -> ClusterError:
