@@ -64,6 +64,8 @@ def _probe(name: str, path: str, summary: str) -> Operation:
     )
 
 
+_REQUEST_ERRORS: Final = (400, 404, 408, 413, 429, 503)
+"""Of operations that read a model name and a body."""
 _QUESTION: Final = [{"role": "user", "content": "Name three rivers of Europe."}]
 _DECISION_LINK: Final = (
     "decision",
@@ -79,7 +81,7 @@ OPERATIONS: Final = (
         summary="Answer a conversation, whole or as server-sent events.",
         body="ChatRequest",
         answers=((JSON, "ChatCompletion"), (SSE, "ChatCompletionChunk")),
-        errors=(400, 404, 408, 413, 429, 503),
+        errors=_REQUEST_ERRORS,
         examples=(
             ("question", {"model": EXAMPLE_MODEL, "messages": _QUESTION, "max_tokens": 16, "temperature": 0}),
             (
@@ -103,7 +105,7 @@ OPERATIONS: Final = (
         summary="Continue one or more prompts, whole or as server-sent events.",
         body="CompletionRequest",
         answers=((JSON, "Completion"), (SSE, "CompletionChunk")),
-        errors=(400, 404, 408, 413, 429, 503),
+        errors=_REQUEST_ERRORS,
         examples=(
             ("text", {"model": EXAMPLE_MODEL, "prompt": "Once upon a time", "max_tokens": 16, "seed": 7}),
             ("token ids", {"model": EXAMPLE_MODEL, "prompt": [[9, 10, 11], [12, 13]], "max_tokens": 4}),
@@ -137,7 +139,7 @@ OPERATIONS: Final = (
         summary="Token ids of a text, or of a conversation as the model reads it.",
         body="TokenizeRequest",
         answers=((JSON, "Tokenized"),),
-        errors=(400, 404, 408, 413, 429, 503),
+        errors=_REQUEST_ERRORS,
         examples=(
             ("text", {"model": EXAMPLE_MODEL, "prompt": "hello"}),
             ("conversation", {"model": EXAMPLE_MODEL, "messages": _QUESTION}),
@@ -152,7 +154,7 @@ OPERATIONS: Final = (
         summary="The text of token ids.",
         body="DetokenizeRequest",
         answers=((JSON, "Detokenized"),),
-        errors=(400, 404, 408, 413, 429, 503),
+        errors=_REQUEST_ERRORS,
         examples=(("ids", {"model": EXAMPLE_MODEL, "tokens": [9, 10, 11]}),),
     ),
     Operation(

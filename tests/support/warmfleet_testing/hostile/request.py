@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partialmethod
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -192,27 +193,21 @@ class Attacks:
             HostileRequest(self.advisory, name, wire, allowed, code=code, param=param, **more)
         )
 
-    def text(
+    def _completion(
         self,
+        path: str,
+        /,
         name: str,
         statuses: int | set[int] = 400,
         param: str | None = None,
         code: str | None = None,
         **fields: Any,
     ) -> None:
-        """A text completion with these fields."""
-        self.add(name, http("POST", TEXT, with_fields(TEXT, fields)), statuses, param=param, code=code)
+        """A completion with these fields in its body; `param` and `code` are those of the error."""
+        self.add(name, http("POST", path, with_fields(path, fields)), statuses, param=param, code=code)
 
-    def chat(
-        self,
-        name: str,
-        statuses: int | set[int] = 400,
-        param: str | None = None,
-        code: str | None = None,
-        **fields: Any,
-    ) -> None:
-        """A chat completion with these fields."""
-        self.add(name, http("POST", CHAT, with_fields(CHAT, fields)), statuses, param=param, code=code)
+    text = partialmethod(_completion, TEXT)
+    chat = partialmethod(_completion, CHAT)
 
     def raw_field(
         self, name: str, field: str, statuses: int | set[int] = 400, *, param: str | None = None

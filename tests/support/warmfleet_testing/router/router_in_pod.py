@@ -1,22 +1,15 @@
 """A router process as its pod would run it: with its service account mounted, and the rest by environment."""
 
 import base64
-import json
-import os
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import httpx
 import yaml
 
-from warmfleet_testing.processes.error_log import error_log
-from warmfleet_testing.processes.plain_http import NO_TLS
-from warmfleet_testing.router.router_process import START_SECONDS, RouterProcess
+from warmfleet_testing.router.router_process import RouterProcess, started_router
 
 _ACCOUNT: Final = "/run/secrets/kubernetes.io/serviceaccount"  # where /var/run leads
 _IN_POD: Final = f'mount -t tmpfs none /run && mkdir -p {_ACCOUNT} && cp "$0"/* {_ACCOUNT} && exec "$@"'
@@ -40,24 +33,6 @@ def router_in_pod(
         **environment,
     }
     command = [sys.executable, "-m", "warmfleet_router", "--port", "0", "--discovery", "kubernetes", *flags]
-    with error_log() as (written, errors):
-        process = subprocess.Popen(
-            ["unshare", "--mount", "sh", "-c", _IN_POD, str(account), *command],
-            stdout=subprocess.PIPE,
-            stderr=written,
-            text=True,
-            env={**os.environ, **variables},
-        )
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line, f"the router printed nothing: {errors.read()}"
-            router = RouterProcess(process, f"http://127.0.0.1:{json.loads(line)['port']}", errors)
-            deadline = time.monotonic() + START_SECONDS
-            while httpx.get(f"{router.url}/readyz", timeout=START_SECONDS, verify=NO_TLS).status_code != 200:
-                assert time.monotonic() < deadline, router.log_text()
-                time.sleep(0.05)
-            yield router
-        finally:
-            process.kill()
-            process.communicate()
+    in_pod = ["unshare", "--mount", "sh", "-c", _IN_POD, str(account), *command]
+    with started_router(in_pod, variables) as router:
+        yield router

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,9 +55,19 @@ def router_process(
     endpoints.write_text(json.dumps(entries))
     command = [sys.executable, "-m", "warmfleet_router", "--port", "0", "--endpoints-file", str(endpoints)]
     variables = {"WARMFLEET_HOME": str(home), "WARMFLEET_SALT_KEY": "5a" * 32, **environment}
+    with started_router(under(limits or {}, [*command, *flags]), variables) as router:
+        yield router
+
+
+@contextmanager
+def started_router(command: Sequence[str], variables: Mapping[str, str]) -> Iterator[RouterProcess]:
+    """Run a command that becomes a router, until it is ready; killed at the end.
+
+    `variables` add to this process's environment.
+    """
     with error_log() as (written, errors):
         process = subprocess.Popen(
-            under(limits or {}, [*command, *flags]),
+            command,
             stdout=subprocess.PIPE,
             stderr=written,
             text=True,
@@ -66,7 +76,7 @@ def router_process(
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            assert line, f"the router printed nothing; exit code {process.wait()}"
+            assert line, f"the router printed nothing; exit code {process.wait()}: {errors.read()}"
             router = RouterProcess(process, f"http://127.0.0.1:{json.loads(line)['port']}", errors)
             _wait_until_ready(router)
             yield router
