@@ -54,7 +54,6 @@ class TenantFleet:
     """A key's text by tenant."""
     worker_urls: Sequence[str]
     http: httpx.AsyncClient
-    router_pid: int
 
     async def get(self, path: str, tenant: str = OPERATOR) -> httpx.Response:
         """What the router answers `tenant`."""
@@ -122,7 +121,7 @@ async def tenant_fleet(
         )
         for process in processes:
             await process.ready(http)
-        fleet = TenantFleet(await router.ready(http), keys, urls, http, router.pid)
+        fleet = TenantFleet(await router.ready(http), keys, urls, http)
         await _all_ready(fleet, workers)
         yield fleet
 

@@ -11,7 +11,6 @@ import json
 import random
 import ssl
 import threading
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -64,7 +63,6 @@ class ApiFault:
 class SeenRequest:
     """One request of the client."""
 
-    monotonic_seconds: float
     verb: Verb
     path: str
     status: int
@@ -109,9 +107,7 @@ class ApiFaultProxy:
         assert request.transport is not None
         self.transports.add(request.transport)
         fault = self._fault(verb, request.path)
-        self.requests.append(
-            SeenRequest(time.monotonic(), verb, request.path, -1 if fault is None else fault.status)
-        )
+        self.requests.append(SeenRequest(verb, request.path, -1 if fault is None else fault.status))
         if fault is None:
             return await self._forward(request, session, verb)
         if fault.after:

@@ -13,7 +13,6 @@ from typing import Any, Final
 from warmfleet_runtime.process_identity import ProcessIdentity
 from warmfleet_testing.cluster.control_plane import ControlPlane, KubectlError, running_control_plane
 
-_FORWARD_SECONDS: Final = 30.0
 _HELM_SECONDS: Final = 300
 _POLL_SECONDS: Final = 0.2
 

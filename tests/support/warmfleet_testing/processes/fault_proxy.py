@@ -57,10 +57,6 @@ class FaultProxy:
     url: str = ""
     accepted: int = 0
     """Connections so far."""
-    request_bytes: int = 0
-    """Bytes that reached the upstream."""
-    answer_bytes: int = 0
-    """Bytes that reached clients."""
 
     def __post_init__(self) -> None:
         self._connections: set[_Connection] = set()
@@ -152,12 +148,9 @@ class FaultProxy:
             if is_last:
                 piece = piece[: len(piece) // 2]
             connection.answered_bytes += len(piece)
-            self.answer_bytes += len(piece)
             if is_last:
                 await self._cut(connection, piece)
                 return
-        else:
-            self.request_bytes += len(piece)
         writer.write(piece)
         await writer.drain()
 

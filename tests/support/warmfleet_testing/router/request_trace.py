@@ -37,8 +37,6 @@ class RequestTrace:
     """All calls between rooms that one request made."""
 
     calls: set[Call] = field(default_factory=set)
-    functions: int = 0
-    """Calls of functions of the router, those inside one room included."""
 
     @property
     def edges(self) -> set[tuple[str, str]]:
@@ -58,7 +56,6 @@ class RequestTrace:
         room = room_of(frame.f_code)
         if room is None:
             return
-        self.functions += 1
         caller = _caller(frame)
         if caller is not None and caller != room:
             module = frame.f_globals["__name__"].rpartition(".")[2]
