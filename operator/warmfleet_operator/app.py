@@ -16,7 +16,7 @@ from warmfleet_operator.errors import (
     RefusedError,
     ThrottledError,
 )
-from warmfleet_operator.keys import Keys
+from warmfleet_operator.keys import KeySecrets
 from warmfleet_operator.leadership.elector import LeaderElector
 from warmfleet_operator.leadership.fence import Fence
 from warmfleet_operator.metrics import OperatorMetrics
@@ -27,8 +27,8 @@ from warmfleet_operator.status.fleet import FleetView
 from warmfleet_operator.status.hit_rates import HitRates
 from warmfleet_operator.status.routers import RouterPoller
 from warmfleet_operator.watch.entry import Key
-from warmfleet_operator.watch.handlers import Informer
 from warmfleet_operator.watch.key_processor import KeyProcessor
+from warmfleet_operator.watch.kopf_watches import KopfWatches
 from warmfleet_operator.watch.store import Store
 from warmfleet_operator.watch.sync import Sync
 
@@ -52,17 +52,17 @@ class Operator:
         self._cluster = cluster
         self._processor: KeyProcessor[Key] = KeyProcessor(self._process, settings.workers)
         self._store = Store(self._processor.add)
-        self._keys = Keys(cluster, settings, self._store.namespaces)
+        self._key_secrets = KeySecrets(cluster, settings, self._store.namespaces)
         self._hits = HitRates()
         self._routers = RouterPoller(
-            cluster=cluster, keys=self._keys, settings=settings, on_change=self._on_fleet_change
+            cluster=cluster, key_secrets=self._key_secrets, settings=settings, on_change=self._on_fleet_change
         )
         self._reconciler = Reconciler(
             store=self._store,
             writer=Writer(
                 cluster=cluster, store=self._store, metrics=self.metrics, identity=settings.identity
             ),
-            keys=self._keys,
+            key_secrets=self._key_secrets,
             routers=self._routers,
             hits=self._hits,
             settings=settings,
@@ -74,7 +74,7 @@ class Operator:
             clock=fence.clock,
             period_seconds=settings.sync_seconds,
         )
-        self._informer = Informer(
+        self._watches = KopfWatches(
             namespaces=settings.watched_namespaces,
             connect=cluster.connection,
             on_update=self._store.put,
@@ -104,7 +104,7 @@ class Operator:
                 await asyncio.wait((stopping, served), return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set():
                 return
-            self._informer.start()
+            self._watches.start()
             async with (
                 _running(elector.run()),
                 _running(
@@ -116,15 +116,15 @@ class Operator:
                 ) as failed,
             ):
                 done, _ = await asyncio.wait(
-                    (stopping, failed, self._informer.ended), return_when=asyncio.FIRST_COMPLETED
+                    (stopping, failed, self._watches.ended), return_when=asyncio.FIRST_COMPLETED
                 )
                 if failed in done:
                     failed.result()
-                if self._informer.ended in done:
-                    raise OperatorError(f"the watches ended: {self._informer.ended.result()}")
+                if self._watches.ended in done:
+                    raise OperatorError(f"the watches ended: {self._watches.ended.result()}")
         finally:
             stopping.cancel()
-            await self._informer.stop()
+            await self._watches.stop()
 
     def liveness_failure(self) -> str:
         """Why the kubelet should restart this process; empty if it should not."""
@@ -161,7 +161,7 @@ class Operator:
             self._leadership_changed.clear()
             if self.fence.leading:
                 # Poll the routers first, so that a change of leader changes no status.
-                self._keys.forget()
+                self._key_secrets.forget()
                 await self._routers.poll()
                 self._reconciling = True
                 self._enqueue_all(0.0)
@@ -169,7 +169,7 @@ class Operator:
     async def _resync(self) -> None:
         while True:
             await asyncio.sleep(self.settings.resync_seconds)
-            self._keys.forget()
+            self._key_secrets.forget()
             self._enqueue_all(self.settings.resync_seconds / 2)
 
     async def _poll(self) -> None:

@@ -1,4 +1,4 @@
-"""The API server, and everything that is sent to it. No other module talks to it, but the informer's watches.
+"""The API server, and everything that is sent to it. No other module talks to it, but kopf's watches.
 
 Objects are plain dictionaries. Every write asks the guard twice: before anything is done, and when its bytes
 are about to leave, so that a process that was stopped in between sends nothing.
@@ -43,7 +43,7 @@ class WriteGuard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How the API server is reached, for the informer."""
+    """How the API server is reached, for kopf."""
 
     server: str
     ca_path: str | None

@@ -37,7 +37,7 @@ _ROOT_KEYS: Final = (ROOT_KEYS_WORKER_TOKEN, ROOT_KEYS_SALT, ROOT_KEYS_OPERATOR_
 log = structlog.get_logger("warmfleet.operator")
 
 
-class Keys:
+class KeySecrets:
     """Ensures that the Secrets exist, and keeps what it has read until `forget`.
 
     token = await keys.ensure_operator_token()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from warmfleet_operator.errors import ConflictError, GoneError, KeysMissingError
-from warmfleet_operator.keys import Keys
+from warmfleet_operator.keys import KeySecrets
 from warmfleet_operator.objects.kinds import Kind
 from warmfleet_operator.settings import OperatorSettings
 
@@ -33,9 +33,9 @@ class Secrets:
         return self.held[identity]
 
 
-def keys_of(cluster: Secrets, *namespaces: str, **settings: Any) -> Keys:
+def keys_of(cluster: Secrets, *namespaces: str, **settings: Any) -> KeySecrets:
     made = OperatorSettings(release_namespace="warmfleet", **settings)
-    return Keys(cluster, made, lambda: set(namespaces))  # type: ignore[arg-type] # a part of it
+    return KeySecrets(cluster, made, lambda: set(namespaces))  # type: ignore[arg-type] # a part of it
 
 
 async def test_root_keys_are_created_where_no_key_derives_from_earlier_ones() -> None:

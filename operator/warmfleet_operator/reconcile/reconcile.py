@@ -14,7 +14,7 @@ import structlog
 from warmfleet_contracts.resources.conditions import Reason
 from warmfleet_contracts.resources.ownership import Claim, owners
 from warmfleet_operator.errors import KeysMissingError, RefusedError
-from warmfleet_operator.keys import Keys
+from warmfleet_operator.keys import KeySecrets
 from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, kind_of
 from warmfleet_operator.objects.rollouts import (
     Cause,
@@ -56,14 +56,14 @@ class Reconciler:
         *,
         store: Store,
         writer: Writer,
-        keys: Keys,
+        key_secrets: KeySecrets,
         routers: RouterPoller,
         hits: HitRates,
         settings: OperatorSettings,
     ) -> None:
         self._store = store
         self._writer = writer
-        self._keys = keys
+        self._key_secrets = key_secrets
         self._routers = routers
         self._hits = hits
         self._settings = settings
@@ -119,7 +119,7 @@ class Reconciler:
     ) -> tuple[Observation, float | None]:
         deployment = observation.deployment
         try:
-            await self._keys.ensure_namespace(key.namespace)
+            await self._key_secrets.ensure_namespace(key.namespace)
         except (KeysMissingError, RefusedError) as error:
             return replace(observation, problem=Problem(Reason.CONFIGURATION_MISSING, str(error))), None
         plan, blocked_by = await self._planned(key, deployment, wanted)

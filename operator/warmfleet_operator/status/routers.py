@@ -11,7 +11,7 @@ import structlog
 
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_operator.cluster import Cluster
-from warmfleet_operator.keys import Keys
+from warmfleet_operator.keys import KeySecrets
 from warmfleet_operator.objects.kinds import POD
 from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.status.fleet import FleetAnswer, FleetView, merged_view
@@ -35,13 +35,13 @@ class RouterPoller:
         self,
         *,
         cluster: Cluster,
-        keys: Keys,
+        key_secrets: KeySecrets,
         settings: OperatorSettings,
         on_change: Callable[[FleetView, FleetView], None],
     ) -> None:
         """`on_change` receives the view before and after each poll."""
         self._cluster = cluster
-        self._keys = keys
+        self._key_secrets = key_secrets
         self._settings = settings
         self._on_change = on_change
         self._answers: dict[str, tuple[float, FleetAnswer]] = {}
@@ -52,7 +52,7 @@ class RouterPoller:
         before = self.view
         try:
             addresses = await self._addresses()
-            token = await self._keys.ensure_operator_token()
+            token = await self._key_secrets.ensure_operator_token()
         except WarmfleetError as error:
             # The set of routers is unknown; their last answers count for as long as they are fresh.
             self.view = self._merged(before.routers, str(error))

@@ -81,7 +81,7 @@ class Sync:
         return [kind.plural for kind, seconds in behind if seconds > limit]
 
     async def until_served(self) -> None:
-        """Wait until the API server lists every kind: the informer reads only once which kinds exist.
+        """Wait until the API server lists every kind: kopf reads only once which kinds exist.
 
         In a new cluster the operator may start before its CustomResourceDefinition is established.
         """

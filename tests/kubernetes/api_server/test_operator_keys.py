@@ -7,7 +7,7 @@ import pytest
 from warmfleet_contracts.names import NAMESPACE_SECRET
 from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.errors import ClusterError
-from warmfleet_operator.keys import Keys
+from warmfleet_operator.keys import KeySecrets
 from warmfleet_operator.leadership.fence import Fence
 from warmfleet_operator.settings import OperatorSettings
 from warmfleet_testing.cluster.api_fault_proxy import ApiFault, running_api_fault_proxy
@@ -31,7 +31,7 @@ async def test_a_namespace_counts_as_having_its_key_only_when_it_has(
         fence.extend(fence.clock() + 60)
         connected = Cluster.connected(proxy.kubeconfig, fence, write_seconds=5.0, user_agent="warmfleet-test")
         async with connected as cluster:
-            keys = Keys(
+            keys = KeySecrets(
                 cluster, OperatorSettings(release_namespace=fleet.namespace), lambda: {fleet.namespace}
             )
             await keys.ensure_operator_token()

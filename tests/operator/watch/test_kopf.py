@@ -1,4 +1,4 @@
-"""What the informer relies on in kopf, each by a test that fails when kopf changes it (decision 0012)."""
+"""What `KopfWatches` relies on in kopf, each by a test that fails when kopf changes it (decision 0012)."""
 
 import asyncio
 import getpass
@@ -13,9 +13,9 @@ import kopf
 import pytest
 
 from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, WATCHED, Kind
-from warmfleet_operator.watch import handlers
+from warmfleet_operator.watch import kopf_watches
 from warmfleet_operator.watch.entry import Entry, Key
-from warmfleet_operator.watch.handlers import Informer
+from warmfleet_operator.watch.kopf_watches import KopfWatches
 from warmfleet_testing.resources.observations import deployment, workers
 from warmfleet_testing.resources.stub_api_server import StubApiServer, running_stub_api_server
 
@@ -23,7 +23,7 @@ LIMIT_SECONDS = 10.0
 
 
 class Reported:
-    """What an informer has reported."""
+    """What `KopfWatches` has reported."""
 
     def __init__(self) -> None:
         self.updates: list[Entry] = []
@@ -39,20 +39,20 @@ class Reported:
 
 
 @asynccontextmanager
-async def watching(stub: StubApiServer, *namespaces: str) -> AsyncIterator[tuple[Informer, Reported]]:
+async def watching(stub: StubApiServer, *namespaces: str) -> AsyncIterator[tuple[KopfWatches, Reported]]:
     reported = Reported()
 
     async def connect():
         return stub.connection()
 
-    informer = Informer(
+    watches = KopfWatches(
         namespaces=namespaces, connect=connect, on_update=reported.update, on_delete=reported.delete
     )
-    informer.start()
+    watches.start()
     try:
-        yield informer, reported
+        yield watches, reported
     finally:
-        await informer.stop()
+        await watches.stop()
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -91,7 +91,7 @@ async def test_kopf_only_reads_and_needs_no_right_on_namespaces_or_definitions()
             changed["metadata"] |= {"resourceVersion": "11", "deletionTimestamp": "2026-01-01T00:00:00Z"}
             await stub.send(MODEL_DEPLOYMENT, "MODIFIED", changed)
             await until(lambda: len(reported.updates) == 2)
-            await asyncio.sleep(2 * handlers._IDLE_SECONDS)
+            await asyncio.sleep(2 * kopf_watches._IDLE_SECONDS)
 
     assert {request.method for request in stub.requests} == {"GET"}
     paths = {request.path for request in stub.requests}
@@ -107,12 +107,12 @@ async def test_kopf_selects_children_by_their_label_and_lists_in_pages() -> None
         selector = None if kind is MODEL_DEPLOYMENT else "warmfleet.dev/model-deployment"
         asked = [request for request in stub.requests if request.path == kind.path(None)]
         assert {request.query.get("labelSelector") for request in asked} == {selector}, kind
-        assert asked[0].query["limit"] == str(handlers._PAGE_SIZE)
+        assert asked[0].query["limit"] == str(kopf_watches._PAGE_SIZE)
 
 
 async def test_kopf_retries_for_as_long_as_backoffs_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """It iterates over an object that has no length and no end."""
-    monkeypatch.setattr(handlers, "_BACKOFFS_SECONDS", (0.01,))
+    monkeypatch.setattr(kopf_watches, "_BACKOFFS_SECONDS", (0.01,))
     async with running_stub_api_server() as stub:
         stub.failures = 100
         async with watching(stub):
@@ -122,7 +122,7 @@ async def test_kopf_retries_for_as_long_as_backoffs_are_left(monkeypatch: pytest
 
 
 async def test_a_watch_that_kopf_gives_up_is_restarted_with_all_others() -> None:
-    async with running_stub_api_server() as stub, watching(stub) as (informer, reported):
+    async with running_stub_api_server() as stub, watching(stub) as (watches, reported):
         await until(lambda: every_kind_is_watched(stub))
         stub.objects[DEPLOYMENT] = [workers()]
         began = time.monotonic()
@@ -130,8 +130,8 @@ async def test_a_watch_that_kopf_gives_up_is_restarted_with_all_others() -> None
         await until(lambda: reported.updates)
         await until(lambda: all(len(stub.watches(kind)) == 2 for kind in WATCHED))
 
-        assert time.monotonic() - began < handlers._RESTART_SECONDS + 2 * handlers._CANCEL_SECONDS + 1
-        assert not informer.ended.done()
+        assert time.monotonic() - began < kopf_watches._RESTART_SECONDS + 2 * kopf_watches._CANCEL_SECONDS + 1
+        assert not watches.ended.done()
 
 
 async def test_an_expired_watch_lists_again_without_a_restart() -> None:
@@ -145,13 +145,13 @@ async def test_an_expired_watch_lists_again_without_a_restart() -> None:
 
 
 async def test_all_tasks_of_kopf_end_when_they_are_cancelled() -> None:
-    async with running_stub_api_server() as stub, watching(stub) as (informer, _):
+    async with running_stub_api_server() as stub, watching(stub) as (watches, _):
         await until(lambda: every_kind_is_watched(stub))
         began = time.monotonic()
-        await informer.stop()
+        await watches.stop()
 
-        assert time.monotonic() - began < handlers.STOP_SECONDS
-        assert await informer.ended is None
+        assert time.monotonic() - began < kopf_watches.STOP_SECONDS
+        assert await watches.ended is None
 
 
 async def test_kopf_does_not_look_up_its_user_when_it_has_an_identity(
@@ -183,4 +183,4 @@ def test_the_storage_of_last_states_has_no_other_methods() -> None:
     called_by_build = {"remove_annotations", "remove_empty_stanzas"}
     public = {name for name in public if not name.startswith("_")} - called_by_build
     assert public == {"build", "fetch", "store"}
-    assert isinstance(handlers._settings().persistence.diffbase_storage, handlers._NoDifferences)
+    assert isinstance(kopf_watches._settings().persistence.diffbase_storage, kopf_watches._NoDifferences)

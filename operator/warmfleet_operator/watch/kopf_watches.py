@@ -41,12 +41,12 @@ _IDENTITY: Final[Any] = "warmfleet-operator"
 """Without it kopf looks up the name of its user, and the arbitrary uid of a pod has none."""
 
 
-class Informer:
+class KopfWatches:
     """Watches every kind in its own thread, and reports to the event loop that created it.
 
-    informer = Informer(namespaces=(), connect=cluster.connection, on_update=store.put, on_delete=store.drop)
-    informer.start()
-    await informer.stop()
+    watches = KopfWatches(namespaces=(), connect=connection, on_update=store.put, on_delete=store.drop)
+    watches.start()
+    await watches.stop()
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Informer:
         on_update: Callable[[Entry], None],
         on_delete: Callable[[Kind, Key, str], None],
     ) -> None:
-        """`connect`, `on_update` and `on_delete` are called in the event loop that creates the informer."""
+        """`connect`, `on_update` and `on_delete` are called in the event loop that creates this object."""
         self._namespaces = tuple(namespaces)
         self._connect = connect
         self._on_update = on_update
@@ -70,7 +70,7 @@ class Informer:
         self._stop = threading.Event()
         self.ended: Final = self._loop.create_future()
         """Done when the thread has ended. Its result is the error, None after `stop`."""
-        self._thread = threading.Thread(target=self._run, name="informer", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="kopf watches", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
