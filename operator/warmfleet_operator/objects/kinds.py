@@ -48,6 +48,11 @@ CHILDREN: Final = (SERVICE_ACCOUNT, NETWORK_POLICY, SERVICE, DISRUPTION_BUDGET, 
 """Kinds of the objects that a ModelDeployment owns, in the order in which they are applied."""
 
 WATCHED: Final = (MODEL_DEPLOYMENT, *CHILDREN, POD)
+"""Kinds that the operator lists and watches.
+
+A kind added here also needs list and watch in charts/warmfleet/templates/_rules.tpl and a row in
+docs/reference/rbac.md. Except for ModelDeployments, only objects with the ModelDeployment label are watched.
+"""
 
 
 def kind_of(manifest: Mapping[str, Any]) -> Kind:

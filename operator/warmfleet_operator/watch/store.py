@@ -1,6 +1,6 @@
 """The newest known state of every watched object.
 
-Filled by the informer and by the answers to the operator's own writes; the newer version wins.
+Filled by `KopfWatches` and by the answers to the operator's own writes; the newer version wins.
 """
 
 from collections import Counter, deque
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from warmfleet_contracts.resources.ownership import Claim
 from warmfleet_operator.cluster import Listed
-from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD, WATCHED, Kind
+from warmfleet_operator.objects.kinds import CHILDREN, DEPLOYMENT, MODEL_DEPLOYMENT, WATCHED, Kind
 from warmfleet_operator.objects.pods import PodView
 from warmfleet_operator.objects.rollouts import UpgradeState
 from warmfleet_operator.watch.entry import Entry, Key
@@ -81,8 +81,8 @@ class Store:
         return entry.decoded() if entry is not None else None
 
     def children(self, key: Key) -> list[dict[str, Any]]:
-        """Its objects except pods, as dictionaries."""
-        return [entry.decoded() for entry in self._owned(key) if entry.kind not in {MODEL_DEPLOYMENT, POD}]
+        """Its objects of the kinds in `CHILDREN`, as dictionaries."""
+        return [entry.decoded() for entry in self._owned(key) if entry.kind in CHILDREN]
 
     def pods(self, key: Key) -> list[PodView]:
         """Its pods, those of its fetch Job included."""

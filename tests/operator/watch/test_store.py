@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from warmfleet_operator.cluster import Listed
 from warmfleet_operator.metrics import OperatorMetrics
-from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD
+from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD, SECRET, WATCHED
 from warmfleet_operator.watch.entry import Key, entry_of
 from warmfleet_operator.watch.store import Store
 from warmfleet_testing.resources.observations import deployment, workers
@@ -61,6 +61,16 @@ def test_a_change_of_a_child_is_reported_for_its_owner() -> None:
     kept.drop(DEPLOYMENT, M, "uid-workers")
     assert changed == [M, M]
     assert kept.children(M) == []
+
+
+def test_an_object_of_another_watched_kind_is_no_child(monkeypatch) -> None:
+    monkeypatch.setattr("warmfleet_operator.watch.store.WATCHED", (*WATCHED, SECRET))
+    kept, changed = store()
+    kept.put(entry_of(DEPLOYMENT, workers()))
+    kept.put(entry_of(SECRET, workers()))
+
+    assert changed == [M, M]
+    assert [child["kind"] for child in kept.children(M)] == ["Deployment"]
 
 
 def test_a_change_of_names_is_reported_for_other_claimants() -> None:
