@@ -30,7 +30,7 @@ from warmfleet_runtime.logs import configure_logs
 from warmfleet_worker.engine.engine import Engine
 from warmfleet_worker.engine.messages import (
     AbortSequence,
-    AddSequence,
+    AddSequences,
     ClearCache,
     Drain,
     EngineFailed,
@@ -53,6 +53,8 @@ from warmfleet_worker.model_store.verification import (
 from warmfleet_worker.settings import EngineSettings
 
 _RECEIVE_BYTES: Final = 256 * 1024
+STEP_RECEIVE_BYTES: Final = 1024 * 1024
+"""Received between two steps, rounded up to a read: live sequences do not wait for many long prompts."""
 _STALLED_POLL_SECONDS: Final = 0.010
 """Pause after a step that could schedule nothing, such as one that waits for another sequence's block."""
 
@@ -87,19 +89,23 @@ class ServerChannel:
     def receive(self, timeout_seconds: float) -> list[ServerMessage]:
         """The messages that have arrived; waits for at most `timeout_seconds` if there are none.
 
+        After `STEP_RECEIVE_BYTES` the rest stays in the socket for the next call.
+
         Raises:
             ServerGoneError: the server closed its end.
             ContractError: it sent a malformed message.
         """
         messages: list[ServerMessage] = []
         timeout_ms = int(timeout_seconds * 1000)
-        while self._poll.poll(timeout_ms):
+        received_bytes = 0
+        while received_bytes < STEP_RECEIVE_BYTES and self._poll.poll(timeout_ms):
             try:
                 data = self._connection.recv(_RECEIVE_BYTES)
             except OSError as error:
                 raise ServerGoneError from error
             if not data:
                 raise ServerGoneError
+            received_bytes += len(data)
             messages += map(decode_server_message, self._frames.feed(data))
             timeout_ms = 0
         return messages
@@ -123,7 +129,7 @@ def serve(engine: Engine, channel: ServerChannel, check: Callable[[], None] = la
 def apply_messages(engine: Engine, messages: Iterable[ServerMessage]) -> None:
     for message in messages:
         match message:
-            case AddSequence():
+            case AddSequences():
                 engine.add(message)
             case AbortSequence():
                 engine.abort(message.sequence_id)

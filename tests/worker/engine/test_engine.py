@@ -8,12 +8,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from warmfleet_contracts.cache.blocks import CacheIdentity, block_hashes, block_root
+from warmfleet_testing.engine.add_messages import add_sequence
 from warmfleet_testing.engine.fake_runner import (
     EngineDriver,
     naive_output,
 )
 from warmfleet_worker.engine.engine import MAX_ROUTERS
-from warmfleet_worker.engine.messages import AddSequence
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 
 PROMPT = [(7 * index) % 500 for index in range(45)]
@@ -26,7 +26,7 @@ def prompt_of(tokens, first=0):
 
 def message(sequence_id, prompt, **fields):
     sampling = SamplingParameters(temperature=0.0, max_output_tokens=4)
-    return AddSequence(sequence_id=sequence_id, prompt_token_ids=prompt, sampling=sampling, **fields)
+    return add_sequence(sequence_id, prompt, sampling=sampling, **fields)
 
 
 @pytest.fixture(autouse=True)
@@ -248,7 +248,7 @@ def test_a_prompt_larger_than_the_context_is_refused_in_the_words_clients_match(
     assert driver.errors[1].startswith("maximum context length is 30 tokens")
 
 
-@pytest.mark.parametrize("prompt", [[], [-1], [1000], [5, 2**40]])
+@pytest.mark.parametrize("prompt", [[], [2**32 - 1], [1000], [5, 2**31]])
 def test_an_invalid_prompt_is_refused_without_effect_on_others(prompt):
     driver = EngineDriver()
     driver.add(1, prompt)

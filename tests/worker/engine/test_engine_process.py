@@ -16,10 +16,10 @@ import httpx
 import pytest
 
 from warmfleet_contracts.errors import ContractError
+from warmfleet_testing.engine.add_messages import add_sequence
 from warmfleet_testing.engine.worker_process import TINY_NAME, running_worker
 from warmfleet_worker.engine.messages import (
     MAX_MESSAGE_BYTES,
-    AddSequence,
     EngineReady,
     StepReport,
     decode_engine_message,
@@ -55,10 +55,7 @@ def wait_until_gone(pid: int, timeout_seconds: float = 10) -> None:
 
 
 def test_messages_survive_any_split_of_the_stream():
-    messages = [
-        AddSequence(sequence_id=n, prompt_token_ids=[n, n + 1], sampling=SamplingParameters(seed=2**64 - 1))
-        for n in range(3)
-    ]
+    messages = [add_sequence(n, [n, n + 1], sampling=SamplingParameters(seed=2**64 - 1)) for n in range(3)]
     stream = b"".join(map(encode_message, messages))
 
     for piece_bytes in (1, 2, 3, 7, len(stream)):
@@ -97,7 +94,7 @@ def test_an_idle_engine_ends_when_its_server_closes_the_socket(tiny_served_path)
 
         # A sequence of the engine's own life: admitted, computed, finished.
         sampling = SamplingParameters(temperature=0, max_output_tokens=3)
-        ours.sendall(encode_message(AddSequence(sequence_id=1, prompt_token_ids=[5] * 20, sampling=sampling)))
+        ours.sendall(encode_message(add_sequence(1, [5] * 20, sampling=sampling)))
         updates = []
         while not any(update.finish_reason for update in updates):
             for body in frames.feed(ours.recv(65_536)):

@@ -1,6 +1,7 @@
 """What one step costs on the host must not grow with the length of the context."""
 
 import time
+from array import array
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from warmfleet_worker.engine.batch import ChunkResult
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine.scheduler import Scheduler, SchedulerSettings
 from warmfleet_worker.engine.sequence import Sequence
+from warmfleet_worker.engine.sequence_tokens import SequenceTokens
 from warmfleet_worker.engine.token_counts import TokenCounts
 from warmfleet_worker.kv_cache.block_pool import BlockPool
 from warmfleet_worker.kv_cache.prefix_cache import PrefixCache
@@ -38,7 +40,7 @@ def sequences_of_one_prompt(cache, count, prompt_tokens, **sampling):
     return [
         Sequence(
             sequence_id=number,
-            token_ids=list(prompt),
+            token_ids=SequenceTokens(array("I", prompt)),
             sampling=parameters,
             limit_tokens=2**20,
             root=root,

@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from warmfleet_contracts.errors import ContractError
+from warmfleet_testing.engine.add_messages import add_sequence
 from warmfleet_testing.engine.fake_runner import EngineDriver
 from warmfleet_worker.engine.messages import (
-    AddSequence,
+    AddSequences,
+    NewSequence,
     decode_engine_message,
     decode_server_message,
     encode_message,
+    packed_tokens,
 )
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine_process import ServerChannel, ServerGoneError, serve
@@ -42,10 +45,11 @@ SAMPLING = st.builds(
     prompt_logprobs=st.none() | INTEGERS.filter(lambda top: not 0 <= top <= 20),
 )
 PLAUSIBLE = st.builds(SamplingParameters, max_output_tokens=st.integers(0, 5), top_k=INTEGERS)
+U32 = st.integers(0, 2**32 - 1)
 MESSAGES = st.builds(
-    AddSequence,
-    sequence_id=INTEGERS,
-    prompt_token_ids=st.lists(INTEGERS, max_size=6) | st.lists(st.integers(0, 499), max_size=300),
+    AddSequences,
+    sequences=st.lists(st.builds(NewSequence, INTEGERS, INTEGERS), min_size=1, max_size=3),
+    prompt=st.builds(packed_tokens, st.lists(U32, max_size=6) | st.lists(st.integers(0, 499), max_size=300)),
     salt=st.binary(max_size=80),
     sampling=SAMPLING | PLAUSIBLE,
     use_prefix_cache=st.booleans(),
@@ -79,7 +83,7 @@ def test_no_well_typed_sequence_ends_the_engine(messages):
 
     assert not driver.engine.has_work
     assert not driver.runner.violations
-    assert ends.keys() == {message.sequence_id for message in messages}
+    assert ends.keys() == {new.sequence_id for message in messages for new in message.sequences}
     assert driver.engine.report().load.pinned_blocks == 0
     driver.add(2**50, [1, 2, 3])
     driver.resident = set(driver.engine._pool.resident_hashes)
@@ -111,7 +115,7 @@ def test_no_well_typed_sequence_ends_the_engine(messages):
 def test_a_sampling_parameter_out_of_its_range_is_refused_by_name(field, value, words):
     driver = EngineDriver()
     fields = {"max_output_tokens": 3, field: value}
-    driver.engine.add(AddSequence(sequence_id=1, prompt_token_ids=[1], sampling=SamplingParameters(**fields)))
+    driver.engine.add(add_sequence(1, [1], sampling=SamplingParameters(**fields)))
 
     (update,) = driver.engine.step().updates
 
@@ -123,9 +127,9 @@ def test_an_id_whose_refusal_is_not_reported_yet_is_not_given_to_another_sequenc
     driver = EngineDriver()
     for prompt_token_ids in ([], [1, 2], [3]):
         driver.engine.add(
-            AddSequence(
-                sequence_id=1,
-                prompt_token_ids=prompt_token_ids,
+            add_sequence(
+                1,
+                prompt_token_ids,
                 sampling=SamplingParameters(max_output_tokens=1),
             )
         )
@@ -185,7 +189,7 @@ def test_a_frame_nested_without_end_is_a_protocol_error():
 
 
 def test_a_server_that_hangs_up_in_the_middle_of_a_frame_ends_the_engine():
-    message = AddSequence(sequence_id=1, prompt_token_ids=[1], sampling=SamplingParameters())
+    message = add_sequence(1, [1], sampling=SamplingParameters())
 
     (ending,) = ending_of(encode_message(message)[:-3])
 

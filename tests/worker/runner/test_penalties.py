@@ -11,10 +11,10 @@ import pytest
 import torch
 import transformers
 
+from warmfleet_testing.engine.add_messages import add_sequence
 from warmfleet_testing.engine.engine_runs import IDENTITY
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_worker.engine.engine import Engine
-from warmfleet_worker.engine.messages import AddSequence
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine.scheduler import SchedulerSettings
 from warmfleet_worker.model.config import load_model_config
@@ -99,7 +99,7 @@ def engine_outputs(folder, prompts, sampling, *, blocks):
         poison=True,
     )
     for row, (prompt, parameters) in enumerate(zip(prompts, sampling, strict=True)):
-        engine.add(AddSequence(sequence_id=row, prompt_token_ids=prompt, sampling=parameters))
+        engine.add(add_sequence(row, prompt, sampling=parameters))
     outputs = [[] for _ in prompts]
     preempted_sequences = 0
     while engine.has_work:

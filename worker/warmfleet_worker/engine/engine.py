@@ -4,20 +4,23 @@ One thread owns it. No request ends it: a failure ends the sequences that it con
 runner that cannot compute anything any more ends the engine, and a supervisor starts another one.
 """
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Sequence as Seq
 from typing import Final, Protocol
 
+import msgspec
 import structlog
 
-from warmfleet_contracts.cache.blocks import CacheIdentity, prefix_caching_supported
+from warmfleet_contracts.cache.blocks import BlockHash, CacheIdentity, prefix_caching_supported
 from warmfleet_contracts.cache.kv_events import LoadReport
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_worker.engine.batch import Chunk, StepBatch, StepResult
 from warmfleet_worker.engine.logprobs import joined
-from warmfleet_worker.engine.messages import AddSequence, SequenceUpdate, StepReport
+from warmfleet_worker.engine.messages import AddSequences, SequenceUpdate, StepReport, unpacked_tokens
 from warmfleet_worker.engine.scheduler import Scheduler, SchedulerSettings
 from warmfleet_worker.engine.sequence import Sequence
+from warmfleet_worker.engine.sequence_tokens import SequenceTokens
 from warmfleet_worker.engine.step_recovery import StepOutcome, compute_step
 from warmfleet_worker.engine.step_time import StepShape, StepTimeEstimator
 from warmfleet_worker.engine.token_counts import TokenCounts
@@ -52,7 +55,8 @@ class Engine:
 
     Use it from one thread; `engine_process` drives it in production.
 
-        engine.add(AddSequence(sequence_id=1, prompt_token_ids=[5, 6], sampling=SamplingParameters()))
+        prompt, sampling = packed_tokens([5, 6]), SamplingParameters()
+        engine.add(AddSequences(sequences=[NewSequence(1, seed=7)], prompt=prompt, sampling=sampling))
         while engine.has_work:
             report = engine.step()  # new tokens of every sequence, cache changes, load
     """
@@ -113,38 +117,63 @@ class Engine:
         """Whether a step would compute or report anything."""
         return self._scheduler.has_work or bool(self._pending) or self._pool.has_changes
 
-    def add(self, message: AddSequence) -> None:
-        """Queue a sequence. One that can never run gets an error update in the next report."""
+    def add(self, message: AddSequences) -> None:
+        """Queue sequences of one prompt. Those that can never run get an error update in the next report."""
         self._count_dispatch(message)
-        # Also one whose end is not reported yet: it would be read as the end of the new one.
-        if message.sequence_id in self._scheduler or message.sequence_id in self._pending:
-            _log.warning("sequence id reused, ignored", sequence_id=message.sequence_id)
+        prompt = unpacked_tokens(message.prompt)
+        refusal = validation_error(message, prompt, self._limits) or self._queue_full_error()
+        if not refusal:
+            self._queue(message, prompt)
             return
-        refusal = validation_error(message, self._limits) or self._queue_full_error()
-        if refusal:
-            self._pending[message.sequence_id] = SequenceUpdate(
-                sequence_id=message.sequence_id, finish_reason="error", error=refusal
-            )
-            return
+        for new in message.sequences:
+            if not self._is_in_use(new.sequence_id):
+                self._refuse(new.sequence_id, refusal)
+
+    def _queue(self, message: AddSequences, prompt: "array[int]") -> None:
+        """Queue the sequences of `message`; what costs O(tokens) is done once for all of them."""
         root = self._cache.root(message.salt)
-        sequence = Sequence(
-            sequence_id=message.sequence_id,
-            token_ids=list(message.prompt_token_ids),
-            sampling=message.sampling,
-            limit_tokens=self.max_model_length_tokens,
-            root=root,
-            block_hashes=[],
-            uses_cache=self.prefix_caching and message.use_prefix_cache,
-            arrival=self._arrivals,
-            prompt_tokens=len(message.prompt_token_ids),
-            may_read_cache=message.may_read_cache,
-            priority=message.priority,
-            token_counts=TokenCounts(message.prompt_token_ids) if message.sampling.has_penalty else None,
-        )
         # Also without the cache: the router compares the last one with its own.
-        self._cache.extend_hashes(sequence.block_hashes, root, sequence.token_ids)
-        self._arrivals += 1
-        self._scheduler.add(sequence)
+        hashes: list[BlockHash] = []
+        self._cache.extend_hashes(hashes, root, prompt)
+        counts = TokenCounts(prompt) if message.sampling.has_penalty else None
+        matched_blocks = 0
+        for new in message.sequences:
+            if self._is_in_use(new.sequence_id):
+                continue
+            if refusal := self._queue_full_error():
+                self._refuse(new.sequence_id, refusal)
+                continue
+            sequence = Sequence(
+                sequence_id=new.sequence_id,
+                token_ids=SequenceTokens(prompt),
+                sampling=msgspec.structs.replace(message.sampling, seed=new.seed),
+                limit_tokens=self.max_model_length_tokens,
+                root=root,
+                block_hashes=hashes.copy(),
+                uses_cache=self.prefix_caching and message.use_prefix_cache,
+                arrival=self._arrivals,
+                prompt_tokens=len(prompt),
+                may_read_cache=message.may_read_cache,
+                priority=message.priority,
+                token_counts=None if counts is None else counts.copy(),
+                matched_blocks=matched_blocks,
+            )
+            self._arrivals += 1
+            self._scheduler.add(sequence)
+            matched_blocks = sequence.matched_blocks
+
+    def _is_in_use(self, sequence_id: int) -> bool:
+        """Whether a new sequence has the id of another one: it is ignored."""
+        # Also of one whose end is not reported yet: it would be read as the end of the new one.
+        in_use = sequence_id in self._scheduler or sequence_id in self._pending
+        if in_use:
+            _log.warning("sequence id reused, ignored", sequence_id=sequence_id)
+        return in_use
+
+    def _refuse(self, sequence_id: int, error: str) -> None:
+        self._pending[sequence_id] = SequenceUpdate(
+            sequence_id=sequence_id, finish_reason="error", error=error
+        )
 
     def abort(self, sequence_id: int) -> None:
         """End a sequence and free its blocks at once. Unknown ids are ignored."""
@@ -242,7 +271,7 @@ class Engine:
             return f"{limit} sequences are waiting already"
         return ""
 
-    def _count_dispatch(self, message: AddSequence) -> None:
+    def _count_dispatch(self, message: AddSequences) -> None:
         if not 0 < len(message.router_id) <= MAX_ROUTER_ID_CHARS:
             return
         highest = self._admitted_dispatches.get(message.router_id, 0)

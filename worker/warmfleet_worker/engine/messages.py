@@ -4,6 +4,8 @@ Every message is a little-endian u32 length and that many bytes of msgpack. The 
 `StepReport` per step for all sequences together. Both sides validate what they decode.
 """
 
+from array import array
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -15,17 +17,28 @@ from warmfleet_worker.engine.logprobs import TokenLogprobs
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+_TOKEN_BYTES: Final = 4
 
 # Server -> engine.
 
 
-class AddSequence(msgspec.Struct, frozen=True, kw_only=True, tag="add"):
-    """Admit one sequence. `sequence_id` is chosen by the server and never reused in an engine's life."""
+class NewSequence(msgspec.Struct, frozen=True, array_like=True):
+    """One sequence of `AddSequences`."""
 
     sequence_id: int
-    prompt_token_ids: list[int]
+    """Chosen by the server, never reused in an engine's life."""
+    seed: int = 0
+
+
+class AddSequences(msgspec.Struct, frozen=True, kw_only=True, tag="add"):
+    """Admit sequences that share a prompt and differ in their seeds only, such as the `n` of a request."""
+
+    sequences: list[NewSequence]
+    prompt: bytes
+    """`packed_tokens` of the prompt."""
     salt: bytes = b""
     sampling: SamplingParameters
+    """Of each sequence, but for its seed."""
     use_prefix_cache: bool = True
     may_read_cache: bool = True
     """False if the whole prompt must be computed, as for its log probabilities. Its blocks are cached."""
@@ -33,6 +46,10 @@ class AddSequence(msgspec.Struct, frozen=True, kw_only=True, tag="add"):
     """Lower is scheduled first; equal priorities in order of arrival."""
     router_id: str = ""
     dispatch: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.prompt) % _TOKEN_BYTES:
+            raise ValueError(f"a prompt of {len(self.prompt)} bytes is not {_TOKEN_BYTES} bytes per token")
 
 
 class AbortSequence(msgspec.Struct, frozen=True, kw_only=True, tag="abort"):
@@ -61,7 +78,7 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
     """Report `draining` from now on; live sequences continue."""
 
 
-ServerMessage = AddSequence | AbortSequence | PauseSequence | ResumeSequence | ClearCache | Drain
+ServerMessage = AddSequences | AbortSequence | PauseSequence | ResumeSequence | ClearCache | Drain
 """What the engine receives."""
 
 # Engine -> server.
@@ -145,6 +162,22 @@ class EngineFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
 
 EngineMessage = EngineReady | StepReport | EngineFailed
 """What the server receives."""
+
+
+def packed_tokens(token_ids: Iterable[int]) -> bytes:
+    """Token ids as u32, in the byte order of the one machine that both processes run on.
+
+    Raises:
+        OverflowError: an id is no u32.
+    """
+    return array("I", token_ids).tobytes()
+
+
+def unpacked_tokens(packed: bytes) -> "array[int]":
+    """The token ids of `packed_tokens`."""
+    token_ids = array("I")
+    token_ids.frombytes(packed)
+    return token_ids
 
 
 def message_reader() -> FrameReader:

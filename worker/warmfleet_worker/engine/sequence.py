@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from warmfleet_contracts.cache.blocks import BlockHash
 from warmfleet_worker.engine.sampling_params import SamplingParameters
+from warmfleet_worker.engine.sequence_tokens import SequenceTokens
 from warmfleet_worker.engine.token_counts import TokenCounts
 from warmfleet_worker.kv_cache.block_table import BlockTable
 
@@ -25,7 +26,7 @@ class Sequence:
     """Mutable state of one sequence; only the scheduler changes it."""
 
     sequence_id: int
-    token_ids: list[int]
+    token_ids: SequenceTokens
     """Prompt and output so far."""
     sampling: SamplingParameters
     limit_tokens: int

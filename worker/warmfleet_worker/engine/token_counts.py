@@ -13,12 +13,12 @@ class TokenCounts:
         counts.add(token_id)  # once per generated token
     """
 
-    __slots__ = ("_places", "_seen_ids", "generated", "seen", "times")
+    __slots__ = ("_places", "_prompt_ids", "generated", "seen", "times")
 
     def __init__(self, prompt_token_ids: Iterable[int]) -> None:
-        self._seen_ids = set(prompt_token_ids)
+        self._prompt_ids = frozenset(prompt_token_ids)
         self._places: dict[int, int] = {}
-        self.seen = array("q", self._seen_ids)
+        self.seen = array("q", self._prompt_ids)
         """Distinct tokens of prompt and output."""
         self.generated = array("q")
         """Distinct tokens of the output."""
@@ -27,11 +27,18 @@ class TokenCounts:
 
     def add(self, token_id: int) -> None:
         """Count one generated token."""
-        if token_id not in self._seen_ids:
-            self._seen_ids.add(token_id)
-            self.seen.append(token_id)
         place = self._places.setdefault(token_id, len(self.generated))
         if place == len(self.generated):
             self.generated.append(token_id)
             self.times.append(0)
+            if token_id not in self._prompt_ids:
+                self.seen.append(token_id)
         self.times[place] += 1
+
+    def copy(self) -> "TokenCounts":
+        """The same counts for another sequence; both share the set of the prompt's tokens."""
+        same = TokenCounts(())
+        same._prompt_ids = self._prompt_ids
+        same._places = dict(self._places)
+        same.seen, same.generated, same.times = self.seen[:], self.generated[:], self.times[:]
+        return same

@@ -4,13 +4,13 @@ The server validates to explain errors to clients; the engine, so that no messag
 those of the HTTP API.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from warmfleet_contracts.cache.worker_api import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from warmfleet_contracts.openai import MAX_TOP_LOGPROBS
-from warmfleet_worker.engine.messages import AddSequence
+from warmfleet_worker.engine.messages import AddSequences
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.kv_cache.block_table import blocks_for
 
@@ -49,19 +49,18 @@ class EngineLimits:
         return self.total_blocks * self.block_size_tokens
 
 
-def validation_error(message: AddSequence, limits: EngineLimits) -> str:
-    """Why a sequence can never run here, as text for the client; "" if it can."""
+def validation_error(message: AddSequences, prompt: Sequence[int], limits: EngineLimits) -> str:
+    """Why sequences of `prompt` can never run here, as text for the client; "" if they can."""
     return (
-        _misfit(message, limits)
-        or _unknown_token(message, limits.vocabulary_size)
+        _misfit(message, len(prompt), limits)
+        or _unknown_token(message, prompt, limits.vocabulary_size)
         or _out_of_range(message)
         or _bad_bias(message.sampling)
         or _bad_logprobs(message)
     )
 
 
-def _misfit(message: AddSequence, limits: EngineLimits) -> str:
-    prompt_tokens = len(message.prompt_token_ids)
+def _misfit(message: AddSequences, prompt_tokens: int, limits: EngineLimits) -> str:
     if not prompt_tokens:
         return "the prompt has no tokens"
     needed_tokens = prompt_tokens + (message.sampling.max_output_tokens > 0)
@@ -79,8 +78,8 @@ def _misfit(message: AddSequence, limits: EngineLimits) -> str:
     return ""
 
 
-def _unknown_token(message: AddSequence, vocabulary_size: int) -> str:
-    for field, token_ids in (("prompt", message.prompt_token_ids), ("bias", message.sampling.logit_bias)):
+def _unknown_token(message: AddSequences, prompt: Sequence[int], vocabulary_size: int) -> str:
+    for field, token_ids in (("prompt", prompt), ("bias", message.sampling.logit_bias)):
         if token_ids and (min(token_ids) < 0 or max(token_ids) >= vocabulary_size):
             return f"a {field} token id lies outside the vocabulary of {vocabulary_size}"
     # A stop token outside the vocabulary is harmless: it is never generated.
@@ -89,11 +88,14 @@ def _unknown_token(message: AddSequence, vocabulary_size: int) -> str:
     return ""
 
 
-def _out_of_range(message: AddSequence) -> str:
+def _out_of_range(message: AddSequences) -> str:
     for name, (least, most) in _RANGES.items():
         value = getattr(message.sampling, name)
         if not least <= value <= most:
             return f"{name}: expected {least} to {most}, got {value}"
+    for sequence in message.sequences:
+        if not 0 <= sequence.seed < 2**64:
+            return f"seed: expected 0 to {2**64 - 1}, got {sequence.seed}"
     if not HIGHEST_PRIORITY <= message.priority <= LOWEST_PRIORITY:
         return f"priority: expected {HIGHEST_PRIORITY} to {LOWEST_PRIORITY}, got {message.priority}"
     if len(message.salt) > MAX_SALT_BYTES:
@@ -111,7 +113,7 @@ def _bad_bias(sampling: SamplingParameters) -> str:
     return "logit_bias: expected values of -100 to 100"
 
 
-def _bad_logprobs(message: AddSequence) -> str:
+def _bad_logprobs(message: AddSequences) -> str:
     for top in (message.sampling.logprobs, message.sampling.prompt_logprobs):
         if top is not None and not 0 <= top <= MAX_TOP_LOGPROBS:
             return f"expected log probabilities of 0 to {MAX_TOP_LOGPROBS} tokens, got {top}"

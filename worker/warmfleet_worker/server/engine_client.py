@@ -8,7 +8,8 @@ import itertools
 import os
 import socket
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import msgspec
@@ -17,11 +18,12 @@ import structlog
 from warmfleet_contracts.errors import ContractError, WarmfleetError
 from warmfleet_worker.engine.messages import (
     AbortSequence,
-    AddSequence,
+    AddSequences,
     ClearCache,
     Drain,
     EngineFailed,
     EngineReady,
+    NewSequence,
     PauseSequence,
     ResumeSequence,
     ServerMessage,
@@ -29,6 +31,7 @@ from warmfleet_worker.engine.messages import (
     decode_engine_message,
     encode_message,
     message_reader,
+    packed_tokens,
 )
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.server.sequence_handle import SequenceHandle
@@ -55,6 +58,7 @@ class SequenceRequest:
     """One prompt to continue, with everything that the engine needs to know."""
 
     prompt_token_ids: list[int]
+    """Requests that share the list object share its copy on the socket and in the engine."""
     sampling: SamplingParameters
     salt: bytes = b""
     may_read_cache: bool = True
@@ -66,7 +70,8 @@ class SequenceRequest:
 class EngineClient(Protocol):
     """What the server needs of an engine; `ProcessEngineClient` in production.
 
-    with engine.submit(request, wake) as handle:  # leaving the block aborts an unfinished sequence
+    [handle] = engine.submit([request], wake)
+    with handle:  # leaving the block aborts an unfinished sequence
         await wake.wait()
         update = handle.take()
     """
@@ -81,8 +86,8 @@ class EngineClient(Protocol):
         """Submitted and neither finished nor aborted."""
         ...
 
-    def submit(self, request: SequenceRequest, wake: asyncio.Event) -> SequenceHandle:
-        """Queue one sequence; `wake` is set whenever its handle has an update.
+    def submit(self, requests: Sequence[SequenceRequest], wake: asyncio.Event) -> list[SequenceHandle]:
+        """Queue sequences; `wake` is set whenever one of their handles has an update.
 
         Raises:
             EngineGoneError: the engine is not ready, has ended, or does not keep up.
@@ -149,29 +154,18 @@ class ProcessEngineClient:
         """Event loop time of the engine's last report, or of when it last got work while idle."""
         return self._last_report_seconds
 
-    def submit(self, request: SequenceRequest, wake: asyncio.Event) -> SequenceHandle:
+    def submit(self, requests: Sequence[SequenceRequest], wake: asyncio.Event) -> list[SequenceHandle]:
         if self._child is None or self._ready is None or self._gone:
             raise EngineGoneError(self._gone or "the engine is not ready yet")
         if self._child.writer.transport.get_write_buffer_size() > MAX_BACKLOG_BYTES:
             raise EngineGoneError("the engine does not keep up with its requests")
         self._note_work()
-        sequence_id = next(self._ids)
-        self._send(
-            AddSequence(
-                sequence_id=sequence_id,
-                prompt_token_ids=request.prompt_token_ids,
-                salt=request.salt,
-                sampling=request.sampling,
-                use_prefix_cache=self._ready.prefix_caching,
-                may_read_cache=request.may_read_cache,
-                priority=request.priority,
-                router_id=request.router_id,
-                dispatch=request.dispatch,
-            )
-        )
-        handle = SequenceHandle(sequence_id, wake, self)
-        self._handles[sequence_id] = handle
-        return handle
+        numbered = [(next(self._ids), request) for request in requests]
+        for message in add_messages(numbered, use_prefix_cache=self._ready.prefix_caching):
+            self._send(message)
+        handles = [SequenceHandle(sequence_id, wake, self) for sequence_id, _ in numbered]
+        self._handles.update((handle.sequence_id, handle) for handle in handles)
+        return handles
 
     def clear_cache(self) -> None:
         self._send(ClearCache())
@@ -289,6 +283,40 @@ class ProcessEngineClient:
         if self._child is None or self._gone:
             return
         self._child.writer.write(encode_message(message))
+
+
+def add_messages(
+    numbered: Iterable[tuple[int, SequenceRequest]], *, use_prefix_cache: bool
+) -> list[AddSequences]:
+    """Messages that submit requests under their ids: one for all that share a prompt and differ in seeds."""
+    groups: list[tuple[SequenceRequest, list[NewSequence]]] = []
+    latest: dict[int, tuple[SequenceRequest, list[NewSequence]]] = {}  # by the list object of the prompt
+    for sequence_id, request in numbered:
+        group = latest.get(id(request.prompt_token_ids))
+        if group is None or not _same_but_seed(group[0], request):
+            group = (request, [])
+            latest[id(request.prompt_token_ids)] = group
+            groups.append(group)
+        group[1].append(NewSequence(sequence_id, request.sampling.seed))
+    return [
+        AddSequences(
+            sequences=sequences,
+            prompt=packed_tokens(request.prompt_token_ids),
+            salt=request.salt,
+            sampling=request.sampling,
+            use_prefix_cache=use_prefix_cache,
+            may_read_cache=request.may_read_cache,
+            priority=request.priority,
+            router_id=request.router_id,
+            dispatch=request.dispatch,
+        )
+        for request, sequences in groups
+    ]
+
+
+def _same_but_seed(one: SequenceRequest, other: SequenceRequest) -> bool:
+    sampling = msgspec.structs.replace(one.sampling, seed=other.sampling.seed)
+    return replace(one, sampling=sampling) == other  # O(1) in the prompt, which is the same object
 
 
 @dataclass(frozen=True, slots=True)

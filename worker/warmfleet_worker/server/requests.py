@@ -120,12 +120,20 @@ class PromptReader:
     async def completion(
         self, request: CompletionRequest, dispatch: DispatchHeaders
     ) -> list[SequenceRequest]:
-        """`n` sequences per prompt, those of a prompt together; raises RequestError."""
+        """`n` sequences per prompt, those of a prompt together; raises RequestError.
+
+        Equal prompts are encoded once and share one list.
+        """
         segments = self._memory.of_salt(_request_salt(request, dispatch))
-        token_ids = [
-            await encode_text(self._encoder, prompt, segments) if isinstance(prompt, str) else prompt
-            for prompt in request.prompts
-        ]
+        encoded: dict[str | tuple[int, ...], list[int]] = {}
+        token_ids = []
+        for prompt in request.prompts:
+            if isinstance(prompt, str):
+                if prompt not in encoded:
+                    encoded[prompt] = await encode_text(self._encoder, prompt, segments)
+                token_ids.append(encoded[prompt])
+            else:
+                token_ids.append(encoded.setdefault(tuple(prompt), prompt))
         return self._sequences(request, token_ids, dispatch, param="prompt")
 
     async def echoes(
@@ -160,7 +168,7 @@ class PromptReader:
         param: str,
     ) -> list[SequenceRequest]:
         self._check_bias(request.logit_bias)
-        for token_ids in prompts:
+        for token_ids in {id(token_ids): token_ids for token_ids in prompts}.values():
             self._check(token_ids, param, least_answer_tokens(request.max_output_tokens))
         self._check_logprobs(request, prompts)
         return [

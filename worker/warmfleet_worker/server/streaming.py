@@ -86,27 +86,25 @@ class Answer(Response):
     def _submit(self, stack: ExitStack, wake: asyncio.Event) -> list[ChoiceDecoder]:
         worker, plan = self._worker, self._plan
         worker.check_capacity(len(plan.sequences))
-        choices = []
-        for index, sequence in enumerate(plan.sequences):
-            try:
-                handle = stack.enter_context(worker.engine.submit(sequence, wake))
-            except EngineGoneError as error:
-                raise worker.not_ready_error(str(error)) from error
-            choices.append(
-                ChoiceDecoder(
-                    index,
-                    handle,
-                    Detokenizer(
-                        worker.encoder.tokenizer, plan.request.stop, min_tokens=plan.request.min_tokens
-                    ),
-                    sequence,
-                    worker.metrics,
-                    echo=plan.echoes[index],
-                    return_token_ids=plan.request.return_token_ids,
-                    shares_prompt=index % plan.request.n > 0,
-                )
+        try:
+            handles = worker.engine.submit(plan.sequences, wake)
+        except EngineGoneError as error:
+            raise worker.not_ready_error(str(error)) from error
+        for handle in handles:
+            stack.enter_context(handle)
+        return [
+            ChoiceDecoder(
+                index,
+                handle,
+                Detokenizer(worker.encoder.tokenizer, plan.request.stop, min_tokens=plan.request.min_tokens),
+                sequence,
+                worker.metrics,
+                echo=plan.echoes[index],
+                return_token_ids=plan.request.return_token_ids,
+                shares_prompt=index % plan.request.n > 0,
             )
-        return choices
+            for index, (handle, sequence) in enumerate(zip(handles, plan.sequences, strict=True))
+        ]
 
     async def _answer_client(
         self, receive: Receive, choices: list[ChoiceDecoder], wake: asyncio.Event, send: Send

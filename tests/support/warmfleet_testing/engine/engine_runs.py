@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from warmfleet_contracts.cache.blocks import CacheIdentity
+from warmfleet_testing.engine.add_messages import add_sequence
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch, StepResult
 from warmfleet_worker.engine.engine import Engine
-from warmfleet_worker.engine.messages import AddSequence
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine.scheduler import SchedulerSettings
 from warmfleet_worker.runner.runner import ModelRunner
@@ -85,7 +85,7 @@ class EngineRun:
         sampling = SamplingParameters(temperature=0.0, max_output_tokens=output_tokens)
         ids = [next(self._ids) for _ in prompts]
         for sequence_id, prompt in zip(ids, prompts, strict=True):
-            self.engine.add(AddSequence(sequence_id=sequence_id, prompt_token_ids=prompt, sampling=sampling))
+            self.engine.add(add_sequence(sequence_id, prompt, sampling=sampling))
         tokens: dict[int, list[int]] = {sequence_id: [] for sequence_id in ids}
         cached: dict[int, int] = {}
         reasons: dict[int, str] = {}

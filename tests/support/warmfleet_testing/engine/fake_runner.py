@@ -15,10 +15,11 @@ from itertools import pairwise
 from typing import Any
 
 from warmfleet_contracts.cache.blocks import CacheIdentity
+from warmfleet_testing.engine.add_messages import add_sequence
 from warmfleet_worker.engine.batch import Chunk, ChunkResult, StepBatch, StepResult
 from warmfleet_worker.engine.engine import Engine
 from warmfleet_worker.engine.logprobs import TokenLogprobs, joined
-from warmfleet_worker.engine.messages import AddSequence, StepReport
+from warmfleet_worker.engine.messages import StepReport
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine.scheduler import SchedulerSettings
 from warmfleet_worker.engine.sequence import Sequence as EngineSequence
@@ -273,11 +274,11 @@ class EngineDriver:
         self.sampling[sequence_id] = sampling
         self.outputs[sequence_id] = []
         self.engine.add(
-            AddSequence(
-                sequence_id=sequence_id,
-                prompt_token_ids=list(prompt),
+            add_sequence(
+                sequence_id,
+                list(prompt),
+                sampling,
                 salt=salt,
-                sampling=sampling,
                 use_prefix_cache=use_prefix_cache,
                 may_read_cache=may_read_cache,
                 priority=priority,
