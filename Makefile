@@ -68,7 +68,7 @@ lint: setup ## Style and format
 types: setup ## mypy, strict
 	@$(BIN)/mypy
 
-imports: setup ## Directions between packages
+imports: setup ## Layers of packages and of their rooms
 	@$(BIN)/lint-imports
 
 test: model clients controlplane ## All tests but those that need a GPU

@@ -4,5 +4,5 @@ Rooms: `lifecycle` starts and stops everything, `control_plane` builds and confi
 programs, `network` is the cluster's network namespace with Services and DNS, `node` runs pods as processes.
 Programs beside them: `addons` (Services, DNS, volumes), `hollow` (nodes on which nothing runs). Imports
 `contracts` and `runtime`. Public names: `lifecycle.running` (`start_supervisor`, `stop_devcluster`),
-`settings.DevclusterSettings`, `state.StateFolder`, `errors`.
+`settings.DevclusterSettings`, `state.StateFolder`, `clock`, `errors`.
 """

@@ -1,7 +1,9 @@
 """Every package is sorted into rooms: few modules each, a docstring that explains it, no import cycles."""
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Final
@@ -14,6 +16,8 @@ PACKAGES: Final = (
     *(ROOT / name / f"warmfleet_{name}" for name in ("devcluster", "cli")),
     ROOT / "tests/support/warmfleet_testing",
 )
+PRODUCT: Final = PACKAGES[:-1]
+"""Without the support of tests."""
 MODULES_AT_MOST: Final = 20
 """In one folder, its `__init__.py` aside."""
 
@@ -34,6 +38,34 @@ def test_a_room_explains_itself(room: Path) -> None:
     tree = ast.parse((room / "__init__.py").read_text())
 
     assert ast.get_docstring(tree), "its __init__.py has no docstring"
+
+
+def test_a_room_names_each_module_that_other_rooms_import() -> None:
+    files = {name_of(path, package): path for package in PRODUCT for path in package.rglob("*.py")}
+    sources = {name: path.read_text() for name, path in files.items()}
+    rooms = {name for name, path in files.items() if path.name == "__init__.py"}
+    shared = set(shared_modules(sources, rooms))
+    assert len(shared) > 200
+
+    assert {module for module in shared if not is_named(module, sources[room_of(module)])} == set()
+
+
+def test_a_module_that_its_room_does_not_name_is_found() -> None:
+    planted = {
+        "a": "",
+        "a.one": '"""Public: `first.Thing`; imports a second."""',
+        "a.one.first": "",
+        "a.one.second": "from a.one import first",
+        "a.one.own": "",
+        "a.two": "import a.one.own",
+        "a.two.user": "from a.one import first, second",
+    }
+
+    shared = set(shared_modules(planted, {"a", "a.one", "a.two"}))
+
+    assert shared == {"a.one.first", "a.one.second", "a.one.own"}
+    assert is_named("a.one.first", planted["a.one"])
+    assert not is_named("a.one.second", planted["a.one"])
 
 
 def test_no_module_imports_itself_through_others() -> None:
@@ -63,6 +95,25 @@ def test_an_import_inside_a_function_makes_no_cycle() -> None:
 def name_of(path: Path, package: Path) -> str:
     parts = path.relative_to(package.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str) -> str:
+    return module.rpartition(".")[0]
+
+
+def shared_modules(sources: Mapping[str, str], rooms: AbstractSet[str]) -> Iterator[str]:
+    """Modules that modules of other rooms import. `sources` maps the name of each module to its text."""
+    for name, text in sources.items():
+        own_room = name if name in rooms else room_of(name)
+        for module in imported(ast.parse(text), sources):
+            if module not in rooms and room_of(module) != own_room:
+                yield module
+
+
+def is_named(module: str, room: str) -> bool:
+    """Whether the docstring of `room`, the text of its `__init__.py`, has the module in backticks."""
+    docstring = ast.get_docstring(ast.parse(room)) or ""
+    return re.search(rf"`{module.rpartition('.')[2]}[.`]", docstring) is not None
 
 
 def cycle_in(sources: Mapping[str, str]) -> list[str]:

@@ -3,4 +3,5 @@
 Three processes start here: `__main__`, the server of one worker; `engine_process`, its child with the
 model; `fetch`, the command of the Jobs and init containers that fetch a model. Rooms: `server`, `engine`,
 `kv_cache`, `runner`, `attention`, `model`, `model_store`. Only `runner`, `model`, `attention` import torch.
+Rooms share `settings`, `metrics` and `termination_message`.
 """

@@ -2,5 +2,5 @@
 
 Public names: `blocks` (block hashes, cache identity, salts), `resident` (`ResidentSet`), `kv_events` (frames
 of the event stream), `worker_api` (paths and headers under `/internal/`), `worker_tokens` (how workers are
-authenticated). Imports `errors` only.
+authenticated). Imports `errors` and `framing`.
 """

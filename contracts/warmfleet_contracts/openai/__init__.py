@@ -2,8 +2,9 @@
 
 Both router and worker decode with these functions, so a request means the same on both sides. null means
 absent; unknown fields are ignored and named in `ignored_fields`; fields that would change the answer and
-are not served are refused with code `unsupported_parameter`. Imports `prompts`, `cache` and `errors`; public
-names are those of `__all__`, beside `context_length` and `server_sent_event`.
+are not served are refused with code `unsupported_parameter`. Imports `prompts`, `cache` and `errors`;
+public names are those of `__all__`, beside `context_length` and `server_sent_event`. For `openapi`: `chat`,
+`completion`, `generation`, `request_fields`, `tokens` and `values`, whose decoders it records.
 """
 
 from warmfleet_contracts.openai.chat import ChatRequest, decode_chat_request

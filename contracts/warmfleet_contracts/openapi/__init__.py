@@ -2,7 +2,7 @@
 
 Schemas of requests are recorded while the decoders run, so that schema and decoder cannot differ; responses
 are types that tests compare with what servers send. Imports `openai` and `cache`. Public name:
-`openapi_document`; `python -m warmfleet_contracts.openapi` prints a document.
+`openapi_document`, and `operations`; `python -m warmfleet_contracts.openapi` prints a document.
 """
 
 from warmfleet_contracts.openapi.document import openapi_document

@@ -1,6 +1,7 @@
 """The ModelDeployment resource and what operator, router, worker and CLI agree on about it.
 
-Public names: `model_deployment.ModelDeployment` (pydantic), `manifests.load_manifest` (from YAML), owners of
-served names in `ownership`, condition types and reasons in `conditions`, command lines in `worker_flags` and
-`model_fetch`. `fields` and `model_spec` are parts of the resource. Imports `errors` and `names`.
+Public names: `model_deployment.ModelDeployment` (pydantic), `manifests.load_manifest` (from YAML), owners
+of served names in `ownership`, condition types and reasons in `conditions`, command lines in `worker_flags`
+and `model_fetch`, amounts such as `64Mi` in `quantities`. `fields` and `model_spec` are parts of the
+resource. Imports `errors` and `names`.
 """

@@ -1,7 +1,9 @@
 """Admits requests, queues what exceeds capacity, assigns workers.
 
-`InFlightLimits.enter` gives a ticket before the body is read; `Admission.reserve` checks before the prompt is
-encoded; `Admission.submit` takes a `QueuedRequest` and returns a `Dispatch`; `Admission.retry`
-replaces one that failed. Ticket and dispatch give back what they took. May import `metrics`, `routing` and
-`workers`, never `proxy` or `api`.
+`InFlightLimits.enter` gives a ticket before the body is read; `Admission.reserve` checks before the prompt
+is encoded; `Admission.submit` takes a `QueuedRequest` and returns a `Dispatch`; `Admission.retry` replaces
+one that failed. Ticket and dispatch give back what they took.
+
+Public: `in_flight_limits`, `admission`, `queued_request`, `dispatch` and `queue_bounds`. May import
+`metrics`, `routing`, `workers`, `error_responses` and `tenants`, never `proxy` or `api`.
 """

@@ -1,6 +1,6 @@
 """The router's HTTP endpoints: one module per endpoint or per check that stands before it.
 
-`completions` and `tokenize` serve inference, `models`, `health` and `debug` describe the fleet;
-`authentication`, `api_keys` and `cors` decide which callers get through. Top of the router: may import every
-other room; only `app` and `settings` import it.
+`completions` and `tokenize` serve inference, `models`, `health` and `debug` describe the fleet; `metrics`
+exposes counters; `authentication`, `api_keys` and `cors` decide which callers get through. Top of the
+router: may import every other room; only `app` and `settings` import it.
 """

@@ -1,6 +1,6 @@
 """Forwards one queued request to the worker that admission assigns, and streams the answer back.
 
 `proxy.Proxy` retries, and stops when the client disconnects; `exchange.Exchanges` makes one attempt at one
-worker. May import `admission` and the rooms below it; only `api`,
-`settings` and `app` import it.
+worker. Public besides: `headers` and `upstream_request`, which make what is forwarded, and `retry_budget`.
+May import `admission` and the rooms below it; only `api`, `settings` and `app` import it.
 """

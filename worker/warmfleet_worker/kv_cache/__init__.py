@@ -1,4 +1,5 @@
 """Block pool, prefix cache, block tables and the memory layout of a block.
 
-Public: `BlockPool`, `PrefixCache`, `BlockTable`, `KvLayout`. Imports no torch and no other room.
+Public: `block_pool.BlockPool`, `prefix_cache.PrefixCache`, `block_table.BlockTable`, `layout.KvLayout`.
+Imports no torch and no other room.
 """
