@@ -106,7 +106,7 @@ class Operator:
                 return
             self._watches.start()
             async with (
-                _running(elector.run()),
+                _running(elector.run()) as electing,
                 _running(
                     self._sync.run(),
                     self._processor.run(),
@@ -116,10 +116,10 @@ class Operator:
                 ) as failed,
             ):
                 done, _ = await asyncio.wait(
-                    (stopping, failed, self._watches.ended), return_when=asyncio.FIRST_COMPLETED
+                    (stopping, electing, failed, self._watches.ended), return_when=asyncio.FIRST_COMPLETED
                 )
-                if failed in done:
-                    failed.result()
+                for ended in done & {electing, failed}:
+                    ended.result()
                 if self._watches.ended in done:
                     raise OperatorError(f"the watches ended: {self._watches.ended.result()}")
         finally:

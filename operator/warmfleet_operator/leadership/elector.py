@@ -72,6 +72,10 @@ class LeaderElector:
         except ClusterError as error:
             self._lease = None
             log.warning("lease not renewed", leading=self._fence.leading, reason=str(error))
+        except Exception:
+            # A Lease that another program damaged must not end the elections of this replica for good.
+            self._lease = None
+            log.exception("lease not renewed", leading=self._fence.leading)
 
     async def _renew(self, started: float) -> None:
         if self._lease is None or not self._fence.leading:

@@ -13,6 +13,7 @@ import msgspec
 
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_runtime.kubernetes.config import ClientConfig, client_config
+from warmfleet_runtime.kubernetes.decoding import decoded
 from warmfleet_runtime.kubernetes.errors import ApiServerError, ConfigError, UnreadableError
 from warmfleet_runtime.kubernetes.media_types import JSON
 
@@ -120,11 +121,7 @@ class KubernetesClient:
             timeout_seconds=timeout_seconds,
             before_send=before_send,
         )
-        try:
-            decoded = msgspec.json.decode(content or b"{}", type=Json)
-        except msgspec.MsgspecError as error:
-            raise UnreadableError("sends what cannot be read", message=str(error)) from error
-        return decoded
+        return decoded(content or b"{}", Json)
 
     async def read(self, path: str, query: Mapping[str, str], *, accept: str = JSON) -> bytes:
         """The body of a 2xx response to GET, for callers that decode it themselves."""
@@ -248,8 +245,8 @@ class _Status(msgspec.Struct, frozen=True):
 async def _error_of(response: aiohttp.ClientResponse) -> ApiServerError:
     content = await response.content.read(_MAX_ERROR_BYTES)
     try:
-        status = msgspec.json.decode(content or b"{}", type=_Status)
-    except msgspec.MsgspecError:  # a proxy's error page
+        status = decoded(content or b"{}", _Status)
+    except UnreadableError:  # a proxy's error page
         status = _Status(content.decode("utf-8", "replace"))
     retry_after = response.headers.get("Retry-After", "")
     return ApiServerError(

@@ -17,6 +17,7 @@ from typing import Final, Generic, Protocol, TypeVar
 import msgspec
 import structlog
 
+from warmfleet_runtime.kubernetes.decoding import UNDECODABLE, decoded
 from warmfleet_runtime.kubernetes.errors import ApiServerError, UnreadableError
 from warmfleet_runtime.kubernetes.lists import ReadsLists, list_pages
 from warmfleet_runtime.kubernetes.paths import resource_path
@@ -29,7 +30,6 @@ GONE: Final = 410
 _log = structlog.get_logger("warmfleet.kubernetes")
 
 T = TypeVar("T")
-_Decoded = TypeVar("_Decoded")
 
 
 class ListWatchApi(ReadsLists, Protocol):
@@ -235,16 +235,16 @@ class Informer(Generic[T]):
 
     def _apply(self, line: bytes) -> Sequence[ObjectChange[T]]:
         """Apply one event to `objects`; returns what changed."""
-        event = _decoded(line, _Event)
+        event = decoded(line, _Event)
         if event.type == "ERROR":
-            status = _decoded(event.object, _Status)
+            status = decoded(event.object, _Status)
             raise ApiServerError(
                 f"ended the watch with {status.code}",
                 message=status.message,
                 status=status.code,
                 reason=status.reason,
             )
-        metadata = _decoded(event.object, _AnyObject).metadata
+        metadata = decoded(event.object, _AnyObject).metadata
         self._version = metadata.resource_version or self._version
         if event.type == "DELETED":
             last = self.objects.pop(metadata.uid, None)
@@ -262,7 +262,7 @@ class Informer(Generic[T]):
         try:
             uid = msgspec.json.decode(content, type=_AnyObject).metadata.uid
             found = self._decoder.decode(content)
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             _log.warning("an object cannot be read", watched=str(self.watched), reason=str(error))
             return None
         if uid not in objects and len(objects) >= self._max_objects:
@@ -302,10 +302,3 @@ class Informer(Generic[T]):
             self.problem = text
             self._on_change()
         return min(error.retry_after_seconds or 0.0, LONGEST_RETRY_AFTER_SECONDS)
-
-
-def _decoded(content: bytes | msgspec.Raw, expected: type[_Decoded]) -> _Decoded:
-    try:
-        return msgspec.json.decode(content, type=expected)
-    except msgspec.MsgspecError as error:
-        raise UnreadableError("sends what cannot be read", message=str(error)) from error

@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from warmfleet_runtime.kubernetes.errors import UnreadableError
+from warmfleet_runtime.kubernetes.decoding import decoded
 from warmfleet_runtime.kubernetes.media_types import JSON
 
 PAGE_OBJECTS: Final = 500
@@ -49,11 +49,7 @@ async def list_pages(
     """
     asked = {**query, "limit": str(page_objects)}
     while True:
-        content = await client.read(path, asked, accept=accept)
-        try:
-            page = msgspec.json.decode(content, type=ListPage)
-        except msgspec.MsgspecError as error:
-            raise UnreadableError("sends what cannot be read", message=str(error)) from error
+        page = decoded(await client.read(path, asked, accept=accept), ListPage)
         yield page
         if not page.metadata.token:
             return

@@ -117,6 +117,29 @@ async def test_an_error_page_of_a_proxy_is_an_error_with_its_text(tmp_path, body
     assert caught.value.message == body.decode("utf-8", "replace")
 
 
+NESTED = b'{"a":' * 3000 + b"1" + b"}" * 3000
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"message":"Dienst nicht verf\xfcgbar"}', NESTED], ids=["latin-1", "nested"]
+)
+async def test_what_cannot_be_decoded_is_an_error_of_the_api_server_with_any_status(tmp_path, body):
+    async with served(answer(body, 503), tmp_path) as client:
+        with pytest.raises(ApiServerError) as refused:
+            await client.get("/api/v1/pods/a")
+    async with served(answer(body), tmp_path) as client:
+        with pytest.raises(UnreadableError):
+            await client.get("/api/v1/pods/a")
+
+    assert refused.value.status == 503
+
+
+async def test_a_list_that_cannot_be_decoded_is_an_error(tmp_path):
+    async with served(answer(NESTED), tmp_path) as client:
+        with pytest.raises(UnreadableError):
+            await anext(list_pages(client, "/api/v1/pods", {}))
+
+
 async def test_a_message_has_a_bound(tmp_path):
     async with served(answer(b"x" * 1_000_000, 500), tmp_path) as client:
         with pytest.raises(ApiServerError) as caught:
