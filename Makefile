@@ -10,8 +10,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # The clients that the API is tested with, each in an environment of its own, as their users have them.
 CLIENTS := openai-1 openai-2 openai-3 langchain litellm
 CLIENT_PINS := tests/clients/requirements
-# Half of what tests do is waiting. More than three processes have nothing to wait for but the longest row.
-TEST_PROCESSES ?= $(shell cores=$$(nproc 2>/dev/null || sysctl -n hw.ncpu); echo $$((cores < 2 ? 1 : cores < 6 ? 2 : 3)))
+# Tests wait for processes and timers nearly half of their time: two cores keep up with three test processes.
+TEST_PROCESSES ?= $(shell cores=$$(nproc 2>/dev/null || sysctl -n hw.ncpu); echo $$((cores < 2 ? 1 : 3)))
 COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --quiet
 
