@@ -1,7 +1,11 @@
-"""Freed memory goes back to the system, so that one large request does not make a process large for good."""
+"""Memory of this process: what it frees goes back to the system, what it holds, and what it may use."""
 
 import ctypes
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 MAPPED_BYTES: Final = 256 * 1024
@@ -10,6 +14,8 @@ ARENAS: Final = 2
 """Heaps that threads share; each keeps the holes that its threads leave."""
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
+_PROC: Final = Path("/proc")
+_CONTROL_GROUPS: Final = Path("/sys/fs/cgroup")
 
 
 def return_freed_memory() -> None:
@@ -24,3 +30,44 @@ def return_freed_memory() -> None:
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
         mallopt(_M_ARENA_MAX, ARENAS)
+
+
+def own_memory_bytes() -> int:
+    """Memory that this process holds and that is no file's; 0 where the system does not report it."""
+    with suppress(OSError):
+        for line in (_PROC / "self/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def memory_limit_bytes(
+    proc: Path = _PROC, control_groups: Path = _CONTROL_GROUPS, machine_bytes: int | None = None
+) -> int:
+    """Memory that this process may use: the machine's, or the least limit of its control groups.
+
+    Reads versions 1 and 2 of control groups (cgroups(7)); a limit that cannot be read does not count.
+    """
+    if machine_bytes is None:
+        machine_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([machine_bytes, *_control_group_limits(proc, control_groups)])
+
+
+def _control_group_limits(proc: Path, control_groups: Path) -> Iterator[int]:
+    try:
+        lines = (proc / "self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, name = control_groups, "memory.max"
+        elif "memory" in controllers.split(","):
+            root, name = control_groups / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        group = Path(path.lstrip("/"))
+        # In a container the path may be the host's; the container's own group is then the root.
+        for folder in (group, *group.parents):
+            with suppress(OSError, ValueError):  # ValueError: "max", no limit
+                yield int((root / folder / name).read_text())

@@ -4,6 +4,10 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+from warmfleet_runtime.memory import memory_limit_bytes, own_memory_bytes
+
 SCRIPT = """
 import json, os, sys, threading
 from warmfleet_runtime.memory import return_freed_memory
@@ -40,3 +44,44 @@ def grown_bytes(how: str) -> int:
 
 def test_large_blocks_go_back_to_the_system_when_they_are_freed():
     assert grown_bytes("tuned") < 8 << 20
+
+
+def cgroup_tree(tmp_path, lines, limits):
+    """A /proc and a /sys/fs/cgroup with the control groups of this process."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("".join(f"{line}\n" for line in lines))
+    for path, text in limits.items():
+        file = tmp_path / "cgroup" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return tmp_path / "proc", tmp_path / "cgroup"
+
+
+@pytest.mark.parametrize(
+    ("lines", "limits", "expected"),
+    [
+        (["0::/"], {"memory.max": "max\n"}, 1000),
+        (["0::/"], {"memory.max": "700\n"}, 700),
+        (["0::/pods/one"], {"memory.max": "900\n", "pods/memory.max": "600\n"}, 600),
+        (["0::/pods/one"], {"pods/memory.max": "max\n", "pods/one/memory.max": "500\n"}, 500),
+        (["0::/"], {"memory.max": "2000\n"}, 1000),
+        (["4:cpu,memory:/a", "0::/"], {"memory/a/memory.limit_in_bytes": "400\n"}, 400),
+        (["4:memory:/unseen/from/here"], {"memory/memory.limit_in_bytes": "300\n"}, 300),
+        (["4:memory:/"], {"memory/memory.limit_in_bytes": "9223372036854771712\n"}, 1000),
+        (["0::/"], {}, 1000),
+        (["0::/"], {"memory.max": "what\n"}, 1000),
+    ],
+)
+def test_the_least_limit_of_machine_and_control_groups_counts(tmp_path, lines, limits, expected):
+    proc, cgroups = cgroup_tree(tmp_path, lines, limits)
+
+    assert memory_limit_bytes(proc, cgroups, machine_bytes=1000) == expected
+
+
+def test_without_control_groups_the_machine_counts(tmp_path):
+    assert memory_limit_bytes(tmp_path, tmp_path, machine_bytes=1000) == 1000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_this_process_holds_less_than_it_may_use():
+    assert 2**20 < own_memory_bytes() < memory_limit_bytes()

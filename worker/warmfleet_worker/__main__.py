@@ -1,6 +1,7 @@
 """`python -m warmfleet_worker`: one model behind an OpenAI-compatible server, its engine in a child process.
 
-Exit codes: 0 after a drain, 1 when the engine failed, died or stalled, 2 when the start was refused.
+Exit codes: 0 after a drain, 1 when the engine failed, died or stalled, 2 when the start was refused, as for
+a model that does not fit into memory.
 """
 
 import asyncio
@@ -49,10 +50,7 @@ def main(arguments: Sequence[str] | None = None, *, engine_module: str = ENGINE_
     try:
         worker, engine = build_worker(settings, engine_module)
     except WarmfleetError as error:
-        log.error(  # noqa: TRY400 - a traceback adds nothing
-            "cannot serve this model", model=str(settings.model_path), reason=str(error)
-        )
-        write_termination_message(settings.termination_message, f"cannot serve this model: {error}")
+        _report_refusal(settings, str(error))
         return 2
     server = Server(
         build_app(worker),
@@ -115,8 +113,11 @@ async def serve(
     watchdog = asyncio.create_task(watch_engine(worker, engine))
     await asyncio.wait({engine_run, server_run, drained}, return_when=asyncio.FIRST_COMPLETED)
     failed = engine_run.done()
+    refused = failed and engine.refused
     worker.ended = True
-    if failed:
+    if refused:
+        _report_refusal(worker.settings, await engine_run)
+    elif failed:
         reason = await engine_run
         log.error("the engine ended, so does this worker", reason=reason)
         write_termination_message(worker.settings.termination_message, f"the engine ended: {reason}")
@@ -128,8 +129,14 @@ async def serve(
     worker.events.close()
     server.should_exit = True
     await server_run
-    log.info("worker ended", exit_code=int(failed))
-    return int(failed)
+    exit_code = 2 if refused else int(failed)
+    log.info("worker ended", exit_code=exit_code)
+    return exit_code
+
+
+def _report_refusal(settings: WorkerSettings, reason: str) -> None:
+    log.error("cannot serve this model", model=str(settings.model_path), reason=reason)
+    write_termination_message(settings.termination_message, f"cannot serve this model: {reason}")
 
 
 async def _drain_after(stop: asyncio.Event, worker: WorkerState) -> None:

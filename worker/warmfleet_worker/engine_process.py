@@ -50,6 +50,7 @@ from warmfleet_worker.model_store.verification import (
     recorded_manifest,
     verify_and_record,
 )
+from warmfleet_worker.runner.memory_budget import NotEnoughMemory
 from warmfleet_worker.settings import EngineSettings
 
 _RECEIVE_BYTES: Final = 256 * 1024
@@ -271,7 +272,7 @@ def _report_failure(channel: ServerChannel, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"
         log.error("the engine failed", exc_info=error)
     with suppress(ServerGoneError):
-        channel.send(EngineFailed(reason=reason))
+        channel.send(EngineFailed(reason=reason, refused=isinstance(error, NotEnoughMemory)))
 
 
 if __name__ == "__main__":

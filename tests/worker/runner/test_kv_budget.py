@@ -20,6 +20,12 @@ def test_weights_and_cache_together_take_the_share(percent, free, arena):
     assert share_of_device_bytes(percent, DeviceMemory(total_bytes=80 * GIB, free_bytes=free)) == arena
 
 
+def test_the_workspace_of_attention_belongs_to_the_share():
+    memory = DeviceMemory(total_bytes=80 * GIB, free_bytes=80 * GIB)
+    assert share_of_device_bytes(90, memory, workspace_bytes=2 * GIB) == 70 * GIB
+    assert share_of_device_bytes(2, memory, workspace_bytes=2 * GIB) == 0
+
+
 @given(st.integers(1, 95), st.integers(1, 2**40), st.data())
 def test_the_cache_never_takes_more_than_is_free(percent, total, data):
     free = data.draw(st.integers(0, total))

@@ -30,6 +30,18 @@ GROUP_TOKENS: Final = 8192
 """Padded context that one batch of decodes may gather, unless a single sequence is longer."""
 
 
+def workspace_tokens(block_size_tokens: int, max_context_tokens: int) -> int:
+    """Tokens that the gather workspace holds: the longest sequence with a partial block at each end."""
+    return max(GROUP_TOKENS, (max_context_tokens // block_size_tokens + 2) * block_size_tokens)
+
+
+def workspace_bytes(layout: KvLayout, max_context_tokens: int) -> int:
+    """Size of the gather workspace: keys and values of one layer."""
+    shape = layout.shape
+    tokens = workspace_tokens(layout.block_size_tokens, max_context_tokens)
+    return KEYS_AND_VALUES * shape.kv_heads * tokens * shape.head_dim * shape.element_bytes
+
+
 class TorchGatherAttention:
     """Attention backend for every device and dtype of PyTorch; use it where no faster backend is built.
 
@@ -61,11 +73,9 @@ class TorchGatherAttention:
         self.window_tokens = window_tokens
         self._arena = arena
         self._rows = _TokenRows(arena)
-        self._workspace_tokens = max(
-            GROUP_TOKENS, (max_context_tokens // self.block_size + 2) * self.block_size
-        )
+        self._workspace_tokens = workspace_tokens(self.block_size, max_context_tokens)
         self._workspace = torch.empty(
-            KEYS_AND_VALUES * self.kv_heads * self._workspace_tokens * self.head_dim,
+            workspace_bytes(arena.layout, max_context_tokens) // shape.element_bytes,
             dtype=arena.storage.dtype,
             device=arena.storage.device,
         )

@@ -158,6 +158,8 @@ class EngineFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     """The engine cannot start or continue; it exits after this message."""
 
     reason: str
+    refused: bool = False
+    """The settings ask for what this machine does not have: another start fails alike."""
 
 
 EngineMessage = EngineReady | StepReport | EngineFailed

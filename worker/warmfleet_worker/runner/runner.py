@@ -4,6 +4,7 @@ The runner has blocks by number and no state of sequences: every decision of the
 block table) is a `StepBatch`.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,16 +15,18 @@ import torch
 from torch import Tensor
 
 from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_runtime.memory import memory_limit_bytes, own_memory_bytes
 from warmfleet_worker.attention.backend import AttentionBackend
 from warmfleet_worker.attention.kv_arena import KvArena
-from warmfleet_worker.attention.torch_gather import TorchGatherAttention
+from warmfleet_worker.attention.torch_gather import TorchGatherAttention, workspace_bytes
 from warmfleet_worker.engine.batch import Chunk, ChunkResult, ScoreRequest, StepBatch, StepResult
 from warmfleet_worker.engine.logprobs import TokenLogprobs
 from warmfleet_worker.kv_cache.layout import KvLayout, KvShape, kv_layout
 from warmfleet_worker.model.config import ModelConfig, load_model_config
-from warmfleet_worker.model.loader import load_decoder
+from warmfleet_worker.model.loader import expected_shapes, load_decoder
 from warmfleet_worker.model.transformer import Decoder
 from warmfleet_worker.runner.kv_budget import DeviceMemory, share_of_device_bytes
+from warmfleet_worker.runner.memory_budget import MemoryNeed, NotEnoughMemory, memory_refusal
 from warmfleet_worker.runner.sampler import sample
 from warmfleet_worker.runner.scoring import row_slices, score, score_rows
 
@@ -206,6 +209,7 @@ def load_runner(model_path: Path, settings: RunnerSettings) -> ModelRunner:
         ModelError: The folder's configuration or weights are missing, damaged or not supported.
         KvCacheTooSmall: The cache would hold no block.
         NoDeviceMemory: A share of device memory is asked for on a CPU.
+        NotEnoughMemory: On a CPU, weights, cache and workspace exceed the memory that this process may use.
     """
     if settings.threads:
         torch.set_num_threads(settings.threads)
@@ -219,13 +223,17 @@ def load_runner(model_path: Path, settings: RunnerSettings) -> ModelRunner:
     if settings.device_memory_percent and device.type == "cpu":
         raise NoDeviceMemory("a share of device memory needs a GPU; on a CPU give the KV cache's size")
     if not settings.device_memory_percent:
-        _require_a_block(layout, settings.kv_cache_bytes)  # before the weights take their time
+        blocks = _require_a_block(layout, settings.kv_cache_bytes)  # before the weights take their time
+        if device.type == "cpu":
+            _require_memory(config, layout, blocks, max_length, dtype)
     decoder = load_decoder(model_path, config, positions=max_length, dtype=dtype, device=device)
     kv_cache_bytes = settings.kv_cache_bytes
     if settings.device_memory_percent:
         free_bytes, total_bytes = torch.cuda.mem_get_info(device)
         memory = DeviceMemory(total_bytes=total_bytes, free_bytes=free_bytes)
-        kv_cache_bytes = share_of_device_bytes(settings.device_memory_percent, memory)
+        kv_cache_bytes = share_of_device_bytes(
+            settings.device_memory_percent, memory, workspace_bytes(layout, max_length)
+        )
     total_blocks = _require_a_block(layout, kv_cache_bytes)
     arena = KvArena(layout, total_blocks, dtype, device, poison=settings.poison)
     attention = TorchGatherAttention(
@@ -242,6 +250,21 @@ def _require_a_block(layout: KvLayout, kv_cache_bytes: int) -> int:
             f"({layout.block_stride_bytes} bytes)"
         )
     return total_blocks
+
+
+def _require_memory(
+    config: ModelConfig, layout: KvLayout, total_blocks: int, max_length_tokens: int, dtype: torch.dtype
+) -> None:
+    parameters = sum(map(math.prod, expected_shapes(config).values()))
+    rotations = 2 * max_length_tokens * config.head_dim
+    need = MemoryNeed(
+        process_bytes=own_memory_bytes(),
+        weights_bytes=(parameters + rotations) * dtype.itemsize,
+        arena_bytes=(total_blocks + 1) * layout.block_stride_bytes,
+        workspace_bytes=workspace_bytes(layout, max_length_tokens),
+    )
+    if refusal := memory_refusal(need, memory_limit_bytes()):
+        raise NotEnoughMemory(refusal)
 
 
 def choose_dtype(name: DtypeName, device: torch.device) -> torch.dtype:

@@ -134,6 +134,7 @@ class ProcessEngineClient:
         self._killed = ""
         self._ids = itertools.count(1)
         self._gone = ""
+        self._refused = False
         self._last_report_seconds = 0.0
 
     @property
@@ -143,6 +144,11 @@ class ProcessEngineClient:
     @property
     def live_sequences(self) -> int:
         return len(self._handles)
+
+    @property
+    def refused(self) -> bool:
+        """Whether the engine ended because of its settings; the end of `run` has the reason."""
+        return self._refused
 
     @property
     def working_sequences(self) -> int:
@@ -229,8 +235,9 @@ class ProcessEngineClient:
                             self._observer.on_ready(ready)
                         case StepReport() as report:
                             self._on_report(report)
-                        case EngineFailed(reason=reason):
-                            return f"the engine failed: {reason}"
+                        case EngineFailed() as failed:
+                            self._refused = failed.refused
+                            return failed.reason if failed.refused else f"the engine failed: {failed.reason}"
             except ContractError as error:
                 return str(error)
         return ""

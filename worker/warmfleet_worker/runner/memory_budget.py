@@ -1,0 +1,45 @@
+"""Whether a model fits the memory that its engine may use, decided before anything large is allocated."""
+
+from dataclasses import dataclass
+
+from warmfleet_contracts.errors import WarmfleetError
+
+_GIB = 2**30
+_MIB = 2**20
+
+
+class NotEnoughMemory(WarmfleetError):  # noqa: N818 - named after what is wrong
+    """The engine would need more memory than it may use: the kernel would kill it with SIGKILL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryNeed:
+    """What an engine holds in memory for as long as it runs."""
+
+    process_bytes: int
+    """Held before the model is loaded, by the interpreter and its libraries."""
+    weights_bytes: int
+    arena_bytes: int
+    """Keys and values."""
+    workspace_bytes: int
+    """Context that attention gathers at a time; it grows with the longest sequence."""
+
+    @property
+    def total_bytes(self) -> int:
+        return self.process_bytes + self.weights_bytes + self.arena_bytes + self.workspace_bytes
+
+
+def memory_refusal(need: MemoryNeed, limit_bytes: int) -> str:
+    """Why an engine cannot start with `limit_bytes` of memory; "" if it can."""
+    if need.total_bytes <= limit_bytes:
+        return ""
+    return (
+        f"the engine needs {_size(need.total_bytes)} of memory and may use {_size(limit_bytes)}: "
+        f"weights {_size(need.weights_bytes)}, KV cache {_size(need.arena_bytes)}, "
+        f"attention workspace {_size(need.workspace_bytes)}, the process itself {_size(need.process_bytes)}; "
+        "use a smaller KV cache, a shorter model length or a smaller model, or raise the memory limit"
+    )
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / _GIB:.1f} GiB" if size_bytes >= _GIB else f"{size_bytes / _MIB:.1f} MiB"
