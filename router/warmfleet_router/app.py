@@ -248,6 +248,7 @@ def build_admission(
         workers=workers.fleet.workers,
         picker=routing.picker,
         leases=routing.leases,
+        breakers=workers.breakers,
         capacity_changed=common.capacity_changed,
         metrics=common.metrics,
     )

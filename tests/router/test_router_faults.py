@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from warmfleet_router.admission.dispatcher import TICK_SECONDS
 from warmfleet_router.proxy.retry_budget import RetryBudgetSettings
 from warmfleet_router.routing.slow_workers import SlowWorkerSettings
 from warmfleet_router.workers.breakers import BreakerSettings
@@ -84,6 +85,44 @@ async def test_a_worker_that_keeps_failing_is_left_out_and_comes_back_by_a_probe
     # Then it takes its share again
     assert (await breaker(router, "w0"))["state"] == "closed"
     assert len(stubs[0].requests) >= 5 + 2
+
+
+async def test_a_half_open_worker_gets_one_of_the_requests_that_wait(
+    tmp_path: Path, clock: SkippingClock
+) -> None:
+    # Given two full workers, requests that wait, and a third worker that is ejected
+    with running_stubs(3, max_running_sequences=16) as stubs:
+        async with running_router(
+            stubs, tmp_path, policy="RoundRobin", breaker=EJECTION, now=clock
+        ) as router:
+            admission = router.router.admission
+            stubs[0].faults.close_before_headers = True
+            assert await statuses(router, 30) == {200: 30}
+            for stub in stubs:
+                stub.faults.hold_headers = True
+            occupying = [asyncio.create_task(router.ask(f"occupying {n}")) for n in range(32)]
+            await router.until(lambda: stubs[1].running == stubs[2].running == 16)
+            waiting = [asyncio.create_task(router.ask(f"waiting {n}")) for n in range(12)]
+            await router.until(lambda: admission.held.requests == 12)
+
+            # When its time is over
+            stubs[0].faults.close_before_headers = False
+            clock.skipped_seconds += EJECTION.ejection_seconds
+            await router.until(lambda: stubs[0].running)
+            await asyncio.sleep(2 * TICK_SECONDS)
+
+            # Then one request probes it; the others go on waiting, also when the probe's client leaves
+            assert len(stubs[0].requests) == 5 + 1
+            assert admission.held.requests == 11
+            probing = next(
+                number for number in range(12) if f"waiting {number}".encode() in stubs[0].bodies[-1]
+            )
+            waiting.pop(probing).cancel()
+            await router.until(lambda: len(stubs[0].requests) == 5 + 2)
+            assert admission.held.requests == 10
+            for task in (*occupying, *waiting):
+                task.cancel()
+            await asyncio.gather(*occupying, *waiting, return_exceptions=True)
 
 
 async def test_when_all_fail_alike_no_worker_is_ejected(

@@ -22,6 +22,7 @@ from warmfleet_router.routing.decisions import Decision
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.picker import Picker
 from warmfleet_router.routing.prompt_hashes import BYTES_PER_TOKEN
+from warmfleet_router.workers.breakers import Breakers
 from warmfleet_router.workers.fleet import WorkerStatus
 
 
@@ -45,6 +46,7 @@ class Admission:
         workers: Callable[[str], Sequence[WorkerStatus]],
         picker: Picker,
         leases: Leases,
+        breakers: Breakers,
         capacity_changed: asyncio.Event,
         metrics: RouterMetrics,
     ) -> None:
@@ -55,7 +57,12 @@ class Admission:
         self._queues: dict[str, ModelQueue] = {}
         self._wait_queue = WaitQueue(settings, now=leases.now, metrics=metrics)
         self._assigner = Assigner(
-            settings.room, workers=workers, picker=picker, leases=leases, on_release=self._release
+            settings.room,
+            workers=workers,
+            picker=picker,
+            leases=leases,
+            breakers=breakers,
+            on_release=self._release,
         )
         self._dispatcher = Dispatcher(
             settings,

@@ -15,6 +15,7 @@ from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
 from warmfleet_router.routing.picker import NOTHING_PLANNED, PickedWorker, Picker
 from warmfleet_router.routing.policies import PRICED
+from warmfleet_router.workers.breakers import Breakers
 from warmfleet_router.workers.fleet import WorkerStatus
 
 NONE_TRIED: Final[frozenset[str]] = frozenset()
@@ -30,6 +31,7 @@ class Assigner:
         workers: Callable[[str], Sequence[WorkerStatus]],
         picker: Picker,
         leases: Leases,
+        breakers: Breakers,
         on_release: Callable[[Dispatch], None],
     ) -> None:
         """`workers` returns those of a model."""
@@ -37,6 +39,7 @@ class Assigner:
         self._workers = workers
         self._picker = picker
         self._leases = leases
+        self._breakers = breakers
         self._on_release = on_release
 
     def snapshot(self, queue: ModelQueue, tried: Collection[str] = NONE_TRIED) -> FleetSnapshot:
@@ -132,6 +135,7 @@ class Assigner:
     def leave_worker(self, dispatch: Dispatch, queue: ModelQueue) -> None:
         """Give back the worker of `dispatch`. Idempotent."""
         dispatch.lease.close()
+        dispatch.trial.release()
         queue.prefills.remove(dispatch.lease)
         usage = dispatch.usage
         if usage.seats:
@@ -169,6 +173,7 @@ class Assigner:
             request,
             picked,
             lease,
+            self._breakers.trial(picked.endpoint.uid, picked.epoch),
             priority,
             tried | {picked.candidate.uid},
             queued_seconds,

@@ -8,6 +8,7 @@ import msgspec
 from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.routing.leases import Lease
 from warmfleet_router.routing.picker import PickedWorker
+from warmfleet_router.workers.breakers import Trial
 
 
 @dataclass(slots=True, eq=False)
@@ -26,7 +27,7 @@ class RequestUsage:
 
 
 class Dispatch(msgspec.Struct, frozen=True, eq=False):
-    """A request at the worker that it was assigned to: its lease is open, its tenant is charged.
+    """A request at the worker that it was assigned to: lease and trial are open, its tenant is charged.
 
     `Admission.retry` takes over from a failed one; release the last one, however the request ends:
 
@@ -40,6 +41,7 @@ class Dispatch(msgspec.Struct, frozen=True, eq=False):
     request: QueuedRequest
     picked: PickedWorker
     lease: Lease
+    trial: Trial
     priority: int
     """Sent to the worker: the request's, or one step better where it bypasses what the worker was sent."""
     tried: frozenset[str]

@@ -130,7 +130,10 @@ class Dispatcher:
                 dispatch = self._assigner.assign_waiting(waiting, queue, picked)
                 self._wait_queue.assign(waiting, dispatch)
                 self._metrics.on_held(queue.model, dispatch.queued_seconds or 0.0)
-                fleet.charged(picked.candidate.uid)
+                if dispatch.trial.is_probe:
+                    fleet = self._assigner.snapshot(queue)  # the half-open worker gets no other request
+                else:
+                    fleet.charged(picked.candidate.uid)
         if queue.waiting and len(head) >= SCANNED_REQUESTS:
             self._capacity_changed.set()
 

@@ -43,7 +43,7 @@ from warmfleet_router.routing.decisions import Attempt, Decision, difference_of
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.prediction import Predictor
 from warmfleet_router.routing.slow_workers import SlowWorkerEjector
-from warmfleet_router.workers.breakers import Breakers, Cause, Trial
+from warmfleet_router.workers.breakers import Breakers, Cause
 from warmfleet_router.workers.fleet import Fleet
 from warmfleet_router.workers.liveness import ResponseKind
 from warmfleet_router.workers.upstream import (
@@ -83,7 +83,6 @@ class _Exchange:
     decision: Decision
     attempt: Attempt
     dispatch: Dispatch
-    trial: Trial
     client: ClientResponse
 
 
@@ -124,8 +123,8 @@ class Exchanges:
         if picked.ignores_ejections:
             self._metrics.on_panic()
         async with dispatch.lease:
-            with self._breakers.trial(picked.endpoint.uid, picked.epoch) as trial:
-                exchange = _Exchange(request, decision, decision.attempts[-1], dispatch, trial, client)
+            with dispatch.trial as trial:
+                exchange = _Exchange(request, decision, decision.attempts[-1], dispatch, client)
                 try:
                     await self._send(exchange)
                 except TryElsewhereError as error:
@@ -189,7 +188,9 @@ class Exchanges:
                 usage.output_tokens = max(events - request.role_events, 0)
                 if attempt.first_byte_after_ms is None and usage.output_tokens:
                     waited_ms = self._first_byte(exchange)
-                    self._slow_workers.answered(exchange.dispatch.picked, waited_ms / 1e3, exchange.trial)
+                    self._slow_workers.answered(
+                        exchange.dispatch.picked, waited_ms / 1e3, exchange.dispatch.trial
+                    )
                 await client.write(ready, more=True)
             if not started:
                 raise TryElsewhereError("the worker ended its stream without a byte")
@@ -197,13 +198,13 @@ class Exchanges:
             if not started:
                 raise TryElsewhereError(str(error)) from error
             attempt.error = str(error)
-            exchange.trial.failed(attempt.error)
+            exchange.dispatch.trial.failed(attempt.error)
             decision.outcome = "broken"
             self._metrics.on_broken_stream(decision.model)
             _log.warning("stream broken", request_id=decision.request_id, uid=attempt.uid, reason=str(error))
             await client.refuse(broken_stream_error())
             return
-        exchange.trial.completed()
+        exchange.dispatch.trial.completed()
         decision.outcome = "completed"
         usage.is_completed = True
         await client.write(splitter.rest(), more=False)
@@ -219,7 +220,7 @@ class Exchanges:
             raise TryElsewhereError(str(error)) from error
         self._first_byte(exchange)
         if response.status < 500:
-            exchange.trial.completed()
+            exchange.dispatch.trial.completed()
         exchange.decision.outcome = "completed" if response.status < 400 else "refused"
         generated = header_number(response.headers.get(GENERATED_TOKENS_HEADER))
         exchange.dispatch.usage.output_tokens = generated or 0

@@ -12,11 +12,11 @@ ejected, the fault lies elsewhere, or there is no choice: then none is (Envoy's 
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 LARGEST_EJECTED_RATIO: Final = 0.5
 
@@ -82,14 +82,17 @@ class _Breaker:
     calm_since: float = 0.0
     cause: Cause = Cause.FAILURES
     reason: str = ""
-    probing: bool = False
+    probe: "Trial | None" = None  # the request that is probing, while half-open
 
 
 NONE_EJECTED: Final = Ejections()
 
 
 class Breakers:
-    """The breakers of one router. Each dispatch runs inside a `trial` and reports what came of it.
+    """The breakers of one router. Each dispatch has a `trial` and reports to it what came of it.
+
+    A trial begins when the worker is assigned, not when the request is sent: of requests that are assigned
+    together, only the first is a half-open worker's probe.
 
     `on_ejected(uid, cause, reason, seconds)` is called at each ejection.
     """
@@ -124,14 +127,9 @@ class Breakers:
             return Ejections(panic=True)
         return Ejections(ejected)
 
-    @contextmanager
-    def trial(self, uid: str, epoch: str) -> "Iterator[Trial]":
-        """One dispatch, from before it is sent to its end. Without a result the breaker stays as it is."""
-        trial = Trial(self, uid, self._of(uid, epoch))
-        try:
-            yield trial
-        finally:
-            trial.release()
+    def trial(self, uid: str, epoch: str) -> "Trial":
+        """Begin the trial of one dispatch: `release` it, or use `with`, when the dispatch ends."""
+        return Trial(self, uid, self._of(uid, epoch))
 
     def eject(self, uid: str, epoch: str, cause: Cause, reason: str) -> None:
         """Open the breaker at once, if it is not open already."""
@@ -200,12 +198,15 @@ class Breakers:
         seconds *= 1 + settings.jitter_ratio * self._draw()
         breaker.opened_at, breaker.until = now, now + seconds
         breaker.cause, breaker.reason = cause, reason
-        breaker.probing = False
+        breaker.probe = None
         self._on_ejected(uid, cause, reason, seconds)
 
 
 class Trial:
-    """One dispatch as its worker's breaker sees it. Only the first result counts."""
+    """One dispatch as its worker's breaker sees it. Only the first result counts.
+
+    Without a result the breaker stays as it is.
+    """
 
     __slots__ = ("_breaker", "_breakers", "_dispatched_at", "_has_result", "_is_probe", "_uid")
 
@@ -217,7 +218,15 @@ class Trial:
         self._has_result = False
         self._is_probe = breaker.opened_at is not None and self._dispatched_at >= breaker.until
         if self._is_probe:
-            breaker.probing = True
+            breaker.probe = self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
 
     @property
     def is_probe(self) -> bool:
@@ -242,13 +251,12 @@ class Trial:
             self._breakers.failed(self._uid, self._breaker, self._dispatched_at, reason)
 
     def release(self) -> None:
-        """The dispatch is over: another one may probe."""
-        if self._is_probe:
-            self._is_probe = False
-            self._breaker.probing = False
+        """The dispatch is over: another one may probe. Idempotent."""
+        if self._breaker.probe is self:
+            self._breaker.probe = None
 
 
 def _refusal(breaker: _Breaker, now: float) -> str:
     if now < breaker.until:
         return f"ejected: {breaker.reason}"
-    return "half-open, one request is probing it" if breaker.probing else ""
+    return "half-open, one request is probing it" if breaker.probe is not None else ""

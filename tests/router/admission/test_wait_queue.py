@@ -16,6 +16,7 @@ from warmfleet_router.routing.leases import Lease
 from warmfleet_router.routing.picker import PickedWorker
 from warmfleet_router.routing.prompt_hashes import RequestPrompts
 from warmfleet_router.tenants import ANONYMOUS
+from warmfleet_router.workers.breakers import Trial
 
 
 class Waits:
@@ -45,6 +46,7 @@ class Waits:
             request,
             cast("PickedWorker", None),
             cast("Lease", None),
+            cast("Trial", None),
             priority=0,
             tried=frozenset({"w0"}),
             queued_seconds=0.0,
