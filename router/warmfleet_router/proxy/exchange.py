@@ -37,7 +37,7 @@ from warmfleet_router.error_responses import (
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.client_response import ClientResponse
 from warmfleet_router.proxy.headers import PASSED_BACK
-from warmfleet_router.proxy.sse_splitter import SseSplitter, count_events
+from warmfleet_router.proxy.sse_splitter import SseSplitter, count_events, without_leading_comments
 from warmfleet_router.proxy.upstream_request import UpstreamRequest
 from warmfleet_router.routing.decisions import Attempt, Decision, difference_of
 from warmfleet_router.routing.leases import Leases
@@ -179,6 +179,10 @@ class Exchanges:
         try:
             async for chunk in response.chunks():
                 ready = splitter.feed(chunk)
+                if not started:
+                    # A worker's pings are no answer: until its first event another worker may take over, and
+                    # the client gets the router's own pings.
+                    ready = without_leading_comments(ready)
                 if not ready:
                     continue
                 if not started:
@@ -193,7 +197,7 @@ class Exchanges:
                     )
                 await client.write(ready, more=True)
             if not started:
-                raise TryElsewhereError("the worker ended its stream without a byte")
+                raise TryElsewhereError("the worker ended its stream without an event")
         except UpstreamBrokenError as error:
             if not started:
                 raise TryElsewhereError(str(error)) from error

@@ -36,6 +36,17 @@ class SseSplitter:
         return bytes(self._kept)
 
 
+def without_leading_comments(data: bytes) -> bytes:
+    """`data`, whole events, from its first event on; empty if it has only comments such as `: ping`."""
+    start = 0
+    while data.startswith(b":", start):
+        end = data.find(b"\n\n", start)
+        if end < 0 or not all(line.startswith(b":") for line in data[start:end].split(b"\n")):
+            break
+        start = end + 2
+    return data[start:]
+
+
 def count_events(data: bytes) -> int:
     """Whole events in `data`; comment lines such as `: ping` are none."""
     return data.count(b"\n\n") - data.count(b"\n\n:") - data.startswith(b":")

@@ -152,6 +152,22 @@ async def test_a_plain_answer_is_retried_even_from_its_middle(
     assert json.loads(body)["worker"] == "w1"
 
 
+async def test_a_worker_that_dies_after_its_pings_costs_only_time(
+    router: RunningRouter, stubs: list[StubWorker]
+) -> None:
+    for stub in stubs:
+        stub.faults.pings = 2
+    stubs[0].faults.close_after_pings = True
+
+    status, headers, body = await router.ask("hello", stream=True)
+
+    assert status == 200
+    assert body.startswith(b'data: {"text": "0", "worker": "w1"}')
+    assert body.endswith(b"data: [DONE]\n\n")
+    _, decision = await router.get(f"/debug/decisions/{headers['x-warmfleet-decision']}")
+    assert (decision["retries"], decision["outcome"]) == (1, "completed")
+
+
 async def test_a_worker_that_dies_in_mid_stream_leaves_an_error_object_and_no_half_event(
     router: RunningRouter, stubs: list[StubWorker]
 ) -> None:

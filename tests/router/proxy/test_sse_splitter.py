@@ -1,9 +1,10 @@
 """Events come out whole however the stream was cut."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_router.proxy.sse_splitter import MAX_EVENT_BYTES, SseSplitter
+from warmfleet_router.proxy.sse_splitter import MAX_EVENT_BYTES, SseSplitter, without_leading_comments
 
 
 @given(st.lists(st.sampled_from([b"a", b"\n", b"\n\n", b"data: x\n\n", b": ping\n\n"])), st.data())
@@ -29,3 +30,18 @@ def test_an_event_without_an_end_is_passed_on_in_pieces() -> None:
         assert len(splitter.rest()) <= MAX_EVENT_BYTES
 
     assert out >= MAX_EVENT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("data", "from_the_first_event"),
+    [
+        (b"", b""),
+        (b": ping\n\n", b""),
+        (b": ping\n\n: ping\n\n", b""),
+        (b": ping\n\ndata: 1\n\n: ping\n\n", b"data: 1\n\n: ping\n\n"),
+        (b": of the event\ndata: 1\n\n", b": of the event\ndata: 1\n\n"),
+        (b": longer than an event may be", b": longer than an event may be"),
+    ],
+)
+def test_comments_before_the_first_event_are_left_out(data: bytes, from_the_first_event: bytes) -> None:
+    assert without_leading_comments(data) == from_the_first_event

@@ -75,6 +75,9 @@ class Faults:
     """Send no frame on the event stream."""
     hold_snapshot: bool = False
     """Send a hello and nothing after it, for as long as this lasts."""
+    pings: int = 0
+    """Comments before a stream's first event."""
+    close_after_pings: bool = False
     first_byte_delay_seconds: float = 0.0
     """Late, and not to be seen in any report."""
     wrong_last_block: bool = False
@@ -280,6 +283,12 @@ class StubWorker:
         response = web.StreamResponse(headers={**headers, "content-type": "text/event-stream"})
         await response.prepare(request)
         if faults.close_before_first_byte:
+            _close(request)
+            return response
+        for _ in range(faults.pings):
+            await response.write(b": ping\n\n")
+            await asyncio.sleep(0.01)
+        if faults.close_after_pings:
             _close(request)
             return response
         if is_chat:
