@@ -10,6 +10,7 @@ import pytest
 
 from warmfleet_router.admission.dispatcher import TICK_SECONDS
 from warmfleet_router.proxy.retry_budget import RetryBudgetSettings
+from warmfleet_router.routing.cost import PRIOR_SEAT_SECONDS
 from warmfleet_router.routing.slow_workers import SlowWorkerSettings
 from warmfleet_router.workers.breakers import BreakerSettings
 from warmfleet_testing.router.router_fixture import RunningRouter, running_router
@@ -163,6 +164,29 @@ async def test_broken_streams_eject(router: RunningRouter, stubs: list[StubWorke
     lost = sum(b"replica_lost" in body for body in bodies)
     assert lost == 5
     assert sum(body.endswith(b"data: [DONE]\n\n") for body in bodies) == 25
+
+
+@pytest.mark.parametrize("answer", ["500", "engine_error at once", "engine_error in mid-stream"])
+async def test_errors_of_a_worker_eject_it_and_teach_no_price(
+    router: RunningRouter, stubs: list[StubWorker], answer: str
+) -> None:
+    # Given a worker whose every answer is an error of its own, and comes fast
+    faults, stream = stubs[0].faults, answer != "500"
+    faults.refuse_status = 0 if stream else 500
+    faults.error_after_events = {"engine_error at once": 0, "engine_error in mid-stream": 1}.get(answer)
+
+    # When requests go on
+    answers = [await router.ask("hello", stream=stream) for _ in range(30)]
+
+    # Then it got five requests, each recorded as failed, and nothing was learned from them
+    failed = [status == 500 or b"engine_error" in body for status, _, body in answers]
+    assert sum(failed) == len(stubs[0].requests) == 5
+    assert (await breaker(router, "w0"))["state"] == "open"
+    records = [router.router.routing.decisions.find(headers["x-request-id"]) for _, headers, _ in answers]
+    outcomes = [record.outcome for record in records if record is not None]
+    assert outcomes == ["failed" if is_failed else "completed" for is_failed in failed]
+    seat_times = router.router.routing.leases.seat_times
+    assert seat_times.seconds("w0") == PRIOR_SEAT_SECONDS != seat_times.seconds("w1")
 
 
 async def test_retries_of_a_dying_fleet_stay_within_the_budget(

@@ -37,7 +37,12 @@ from warmfleet_router.error_responses import (
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.client_response import ClientResponse
 from warmfleet_router.proxy.headers import PASSED_BACK
-from warmfleet_router.proxy.sse_splitter import SseSplitter, count_events, without_leading_comments
+from warmfleet_router.proxy.sse_splitter import (
+    SseSplitter,
+    count_events,
+    has_server_error,
+    without_leading_comments,
+)
 from warmfleet_router.proxy.upstream_request import UpstreamRequest
 from warmfleet_router.routing.decisions import Attempt, Decision, difference_of
 from warmfleet_router.routing.leases import Leases
@@ -175,7 +180,7 @@ class Exchanges:
     async def _stream(self, exchange: _Exchange, response: UpstreamResponse) -> None:
         request, decision, attempt = exchange.request, exchange.decision, exchange.attempt
         client, usage = exchange.client, exchange.dispatch.usage
-        events, splitter, started = 0, SseSplitter(), False
+        events, splitter, started, failed = 0, SseSplitter(), False, False
         try:
             async for chunk in response.chunks():
                 ready = splitter.feed(chunk)
@@ -188,7 +193,9 @@ class Exchanges:
                 if not started:
                     started = True
                     await client.start(response.status, _passed_back(response))
-                events += count_events(ready)
+                is_error = has_server_error(ready)
+                failed = failed or is_error
+                events += count_events(ready) - is_error
                 usage.output_tokens = max(events - request.role_events, 0)
                 if attempt.first_byte_after_ms is None and usage.output_tokens:
                     waited_ms = self._first_byte(exchange)
@@ -206,11 +213,15 @@ class Exchanges:
             decision.outcome = "broken"
             self._metrics.on_broken_stream(decision.model)
             _log.warning("stream broken", request_id=decision.request_id, uid=attempt.uid, reason=str(error))
+            exchange.dispatch.lease.close()
             await client.refuse(broken_stream_error())
             return
-        exchange.dispatch.trial.completed()
-        decision.outcome = "completed"
-        usage.is_completed = True
+        if failed:
+            self._failed(exchange, "the worker ended its stream with an error")
+        else:
+            exchange.dispatch.trial.completed()
+            decision.outcome = "completed"
+            usage.is_completed = True
         await client.write(splitter.rest(), more=False)
 
     async def _whole(self, exchange: _Exchange, response: UpstreamResponse) -> None:
@@ -222,10 +233,13 @@ class Exchanges:
             ) from error
         except UpstreamError as error:
             raise TryElsewhereError(str(error)) from error
-        self._first_byte(exchange)
-        if response.status < 500:
+        if response.status >= 500:
+            self._failed(exchange, f"the worker answered {response.status}")
+            self._metrics.on_failed_attempt(exchange.decision.model, response.status)
+        else:
+            self._first_byte(exchange)
             exchange.dispatch.trial.completed()
-        exchange.decision.outcome = "completed" if response.status < 400 else "refused"
+            exchange.decision.outcome = "completed" if response.status < 400 else "refused"
         generated = header_number(response.headers.get(GENERATED_TOKENS_HEADER))
         exchange.dispatch.usage.output_tokens = generated or 0
         exchange.dispatch.usage.is_completed = generated is not None
@@ -235,6 +249,13 @@ class Exchanges:
         headers = [*_passed_back(response), (b"content-length", str(len(body)).encode())]
         await exchange.client.start(response.status, headers)
         await exchange.client.write(body, more=False)
+
+    def _failed(self, exchange: _Exchange, reason: str) -> None:
+        """The client gets the worker's error, which counts against the worker and teaches no seat time."""
+        exchange.attempt.error = reason
+        exchange.decision.outcome = "failed"
+        exchange.dispatch.trial.failed(reason)
+        exchange.dispatch.lease.close()
 
     def _first_byte(self, exchange: _Exchange) -> float:
         """The prefill is done; milliseconds since the dispatch."""

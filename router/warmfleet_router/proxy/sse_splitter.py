@@ -4,6 +4,8 @@ from typing import Final
 
 MAX_EVENT_BYTES: Final = 1024 * 1024
 """An event longer than this is passed on in pieces."""
+_ERROR: Final = b'data: {"error":'
+_SERVER_ERROR: Final = b'"type":"server_error"'
 
 
 class SseSplitter:
@@ -45,6 +47,15 @@ def without_leading_comments(data: bytes) -> bytes:
             break
         start = end + 2
     return data[start:]
+
+
+def has_server_error(data: bytes) -> bool:
+    """Whether `data`, whole events, has an error object of the server, as `RequestError.event` writes it.
+
+    No generated text looks like that: in JSON its quotes are escaped.
+    """
+    start = 0 if data.startswith(_ERROR) else data.find(b"\n\n" + _ERROR)
+    return start >= 0 and data.find(_SERVER_ERROR, start) >= 0
 
 
 def count_events(data: bytes) -> int:

@@ -1,10 +1,17 @@
 """Events come out whole however the stream was cut."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_router.proxy.sse_splitter import MAX_EVENT_BYTES, SseSplitter, without_leading_comments
+from warmfleet_contracts.openai import RequestError
+from warmfleet_router.proxy.sse_splitter import (
+    MAX_EVENT_BYTES,
+    SseSplitter,
+    has_server_error,
+    without_leading_comments,
+)
 
 
 @given(st.lists(st.sampled_from([b"a", b"\n", b"\n\n", b"data: x\n\n", b": ping\n\n"])), st.data())
@@ -45,3 +52,14 @@ def test_an_event_without_an_end_is_passed_on_in_pieces() -> None:
 )
 def test_comments_before_the_first_event_are_left_out(data: bytes, from_the_first_event: bytes) -> None:
     assert without_leading_comments(data) == from_the_first_event
+
+
+def test_only_the_servers_own_error_object_counts_as_one() -> None:
+    server = RequestError("no", status=500, type="server_error", code="engine_error").event()
+    client = RequestError("no", status=400).event()
+    text = b"data: " + msgspec.json.encode({"text": server.decode()}) + b"\n\n"
+
+    assert has_server_error(server)
+    assert has_server_error(text + server)
+    assert not has_server_error(client)
+    assert not has_server_error(text + text)

@@ -48,7 +48,7 @@ from warmfleet_contracts.cache.worker_api import (
     UID_HEADER,
     PromptAssets,
 )
-from warmfleet_contracts.openai import decode_chat_request, decode_completion_request
+from warmfleet_contracts.openai import RequestError, decode_chat_request, decode_completion_request
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_testing.engine.digests import digest_of
 from warmfleet_testing.engine.tiny_tokenizer import tiny_prompt_assets
@@ -67,6 +67,8 @@ class Faults:
     close_before_first_byte: bool = False
     die_after_events: int | None = None
     """Close the connection after this many events, in the middle of the next one."""
+    error_after_events: int | None = None
+    """End the stream, whole, with an `engine_error` after this many events."""
     hold_headers: bool = False
     """Never answer."""
     hold_after_events: int | None = None
@@ -301,6 +303,10 @@ class StubWorker:
                 await response.write(padding)
             if faults.hold_after_events == number:
                 await asyncio.Event().wait()
+            if faults.error_after_events == number:
+                error = RequestError("no", status=500, type="server_error", code="engine_error")
+                await response.write(error.event())
+                return response
             if faults.die_after_events == number:
                 await response.write(b'data: {"half": ')
                 await asyncio.sleep(0.01)
