@@ -23,7 +23,8 @@ from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.names import API_VERSION
 from warmfleet_runtime.version import package_version
 
-_EXAMPLES: Final[dict[Callable[..., None], str]] = {
+# A new command: add it to `_COMMANDS`, or a group by `add_typer` below.
+_COMMANDS: Final[dict[Callable[..., None], str]] = {
     up: "warmfleet up -f examples/smollm2.yaml --replicas 3 --detach",
     status: "warmfleet status --output json",
     down: "warmfleet down --name smollm2",
@@ -53,7 +54,7 @@ app = typer.Typer(
     help="Serve language models on a fleet of workers, with routing by the contents of their KV caches.",
     epilog=EXIT_CODES_HELP,
 )
-for command, example in _EXAMPLES.items():
+for command, example in _COMMANDS.items():
     app.command(epilog=f"Example: {example}\n\n{EXIT_CODES_HELP}")(command)
 # Groups of commands.
 app.add_typer(model_app, name="model", epilog=EXIT_CODES_HELP)

@@ -166,7 +166,7 @@ def kubeconfig(*, state: StateOption = None, output: OutputOption = OutputFormat
         typer.echo(str(folder.kubeconfig))
 
 
-_EXAMPLES: Final[dict[Callable[..., None], str]] = {
+_COMMANDS: Final[dict[Callable[..., None], str]] = {
     up: "warmfleet devcluster up --nodes 3 --pretend nvidia.com/gpu=2",
     down: "warmfleet devcluster down",
     status: "warmfleet devcluster status --output json",
@@ -178,7 +178,7 @@ devcluster_app = typer.Typer(
     no_args_is_help=True,
     help="Run a real Kubernetes control plane on this machine, without containers.",
 )
-for _command, _example in _EXAMPLES.items():
+for _command, _example in _COMMANDS.items():
     devcluster_app.command(epilog=f"Example: {_example}\n\n{EXIT_CODES_HELP}")(_command)
 
 

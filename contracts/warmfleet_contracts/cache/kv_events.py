@@ -51,7 +51,11 @@ class StepTimeFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's load; in every frame."""
+    """A worker's load; in every frame.
+
+    A new field: filled in `worker/engine/engine`, sent at once if `worker/server/events._differs` compares
+    it, used by `router/routing/cost.worker_load`.
+    """
 
     running_sequences: int = 0
     waiting_sequences: int = 0

@@ -36,7 +36,9 @@ class StepAttention(Protocol):
 class AttentionBackend(Protocol):
     """Plans a step once; the plan then serves every layer. Implement it to add a kernel.
 
-    A backend is bound to its arena, heads and window when it is made, and raises `UnsupportedLayout` then.
+    `load_runner` in `worker/runner/runner` chooses the backend and constructs it, as in
+    `TorchGatherAttention(arena, heads=32, window_tokens=0, max_context_tokens=4096)`. The constructor raises
+    `UnsupportedLayout` for an arena that it cannot use.
     Its outputs equal `reference.reference_attention` but for rounding.
     """
 
