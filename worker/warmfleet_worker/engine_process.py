@@ -47,6 +47,7 @@ from warmfleet_worker.engine.scheduler import SchedulerSettings
 from warmfleet_worker.model_store.manifest import ModelManifest
 from warmfleet_worker.model_store.verification import (
     BackgroundVerification,
+    prepare_records,
     recorded_manifest,
     verify_and_record,
 )
@@ -150,7 +151,7 @@ def known_model(model_path: Path, records: Path) -> tuple[ModelManifest, Backgro
     Raises:
         ModelError: the files are missing or damaged.
     """
-    manifest = recorded_manifest(model_path, records)
+    manifest = recorded_manifest(model_path, records) if prepare_records(records) else None
     if manifest is not None:
         verification = BackgroundVerification(model_path, manifest, records)
         verification.start()

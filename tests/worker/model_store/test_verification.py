@@ -1,13 +1,17 @@
 """A start reads no weights whose digests are known; their content is verified in the background."""
 
+import errno
 import json
 import os
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from warmfleet_contracts.errors import ModelError
 from warmfleet_testing.engine.worker_process import running_worker
+from warmfleet_worker.engine_process import known_model
 from warmfleet_worker.model_store import manifest as manifests
 from warmfleet_worker.model_store.manifest import describe_model_folder, write_manifest
 from warmfleet_worker.model_store.verification import (
@@ -156,6 +160,65 @@ def test_a_whole_folder_passes_in_the_background(sealed, records):
     verification.verify()
 
     verification.raise_failure()
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ESTALE, "Stale file handle"), RuntimeError("unexpected")])
+def test_a_verification_that_cannot_be_completed_is_a_failure(sealed, records, monkeypatch, error):
+    verification = BackgroundVerification(sealed, recorded_manifest(sealed, records), records)
+
+    def failing(_):
+        raise error
+
+    monkeypatch.setattr(manifests, "_digest_file", failing)
+    verification.verify()
+
+    with pytest.raises(ModelError, match=r"^the model folder 'model' cannot be verified: "):
+        verification.raise_failure()
+    assert recorded_manifest(sealed, records) is None, "the next start verifies first"
+
+
+@pytest.mark.parametrize("query", ["is_dir", "is_file"])
+def test_a_folder_whose_state_cannot_be_read_raises_a_model_error(sealed, monkeypatch, query):
+    def stale(_):
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(Path, query, stale)
+
+    with pytest.raises(ModelError, match="cannot be read: Stale file handle"):
+        manifests.verify_model_folder(sealed)
+
+
+def test_a_thread_that_keeps_its_priority_verifies_too(sealed, records, monkeypatch):
+    def refused(*_):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "setpriority", refused)
+    tamper_in_silence(sealed / "model.safetensors")
+    verification = BackgroundVerification(sealed, recorded_manifest(sealed, records), records)
+    verification.start()
+    for thread in threading.enumerate():
+        if thread.name == "verify-model":
+            thread.join(10)
+
+    with pytest.raises(ModelError, match=r"^model\.safetensors "):
+        verification.raise_failure()
+
+
+def test_a_home_that_cannot_record_damage_is_verified_before_the_start(sealed, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    tamper_in_silence(sealed / "model.safetensors")
+
+    with pytest.raises(ModelError, match=r"^model\.safetensors does not have the SHA-256"):
+        known_model(sealed, tmp_path / "file" / "records")
+
+
+def test_a_home_that_can_record_damage_starts_at_once_and_stays_empty(sealed, records, hashed, monkeypatch):
+    monkeypatch.setattr(BackgroundVerification, "start", lambda _: None)
+
+    known_model(sealed, records)
+
+    assert hashed == []
+    assert list(records.iterdir()) == []
 
 
 def test_an_engine_with_damaged_weights_starts_and_then_ends_by_their_name(tiny_served_path, tmp_path):

@@ -106,7 +106,11 @@ def verify_model_folder(path: Path) -> ModelManifest:
 
     A folder without a manifest gets one computed, not written.
     """
-    if not path.is_dir():
+    try:
+        exists = path.is_dir()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if not exists:
         raise ModelError(f"there is no model folder named {path.name!r}")
     manifest = read_manifest(path)
     if manifest is None:
@@ -129,17 +133,20 @@ def write_manifest(path: Path, manifest: ModelManifest) -> None:
 
 def _model_file_names(path: Path) -> set[str]:
     try:
-        entries = list(path.iterdir())
+        return {
+            entry.name
+            for entry in path.iterdir()
+            if entry.suffix in _MODEL_FILE_SUFFIXES
+            and not entry.name.startswith(".")
+            and entry.name != MANIFEST_NAME
+            and entry.is_file()
+        }
     except OSError as error:
-        raise ModelError(f"the model folder {path.name!r} cannot be read: {error.strerror}") from error
-    return {
-        entry.name
-        for entry in entries
-        if entry.suffix in _MODEL_FILE_SUFFIXES
-        and not entry.name.startswith(".")
-        and entry.name != MANIFEST_NAME
-        and entry.is_file()
-    }
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> ModelError:
+    return ModelError(f"the model folder {path.name!r} cannot be read: {error.strerror}")
 
 
 def _digest_file(path: Path) -> FileDigest:

@@ -2,12 +2,14 @@
 
 Hashing 16 GB takes tens of seconds. A start relies on sizes and modification times instead, as git's index
 does, if no file changed since its digest was computed: for a manifest, which is written last, or for a
-record of an earlier start. All other folders are verified before the start.
+record of an earlier start. All other folders are verified before the start, and so is every folder if damage
+that the background finds could not be recorded: each restart would serve the damaged weights again.
 """
 
 import hashlib
 import os
 import sys
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -38,11 +40,22 @@ class _Record(msgspec.Struct, frozen=True):
     states: dict[str, tuple[int, int, int]]
 
 
+def prepare_records(records: Path) -> bool:
+    """Create the folder of records; False if no file can be created in it, so damage cannot be recorded."""
+    try:
+        records.mkdir(parents=True, exist_ok=True)
+        # Permission bits show neither a read-only or full file system nor a mapped root user.
+        with tempfile.NamedTemporaryFile(dir=records):
+            return True
+    except OSError:
+        return False
+
+
 def recorded_manifest(path: Path, records: Path) -> ModelManifest | None:
     """The manifest of `path` if no file changed since its digests were computed, without reading the files.
 
-    None if that is not known: see `verify_and_record`. Raises ModelError for a damaged manifest, and for
-    missing or additional files.
+    None if that is not known: see `verify_and_record`. Rely on it only if `prepare_records` returned True.
+    Raises ModelError for a damaged manifest, and for missing or additional files.
     """
     if os.path.exists(_damaged_path(path, records)):  # noqa: PTH110 - Path.exists raises without permission
         return None
@@ -92,7 +105,7 @@ class BackgroundVerification:
 
     def __init__(self, path: Path, manifest: ModelManifest, records: Path) -> None:
         self._path = path
-        self._records = records
+        self._damaged = _damaged_path(path, records)
         self._expected = manifest
         self._failures: list[ModelError] = []
 
@@ -107,24 +120,33 @@ class BackgroundVerification:
 
     def _run(self) -> None:
         if sys.platform == "linux":  # elsewhere the id of a thread is not that of a process
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
         self.verify()
 
     def verify(self) -> None:
         """Verify in the calling thread; a failure is kept for `raise_failure`."""
         try:
-            if read_manifest(self._path) is not None:
-                verify_model_folder(self._path)
-                return
-            found = describe_model_folder(self._path)
-            for name, expected in self._expected.files.items():
-                if found.files.get(name) != expected:
-                    raise ModelError(f"{name} changed without a new modification time: it is damaged")  # noqa: TRY301
+            self._compare()
         except ModelError as error:
-            with suppress(OSError):
-                self._records.mkdir(parents=True, exist_ok=True)
-                _damaged_path(self._path, self._records).touch()  # the next start verifies first
-            self._failures.append(error)
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001 - a thread that ends without a result would pass as verified
+            self._fail(ModelError(f"the model folder {self._path.name!r} cannot be verified: {error}"))
+
+    def _compare(self) -> None:
+        if read_manifest(self._path) is not None:
+            verify_model_folder(self._path)
+            return
+        found = describe_model_folder(self._path)
+        for name, expected in self._expected.files.items():
+            if found.files.get(name) != expected:
+                raise ModelError(f"{name} changed without a new modification time: it is damaged")
+
+    def _fail(self, error: ModelError) -> None:
+        with suppress(OSError):
+            self._damaged.parent.mkdir(parents=True, exist_ok=True)
+            self._damaged.touch()  # the next start verifies first
+        self._failures.append(error)
 
 
 def _states(path: Path, manifest: ModelManifest) -> dict[str, tuple[int, int, int]]:
