@@ -4,14 +4,16 @@ A release has one Secret of root keys. Workers of a namespace share one key, der
 namespace's name, and each derives its own token from it; the root key stays in the release's namespace.
 
 Lost root keys are not replaced while a namespace has a key that derives from them: with new ones, routers
-would reject every running worker.
+would reject every running worker. A Secret counts only with the operator's label and a valid key: another
+of the same name must not keep the whole release without root keys.
 """
 
 import base64
 import binascii
+import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -26,12 +28,14 @@ from warmfleet_contracts.names import (
     ROOT_KEYS_WORKER_TOKEN,
 )
 from warmfleet_operator.cluster import Cluster
-from warmfleet_operator.errors import ConflictError, GoneError, KeysMissingError
+from warmfleet_operator.errors import ConflictError, GoneError, KeysMissingError, RefusedError
 from warmfleet_operator.objects.kinds import SECRET
 from warmfleet_operator.settings import OperatorSettings
 
 ROOT_KEY_BYTES: Final = 32
 MAX_LISTED_NAMESPACES: Final = 8
+_NAMESPACE_KEY: Final = re.compile(r"[0-9a-f]{64}")
+"""`namespace_key` as `ensure_namespace` writes it: 32 bytes in hexadecimal digits."""
 _ROOT_KEYS: Final = (ROOT_KEYS_WORKER_TOKEN, ROOT_KEYS_SALT, ROOT_KEYS_OPERATOR_TOKEN)
 
 log = structlog.get_logger("warmfleet.operator")
@@ -126,10 +130,19 @@ class KeySecrets:
     async def _namespaces_with_key(self) -> AsyncIterator[str]:
         for namespace in sorted(self._namespaces()):
             try:
-                await self._cluster.read(SECRET, namespace, NAMESPACE_SECRET)
+                secret = await self._cluster.read(SECRET, namespace, NAMESPACE_SECRET)
             except GoneError:
                 continue
-            yield namespace
+            except RefusedError as error:
+                log.warning(
+                    "it is unknown whether the namespace has a key: reading its Secret is refused",
+                    namespace=namespace,
+                    secret=NAMESPACE_SECRET,
+                    reason=str(error),
+                )
+                continue
+            if _holds_namespace_key(secret):
+                yield namespace
 
     async def _create(self, namespace: str, name: str, values: dict[str, str]) -> bool:
         body = {
@@ -159,6 +172,14 @@ def _lost_root_keys(secret: str, namespaces: list[str]) -> str:
         f"{listed}{f' and {more} more' if more > 0 else ''}. Restore it from a backup. To start with new "
         f"root keys instead, delete Secret {NAMESPACE_SECRET} in these namespaces and restart their workers"
     )
+
+
+def _holds_namespace_key(secret: dict[str, Any]) -> bool:
+    """Whether the Secret has the label and a key of the form that the operator writes."""
+    labels = secret["metadata"].get("labels") or {}
+    if labels.get(MANAGED_BY_LABEL) != MANAGED_BY:
+        return False
+    return _NAMESPACE_KEY.fullmatch(_values(secret).get(NAMESPACE_SECRET_KEY, "").strip()) is not None
 
 
 def _values(secret: dict[str, object]) -> dict[str, str]:

@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from warmfleet_operator.errors import ConflictError, GoneError, KeysMissingError
+from warmfleet_operator.errors import (
+    ConflictError,
+    GoneError,
+    KeysMissingError,
+    RefusedError,
+    UnreachableError,
+)
 from warmfleet_operator.keys import KeySecrets
 from warmfleet_operator.objects.kinds import Kind
 from warmfleet_operator.settings import OperatorSettings
@@ -18,8 +24,12 @@ class Secrets:
 
     def __init__(self) -> None:
         self.held: dict[tuple[str, str], dict[str, Any]] = {}
+        self.failures: dict[str, Exception] = {}
+        """By namespace: every read in it raises this."""
 
     async def read(self, _: Kind, namespace: str, name: str) -> dict[str, Any]:
+        if namespace in self.failures:
+            raise self.failures[namespace]
         if (namespace, name) not in self.held:
             raise GoneError(name)
         return self.held[namespace, name]
@@ -66,6 +76,64 @@ async def test_lost_root_keys_are_not_replaced_while_any_namespace_has_a_key(res
     for namespace in ("a", "b"):
         with pytest.raises(KeysMissingError, match=message):
             await keys.ensure_namespace(namespace)
+    assert ROOT not in cluster.held
+
+
+def worker_key_secret(labels: dict[str, str] | None, value: str | None) -> dict[str, Any]:
+    data = None if value is None else {"namespace-key": base64.b64encode(value.encode()).decode()}
+    return {"metadata": {"labels": labels}, "data": data}
+
+
+OURS = {"app.kubernetes.io/managed-by": "warmfleet"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "value"),
+    [
+        (None, None),
+        (None, "ab" * 32),
+        ({"app.kubernetes.io/managed-by": "helm"}, "ab" * 32),
+        (OURS, None),
+        (OURS, ""),
+        (OURS, "ab" * 31),
+        (OURS, "ab" * 33),
+        (OURS, "zz" * 32),
+    ],
+)
+async def test_a_secret_that_holds_no_key_of_the_operator_does_not_keep_root_keys_away(labels, value) -> None:
+    cluster = Secrets()
+    cluster.held["tenant", "warmfleet-worker-key"] = worker_key_secret(labels, value)
+
+    await keys_of(cluster, "tenant").ensure_operator_token()
+
+    assert ROOT in cluster.held
+
+
+async def test_a_namespace_that_refuses_the_read_does_not_keep_root_keys_away() -> None:
+    cluster = Secrets()
+    cluster.failures["tenant"] = RefusedError("forbidden")
+
+    await keys_of(cluster, "tenant").ensure_operator_token()
+
+    assert ROOT in cluster.held
+
+
+async def test_a_refused_namespace_does_not_hide_the_key_of_another() -> None:
+    cluster = Secrets()
+    cluster.failures["a"] = RefusedError("forbidden")
+    cluster.held["b", "warmfleet-worker-key"] = worker_key_secret(OURS, "ab" * 32)
+
+    with pytest.raises(KeysMissingError, match=r"in: b\."):
+        await keys_of(cluster, "a", "b").ensure_operator_token()
+    assert ROOT not in cluster.held
+
+
+async def test_root_keys_are_not_created_while_a_namespace_does_not_answer() -> None:
+    cluster = Secrets()
+    cluster.failures["a"] = UnreachableError("timeout")
+
+    with pytest.raises(UnreachableError):
+        await keys_of(cluster, "a").ensure_operator_token()
     assert ROOT not in cluster.held
 
 
