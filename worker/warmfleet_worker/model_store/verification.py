@@ -11,7 +11,6 @@ import os
 import sys
 import tempfile
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -78,21 +77,35 @@ def verify_and_record(path: Path, records: Path) -> ModelManifest:
     Raises:
         ModelError: a file is missing or damaged; named.
     """
-    started_ns = time.time_ns()
-    manifest = verify_model_folder(path)
-    with suppress(OSError):
-        _damaged_path(path, records).unlink()
-    if read_manifest(path) is None:
-        # In a read-only home the next start computes the digests again.
+    partial = _record_path(path, records).with_suffix(f".{os.getpid()}")
+    started_ns = _touched_ns(partial)
+    try:
+        manifest = verify_model_folder(path)
         with suppress(OSError):
+            _damaged_path(path, records).unlink()
+        if started_ns is not None and read_manifest(path) is None:
             states = _states(path, manifest)
             if all(changed_ns < started_ns - _SETTLED_NS for _, changed_ns, _ in states.values()):
-                records.mkdir(parents=True, exist_ok=True)
-                record = _record_path(path, records)
-                partial = record.with_suffix(f".{os.getpid()}")
-                partial.write_bytes(msgspec.json.encode(_Record(manifest, states)))
-                partial.replace(record)
+                with suppress(OSError):
+                    partial.write_bytes(msgspec.json.encode(_Record(manifest, states)))
+                    partial.replace(_record_path(path, records))
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
     return manifest
+
+
+def _touched_ns(path: Path) -> int | None:
+    """Modification time of a new file at `path`; None where none can be written, as in a read-only home.
+
+    A file system's own time is what modification times can be compared with; a wall clock may jump.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 class BackgroundVerification:
