@@ -11,7 +11,9 @@ from xdist.workermanage import WorkerController
 
 _GROUPS = {"kubernetes/nodes": "nodes", "kubernetes/clusters": "nodes", "kubernetes/api_server": "api_server"}
 """By folder. Clusters with nodes are one group: bridges and mounts of two would be in each other's way."""
-_ORDER = {"nodes": 0, "api_server": 1, "alone": 3}
+_LONG = ("system/test_engine_parity.py",)
+"""Modules of several minutes: begun last, they would keep one process busy after all others have ended."""
+_ORDER = {"nodes": 0, "api_server": 1, "long": 1, "alone": 3}
 """Of groups; 2 is every module's."""
 _ALONE = ("admission/test_admission.py", "system/test_answers.py", "clusters/test_operator_scale.py")
 """What they assert, a busy machine would change: they come last, when every other process has ended."""
@@ -31,6 +33,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 def _group(module: Path) -> str:
     if "/".join(module.parts[-2:]) in _ALONE:
         return "alone"
+    if "/".join(module.parts[-2:]) in _LONG:
+        return "long"
     return _GROUPS.get("/".join(module.parts[-3:-1]), str(module))
 
 

@@ -16,7 +16,8 @@ from warmfleet_testing.documents.fault_table import losses
 
 NAME = "faulty"
 TOKENS = 48
-LONG_TOKENS = 400
+LONG_TOKENS = 900
+"""Streams that are still open when their node is killed, on a fast machine, too."""
 PROMPTS = tuple(f"A long walk along the river, part {number}. What is next?" for number in range(8))
 API_SERVER_AWAY_SECONDS = 60.0
 NODE_GRACE_SECONDS = 90
@@ -33,7 +34,8 @@ def fleet() -> Iterator[Installed]:
         installed_chart(cluster) as installed,
         installed.within("outages") as models,
     ):
-        models.apply(tiny_deployment(NAME, replicas=2))
+        engine = {"dtype": "Float32", "maxModelLengthTokens": 1024}
+        models.apply(tiny_deployment(NAME, replicas=2, engine=engine))
         models.wait_ready(NAME)
         yield models
 
