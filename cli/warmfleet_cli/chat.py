@@ -22,6 +22,7 @@ from warmfleet_cli.router_client import (
     unreachable,
 )
 from warmfleet_contracts.cache.worker_api import DECISION_HEADER
+from warmfleet_contracts.decoding import UNDECODABLE
 
 MAX_INPUT_CHARS: Final = 1024 * 1024
 
@@ -162,7 +163,7 @@ def _chunks(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
             return
         try:
             chunk = msgspec.json.decode(text, type=dict[str, Any])
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             raise CliError("the response is not a completion stream", exit_code=ExitCode.REFUSED) from None
         if "error" in chunk:
             raise CliError(

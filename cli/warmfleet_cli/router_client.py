@@ -9,6 +9,7 @@ import typer
 
 from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.local.state import choose_fleet
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.names import API_KEY_VARIABLE, LOCAL_HOST, ROUTER_PORT
 from warmfleet_runtime.home import warmfleet_home
 
@@ -64,7 +65,7 @@ def error_text(body: bytes) -> str:
     """The message of an OpenAI error object; empty if it is none."""
     try:
         document = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return ""
     error = document.get("error") if isinstance(document, dict) else None
     message = error.get("message") if isinstance(error, dict) else None
@@ -85,7 +86,7 @@ def get_json(client: httpx.Client, path: str) -> Any:
         raise refusal(answer.status_code, answer.content)
     try:
         return msgspec.json.decode(answer.content)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         raise CliError(
             f"{client.base_url} answers, but is not a router", exit_code=ExitCode.REFUSED
         ) from None

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import yaml
 
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import KeyFileError
 
 KEY_FILE_VERSION: Final = 1
@@ -212,7 +213,7 @@ def _document(content: bytes) -> object:
     if content.lstrip()[:1] == b"{":
         try:
             return msgspec.json.decode(content)
-        except (msgspec.DecodeError, RecursionError):
+        except UNDECODABLE:
             raise KeyFileError("not valid JSON") from None
     if len(content) > MAX_YAML_BYTES:
         raise KeyFileError(f"larger than {MAX_YAML_BYTES} bytes of YAML; JSON may have {MAX_KEY_FILE_BYTES}")

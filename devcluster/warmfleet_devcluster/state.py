@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_devcluster.errors import AlreadyRunningError, DevclusterError
 from warmfleet_runtime.files import write_file_atomically
 from warmfleet_runtime.process_identity import ProcessIdentity, is_alive, send_signal
@@ -105,7 +106,7 @@ class StateFolder:
         try:
             with (self.path / _STATE).open("rb") as file:
                 return msgspec.json.decode(file.read(_MAX_STATE_BYTES), type=DevclusterState)
-        except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+        except (FileNotFoundError, NotADirectoryError, *UNDECODABLE):
             return None
 
     def write(self, state: DevclusterState) -> None:

@@ -24,6 +24,7 @@ from warmfleet_operator.errors import (
 )
 from warmfleet_operator.objects.kinds import EVENT, LEASE, MODEL_DEPLOYMENT, Kind, kind_of
 from warmfleet_runtime.kubernetes.client import KubernetesClient
+from warmfleet_runtime.kubernetes.decoding import decoded
 from warmfleet_runtime.kubernetes.errors import ApiServerError, ConfigError
 from warmfleet_runtime.kubernetes.lists import list_pages
 from warmfleet_runtime.kubernetes.media_types import APPLY_PATCH, JSON, MERGE_PATCH
@@ -138,12 +139,10 @@ class Cluster:
             pages = list_pages(self._client, path, query, page_objects=PAGE_SIZE, accept=_NAMES_ONLY)
             async for page in pages:
                 for item in page.items or ():
-                    found = msgspec.json.decode(item, type=_ListedObject).metadata
+                    found = decoded(item, _ListedObject).metadata
                     listed.append(Listed(found.namespace, found.name, found.uid, int(found.resource_version)))
         except ApiServerError as error:
             raise _error(error, f"GET {path}") from error
-        except msgspec.MsgspecError as error:
-            raise UnreachableError(f"GET {path}: {error}") from error
         return listed
 
     # Writes.

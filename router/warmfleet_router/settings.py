@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from warmfleet_contracts.cache.worker_tokens import secret_from_hex
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import KeyFileError, WarmfleetError
 from warmfleet_contracts.keys import KeyFile, parse_key_file
 from warmfleet_contracts.names import (
@@ -154,7 +155,7 @@ def read_endpoints(path: Path) -> list[Endpoint]:
         raise SettingsError(f"--endpoints-file: larger than {MAX_ENDPOINTS_FILE_BYTES} bytes")
     try:
         entries = msgspec.json.decode(content, type=list[_FileEndpoint])
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise SettingsError(f"--endpoints-file: {error}") from error
     return [
         Endpoint(

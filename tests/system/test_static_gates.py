@@ -128,3 +128,38 @@ def test_the_gate_sees_what_is_planted(planted: str) -> None:
 )
 def test_the_gate_lets_through_what_is_harmless(harmless: str) -> None:
     assert not list(findings(harmless))
+
+
+def partial_handlers(source: str) -> Iterator[str]:
+    """Handlers of a decoder's errors that miss those which msgspec does not derive from its own."""
+    for node in ast.walk(ast.parse(source)):
+        names: list[ast.expr] = []
+        if isinstance(node, ast.ExceptHandler) and node.type is not None:
+            names = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
+            names = node.args
+        for name in map(ast.unparse, names):
+            if name in {"msgspec.DecodeError", "msgspec.MsgspecError"}:
+                yield f"{node.lineno}: catches {name}, use warmfleet_contracts.decoding.UNDECODABLE"
+
+
+def test_decoding_fails_in_all_its_ways_or_in_none() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{finding}"
+        for path in SOURCES
+        for finding in partial_handlers(path.read_text())
+    ]
+
+    assert not found, found
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "try:\n    f()\nexcept msgspec.DecodeError:\n    pass",
+        "try:\n    f()\nexcept (OSError, msgspec.MsgspecError) as error:\n    pass",
+        "with contextlib.suppress(OSError, msgspec.DecodeError):\n    f()",
+    ],
+)
+def test_the_gate_sees_a_handler_that_misses_errors(planted: str) -> None:
+    assert list(partial_handlers(planted))

@@ -10,6 +10,7 @@ import httpx
 import msgspec
 
 from warmfleet_contracts.cache.worker_api import REQUEST_ID_HEADER
+from warmfleet_contracts.decoding import UNDECODABLE
 
 _DATA: Final = "data: "
 _DONE: Final = "[DONE]"
@@ -110,7 +111,7 @@ async def ask(
                 if chunk.choices and math.isnan(first_token):
                     first_token = clock() - start
                 usage = chunk.usage or usage
-    except (httpx.HTTPError, msgspec.MsgspecError) as error:
+    except (httpx.HTTPError, *UNDECODABLE) as error:
         return Answer(question.request_id, error=f"{type(error).__name__}: {error}")
     if not done or usage is None:
         return Answer(question.request_id, error="stream ended without usage and [DONE]")

@@ -16,6 +16,7 @@ import msgspec
 from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.local.child import Child
 from warmfleet_cli.local.log_file import LogFile
+from warmfleet_contracts.decoding import UNDECODABLE
 
 START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 10.0
@@ -120,7 +121,7 @@ def run_to_end(work: Coroutine[Any, Any, Result]) -> Result:
 def listening_url(log: bytes) -> str:
     """The address in a server's `listening` line, or "" while it has not written one."""
     for line in log.splitlines():
-        with contextlib.suppress(msgspec.MsgspecError):
+        with contextlib.suppress(*UNDECODABLE):
             found = msgspec.json.decode(line, type=_Listening)
             if found.event == "listening":
                 return f"http://{found.host}:{found.port}"

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
+from warmfleet_contracts.decoding import UNDECODABLE
+
 MAX_LOG_BYTES: Final = 16 * 1024 * 1024
 _TAIL_BYTES: Final = 8192
 
@@ -82,7 +84,7 @@ def worth_quoting(lines: Sequence[str]) -> list[str]:
 def _in_words(line: str) -> str:
     try:
         fields = msgspec.json.decode(line, type=dict[str, Any])
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return line
     if fields.get("level") not in {"warning", "error", "critical"}:
         return ""

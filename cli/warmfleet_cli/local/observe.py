@@ -10,6 +10,7 @@ import msgspec
 
 from warmfleet_cli.local.state import FleetState, ProcessState, RunFolder
 from warmfleet_contracts.cache.worker_api import CACHE_PATH
+from warmfleet_contracts.decoding import UNDECODABLE
 
 _TIMEOUT_SECONDS: Final = 3.0
 _MAX_ENDPOINTS_BYTES: Final = 1024 * 1024
@@ -124,7 +125,7 @@ def _routed(
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     for report in reports:
         if report.state.role == "router" and report.is_answering:
-            with contextlib.suppress(httpx.HTTPError, msgspec.DecodeError):
+            with contextlib.suppress(httpx.HTTPError, *UNDECODABLE):
                 answer = client.get(f"{report.state.url}/internal/fleet", headers=headers)
                 if answer.status_code in {401, 403}:
                     return None
@@ -148,7 +149,7 @@ def _cache(client: httpx.Client, process: ProcessState, token: str) -> CacheRepo
     try:
         answer = client.get(f"{process.url}{CACHE_PATH}", headers={"authorization": f"Bearer {token}"})
         return msgspec.json.decode(answer.raise_for_status().content, type=CacheReport)
-    except (httpx.HTTPError, msgspec.DecodeError):
+    except (httpx.HTTPError, *UNDECODABLE):
         return None
 
 
@@ -156,6 +157,6 @@ def _tokens(folder: RunFolder) -> dict[str, str]:
     try:
         with folder.endpoints_path.open("rb") as file:
             endpoints = msgspec.json.decode(file.read(_MAX_ENDPOINTS_BYTES), type=list[_Endpoint])
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNDECODABLE):
         return {}
     return {endpoint.name: endpoint.token for endpoint in endpoints}

@@ -9,6 +9,7 @@ from typing import Final, Literal
 import msgspec
 
 from warmfleet_cli.errors import CliError, ExitCode
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_runtime.files import write_file_atomically
 from warmfleet_runtime.process_identity import ProcessIdentity, is_alive
 
@@ -96,7 +97,7 @@ class RunFolder:
         try:
             with self._state_path.open("rb") as file:
                 return msgspec.json.decode(file.read(_MAX_STATE_BYTES), type=FleetState)
-        except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
+        except (FileNotFoundError, NotADirectoryError, *UNDECODABLE):
             return None
 
     def write(self, state: FleetState) -> None:

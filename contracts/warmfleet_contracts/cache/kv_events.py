@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import ContractError
 from warmfleet_contracts.framing import FrameReader, frame
 
@@ -158,7 +159,7 @@ def decode_message(body: bytes) -> Message:
     """
     try:
         message = _decoder.decode(body)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise ContractError(f"malformed event frame: {error}") from error
     if message.v not in ACCEPTED_VERSIONS:
         raise ContractError(

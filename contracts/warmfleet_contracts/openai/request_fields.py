@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.openai.server_sent_event import server_sent_event
 
@@ -84,7 +85,7 @@ class RequestFields:
             self._fields = _FIELDS.decode(body)
         except msgspec.ValidationError as error:
             raise RequestError(f"the body must be a JSON object: {_reason(error)}") from error
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNDECODABLE as error:
             raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from error
 
     def take(self, name: str, decoder: msgspec.json.Decoder[_T], default: _T) -> _T:
@@ -140,7 +141,7 @@ def decode_value(name: str, raw: msgspec.Raw, decoder: msgspec.json.Decoder[_T])
     """
     try:
         return decoder.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         if (whole := _WHOLE_NUMBER.fullmatch(raw)) is not None:
             return decode_value(name, msgspec.Raw(whole[1]), decoder)
         param = name.partition("[")[0].partition(".")[0]

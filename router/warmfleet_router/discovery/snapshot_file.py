@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_router.discovery.resources import EndpointSliceObject, ModelDeploymentObject
 from warmfleet_runtime.files import write_file_atomically
 
@@ -43,7 +44,7 @@ class SnapshotFile:
             snapshot = msgspec.json.decode(content, type=ClusterSnapshot)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, *UNDECODABLE) as error:
             _log.warning("the last list on disk cannot be used", reason=str(error))
             return None
         return snapshot if (snapshot.version, snapshot.namespaces) == (VERSION, namespaces) else None

@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from warmfleet_contracts.cache.worker_api import TOKENIZER_PATH, PromptAssets
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import ContractError, PromptError, WarmfleetError
 from warmfleet_contracts.openai import ChatRequest, CompletionRequest, RequestError
 from warmfleet_contracts.prompts.encoder import PromptEncoder
@@ -187,7 +188,7 @@ def _encode_prompts(
 def _build(body: bytes, digest: str) -> PromptEncoder:
     try:
         assets = msgspec.msgpack.decode(body, type=PromptAssets)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise ContractError(f"malformed prompt assets: {error}") from error
     encoder = PromptEncoder.from_assets(assets)
     if encoder.tokenizer_digest != digest:

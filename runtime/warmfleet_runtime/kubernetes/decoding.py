@@ -1,15 +1,13 @@
 """JSON of the API server, decoded with one error for everything that cannot be."""
 
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_runtime.kubernetes.errors import UnreadableError
 
 T = TypeVar("T")
-
-UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises: for wrong JSON and types, text that is not UTF-8, and about 1000 levels or more."""
 
 
 def decoded(content: bytes | msgspec.Raw, expected: type[T]) -> T:

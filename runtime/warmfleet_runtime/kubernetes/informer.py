@@ -17,7 +17,8 @@ from typing import Final, Generic, Protocol, TypeVar
 import msgspec
 import structlog
 
-from warmfleet_runtime.kubernetes.decoding import UNDECODABLE, decoded
+from warmfleet_contracts.decoding import UNDECODABLE
+from warmfleet_runtime.kubernetes.decoding import decoded
 from warmfleet_runtime.kubernetes.errors import ApiServerError, UnreadableError
 from warmfleet_runtime.kubernetes.lists import ReadsLists, list_pages
 from warmfleet_runtime.kubernetes.paths import resource_path

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from warmfleet_contracts.cache.kv_events import LoadReport
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import ContractError
 from warmfleet_contracts.framing import FrameReader, frame
 from warmfleet_worker.engine.logprobs import TokenLogprobs
@@ -204,7 +205,7 @@ def decode_server_message(body: bytes) -> ServerMessage:
     """
     try:
         return _server_decoder.decode(body)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise ContractError(f"malformed message from the server: {error}") from error
 
 
@@ -216,7 +217,7 @@ def decode_engine_message(body: bytes) -> EngineMessage:
     """
     try:
         return _engine_decoder.decode(body)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise ContractError(f"malformed message from the engine: {error}") from error
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import ModelError
 
 MAX_CONFIG_BYTES: Final = 1024 * 1024
@@ -273,5 +274,5 @@ def _read(path: Path, kind: type[_File]) -> _File:
         raise ModelError(f"{path.name}: is larger than {MAX_CONFIG_BYTES} bytes")
     try:
         return msgspec.json.decode(raw, type=kind)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise ModelError(f"{path.name}: {error}") from error

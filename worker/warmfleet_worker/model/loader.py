@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import ModelError
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.layers import Linear, RmsNorm
@@ -239,7 +240,7 @@ def _read_index(path: Path) -> dict[str, str]:
         raise ModelError(f"{path.name}: is larger than {MAX_INDEX_BYTES} bytes")
     try:
         weight_map = msgspec.json.decode(path.read_bytes(), type=_IndexFile).weight_map
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise ModelError(f"{path.name}: {error}") from error
     if not weight_map:
         raise ModelError(f"{path.name}: weight_map is empty")

@@ -7,6 +7,7 @@ import msgspec
 import tokenizers
 
 from warmfleet_contracts.cache.worker_api import PromptAssets
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import ModelError
 
 _SPECIAL_TOKEN_NAMES: Final = (
@@ -80,7 +81,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, ValueError) as error:
+    except UNDECODABLE as error:
         raise ModelError(f"{path.name} is damaged: {error}") from error
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import ModelError
 
 MANIFEST_NAME: Final = "warmfleet-manifest.json"
@@ -76,7 +77,7 @@ def read_manifest(path: Path) -> ModelManifest | None:
     try:
         manifest = msgspec.json.decode(encoded, type=ModelManifest)
         digest = model_digest(manifest.files)
-    except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
+    except (ValueError, *UNDECODABLE) as error:
         raise ModelError(f"{MANIFEST_NAME} is damaged: {error}") from error
     if manifest.version != MANIFEST_VERSION:
         raise ModelError(f"{MANIFEST_NAME} has version {manifest.version}, expected {MANIFEST_VERSION}")

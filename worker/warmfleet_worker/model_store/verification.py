@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import ModelError
 from warmfleet_worker.model_store.manifest import (
     MANIFEST_NAME,
@@ -67,7 +68,7 @@ def recorded_manifest(path: Path, records: Path) -> ModelManifest | None:
     try:
         record = msgspec.json.decode(_record_path(path, records).read_bytes(), type=_Record)
         return record.manifest if _states(path, record.manifest) == record.states else None
-    except (OSError, msgspec.DecodeError, ModelError):
+    except (OSError, ModelError, *UNDECODABLE):
         return None
 
 

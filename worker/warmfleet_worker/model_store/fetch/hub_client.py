@@ -15,6 +15,7 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_worker.model_store.fetch.errors import FetchError, RefusedError
 from warmfleet_worker.model_store.fetch.progress import Progress
 from warmfleet_worker.model_store.fetch.selection import HubFile
@@ -121,7 +122,7 @@ class HubClient:
                     raise FetchError(f"the hub's listing is larger than {MAX_LISTING_BYTES} bytes")
         try:
             listing = msgspec.json.decode(bytes(body), type=_Listing)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNDECODABLE as error:
             raise FetchError(f"{self._endpoint} does not answer like a Hugging Face hub: {error}") from error
         if listing.sha != self._revision:
             raise FetchError(f"the hub answered for the commit {listing.sha[:40]!r}: not used")

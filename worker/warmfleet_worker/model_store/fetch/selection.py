@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_worker.model_store.fetch.errors import RefusedError
 
 WEIGHTS_INDEX: Final = "model.safetensors.index.json"
@@ -89,7 +90,7 @@ def _indexed(index: bytes) -> set[str]:
     try:
         document: dict[str, Any] = msgspec.json.decode(index, type=dict[str, Any])
         names = set(msgspec.convert(document.get("weight_map"), dict[str, str]).values())
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError) as error:
+    except UNDECODABLE as error:
         raise RefusedError(f"{WEIGHTS_INDEX} is damaged: {error}") from error
     for name in names:
         if _WEIGHTS.fullmatch(name) is None:
