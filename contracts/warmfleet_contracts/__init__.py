@@ -1,6 +1,6 @@
 """What two warmfleet processes must agree on: names, hashes, messages, resources. Imports no sibling package.
 
 Rooms: `cache` (block hashes, KV events), `prompts` (text to token ids), `openai` (requests), `openapi` (their
-documentation), `resources` (ModelDeployment). Beside them `names`, `metrics`, `keys` (API keys), `errors` and
-`framing` (length-prefixed messages).
+documentation), `resources` (ModelDeployment). Beside them `names`, `metrics`, `keys` (API keys), `errors`,
+`framing` (length-prefixed messages) and `decoding` (what decoding can raise).
 """
