@@ -23,8 +23,6 @@ SETTLE_SECONDS: Final = 2.0
 DEFAULT_MAX_BLOCKS: Final = 1_000_000
 """Pending blocks over all workers, about 100 bytes each; more are not predicted."""
 
-_NONE: Final[Mapping[BlockHash, int]] = {}
-
 
 class ResidentBlocks(Protocol):
     """What a match needs of the prefix index."""
@@ -47,6 +45,17 @@ class _Entry:
     ends_at: float | None = None
 
 
+class _Claim(msgspec.Struct, gc=False):
+    """The entries that compute one block which the worker has not stored since."""
+
+    since: int
+    """Ticket of the first of them; older entries lost the block when it was stored."""
+    entries: int = 1
+
+
+_NONE: Final[Mapping[BlockHash, _Claim]] = {}
+
+
 class PendingBlocks:
     """Per worker, the blocks that live dispatches compute. Bounded; not shared between threads.
 
@@ -60,8 +69,8 @@ class PendingBlocks:
         self._now = now
         self._max_blocks = max_blocks
         self._blocks = 0
-        self._claims: dict[str, dict[BlockHash, int]] = {}
-        """Entries that compute a block, by worker and block."""
+        self._claims: dict[str, dict[BlockHash, _Claim]] = {}
+        """By worker and block."""
         self._entries: dict[int, _Entry] = {}
         self._settling: dict[int, _Entry] = {}
         """Entries with an end, in the order of their ends."""
@@ -78,7 +87,11 @@ class PendingBlocks:
             self._blocks += len(hashes)
             claims = self._claims.setdefault(uid, {})
             for block_hash in hashes:
-                claims[block_hash] = claims.get(block_hash, 0) + 1
+                claim = claims.get(block_hash)
+                if claim is None:
+                    claims[block_hash] = _Claim(self._last)
+                else:
+                    claim.entries += 1
         return self._last
 
     def settle(self, ticket: int) -> None:
@@ -97,11 +110,12 @@ class PendingBlocks:
         self._blocks -= len(entry.hashes)
         claims = self._claims.get(entry.uid, {})
         for block_hash in entry.hashes:
-            left = claims.get(block_hash, 0) - 1
-            if left > 0:
-                claims[block_hash] = left
-            else:
-                claims.pop(block_hash, None)
+            claim = claims.get(block_hash)
+            if claim is None or ticket < claim.since:
+                continue
+            claim.entries -= 1
+            if not claim.entries:
+                del claims[block_hash]
         if not claims:
             self._claims.pop(entry.uid, None)
 
@@ -142,7 +156,8 @@ class PendingBlocks:
 
     def claims(self, uid: str, block_hash: BlockHash) -> int:
         """Live entries that compute a block which the worker has not stored."""
-        return self._live_claims(uid).get(block_hash, 0)
+        claim = self._live_claims(uid).get(block_hash)
+        return claim.entries if claim is not None else 0
 
     @property
     def blocks(self) -> int:
@@ -163,10 +178,20 @@ class PendingBlocks:
                 return
             yield ticket, entry
 
-    def _live_claims(self, uid: str) -> Mapping[BlockHash, int]:
+    def _live_claims(self, uid: str) -> Mapping[BlockHash, _Claim]:
         """A worker's claims without those of overdue entries."""
         claims = self._claims.get(uid, _NONE)
         overdue = Counter(
-            block_hash for _, entry in self._overdue() if entry.uid == uid for block_hash in entry.hashes
+            block_hash
+            for ticket, entry in self._overdue()
+            if entry.uid == uid
+            for block_hash in entry.hashes
+            if block_hash in claims and claims[block_hash].since <= ticket
         )
-        return Counter(claims) - overdue if overdue else claims
+        if not overdue:
+            return claims
+        return {
+            block_hash: _Claim(claim.since, left)
+            for block_hash, claim in claims.items()
+            if (left := claim.entries - overdue[block_hash]) > 0
+        }

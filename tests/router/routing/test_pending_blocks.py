@@ -80,6 +80,26 @@ def test_a_block_that_was_stored_and_evicted_is_not_pending_any_more() -> None:
     assert evicted == PrefixMatch(0, 0)
 
 
+def test_an_entry_whose_block_was_stored_takes_no_claim_of_a_younger_one() -> None:
+    clock = Clock()
+    pending = PendingBlocks(clock)
+    failed = pending.insert("a", HASHES[:4])
+    settled = pending.insert("a", HASHES[:4])
+    pending.stored("a", HASHES[:4])
+    pending.insert("a", HASHES[:4])  # they were evicted since
+
+    pending.settle(settled)
+    clock.now += SETTLE_SECONDS
+    assert pending.match("a", HASHES, 0, EMPTY) == PrefixMatch(4, 4)
+    assert pending.claims("a", HASHES[0]) == 1
+    pending.drop(settled)
+    pending.drop(failed)
+
+    assert pending.match("a", HASHES, 0, EMPTY) == PrefixMatch(4, 4)
+    assert pending.claims("a", HASHES[0]) == 1
+    assert pending.blocks == 4
+
+
 def test_entries_whose_time_is_over_are_removed_by_the_next_event_without_a_query() -> None:
     clock = Clock()
     pending = PendingBlocks(clock, max_blocks=8)
