@@ -119,7 +119,7 @@ ROUTER_HELD_TOKENS: Final = "warmfleet_router_held_tokens"
 ROUTER_HELD_SECONDS: Final = "warmfleet_router_held_seconds"
 ROUTER_OVERLOADED: Final = "warmfleet_router_overloaded_requests"
 """Labels `tenant`, of the key file's names, and `reason`: in_flight, queue_full, wait, held_too_long,
-tenant_requests, tenant_tokens, tenant_queue."""
+tenant_requests, tenant_tokens, tenant_share, tenant_queue."""
 ROUTER_HELD_BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 120.0)
 ROUTER_DECISION_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5)
 

@@ -224,7 +224,7 @@ def _admission(given: argparse.Namespace) -> AdmissionSettings:
             )
     return AdmissionSettings(
         max_in_flight=replace(
-            DEFAULT_IN_FLIGHT, requests=given.max_in_flight, body_bytes=given.max_in_flight_mib * MIB
+            DEFAULT_IN_FLIGHT, requests=given.max_in_flight, buffered_bytes=given.max_in_flight_mib * MIB
         ),
         max_held=Amount(given.max_held, given.max_held_mib * MIB, given.max_held_tokens),
         max_wait_seconds=given.max_wait_seconds,
@@ -356,14 +356,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-connections", type=int, default=MAX_CONNECTIONS, help="open client connections")
     in_flight, held, admission = DEFAULT_IN_FLIGHT, DEFAULT_HELD, AdmissionSettings()
     add("--max-in-flight", type=int, default=in_flight.requests, help="requests at once; more get 429")
-    add("--max-in-flight-mib", type=int, default=in_flight.body_bytes // MIB, help="their bodies, in MiB")
+    buffered = "their bodies and plain answers, in MiB; more get 429"
+    add("--max-in-flight-mib", type=int, default=in_flight.buffered_bytes // MIB, help=buffered)
     add(
         "--max-held",
         type=int,
         default=held.requests,
         help="requests that may wait for a worker with capacity",
     )
-    add("--max-held-mib", type=int, default=held.body_bytes // MIB, help="their bodies, in MiB")
+    add("--max-held-mib", type=int, default=held.buffered_bytes // MIB, help="their bodies, in MiB")
     add("--max-held-tokens", type=int, default=held.tokens, help="their prompts, in tokens")
     wait = "reject with 429 when the estimated wait exceeds this"
     add("--max-wait-seconds", type=float, default=admission.max_wait_seconds, help=wait)

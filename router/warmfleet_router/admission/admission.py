@@ -29,8 +29,8 @@ from warmfleet_router.workers.fleet import WorkerStatus
 class Admission:
     """The queues of one router. Not shared between threads.
 
-    with limits.enter(tenant, declared_bytes) as ticket:
-        ...  # read the body
+    with limits.enter(tenant) as ticket:
+        ...  # read the body, each piece of it through `ticket.receive`
         answer_tokens = admission.reserve(ticket, model, priority=0, sequences=1, output_limit_tokens=None)
         ...  # encode the prompt
         dispatch = await admission.submit(request, decision)

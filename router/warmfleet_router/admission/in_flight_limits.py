@@ -1,14 +1,20 @@
-"""Bounds what is in flight: rejects requests before the body is read, or before the prompt costs anything."""
+"""Bounds what is in flight: rejects requests before the body is read, or before the prompt costs anything.
 
-from collections.abc import Callable
+Bytes count when they are received, not when they are declared: a client that declares 32 MiB and sends
+nothing takes up one request. Requests and bytes are shared between tenants as the queue is (`queue_bounds`),
+so that no tenant's connections or bodies ever shut out another tenant.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Self
 
-from warmfleet_router.admission.queue_bounds import Amount, BoundedUsage
+from warmfleet_router.admission.queue_bounds import MIB, Amount, BoundedUsage, Exceeded
 from warmfleet_router.admission.service_rate import retry_after_seconds
 from warmfleet_router.error_responses import overloaded_error, quota_error
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.tenants import Tenant
+from warmfleet_router.tenants import ANONYMOUS, Tenant
 
 REQUEST_EWMA_WEIGHT: Final = 0.05
 PRIOR_REQUEST_SECONDS: Final = 1.0
@@ -17,30 +23,33 @@ PRIOR_REQUEST_SECONDS: Final = 1.0
 class InFlightTicket:
     """What one request takes up in the router, until its end; `with` gives it back however that comes.
 
-    Complete from the start: the declared size of the body counts until the real one is known.
+    with limits.enter(tenant) as ticket:
+        body = await read_body(request, ticket.receive)
+        ...
+        with ticket.answer() as answer:
+            content = await response.body(limit_bytes, answer.receive)
+            ...  # send it
     """
 
-    __slots__ = ("_limits", "_taken", "entered_at", "tenant")
+    __slots__ = ("_limits", "_taken", "body_bytes", "entered_at", "tenant")
 
     def __init__(self, limits: "InFlightLimits", tenant: Tenant, taken: Amount, entered_at: float) -> None:
         self.tenant = tenant
         self.entered_at = entered_at
         """Clock time in seconds."""
+        self.body_bytes = 0
+        """What was received of the body."""
         self._limits = limits
         self._taken = taken
 
-    @property
-    def body_bytes(self) -> int:
-        """The size of the body, as far as it is known."""
-        return self._taken.body_bytes
-
-    def set_body_bytes(self, body_bytes: int) -> None:
-        """The body is read: count its real size in place of the declared one.
+    def receive(self, more_bytes: int) -> None:
+        """Count a piece of the body before it is kept.
 
         Raises:
             RequestError: 429 over a bound.
         """
-        self._taken += self._limits.take_body(self.tenant, body_bytes - self._taken.body_bytes)
+        self._taken += self._limits.take_bytes(self.tenant, more_bytes)
+        self.body_bytes += more_bytes
 
     def add_tokens(self, tokens: int) -> None:
         """The prompt is encoded: count its tokens and those of the expected answer.
@@ -50,6 +59,15 @@ class InFlightTicket:
         """
         self._taken += self._limits.take_tokens(self.tenant, tokens)
 
+    @contextmanager
+    def answer(self) -> Iterator["BufferedAnswer"]:
+        """Count a plain answer while it is buffered, until the end of `with`."""
+        buffered = BufferedAnswer(self._limits, self.tenant)
+        try:
+            yield buffered
+        finally:
+            self._limits.give_back(self.tenant, Amount(buffered_bytes=buffered.size_bytes))
+
     def __enter__(self) -> Self:
         return self
 
@@ -57,6 +75,27 @@ class InFlightTicket:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._limits.give_back(self.tenant, self._taken)
+
+
+class BufferedAnswer:
+    """A plain answer on its way from a worker to its client."""
+
+    __slots__ = ("_limits", "_tenant", "size_bytes")
+
+    def __init__(self, limits: "InFlightLimits", tenant: Tenant) -> None:
+        self.size_bytes = 0
+        """What was received of it."""
+        self._limits = limits
+        self._tenant = tenant
+
+    def receive(self, more_bytes: int) -> None:
+        """Count a piece before it is kept.
+
+        Raises:
+            RequestError: 429 over a bound.
+        """
+        self._limits.take_bytes(self._tenant, more_bytes)
+        self.size_bytes += more_bytes
 
 
 class InFlightLimits:
@@ -73,8 +112,8 @@ class InFlightLimits:
         """What is in flight now, over all tenants."""
         return self._usage.total
 
-    def enter(self, tenant: Tenant, body_bytes: int) -> InFlightTicket:
-        """Admit a request whose body, declared to have `body_bytes`, has not been read yet.
+    def enter(self, tenant: Tenant) -> InFlightTicket:
+        """Admit a request whose body has not been read yet.
 
         Raises:
             RequestError: 429 over a bound.
@@ -86,19 +125,18 @@ class InFlightLimits:
                 f"{mine} requests of this key's tenant are in flight, its limit is {limit}",
                 self._next_end_seconds(mine),
             )
-        amount = Amount(requests=1, body_bytes=body_bytes)
+        amount = Amount(requests=1)
         self._check(tenant, amount)
         return InFlightTicket(self, tenant, self._take(tenant, amount), self._now())
 
-    def take_body(self, tenant: Tenant, more_bytes: int) -> Amount:
-        """Count the difference to what a body was declared to have.
+    def take_bytes(self, tenant: Tenant, more_bytes: int) -> Amount:
+        """Count bytes of a body or of a plain answer.
 
         Raises:
             RequestError: 429 over a bound.
         """
-        amount = Amount(body_bytes=more_bytes)
-        if more_bytes > 0:
-            self._check(tenant, amount)
+        amount = Amount(buffered_bytes=more_bytes)
+        self._check(tenant, amount)
         return self._take(tenant, amount)
 
     def take_tokens(self, tenant: Tenant, tokens: int) -> Amount:
@@ -126,13 +164,25 @@ class InFlightLimits:
         self._request_seconds += REQUEST_EWMA_WEIGHT * (seconds - self._request_seconds)
 
     def _check(self, tenant: Tenant, amount: Amount) -> None:
-        if self._usage.exceeded(tenant.name, amount, alone=True):
-            self._metrics.on_overload("in_flight", tenant.name)
-            bound = self._usage.bound
-            raise overloaded_error(
-                f"the router has all it can hold: {bound.requests} requests, {bound.body_bytes} bytes",
-                self._next_end_seconds(self._usage.total.requests),
-            )
+        bound, total = self._usage.bound, self._usage.total
+        match self._usage.exceeded(tenant.name, amount, alone=tenant.name == ANONYMOUS.name):
+            case Exceeded.WHOLE:
+                self._metrics.on_overload("in_flight", tenant.name)
+                raise overloaded_error(
+                    f"the router has all it can hold: {bound.requests} requests, "
+                    f"{bound.buffered_bytes / MIB:g} MiB of bodies and plain answers",
+                    self._next_end_seconds(total.requests),
+                )
+            case Exceeded.TENANT:
+                self._metrics.on_overload("tenant_share", tenant.name)
+                held = self._usage.held(tenant.name)
+                raise quota_error(
+                    f"this key's tenant has its share of what the router can hold: {held.requests} requests, "
+                    f"{held.buffered_bytes} bytes of bodies and plain answers",
+                    self._next_end_seconds(held.requests),
+                )
+            case None:
+                pass
 
     def _take(self, tenant: Tenant, amount: Amount) -> Amount:
         self._usage.take(tenant.name, amount)

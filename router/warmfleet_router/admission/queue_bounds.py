@@ -27,32 +27,45 @@ class Amount:
     """What one request, or several, take up."""
 
     requests: int = 0
-    body_bytes: int = 0
+    buffered_bytes: int = 0
+    """Of bodies, as far as they were received, and of plain answers."""
     tokens: int = 0
     """Of the prompts; bytes / 4 where no tokenizer is known."""
 
     def __add__(self, other: "Amount") -> "Amount":
         return Amount(
-            self.requests + other.requests, self.body_bytes + other.body_bytes, self.tokens + other.tokens
+            self.requests + other.requests,
+            self.buffered_bytes + other.buffered_bytes,
+            self.tokens + other.tokens,
         )
 
     def __sub__(self, other: "Amount") -> "Amount":
         return Amount(
-            self.requests - other.requests, self.body_bytes - other.body_bytes, self.tokens - other.tokens
+            self.requests - other.requests,
+            self.buffered_bytes - other.buffered_bytes,
+            self.tokens - other.tokens,
         )
 
     def within(self, bound: "Amount") -> bool:
         """Whether no part exceeds that of `bound`."""
         return (
             self.requests <= bound.requests
-            and self.body_bytes <= bound.body_bytes
+            and self.buffered_bytes <= bound.buffered_bytes
             and self.tokens <= bound.tokens
+        )
+
+    def where_grows(self, growth: "Amount") -> "Amount":
+        """The parts that `growth` has, too; the others are 0."""
+        return Amount(
+            self.requests if growth.requests else 0,
+            self.buffered_bytes if growth.buffered_bytes else 0,
+            self.tokens if growth.tokens else 0,
         )
 
 
 NOTHING: Final = Amount()
-DEFAULT_IN_FLIGHT: Final = Amount(requests=4096, body_bytes=512 * MIB, tokens=2**62)
-DEFAULT_HELD: Final = Amount(requests=2048, body_bytes=256 * MIB, tokens=8_000_000)
+DEFAULT_IN_FLIGHT: Final = Amount(requests=4096, buffered_bytes=512 * MIB, tokens=2**62)
+DEFAULT_HELD: Final = Amount(requests=2048, buffered_bytes=256 * MIB, tokens=8_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +73,7 @@ class AdmissionSettings:
     """Every bound on what one router keeps for its clients."""
 
     max_in_flight: Amount = DEFAULT_IN_FLIGHT
-    """Requests that have not ended, waiting or at a worker, and the bytes of their bodies."""
+    """Requests that have not ended: arriving, waiting or at a worker, and what is buffered of them."""
     max_held: Amount = DEFAULT_HELD
     """Requests that wait for a worker. A tenant among others may have as much as is still free."""
     max_wait_seconds: float = 3.0
@@ -92,11 +105,14 @@ class BoundedUsage:
         return self._tenants.get(tenant, NOTHING)
 
     def exceeded(self, tenant: str, amount: Amount, *, alone: bool) -> Exceeded | None:
-        """Which bound `amount` more of `tenant` would pass. `alone`: there are no other tenants."""
-        total = self.total + amount
-        if not total.within(self.bound):
+        """Which bound `amount` more of `tenant` would pass. `alone`: there are no other tenants.
+
+        Only parts that grow count: a body that arrives is not cut off because other tenants sent requests.
+        """
+        free = self.bound - self.total
+        if not amount.within(free):
             return Exceeded.WHOLE
-        if not alone and not (self.held(tenant) + amount).within(self.bound - total + amount):
+        if not alone and not (self.held(tenant) + amount).where_grows(amount).within(free):
             return Exceeded.TENANT
         return None
 

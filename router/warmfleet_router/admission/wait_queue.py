@@ -56,7 +56,7 @@ class WaitQueue:
                 self._metrics.on_overload("queue_full", tenant.name)
                 raise overloaded_error(
                     f"every replica of model {queue.model!r} is busy and the queue is full: at most "
-                    f"{bound.requests} requests, {bound.body_bytes} bytes, {bound.tokens} tokens",
+                    f"{bound.requests} requests, {bound.buffered_bytes} bytes, {bound.tokens} tokens",
                     retry_after,
                 )
             case Exceeded.TENANT:

@@ -9,7 +9,6 @@ from starlette.types import Receive, Scope, Send
 
 from warmfleet_contracts.cache.blocks import tenant_salt
 from warmfleet_contracts.openai import (
-    MAX_BODY_BYTES,
     ChatRequest,
     CompletionRequest,
     decode_chat_request,
@@ -20,7 +19,6 @@ from warmfleet_router.admission.in_flight_limits import InFlightLimits, InFlight
 from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.api.context_length import require_fitting
 from warmfleet_router.api.models import model_not_found
-from warmfleet_router.error_responses import header_number
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.headers import request_headers, without_cache_salt
 from warmfleet_router.proxy.proxy import Proxy, describe
@@ -32,9 +30,6 @@ from warmfleet_router.tenants import cache_group, require_model, tenant_of
 from warmfleet_router.workers.encoders import Encoders
 from warmfleet_router.workers.fleet import Fleet, WorkerStatus
 from warmfleet_runtime.http.body import decode_body, read_body
-
-UNDECLARED_BODY_BYTES: Final = 64 * 1024
-"""What a body without a declared length counts for until it has been read."""
 
 Decoded = ChatRequest | CompletionRequest
 
@@ -77,7 +72,7 @@ class CompletionEndpoint:
             RequestError: nothing has been sent; what the client gets.
         """
         request = Request(scope, receive)
-        with self._limits.enter(tenant_of(request), _declared_bytes(request)) as ticket:
+        with self._limits.enter(tenant_of(request)) as ticket:
             upstream_request, queued, decision = await self._prepare(request, ticket)
             await self._serve(request, upstream_request, queued, decision, send)
 
@@ -114,7 +109,7 @@ class CompletionEndpoint:
         self, request: Request, ticket: InFlightTicket
     ) -> tuple[UpstreamRequest, QueuedRequest, Decision]:
         """From the body to what is needed later; what was decoded is not kept while the request waits."""
-        body = await read_body(request)
+        body = await read_body(request, ticket.receive)
         body_read_at = self._now()
         decoded = await decode_body(body, self._decode)
         tenant = ticket.tenant
@@ -123,7 +118,6 @@ class CompletionEndpoint:
         workers = self._fleet.workers(decoded.model)
         if not workers:
             raise model_not_found(decoded.model, self._fleet, tenant)
-        ticket.set_body_bytes(len(body))
         priority, sequences = tenant.priority(decoded.priority), _prompt_count(decoded) * decoded.n
         answer_tokens = self._admission.reserve(
             ticket,
@@ -205,12 +199,6 @@ def _decision(request: Request, queued: QueuedRequest, policy: str) -> Decision:
         tenant=queued.tenant.name,
         priority=queued.priority,
     )
-
-
-def _declared_bytes(request: Request) -> int:
-    """The body's size as the client declares it; an undeclared one is taken for small."""
-    declared = header_number(request.headers.get("content-length"))
-    return UNDECLARED_BODY_BYTES if declared is None else min(declared, MAX_BODY_BYTES)
 
 
 def _prompt_count(decoded: Decoded) -> int:

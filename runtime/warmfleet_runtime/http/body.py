@@ -19,11 +19,15 @@ INLINE_BODY_BYTES: Final = 256 * 1024
 Decoded = TypeVar("Decoded")
 
 
-async def read_body(request: Request) -> bytes:
-    """The body, bounded while it is read.
+def _uncounted(more_bytes: int) -> None:
+    del more_bytes
+
+
+async def read_body(request: Request, on_receive: Callable[[int], None] = _uncounted) -> bytes:
+    """The body, bounded while it is read; `on_receive` gets the size of each piece before it is kept.
 
     Raises:
-        RequestError: too large (413) or too slow (408).
+        RequestError: too large (413) or too slow (408); what `on_receive` raises.
     """
     too_large = RequestError(f"the body exceeds the limit of {MAX_BODY_BYTES} bytes", status=413)
     declared = request.headers.get("content-length", "0")
@@ -36,6 +40,7 @@ async def read_body(request: Request) -> bytes:
             async for chunk in request.stream():
                 if len(body) + len(chunk) > MAX_BODY_BYTES:
                     raise too_large
+                on_receive(len(chunk))
                 body += chunk
                 earned_seconds = SLOW_START_SECONDS + len(body) / LEAST_BYTES_PER_SECOND
                 deadline.reschedule(started + min(BODY_SECONDS, earned_seconds))

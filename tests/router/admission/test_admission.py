@@ -15,7 +15,7 @@ from warmfleet_testing.router.planted_keys import PlantedKeys, bearer
 from warmfleet_testing.router.router_fixture import RunningRouter, running_router
 from warmfleet_testing.router.stub_worker import StubWorker, running_stub, running_stubs
 
-ROOMY = Amount(requests=1000, body_bytes=10**8, tokens=10**7)
+ROOMY = Amount(requests=1000, buffered_bytes=10**8, tokens=10**7)
 SLOW = {"events": 4, "event_seconds": 0.05}
 """A stub whose streams take 200 ms."""
 BRISK = {"events": 4, "event_seconds": 0.02}
@@ -570,7 +570,7 @@ async def test_metrics_and_the_fleet_report_what_waits(tmp_path: Path) -> None:
     assert 'warmfleet_router_held_seconds_count{model_name="stub"} 3.0' in afterwards
 
 
-async def test_bodies_in_flight_are_bounded_before_they_are_read(tmp_path: Path) -> None:
+async def test_bodies_in_flight_are_bounded_while_they_are_read(tmp_path: Path) -> None:
     settings = AdmissionSettings(max_in_flight=Amount(100, 100_000, 2**62))
     with running_stub(StubWorker(uid="w0")) as stub:
         async with running_router([stub], tmp_path, admission=settings) as router:
@@ -587,7 +587,7 @@ async def test_bodies_in_flight_are_bounded_before_they_are_read(tmp_path: Path)
     assert small == 200
 
 
-async def test_a_body_of_unknown_length_counts_once_it_is_there(tmp_path: Path) -> None:
+async def test_a_body_of_unknown_length_counts_as_it_is_received(tmp_path: Path) -> None:
     settings = AdmissionSettings(max_in_flight=Amount(100, 100_000, 2**62))
     body = json.dumps({"model": "stub", "prompt": "x" * 150_000}).encode()
 

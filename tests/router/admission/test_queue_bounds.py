@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from warmfleet_router.admission.queue_bounds import NOTHING, Amount, BoundedUsage, Exceeded
 
-BOUND = Amount(requests=100, body_bytes=10_000, tokens=50_000)
+BOUND = Amount(requests=100, buffered_bytes=10_000, tokens=50_000)
 AMOUNTS = st.builds(Amount, st.just(1), st.integers(0, 4000), st.integers(0, 20_000))
 
 
@@ -55,6 +55,6 @@ def test_a_tenant_without_others_may_have_everything() -> None:
 def test_each_part_is_bounded_by_itself() -> None:
     usage = BoundedUsage(BOUND)
 
-    assert usage.exceeded("a", Amount(body_bytes=10_001), alone=True) is Exceeded.WHOLE
+    assert usage.exceeded("a", Amount(buffered_bytes=10_001), alone=True) is Exceeded.WHOLE
     assert usage.exceeded("a", Amount(tokens=50_001), alone=True) is Exceeded.WHOLE
-    assert usage.exceeded("a", Amount(body_bytes=10_000, tokens=50_000), alone=True) is None
+    assert usage.exceeded("a", Amount(buffered_bytes=10_000, tokens=50_000), alone=True) is None

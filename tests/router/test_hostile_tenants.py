@@ -1,0 +1,73 @@
+"""One tenant's sockets and bodies, through the whole router: another tenant is served meanwhile."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from warmfleet_router.admission.queue_bounds import MIB, AdmissionSettings, Amount
+from warmfleet_testing.router.guarded_router import guarded
+from warmfleet_testing.router.planted_keys import PlantedKeys, bearer
+from warmfleet_testing.router.router_fixture import RunningRouter
+from warmfleet_testing.router.stub_worker import StubWorker, running_stub
+
+KEYS: Final = PlantedKeys()
+HOSTILE, LIGHT = KEYS.add("hostile").text, KEYS.add("light").text
+DECLARED: Final = f"content-length: {32 * MIB}\r\n"
+CHUNKED: Final = "transfer-encoding: chunked\r\n"
+
+
+@pytest.fixture
+def stub() -> Iterator[StubWorker]:
+    with running_stub(StubWorker(uid="w0")) as running:
+        yield running
+
+
+@asynccontextmanager
+async def sockets(router: RunningRouter, count: int, framing: str, path: str) -> AsyncGenerator[None, None]:
+    """Connections of the hostile tenant, each with the head of a request and 1 KiB of its body."""
+    host, _, port = router.url.removeprefix("http://").rpartition(":")
+    opened = await asyncio.gather(*(asyncio.open_connection(host, int(port)) for _ in range(count)))
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {HOSTILE}\r\n{framing}\r\n".encode()
+    piece = b"400\r\n" + b" " * 1024 + b"\r\n" if framing is CHUNKED else b" " * 1024
+    for _, writer in opened:
+        writer.write(head + piece)
+    try:
+        yield
+    finally:
+        for _, writer in opened:
+            writer.transport.abort()
+
+
+@pytest.mark.parametrize("framing", [DECLARED, CHUNKED])
+async def test_sockets_that_send_nothing_more_count_what_they_sent_and_lock_no_tenant_out(
+    stub: StubWorker, tmp_path: Path, framing: str
+) -> None:
+    async with guarded(stub, tmp_path, KEYS) as router:
+        limits = router.router.limits
+        async with sockets(router, 20, framing, "/v1/completions"):
+            await router.until(lambda: limits.in_flight == Amount(20, 20 * 1024))
+
+            status, _, _ = await router.ask("hello", headers=bearer(LIGHT))
+
+    assert status == 200
+
+
+async def test_a_tenant_with_more_sockets_than_the_router_takes_leaves_room_for_the_next(
+    stub: StubWorker, tmp_path: Path
+) -> None:
+    settings = AdmissionSettings(max_in_flight=Amount(32, MIB, 2**62))
+    async with guarded(stub, tmp_path, KEYS, admission=settings) as router:
+        limits = router.router.limits
+        async with sockets(router, 40, DECLARED, "/v1/completions"):
+            await router.until(lambda: limits.in_flight.requests == 16)
+
+            mine, _, body = await router.ask("hello", headers=bearer(HOSTILE))
+            theirs = [await router.ask("hello", headers=bearer(LIGHT)) for _ in range(8)]
+
+    assert (mine, json.loads(body)["error"]["code"]) == (429, "tenant_quota_exceeded")
+    assert [status for status, _, _ in theirs] == [200] * 8
