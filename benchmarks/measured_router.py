@@ -5,13 +5,12 @@ gets the first core for itself where there is a second one for the other two.
 """
 
 import contextlib
-import datetime as dt
 import os
 import random
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,15 +18,17 @@ from typing import Any, Final
 import httpx
 import msgspec
 from stub_fleet import CHAT_PATH, MODEL_NAME, benchmark_assets
+from tenant_keys import write_keys
 
 from warmfleet_cli.bench.machine import cpu_model
 from warmfleet_cli.bench.processes import LocalProcess, spawned
-from warmfleet_contracts.keys import KeyEntry, KeyFile, TenantEntry, digest_of_key, encode_key_file, new_key
 from warmfleet_contracts.names import HOME_VARIABLE, SALT_KEY_VARIABLE
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_router.settings import read_endpoints
 
 COMPLETIONS_PATH: Final = "/v1/completions"
+TENANT: Final = "benchmark"
+"""The tenant whose key has both scopes."""
 _ROOT: Final = Path(__file__).parents[1]
 
 
@@ -70,12 +71,18 @@ class MeasuredRouter:
     """The two processes, and how to reach them."""
 
     url: str
-    key: str
+    keys: Mapping[str, str]
+    """A key's text by tenant."""
     pid: int
     fleet_pid: int
     workers: tuple[tuple[str, str], ...]
     """URL and token of each stub worker."""
     http: httpx.AsyncClient
+
+    @property
+    def key(self) -> str:
+        """Of the tenant with both scopes."""
+        return self.keys[TENANT]
 
     @property
     def usage(self) -> Usage:
@@ -96,10 +103,22 @@ class MeasuredRouter:
 
 
 @contextlib.asynccontextmanager
-async def measured_router(folder: Path, cores: Cores, *, blocks: int) -> AsyncIterator[MeasuredRouter]:
-    """Router and fleet, ready and with every block in the index; logs and files go to `folder`."""
-    endpoints_path, keys_path = folder / "endpoints.json", folder / "keys.json"
-    key = write_keys(keys_path)
+async def measured_router(
+    folder: Path,
+    cores: Cores,
+    *,
+    blocks: int,
+    fleet_flags: Sequence[str] = (),
+    tenants: Sequence[str] = (),
+    module: str = "warmfleet_router",
+) -> AsyncIterator[MeasuredRouter]:
+    """Router and fleet, ready and with every block in the index; logs and files go to `folder`.
+
+    `tenants` get a key for inference each, beside the one with both scopes. `module` is run as the router.
+    """
+    endpoints_path = folder / "endpoints.json"
+    scopes = dict.fromkeys(tenants, ("inference",))
+    keys = write_keys(folder / "keys.json", {TENANT: ("inference", "admin"), **scopes})
     environment = {
         "PYTHONPATH": os.pathsep.join(
             filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
@@ -108,8 +127,9 @@ async def measured_router(folder: Path, cores: Cores, *, blocks: int) -> AsyncIt
     }
     os.sched_setaffinity(0, cores.others)
     fleet_arguments = ["stub_fleet", "--endpoints-file", str(endpoints_path), "--blocks", str(blocks)]
-    router_arguments = ["warmfleet_router", "--port", "0", "--endpoints-file", str(endpoints_path)]
-    router_arguments += ["--keys-file", str(keys_path), "--policy", "LowestCost"]
+    fleet_arguments += fleet_flags
+    router_arguments = [module, "--port", "0", "--endpoints-file", str(endpoints_path)]
+    router_arguments += ["--keys-file", str(folder / "keys.json"), "--policy", "LowestCost"]
     async with contextlib.AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx.AsyncClient(timeout=30, trust_env=False))
         fleet = await stack.enter_async_context(
@@ -129,7 +149,7 @@ async def measured_router(folder: Path, cores: Cores, *, blocks: int) -> AsyncIt
         workers = tuple(
             (endpoint.url, endpoint.token.decode()) for endpoint in read_endpoints(endpoints_path)
         )
-        yield MeasuredRouter(url, key, router.pid, fleet.pid, workers, http)
+        yield MeasuredRouter(url, keys, router.pid, fleet.pid, workers, http)
 
 
 class Prompts:
@@ -181,21 +201,6 @@ def machine_line() -> str:
 def _body(max_tokens: int, **fields: object) -> bytes:
     options = {"stream": True, "stream_options": {"include_usage": True}, "max_tokens": max_tokens}
     return msgspec.json.encode({"model": MODEL_NAME, **options, **fields})
-
-
-def write_keys(path: Path) -> str:
-    """A key file with one tenant; its key's text."""
-    key = new_key()
-    entry = KeyEntry(
-        id=key.id,
-        tenant="benchmark",
-        sha256=digest_of_key(key.text),
-        scopes=("inference", "admin"),
-        created=dt.datetime.now(dt.UTC),
-    )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(encode_key_file(KeyFile().with_key(entry, TenantEntry(name="benchmark"))))
-    return key.text
 
 
 @contextlib.contextmanager

@@ -27,7 +27,8 @@ import httpx
 import msgspec
 import uvloop
 from event_client import Answer, EventClient
-from measured_router import COMPLETIONS_PATH, Cores, machine_line, on_cores, write_keys
+from measured_router import COMPLETIONS_PATH, TENANT, Cores, machine_line, on_cores
+from tenant_keys import write_keys
 
 from warmfleet_cli.bench.figures import Target, mean, median, percentile
 from warmfleet_cli.bench.machine import idle_remark, measure_busy_ratio
@@ -344,7 +345,7 @@ async def fleet(options: argparse.Namespace, cores: Cores) -> AsyncIterator[Load
     )
     if model_path is None:
         raise SystemExit(f"model {MODEL_NAME} is not here; fetch it: warmfleet model pull {MODEL_NAME}")
-    key = write_keys(folder / "keys.json")
+    key = write_keys(folder / "keys.json", {TENANT: ("inference", "admin")})[TENANT]
     environment = {SALT_KEY_VARIABLE: secrets.token_hex(32), HOME_VARIABLE: str(folder)}
     worker = ["warmfleet_worker", "--model", str(model_path), "--served-name", MODEL_NAME, "--port", "0"]
     worker += ["--max-running-sequences", str(SEATS), "--max-model-length-tokens", "1024"]

@@ -2,8 +2,10 @@
 
 They speak the whole contract: hello with proof, snapshot and live frames, load reports, tokenizer, answer
 headers with the hash of the last block. Prompts are encoded, hashed and matched against a resident set of a
-fixed size, in which every new block replaces the oldest. Prefill takes no time; every stream brings its
-first token at once and then `--tokens-per-second`.
+fixed size, in which every new block replaces the oldest. An answer has its first token after
+`--first-token-seconds` and then `--tokens-per-second`; sequences beyond `--seats` wait, first come first
+served. A request for tokens is answered with an estimate. With `--restart-seconds` one worker after the other
+begins a new epoch, as a worker that was restarted does, and sends its snapshot again.
 
     python benchmarks/stub_fleet.py --endpoints-file FILE [--workers 4] [--blocks 100000]
 
@@ -12,12 +14,14 @@ writes the endpoints file that the router reads, and then a line on standard out
 
 import argparse
 import asyncio
+import contextlib
 import functools
 import itertools
 import secrets
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,8 +73,60 @@ IDENTITY: Final = CacheIdentity(b"stub-fleet-of-16")
 MODEL_LENGTH_TOKENS: Final = 32_768
 DEFAULT_TOKENS: Final = 16
 CHAT_PATH: Final = "/v1/chat/completions"
-SEATS: Final = 4096
-"""Sequences that each worker claims to be able to run at once."""
+TOKENIZE_PATHS: Final = ("/tokenize", "/detokenize")
+MANY_SEATS: Final = 4096
+BYTES_PER_TOKEN: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What a worker pretends to be able to do."""
+
+    seats: int
+    """Sequences that it runs at once."""
+    first_token_seconds: float
+    tokens_per_second: float
+    """Of every sequence."""
+
+
+class Seats:
+    """Seats for sequences, taken in the order of the requests."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.running = 0
+
+    @property
+    def waiting(self) -> int:
+        """Sequences without a seat."""
+        return sum(sequences for sequences, _ in self._waiting)
+
+    @contextlib.asynccontextmanager
+    async def taken(self, sequences: int) -> AsyncIterator[None]:
+        """Wait until all `sequences` have a seat, and hold the seats in the block."""
+        sequences = min(sequences, self._count)
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((sequences, granted))
+        self._grant()
+        try:
+            await granted
+            yield
+        finally:
+            if granted.cancelled():
+                self._waiting.remove((sequences, granted))
+            else:
+                self.running -= sequences
+            self._grant()
+
+    def _grant(self) -> None:
+        while self._waiting:
+            sequences, granted = self._waiting[0]
+            if granted.cancelled() or self.running + sequences > self._count:
+                return
+            self._waiting.popleft()
+            self.running += sequences
+            granted.set_result(None)
 
 
 def benchmark_assets() -> PromptAssets:
@@ -84,18 +140,28 @@ def benchmark_assets() -> PromptAssets:
 class StubWorker:
     """One worker: its cache, its event stream, its answers."""
 
-    def __init__(self, uid: str, encoder: PromptEncoder, blocks: int, tokens_per_second: float) -> None:
+    def __init__(self, uid: str, encoder: PromptEncoder, blocks: int, speed: Speed) -> None:
         self.uid = uid
         self.token = secrets.token_hex(16)
         self._encoder = encoder
-        self._token_seconds = 1 / tokens_per_second
-        self._running = 0
+        self._speed = speed
+        self._seats = Seats(speed.seats)
+        self._restarts = 0
         self._admitted: dict[str, int] = {}
         fill = [BlockHash(secrets.token_bytes(16)) for _ in range(blocks)]
         self._resident = ResidentSet(uid, 1, fill)
         self._by_age = deque(fill)
         self._unsent: list[Frame] = []
-        self._subscribers: set[asyncio.Queue[bytes]] = set()
+        self._subscribers: set[asyncio.Queue[bytes | None]] = set()
+
+    def restart(self) -> None:
+        """Begin a new epoch with the same blocks; every subscriber must connect again."""
+        self._restarts += 1
+        self._resident.epoch = f"{self.uid}-{self._restarts}"
+        self._unsent.clear()
+        self._admitted.clear()
+        for queue in self._subscribers:
+            queue.put_nowait(None)
 
     async def publish(self) -> None:
         """Send changes to the subscribers every `COALESCE_SECONDS`, for as long as it runs."""
@@ -121,52 +187,67 @@ class StubWorker:
             identity=IDENTITY,
             block_size_tokens=BLOCK_TOKENS,
             window_tokens=0,
-            epoch=self.uid,
+            epoch=self._resident.epoch,
             served_names=[MODEL_NAME],
             tokenizer_digest=self._encoder.tokenizer_digest,
             max_model_length_tokens=MODEL_LENGTH_TOKENS,
             proof=proof,
         )
-        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._subscribers.add(queue)
         writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n")
         for message in (hello, *self._resident.snapshot(self._load())):
             writer.write(encode_message(message))
         try:
-            while True:
+            await writer.drain()
+            while (content := await queue.get()) is not None:
+                writer.write(content)
                 await writer.drain()
-                writer.write(await queue.get())
+            writer.close()
         finally:
             self._subscribers.discard(queue)
 
     async def answer(
-        self, path: str, headers: Mapping[str, str], body: bytes, writer: asyncio.StreamWriter
+        self,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
-        """One stream of as many tokens as the request allows."""
+        """One answer of as many tokens as the request allows, until the client leaves."""
         is_chat = path == CHAT_PATH
         request = decode_chat_request(body) if is_chat else decode_completion_request(body)
         if isinstance(request, ChatRequest):
-            token_ids = self._encoder.encode_chat(request.messages)
+            token_ids, prompts = self._encoder.encode_chat(request.messages), 1
         else:
-            prompt = request.prompts[0]
+            prompt, prompts = request.prompts[0], len(request.prompts)
             token_ids = self._encoder.encode_text(prompt) if isinstance(prompt, str) else prompt
         answered = self._admit(token_ids, headers)
         count = request.max_output_tokens or DEFAULT_TOKENS
-        started = asyncio.get_running_loop().time()
-        self._running += 1
-        try:
-            head = "".join(f"{name}: {value}\r\n" for name, value in answered.items())
-            writer.write(STREAM_HEAD + head.encode() + b"\r\n" + (ROLE_EVENT if is_chat else b""))
+        sequences = prompts * request.n
+        usage = {"prompt_tokens": len(token_ids), "completion_tokens": count * sequences}
+        usage["total_tokens"] = sum(usage.values())
+        head = "".join(f"{name}: {value}\r\n" for name, value in answered.items()).encode()
+        now = asyncio.get_running_loop().time
+        async with self._seats.taken(sequences):
+            started = now() + self._speed.first_token_seconds
             for number in range(count):
-                due = started + number * self._token_seconds
-                if (pause := due - asyncio.get_running_loop().time()) > 0:
+                due = started + number / self._speed.tokens_per_second
+                if (pause := due - now()) > 0:
                     await asyncio.sleep(pause)
-                writer.write(TOKEN_EVENT[is_chat])
-                await writer.drain()
-            usage = {"prompt_tokens": len(token_ids), "completion_tokens": count}
+                if reader.at_eof():
+                    raise ConnectionResetError
+                if request.stream:
+                    first = STREAM_HEAD + head + b"\r\n" + (ROLE_EVENT if is_chat else b"")
+                    writer.write((b"" if number else first) + TOKEN_EVENT[is_chat] * sequences)
+                    await writer.drain()
+        if request.stream:
             writer.write(_chunk({"choices": [], "usage": usage}) + END)
-        finally:
-            self._running -= 1
+        else:
+            choice = {"index": 0, "finish_reason": "length"}
+            choice |= {"message": {"content": " word"}} if is_chat else {"text": " word"}
+            _write_json(writer, {"id": "stub-0", "choices": [choice] * sequences, "usage": usage}, head)
 
     def _admit(self, token_ids: list[int], headers: Mapping[str, str]) -> dict[str, str]:
         """Take a prompt into the cache; the headers with what was found of it."""
@@ -179,7 +260,7 @@ class StubWorker:
         answered = {
             PROMPT_TOKENS_HEADER: str(len(token_ids)),
             CACHED_TOKENS_HEADER: str(cached),
-            POSITION_HEADER: f"{self.uid}:{self._resident.seq}",
+            POSITION_HEADER: f"{self._resident.epoch}:{self._resident.seq}",
         }
         if hashes:
             answered[LAST_BLOCK_HEADER] = hashes[-1].hex()
@@ -192,15 +273,22 @@ class StubWorker:
         return answered
 
     def _frame(self, **fields: Any) -> Frame:
-        return Frame(epoch=self.uid, seq=self._resident.seq, digest=self._resident.digest, **fields)
+        return Frame(
+            epoch=self._resident.epoch, seq=self._resident.seq, digest=self._resident.digest, **fields
+        )
 
     def _load(self) -> LoadReport:
         return LoadReport(
-            running_sequences=self._running,
-            max_running_sequences=SEATS,
-            total_blocks=4 * len(self._resident) + SEATS * 256,
+            running_sequences=self._seats.running,
+            waiting_sequences=self._seats.waiting,
+            max_running_sequences=self._speed.seats,
+            total_blocks=4 * len(self._resident) + MANY_SEATS * 256,
             cached_blocks=len(self._resident),
-            step_time=StepTimeFit(base_seconds=0.001, per_prefill_token_seconds=1e-5, samples=100),
+            step_time=StepTimeFit(
+                base_seconds=max(self._speed.first_token_seconds, 0.001),
+                per_prefill_token_seconds=1e-5,
+                samples=100,
+            ),
             admitted_dispatches=dict(self._admitted),
         )
 
@@ -218,12 +306,15 @@ async def serve_connection(
             body = await reader.readexactly(int(headers.get("content-length", "0")))
             if path == KV_EVENTS_PATH:
                 await worker.follow(writer, bytes.fromhex(headers[NONCE_HEADER]))
-            elif path.startswith(TOKENIZER_PATH):
+                return
+            if path.startswith(TOKENIZER_PATH):
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(assets) + assets)
-            elif headers.get("authorization") == f"Bearer {worker.token}":
-                await worker.answer(path, headers, body, writer)
-            else:
+            elif headers.get("authorization") != f"Bearer {worker.token}":
                 writer.write(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n")
+            elif path in TOKENIZE_PATHS:
+                _write_json(writer, {"count": len(body) // BYTES_PER_TOKEN, "tokens": []})
+            else:
+                await worker.answer(path, headers, body, reader, writer)
     except (asyncio.IncompleteReadError, ConnectionError):
         pass
     finally:
@@ -236,10 +327,13 @@ async def serve(options: argparse.Namespace) -> None:
     encoder = PromptEncoder.from_assets(assets)
     encoded_assets = msgspec.msgpack.encode(assets)
     endpoints: list[dict[str, str]] = []
+    workers: list[StubWorker] = []
+    speed = Speed(options.seats, options.first_token_seconds, options.tokens_per_second)
     async with asyncio.TaskGroup() as tasks:
         for number in range(options.workers):
             uid = f"stub-{number}"
-            worker = StubWorker(uid, encoder, options.blocks // options.workers, options.tokens_per_second)
+            worker = StubWorker(uid, encoder, options.blocks // options.workers, speed)
+            workers.append(worker)
             listener = bind("127.0.0.1", 0)
             handler = functools.partial(serve_connection, worker, encoded_assets)
             server = await asyncio.start_server(handler, sock=listener)
@@ -249,6 +343,16 @@ async def serve(options: argparse.Namespace) -> None:
             endpoints.append({"uid": uid, "url": f"http://{host}:{port}", "token": worker.token})
         options.endpoints_file.write_bytes(msgspec.json.encode(endpoints))
         announce(listener, "stub-fleet")
+        if options.restart_seconds:
+            for worker in itertools.cycle(workers):
+                await asyncio.sleep(options.restart_seconds)
+                worker.restart()
+
+
+def _write_json(writer: asyncio.StreamWriter, document: dict[str, Any], head: bytes = b"") -> None:
+    content = msgspec.json.encode(document)
+    length = b"content-length: %d\r\n\r\n" % len(content)
+    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + head + length + content)
 
 
 def _chunk(document: dict[str, Any]) -> bytes:
@@ -270,7 +374,10 @@ def main() -> None:
     parser.add_argument("--endpoints-file", type=Path, required=True)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--blocks", type=int, default=100_000, help="resident blocks, over all workers")
-    parser.add_argument("--tokens-per-second", type=float, default=5.0, help="of every stream")
+    parser.add_argument("--tokens-per-second", type=float, default=5.0, help="of every answer")
+    parser.add_argument("--first-token-seconds", type=float, default=0.0)
+    parser.add_argument("--seats", type=int, default=MANY_SEATS, help="sequences that a worker runs at once")
+    parser.add_argument("--restart-seconds", type=float, default=0.0, help="between two; 0: none")
     uvloop.run(serve(parser.parse_args()))
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import datetime as dt
 import json
 import os
 import secrets
@@ -14,10 +13,10 @@ from typing import Any, Final, cast
 import httpx
 import torch
 from safetensors.torch import save_file
+from tenant_keys import write_keys
 
 from warmfleet_cli.bench.fleet import WorkerShape
 from warmfleet_cli.bench.processes import LocalProcess, spawned
-from warmfleet_contracts.keys import KeyEntry, KeyFile, TenantEntry, digest_of_key, encode_key_file, new_key
 from warmfleet_contracts.names import HOME_VARIABLE, SALT_KEY_VARIABLE, WORKER_TOKEN_VARIABLE
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_worker.model.config import load_model_config
@@ -85,8 +84,8 @@ async def tenant_fleet(
 ) -> AsyncIterator[TenantFleet]:
     """Workers and a router with one key for each of `tenants`, ready. Logs and files go to `folder`."""
     endpoints_path, keys_path = folder / "endpoints.json", folder / "keys.json"
-    keys, file = _new_keys(tenants)
-    keys_path.write_bytes(encode_key_file(file))
+    scopes = dict.fromkeys(tenants, ("inference",))
+    keys = write_keys(keys_path, {**scopes, OPERATOR: ("admin",)})
     tokens = [secrets.token_hex(16) for _ in range(workers)]
     async with contextlib.AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx.AsyncClient(timeout=60, trust_env=False))
@@ -164,23 +163,6 @@ def single_core_threads() -> None:
     """Keep this process's own torch from taking the cores that it measures."""
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-
-
-def _new_keys(tenants: Sequence[str]) -> tuple[dict[str, str], KeyFile]:
-    texts: dict[str, str] = {}
-    file = KeyFile()
-    for tenant in (*tenants, OPERATOR):
-        key = new_key([entry.id for entry in file.keys])
-        entry = KeyEntry(
-            id=key.id,
-            tenant=tenant,
-            sha256=digest_of_key(key.text),
-            scopes=("admin",) if tenant == OPERATOR else ("inference",),
-            created=dt.datetime.now(dt.UTC),
-        )
-        file = file.with_key(entry, TenantEntry(name=tenant))
-        texts[tenant] = key.text
-    return texts, file
 
 
 async def _all_ready(fleet: TenantFleet, workers: int) -> None:
