@@ -33,7 +33,7 @@ from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.exchange import Exchanges
 from warmfleet_router.proxy.proxy import Proxy
 from warmfleet_router.proxy.retry_budget import RetryBudget
-from warmfleet_router.routing.decisions import DecisionRing
+from warmfleet_router.routing.decision_ring import DecisionRing
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.picker import Picker
 from warmfleet_router.routing.slow_workers import SlowWorkerDetector, SlowWorkerEjector
@@ -260,7 +260,6 @@ def build_proxy(common: Common, workers: WorkersRoom, routing: RoutingRoom, admi
     exchanges = Exchanges(
         fleet=workers.fleet,
         predictor=routing.picker.predictor,
-        leases=routing.leases,
         upstream=workers.upstream,
         breakers=workers.breakers,
         slow_workers=routing.slow_workers,

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from warmfleet_contracts import metrics as names
 from warmfleet_router.discovery.base import DiscoveryState
-from warmfleet_router.routing.decisions import Attempt
+from warmfleet_router.routing.decisions import WorkerAnswer
 from warmfleet_router.workers.fleet import WorkerStatus
 
 MAX_TENANT_LABELS: Final = 256
@@ -153,18 +153,18 @@ class RouterMetrics:
     def on_overload(self, reason: str, tenant: str) -> None:
         self._overloaded.labels(reason, self._tenant_label(tenant)).inc()
 
-    def on_answer(self, model: str, attempt: Attempt) -> None:
+    def on_answer(self, model: str, predicted_cached_tokens: int, answer: WorkerAnswer) -> None:
         """A worker reported what it found in its cache."""
-        self._prompt_tokens.labels(model).inc(attempt.actual_prompt_tokens or 0)
-        self._predicted.labels(model).inc(attempt.predicted_cached_tokens)
-        self._actual.labels(model).inc(attempt.actual_cached_tokens or 0)
+        self._prompt_tokens.labels(model).inc(answer.prompt_tokens or 0)
+        self._predicted.labels(model).inc(predicted_cached_tokens)
+        self._actual.labels(model).inc(answer.cached_tokens or 0)
         so_far = self.answered_tokens.get(model, AnsweredTokens())
         self.answered_tokens[model] = AnsweredTokens(
-            so_far.prompt + (attempt.actual_prompt_tokens or 0),
-            so_far.cached + (attempt.actual_cached_tokens or 0),
+            so_far.prompt + (answer.prompt_tokens or 0),
+            so_far.cached + (answer.cached_tokens or 0),
         )
-        self._differences.labels(model, attempt.difference).inc()
-        if attempt.last_block_matches is False:
+        self._differences.labels(model, answer.difference).inc()
+        if answer.last_block_matches is False:
             self._parity.inc()
 
     def on_start(self) -> None:

@@ -71,7 +71,7 @@ async def test_a_worker_that_keeps_failing_is_left_out_and_comes_back_by_a_probe
     assert len(stubs[0].requests) == 5
     assert (await breaker(router, "w0"))["state"] == "open"
     decision = router.router.routing.decisions.newest(1)[0]
-    assert "5 failures in a row" in decision.attempts[0].not_considered["w0"]
+    assert "5 failures in a row" in decision.attempts[0].choice.not_considered["w0"]
     async with router.http.get(router.url + "/metrics") as response:
         metrics = await response.text()
     assert 'warmfleet_router_ejections_total{cause="failures"} 1.0' in metrics

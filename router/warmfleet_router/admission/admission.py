@@ -18,7 +18,6 @@ from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.admission.wait_queue import WaitQueue
 from warmfleet_router.error_responses import no_worker_error
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.routing.decisions import Decision
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.picker import Picker
 from warmfleet_router.routing.prompt_hashes import BYTES_PER_TOKEN
@@ -33,7 +32,7 @@ class Admission:
         ...  # read the body, each piece of it through `ticket.receive`
         answer_tokens = admission.reserve(ticket, model, priority=0, sequences=1, output_limit_tokens=None)
         ...  # encode the prompt
-        dispatch = await admission.submit(request, decision)
+        dispatch = await admission.submit(request, on_queued=recorder.queued)
         ...  # if the worker fails: await admission.retry(dispatch)
         dispatch.release()
     """
@@ -106,8 +105,10 @@ class Admission:
             self._wait_queue.check(queue, tenant, priority, size)
         return round(queue.expected_output_tokens(output_limit_tokens, sequences))
 
-    async def submit(self, request: QueuedRequest, decision: Decision) -> Dispatch:
-        """A worker for `request`, at once or after it waited; `decision` records where it waits and why.
+    async def submit(self, request: QueuedRequest, *, on_queued: Callable[[int, str], object]) -> Dispatch:
+        """A worker for `request`, at once or after it waited.
+
+        `on_queued` is called when it begins to wait, with about how many are before it, and why it waits.
 
         Raises:
             RequestError: no worker is ready (503), it may not wait, or it waited too long (429).
@@ -120,15 +121,12 @@ class Admission:
         if not queue.waiting:
             placement = self._assigner.decide(request, queue, fleet, may_wait=True, is_next=True)
             if placement.picked is not None:
-                dispatch = self._assigner.assign_at_once(request, queue, placement.picked)
-                decision.decision_ms = self._milliseconds_since(request.body_read_at)
-                return dispatch
+                return self._assigner.assign_at_once(request, queue, placement.picked)
             because = placement.because
         before = self._wait_queue.check(queue, request.tenant, request.priority, request.size)
-        decision.held_behind, decision.held_because = before.requests, because
+        on_queued(before.requests, because)
         waiting = self._wait_queue.add(queue, request)
         self._capacity_changed.set()
-        decision.decision_ms = self._milliseconds_since(request.body_read_at)
         return await self._wait_queue.assigned(queue, waiting)
 
     async def retry(self, failed: Dispatch) -> Dispatch | None:
@@ -181,6 +179,3 @@ class Admission:
             queue.observe_output(usage.output_tokens, request.sequences)
             self._limits.observe_request(self._now() - request.arrived_at)
         self._capacity_changed.set()
-
-    def _milliseconds_since(self, started: float) -> float:
-        return round((self._now() - started) * 1e3, 3)

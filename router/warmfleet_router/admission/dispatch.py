@@ -31,7 +31,7 @@ class Dispatch(msgspec.Struct, frozen=True, eq=False):
 
     `Admission.retry` takes over from a failed one; release the last one, however the request ends:
 
-        dispatch = await admission.submit(request, decision)
+        dispatch = await admission.submit(request, on_queued=recorder.queued)
         try:
             ...
         finally:

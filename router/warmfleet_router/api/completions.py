@@ -21,9 +21,11 @@ from warmfleet_router.api.context_length import require_fitting
 from warmfleet_router.api.models import model_not_found
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.headers import request_headers, without_cache_salt
-from warmfleet_router.proxy.proxy import Proxy, describe
+from warmfleet_router.proxy.proxy import Proxy
 from warmfleet_router.proxy.upstream_request import UpstreamRequest
-from warmfleet_router.routing.decisions import Decision, DecisionRing, now_seconds
+from warmfleet_router.routing.decision_recorder import DecisionRecorder
+from warmfleet_router.routing.decision_ring import DecisionRing
+from warmfleet_router.routing.decisions import Decision, RequestRecord, now_seconds
 from warmfleet_router.routing.policies import agreed_policy
 from warmfleet_router.routing.prompt_hashes import HEAD_BYTES, RequestPrompts
 from warmfleet_router.tenants import cache_group, require_model, tenant_of
@@ -73,41 +75,32 @@ class CompletionEndpoint:
         """
         request = Request(scope, receive)
         with self._limits.enter(tenant_of(request)) as ticket:
-            upstream_request, queued, decision = await self._prepare(request, ticket)
-            await self._serve(request, upstream_request, queued, decision, send)
+            upstream_request, queued, recorder = await self._prepare(request, ticket)
+            await self._serve(request, upstream_request, queued, recorder, send)
 
     async def _serve(
         self,
         request: Request,
         upstream_request: UpstreamRequest,
         queued: QueuedRequest,
-        decision: Decision,
+        recorder: DecisionRecorder,
         send: Send,
     ) -> None:
-        # Stored before anything is dispatched: what it predicts cannot know what came of it.
-        self._decisions.add(decision)
+        self._decisions.add(recorder)
         self._metrics.on_start()
         try:
-            await self._proxy.serve(upstream_request, queued, decision, request.receive, send)
+            await self._proxy.serve(upstream_request, queued, recorder, request.receive, send)
         finally:
-            if decision.outcome == "in flight":  # cancelled, by the server's own end
-                decision.outcome = "failed"
-            decision.total_ms = round((self._now() - queued.body_read_at) * 1e3, 3)
-            self._decisions.ended(decision)
+            recorder.ended()
+            self._decisions.ended(recorder)
+            decision = recorder.decision
             self._metrics.on_end(queued.model, decision.outcome)
             self._metrics.on_tenant_end(queued.tenant.name, decision.outcome)
-            request.state.facts.update(
-                model=queued.model,
-                stream=upstream_request.stream,
-                outcome=decision.outcome,
-                mode=decision.mode,
-                **({"held_ms": decision.held_ms} if decision.held_ms is not None else {}),
-                **describe(decision.attempts),
-            )
+            request.state.facts.update(_logged(decision, stream=upstream_request.stream))
 
     async def _prepare(
         self, request: Request, ticket: InFlightTicket
-    ) -> tuple[UpstreamRequest, QueuedRequest, Decision]:
+    ) -> tuple[UpstreamRequest, QueuedRequest, DecisionRecorder]:
         """From the body to what is needed later; what was decoded is not kept while the request waits."""
         body = await read_body(request, ticket.receive)
         body_read_at = self._now()
@@ -144,8 +137,10 @@ class CompletionEndpoint:
             body_read_at=body_read_at,
         )
         policy = agreed_policy([worker.endpoint.policy for worker in workers], self._policy)
-        decision = _decision(request, queued, policy)
-        return _upstream_request(request, decoded, body, salt), queued, decision
+        recorder = DecisionRecorder(
+            _request_record(request, queued, policy), since=body_read_at, now=self._now
+        )
+        return _upstream_request(request, decoded, body, salt), queued, recorder
 
     async def _encode(
         self, decoded: Decoded, workers: Sequence[WorkerStatus], salt: bytes, body_bytes: int
@@ -183,22 +178,40 @@ def _upstream_request(request: Request, decoded: Decoded, body: bytes, salt: byt
     )
 
 
-def _decision(request: Request, queued: QueuedRequest, policy: str) -> Decision:
-    return Decision(
+def _request_record(request: Request, queued: QueuedRequest, policy: str) -> RequestRecord:
+    return RequestRecord(
         id=request.state.decision_id,
         request_id=request.state.request_id,
         path=request.scope["path"],
         model=queued.model,
         policy=policy,
-        mode="load-only",
         prompt_tokens=queued.prompt_tokens,
         prompts=queued.prompts.count,
         decided_at=now_seconds(),
-        decision_ms=0.0,
-        attempts=[],
         tenant=queued.tenant.name,
         priority=queued.priority,
     )
+
+
+def _logged(decision: Decision, *, stream: bool) -> dict[str, object]:
+    """Fields of a request's log line."""
+    fields: dict[str, object] = {
+        "model": decision.request.model,
+        "stream": stream,
+        "outcome": decision.outcome,
+        "mode": decision.mode,
+    }
+    if decision.held_ms is not None:
+        fields["held_ms"] = decision.held_ms
+    if decision.attempts:
+        last = decision.attempts[-1]
+        fields |= {
+            "endpoint": last.choice.endpoint,
+            "predicted_cached_tokens": last.choice.predicted_cached_tokens,
+            "actual_cached_tokens": last.answer.cached_tokens if last.answer is not None else None,
+            "tries": len(decision.attempts),
+        }
+    return fields
 
 
 def _prompt_count(decoded: Decoded) -> int:

@@ -13,7 +13,7 @@ from warmfleet_router.admission.in_flight_limits import InFlightLimits
 from warmfleet_router.api.api_keys import KeySource
 from warmfleet_router.discovery.base import Discovery, DiscoveryState
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.routing.decisions import DecisionRing
+from warmfleet_router.routing.decision_ring import DecisionRing
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.workers.breakers import Breakers
 from warmfleet_router.workers.encoders import Encoders

@@ -44,8 +44,8 @@ from warmfleet_router.proxy.sse_splitter import (
     without_leading_comments,
 )
 from warmfleet_router.proxy.upstream_request import UpstreamRequest
-from warmfleet_router.routing.decisions import Attempt, Decision, difference_of
-from warmfleet_router.routing.leases import Leases
+from warmfleet_router.routing.decision_recorder import DecisionRecorder
+from warmfleet_router.routing.decisions import WorkerAnswer, difference_of
 from warmfleet_router.routing.prediction import Predictor
 from warmfleet_router.routing.slow_workers import SlowWorkerEjector
 from warmfleet_router.workers.breakers import Breakers, Cause
@@ -85,10 +85,18 @@ class _Exchange:
     """One attempt at one worker, with what it writes to."""
 
     request: UpstreamRequest
-    decision: Decision
-    attempt: Attempt
+    recorder: DecisionRecorder
     dispatch: Dispatch
     client: ClientResponse
+
+    @property
+    def model(self) -> str:
+        return self.dispatch.request.model
+
+    @property
+    def uid(self) -> str:
+        """Of the worker."""
+        return self.dispatch.picked.endpoint.uid
 
 
 class Exchanges:
@@ -99,7 +107,6 @@ class Exchanges:
         *,
         fleet: Fleet,
         predictor: Predictor,
-        leases: Leases,
         upstream: Upstream,
         breakers: Breakers,
         slow_workers: SlowWorkerEjector,
@@ -108,7 +115,6 @@ class Exchanges:
     ) -> None:
         self._fleet = fleet
         self._predictor = predictor
-        self._leases = leases
         self._upstream = upstream
         self._breakers = breakers
         self._slow_workers = slow_workers
@@ -116,7 +122,11 @@ class Exchanges:
         self._router_id = router_id
 
     async def run(
-        self, request: UpstreamRequest, decision: Decision, dispatch: Dispatch, client: ClientResponse
+        self,
+        request: UpstreamRequest,
+        recorder: DecisionRecorder,
+        dispatch: Dispatch,
+        client: ClientResponse,
     ) -> None:
         """Send `request` to the worker of `dispatch` and its answer to the client; ends the lease.
 
@@ -129,7 +139,7 @@ class Exchanges:
             self._metrics.on_panic()
         async with dispatch.lease:
             with dispatch.trial as trial:
-                exchange = _Exchange(request, decision, decision.attempts[-1], dispatch, client)
+                exchange = _Exchange(request, recorder, dispatch, client)
                 try:
                     await self._send(exchange)
                 except TryElsewhereError as error:
@@ -138,12 +148,10 @@ class Exchanges:
                     raise
 
     async def _send(self, exchange: _Exchange) -> None:
-        request, attempt, lease = exchange.request, exchange.attempt, exchange.dispatch.lease
-        attempt.dispatch = lease.dispatch
-        attempt.dispatched_after_ms = self._age_ms(exchange)
+        request, dispatch = exchange.request, exchange.dispatch
         try:
             async with self._upstream.request(
-                exchange.dispatch.picked.endpoint,
+                dispatch.picked.endpoint,
                 "POST",
                 request.path,
                 headers=self._headers(exchange),
@@ -151,8 +159,7 @@ class Exchanges:
                 wait_seconds=STREAM_HEAD_SECONDS if request.stream else None,
                 kind=ResponseKind.STREAM if request.stream else ResponseKind.WHOLE,
             ) as response:
-                lease.seated()
-                attempt.headers_after_ms = self._age_ms(exchange)
+                dispatch.lease.seated()
                 self._compare(exchange, response)
                 if response.status in RETRIED_STATUSES:
                     raise self._refused(exchange, response)
@@ -173,14 +180,13 @@ class Exchanges:
         is_leaving = status == 503 and (view is None or not view.ready)
         return TryElsewhereError(
             f"the worker answered {status}",
-            worker_refusal_error(exchange.decision.model, status, response.headers.get("retry-after")),
+            worker_refusal_error(exchange.model, status, response.headers.get("retry-after")),
             is_fault=status != 429 and not is_leaving,
         )
 
     async def _stream(self, exchange: _Exchange, response: UpstreamResponse) -> None:
-        request, decision, attempt = exchange.request, exchange.decision, exchange.attempt
-        client, usage = exchange.client, exchange.dispatch.usage
-        events, splitter, started, failed = 0, SseSplitter(), False, False
+        client, recorder, usage = exchange.client, exchange.recorder, exchange.dispatch.usage
+        events, splitter, started, failed, has_token = 0, SseSplitter(), False, False, False
         try:
             async for chunk in response.chunks():
                 ready = splitter.feed(chunk)
@@ -196,8 +202,9 @@ class Exchanges:
                 is_error = has_server_error(ready)
                 failed = failed or is_error
                 events += count_events(ready) - is_error
-                usage.output_tokens = max(events - request.role_events, 0)
-                if attempt.first_byte_after_ms is None and usage.output_tokens:
+                usage.output_tokens = max(events - exchange.request.role_events, 0)
+                if usage.output_tokens and not has_token:
+                    has_token = True
                     waited_ms = self._first_byte(exchange)
                     self._slow_workers.answered(
                         exchange.dispatch.picked, waited_ms / 1e3, exchange.dispatch.trial
@@ -208,11 +215,16 @@ class Exchanges:
         except UpstreamBrokenError as error:
             if not started:
                 raise TryElsewhereError(str(error)) from error
-            attempt.error = str(error)
-            exchange.dispatch.trial.failed(attempt.error)
-            decision.outcome = "broken"
-            self._metrics.on_broken_stream(decision.model)
-            _log.warning("stream broken", request_id=decision.request_id, uid=attempt.uid, reason=str(error))
+            recorder.attempt_failed(str(error))
+            exchange.dispatch.trial.failed(str(error))
+            recorder.became("broken")
+            self._metrics.on_broken_stream(exchange.model)
+            _log.warning(
+                "stream broken",
+                request_id=recorder.request.request_id,
+                uid=exchange.uid,
+                reason=str(error),
+            )
             exchange.dispatch.lease.close()
             await client.refuse(broken_stream_error())
             return
@@ -220,7 +232,7 @@ class Exchanges:
             self._failed(exchange, "the worker ended its stream with an error")
         else:
             exchange.dispatch.trial.completed()
-            decision.outcome = "completed"
+            recorder.became("completed")
             usage.is_completed = True
         await client.write(splitter.rest(), more=False)
 
@@ -235,11 +247,11 @@ class Exchanges:
             raise TryElsewhereError(str(error)) from error
         if response.status >= 500:
             self._failed(exchange, f"the worker answered {response.status}")
-            self._metrics.on_failed_attempt(exchange.decision.model, response.status)
+            self._metrics.on_failed_attempt(exchange.model, response.status)
         else:
             self._first_byte(exchange)
             exchange.dispatch.trial.completed()
-            exchange.decision.outcome = "completed" if response.status < 400 else "refused"
+            exchange.recorder.became("completed" if response.status < 400 else "refused")
         generated = header_number(response.headers.get(GENERATED_TOKENS_HEADER))
         exchange.dispatch.usage.output_tokens = generated or 0
         exchange.dispatch.usage.is_completed = generated is not None
@@ -252,24 +264,23 @@ class Exchanges:
 
     def _failed(self, exchange: _Exchange, reason: str) -> None:
         """The client gets the worker's error, which counts against the worker and teaches no seat time."""
-        exchange.attempt.error = reason
-        exchange.decision.outcome = "failed"
+        exchange.recorder.attempt_failed(reason)
+        exchange.recorder.became("failed")
         exchange.dispatch.trial.failed(reason)
         exchange.dispatch.lease.close()
 
     def _first_byte(self, exchange: _Exchange) -> float:
         """The prefill is done; milliseconds since the dispatch."""
         exchange.dispatch.lease.first_byte()
-        attempt = exchange.attempt
-        attempt.first_byte_after_ms = self._age_ms(exchange)
-        self._metrics.on_first_byte(exchange.decision.model, attempt.first_byte_after_ms / 1e3)
-        return attempt.first_byte_after_ms - (attempt.dispatched_after_ms or 0.0)
+        after_ms = exchange.recorder.first_byte()
+        self._metrics.on_first_byte(exchange.model, after_ms / 1e3)
+        return after_ms - exchange.recorder.attempt.dispatched_after_ms
 
     def _headers(self, exchange: _Exchange) -> list[tuple[str, str]]:
         request, lease = exchange.request, exchange.dispatch.lease
         headers = [
             *request.headers,
-            (REQUEST_ID_HEADER, exchange.decision.request_id),
+            (REQUEST_ID_HEADER, exchange.recorder.request.request_id),
             (SALT_HEADER, request.salt.hex()),
             (ROUTER_ID_HEADER, self._router_id),
             (DISPATCH_HEADER, str(lease.dispatch)),
@@ -280,30 +291,36 @@ class Exchanges:
         return headers
 
     def _compare(self, exchange: _Exchange, response: UpstreamResponse) -> None:
-        """Write what the worker found beside what was predicted."""
-        attempt = exchange.attempt
-        attempt.status = response.status
-        attempt.actual_prompt_tokens = header_number(response.headers.get(PROMPT_TOKENS_HEADER))
-        attempt.actual_cached_tokens = header_number(response.headers.get(CACHED_TOKENS_HEADER))
-        attempt.position = response.headers.get(POSITION_HEADER, "")[:128] or None
-        last_block = response.headers.get(LAST_BLOCK_HEADER)
-        if last_block is not None and attempt.last_block is not None:
-            attempt.last_block_matches = last_block == attempt.last_block
-        actual = attempt.actual_cached_tokens
-        if actual is None:
-            return
-        view = self._fleet.worker(attempt.uid)
-        coming = view is not None and self._predictor.is_coming(
-            view, exchange.dispatch.request.prompts, actual
+        """Record what the worker found beside what was predicted."""
+        recorder, headers = exchange.recorder, response.headers
+        choice = recorder.attempt.choice
+        cached_tokens = header_number(headers.get(CACHED_TOKENS_HEADER))
+        last_block = headers.get(LAST_BLOCK_HEADER)
+        has_both = last_block is not None and choice.last_block is not None
+        answer = WorkerAnswer(
+            status=response.status,
+            headers_after_ms=recorder.age_ms(),
+            prompt_tokens=header_number(headers.get(PROMPT_TOKENS_HEADER)),
+            cached_tokens=cached_tokens,
+            last_block_matches=last_block == choice.last_block if has_both else None,
+            difference=difference_of(
+                choice, cached_tokens, is_coming=self._is_coming(exchange, cached_tokens)
+            ),
+            position=headers.get(POSITION_HEADER, "")[:128] or None,
         )
-        attempt.difference = difference_of(attempt, actual, is_coming=coming)
-        self._metrics.on_answer(exchange.decision.model, attempt)
-        if attempt.last_block_matches is False:
-            _log.error("router and worker hash a prompt differently", uid=attempt.uid)
+        recorder.answered(answer)
+        if cached_tokens is None:
+            return
+        self._metrics.on_answer(exchange.model, choice.predicted_cached_tokens, answer)
+        if answer.last_block_matches is False:
+            _log.error("router and worker hash a prompt differently", uid=exchange.uid)
 
-    def _age_ms(self, exchange: _Exchange) -> float:
-        """Since the request's body was complete."""
-        return round((self._leases.now() - exchange.dispatch.request.body_read_at) * 1e3, 3)
+    def _is_coming(self, exchange: _Exchange, cached_tokens: int | None) -> bool:
+        """Whether the block after `cached_tokens` is still computed for another request."""
+        view = self._fleet.worker(exchange.uid)
+        if cached_tokens is None or view is None:
+            return False
+        return self._predictor.is_coming(view, exchange.dispatch.request.prompts, cached_tokens)
 
 
 def _passed_back(response: UpstreamResponse) -> list[tuple[bytes, bytes]]:

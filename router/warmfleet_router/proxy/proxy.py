@@ -1,6 +1,5 @@
 """From a queued request to an answer: wait for a worker, try another one, stop when the client leaves."""
 
-from collections.abc import Sequence
 from typing import Final
 
 import structlog
@@ -16,7 +15,8 @@ from warmfleet_router.proxy.client_response import ClientResponse
 from warmfleet_router.proxy.exchange import Exchanges, TryElsewhereError
 from warmfleet_router.proxy.retry_budget import RetryBudget
 from warmfleet_router.proxy.upstream_request import UpstreamRequest
-from warmfleet_router.routing.decisions import Attempt, Decision, Outcome, attempt_of
+from warmfleet_router.routing.decision_recorder import DecisionRecorder
+from warmfleet_router.routing.decisions import Outcome
 from warmfleet_runtime.http.disconnect import cancel_on_disconnect
 
 MAX_TRIES: Final = 3
@@ -48,7 +48,7 @@ class Proxy:
         self,
         request: UpstreamRequest,
         queued: QueuedRequest,
-        decision: Decision,
+        recorder: DecisionRecorder,
         receive: Receive,
         send: Send,
     ) -> None:
@@ -64,67 +64,74 @@ class Proxy:
                 ping_seconds=self._ping_seconds if request.stream else None,
                 on_stalled=watched.disconnect,
             ) as client:
-                await self._answer(request, queued, decision, client)
+                await self._answer(request, queued, recorder, client)
         if watched.disconnected:
-            decision.outcome = "client left"
+            recorder.became("client left")
 
     async def _answer(
-        self, request: UpstreamRequest, queued: QueuedRequest, decision: Decision, client: ClientResponse
+        self,
+        request: UpstreamRequest,
+        queued: QueuedRequest,
+        recorder: DecisionRecorder,
+        client: ClientResponse,
     ) -> None:
         try:
-            dispatch = await self._admission.submit(queued, decision)
-            await self._try_workers(request, decision, dispatch, client)
+            dispatch = await self._admission.submit(queued, on_queued=recorder.queued)
+            await self._try_workers(request, recorder, dispatch, client)
         except RequestError as error:
-            decision.outcome = outcome_of(error)
+            recorder.became(outcome_of(error))
             if not client.started:
                 raise
             await client.refuse(error)
 
     async def _try_workers(
-        self, request: UpstreamRequest, decision: Decision, dispatch: Dispatch, client: ClientResponse
+        self,
+        request: UpstreamRequest,
+        recorder: DecisionRecorder,
+        dispatch: Dispatch,
+        client: ClientResponse,
     ) -> None:
+        model = dispatch.request.model
         refusal: RequestError | None = None
         try:
             self._retries.request()
             while True:
-                attempt = attempt_of(dispatch.picked)
-                self._record(decision, dispatch, attempt)
+                self._record(recorder, dispatch)
                 try:
-                    await self._exchanges.run(request, decision, dispatch, client)
+                    await self._exchanges.run(request, recorder, dispatch, client)
                 except TryElsewhereError as error:
-                    attempt.error = str(error)
+                    recorder.attempt_failed(str(error))
                     refusal = error.refusal or refusal
-                    self._metrics.on_failed_attempt(decision.model, attempt.status)
+                    self._metrics.on_failed_attempt(model, recorder.attempt.status)
                     _log.info(
                         "dispatch failed",
-                        request_id=decision.request_id,
-                        uid=attempt.uid,
-                        reason=attempt.error,
+                        request_id=recorder.request.request_id,
+                        uid=dispatch.picked.endpoint.uid,
+                        reason=str(error),
                     )
                 else:
                     return
-                another = await self._another(decision, dispatch)
+                another = await self._another(recorder, dispatch)
                 if another is None:
-                    raise refusal or no_worker_error(decision.model)
+                    raise refusal or no_worker_error(model)
                 dispatch = another
         finally:
             dispatch.release()
 
-    def _record(self, decision: Decision, dispatch: Dispatch, attempt: Attempt) -> None:
-        """Store a choice before its dispatch: what it predicts cannot know what came of it."""
-        if not decision.attempts:
-            decision.mode = "precise" if attempt.precise else "load-only"
-            self._metrics.on_decision(decision.model, decision.mode, decision.decision_ms / 1e3)
-        decision.attempts.append(attempt)
-        if dispatch.queued_seconds is not None:
-            decision.held_ms = round(dispatch.queued_seconds * 1e3, 3)
+    def _record(self, recorder: DecisionRecorder, dispatch: Dispatch) -> None:
+        recorder.dispatched(
+            dispatch.picked, dispatch=dispatch.lease.dispatch, held_seconds=dispatch.queued_seconds
+        )
+        decision = recorder.decision
+        if len(decision.attempts) == 1:
+            self._metrics.on_decision(dispatch.request.model, decision.mode, decision.decision_ms / 1e3)
 
-    async def _another(self, decision: Decision, failed: Dispatch) -> Dispatch | None:
-        if len(decision.attempts) >= MAX_TRIES:
+    async def _another(self, recorder: DecisionRecorder, failed: Dispatch) -> Dispatch | None:
+        if len(recorder.decision.attempts) >= MAX_TRIES:
             return None
         if not self._retries.take():
             self._metrics.on_refused_retry()
-            _log.warning("retry refused, the budget is spent", request_id=decision.request_id)
+            _log.warning("retry refused, the budget is spent", request_id=recorder.request.request_id)
             return None
         return await self._admission.retry(failed)
 
@@ -132,16 +139,3 @@ class Proxy:
 def outcome_of(error: RequestError) -> Outcome:
     """How a request ended that got `error` from the router."""
     return "refused" if error.status == 429 else "failed"
-
-
-def describe(attempts: Sequence[Attempt]) -> dict[str, object]:
-    """Fields of a request's log line about its attempts."""
-    if not attempts:
-        return {}
-    last = attempts[-1]
-    return {
-        "endpoint": last.endpoint,
-        "predicted_cached_tokens": last.predicted_cached_tokens,
-        "actual_cached_tokens": last.actual_cached_tokens,
-        "tries": len(attempts),
-    }

@@ -122,7 +122,8 @@ async def test_a_light_tenant_does_not_stand_behind_a_flood(tmp_path: Path) -> N
                 name = {"x-request-id": f"light-{number}"}
                 assert (await router.ask("hi", headers={**bearer(light), **name}))[0] == 200
             records = [router.router.routing.decisions.find(f"light-{number}") for number in range(5)]
-            ranks = [record.held_behind or 0 for record in records if record is not None]
+            places = [record.queue_place for record in records if record is not None]
+            ranks = [place.behind if place is not None else 0 for place in places]
             still_held = held(router).requests
             answers = await asyncio.gather(*flood)
 

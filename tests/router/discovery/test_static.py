@@ -220,7 +220,9 @@ async def test_a_worker_that_started_before_its_deployment_got_a_name_gets_no_re
                 await router.until_known(2)
                 for _ in range(6):
                     assert (await router.ask("hello", model="alias"))[0] == 200
-                asked = {decision.attempts[-1].uid for decision in router.router.routing.decisions.newest(6)}
+                asked = {
+                    decision.attempts[-1].choice.uid for decision in router.router.routing.decisions.newest(6)
+                }
                 by_both = {view.endpoint.uid for view in router.router.workers.fleet.workers("m")}
 
     assert without_worker[0] == 503
@@ -246,7 +248,8 @@ async def test_each_deployment_has_its_own_routing_policy(tmp_path):
                     assert (await router.ask("the same words " * 20, model=model))[0] == 200
                     await router.until_settled(stubs)
             policies = {
-                decision.model: decision.policy for decision in router.router.routing.decisions.newest(18)
+                decision.request.model: decision.request.policy
+                for decision in router.router.routing.decisions.newest(18)
             }
             _, fleet = await router.get("/internal/fleet")
 
