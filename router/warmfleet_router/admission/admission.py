@@ -8,6 +8,7 @@ priority and arrival. The `dispatcher` assigns workers to the requests that wait
 import asyncio
 from collections.abc import Callable, Sequence
 
+from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.assignment import Assigner
 from warmfleet_router.admission.dispatch import Dispatch
 from warmfleet_router.admission.dispatcher import Dispatcher
@@ -90,14 +91,20 @@ class Admission:
         sequences: int,
         output_limit_tokens: int | None,
     ) -> int:
-        """Reject, before its prompt is encoded, a request that would have to wait and may not.
+        """Reject, before its prompt is encoded, a request that no worker can hold, or that may not wait.
 
         `model` is one that the fleet serves. Returns the tokens to reserve for the answer: what recent ones
         took, at most what is asked for.
 
         Raises:
-            RequestError: 429.
+            RequestError: 400 for more sequences than any worker has seats, 429.
         """
+        if sequences > 1 and 0 < (seats := self._assigner.most_seats(model)) < sequences:
+            raise RequestError(
+                f"the request asks for {sequences} sequences, prompts times n; a replica of model {model!r} "
+                f"computes at most {seats} at once: send it in parts",
+                code="too_many_sequences",
+            )
         queue, tenant = self._queue(model), ticket.tenant
         queue.shares.seen(tenant.name, tenant.weight)
         if queue.waiting:

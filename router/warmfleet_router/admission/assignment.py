@@ -9,7 +9,7 @@ from warmfleet_router.admission.model_queue import ModelQueue, WaitingRequest, c
 from warmfleet_router.admission.placement import Placement, place
 from warmfleet_router.admission.queue_bypass import may_bypass
 from warmfleet_router.admission.queued_request import QueuedRequest
-from warmfleet_router.routing.capacity import CapacityLimits, Need
+from warmfleet_router.routing.capacity import CapacityLimits, Need, Shortage, shortage_in
 from warmfleet_router.routing.fleet_snapshot import FleetSnapshot
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
@@ -41,6 +41,10 @@ class Assigner:
         self._leases = leases
         self._breakers = breakers
         self._on_release = on_release
+
+    def most_seats(self, model: str) -> int:
+        """What the widest worker of a model has reported; 0 if none has."""
+        return max((worker.load.max_running_sequences for worker in self._workers(model)), default=0)
 
     def snapshot(self, queue: ModelQueue, tried: Collection[str] = NONE_TRIED) -> FleetSnapshot:
         """The workers of a model that can be given requests now; begins the decisions that follow on it."""
@@ -75,6 +79,23 @@ class Assigner:
             may_wait_for_cheapest=may_wait and fleet.policy in PRICED,
             may_bypass=lambda uid: is_next and self.may_bypass(request, queue, fleet, uid),
         )
+
+    def lacks_capacity(
+        self, request: QueuedRequest, queue: ModelQueue, fleet: FleetSnapshot, wished: Placement
+    ) -> bool:
+        """Whether the worker that a request waits for is there and still lacks capacity for it.
+
+        Prices no other worker, and that one only if the request might follow what it is computing.
+        """
+        uid, plan = wished.plan_uid, wished.plan
+        if uid not in fleet.ready:
+            return False
+        need = Need(plan.seats, plan.blocks, _is_within_share(request, queue, fleet))
+        lack = shortage_in(fleet.loads[uid], fleet.rates[uid], need, self.limits)
+        if lack is not Shortage.PREFILL:
+            return lack is not None
+        others = frozenset(fleet.ready) - {uid}
+        return self.decide(request, queue, fleet, may_wait=False, is_next=False, tried=others).picked is None
 
     def may_bypass(self, request: QueuedRequest, queue: ModelQueue, fleet: FleetSnapshot, uid: str) -> bool:
         """Whether the request, if it is next, passes what this router has sent to a worker."""

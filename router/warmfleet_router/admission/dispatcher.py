@@ -2,12 +2,15 @@
 
 `capacity_changed` is set when an answer or a prefill ended, a load report came or the fleet changed. While
 requests wait a slow tick does the same, so that a lost event cannot strand a request.
+
+A pass prices a request over all workers only if that can assign it: one that waits for a worker which still
+lacks capacity is passed over, and so is one that needs as much as another that fits nowhere. A pass lets the
+event loop run whenever its time budget is spent, and goes on with the workers as they are then.
 """
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -19,41 +22,89 @@ from warmfleet_router.admission.queue_bounds import AdmissionSettings
 from warmfleet_router.admission.wait_queue import WaitQueue
 from warmfleet_router.error_responses import no_worker_error
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.routing.capacity import Need, Shortage
+from warmfleet_router.routing.capacity import CapacityLimits, Need, Shortage
 from warmfleet_router.routing.fleet_snapshot import FleetSnapshot
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
 from warmfleet_router.routing.picker import PickedWorker
 
 PAUSE_SECONDS: Final = 0.002
 """The queues are served once in this time at most, however many events come."""
+PASS_SECONDS: Final = 0.005
+"""A pass occupies the event loop for no longer than this, and the choice that it is at."""
 TICK_SECONDS: Final = 0.5
 SCANNED_REQUESTS: Final = 64
 """Requests considered in one go, in their order."""
-MAX_PASSED_OVER: Final = 16
-"""Requests without a fitting worker that may be passed over in one go, each at the price of a choice."""
+REPRICE_SECONDS: Final = 0.25
+"""A request that waits for a worker is priced over all workers again after this time."""
+
+SMALLEST_NEED: Final = Need(1)
 
 _log = structlog.get_logger("warmfleet.router.admission")
 
 
-@dataclass(slots=True)
 class _Scan:
     """What one pass over a queue has found so far."""
 
-    planned: dict[str, UnreportedLoad] = field(default_factory=dict)
-    """What requests that wait for a worker will ask of it, by uid."""
-    done: set[str] = field(default_factory=set)
-    """Tenants none of whose further requests can fit."""
-    passed_over: int = 0
+    def __init__(self, fleet: FleetSnapshot, limits: CapacityLimits) -> None:
+        self.fleet = fleet
+        """The workers that requests may still get."""
+        self.ready = frozenset(fleet.ready)
+        """All ready workers, with the one that is kept for a wide request."""
+        self.planned: dict[str, UnreportedLoad] = {}
+        """What requests that wait for a worker will ask of it, by uid."""
+        self.is_next = True
+        """Whether no request was passed over yet."""
+        self._limits = limits
+        self._fitting: set[Need] = set()
+        """Needs that fit a worker, until one is charged."""
+        self._unfit: list[Need] = []
+        """Needs that fit nowhere. No worker gets more capacity until the next `look`."""
+        self._kept_uid = ""
+
+    def look(self, fleet: FleetSnapshot) -> None:
+        """Go on with a newer snapshot."""
+        self.fleet = fleet
+        self.ready = frozenset(fleet.ready)
+        self._fitting.clear()
+        self._unfit.clear()
+        if self._kept_uid in fleet.ready:
+            self.keep(self._kept_uid)
+
+    def charged(self, uid: str) -> None:
+        """A request was assigned to `uid`."""
+        self.fleet.charged(uid)
+        self._fitting.clear()
+
+    def keep(self, uid: str) -> None:
+        """Keep what becomes free on a worker for a request that fits nowhere: those behind it get others."""
+        self._kept_uid = uid
+        self.fleet.leave_out(uid, "kept for a request that needs more of it than is free")
+        self._fitting.clear()
 
     @property
-    def is_over(self) -> bool:
-        return self.passed_over >= MAX_PASSED_OVER
+    def keeps_a_worker(self) -> bool:
+        return bool(self._kept_uid)
 
-    def pass_over(self, placement: Placement) -> None:
-        """A request prefers to wait for a worker: those behind it must reckon with that."""
-        self.passed_over += 1
-        before = self.planned.get(placement.plan_uid, UnreportedLoad())
-        self.planned[placement.plan_uid] = before + placement.plan
+    def pass_over(self, wish: Placement | None = None) -> None:
+        """A request is not assigned. If it wishes for a worker, those behind it must reckon with that."""
+        self.is_next = False
+        if wish is not None:
+            before = self.planned.get(wish.plan_uid, UnreportedLoad())
+            self.planned[wish.plan_uid] = before + wish.plan
+
+    def fits_nowhere(self, need: Need) -> bool:
+        """Whether no worker has capacity for `need`."""
+        if need in self._fitting:
+            return False
+        if any(_is_contained(unfit, need) for unfit in self._unfit):
+            return True
+        shortages = self.fleet.shortages(need, self._limits)
+        if None in shortages:
+            self._fitting.add(need)
+            return False
+        blocks = need.blocks if Shortage.BLOCKS in shortages else 0
+        self._unfit.append(Need(need.sequences, blocks, need.may_use_headroom))
+        return True
 
 
 class Dispatcher:
@@ -93,92 +144,110 @@ class Dispatcher:
         self._tasks.clear()
 
     async def _run(self) -> None:
-        served_at = float("-inf")
         while True:
             await self._wait_queue.is_filled.wait()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_SECONDS):
                     await self._capacity_changed.wait()
-            pause_seconds = served_at + PAUSE_SECONDS - self._now()
-            if pause_seconds > 0:
-                await asyncio.sleep(pause_seconds)
             self._capacity_changed.clear()
-            served_at = self._now()
             for queue in [queue for queue in self._queues.values() if queue.waiting]:
                 try:
-                    self._serve(queue)
+                    await self._serve(queue)
                 except Exception:  # noqa: BLE001
                     # A fault must not end the service of all queues.
                     _log.exception("queue not served, the next event tries again", model=queue.model)
+                await asyncio.sleep(0)
+            await asyncio.sleep(PAUSE_SECONDS)
 
-    def _serve(self, queue: ModelQueue) -> None:
+    async def _serve(self, queue: ModelQueue) -> None:
+        """One pass over a queue."""
         fleet = self._assigner.snapshot(queue)
         if not fleet.ready:
             self._wait_for_a_worker(queue)
             return
         self._unready_since.pop(queue.model, None)
         head = queue.head(SCANNED_REQUESTS)
-        scan = _Scan()
+        scan = _Scan(fleet, self._assigner.limits)
+        resumed_at, assigned = self._now(), 0
         for waiting in head:
+            if self._now() - resumed_at >= PASS_SECONDS:
+                await asyncio.sleep(0)
+                resumed_at = self._now()
+                scan.look(self._assigner.snapshot(queue))
+                if not scan.ready:
+                    return
             if waiting.assigned.done():
                 continue  # cancelled, and about to leave the queue
-            is_next = scan.passed_over == 0
-            if scan.is_over or not (is_next or fleet.has_capacity(Need(1), self._assigner.limits)):
+            if not scan.is_next and scan.fits_nowhere(SMALLEST_NEED):
                 return
-            picked = self._consider(waiting, queue, fleet, scan, is_next=is_next)
+            picked = self._consider(waiting, queue, scan)
             if picked is not None:
+                assigned += 1
                 dispatch = self._assigner.assign_waiting(waiting, queue, picked)
                 self._wait_queue.assign(waiting, dispatch)
                 self._metrics.on_held(queue.model, dispatch.queued_seconds or 0.0)
                 if dispatch.trial.is_probe:
-                    fleet = self._assigner.snapshot(queue)  # the half-open worker gets no other request
+                    scan.look(self._assigner.snapshot(queue))  # the half-open worker gets no other request
                 else:
-                    fleet.charged(picked.candidate.uid)
-        if queue.waiting and len(head) >= SCANNED_REQUESTS:
-            self._capacity_changed.set()
+                    scan.charged(picked.candidate.uid)
+        if assigned and len(head) >= SCANNED_REQUESTS:
+            self._capacity_changed.set()  # those behind them have not been considered yet
 
-    def _consider(
-        self,
-        waiting: WaitingRequest,
-        queue: ModelQueue,
-        fleet: FleetSnapshot,
-        scan: _Scan,
-        *,
-        is_next: bool,
-    ) -> PickedWorker | None:
-        """A worker for `waiting`; None if it is passed over this time. `is_next`: none before it was."""
+    def _consider(self, waiting: WaitingRequest, queue: ModelQueue, scan: _Scan) -> PickedWorker | None:
+        """A worker for `waiting`; None if it is passed over this time."""
         request, tried = waiting.request, waiting.tried
-        if tried.issuperset(fleet.ready):
+        if tried.issuperset(scan.ready):
             self._wait_queue.refuse(queue, waiting, no_worker_error(queue.model))
             return None
-        if request.tenant.name in scan.done:
+        assigner, fleet = self._assigner, scan.fleet
+        is_aged = self._now() - waiting.since >= self._settings.patience_seconds
+        bypasses = scan.is_next and any(
+            assigner.may_bypass(request, queue, fleet, uid) for uid in fleet.ready
+        )
+        if not bypasses:
+            if not is_aged and (wish := self._standing_wish(waiting, queue, scan)) is not None:
+                scan.pass_over(wish)
+                return None
+            need = assigner.need(request, queue, fleet)
+            if scan.fits_nowhere(need) or (tried and not fleet.has_capacity(need, assigner.limits, tried)):
+                if is_aged:
+                    self._keep_a_worker(waiting, queue, scan)
+                scan.pass_over()
+                return None
+        placement = assigner.decide(
+            request,
+            queue,
+            fleet,
+            may_wait=not is_aged and not tried,
+            is_next=scan.is_next,
+            tried=tried,
+            planned=scan.planned,
+        )
+        if placement.picked is None:
+            queue.wish(waiting, placement)
+            scan.pass_over(placement)
+        return placement.picked
+
+    def _standing_wish(self, waiting: WaitingRequest, queue: ModelQueue, scan: _Scan) -> Placement | None:
+        """What `waiting` was last found to wait for, while that worker lacks capacity as before."""
+        wish = queue.wish_of(waiting)
+        if wish is None or self._now() - wish.since >= REPRICE_SECONDS:
             return None
-        assigner, limits = self._assigner, self._assigner.limits
-        aged = self._now() - waiting.since >= self._settings.patience_seconds
-        shortages = fleet.shortages(assigner.need(request, queue, fleet), limits, tried)
-        if None in shortages or (
-            is_next and any(assigner.may_bypass(request, queue, fleet, uid) for uid in fleet.ready)
-        ):
-            placement = assigner.decide(
-                request,
-                queue,
-                fleet,
-                may_wait=not aged and not tried,
-                is_next=is_next,
-                tried=tried,
-                planned=scan.planned,
-            )
-            if placement.picked is None:
-                scan.pass_over(placement)
-            return placement.picked
-        scan.passed_over += 1
-        if aged or (request.sequences == 1 and Shortage.BLOCKS not in shortages):
-            scan.done.add(request.tenant.name)
-        widest = assigner.need(request, queue, fleet, may_use_headroom=True)
-        if aged and not fleet.has_capacity(widest, limits, tried):
-            # It fits nowhere and was passed over for long enough: what becomes free is kept for it.
-            scan.passed_over = MAX_PASSED_OVER
-        return None
+        stands = self._assigner.lacks_capacity(waiting.request, queue, scan.fleet, wish.placement)
+        return wish.placement if stands else None
+
+    def _keep_a_worker(self, waiting: WaitingRequest, queue: ModelQueue, scan: _Scan) -> None:
+        """Keep what becomes free on a worker for a request that fits nowhere and has waited for long enough.
+
+        On one worker only, for all that wait so: the others serve the requests behind them.
+        """
+        if scan.keeps_a_worker:
+            return
+        need = self._assigner.need(waiting.request, queue, scan.fleet, may_use_headroom=True)
+        shortages = scan.fleet.shortages(need, self._assigner.limits, waiting.tried)
+        # None: only the headroom is missing. A full prefill window empties by itself.
+        if shortages.isdisjoint({None, Shortage.PREFILL}):
+            scan.keep(scan.fleet.nearest(need, waiting.tried))
 
     def _wait_for_a_worker(self, queue: ModelQueue) -> None:
         now = self._now()
@@ -186,3 +255,12 @@ class Dispatcher:
         if now - since >= self._settings.no_worker_seconds:
             for waiting in list(queue):
                 self._wait_queue.refuse(queue, waiting, no_worker_error(queue.model))
+
+
+def _is_contained(small: Need, need: Need) -> bool:
+    """Whether a worker without capacity for `small` has none for `need` either."""
+    return (
+        small.sequences <= need.sequences
+        and small.blocks <= need.blocks
+        and small.may_use_headroom >= need.may_use_headroom
+    )

@@ -5,9 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from warmfleet_router.admission.dispatch import Dispatch
 from warmfleet_router.admission.fair_queue import Before, FairQueue, Waiting
 from warmfleet_router.admission.fair_share import FairShare
+from warmfleet_router.admission.placement import Placement
 from warmfleet_router.admission.queue_bypass import Prefills
 from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.admission.service_rate import ServiceRate
@@ -37,6 +40,14 @@ class WaitingRequest:
         return self.failed.tried if self.failed is not None else frozenset()
 
 
+class Wish(msgspec.Struct, frozen=True):
+    """Which worker a waiting request waits for, as it was priced over all workers."""
+
+    placement: Placement
+    since: float
+    """Clock time in seconds at which it was priced."""
+
+
 class ModelQueue:
     """One model's queue. Retries come first: the fair order has chosen them before."""
 
@@ -50,6 +61,7 @@ class ModelQueue:
         self._retries: list[WaitingRequest] = []
         self._places: dict[WaitingRequest, Waiting[WaitingRequest]] = {}
         """Of the requests in fair order."""
+        self._wishes: dict[WaitingRequest, Wish] = {}
         self._output_tokens = PRIOR_OUTPUT_TOKENS
 
     @property
@@ -94,8 +106,17 @@ class ModelQueue:
             cost=self.expected_cost(request, request.prompt_tokens),
         )
 
+    def wish(self, waiting: WaitingRequest, placement: Placement) -> None:
+        """Keep which worker a request waits for, until it leaves the queue."""
+        self._wishes[waiting] = Wish(placement, self._now())
+
+    def wish_of(self, waiting: WaitingRequest) -> Wish | None:
+        """The latest wish of a request; None before its first."""
+        return self._wishes.get(waiting)
+
     def remove(self, waiting: WaitingRequest) -> bool:
         """Take out a request that was not served; False if it is not here."""
+        self._wishes.pop(waiting, None)
         place = self._places.pop(waiting, None)
         if place is not None:
             self._fair.leave(place)
@@ -108,6 +129,7 @@ class ModelQueue:
 
     def serve(self, waiting: WaitingRequest, cost: float) -> None:
         """Take out a request that gets its first worker, and charge its tenant `cost`."""
+        self._wishes.pop(waiting, None)
         place = self._places.pop(waiting)
         self.service_rate.served(place.cost, self._now())
         self._fair.serve(place, cost)

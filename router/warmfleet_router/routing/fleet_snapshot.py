@@ -1,5 +1,6 @@
 """One model's workers at one moment: which can be given requests, their load and their capacity."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
@@ -68,6 +69,25 @@ class FleetSnapshot:
         """A request was sent to `uid`: read its load again."""
         self.loads[uid] = self.load_with(uid, None)
 
+    def leave_out(self, uid: str, reason: str) -> None:
+        """Give `uid` no request that follows."""
+        self.left_out[uid] = reason
+        del self.ready[uid], self.loads[uid]
+
+    def nearest(self, need: Need, tried: Collection[str] = ()) -> str:
+        """The worker that has the fewest seats, then blocks, too few for `need`.
+
+        A worker that gets no requests stays nearest, or another one becomes nearer.
+        """
+
+        def missing(uid: str) -> tuple[float, float, str]:
+            load = self.loads[uid]
+            sequences = load.sequences + need.sequences - (load.max_running_sequences or math.inf)
+            blocks = load.pinned_blocks + need.blocks - (load.total_blocks or math.inf)
+            return max(sequences, 0), max(blocks, 0), uid
+
+        return min((uid for uid in self.loads if uid not in tried), key=missing)
+
     def shortages(
         self, need: Need, limits: CapacityLimits, tried: Collection[str] = ()
     ) -> set[Shortage | None]:
@@ -84,7 +104,11 @@ class FleetSnapshot:
 
     def has_capacity(self, need: Need, limits: CapacityLimits, tried: Collection[str] = ()) -> bool:
         """Whether `need` fits anywhere."""
-        return None in self.shortages(need, limits, tried)
+        return any(
+            shortage_in(load, self.rates[uid], need, limits) is None
+            for uid, load in self.loads.items()
+            if uid not in tried
+        )
 
 
 def _rates(ready: Collection[WorkerStatus], workers: Sequence[WorkerStatus]) -> Mapping[str, StepRates]:
