@@ -42,8 +42,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Instead: so much of the device's memory for weights and KV together; 0 = `kv_cache_bytes` counts."""
     block_size_tokens: int = 16
     """Tokens per block; part of the cache identity."""
-    max_model_length_tokens: int = 4096
-    """Prompt and output together; the model's own limit if that is lower."""
+    max_model_length_tokens: int = 0
+    """Prompt and output together; the model's own limit if that is lower, or if this is 0."""
     max_running_sequences: int = 64
     max_batched_tokens: int = 0
     """Most tokens per engine step; 0 lets the engine choose from its measured speed."""
@@ -178,7 +178,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--block-size-tokens", type=int, choices=BLOCK_SIZES, default=16, help="tokens per KV block")
     add("--dtype", choices=get_args(Dtype), default="Auto", help="type of weights and KV")
-    add("--max-model-length-tokens", type=_at_least(2), default=4096, help="prompt and output together")
+    add(
+        "--max-model-length-tokens",
+        type=_at_least(2),
+        default=0,
+        help="prompt and output together; 0: the model's own limit",
+    )
     add("--max-running-sequences", type=_at_least(1), default=64, help="sequences computed in one step")
     add(
         "--max-batched-tokens", type=_at_least(0), default=0, help="tokens computed in one step; 0: automatic"

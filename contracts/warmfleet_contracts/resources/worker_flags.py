@@ -1,12 +1,24 @@
-"""From a ModelDeployment to the flags of its workers: the same for a local fleet and for a cluster."""
+"""From a ModelDeployment to the flags of its workers: the same for a local fleet and for a cluster.
+
+A field that equals its default gets no flag: the worker has the same default. So a release that adds a
+field changes the arguments, and with them the pods, only where the field is set.
+"""
 
 from collections.abc import Iterator
 from typing import Final
 
+from warmfleet_contracts.resources.fields import Resource
 from warmfleet_contracts.resources.model_deployment import ModelDeployment, ModelDeploymentSpec
 
-_WHOLE_CONTEXT_TOKENS: Final = 16_777_216
-"""The worker serves the model's own context where that is shorter."""
+_FLAGS: Final = (
+    ("--dtype", "engine", "dtype"),
+    ("--block-size-tokens", "kv_cache", "block_size_tokens"),
+    ("--max-model-length-tokens", "engine", "max_model_length_tokens"),
+    ("--max-running-sequences", "engine", "max_running_sequences"),
+    ("--max-batched-tokens", "engine", "max_batched_tokens"),
+    ("--drain-seconds", "rollout", "drain_timeout_seconds"),
+)
+"""Flags of a worker for one field each: flag, part of the spec, field."""
 
 
 def worker_flags(
@@ -23,25 +35,18 @@ def worker_flags(
         threads: CPU threads; 0 means all cores.
     """
     spec = deployment.spec
-    memory: dict[str, object] = (
-        {"--device-memory-percent": spec.kv_cache.device_memory_percent}
-        if spec.kv_cache.size_bytes is None
-        else {"--kv-cache-bytes": spec.kv_cache.size_bytes}
-    )
-    flags: dict[str, object] = {
-        "--model": model_path,
-        "--host": host,
-        "--port": port,
-        "--uid": uid,
-        "--dtype": spec.engine.dtype,
-        **memory,
-        "--block-size-tokens": spec.kv_cache.block_size_tokens,
-        "--max-model-length-tokens": spec.engine.max_model_length_tokens or _WHOLE_CONTEXT_TOKENS,
-        "--max-running-sequences": spec.engine.max_running_sequences,
-        "--max-batched-tokens": spec.engine.max_batched_tokens or 0,
-        "--threads": threads,
-        "--drain-seconds": spec.rollout.drain_timeout_seconds,
-    }
+    flags: dict[str, object] = {"--model": model_path, "--host": host, "--port": port, "--uid": uid}
+    if spec.kv_cache.size_bytes is None:
+        flags["--device-memory-percent"] = spec.kv_cache.device_memory_percent
+    else:
+        flags["--kv-cache-bytes"] = spec.kv_cache.size_bytes
+    for flag, part, field in _FLAGS:
+        section: Resource = getattr(spec, part)
+        value = getattr(section, field)
+        if value != type(section).model_fields[field].default:
+            flags[flag] = value
+    if threads:
+        flags["--threads"] = threads
     arguments = [text for flag, value in flags.items() for text in (flag, str(value))]
     for served_name in deployment.served_names:
         arguments += ["--served-name", served_name]

@@ -1,12 +1,15 @@
 """What a ModelDeployment wants in a cluster: which objects, and how they hang together."""
 
 import json
+from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL, REVISION_LABEL
+from warmfleet_operator.desired.checked_deployment import CheckedDeployment
 from warmfleet_operator.desired.errors import UnsupportedError
 from warmfleet_testing.resources.desired_specs import (
     BEHIND_A_PROXY,
@@ -19,6 +22,7 @@ from warmfleet_testing.resources.desired_specs import (
     NAMES,
     SETTINGS,
     desired,
+    manifest,
     pod_template,
     specs,
 )
@@ -27,10 +31,30 @@ from warmfleet_worker import settings as worker_settings
 from warmfleet_worker.model_store.fetch import settings as fetch_settings
 
 CLAIM = {"persistentVolumeClaim": {"claimName": "models"}}
+DEFAULT_ARGUMENTS = (
+    *("--dtype", "Auto", "--block-size-tokens", "16", "--max-model-length-tokens", "16777216"),
+    *(
+        "--max-running-sequences",
+        "64",
+        "--max-batched-tokens",
+        "0",
+        "--drain-seconds",
+        "300",
+        "--threads",
+        "0",
+    ),
+)
+"""What a worker was given for the defaults of the schema while they were arguments."""
 
 
 def engine(template):
     return next(item for item in template["spec"]["containers"] if item["name"] == "engine")
+
+
+def with_defaults(spec):
+    """The spec with every default written, as an API server returns it."""
+    deployment = CheckedDeployment.from_object(manifest(spec))
+    return deployment.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def templates(children):
@@ -39,6 +63,12 @@ def templates(children):
 
 def flag(container, name):
     return container["args"][container["args"].index(name) + 1]
+
+
+def worker_of(container):
+    """The settings of the worker that the container starts."""
+    environment = {"WARMFLEET_NAMESPACE_KEY": "0f" * 32, "WARMFLEET_POD_UID": "uid"}
+    return worker_settings.parse_settings(container["args"], environment)
 
 
 def test_a_deployment_without_a_claim_has_five_children_of_its_own_name():
@@ -88,9 +118,7 @@ def test_workers_and_fetches_understand_every_flag_and_agree_on_the_folder(spec,
         ]
         for container in pod["containers"]:
             if container["name"] == "engine":
-                worker = worker_settings.parse_settings(
-                    container["args"], {"WARMFLEET_NAMESPACE_KEY": "0f" * 32, "WARMFLEET_POD_UID": "uid"}
-                )
+                worker = worker_of(container)
                 assert worker.port == 8000
                 own_name = f"models/{name}"
                 assert worker.served_names == (*spec["model"].get("servedNames", [name]), own_name)
@@ -206,18 +234,70 @@ def test_a_pod_may_load_and_drain_for_as_long_as_the_spec_sets(drain_seconds, st
     container = engine(template)
     probe = container["startupProbe"]
     assert 0 <= probe["periodSeconds"] * probe["failureThreshold"] - startup_seconds < probe["periodSeconds"]
-    assert flag(container, "--drain-seconds") == str(drain_seconds)
+    assert worker_of(container).drain_seconds == drain_seconds
     assert template["spec"]["terminationGracePeriodSeconds"] == drain_seconds + 15
 
 
 @pytest.mark.parametrize(
     ("limit", "threads"),
-    [("4", "4"), (2, "2"), ("2500m", "2"), ("100m", "1"), ("0.5", "1"), ("many", "0"), (None, "0")],
+    [("4", 4), (2, 2), ("2500m", 2), ("100m", 1), ("0.5", 1), ("many", 0), (None, 0)],
 )
 def test_the_engine_has_as_many_threads_as_its_limit_has_cores(limit, threads):
     resources = {"limits": {} if limit is None else {"cpu": limit}}
     template = pod_template({**MINIMAL, "resources": resources})
-    assert flag(engine(template), "--threads") == threads
+    assert worker_of(engine(template)).engine.threads == threads
+
+
+def test_a_field_that_equals_its_default_is_no_argument():
+    container = engine(pod_template(MINIMAL))
+    assert container["args"] == [
+        *(
+            "--model",
+            flag(container, "--model"),
+            "--host",
+            "0.0.0.0",
+            "--port",
+            "8000",
+            "--uid",
+            "$(WARMFLEET_POD_UID)",
+        ),
+        *("--kv-cache-bytes", "536870912", "--served-name", "chat", "--served-name", "models/chat"),
+    ]
+
+
+@settings(max_examples=60)
+@given(specs())
+def test_defaults_that_the_api_server_adds_leave_arguments_and_revision_alone(spec):
+    assert pod_template(with_defaults(spec)) == pod_template(spec)
+
+
+def test_the_worker_has_the_defaults_of_the_schema():
+    container = engine(pod_template(MINIMAL))
+    left_out = worker_of(container)
+    given = worker_of({"args": [*container["args"], *DEFAULT_ARGUMENTS]})
+    # 0 is the model's context, which is below every limit that is longer.
+    assert left_out.engine.max_model_length_tokens == 0
+    longest = msgspec.structs.replace(left_out.engine, max_model_length_tokens=16777216)
+    assert replace(left_out, engine=longest) == given
+
+
+def test_every_engine_field_reaches_the_worker_once_it_differs_from_its_default():
+    changed = {
+        **MINIMAL,
+        "engine": {
+            "dtype": "Float16",
+            "maxModelLengthTokens": 77,
+            "maxRunningSequences": 7,
+            "maxBatchedTokens": 9,
+        },
+        "kvCache": {"size": "512Mi", "blockSizeTokens": 64, "prefixCaching": "Disabled"},
+        "rollout": {"drainTimeoutSeconds": 11},
+    }
+    worker = worker_of(engine(pod_template(changed)))
+    assert worker.drain_seconds == 11
+    assert (worker.engine.dtype, worker.engine.max_model_length_tokens) == ("Float16", 77)
+    assert (worker.engine.max_running_sequences, worker.engine.max_batched_tokens) == (7, 9)
+    assert (worker.engine.block_size_tokens, worker.engine.prefix_caching) == (64, False)
 
 
 def test_a_release_has_default_resources_for_deployments_that_name_none():

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmfleet_contracts.names import APPLIED_ANNOTATION
+from warmfleet_operator.desired.revision import with_revision
 from warmfleet_operator.objects.jobs import RETRY_JOB_SECONDS, retry_job_at_seconds
 from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, kind_of
 from warmfleet_operator.objects.rollouts import (
@@ -296,3 +297,17 @@ def test_a_default_that_a_new_definition_adds_is_no_edit() -> None:
 
     assert before == after
     assert before != other
+
+
+def test_arguments_that_a_release_leaves_out_are_an_upgrade() -> None:
+    """So that they roll one deployment at a time, and no deployment twice."""
+    asked = wanted_by(manifest(MINIMAL), SETTINGS)
+    now = next(item for item in asked.objects if kind_of(item) is DEPLOYMENT)
+    before = annotated(copy.deepcopy(now), Cause.SPEC, asked.spec_hash)
+    (container,) = before["spec"]["template"]["spec"]["containers"]
+    container["args"] += ["--dtype", "Auto", "--threads", "0"]
+    before["spec"]["template"] = with_revision(before["spec"]["template"])
+    started = annotated(copy.deepcopy(now), Cause.UPGRADE, asked.spec_hash)
+
+    assert cause_of(now, before, {asked.spec_hash}) is Cause.UPGRADE
+    assert cause_of(now, started, {asked.spec_hash}) is Cause.UPGRADE
