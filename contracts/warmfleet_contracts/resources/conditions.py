@@ -13,7 +13,7 @@ class ConditionType(StrEnum):
     """Types of conditions. All of them are set from the first reconciliation on."""
 
     READY = "Ready"
-    """All wanted replicas serve, at the current revision. The one to wait for."""
+    """All wanted replicas serve, at the current revision; also if none is wanted. The one to wait for."""
     AVAILABLE = "Available"
     """Enough replicas serve, of any revision. The one to alert on."""
     RECONCILING = "Reconciling"
@@ -92,6 +92,7 @@ STALLED_REASONS: Final = (
     Reason.NO_ROOM_FOR_SURGE,
     Reason.UNSCHEDULABLE,
     Reason.STARTUP_TIMEOUT,
+    Reason.NAME_TAKEN,
 )
 """What stalls a deployment; the first that holds is reported."""
 
@@ -101,14 +102,12 @@ _ROUTER_TROUBLE: Final = (Reason.NO_ROUTER, Reason.ROUTER_HAS_NO_WORKERS)
 
 _REASONS: Final[dict[ConditionType, dict[ConditionStatus, tuple[Reason, ...]]]] = {
     ConditionType.READY: {
-        _T: (Reason.READY,),
+        _T: (Reason.READY, *_NONE_WANTED),
         _F: (
-            *_NONE_WANTED,
             *STALLED_REASONS,
             Reason.FETCHING,
             Reason.WAITING_FOR_UPGRADE_SLOT,
             Reason.PROGRESSING,
-            Reason.NAME_TAKEN,
             *_ROUTER_TROUBLE,
         ),
         _U: (Reason.ROUTER_UNREACHABLE,),

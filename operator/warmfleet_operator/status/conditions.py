@@ -43,13 +43,19 @@ def conditions_of(observation: Observation) -> tuple[Condition, ...]:
     idle = _idle(observation)
     problem = None if idle is not None else stall(observation)
     cached = _model_cached(observation, problem)
-    progress = None if idle or problem else _progress(observation, cached)
     named = _name_accepted(observation)
+    progress = None
+    if idle is not None:
+        progress = _stopping(observation)
+    elif problem is None:
+        progress = _progress(observation, cached)
+        if progress is None and named.status is FALSE:
+            problem = Problem(named.reason, named.message)
     routed = _router_ready(observation, idle)
     return (
-        _ready(idle, problem, progress, named, routed),
+        _ready(idle, problem, progress, routed),
         _available(observation, idle),
-        _reconciling(observation, idle, problem, progress),
+        _reconciling(idle, problem, progress),
         _stalled(problem),
         cached,
         named,
@@ -229,16 +235,17 @@ def _ready(
     idle: Problem | None,
     problem: Problem | None,
     progress: Problem | None,
-    named: Condition,
     routed: Condition,
 ) -> Condition:
-    for obstacle in (idle, problem, progress):
+    for obstacle in (problem, progress):
         if obstacle is not None:
             return Condition(ConditionType.READY, FALSE, obstacle.reason, obstacle.message)
-    for part in (named, routed):
-        if part.status is not TRUE:
-            # What is unknown of a part is unknown of the whole: requests may well be served.
-            return Condition(ConditionType.READY, part.status, part.reason, part.message)
+    if idle is not None:
+        # As asked for. With False, tools that wait for a deployment would wait until it is scaled up.
+        return Condition(ConditionType.READY, TRUE, idle.reason, idle.message)
+    if routed.status is not TRUE:
+        # What is unknown of a part is unknown of the whole: requests may well be served.
+        return Condition(ConditionType.READY, routed.status, routed.reason, routed.message)
     return Condition(ConditionType.READY, TRUE, Reason.READY, "every replica serves, and routers send to it")
 
 
@@ -292,6 +299,12 @@ def _progress(observation: Observation, cached: Condition) -> Problem | None:
     return Problem(Reason.PROGRESSING, text)
 
 
+def _stopping(observation: Observation) -> Problem | None:
+    """What is in progress while no replica is desired."""
+    left = len([pod for pod in observation.pods if pod.live or pod.terminating])
+    return Problem(Reason.PROGRESSING, f"{left} pods are stopping") if left else None
+
+
 def _gated(workers: list[PodView]) -> str:
     """Pods that the scheduler leaves alone until their gates are removed, as Kueue does."""
     gated = [pod for pod in workers if pod.scheduling_gates]
@@ -301,19 +314,13 @@ def _gated(workers: list[PodView]) -> str:
     return f"; {len(gated)} wait for their scheduling gates to be removed: {gates}"
 
 
-def _reconciling(
-    observation: Observation, idle: Problem | None, problem: Problem | None, progress: Problem | None
-) -> Condition:
+def _reconciling(idle: Problem | None, problem: Problem | None, progress: Problem | None) -> Condition:
     if problem is not None:
         text = "see condition Stalled"
         return Condition(ConditionType.RECONCILING, FALSE, Reason.STALLED, text)
     if progress is not None:
         return Condition(ConditionType.RECONCILING, TRUE, progress.reason, progress.message)
     if idle is not None:
-        left = len([pod for pod in observation.pods if pod.live or pod.terminating])
-        if left:
-            text = f"{left} pods are stopping"
-            return Condition(ConditionType.RECONCILING, TRUE, Reason.PROGRESSING, text)
         return Condition(ConditionType.RECONCILING, FALSE, idle.reason, idle.message)
     return Condition(ConditionType.RECONCILING, FALSE, Reason.ROLLOUT_COMPLETE, "no rollout in progress")
 

@@ -10,19 +10,14 @@ from warmfleet_operator.objects.kinds import EVENT, MODEL_DEPLOYMENT
 from warmfleet_operator.objects.times import precise_time_of
 
 MAX_NOTE_LENGTH: Final = 1000
-_ANNOUNCED: Final = (ConditionType.READY, ConditionType.STALLED, ConditionType.NAME_ACCEPTED)
 _GOOD_WHEN_FALSE: Final = frozenset({ConditionType.STALLED})
-_ANNOUNCED_BY_ANOTHER: Final = frozenset({*STALLED_REASONS, Reason.NAME_TAKEN})
-"""Reasons for which Ready becomes False together with another condition, which has the event."""
-_EXPECTED: Final = frozenset(
-    {
-        Reason.SUSPENDED,
-        Reason.NO_REPLICAS,
-        Reason.PROGRESSING,
-        Reason.FETCHING,
-        Reason.WAITING_FOR_UPGRADE_SLOT,
-    }
-)
+_ANNOUNCED_BY_ANOTHER: Final = {
+    ConditionType.READY: frozenset(STALLED_REASONS),
+    ConditionType.STALLED: frozenset({Reason.NAME_TAKEN}),
+    ConditionType.NAME_ACCEPTED: frozenset[Reason](),
+}
+"""By condition: reasons with which it changes together with another condition, which has the event."""
+_EXPECTED: Final = frozenset({Reason.PROGRESSING, Reason.FETCHING, Reason.WAITING_FOR_UPGRADE_SLOT})
 """Reasons for which Ready is False because the spec asks for it, or for a limited time."""
 
 
@@ -33,7 +28,7 @@ def changes_to_announce(
     old = {condition["type"]: condition for condition in before}
     for condition in after:
         kind = condition["type"]
-        if kind not in {announced.value for announced in _ANNOUNCED}:
+        if kind not in _ANNOUNCED_BY_ANOTHER or condition["reason"] in _ANNOUNCED_BY_ANOTHER[kind]:
             continue
         previous = old.get(kind)
         # A new deployment has no previous conditions: only a failure gets an event.
@@ -71,10 +66,10 @@ def event_of(
 
 
 def _is_announced(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    is_ready = after["type"] == ConditionType.READY
     if before["status"] != after["status"]:
-        return not (is_ready and after["reason"] in _ANNOUNCED_BY_ANOTHER)
+        return True
     # While a deployment becomes ready, its reason changes several times.
+    is_ready = after["type"] == ConditionType.READY
     return not is_ready and before["reason"] != after["reason"] and _is_failure(after)
 
 

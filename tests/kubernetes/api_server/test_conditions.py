@@ -58,7 +58,7 @@ def pods(fleet: ModelNamespace, name: str) -> PlayedPods:
     return PlayedPods(fleet.plane, fleet.namespace, name)
 
 
-def test_a_fleet_that_shall_not_run_is_neither_ready_nor_stalled(
+def test_a_fleet_that_shall_not_run_is_as_asked_and_not_available(
     fleet: ModelNamespace, operator: OperatorProcess
 ) -> None:
     fleet.apply("idle", suspend=True)
@@ -66,7 +66,7 @@ def test_a_fleet_that_shall_not_run_is_neither_ready_nor_stalled(
     wait_for_conditions(
         fleet,
         "idle",
-        Ready="False Suspended",
+        Ready="True Suspended",
         Available="False Suspended",
         Reconciling="False Suspended",
         Stalled="False NotStalled",
@@ -79,7 +79,7 @@ def test_a_fleet_that_shall_not_run_is_neither_ready_nor_stalled(
     wait_for_conditions(
         fleet,
         "idle",
-        Ready="False NoReplicas",
+        Ready="True NoReplicas",
         Available="False NoReplicas",
         Reconciling="False NoReplicas",
         Stalled="False NotStalled",
@@ -312,7 +312,8 @@ def test_a_younger_fleet_is_ready_for_everything_but_the_name(
         fleet,
         "later",
         Ready="False NameTaken",
-        Stalled="False NotStalled",
+        Reconciling="False Stalled",
+        Stalled="True NameTaken",
         NameAccepted="False NameTaken",
     )
 

@@ -112,7 +112,7 @@ def test_a_suspended_deployment_has_no_replicas_and_reports_it(
 ) -> None:
     fleet.apply("asleep", suspend=True)
 
-    eventually(lambda: fleet.has("asleep", "Ready", "False", "Suspended"))
+    eventually(lambda: fleet.has("asleep", "Ready", "True", "Suspended"))
 
     assert fleet.get("deployment", "asleep")["spec"]["replicas"] == 0
     assert fleet.has("asleep", "Stalled", "False")

@@ -203,7 +203,7 @@ def test_an_evicted_only_replica_ends_its_stream_and_is_replaced(models: Install
 
     # Suspended it has no pod, and reports it; resumed it serves as before.
     patch(models, "alone", {"suspend": True})
-    models.wait_for("alone", "Ready", "False", "Suspended")
+    models.wait_for("alone", "Ready", "True", "Suspended")
     eventually(lambda: models.pods("alone"), [], seconds=60)
     refused = models.post("alone", PROMPTS[0])
     assert refused.status_code == 503

@@ -5,15 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from warmfleet_contracts.resources.conditions import CONDITIONS, ConditionStatus, ConditionType, Reason
-from warmfleet_contracts.resources.ownership import Claim
 from warmfleet_operator.objects.pods import ContainerView
 from warmfleet_operator.reconcile.reconcile import unknown_to_routers
 from warmfleet_operator.status.conditions import (
-    CRASHES,
     LONG_RUN_SECONDS,
     RETRY_SECONDS,
     conditions_of,
@@ -21,114 +20,29 @@ from warmfleet_operator.status.conditions import (
     stall,
     status_conditions,
 )
-from warmfleet_operator.status.fleet import FleetView
 from warmfleet_operator.status.observation import Observation
-from warmfleet_operator.status.problem import Problem
 from warmfleet_operator.status.status import status_of
+from warmfleet_testing.resources.condition_observations import (
+    KSTATUS,
+    OBSERVATIONS,
+    kstatus,
+    reported,
+    troubled,
+    unready,
+    unschedulable,
+)
 from warmfleet_testing.resources.observations import (
     NO_ROOM_SECONDS,
     NOW,
     deployment,
-    figures,
     fleet,
-    job,
-    pod,
     serving,
     workers,
 )
 
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "conditions.md"
-OWNER = Claim("other", "older", "uid-older", "2025-01-01T00:00:00Z", ("m",), ("2025-01-01T00:00:00Z",))
-WAITED = NO_ROOM_SECONDS + 1
-
-
-def unready(**fields):
-    return pod("m-2", ready=False, **fields)
-
-
-def troubled(pod_view, **fields) -> Observation:
-    return serving(workers=workers(ready=1), pods=(pod("m-1"), pod_view), fleet=fleet("m-1"), **fields)
-
-
-def unschedulable(seconds: float, **fields):
-    return unready(
-        phase="Pending",
-        fetch=ContainerView(),
-        engine=ContainerView(),
-        unschedulable="0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
-        unschedulable_since_seconds=NOW - seconds,
-        **fields,
-    )
-
-
-def seen_by(routers: dict[str, set[int]]) -> FleetView:
-    """Two routers that answer; by worker, which of them count it as ready."""
-    known = {f"uid-{name}": figures(ready_in=frozenset(places)) for name, places in routers.items()}
-    return FleetView(routers=2, answering=2, workers=known, polled=True)
-
-
-def failed(condition: str, reason: str) -> dict[str, str]:
-    status = "True" if condition == "ReplicaFailure" else "False"
-    return {"type": condition, "status": status, "reason": reason, "message": "exceeded quota"}
-
-
-def stopped(**fields) -> Observation:
-    return serving(desired_replicas=0, workers=workers(wanted=0, ready=0), pods=(), fleet=fleet(), **fields)
-
-
-OBSERVATIONS: dict[str, Observation] = {
-    "everything is ready": serving(),
-    "the volume holds the model": serving(is_fetched=False),
-    "suspended": stopped(deployment=deployment(suspend=True)),
-    "suspended, stopping": replace(
-        stopped(deployment=deployment(suspend=True)), pods=(pod(terminating=True),)
-    ),
-    "no replicas": stopped(deployment=deployment(replicas=0)),
-    "just made": serving(workers=None, pods=(), fleet=fleet()),
-    "starting": serving(workers=workers(ready=0), pods=(unready(fetch=ContainerView()),), fleet=fleet()),
-    "pods fetch": serving(
-        workers=workers(ready=0), pods=(unready(fetch=ContainerView(running=True)),), fleet=fleet()
-    ),
-    "the Job is not there": serving(job_wanted=True),
-    "the Job fetches": serving(job_wanted=True, job=job(), workers=workers(ready=0), fleet=fleet()),
-    "the Job is done": serving(job_wanted=True, job=job("Complete")),
-    "the Job has failed": serving(job_wanted=True, job=job("Failed")),
-    "waits for another's upgrade": serving(upgrade_blocked_by="models/other"),
-    "a fetch failed": troubled(
-        unready(fetch=ContainerView(waiting="CrashLoopBackOff", exit_code=1, message="hub: 401", restarts=2))
-    ),
-    "image": troubled(unready(engine=ContainerView(waiting="ImagePullBackOff", message="no such image"))),
-    "configuration": troubled(
-        unready(engine=ContainerView(waiting="CreateContainerConfigError", message='secret "x" not found'))
-    ),
-    "crash loop": troubled(
-        unready(engine=ContainerView(waiting="CrashLoopBackOff", restarts=CRASHES, exit_code=2))
-    ),
-    "no room for surge": serving(
-        workers=workers(ready=2, updated=1, replicas=3),
-        pods=(
-            pod("m-1", revision="old"),
-            pod("m-2", revision="old"),
-            replace(unschedulable(WAITED), name="m-3"),
-        ),
-    ),
-    "unschedulable": serving(workers=workers(ready=0), pods=(unschedulable(WAITED),), fleet=fleet()),
-    "startup timeout": serving(
-        workers=workers(ready=0, conditions=(failed("Progressing", "ProgressDeadlineExceeded"),)),
-        deployment=deployment(rollout={"startupTimeoutSeconds": 60}),
-    ),
-    "pods are refused": serving(workers=workers(conditions=(failed("ReplicaFailure", "FailedCreate"),))),
-    "invalid": serving(problem=Problem(Reason.INVALID_SPEC, "spec.podTemplate: no")),
-    "unsupported": serving(problem=Problem(Reason.UNSUPPORTED_SPEC, "spec.accelerator.count: is 2")),
-    "an object is another's": serving(problem=Problem(Reason.OBJECT_CONFLICT, "Service m exists")),
-    "name taken": serving(name_owner=OWNER, contested_name="m"),
-    "no router": serving(fleet=fleet(routers=0, answering=0)),
-    "no router answers": serving(fleet=fleet(answering=0, problem="router at 10.0.0.1: refused")),
-    "routers were not polled": serving(fleet=FleetView()),
-    "routers know no worker": serving(fleet=fleet("another")),
-    "one router knows no worker": serving(fleet=seen_by({"m-1": {0}, "m-2": {0}})),
-    "each router knows one worker": serving(fleet=seen_by({"m-1": {0}, "m-2": {1}})),
-}
+REPOSITORY = Path(__file__).parents[3]
+PAGE = REPOSITORY / "docs" / "reference" / "conditions.md"
+DEFINITION = REPOSITORY / "crds" / "warmfleet.dev_modeldeployments.yaml"
 
 
 def rows_of(observation: Observation) -> set[tuple[ConditionType, ConditionStatus, Reason]]:
@@ -157,6 +71,20 @@ def test_every_condition_is_documented_in_order() -> None:
 
     assert [row[:3] for row in rows] == [tuple(item.value for item in row) for row in CONDITIONS]
     assert all(len(means.split()) >= 3 for *_, means, _ in rows)
+
+
+@pytest.mark.parametrize("name", OBSERVATIONS)
+def test_kstatus_comes_to_an_end_where_nothing_will_change_by_itself(name) -> None:
+    assert name in KSTATUS[kstatus(reported(OBSERVATIONS[name]))]
+
+
+def test_kstatus_waits_for_a_status_that_describes_the_newest_generation() -> None:
+    resource = reported(OBSERVATIONS["everything is ready"])
+    edited = {**resource, "metadata": {**resource["metadata"], "generation": 4}}
+    schema = yaml.safe_load(DEFINITION.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    created = {**deployment(), "status": schema["properties"]["status"]["default"]}
+
+    assert [kstatus(item) for item in (resource, edited, created)] == ["Current", "InProgress", "InProgress"]
 
 
 @pytest.mark.parametrize("name", OBSERVATIONS)

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmfleet_contracts.resources.conditions import Reason
+from warmfleet_contracts.resources.ownership import Claim
 from warmfleet_operator.objects.pods import ContainerView
 from warmfleet_operator.objects.times import time_of
 from warmfleet_operator.status.conditions import conditions_of, status_conditions
@@ -142,17 +143,20 @@ def test_a_ready_deployment_that_stalls_has_one_event() -> None:
 
 
 def test_only_a_failure_is_a_warning() -> None:
-    ready = conditions(serving())
+    ready = serving()
+    stopping = serving(deployment=deployment(suspend=True))
+    suspended = serving(deployment=deployment(suspend=True), pods=())
 
-    def kinds(observation: Observation) -> dict[str, str]:
+    def kinds(observation: Observation, before: Observation = ready) -> dict[str, str]:
         events = (
             event_of(deployment(), change, "operator-0", NOW)
-            for change in changes_to_announce(ready, conditions(observation))
+            for change in changes_to_announce(conditions(before), conditions(observation))
         )
         return {event["reason"]: event["type"] for event in events}
 
     assert kinds(serving(workers=workers(ready=1))) == {"Progressing": "Normal"}
-    assert kinds(serving(deployment=deployment(suspend=True))) == {"Suspended": "Normal"}
+    assert kinds(stopping) == {"Progressing": "Normal"}
+    assert kinds(suspended, before=stopping) == {"Suspended": "Normal"}
     assert kinds(serving(problem=Problem(Reason.OBJECT_REFUSED, "quota"))) == {"ObjectRefused": "Warning"}
 
 
@@ -164,6 +168,15 @@ def test_an_equal_change_has_an_equal_event_name() -> None:
     assert first["metadata"] == second["metadata"]
     assert first["type"] == "Normal"
     assert first["regarding"]["uid"] == "uid-m"
+
+
+def test_a_name_that_is_taken_has_one_event() -> None:
+    owner = Claim("other", "older", "uid-older", "2025-01-01T00:00:00Z", ("m",), ("2025-01-01T00:00:00Z",))
+    taken = conditions(serving(name_owner=owner, contested_name="m"))
+
+    changes = list(changes_to_announce(conditions(serving()), taken))
+
+    assert [(item["type"], item["reason"]) for item in changes] == [("NameAccepted", "NameTaken")]
 
 
 @given(st.permutations(["starting", "ready", "refused", "invalid"]))

@@ -34,7 +34,7 @@ def wait_for_conditions(
         fleet: the ModelDeployment's namespace.
         name: the ModelDeployment's name.
         seconds: for how long to wait.
-        wanted: status and reason by type: `Ready="False Suspended"`.
+        wanted: status and reason by type: `Ready="True Suspended"`.
 
     Returns:
         All messages, by type.
