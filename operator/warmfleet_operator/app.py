@@ -147,6 +147,7 @@ class Operator:
             behind=self._sync.behind_seconds(),
             objects=self._store.counts(),
             conditions=self._store.conditions(),
+            states={(key.namespace, key.name): state for key, state in self._store.states().items()},
         )
 
     def _on_leadership(self, leading: bool) -> None:  # noqa: FBT001 - signature of the callback

@@ -1,12 +1,17 @@
 """The operator's metrics."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
 from warmfleet_contracts import metrics as names
+from warmfleet_operator.objects.deployment_state import DeploymentState
 from warmfleet_operator.objects.kinds import Kind
+
+MAX_DEPLOYMENTS: Final = 1000
+"""ModelDeployments with figures of their own: the first ones by namespace and name. Sums count all."""
 
 
 class OperatorMetrics:
@@ -46,6 +51,18 @@ class OperatorMetrics:
             ["condition", "status"],
             registry=registry,
         )
+        self._of_each = {
+            name: Gauge(name, text, ["namespace", "name", *labels], registry=registry)
+            for name, text, labels in (
+                (
+                    names.OPERATOR_DEPLOYMENT_CONDITION,
+                    "1 for the status that a condition of a ModelDeployment has now",
+                    ["condition", "status"],
+                ),
+                (names.OPERATOR_DEPLOYMENT_WANTED, "Replicas that a ModelDeployment wants", []),
+                (names.OPERATOR_DEPLOYMENT_READY, "Replicas of a ModelDeployment that are ready", []),
+            )
+        }
 
     def render(
         self,
@@ -55,8 +72,9 @@ class OperatorMetrics:
         behind: Mapping[Kind, float],
         objects: Mapping[str, int],
         conditions: Mapping[tuple[str, str], int],
+        states: Mapping[tuple[str, str], DeploymentState],
     ) -> bytes:
-        """The metrics page with these values for its gauges."""
+        """The metrics page with these values for its gauges; `states` by namespace and name."""
         self._depth.set(depth)
         self._leader.set(leading)
         for kind, seconds in behind.items():
@@ -66,4 +84,12 @@ class OperatorMetrics:
         self._conditions.clear()  # a pair that no deployment has any more disappears
         for (condition, status), count in conditions.items():
             self._conditions.labels(condition, status).set(count)
+        for gauge in self._of_each.values():
+            gauge.clear()  # as above
+        for key in sorted(states)[:MAX_DEPLOYMENTS]:
+            state = states[key]
+            for item in state.conditions:
+                self._of_each[names.OPERATOR_DEPLOYMENT_CONDITION].labels(*key, *item).set(1)
+            self._of_each[names.OPERATOR_DEPLOYMENT_WANTED].labels(*key).set(state.wanted_replicas)
+            self._of_each[names.OPERATOR_DEPLOYMENT_READY].labels(*key).set(state.ready_replicas)
         return generate_latest(self._registry)

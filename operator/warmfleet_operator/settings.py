@@ -91,6 +91,9 @@ class OperatorSettings:
     network_policies_enabled: bool = True
     worker_scrapers: tuple[Mapping[str, Any], ...] | None = None
     """NetworkPolicyPeers that may read workers' metrics; an empty tuple = any peer, None = no peer."""
+    dns_ports: tuple[int, ...] = (53,)
+    dns_peers: tuple[Mapping[str, Any], ...] = ()
+    """NetworkPolicyPeers that workers may ask for names, on `dns_ports`; empty = any address."""
 
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     resync_seconds: float = 60.0
@@ -170,6 +173,8 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Oper
         ca_bundle_config_map=given.ca_bundle_config_map,
         network_policies_enabled=not given.no_network_policies,
         worker_scrapers=_peers("--worker-scrapers", given.worker_scrapers),
+        dns_ports=_ports("--dns-port", given.dns_port),
+        dns_peers=_peers("--dns-peers", given.dns_peers) or (),
         lease=_lease(given, release),
         resync_seconds=_positive("--resync-seconds", given.resync_seconds),
         sync_seconds=_positive("--sync-seconds", given.sync_seconds),
@@ -222,6 +227,14 @@ def _peers(flag: str, text: str) -> tuple[Mapping[str, Any], ...] | None:
     return tuple(value)
 
 
+def _ports(flag: str, ports: Sequence[int]) -> tuple[int, ...]:
+    """Each port once; 53 if none is given."""
+    for port in ports:
+        if not 0 < port < 65536:
+            raise SettingsError(f"{flag}: expected 1..65535, got {port}")
+    return tuple(dict.fromkeys(ports)) or (53,)
+
+
 def _json(flag: str, text: str) -> object:
     if len(text) > MAX_FLAG_JSON_BYTES:
         raise SettingsError(f"{flag}: longer than {MAX_FLAG_JSON_BYTES} bytes")
@@ -267,6 +280,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-network-policies", action="store_true", help="make no NetworkPolicy per deployment")
     scrapers = "NetworkPolicyPeers that may read workers' metrics; []: any peer; not given: none"
     add("--worker-scrapers", default="", metavar="JSON", help=scrapers)
+    add(
+        "--dns-port",
+        type=int,
+        action="append",
+        default=[],
+        help="of the cluster's DNS (repeatable); default: 53",
+    )
+    resolvers = "NetworkPolicyPeers that workers ask for names; not given: any address"
+    add("--dns-peers", default="", metavar="JSON", help=resolvers)
     add("--lease-name", default="", help=f"Lease of the leader election{of_release}")
     add(
         "--lease-duration-seconds",

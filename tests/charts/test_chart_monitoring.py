@@ -3,11 +3,13 @@
 import json
 import re
 
+import helm_python
 import pytest
 
 from warmfleet_contracts import metrics
 from warmfleet_operator.settings import parse_settings
 from warmfleet_testing.resources.chart_render import CHART, REGISTRY, case_values, render
+from warmfleet_testing.resources.promql import fires
 
 KNOWN = {
     value
@@ -53,6 +55,168 @@ def test_every_alert_uses_metrics_that_exist_and_describes_the_problem():
         assert alert["expr"].count("(") == alert["expr"].count(")")
 
 
+def of_deployment(name, *, wanted, ready, available):
+    labels = f'namespace="team",name="{name}"'
+    return {
+        f"warmfleet_operator_deployment_wanted_replicas{{{labels}}}": [wanted] * 21,
+        f"warmfleet_operator_deployment_ready_replicas{{{labels}}}": [ready] * 21,
+        f'warmfleet_operator_deployment_condition{{{labels},condition="Available",status="{available}"}}': [1]
+        * 21,
+    }
+
+
+SERVING = of_deployment("a", wanted=2, ready=2, available="True")
+SUSPENDED = of_deployment("b", wanted=0, ready=0, available="False")
+LOST = of_deployment("c", wanted=2, ready=0, available="False")
+SHORT = of_deployment("d", wanted=2, ready=1, available="False")
+LEADING = 'warmfleet_operator_leader{namespace="models",pod="operator-0"}'
+STANDING_BY = 'warmfleet_operator_leader{namespace="models",pod="operator-1"}'
+GROWS = list(range(0, 2100, 100))
+
+
+def series(name, **labels):
+    given = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    return f"{name}{{{given}}}"
+
+
+@pytest.mark.parametrize(
+    ("alert", "quiet", "firing", "labels"),
+    [
+        (
+            "WarmfleetNoReadyWorkers",
+            SERVING | SUSPENDED | SHORT,
+            SERVING | SUSPENDED | LOST,
+            [{"name": "c", "namespace": "team"}],
+        ),
+        (
+            "WarmfleetDeploymentUnavailable",
+            SERVING | SUSPENDED,
+            SERVING | SUSPENDED | SHORT | LOST,
+            [{"name": "c", "namespace": "team"}, {"name": "d", "namespace": "team"}],
+        ),
+        (
+            "WarmfleetRoutersHaveNoWorkers",
+            {series("warmfleet_router_endpoints", namespace="n", service="s", state="ready"): [1] * 21},
+            {
+                series("warmfleet_router_endpoints", namespace="n", service="s", state="ready"): [0] * 21,
+                series("warmfleet_router_endpoints", namespace="n", service="s", state="unready"): [2] * 21,
+            },
+            [{"namespace": "n", "service": "s"}],
+        ),
+        (
+            "WarmfleetRequestsRefused",
+            {
+                series("warmfleet_router_requests_total", namespace="n"): GROWS,
+                series("warmfleet_router_overloaded_requests_total", namespace="n"): range(21),
+            },
+            {
+                series("warmfleet_router_requests_total", namespace="n"): GROWS,
+                series("warmfleet_router_overloaded_requests_total", namespace="n"): GROWS,
+            },
+            [{"namespace": "n"}],
+        ),
+        (
+            "WarmfleetStreamsBreak",
+            {series("warmfleet_router_broken_streams_total", namespace="n"): [9] * 21},
+            {series("warmfleet_router_broken_streams_total", namespace="n"): range(21)},
+            [{"namespace": "n"}],
+        ),
+        (
+            "WarmfleetWorkersEjected",
+            {series("warmfleet_router_ejected_endpoints", namespace="n"): [1] * 20 + [0]},
+            {series("warmfleet_router_ejected_endpoints", namespace="n"): [1] * 21},
+            [{"namespace": "n"}],
+        ),
+        (
+            "WarmfleetHashesDiffer",
+            {series("warmfleet_router_hash_mismatches_total", namespace="n"): [3] * 21},
+            {series("warmfleet_router_hash_mismatches_total", namespace="n"): [3] * 20 + [4]},
+            [{"namespace": "n"}],
+        ),
+        (
+            "WarmfleetKeyFileRefused",
+            {series("warmfleet_router_key_file_loads_total", namespace="n", result="loaded"): range(21)},
+            {series("warmfleet_router_key_file_loads_total", namespace="n", result="refused"): range(21)},
+            [{"namespace": "n"}],
+        ),
+        (
+            "WarmfleetCacheFull",
+            {
+                series("vllm:kv_cache_usage_perc", namespace="n", model_name="m", pod="1"): [0.99] * 21,
+                series("vllm:kv_cache_usage_perc", namespace="n", model_name="m", pod="2"): [0.5] * 21,
+            },
+            {series("vllm:kv_cache_usage_perc", namespace="n", model_name="m", pod="1"): [0.99] * 21},
+            [{"model_name": "m", "namespace": "n"}],
+        ),
+        (
+            "WarmfleetEngineStalls",
+            {series("warmfleet_worker_engine_stalls_total", namespace="n", pod="p"): [1] * 21},
+            {series("warmfleet_worker_engine_stalls_total", namespace="n", pod="p"): [0] * 20 + [1]},
+            [{"namespace": "n", "pod": "p"}],
+        ),
+        (
+            "WarmfleetDeploymentsStall",
+            {
+                series(
+                    "warmfleet_operator_deployments", namespace="n", condition="Stalled", status="False"
+                ): [1] * 21
+            },
+            {
+                series("warmfleet_operator_deployments", namespace="n", condition="Stalled", status="True"): [
+                    1
+                ]
+                * 21
+            },
+            [{"namespace": "n"}],
+        ),
+        (
+            "WarmfleetReconciliationsFail",
+            {series("warmfleet_operator_reconciliations_total", namespace="n", result="refused"): GROWS * 2},
+            {
+                series("warmfleet_operator_reconciliations_total", namespace="n", result="failed"): GROWS
+                + [GROWS[-1] + 100 * more for more in range(1, 21)]
+            },
+            [{"namespace": "n"}],
+        ),
+        (
+            "WarmfleetWatchIsBehind",
+            {series("warmfleet_operator_watch_behind_seconds", namespace="n", kind="pods"): [60] * 21},
+            {series("warmfleet_operator_watch_behind_seconds", namespace="n", kind="pods"): [130] * 21},
+            [{"kind": "pods", "namespace": "n"}],
+        ),
+        ("WarmfleetOperatorHasNoLeader", {LEADING: [1] * 21, STANDING_BY: [0] * 21}, {}, [{}]),
+        (
+            "WarmfleetOperatorHasNoLeader",
+            {LEADING: [1] * 21},
+            {LEADING: [0] * 21, STANDING_BY: [0] * 21},
+            [{}],
+        ),
+        (
+            "WarmfleetOperatorHasNoLeader",
+            {LEADING: [1] * 15 + [None] * 6, STANDING_BY: [0] * 16 + [1] * 5},
+            {LEADING: [1] * 15 + [None] * 6},
+            [{}],
+        ),
+        (
+            "WarmfleetOperatorHasNoLeader",
+            {LEADING: [1] * 21},
+            {'warmfleet_operator_leader{namespace="another",pod="operator-0"}': [1] * 21},
+            [{}],
+        ),
+    ],
+)
+def test_an_alert_fires_for_what_it_describes_and_not_otherwise(alert, quiet, firing, labels):
+    (rule,) = [item for item in alerts() if item["alert"] == alert]
+    minutes = int(rule.get("for", "0m").removesuffix("m"))
+    assert fires(rule["expr"], quiet, minutes=minutes) == []
+    assert fires(rule["expr"], firing, minutes=minutes) == labels
+
+
+def test_every_alert_is_tried():
+    (mark,) = test_an_alert_fires_for_what_it_describes_and_not_otherwise.pytestmark
+    assert {case[0] for case in mark.args[1]} == {item["alert"] for item in alerts()}
+
+
 def test_every_panel_asks_for_metrics_that_exist():
     panels = dashboard()["panels"]
     assert len(panels) >= 10
@@ -82,6 +246,31 @@ def test_monitors_scrape_the_ports_of_services_and_workers():
         assert monitor["metadata"]["labels"]["release"] == "prometheus"
     (workers,) = rendered.of_kind("PodMonitor")
     assert workers["spec"]["namespaceSelector"] == {"matchNames": ["models", "team-a"]}
+
+
+def test_the_figures_of_a_deployment_keep_its_own_namespace():
+    monitors = {
+        item["metadata"]["name"]: item for item in render(case_values("everything")).of_kind("ServiceMonitor")
+    }
+    (operator,), (router,) = (
+        monitors[f"warmfleet-{name}"]["spec"]["endpoints"] for name in ("operator", "router")
+    )
+    assert operator["honorLabels"] is True
+    assert "honorLabels" not in router
+
+
+def test_prometheus_reaches_routers_also_where_clients_are_named():
+    clients = [{"podSelector": {"matchLabels": {"app": "chat"}}}]
+    prometheus = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    monitored = REGISTRY | {"monitoring": {"serviceMonitor": {"enabled": True}}}
+    named = monitored | {"networkPolicies": {"clients": clients, "scrapers": [prometheus]}}
+    (rule,) = render(named).get("NetworkPolicy", "warmfleet-router")["spec"]["ingress"]
+    assert prometheus in rule["from"]
+    assert clients[0] in rule["from"]
+    with pytest.raises(helm_python.HelmRenderError, match=r"networkPolicies\.scrapers"):
+        render(monitored | {"networkPolicies": {"clients": clients}})
+    (unrestricted,) = render(monitored).get("NetworkPolicy", "warmfleet-router")["spec"]["ingress"]
+    assert "from" not in unrestricted
 
 
 def test_prometheus_is_let_in_to_the_operator_only_while_it_is_wanted():

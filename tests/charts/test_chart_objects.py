@@ -2,6 +2,7 @@
 
 import re
 
+import helm_python
 import pytest
 import yaml
 
@@ -347,3 +348,57 @@ def test_clients_can_be_named_and_then_the_fleets_own_still_come_in():
         peer["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"] for peer in router[0]["to"]
     }
     assert workers == {"models", "team-a"}
+
+
+def test_dns_is_the_clusters_own_for_every_pod_and_every_worker():
+    rendered = render()
+    peers = [
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+            "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+        },
+        {"ipBlock": {"cidr": "169.254.20.10/32"}},
+    ]
+    for name in ("warmfleet-router", "warmfleet-operator", "warmfleet-test"):
+        assert rendered.get("NetworkPolicy", name)["spec"]["egress"][-1]["to"] == peers
+    settings = parse_operator(container(rendered, "warmfleet-operator")["args"], {})
+    assert settings.dns_peers == tuple(peers)
+    assert settings.dns_ports == (53,)
+    everywhere = REGISTRY | {"networkPolicies": {"dns": {"peers": [], "ports": [53, 5353]}}}
+    settings = parse_operator(container(render(everywhere), "warmfleet-operator")["args"], {})
+    assert settings.dns_peers == ()
+    assert settings.dns_ports == (53, 5353)
+    assert "to" not in render(everywhere).get("NetworkPolicy", "warmfleet-router")["spec"]["egress"][-1]
+
+
+def test_an_autoscaler_owns_the_number_of_routers():
+    assert render().get("Deployment", "warmfleet-router")["spec"]["replicas"] == 2
+    assert render().of_kind("HorizontalPodAutoscaler") == []
+    scaled = render(REGISTRY | {"router": {"autoscaling": {"enabled": True, "maxReplicas": 5}}})
+    assert "replicas" not in scaled.get("Deployment", "warmfleet-router")["spec"]
+    autoscaler = scaled.get("HorizontalPodAutoscaler", "warmfleet-router")["spec"]
+    assert autoscaler["scaleTargetRef"] == {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "name": "warmfleet-router",
+    }
+    assert (autoscaler["minReplicas"], autoscaler["maxReplicas"]) == (2, 5)
+    (metric,) = autoscaler["metrics"]
+    assert metric["resource"]["target"] == {"type": "AverageValue", "averageValue": "600m"}
+
+
+def test_the_number_of_routers_can_be_left_to_an_autoscaler_of_the_users():
+    spec = render(REGISTRY | {"router": {"replicas": None}}).get("Deployment", "warmfleet-router")["spec"]
+    assert "replicas" not in spec
+    assert (
+        render(REGISTRY | {"router": {"replicas": 0}}).get("Deployment", "warmfleet-router")["spec"][
+            "replicas"
+        ]
+        == 0
+    )
+
+
+def test_an_autoscaler_whose_bounds_contradict_each_other_is_refused():
+    bounds = {"enabled": True, "minReplicas": 3, "maxReplicas": 2}
+    with pytest.raises(helm_python.HelmRenderError, match="minReplicas is greater than maxReplicas"):
+        render(REGISTRY | {"router": {"autoscaling": bounds}})

@@ -6,6 +6,10 @@
     - {protocol: UDP, port: {{ . }}}
     - {protocol: TCP, port: {{ . }}}
     {{- end }}
+  {{- with .Values.networkPolicies.dns.peers }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
 {{- end -}}
 
 {{/* Egress to the API server and to DNS. */}}

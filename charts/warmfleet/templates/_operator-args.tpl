@@ -44,6 +44,14 @@
 - --ca-bundle-config-map={{ . }}
 {{- end }}
 {{- end }}
+{{- if .Values.networkPolicies.enabled }}
+{{- range .Values.networkPolicies.dns.ports }}
+- --dns-port={{ . }}
+{{- end }}
+{{- with .Values.networkPolicies.dns.peers }}
+- {{ printf "--dns-peers=%s" (toJson .) | quote }}
+{{- end }}
+{{- end }}
 {{- if not .Values.networkPolicies.enabled }}
 - --no-network-policies
 {{- else if or .Values.networkPolicies.scrapers .Values.monitoring.podMonitor.enabled }}

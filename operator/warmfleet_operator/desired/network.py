@@ -16,9 +16,6 @@ from warmfleet_operator.desired.metadata import Manifest, child, fetch_policy_na
 from warmfleet_operator.desired.model import cache_claim, is_fetched
 from warmfleet_operator.settings import OperatorSettings
 
-_DNS_PORTS: Final = (53, 5353)
-"""5353: resolvers of some distributions listen on it behind port 53 of their Service."""
-
 _HTTPS_PORT: Final = 443
 _HTTP_PORT: Final = 80
 
@@ -46,7 +43,7 @@ def network_policies(deployment: CheckedDeployment, settings: OperatorSettings) 
     if not settings.network_policies_enabled:
         return []
     fetches_by_job = bool(cache_claim(deployment))
-    egress = [_dns()]
+    egress = [_dns(settings)]
     fetch_egress = egress if settings.hub_offline else [*egress, _hub(settings)]
     workers = child(
         deployment,
@@ -96,11 +93,13 @@ def _from_scrapers(settings: OperatorSettings) -> list[Manifest]:
     return [{"from": list(settings.worker_scrapers), **rule} if settings.worker_scrapers else rule]
 
 
-def _dns() -> Manifest:
-    # Without a destination: resolvers run on nodes, in other namespaces or at link-local addresses.
-    return {
-        "ports": [{"port": port, "protocol": protocol} for port in _DNS_PORTS for protocol in ("UDP", "TCP")]
+def _dns(settings: OperatorSettings) -> Manifest:
+    rule: Manifest = {
+        "ports": [
+            {"port": port, "protocol": protocol} for port in settings.dns_ports for protocol in ("UDP", "TCP")
+        ]
     }
+    return {"to": list(settings.dns_peers), **rule} if settings.dns_peers else rule
 
 
 def _hub(settings: OperatorSettings) -> Manifest:

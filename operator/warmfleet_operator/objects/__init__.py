@@ -2,5 +2,5 @@
 
 May import contracts and `runtime.kubernetes.paths`. Public: `kinds` (kinds and their API paths), `pods`
 (PodView), `jobs` (state of a fetch Job), `rollouts` (state and cause of a rollout), `served_names` (names
-that a ModelDeployment claims), `digest` and `times`.
+that a ModelDeployment claims), `deployment_state` (what its status reports), `digest` and `times`.
 """

@@ -11,6 +11,7 @@ from typing import Any
 
 from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL
 from warmfleet_contracts.resources.ownership import Claim
+from warmfleet_operator.objects.deployment_state import DeploymentState, deployment_state
 from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD, Kind
 from warmfleet_operator.objects.pods import PodView, pod_view
 from warmfleet_operator.objects.rollouts import UpgradeState, upgrade_state
@@ -41,6 +42,8 @@ class Entry:
     body: bytes | PodView
     claim: Claim | None = None
     upgrade: UpgradeState | None = None
+    state: DeploymentState | None = None
+    """Of a ModelDeployment."""
 
     def decoded(self) -> dict[str, Any]:
         """The object as a dictionary; not for pods."""
@@ -73,6 +76,7 @@ def entry_of(kind: Kind, body: Mapping[str, Any]) -> Entry:
         body=kept,
         claim=_claim(body) if kind is MODEL_DEPLOYMENT else None,
         upgrade=upgrade_state(body) if kind is DEPLOYMENT else None,
+        state=deployment_state(body) if kind is MODEL_DEPLOYMENT else None,
     )
 
 

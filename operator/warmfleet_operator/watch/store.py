@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from warmfleet_contracts.resources.ownership import Claim
 from warmfleet_operator.cluster import Listed
+from warmfleet_operator.objects.deployment_state import DeploymentState
 from warmfleet_operator.objects.kinds import CHILDREN, DEPLOYMENT, MODEL_DEPLOYMENT, WATCHED, Kind
 from warmfleet_operator.objects.pods import PodView
 from warmfleet_operator.objects.rollouts import UpgradeState
@@ -115,14 +116,14 @@ class Store:
         """Number of objects by kind."""
         return {kind.name: len(entries) for kind, entries in self._entries.items()}
 
+    def states(self) -> dict[Key, DeploymentState]:
+        """What the status of each ModelDeployment reports."""
+        entries = self._entries[MODEL_DEPLOYMENT].items()
+        return {key: entry.state for key, entry in entries if entry.state is not None}
+
     def conditions(self) -> Counter[tuple[str, str]]:
         """Number of ModelDeployments by (type, status) of their conditions."""
-        entries = self._entries[MODEL_DEPLOYMENT].values()
-        return Counter(
-            (condition["type"], condition["status"])
-            for entry in entries
-            for condition in entry.decoded().get("status", {}).get("conditions", ())
-        )
+        return Counter(condition for state in self.states().values() for condition in state.conditions)
 
     def _owned(self, key: Key) -> list[Entry]:
         return [self._entries[kind][child] for kind, child in self._by_owner.get(key, ())]

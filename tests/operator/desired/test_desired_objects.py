@@ -349,7 +349,25 @@ def test_jobs_of_long_names_that_begin_alike_are_two():
 
 def ports(policy):
     """Ports that a policy lets out to more than names."""
-    return [{port["port"] for port in rule["ports"]} for rule in policy["spec"]["egress"] if "to" in rule]
+    return [
+        {port["port"] for port in rule["ports"]}
+        for rule in policy["spec"]["egress"]
+        if "UDP" not in {port["protocol"] for port in rule["ports"]}
+    ]
+
+
+def test_names_are_asked_of_the_clusters_own_dns():
+    peer = {"podSelector": {"matchLabels": {"k8s-app": "kube-dns"}}}
+    release = type(SETTINGS)(**{**vars_of(SETTINGS), "dns_peers": (peer,), "dns_ports": (5353,)})
+    children = desired(GPU_FROM_THE_HUB_ON_A_CLAIM, release)
+    for name in ("chat", "chat-fetch"):
+        rule = children["NetworkPolicy", name]["spec"]["egress"][0]
+        assert rule == {
+            "to": [peer],
+            "ports": [{"port": 5353, "protocol": "UDP"}, {"port": 5353, "protocol": "TCP"}],
+        }
+    everywhere = desired(MINIMAL)["NetworkPolicy", "chat"]["spec"]["egress"][0]
+    assert "to" not in everywhere
 
 
 def test_only_pods_that_fetch_may_leave_the_cluster():

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmfleet_operator.cluster import Listed
-from warmfleet_operator.metrics import OperatorMetrics
+from warmfleet_operator.metrics import MAX_DEPLOYMENTS, OperatorMetrics
+from warmfleet_operator.objects.deployment_state import DeploymentState
 from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD, SECRET, WATCHED
 from warmfleet_operator.watch.entry import Key, entry_of
 from warmfleet_operator.watch.store import Store
@@ -143,13 +144,61 @@ def test_deployments_are_counted_by_their_conditions() -> None:
     for name, ready in (("m", "True"), ("n", "False"), ("o", "False"), ("unobserved", None)):
         made = body(5, uid=name, name=name)
         if ready is not None:
-            made["status"] = {"conditions": [{"type": "Ready", "status": ready}]}
+            made["status"] = {"conditions": [{"type": "Ready", "status": ready}], "desiredReplicas": 2}
         kept.put(entry_of(MODEL_DEPLOYMENT, made))
 
     assert kept.conditions() == {("Ready", "True"): 1, ("Ready", "False"): 2}
     page = (
         OperatorMetrics()
-        .render(depth=0, leading=True, behind={}, objects={}, conditions=kept.conditions())
+        .render(depth=0, leading=True, behind={}, objects={}, conditions=kept.conditions(), states={})
         .decode()
     )
     assert 'warmfleet_operator_deployments{condition="Ready",status="False"} 2.0' in page
+
+
+def test_each_deployment_has_its_figures_and_loses_them_with_its_end() -> None:
+    kept, _ = store()
+    made = body(5)
+    made["status"] = {
+        "conditions": [{"type": "Ready", "status": "True"}, {"type": "Stalled", "status": "False"}],
+        "desiredReplicas": 3,
+        "readyReplicas": 2,
+    }
+    kept.put(entry_of(MODEL_DEPLOYMENT, made))
+    metrics = OperatorMetrics()
+
+    def of_each() -> list[str]:
+        states = {(key.namespace, key.name): state for key, state in kept.states().items()}
+        page = metrics.render(
+            depth=0, leading=True, behind={}, objects={}, conditions=kept.conditions(), states=states
+        )
+        lines = (line for line in page.decode().splitlines() if 'name="' in line)
+        return [line.removeprefix("warmfleet_operator_deployment_") for line in lines]
+
+    assert of_each() == [
+        'condition{condition="Ready",name="m",namespace="models",status="True"} 1.0',
+        'condition{condition="Stalled",name="m",namespace="models",status="False"} 1.0',
+        'wanted_replicas{name="m",namespace="models"} 3.0',
+        'ready_replicas{name="m",namespace="models"} 2.0',
+    ]
+    made["metadata"]["resourceVersion"] = "6"
+    made["status"]["conditions"][0]["status"] = "Unknown"
+    kept.put(entry_of(MODEL_DEPLOYMENT, made))
+    assert [line for line in of_each() if "Ready" in line] == [
+        'condition{condition="Ready",name="m",namespace="models",status="Unknown"} 1.0'
+    ]
+    kept.drop(MODEL_DEPLOYMENT, M, "uid-m")
+    assert of_each() == []
+
+
+def test_only_so_many_deployments_have_figures_of_their_own() -> None:
+    state = DeploymentState((("Ready", "True"),), 1, 1)
+    states = {("models", f"m{number:05}"): state for number in range(MAX_DEPLOYMENTS + 5)}
+    page = OperatorMetrics().render(
+        depth=0, leading=True, behind={}, objects={}, conditions={}, states=states
+    )
+
+    wanted = [line for line in page.decode().splitlines() if "wanted_replicas{" in line]
+    assert len(wanted) == MAX_DEPLOYMENTS
+    assert "m00000" in wanted[0]
+    assert f"m{MAX_DEPLOYMENTS - 1:05}" in wanted[-1]

@@ -1,0 +1,27 @@
+"""What the status of a ModelDeployment reports, as far as metrics show it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentState:
+    """One ModelDeployment, by the status that was written last."""
+
+    conditions: tuple[tuple[str, str], ...] = ()
+    """Type and status of each condition."""
+    wanted_replicas: int = 0
+    ready_replicas: int = 0
+
+
+def deployment_state(deployment: Mapping[str, Any]) -> DeploymentState:
+    """The state of a ModelDeployment of the API server; empty before its first status."""
+    status = deployment.get("status") or {}
+    return DeploymentState(
+        conditions=tuple(
+            (condition["type"], condition["status"]) for condition in status.get("conditions") or ()
+        ),
+        wanted_replicas=int(status.get("desiredReplicas") or 0),
+        ready_replicas=int(status.get("readyReplicas") or 0),
+    )
