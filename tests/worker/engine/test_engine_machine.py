@@ -68,12 +68,12 @@ class EngineMachine(RuleBasedStateMachine):
         self.plan = None
         schedule = self.driver.engine._scheduler.schedule
 
-        def recorded(budget_tokens):
+        def recorded(budget):
             scheduler = self.driver.engine._scheduler
             self.prefills_before = [one for one in scheduler.running if one.uncomputed_tokens > 1]
             seats_taken = len(scheduler.running)
-            self.free_seats_before = max(scheduler._seats(budget_tokens) - seats_taken, 0)
-            self.plan = schedule(budget_tokens)
+            self.free_seats_before = max(scheduler._seats - seats_taken, 0)
+            self.plan = schedule(budget)
             self.check_followers()
             return self.plan
 

@@ -6,6 +6,7 @@ import pytest
 
 from warmfleet_testing.engine.fake_runner import NOT_FINITE_TOKEN_ID, EngineDriver
 from warmfleet_worker.engine.scheduler import SchedulerSettings
+from warmfleet_worker.engine.step_time import TARGET_STEP_SECONDS
 
 
 def prompt_of(tokens, first=0):
@@ -14,6 +15,14 @@ def prompt_of(tokens, first=0):
 
 def chunk_lengths(driver):
     return {chunk.sequence_id: len(chunk.token_ids) for chunk in driver.runner.batches[-1].chunks}
+
+
+def run_until_ended(driver, sequence_id):
+    """The reports of the steps until the sequence has ended."""
+    reports = []
+    while sequence_id not in driver.finish_reasons:
+        reports.append(driver.step())
+    return reports
 
 
 # Budget and seats.
@@ -83,6 +92,27 @@ def test_the_auto_budget_follows_the_measured_rate():
 
     # The fake runner computes a token in 1 ms.
     assert driver.engine.max_batched_tokens == pytest.approx(100, rel=0.05)
+
+
+def test_a_cold_prompt_after_cached_chat_delays_streams_by_a_tenth_of_a_second_at_most():
+    # given steps that take 42 ms up to 40 tokens, and 1 ms more for each token above
+    driver = EngineDriver(total_blocks=1200, max_batched_tokens=0, max_model_length_tokens=4000)
+    driver.runner.flat_tokens = 40
+    # and a stream beside chats whose prompts are mostly cached: all steps are flat
+    driver.add(0, prompt_of(20), max_output_tokens=1000)
+    for turn in range(1, 30):
+        driver.add(turn, prompt_of(20 + 10 * turn), max_output_tokens=1)
+        run_until_ended(driver, turn)
+        for _ in range(8):
+            driver.step()
+
+    # when a prompt comes that is not cached
+    driver.add(30, prompt_of(3000, first=100), max_output_tokens=1)
+    seconds = [report.step_seconds for report in run_until_ended(driver, 30)]
+
+    # then each step takes about as long as is meant, and soon most of that
+    assert max(seconds) <= 1.05 * TARGET_STEP_SECONDS
+    assert sum(seconds[4:-1]) >= 0.9 * TARGET_STEP_SECONDS * len(seconds[4:-1])
 
 
 def test_the_auto_budget_cuts_no_decode_and_leaves_prefill_a_share():

@@ -12,6 +12,7 @@ from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine.scheduler import Scheduler, SchedulerSettings
 from warmfleet_worker.engine.sequence import Sequence
 from warmfleet_worker.engine.sequence_tokens import SequenceTokens
+from warmfleet_worker.engine.step_plan import FixedBudget
 from warmfleet_worker.engine.token_counts import TokenCounts
 from warmfleet_worker.kv_cache.block_pool import BlockPool
 from warmfleet_worker.kv_cache.prefix_cache import PrefixCache
@@ -71,7 +72,7 @@ def host_seconds(scheduler, steps):
     seconds = []
     for _ in range(steps):
         started = time.process_time()
-        compute(scheduler, scheduler.schedule(2048))
+        compute(scheduler, scheduler.schedule(FixedBudget(2048)))
         seconds.append(time.process_time() - started)
     return seconds
 
@@ -95,7 +96,7 @@ def test_followers_of_one_long_document_cost_a_hundredth_of_a_step():
     # and each follower computes only its last block
     first_chunks = {}
     while scheduler.waiting:
-        plan = scheduler.schedule(2048)
+        plan = scheduler.schedule(FixedBudget(2048))
         for chunk in plan.batch.chunks:
             first_chunks.setdefault(chunk.sequence_id, len(chunk.token_ids))
         compute(scheduler, plan)
@@ -109,12 +110,12 @@ def test_penalties_of_a_long_context_cost_as_much_as_those_of_a_short_one(sampli
         (sequence,) = sequences_of_one_prompt(cache, 1, context_tokens, **sampling)
         scheduler.add(sequence)
         while not sequence.output_tokens:
-            compute(scheduler, scheduler.schedule(2**20))
+            compute(scheduler, scheduler.schedule(FixedBudget(2**20)))
         logits = torch.zeros(1, 64)
         seconds = []
         for _ in range(40):
             started = time.process_time()
-            plan = scheduler.schedule(2048)
+            plan = scheduler.schedule(FixedBudget(2048))
             adjusted(logits, [chunk.sample for chunk in plan.batch.chunks])
             seconds.append(time.process_time() - started)
             compute(scheduler, plan)

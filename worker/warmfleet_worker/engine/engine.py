@@ -21,6 +21,7 @@ from warmfleet_worker.engine.messages import AddSequences, SequenceUpdate, StepR
 from warmfleet_worker.engine.scheduler import Scheduler, SchedulerSettings
 from warmfleet_worker.engine.sequence import Sequence
 from warmfleet_worker.engine.sequence_tokens import SequenceTokens
+from warmfleet_worker.engine.step_plan import FixedBudget, StepBudget
 from warmfleet_worker.engine.step_recovery import StepOutcome, compute_step
 from warmfleet_worker.engine.step_time import StepShape, StepTimeEstimator
 from warmfleet_worker.engine.token_counts import TokenCounts
@@ -91,6 +92,8 @@ class Engine:
         self._cache = PrefixCache(self._pool, identity, block_size_tokens)
         self._scheduler = Scheduler(self._pool, self._cache, settings)
         self._step_time = StepTimeEstimator()
+        fixed_tokens = settings.max_batched_tokens
+        self._budget: StepBudget = FixedBudget(fixed_tokens) if fixed_tokens else self._step_time
         self._pending: dict[int, SequenceUpdate] = {}
         self._admitted_dispatches: OrderedDict[str, int] = OrderedDict()
         self._arrivals = 0
@@ -109,7 +112,7 @@ class Engine:
 
     @property
     def max_batched_tokens(self) -> int:
-        """Token budget of the next step."""
+        """Most tokens of the next step: as set, or what a new prompt alone gets of 100 ms."""
         return self._settings.max_batched_tokens or self._step_time.auto_batched_tokens()
 
     @property
@@ -203,7 +206,7 @@ class Engine:
         Raises:
             RunnerBrokenError: `MAX_FAILED_STEPS` steps in a row computed nothing.
         """
-        plan = self._scheduler.schedule(self.max_batched_tokens)
+        plan = self._scheduler.schedule(self._budget)
         outcome = self._compute(plan.batch)
         outcomes = self._scheduler.apply(plan, outcome.chunks)
         self._check_runner(outcome)

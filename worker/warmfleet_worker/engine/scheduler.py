@@ -31,8 +31,8 @@ import msgspec
 from warmfleet_worker.engine.batch import Chunk, ChunkResult, SampleRequest, ScoreRequest, StepBatch
 from warmfleet_worker.engine.messages import SequenceUpdate
 from warmfleet_worker.engine.sequence import Rank, Sequence, SequenceState
-from warmfleet_worker.engine.step_plan import PlanDraft, StepPlan
-from warmfleet_worker.engine.step_time import MIN_AUTO_BATCHED_TOKENS
+from warmfleet_worker.engine.step_plan import PlanDraft, StepBudget, StepPlan
+from warmfleet_worker.engine.step_time import StepShape
 from warmfleet_worker.kv_cache.block_pool import BlockPool
 from warmfleet_worker.kv_cache.block_table import blocks_for
 from warmfleet_worker.kv_cache.prefix_cache import NO_HIT, PrefixCache, PrefixHit, shared_blocks
@@ -50,7 +50,7 @@ class SchedulerSettings:
 
     max_running_sequences: int = 64
     max_batched_tokens: int = 0
-    """Tokens per step. 0 = what the measured rate computes in 100 ms; then decodes are never limited,
+    """Tokens per step. 0 = what a step computes in 100 ms as measured; then decodes are never limited,
     and prefill always gets at least 32 tokens beside them."""
     max_model_length_tokens: int = 4096
     """Prompt and output together."""
@@ -69,7 +69,7 @@ class Scheduler:
     """Continuous batching over one block pool; the engine owns the one instance.
 
     scheduler.add(sequence)
-    plan = scheduler.schedule(budget_tokens)
+    plan = scheduler.schedule(FixedBudget(tokens=512))
     updates = scheduler.apply(plan, outcomes)  # one outcome per chunk of `plan.batch`
     """
 
@@ -127,13 +127,14 @@ class Scheduler:
         if sequence is not None and sequence.state is SequenceState.PAUSED:
             self._enqueue(sequence)
 
-    def schedule(self, budget_tokens: int) -> StepPlan:
+    def schedule(self, budget: StepBudget) -> StepPlan:
         """Choose the next step's chunks and give them blocks. Empty only if there is nothing to compute."""
-        seats = self._seats(budget_tokens)
+        seats = self._seats
         self._inherit_ranks(seats - len(self._running))
         best_first = sorted(self._running, key=_effective_rank)
         planned, preempted_sequences = self._plan_decodes(best_first)
-        draft = PlanDraft(planned, self._prefill_allowance(budget_tokens, len(planned)), seats)
+        shape = StepShape.of_decodes([sequence.computed_tokens for sequence in planned])
+        draft = PlanDraft(planned, shape, budget, seats)
         for sequence in best_first:
             if sequence.state is SequenceState.RUNNING and sequence not in planned:
                 self._admit(draft, ahead_of=sequence.effective_rank)
@@ -192,22 +193,20 @@ class Scheduler:
                 planned[sequence] = 1
         return planned, preempted_sequences
 
-    def _prefill_allowance(self, budget_tokens: int, decodes: int) -> int:
-        least = 0 if self._settings.max_batched_tokens else MIN_AUTO_BATCHED_TOKENS
-        return max(budget_tokens - decodes, least)
-
-    def _seats(self, budget_tokens: int) -> int:
+    @property
+    def _seats(self) -> int:
         """Under a fixed budget every running sequence must find its one token in it."""
-        seats = self._settings.max_running_sequences
-        return min(seats, budget_tokens) if self._settings.max_batched_tokens else seats
+        settings = self._settings
+        return min(settings.max_running_sequences, settings.max_batched_tokens or sys.maxsize)
 
     def _admit(self, draft: PlanDraft, ahead_of: Rank = _LAST) -> None:
         """Start waiting sequences of better rank than `ahead_of`, and plan their first chunks."""
+        if not draft.has_room(first_position=0):
+            return
         reserved_blocks = 0
         place = 0
         while (
-            draft.allowance_tokens > 0
-            and place < len(self._waiting)
+            place < len(self._waiting)
             and len(self._running) + place < draft.seats
             and self._waiting[place].rank < ahead_of
         ):
@@ -218,6 +217,8 @@ class Scheduler:
                 reserved_blocks += self._unled_blocks(sequence, leader)
                 place += 1  # its seat stays reserved
                 continue
+            if not draft.has_room(len(sequence.token_ids) - sequence.uncached_tokens):
+                return
             if not self._start(sequence, reserved_blocks):
                 return  # no sequence of worse rank may take the blocks that this one waits for
             draft.plan(sequence)

@@ -1,10 +1,12 @@
 """The scheduler's decision for one step, finished (`StepPlan`) and under construction (`PlanDraft`)."""
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from warmfleet_worker.engine.batch import StepBatch
 from warmfleet_worker.engine.messages import SequenceUpdate
 from warmfleet_worker.engine.sequence import Sequence
+from warmfleet_worker.engine.step_time import StepShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,20 +20,43 @@ class StepPlan:
     """First updates of the sequences that start with this step."""
 
 
+class StepBudget(Protocol):
+    """How much prefill one step computes beside its decodes."""
+
+    def prefill_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
+        """Tokens of a prompt, from `first_position` on, that fit beside what is planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedBudget:
+    """Each step computes at most `tokens`, decodes included."""
+
+    tokens: int
+
+    def prefill_tokens(self, planned: StepShape, _first_position: int, wanted_tokens: int, /) -> int:
+        return max(min(wanted_tokens, self.tokens - planned.tokens), 0)
+
+
 @dataclass(slots=True)
 class PlanDraft:
     """A plan under construction."""
 
     planned: dict[Sequence, int]
     """Tokens of each sequence."""
-    allowance_tokens: int
-    """Tokens that prefills may still compute."""
+    shape: StepShape
+    """Of what is planned."""
+    budget: StepBudget
     seats: int
     admissions: list[SequenceUpdate] = field(default_factory=list)
 
+    def has_room(self, first_position: int) -> bool:
+        """Whether the step takes a token more of a prompt that is computed up to `first_position`."""
+        return self.budget.prefill_tokens(self.shape, first_position, 1) > 0
+
     def plan(self, sequence: Sequence) -> None:
-        """Plan a prefill, up to the rest of the allowance."""
-        tokens = min(sequence.uncomputed_tokens, self.allowance_tokens)
+        """Plan a prefill, as much as the step takes."""
+        first_position = sequence.computed_tokens
+        tokens = self.budget.prefill_tokens(self.shape, first_position, sequence.uncomputed_tokens)
         if tokens:
             self.planned[sequence] = tokens
-            self.allowance_tokens -= tokens
+            self.shape = self.shape.with_prefill(first_position, tokens)

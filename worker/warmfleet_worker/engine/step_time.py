@@ -1,33 +1,41 @@
-"""Online fit of step time: seconds = base + a * prefill + b * decode + c * context.
+"""Online fit of step time, and how much prefill a step takes within `TARGET_STEP_SECONDS`.
 
-Exponentially forgetting least squares with non-negative coefficients. The normal equations are kept and
-decayed; after each step a few sweeps of cyclic coordinate descent, each coordinate clipped at zero, move
-the last solution to the new one (Franc, Hlavac and Navara 2005, "Sequential coordinate-wise algorithm for
-the non-negative least squares problem"). State and cost per step are constant.
+Steps are bound by memory up to a knee, and take the same time; above it each token adds to them:
+
+    seconds = base + a * prefill tokens above the knee + b * decodes + c * context + d * attention pairs
+
+The knee is not a parameter but a convex line with a corner at each of `KNOTS_TOKENS`. Decodes fill a step
+up to a knot first. Steps fade from the fit by size, so that small steps, however many, do not replace what
+large ones have taught. A step larger than all that were measured takes more time in proportion, and has at
+most `GROWTH` times their tokens.
 """
 
+import bisect
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from warmfleet_contracts.cache.kv_events import StepTimeFit
-from warmfleet_worker.engine.batch import StepBatch
+from warmfleet_worker.engine.batch import Chunk, StepBatch
+from warmfleet_worker.engine.nonnegative_fit import NonNegativeFit
 
-FORGETTING: Final = 0.995
-"""Weight of a step against the next one: about the last 200 steps count."""
-SWEEPS: Final = 3
+KNOTS_TOKENS: Final = (0, 32, 128, 512)
+FORGETTING: Final = 0.97
+"""Weight of a step against the next one of its size: about the last 30 count."""
 OUTLIER_RATIO: Final = 4.0
 """A step counts as at most this many times its prediction: one outlier does not move the
 fit far, and a lasting slowdown still arrives within a few steps."""
 SETTLED_SAMPLES: Final = 32
+GROWTH: Final = 2
+"""Tokens of a step against those of the largest one that was measured."""
 
 TARGET_STEP_SECONDS: Final = 0.100
 MIN_AUTO_BATCHED_TOKENS: Final = 32
 MAX_AUTO_BATCHED_TOKENS: Final = 2048
 START_AUTO_BATCHED_TOKENS: Final = 128
-"""Until a prefill was measured."""
+"""Until a step was measured."""
 
-_COEFFICIENTS: Final = 4
 _TINY: Final = 1e-9
 
 
@@ -39,31 +47,98 @@ class StepShape:
     decode_sequences: int
     context_tokens: int
     """Tokens of KV that the step's chunks attend to, their own included."""
+    attention_pairs: int = 0
+    """Pairs of a prefill token and a token that it attends to."""
 
     @classmethod
     def of(cls, batch: StepBatch) -> "StepShape":
         """The shape of a batch; a single token that asks for the next one counts as a decode."""
-        prefill_tokens = decode_sequences = context_tokens = 0
+        decode_positions: list[int] = []
+        prefills: list[Chunk] = []
         for chunk in batch.chunks:
-            tokens = len(chunk.token_ids)
-            context_tokens += chunk.first_position + tokens
-            if tokens == 1 and chunk.sample is not None:
-                decode_sequences += 1
+            if len(chunk.token_ids) == 1 and chunk.sample is not None:
+                decode_positions.append(chunk.first_position)
             else:
-                prefill_tokens += tokens
-        return cls(prefill_tokens, decode_sequences, context_tokens)
+                prefills.append(chunk)
+        shape = cls.of_decodes(decode_positions)
+        for chunk in prefills:
+            shape = shape.with_prefill(chunk.first_position, len(chunk.token_ids))
+        return shape
+
+    @classmethod
+    def of_decodes(cls, positions: Sequence[int]) -> "StepShape":
+        """A step in which sequences generate their tokens at these positions, and nothing else."""
+        return cls(0, len(positions), sum(positions) + len(positions))
+
+    def with_prefill(self, first_position: int, tokens: int) -> "StepShape":
+        """This step and `tokens` of a prompt from `first_position` on."""
+        return StepShape(
+            self.prefill_tokens + tokens,
+            self.decode_sequences,
+            self.context_tokens + first_position + tokens,
+            self.attention_pairs + tokens * first_position + tokens * (tokens + 1) // 2,
+        )
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the step computes."""
+        return self.prefill_tokens + self.decode_sequences
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillLine:
+    """Seconds of a step over the prefill tokens in it: flat, then steeper at each of `KNOTS_TOKENS`."""
+
+    base_seconds: float
+    slopes: tuple[float, ...]
+    """Seconds per token that each knot adds, for the tokens above it."""
+    measured_tokens: float
+    """Of the largest step measured, decodes included."""
+
+    def slope_beyond(self, other_seconds: float = 0.0) -> float:
+        """Seconds per token above `measured_tokens`, in a step that takes `other_seconds` besides.
+
+        What was flat so far may rise there: until tokens have doubled a step's time, it is taken to rise
+        in proportion.
+        """
+        slope = sum(self.slopes)
+        flat_seconds = self.base_seconds + other_seconds
+        seconds = self._measured_seconds(self.measured_tokens, 0) + other_seconds
+        if seconds >= 2 * flat_seconds or not self.measured_tokens:
+            return slope
+        return max(slope, seconds / self.measured_tokens)
+
+    def seconds(self, prefill_tokens: int, decodes: int, other_seconds: float = 0.0) -> float:
+        """Time of a step with this prefill and so many decodes, which add `other_seconds`."""
+        measured = min(float(prefill_tokens), max(self.measured_tokens - decodes, 0.0))
+        seconds = self._measured_seconds(measured, decodes) + other_seconds
+        beyond = prefill_tokens - measured
+        return seconds + beyond * self.slope_beyond(other_seconds) if beyond else seconds
+
+    def _measured_seconds(self, prefill_tokens: float, decodes: int) -> float:
+        return self.base_seconds + sum(
+            map(float.__mul__, self.slopes, _tokens_above(prefill_tokens, decodes))
+        )
 
 
 class StepTimeEstimator:
-    """Online fit of step seconds, and the token budget that follows from it."""
+    """Online fit of step seconds, and the prefill that a step computes in time: a `StepBudget`.
+
+    estimator.observe(StepShape.of(batch), seconds)  # after each step
+    tokens = estimator.prefill_tokens(StepShape(0, 3, 900), first_position=0, wanted_tokens=4000)
+    """
 
     def __init__(self) -> None:
-        # The base is last: if the data are ambiguous (all prefills alike), time goes to the tokens.
-        self._coefficients = [0.0] * _COEFFICIENTS
-        self._gram = [[0.0] * _COEFFICIENTS for _ in range(_COEFFICIENTS)]
-        self._moment = [0.0] * _COEFFICIENTS
+        groups = len(KNOTS_TOKENS) + 1
+        # What is ambiguous goes to the earlier feature: if all prefills are alike to their tokens, and if
+        # decodes are always as many to the base.
+        self._fit = NonNegativeFit(features=len(KNOTS_TOKENS) + 4, groups=groups, forgetting=FORGETTING)
+        self._measured_tokens = [0.0] * groups
+        """Of the largest step of each group; fades like its steps."""
+        self._pairs_per_token = 0.0
+        """Attention pairs for each prefill token, a mean over the last steps with prefill."""
         self._samples = 0
-        self._prefill_samples = 0
+        self._read_fit()
 
     def observe(self, shape: StepShape, seconds: float) -> None:
         """Update the fit with one finished step. Durations that are not positive and finite are ignored."""
@@ -71,54 +146,69 @@ class StepTimeEstimator:
             return
         if self._samples >= SETTLED_SAMPLES:
             seconds = min(seconds, OUTLIER_RATIO * max(self.predict_seconds(shape), _TINY))
-        features = _features(shape)
-        for row, row_feature in enumerate(features):
-            self._moment[row] = FORGETTING * self._moment[row] + row_feature * seconds
-            gram_row = self._gram[row]
-            for column, column_feature in enumerate(features):
-                gram_row[column] = FORGETTING * gram_row[column] + row_feature * column_feature
+        # Group 0 has the steps without prefill, group i those with more than `KNOTS_TOKENS[i - 1]` of it.
+        group = bisect.bisect_left(KNOTS_TOKENS, shape.prefill_tokens)
+        self._fit.observe(_features(shape), seconds, group=group)
+        self._measured_tokens[group] = max(shape.tokens, FORGETTING * self._measured_tokens[group])
+        if shape.prefill_tokens:
+            pairs = shape.attention_pairs / shape.prefill_tokens
+            self._pairs_per_token += (1 - FORGETTING) * (pairs - self._pairs_per_token)
         self._samples += 1
-        self._prefill_samples += shape.prefill_tokens > 0
-        for _ in range(SWEEPS):
-            self._sweep()
+        self._read_fit()
 
     def predict_seconds(self, shape: StepShape) -> float:
         """Predicted time of such a step; 0 before the first measurement."""
-        return sum(
-            coefficient * feature
-            for coefficient, feature in zip(self._coefficients, _features(shape), strict=True)
+        other_seconds = (
+            self._pair_seconds * shape.attention_pairs
+            + self._decode_seconds * shape.decode_sequences
+            + self._context_seconds * shape.context_tokens
         )
+        return self._line.seconds(shape.prefill_tokens, shape.decode_sequences, other_seconds)
 
     def fit(self) -> StepTimeFit:
-        """The coefficients in the form that routers receive."""
-        prefill, decode, context, base = self._coefficients
+        """The fit as routers receive it: one knee, and attention as part of what a token costs."""
         return StepTimeFit(
-            base_seconds=base,
-            per_prefill_token_seconds=prefill,
-            per_decode_sequence_seconds=decode,
-            per_context_token_seconds=context,
+            base_seconds=self._line.base_seconds,
+            per_prefill_token_seconds=self._line.slope_beyond() + self._pair_seconds * self._pairs_per_token,
+            per_decode_sequence_seconds=self._decode_seconds,
+            per_context_token_seconds=self._context_seconds,
             samples=self._samples,
         )
 
+    def prefill_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int) -> int:
+        """Tokens of a prompt, from `first_position` on, that the planned step takes besides in time.
+
+        A step takes at least `MIN_AUTO_BATCHED_TOKENS` of prefill, however long its decodes take.
+        """
+        largest = GROWTH * int(self._line.measured_tokens) if self._samples else START_AUTO_BATCHED_TOKENS
+        room = min(MAX_AUTO_BATCHED_TOKENS, largest - planned.decode_sequences) - planned.prefill_tokens
+        least = min(max(MIN_AUTO_BATCHED_TOKENS - planned.prefill_tokens, 0), wanted_tokens)
+        return least + bisect.bisect_right(
+            range(least + 1, min(room, wanted_tokens) + 1),
+            TARGET_STEP_SECONDS,
+            key=lambda tokens: self.predict_seconds(planned.with_prefill(first_position, tokens)),
+        )
+
     def auto_batched_tokens(self) -> int:
-        """Tokens that prefill computes in 100 ms at the measured rate, between 32 and 2,048."""
-        if not self._prefill_samples:
-            return START_AUTO_BATCHED_TOKENS
-        seconds_per_token = max(self._coefficients[0], _TINY)
-        tokens = int(TARGET_STEP_SECONDS / seconds_per_token)
-        return max(MIN_AUTO_BATCHED_TOKENS, min(tokens, MAX_AUTO_BATCHED_TOKENS))
+        """Tokens of a new prompt that a step with nothing else takes; 32 to 2,048."""
+        return self.prefill_tokens(StepShape(0, 0, 0), 0, MAX_AUTO_BATCHED_TOKENS)
 
-    def _sweep(self) -> None:
-        coefficients = self._coefficients
-        for row, gram_row in enumerate(self._gram):
-            curvature = gram_row[row]
-            if curvature <= _TINY:
-                continue  # never seen, or forgotten: keep what was learned
-            slope = self._moment[row]
-            for column, entry in enumerate(gram_row):
-                slope -= entry * coefficients[column]
-            coefficients[row] = max(0.0, coefficients[row] + slope / curvature)
+    def _read_fit(self) -> None:
+        *slopes, pair, base, decode, context = self._fit.coefficients
+        self._line = PrefillLine(base, tuple(slopes), max(self._measured_tokens))
+        self._pair_seconds, self._decode_seconds, self._context_seconds = pair, decode, context
 
 
-def _features(shape: StepShape) -> tuple[float, float, float, float]:
-    return (float(shape.prefill_tokens), float(shape.decode_sequences), float(shape.context_tokens), 1.0)
+def _features(shape: StepShape) -> tuple[float, ...]:
+    return (
+        *_tokens_above(shape.prefill_tokens, shape.decode_sequences),
+        float(shape.attention_pairs),
+        1.0,
+        float(shape.decode_sequences),
+        float(shape.context_tokens),
+    )
+
+
+def _tokens_above(prefill_tokens: float, decodes: int) -> list[float]:
+    """Prefill tokens above each of `KNOTS_TOKENS`; decodes fill a step up to a knot first."""
+    return [max(prefill_tokens - max(knot - decodes, 0), 0.0) for knot in KNOTS_TOKENS]

@@ -66,6 +66,8 @@ class FakeRunner:
         """Of the batches that came while it was broken."""
         self.violations: list[str] = []
         """What the engine asked for and must never ask for."""
+        self.flat_tokens = 0
+        """Steps of at most so many tokens take the same time."""
         self._seconds_per_token = seconds_per_token
         self._output_tokens: Counter[int] = Counter()
         self._arena = [_POISON] * (total_blocks * block_size_tokens)
@@ -93,7 +95,7 @@ class FakeRunner:
                     self._arena[self._slot(chunk, position)] = _POISON
             raise FakeRunnerError("the device is gone")
         results = tuple(self._compute(chunk) for chunk in batch.chunks)
-        return StepResult(results, seconds=0.002 + tokens * self._seconds_per_token)
+        return StepResult(results, seconds=0.002 + max(tokens, self.flat_tokens) * self._seconds_per_token)
 
     def _fails(self, batch: StepBatch) -> bool:
         if self.broken:
