@@ -18,7 +18,7 @@ from warmfleet_cli.output import OutputFormat, OutputOption, print_error, print_
 from warmfleet_cli.status import status
 from warmfleet_cli.up import up
 from warmfleet_cli.why import why
-from warmfleet_contracts.cache.kv_events import CONTRACT_VERSION
+from warmfleet_contracts.cache.contract_versions import CONTRACT_VERSION
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.names import API_VERSION
 from warmfleet_runtime.version import package_version

@@ -5,6 +5,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +13,7 @@ import structlog
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from warmfleet_contracts.cache.contract_versions import ACCEPTED_VERSIONS
 from warmfleet_contracts.cache.kv_events import Frame
 from warmfleet_contracts.cache.worker_api import DECISION_HEADER
 from warmfleet_contracts.openai import RequestError
@@ -146,10 +148,12 @@ def build_router(
     discovery: Discovery | None = None,
     *,
     now: Callable[[], float] = time.monotonic,
+    contract_versions: AbstractSet[int] = ACCEPTED_VERSIONS,
 ) -> Router:
     """A router that has not been started; `discovery` replaces the settings' list of endpoints.
 
-    `now` is the clock by which waits, rates and ejections are measured, in seconds.
+    `now` is the clock by which waits, rates and ejections are measured, in seconds. `contract_versions` are
+    those that it speaks with workers, all that this release knows or fewer.
     """
     # Counters start at 1 in each life, and workers remember the highest per id: an id lives once.
     # Workers keep 64 characters of it. Names of pods differ at the end.
@@ -158,7 +162,11 @@ def build_router(
     leases = Leases(life_id, now, on_capacity=common.capacity_changed.set)
     slow_workers = SlowWorkerDetector(settings.outliers)
     workers = build_workers(
-        common, discovery, on_frame=leases.frame_arrived, forget=(leases.forget, slow_workers.forget)
+        common,
+        discovery,
+        contract_versions,
+        on_frame=leases.frame_arrived,
+        forget=(leases.forget, slow_workers.forget),
     )
     routing = build_routing(common, workers, leases, slow_workers)
     limits = InFlightLimits(settings.admission.max_in_flight, now=now, metrics=common.metrics)
@@ -179,6 +187,7 @@ def build_router(
 def build_workers(
     common: Common,
     discovery: Discovery | None,
+    contract_versions: AbstractSet[int],
     *,
     on_frame: Callable[[str, Frame], None],
     forget: tuple[Callable[[str], None], ...],
@@ -215,6 +224,7 @@ def build_workers(
         on_frame=on_frame,
         on_change=common.capacity_changed.set,
         on_gone=on_gone,
+        contract_versions=contract_versions,
     )
     encoders = Encoders(settings.tokenizers_path, upstream, fleet.workers)
     return WorkersRoom(discovery, fleet, breakers, encoders, upstream, liveness)

@@ -10,11 +10,13 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 
 import msgspec
 import structlog
 
+from warmfleet_contracts.cache.contract_versions import ACCEPTED_VERSIONS
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_runtime.http.descriptors import connections_that_fit
@@ -39,8 +41,16 @@ SHUTDOWN_SECONDS = 5
 log = structlog.get_logger("warmfleet.worker")
 
 
-def main(arguments: Sequence[str] | None = None, *, engine_module: str = ENGINE_MODULE) -> int:
-    """Serve until a signal or the end of the engine; returns the exit code."""
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    engine_module: str = ENGINE_MODULE,
+    contract_versions: AbstractSet[int] = ACCEPTED_VERSIONS,
+) -> int:
+    """Serve until a signal or the end of the engine; returns the exit code.
+
+    `contract_versions` are those that it speaks with routers, all that this release knows or fewer.
+    """
     return_freed_memory()
     settings = parse_settings(arguments)
     configure_logs(uid=settings.uid)
@@ -48,7 +58,7 @@ def main(arguments: Sequence[str] | None = None, *, engine_module: str = ENGINE_
     if listener is None:
         return 2
     try:
-        worker, engine = build_worker(settings, engine_module)
+        worker, engine = build_worker(settings, engine_module, contract_versions)
     except WarmfleetError as error:
         _report_refusal(settings, str(error))
         return 2
@@ -62,7 +72,9 @@ def main(arguments: Sequence[str] | None = None, *, engine_module: str = ENGINE_
 
 
 def build_worker(
-    settings: WorkerSettings, engine_module: str = ENGINE_MODULE
+    settings: WorkerSettings,
+    engine_module: str = ENGINE_MODULE,
+    contract_versions: AbstractSet[int] = ACCEPTED_VERSIONS,
 ) -> tuple[WorkerState, ProcessEngineClient]:
     """All parts of a worker, nothing started yet.
 
@@ -89,6 +101,7 @@ def build_worker(
         events=events,
         metrics=metrics,
         started_seconds=int(time.time()),
+        contract_versions=contract_versions,
     )
     return worker, engine
 

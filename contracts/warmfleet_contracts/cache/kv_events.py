@@ -3,24 +3,23 @@
 `GET /internal/kv-events?epoch=&after=` answers with one long-lived response of frames, each a
 little-endian u32 length and that many bytes of msgpack. The first frame is a `Hello`; then either a
 snapshot (frames with `snapshot_left` set, the last one 0) or, when the subscriber's epoch and position
-are still in the worker's replay buffer, directly the live frames after its position.
+are still in the worker's replay buffer, directly the live frames after its position. All of them are written
+in the version that `contract_versions.common_version` found.
 """
 
 import hashlib
 import hmac
 from collections.abc import Iterator
-from typing import Final
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
 
 import msgspec
 
+from warmfleet_contracts.cache.contract_versions import ACCEPTED_VERSIONS, CONTRACT_VERSION, UNSTATED_VERSION
 from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import ContractError
 from warmfleet_contracts.framing import FrameReader, frame
 
-CONTRACT_VERSION: Final = 1
-"""Version of every `/internal/` message. A process accepts N and N-1."""
-
-ACCEPTED_VERSIONS: Final = frozenset({1})
 MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
 SNAPSHOT_CHUNK_HASHES: Final = 8_192
 """Live streams at a router wait while it takes one chunk, 2 ms."""
@@ -51,11 +50,26 @@ class StepTimeFit(msgspec.Struct, frozen=True, kw_only=True):
     """Steps behind the fit; 0 means no measurement yet, and a router uses its fleet's median."""
 
 
+class PlainAnswer(msgspec.Struct, frozen=True, array_like=True):
+    """How far an open answer is that comes as a whole: its router sees nothing of it before its end.
+
+    Seconds since the worker submitted it to its engine, so that each report is as good as the first.
+    """
+
+    dispatch: int
+    admitted_after_seconds: float
+    """Its first sequence got a seat."""
+    first_token_after_seconds: float
+    """Its first token, of any sequence, was computed."""
+    generated_tokens: int
+    """So far, of all its sequences."""
+
+
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's load; in every frame.
 
     A new field: filled in `worker/engine/engine`, sent at once if `worker/server/events._differs` compares
-    it, used by `router/routing/cost.worker_load`.
+    it, used by `router/routing/cost.worker_load`, removed by `_without_version_2` for older routers.
     """
 
     running_sequences: int = 0
@@ -75,12 +89,15 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     admitted_dispatches: dict[str, int] = msgspec.field(default_factory=dict)
     """Router id -> highest dispatch counter that this report already includes."""
     draining: bool = False
+    plain_answers: dict[str, list[PlainAnswer]] = msgspec.field(default_factory=dict)
+    """Router id -> its open plain answers that have a token. Since version 2; filled in `worker/server`."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     """First frame: the worker, its cache identity, and a proof that it holds this worker's token."""
 
-    v: int = CONTRACT_VERSION
+    v: int = UNSTATED_VERSION
+    """As received; `encode_message` writes its own."""
     uid: str
     """Pod uid in a cluster; unique per worker process in a local fleet."""
     identity: bytes
@@ -99,7 +116,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
 class Frame(msgspec.Struct, frozen=True, kw_only=True, tag="frame", omit_defaults=True):
     """One change of the resident set, one part of a snapshot, or load alone."""
 
-    v: int = CONTRACT_VERSION
+    v: int = UNSTATED_VERSION
+    """As received; `encode_message` writes its own."""
     epoch: str
     seq: int
     """Rises by one per frame that carries events; load-only frames repeat the last one."""
@@ -127,42 +145,58 @@ def hello_proof(token: bytes, *, nonce: bytes, uid: str, identity: bytes) -> byt
     return hmac.digest(token, message, hashlib.sha256)
 
 
-def encode_message(message: Message) -> bytes:
-    """One message as it goes over the wire, length first.
+def encode_message(message: Message, version: int = CONTRACT_VERSION) -> bytes:
+    """One message as it goes over the wire in `version`, one of `ACCEPTED_VERSIONS`; length first.
 
     Raises:
         ContractError: the message exceeds `MAX_FRAME_BYTES`.
     """
-    return frame(_encoder.encode(message), max_bytes=MAX_FRAME_BYTES)
+    versioned = msgspec.structs.replace(message, v=version)
+    return frame(
+        _encoder.encode(versioned if version == CONTRACT_VERSION else _without_version_2(versioned)),
+        max_bytes=MAX_FRAME_BYTES,
+    )
+
+
+def _without_version_2(message: Message) -> dict[str, Any]:
+    """The fields of `message` that version 1 has."""
+    fields: dict[str, Any] = msgspec.to_builtins(message, builtin_types=(bytes,))
+    load = fields.get("load")
+    if load is not None:
+        del load["plain_answers"]
+    return fields
 
 
 class MessageReader:
     """Cuts a byte stream into messages. Unknown fields are tolerated, unknown versions are not."""
 
-    def __init__(self) -> None:
+    def __init__(self, versions: AbstractSet[int] = ACCEPTED_VERSIONS) -> None:
+        """`versions`: those that the subscriber stated."""
         self._frames = FrameReader(max_bytes=MAX_FRAME_BYTES)
+        self._versions = versions
 
     def feed(self, data: bytes) -> Iterator[Message]:
         """Messages that `data` completes.
 
         Raises:
-            ContractError: a frame is too large, malformed, or of a version that this process does not accept.
+            ContractError: a frame is too large, malformed, or of a version that is not accepted.
         """
-        yield from map(decode_message, self._frames.feed(data))
+        for body in self._frames.feed(data):
+            yield decode_message(body, self._versions)
 
 
-def decode_message(body: bytes) -> Message:
+def decode_message(body: bytes, versions: AbstractSet[int] = ACCEPTED_VERSIONS) -> Message:
     """The message in one frame's body.
 
     Raises:
-        ContractError: malformed, or of a version that this process does not accept.
+        ContractError: malformed, or of none of `versions`.
     """
     try:
         message = _decoder.decode(body)
     except UNDECODABLE as error:
         raise ContractError(f"malformed event frame: {error}") from error
-    if message.v not in ACCEPTED_VERSIONS:
+    if message.v not in versions:
         raise ContractError(
-            f"event frame has contract version {message.v}, this process accepts {sorted(ACCEPTED_VERSIONS)}"
+            f"event frame has contract version {message.v}, this process accepts {sorted(versions)}"
         )
     return message

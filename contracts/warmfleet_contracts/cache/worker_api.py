@@ -38,6 +38,9 @@ LOWEST_PRIORITY: Final = 100
 NONCE_HEADER: Final = "x-warmfleet-nonce"
 """Hex of the subscriber's fresh nonce, 16 bytes, for `Hello.proof` on the event stream."""
 
+VERSIONS_HEADER: Final = "x-warmfleet-versions"
+"""The contract versions that the subscriber accepts, such as `1,2`. Without it: version 1."""
+
 # Worker -> router, before the first byte of the body.
 PROMPT_TOKENS_HEADER: Final = "x-warmfleet-prompt-tokens"
 CACHED_TOKENS_HEADER: Final = "x-warmfleet-cached-tokens"
@@ -47,6 +50,9 @@ POSITION_HEADER: Final = "x-warmfleet-position"
 """`epoch:seq` of the event stream when the prompt was matched against the cache."""
 GENERATED_TOKENS_HEADER: Final = "x-warmfleet-generated-tokens"
 """Of all choices of a plain answer, whose headers come when it is whole. A stream's events are counted."""
+ADMITTED_AFTER_HEADER: Final = "x-warmfleet-admitted-after-seconds"
+FIRST_TOKEN_AFTER_HEADER: Final = "x-warmfleet-first-token-after-seconds"  # noqa: S105 - a name
+"""Of a plain answer, as in `PlainAnswer`: one that ends at once is in no load report."""
 
 # Router -> client.
 DECISION_HEADER: Final = "x-warmfleet-decision"

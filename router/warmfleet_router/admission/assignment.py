@@ -155,10 +155,12 @@ class Assigner:
 
     def leave_worker(self, dispatch: Dispatch, queue: ModelQueue) -> None:
         """Give back the worker of `dispatch`. Idempotent."""
+        usage = dispatch.usage
+        if not usage.is_completed:
+            usage.output_tokens = max(usage.output_tokens, dispatch.lease.generated_tokens)
         dispatch.lease.close()
         dispatch.trial.release()
         queue.prefills.remove(dispatch.lease)
-        usage = dispatch.usage
         if usage.seats:
             queue.shares.give_back(dispatch.request.tenant.name, usage.seats)
             usage.seats = 0

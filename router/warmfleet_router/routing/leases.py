@@ -1,7 +1,8 @@
 """Leases: what one dispatch occupies of a worker, given back however the dispatch ends.
 
 A lease charges prefill tokens until the first byte and seats with their blocks until the last one
-(`open_dispatches`), and makes the prompt's blocks pending at the worker (`pending_blocks`).
+(`open_dispatches`), and makes the prompt's blocks pending at the worker (`pending_blocks`). Nothing of a
+plain answer is seen before its end: its worker's load reports state when it got its first token.
 """
 
 import time
@@ -13,7 +14,7 @@ from typing import Final, Self, cast
 import msgspec
 
 from warmfleet_contracts.cache.blocks import BlockHash
-from warmfleet_contracts.cache.kv_events import Frame
+from warmfleet_contracts.cache.kv_events import Frame, PlainAnswer
 from warmfleet_router.routing.cost import PRIOR_SEAT_SECONDS
 from warmfleet_router.routing.open_dispatches import OpenDispatches
 from warmfleet_router.routing.pending_blocks import PendingBlocks
@@ -70,6 +71,8 @@ class Leases:
         self.pending = PendingBlocks(now)
         self.seat_times = SeatTimes()
         self.on_capacity = on_capacity
+        self._open: dict[int, Lease] = {}
+        """By dispatch."""
 
     def lease(self, charge: Charge) -> "Lease":
         """A lease that is charged from `async with` to the end of that block."""
@@ -79,7 +82,19 @@ class Leases:
         """A worker reported its load, or what it stored."""
         if frame.load is not None:
             self.dispatches.reported(uid, frame.load)
+            for answer in frame.load.plain_answers.get(self.dispatches.router_id, ()):
+                lease = self._open.get(answer.dispatch)
+                if lease is not None and lease.charge.uid == uid:
+                    lease.progressed(answer)
         self.pending.stored(uid, cast("list[BlockHash]", frame.stored))
+
+    def opened(self, lease: "Lease") -> None:
+        """A lease is open: what its worker reports of it reaches it."""
+        self._open[lease.dispatch] = lease
+
+    def closed(self, lease: "Lease") -> None:
+        """A lease was given back."""
+        self._open.pop(lease.dispatch, None)
 
     def forget(self, uid: str) -> None:
         """The worker is gone. Live leases on it end by themselves."""
@@ -96,7 +111,12 @@ class Lease(AbstractAsyncContextManager["Lease"]):
         self.charge = charge
         self.dispatch = 0
         """This router's counter, from 1; sent in a header."""
+        self.first_token_after_seconds: float | None = None
+        """Of a plain answer, since its dispatch; None until its worker reports it."""
+        self.generated_tokens = 0
+        """Of a plain answer, as its worker reported last."""
         self._ticket = 0
+        self._opened_at = 0.0
         self._seated_at: float | None = None
         self._first_byte = False
         self._open = False
@@ -108,11 +128,21 @@ class Lease(AbstractAsyncContextManager["Lease"]):
         return self._open and not self._first_byte and not self._closed
 
     def seated(self) -> None:
-        """The worker admitted the request: its response headers are here."""
+        """The worker admitted the request: the response headers of its stream are here."""
         self._seated_at = self._leases.now()
 
+    def progressed(self, answer: PlainAnswer) -> None:
+        """The worker reports how far a plain answer is; an older report changes nothing."""
+        open_seconds = self._leases.now() - self._opened_at
+        # The worker's clock runs no longer than the lease: what exceeds it is no time.
+        admitted_after = min(open_seconds, max(0.0, answer.admitted_after_seconds))
+        self.first_token_after_seconds = min(open_seconds, max(0.0, answer.first_token_after_seconds))
+        self.generated_tokens = max(self.generated_tokens, answer.generated_tokens)
+        self._seated_at = self._opened_at + admitted_after
+        self.first_byte()
+
     def first_byte(self) -> None:
-        """The first byte of the body: the prefill is done. Idempotent."""
+        """The prefill is done: the first byte of a stream is here, or a whole answer. Idempotent."""
         if not self._first_byte:
             self._first_byte = True
             self._leases.dispatches.first_byte(self.charge.uid, self.dispatch)
@@ -123,6 +153,7 @@ class Lease(AbstractAsyncContextManager["Lease"]):
         """Charge the worker from now on. Idempotent; `async with` does it too."""
         if not self._open:
             self._open = True
+            self._opened_at = self._leases.now()
             charge = self.charge
             self.dispatch = self._leases.dispatches.open(
                 charge.uid,
@@ -131,6 +162,7 @@ class Lease(AbstractAsyncContextManager["Lease"]):
                 blocks=charge.blocks,
             )
             self._ticket = self._leases.pending.insert(charge.uid, charge.new_hashes)
+            self._leases.opened(self)
         return self
 
     def close(self, *, ended_well: bool = False) -> None:
@@ -138,6 +170,7 @@ class Lease(AbstractAsyncContextManager["Lease"]):
         if not self._open or self._closed:
             return
         self._closed = True
+        self._leases.closed(self)
         self._leases.dispatches.close(self.charge.uid, self.dispatch)
         if not self._first_byte:
             self._leases.pending.drop(self._ticket)

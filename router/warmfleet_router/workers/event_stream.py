@@ -23,12 +23,14 @@ import random
 import secrets
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
 
 from warmfleet_contracts.cache.blocks import HASH_BYTES
+from warmfleet_contracts.cache.contract_versions import ACCEPTED_VERSIONS
 from warmfleet_contracts.cache.kv_events import (
     BUSY_SILENCE_SECONDS,
     IDLE_SILENCE_SECONDS,
@@ -56,8 +58,12 @@ _log = structlog.get_logger()
 class EventSource(Protocol):
     """Opens event streams; the one seam for I/O."""
 
-    def open(self, endpoint: Endpoint, epoch: str, after: int, nonce: bytes) -> AsyncGenerator[bytes, None]:
+    def open(
+        self, endpoint: Endpoint, epoch: str, after: int, nonce: bytes, versions: AbstractSet[int]
+    ) -> AsyncGenerator[bytes, None]:
         """Bytes of `GET /internal/kv-events`, cut anywhere. `epoch` "" asks for a snapshot.
+
+        `versions` are those of the contract that the caller reads.
 
         Closing the generator closes the connection. It waits for the next bytes without a deadline: the
         caller has one.
@@ -347,7 +353,12 @@ def verify_hello(hello: Hello, endpoint: Endpoint, nonce: bytes) -> None:
 
 
 async def follow(
-    stream: WorkerStream, source: EventSource, *, timing: StreamTiming, clock: Callable[[], float]
+    stream: WorkerStream,
+    source: EventSource,
+    *,
+    timing: StreamTiming,
+    clock: Callable[[], float],
+    versions: AbstractSet[int] = ACCEPTED_VERSIONS,
 ) -> None:
     """Read `stream` until cancelled: open, read, and after any fault open again.
 
@@ -357,7 +368,7 @@ async def follow(
     backoff_seconds = timing.first_backoff_seconds
     while True:
         opened_at = clock()
-        reason, is_silent = await _read_once(stream, source, clock)
+        reason, is_silent = await _read_once(stream, source, clock, versions)
         now = clock()
         if reason != stream.closed_reason:
             _log.info("event stream lost", uid=stream.endpoint.uid, name=stream.endpoint.name, reason=reason)
@@ -369,14 +380,14 @@ async def follow(
 
 
 async def _read_once(
-    stream: WorkerStream, source: EventSource, clock: Callable[[], float]
+    stream: WorkerStream, source: EventSource, clock: Callable[[], float], versions: AbstractSet[int]
 ) -> tuple[str, bool]:
     """One connection, from opening to its end; why it ended, and whether by silence."""
     nonce = secrets.token_bytes(NONCE_BYTES)
     epoch, after = stream.opening(nonce)
-    reader = MessageReader()
+    reader = MessageReader(versions)
     try:
-        async with contextlib.aclosing(source.open(stream.endpoint, epoch, after, nonce)) as chunks:
+        async with contextlib.aclosing(source.open(stream.endpoint, epoch, after, nonce, versions)) as chunks:
             while True:
                 async with asyncio.timeout(stream.silence_seconds()):
                     data = await anext(chunks, None)

@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 
 import msgspec
 import structlog
 
+from warmfleet_contracts.cache.contract_versions import ACCEPTED_VERSIONS
 from warmfleet_contracts.cache.kv_events import Frame, Hello, LoadReport
 from warmfleet_router.discovery.base import Discovered, Discovery, Endpoint, vetted_endpoints
 from warmfleet_router.errors import DiscoveryError
@@ -69,6 +71,7 @@ class Fleet:
     `index` is shared with the picker. `on_frame(uid, frame)` is called for each frame of a verified worker,
     `on_change` when a load was reported, a worker was lost or the list of endpoints changed, and
     `on_gone(uid)` for each worker that left the list, so that other per-worker state can go too.
+    `contract_versions` are those that it speaks with workers.
     """
 
     def __init__(
@@ -82,6 +85,7 @@ class Fleet:
         on_frame: Callable[[str, Frame], None] = lambda _uid, _frame: None,
         on_change: Callable[[], None] = lambda: None,
         on_gone: Callable[[str], None] = lambda _uid: None,
+        contract_versions: AbstractSet[int] = ACCEPTED_VERSIONS,
     ) -> None:
         self.index = index if index is not None else PrefixIndex()
         self._discovery = discovery
@@ -91,6 +95,7 @@ class Fleet:
         self._on_frame = on_frame
         self._on_change = on_change
         self._on_gone = on_gone
+        self._contract_versions = contract_versions
         self._streams: dict[str, WorkerStream] = {}
         self._followers: dict[str, asyncio.Task[None]] = {}
         self._watcher: asyncio.Task[None] | None = None
@@ -163,7 +168,13 @@ class Fleet:
                 stream = WorkerStream(endpoint, self.index, self._timing, self._on_frame, self._on_change)
                 self._streams[uid] = stream
                 self._followers[uid] = asyncio.create_task(
-                    follow(stream, self._source, timing=self._timing, clock=self._clock),
+                    follow(
+                        stream,
+                        self._source,
+                        timing=self._timing,
+                        clock=self._clock,
+                        versions=self._contract_versions,
+                    ),
                     name=f"event stream of {endpoint.name}",
                 )
         self._on_change()

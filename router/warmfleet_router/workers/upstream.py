@@ -8,6 +8,7 @@ import asyncio
 import io
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +17,13 @@ from typing import Final
 import aiohttp
 from aiohttp import http_parser
 
-from warmfleet_contracts.cache.worker_api import KV_EVENTS_PATH, NONCE_HEADER, UID_HEADER
+from warmfleet_contracts.cache.contract_versions import stated_versions
+from warmfleet_contracts.cache.worker_api import (
+    KV_EVENTS_PATH,
+    NONCE_HEADER,
+    UID_HEADER,
+    VERSIONS_HEADER,
+)
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.errors import StreamUnavailableError
@@ -193,7 +200,7 @@ class Upstream:
                 response.close()
 
     async def open(
-        self, endpoint: Endpoint, epoch: str, after: int, nonce: bytes
+        self, endpoint: Endpoint, epoch: str, after: int, nonce: bytes, versions: AbstractSet[int]
     ) -> AsyncGenerator[bytes, None]:
         """Bytes of a worker's event stream (the `EventSource` of `event_stream`); the caller keeps deadlines.
 
@@ -201,7 +208,7 @@ class Upstream:
             StreamUnavailableError: the worker cannot be reached, refuses, or the transport broke.
         """
         path = f"{KV_EVENTS_PATH}?epoch={epoch}&after={after}" if epoch else KV_EVENTS_PATH
-        headers = [(NONCE_HEADER, nonce.hex())]
+        headers = [(NONCE_HEADER, nonce.hex()), (VERSIONS_HEADER, stated_versions(versions))]
         try:
             async with self.request(
                 endpoint, "GET", path, headers=headers, kind=ResponseKind.EVENTS

@@ -1,4 +1,7 @@
-"""The event stream's bytes. `kv_events_v1.json` holds what version 1 looks like on the wire, for good."""
+"""The event stream's bytes. `kv_events_v1.json` holds what version 1 looks like on the wire, for good.
+
+A file of a later version has the messages that differ in it.
+"""
 
 import json
 from pathlib import Path
@@ -8,13 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_contracts.cache.kv_events import (
+from warmfleet_contracts.cache.contract_versions import (
     ACCEPTED_VERSIONS,
+    CONTRACT_VERSION,
+    common_version,
+    stated_versions,
+)
+from warmfleet_contracts.cache.kv_events import (
     MAX_FRAME_BYTES,
     Frame,
     Hello,
     LoadReport,
     MessageReader,
+    PlainAnswer,
     StepTimeFit,
     decode_message,
     encode_message,
@@ -84,6 +93,17 @@ VERSION_1 = {
     "empty frame": Frame(epoch="epoch-1", seq=0),
 }
 
+LOAD = VERSION_1["load frame"].load
+PLAIN_ANSWERS = {"router-a": [PlainAnswer(15, 0.125, 0.5, 40)], "router-b": [PlainAnswer(3, 0.0, 2.0, 1)]}
+LOAD_2 = msgspec.structs.replace(LOAD, plain_answers=PLAIN_ANSWERS)
+VERSION_2 = {
+    "hello": msgspec.structs.replace(VERSION_1["hello"], v=2),
+    "live frame": msgspec.structs.replace(VERSION_1["live frame"], v=2),
+    "load frame": msgspec.structs.replace(VERSION_1["load frame"], v=2, load=LOAD_2),
+}
+MESSAGES = {1: VERSION_1, 2: VERSION_2}
+RECORDED = [(version, name) for version, messages in MESSAGES.items() for name in messages]
+
 
 def golden(version):
     recorded = json.loads((HERE / f"kv_events_v{version}.json").read_text())
@@ -96,21 +116,66 @@ def test_every_spoken_version_has_a_golden_file():
     )
 
 
-@pytest.mark.parametrize("name", VERSION_1)
-def test_version_1_is_written_and_read_as_recorded(name):
-    recorded = golden(1)[name]
+@pytest.mark.parametrize(("version", "name"), RECORDED)
+def test_a_version_is_written_and_read_as_recorded(version, name):
+    recorded = golden(version)[name]
 
-    assert encode_message(VERSION_1[name]) == recorded
-    assert list(MessageReader().feed(recorded)) == [VERSION_1[name]]
+    assert encode_message(MESSAGES[version][name], version) == recorded
+    assert list(MessageReader().feed(recorded)) == [MESSAGES[version][name]]
 
 
-def test_the_golden_file_names_every_message_and_no_other():
-    assert golden(1).keys() == VERSION_1.keys()
+@pytest.mark.parametrize("version", MESSAGES)
+def test_a_golden_file_names_every_message_and_no_other(version):
+    assert golden(version).keys() == MESSAGES[version].keys()
+
+
+@pytest.mark.parametrize("name", VERSION_2)
+def test_what_version_2_added_is_not_written_in_version_1(name):
+    assert encode_message(VERSION_2[name], 1) == golden(1)[name]
+
+
+@pytest.mark.parametrize("name", VERSION_2)
+def test_a_message_of_version_2_is_refused_where_only_version_1_was_stated(name):
+    with pytest.raises(ContractError, match="contract version 2, this process accepts"):
+        list(MessageReader({1}).feed(golden(2)[name]))
+
+
+def test_a_process_speaks_the_version_of_its_release_and_the_one_before():
+    assert {CONTRACT_VERSION, CONTRACT_VERSION - 1} == ACCEPTED_VERSIONS
+
+
+@pytest.mark.parametrize(
+    ("stated", "spoken", "common"),
+    [
+        (None, {1, 2}, 1),
+        ("1", {1, 2}, 1),
+        ("1,2", {1}, 1),
+        ("1,2", {1, 2}, 2),
+        ("2,3", {1, 2}, 2),
+        ("3,2,1", {2, 3}, 3),
+    ],
+)
+def test_the_highest_common_version_is_spoken(stated, spoken, common):
+    assert common_version(stated, spoken) == common
+
+
+@pytest.mark.parametrize(
+    ("stated", "spoken"),
+    [(None, {2, 3}), ("3,4", {1, 2}), ("", {1}), ("1,", {1}), ("one", {1}), ("1" * 99, {1})],
+)
+def test_without_a_common_version_nothing_is_spoken(stated, spoken):
+    with pytest.raises(ContractError):
+        common_version(stated, spoken)
+
+
+def test_stated_versions_are_read_back():
+    assert stated_versions({2, 1}) == "1,2"
+    assert common_version(stated_versions(ACCEPTED_VERSIONS)) == CONTRACT_VERSION
 
 
 @pytest.mark.parametrize("name", VERSION_1)
 def test_unknown_fields_are_tolerated(name):
-    fields = msgspec.msgpack.decode(encode_message(VERSION_1[name])[4:])
+    fields = msgspec.msgpack.decode(encode_message(VERSION_1[name], 1)[4:])
     fields["added_later"] = {"some": ["thing"]}
     if fields.get("load"):
         fields["load"]["added_later"] = 1
@@ -120,7 +185,7 @@ def test_unknown_fields_are_tolerated(name):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"v": 2}, {"v": 0}, {"type": "goodbye"}, {"seq": "seven"}, {"stored": "abc"}, {"epoch": None}],
+    [{"v": 3}, {"v": 0}, {"type": "goodbye"}, {"seq": "seven"}, {"stored": "abc"}, {"epoch": None}],
     ids=str,
 )
 def test_a_frame_with_an_unknown_version_or_a_wrong_field_is_refused(changes):
@@ -133,7 +198,7 @@ def test_a_frame_with_an_unknown_version_or_a_wrong_field_is_refused(changes):
 @settings(max_examples=60)
 @given(cuts=st.lists(st.integers(1, 60), min_size=1))
 def test_messages_survive_any_cutting_of_the_stream(cuts):
-    messages = list(VERSION_1.values())
+    messages = list(VERSION_2.values())
     data = b"".join(map(encode_message, messages))
     reader = MessageReader()
 

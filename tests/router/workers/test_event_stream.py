@@ -6,6 +6,7 @@ import random
 import msgspec
 import pytest
 
+from warmfleet_contracts.cache.contract_versions import CONTRACT_VERSION
 from warmfleet_contracts.cache.kv_events import LoadReport, ResidentDigest, encode_message, hello_proof
 from warmfleet_contracts.errors import ContractError
 from warmfleet_router.discovery.base import Discovered, Endpoint
@@ -316,7 +317,7 @@ class InMemorySource:
         self.open_streams = 0
         self.random = random.Random(7)
 
-    async def open(self, endpoint, epoch, after, nonce):
+    async def open(self, endpoint, epoch, after, nonce, versions):
         if endpoint.uid in self.down:
             raise StreamUnavailableError("connection refused")
         queue = self.queues[endpoint.uid] = asyncio.Queue()
@@ -325,6 +326,7 @@ class InMemorySource:
             if endpoint.uid in self.mute:
                 await asyncio.Event().wait()
             answer = self.workers[endpoint.uid].answer(epoch, after, nonce)
+            assert CONTRACT_VERSION in versions
             for chunk in self.cut(b"".join(map(encode_message, answer))):
                 yield chunk
             while True:

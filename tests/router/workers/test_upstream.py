@@ -129,7 +129,7 @@ async def test_leaving_an_event_stream_closes_its_connection(upstream: Upstream)
     peer = Peer(head + b"3\r\nabc\r\n", None)
     server, endpoint = await serve(peer)
     async with server:
-        stream = upstream.open(endpoint, "epoch", 7, b"n" * 16)
+        stream = upstream.open(endpoint, "epoch", 7, b"n" * 16, {1, 2})
         assert await anext(stream) == b"abc"
 
         await stream.aclose()
@@ -137,13 +137,14 @@ async def test_leaving_an_event_stream_closes_its_connection(upstream: Upstream)
         await asyncio.wait_for(peer.closed.wait(), 10)
     assert b"GET /internal/kv-events?epoch=epoch&after=7 " in peer.received
     assert b"x-warmfleet-nonce: " + b"6e" * 16 in peer.received
+    assert b"x-warmfleet-versions: 1,2\r\n" in peer.received
 
 
 async def test_a_refused_event_stream_is_unavailable(upstream: Upstream) -> None:
     server, endpoint = await serve(Peer(b"HTTP/1.1 401 No\r\ncontent-length: 0\r\n\r\n"))
     async with server:
         with pytest.raises(StreamUnavailableError, match="401"):
-            await anext(upstream.open(endpoint, "", 0, b"n"))
+            await anext(upstream.open(endpoint, "", 0, b"n", {1, 2}))
 
 
 def test_headers_named_by_connection_do_not_pass() -> None:

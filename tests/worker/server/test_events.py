@@ -12,10 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_contracts.cache.kv_events import Frame, Hello, LoadReport, MessageReader, hello_proof
+from warmfleet_contracts.cache.kv_events import (
+    Frame,
+    Hello,
+    LoadReport,
+    MessageReader,
+    PlainAnswer,
+    hello_proof,
+)
 from warmfleet_contracts.cache.resident import ResidentSet, SnapshotAssembly
 from warmfleet_testing.engine.worker_process import TINY_NAME, WorkerProcess, running_worker
-from warmfleet_worker.engine.messages import EngineReady, StepReport
+from warmfleet_worker.engine.messages import EngineReady, SequenceUpdate, StepReport
 from warmfleet_worker.server import events as events_module
 from warmfleet_worker.server.events import EventHub
 
@@ -62,8 +69,10 @@ class Follower:
                 self.resident.apply(frame)
 
 
-async def follow(hub: EventHub, follower: Follower, epoch: str = "", after: int | None = None) -> None:
-    async for data in hub.subscribe(epoch, after):
+async def follow(
+    hub: EventHub, follower: Follower, epoch: str = "", after: int | None = None, version: int = 2
+) -> None:
+    async for data in hub.subscribe(epoch, after, version):
         follower.feed(data)
 
 
@@ -216,6 +225,74 @@ async def test_draining_is_reported_in_the_next_frame_and_not_revoked(hub):
     await task
 
 
+@pytest.mark.parametrize("version", [1, 2])
+async def test_snapshot_replay_and_live_frames_are_of_the_subscribers_version(hub, version):
+    hub.apply(StepReport(load=LOAD, stored=[block(1)]))
+    await until(lambda: hub.mirror.seq == 1)
+    fresh, behind, newest = Follower(), Follower(), Follower()
+    behind.resident = ResidentSet("life-1")
+    tasks = [
+        asyncio.create_task(follow(hub, fresh, version=version)),
+        asyncio.create_task(follow(hub, behind, "life-1", 0, version=version)),
+        asyncio.create_task(follow(hub, newest)),
+    ]
+    await until(lambda: behind.resident.seq == 1 and fresh.resident and newest.resident)
+
+    hub.apply(StepReport(load=LOAD, stored=[block(2)]))
+
+    await until(lambda: {follower.resident.seq for follower in (fresh, behind, newest)} == {2})
+    assert {frame.v for frame in (*fresh.frames, *behind.frames)} == {version}
+    assert {frame.v for frame in newest.frames} == {2}
+    assert fresh.resident.hashes() == behind.resident.hashes() == {block(1), block(2)}
+    hub.close()
+    await asyncio.gather(*tasks)
+
+
+async def test_a_first_token_of_a_plain_answer_is_sent_without_waiting_for_the_heartbeat(hub):
+    follower = Follower()
+    task = asyncio.create_task(follow(hub, follower))
+    await until(lambda: follower.resident is not None)
+
+    with hub.plain_answers.open("router-a", 17, [4]):
+        hub.apply(StepReport(load=LOAD, updates=[SequenceUpdate(sequence_id=4, cached_tokens=0)]))
+        hub.apply(StepReport(load=LOAD, updates=[SequenceUpdate(sequence_id=4, token_ids=[9])]))
+        await until(lambda: len(follower.frames) == 2, 0.9 * events_module.BUSY_HEARTBEAT_SECONDS)
+        hub.apply(StepReport(load=LOAD, updates=[SequenceUpdate(sequence_id=4, token_ids=[9, 9])]))
+        hub.drain()  # any frame after it
+        await until(lambda: len(follower.frames) == 3)
+    hub.stall(stalled=False)
+    await until(lambda: len(follower.frames) == 4)
+
+    reports = [frame.load.plain_answers for frame in follower.frames]
+    assert [bool(report) for report in reports] == [False, True, True, False]
+    first, second = reports[1]["router-a"][0], reports[2]["router-a"][0]
+    assert (first.dispatch, first.generated_tokens, second.generated_tokens) == (17, 1, 3)
+    assert second == PlainAnswer(17, first.admitted_after_seconds, first.first_token_after_seconds, 3)
+    hub.close()
+    await task
+
+
+async def test_a_subscriber_that_lost_frames_gets_all_first_tokens_again(hub):
+    with hub.plain_answers.open("router-a", 17, [4]):
+        token = SequenceUpdate(sequence_id=4, cached_tokens=0, token_ids=[9])
+        hub.apply(StepReport(load=LOAD, stored=[block(1)], updates=[token]))
+        await until(lambda: hub.mirror.seq == 1)
+        fresh, behind = Follower(), Follower()
+        behind.resident = ResidentSet("life-1", 1, [block(1)])
+
+        tasks = [
+            asyncio.create_task(follow(hub, fresh)),
+            asyncio.create_task(follow(hub, behind, "life-1", 1)),
+        ]
+        await until(lambda: fresh.frames and behind.frames)
+
+    for follower in (fresh, behind):
+        (answer,) = follower.frames[0].load.plain_answers["router-a"]
+        assert answer.dispatch == 17
+    hub.close()
+    await asyncio.gather(*tasks)
+
+
 async def test_a_stream_opened_before_the_engine_is_ready_waits_for_it():
     hub = EventHub()
     follower = Follower()
@@ -357,6 +434,21 @@ def test_a_worker_reports_that_it_drains_before_its_stream_ends(tiny_served_path
 @pytest.mark.parametrize("query", ["after=x", "after=-1", "nonce=zz", "nonce=" + "00" * 65])
 def test_a_malformed_subscription_is_refused(client, query):
     assert client.get(f"/internal/kv-events?{query}").status_code == 400
+
+
+@pytest.mark.parametrize("versions", ["", "1,", "one", "3,4"])
+def test_a_subscription_without_a_common_version_is_refused(client, versions):
+    refused = client.get("/internal/kv-events", headers={"x-warmfleet-versions": versions})
+
+    assert refused.status_code == 400
+    assert "version" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("stated", "version"), [(None, 1), ("1", 1), ("1,2", 2), ("2,3", 2)])
+def test_a_worker_writes_the_highest_version_that_its_subscriber_accepts(shared_worker, stated, version):
+    headers = {} if stated is None else {"x-warmfleet-versions": stated}
+
+    assert first_message(shared_worker, "/internal/kv-events", headers).v == version
 
 
 def test_streams_opened_before_the_engine_is_ready_count_and_get_a_proven_hello(tiny_served_path):

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from warmfleet_contracts.cache.contract_versions import CONTRACT_VERSION
 from warmfleet_contracts.cache.kv_events import (
     BUSY_HEARTBEAT_SECONDS,
     COALESCE_SECONDS,
@@ -24,6 +25,7 @@ from warmfleet_contracts.cache.kv_events import (
 )
 from warmfleet_contracts.cache.resident import ChangeBuffer, ResidentSet
 from warmfleet_worker.engine.messages import EngineReady, StepReport
+from warmfleet_worker.server.plain_answers import PlainAnswers
 
 MAX_REPLAY_FRAMES: Final = 1024
 """Twenty seconds of a busy worker: a router that was gone for longer starts with a snapshot."""
@@ -38,6 +40,7 @@ log = structlog.get_logger("warmfleet.worker.events")
 class Subscriber:
     """One open event stream: frames that are not yet sent, bounded in bytes."""
 
+    version: int = CONTRACT_VERSION
     frames: deque[bytes] = field(default_factory=deque)
     queued_bytes: int = 0
     ended: bool = False
@@ -72,31 +75,48 @@ class Subscriber:
         return data
 
 
+class EncodedFrame:
+    """A frame with its bytes in each version that a subscriber asked for."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.seq = frame.seq
+        self._frame = frame
+        self._encoded: dict[int, bytes] = {}
+
+    def encoded(self, version: int = CONTRACT_VERSION) -> bytes:
+        data = self._encoded.get(version)
+        if data is None:
+            data = self._encoded[version] = encode_message(self._frame, version)
+        return data
+
+
 class ReplayBuffer:
     """The last event frames, without gaps, bounded in number and bytes."""
 
     def __init__(self) -> None:
-        self._frames: deque[tuple[int, bytes]] = deque()
+        self._frames: deque[EncodedFrame] = deque()
         self._bytes = 0
 
-    def append(self, seq: int, frame: bytes) -> None:
-        self._frames.append((seq, frame))
-        self._bytes += len(frame)
+    def append(self, frame: EncodedFrame) -> None:
+        self._frames.append(frame)
+        self._bytes += len(frame.encoded())
         while len(self._frames) > MAX_REPLAY_FRAMES or self._bytes > MAX_REPLAY_BYTES:
-            self._bytes -= len(self._frames.popleft()[1])
+            self._bytes -= len(self._frames.popleft().encoded())
 
-    def after(self, seq: int, newest: int) -> list[bytes] | None:
+    def after(self, seq: int, newest: int) -> list[EncodedFrame] | None:
         """Frames `seq + 1` to `newest`; None if some of them are gone or `seq` lies in the future."""
         missed = newest - seq
         if missed < 0 or missed > len(self._frames):
             return None
-        return [frame for number, frame in self._frames if number > seq]
+        return [frame for frame in self._frames if frame.seq > seq]
 
 
 class EventHub:
     """Turns engine reports into event frames for its subscribers. Used from one event loop only."""
 
     def __init__(self, on_dropped: Callable[[], None] = lambda: None) -> None:
+        self.plain_answers = PlainAnswers()
+        """Those that are open, for the load reports."""
         self._on_dropped = on_dropped
         self._mirror = ResidentSet("")
         self._changes = ChangeBuffer()
@@ -118,7 +138,7 @@ class EventHub:
 
     @property
     def load(self) -> LoadReport:
-        """The latest load report."""
+        """The latest load report, without its plain answers."""
         return self._load
 
     @property
@@ -151,7 +171,8 @@ class EventHub:
             self._changes.store(block_hash)
         self._reported = report.load
         load = self._marked(report.load)
-        urgent = bool(self._changes) or _differs(load, self._load)
+        has_first_token = self.plain_answers.apply(report.updates)
+        urgent = has_first_token or bool(self._changes) or _differs(load, self._load)
         self._load = load
         if urgent:
             self._flush_within(COALESCE_SECONDS)
@@ -190,34 +211,37 @@ class EventHub:
         for subscriber in self._subscribers:
             subscriber.end()
 
-    async def subscribe(self, epoch: str, after: int | None) -> AsyncGenerator[bytes, None]:
+    async def subscribe(
+        self, epoch: str, after: int | None, version: int = CONTRACT_VERSION
+    ) -> AsyncGenerator[bytes, None]:
         """Frames for one router: those it missed or a snapshot, then live frames, until the stream ends."""
         await self._started.wait()
         if self._closed:
             return
-        subscriber = Subscriber()
+        subscriber = Subscriber(version)
         self._subscribers.add(subscriber)
         try:
             # Computed in the same step as joining: live frames continue exactly where these end.
-            for data in self._catch_up(epoch, after):
+            for data in self._catch_up(epoch, after, version):
                 yield data
             while (queued := await subscriber.take()) is not None:
                 yield queued
         finally:
             self._subscribers.discard(subscriber)
 
-    def _catch_up(self, epoch: str, after: int | None) -> list[bytes]:
+    def _catch_up(self, epoch: str, after: int | None, version: int) -> list[bytes]:
         if epoch == self._mirror.epoch and after is not None:
             missed = self._replay.after(after, self._mirror.seq)
             if missed is not None:
-                return [*missed, self._load_frame()]
-        return [encode_message(frame) for frame in self._mirror.snapshot(self._load)]
+                return [frame.encoded(version) for frame in (*missed, EncodedFrame(self._next_load_frame()))]
+        return [encode_message(frame, version) for frame in self._mirror.snapshot(self._next_load_report())]
 
-    def _load_frame(self) -> bytes:
+    def _next_load_frame(self) -> Frame:
         mirror = self._mirror
-        return encode_message(
-            Frame(epoch=mirror.epoch, seq=mirror.seq, load=self._load, digest=mirror.digest)
-        )
+        return Frame(epoch=mirror.epoch, seq=mirror.seq, load=self._next_load_report(), digest=mirror.digest)
+
+    def _next_load_report(self) -> LoadReport:
+        return msgspec.structs.replace(self._load, plain_answers=self.plain_answers.next_report())
 
     def _flush_within(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
@@ -242,22 +266,22 @@ class EventHub:
             cleared, stored, removed = self._changes.take()
             seq = self._mirror.seq + 1
             self._mirror.change(seq, cleared=cleared, stored=stored, removed=removed)
-            data = encode_message(
+            frame = EncodedFrame(
                 Frame(
                     epoch=self._mirror.epoch,
                     seq=seq,
                     stored=stored,
                     removed=removed,
                     cleared=cleared,
-                    load=self._load,
+                    load=self._next_load_report(),
                     digest=self._mirror.digest,
                 )
             )
-            self._replay.append(seq, data)
+            self._replay.append(frame)
         else:
-            data = self._load_frame()
+            frame = EncodedFrame(self._next_load_frame())
         for subscriber in self._subscribers:
-            if not subscriber.ended and not subscriber.put(data):
+            if not subscriber.ended and not subscriber.put(frame.encoded(subscriber.version)):
                 log.warning("event stream closed: its router reads too slowly")
                 self._on_dropped()
         self._schedule_heartbeat()

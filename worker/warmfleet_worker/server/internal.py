@@ -9,8 +9,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from warmfleet_contracts.cache.contract_versions import common_version
 from warmfleet_contracts.cache.kv_events import Hello, encode_message, hello_proof
-from warmfleet_contracts.cache.worker_api import NONCE_HEADER
+from warmfleet_contracts.cache.worker_api import NONCE_HEADER, VERSIONS_HEADER
+from warmfleet_contracts.errors import ContractError
 from warmfleet_contracts.openai import RequestError
 from warmfleet_runtime.http.disconnect import cancel_on_disconnect
 from warmfleet_worker.server.state import WorkerState
@@ -34,7 +36,12 @@ class InternalEndpoints:
         if after and not (after.isascii() and after.isdecimal() and len(after) <= 20):
             raise RequestError(f"after: expected a position, got {after[:64]!r}", param="after")
         epoch = query.get("epoch", "")[:MAX_EPOCH_CHARS]
-        return EventStream(self._messages(nonce, epoch, int(after) if after else None), self._slot())
+        try:
+            version = common_version(request.headers.get(VERSIONS_HEADER), self._worker.contract_versions)
+        except ContractError as error:
+            raise RequestError(f"{VERSIONS_HEADER}: {error}", param=VERSIONS_HEADER) from error
+        messages = self._messages(nonce, epoch, int(after) if after else None, version)
+        return EventStream(messages, self._slot())
 
     async def tokenizer(self, request: Request) -> Response:
         """The assets with which a router encodes prompts, by their digest."""
@@ -88,13 +95,15 @@ class InternalEndpoints:
         finally:
             self._open_streams -= 1
 
-    async def _messages(self, nonce: bytes, epoch: str, after: int | None) -> AsyncGenerator[bytes, None]:
-        async with aclosing(self._worker.events.subscribe(epoch, after)) as stream:
+    async def _messages(
+        self, nonce: bytes, epoch: str, after: int | None, version: int
+    ) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self._worker.events.subscribe(epoch, after, version)) as stream:
             first = True
             async for data in stream:
                 if first:
                     first = False
-                    yield encode_message(self._hello(nonce))
+                    yield encode_message(self._hello(nonce), version)
                 yield data
 
     def _hello(self, nonce: bytes) -> Hello:

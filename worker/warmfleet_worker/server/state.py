@@ -1,8 +1,10 @@
 """State that the endpoints of one worker share."""
 
 import asyncio
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from warmfleet_contracts.cache.contract_versions import ACCEPTED_VERSIONS
 from warmfleet_contracts.cache.worker_api import PromptAssets
 from warmfleet_contracts.openai import RequestError
 from warmfleet_contracts.prompts.encoder import PromptEncoder
@@ -49,6 +51,8 @@ class WorkerState:
     metrics: WorkerMetrics
     started_seconds: int
     """Unix time."""
+    contract_versions: AbstractSet[int] = ACCEPTED_VERSIONS
+    """Those of the event stream that it speaks."""
     draining: bool = False
     open_answers: OpenAnswers = field(default_factory=OpenAnswers)
     segment_memory: SegmentMemory = field(default_factory=SegmentMemory)

@@ -13,7 +13,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from warmfleet_contracts.cache.worker_api import (
+    ADMITTED_AFTER_HEADER,
     CACHED_TOKENS_HEADER,
+    FIRST_TOKEN_AFTER_HEADER,
     GENERATED_TOKENS_HEADER,
     LAST_BLOCK_HEADER,
     POSITION_HEADER,
@@ -27,6 +29,7 @@ from warmfleet_worker.server.answers import DONE_EVENT, AnswerHead, Dialect
 from warmfleet_worker.server.choices import ChoiceDecoder, Delta, deltas, joined, total_usage
 from warmfleet_worker.server.detokenizer import Detokenizer
 from warmfleet_worker.server.engine_client import EngineGoneError, SequenceRequest
+from warmfleet_worker.server.plain_answers import PlainAnswerProgress
 from warmfleet_worker.server.state import WorkerState
 
 INLINE_LOGPROBS: Final = 64
@@ -92,6 +95,12 @@ class Answer(Response):
             raise worker.not_ready_error(str(error)) from error
         for handle in handles:
             stack.enter_context(handle)
+        if not plan.request.stream:
+            first = plan.sequences[0]
+            sequence_ids = [handle.sequence_id for handle in handles]
+            stack.enter_context(
+                worker.events.plain_answers.open(first.router_id, first.dispatch, sequence_ids)
+            )
         return [
             ChoiceDecoder(
                 index,
@@ -137,8 +146,10 @@ class Answer(Response):
             "content-type": "application/json",
             "content-length": str(len(body)),
             GENERATED_TOKENS_HEADER: str(usage.completion_tokens),
+            **cached_prefix_headers(choices[0]),
+            **progress_headers(self._worker.events.plain_answers.progress(choices[0].handle.sequence_id)),
         }
-        await send(_start(raw_headers({**headers, **cached_prefix_headers(choices[0])})))
+        await send(_start(raw_headers(headers)))
         await self._write(send, body, more=False)
 
     async def _stream(self, choices: list[ChoiceDecoder], wake: asyncio.Event, send: Send) -> None:
@@ -202,6 +213,15 @@ def cached_prefix_headers(choice: ChoiceDecoder) -> dict[str, str]:
         if cached_prefix.last_block:
             headers[LAST_BLOCK_HEADER] = cached_prefix.last_block.hex()
     return headers
+
+
+def progress_headers(progress: PlainAnswerProgress) -> dict[str, str]:
+    """Headers about the times of a plain answer, as far as they are known."""
+    times = {
+        ADMITTED_AFTER_HEADER: progress.admitted_after_seconds,
+        FIRST_TOKEN_AFTER_HEADER: progress.first_token_after_seconds,
+    }
+    return {name: f"{seconds:.6f}" for name, seconds in times.items() if seconds is not None}
 
 
 def raw_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

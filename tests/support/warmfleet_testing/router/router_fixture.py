@@ -7,6 +7,7 @@ import io
 import json
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Final
 import aiohttp
 from starlette.types import ASGIApp
 
+from warmfleet_contracts.cache.contract_versions import ACCEPTED_VERSIONS
 from warmfleet_router.app import Router, build_router
 from warmfleet_router.discovery.base import Discovery, Endpoint
 from warmfleet_router.settings import RouterSettings
@@ -93,6 +95,7 @@ async def running_router(
     shared_cache: str = "",
     now: Callable[[], float] = time.monotonic,
     discovery: Discovery | None = None,
+    contract_versions: AbstractSet[int] = ACCEPTED_VERSIONS,
     wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app,
     **settings: Any,
 ) -> AsyncGenerator[RunningRouter, None]:
@@ -115,6 +118,7 @@ async def running_router(
         RouterSettings(endpoints=tuple(endpoints), salt_key=SALT_KEY, policy=policy, home=home, **settings),
         discovery,
         now=now,
+        contract_versions=contract_versions,
     )
     listener = bind("127.0.0.1", 0)
     server = Server(wrap(router.api.app), shutdown_seconds=1, max_connections=router.settings.max_connections)

@@ -10,6 +10,7 @@ import json
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,17 +25,21 @@ from warmfleet_contracts.cache.blocks import (
     block_root,
     cacheable_tokens,
 )
+from warmfleet_contracts.cache.contract_versions import ACCEPTED_VERSIONS, common_version
 from warmfleet_contracts.cache.kv_events import (
     Frame,
     Hello,
     LoadReport,
+    PlainAnswer,
     StepTimeFit,
     encode_message,
     hello_proof,
 )
 from warmfleet_contracts.cache.worker_api import (
+    ADMITTED_AFTER_HEADER,
     CACHED_TOKENS_HEADER,
     DISPATCH_HEADER,
+    FIRST_TOKEN_AFTER_HEADER,
     GENERATED_TOKENS_HEADER,
     KV_EVENTS_PATH,
     LAST_BLOCK_HEADER,
@@ -46,6 +51,7 @@ from warmfleet_contracts.cache.worker_api import (
     SALT_HEADER,
     TOKENIZER_PATH,
     UID_HEADER,
+    VERSIONS_HEADER,
     PromptAssets,
 )
 from warmfleet_contracts.openai import RequestError, decode_chat_request, decode_completion_request
@@ -100,12 +106,16 @@ class StubWorker:
     prefill_tokens_per_second: float = 100_000.0
     event_seconds: float = 0.0
     events: int = 3
+    plain_token_seconds: float = 0.0
+    """Between the tokens of a plain answer, of which there are `events`."""
     event_padding_bytes: int = 0
     """Bytes of comment with each event."""
     written_events: int = 0
     """Events that the sockets have taken, over all answers."""
     assets: PromptAssets = field(default_factory=tiny_prompt_assets)
     faults: Faults = field(default_factory=Faults)
+    contract_versions: AbstractSet[int] = ACCEPTED_VERSIONS
+    """A worker of the release before speaks only the version before."""
     host: str = "127.0.0.1"
     port: int = 0
     url: str = ""
@@ -127,7 +137,8 @@ class StubWorker:
         self.admitted: dict[str, int] = {}
         self.open_connections = 0
         self._computing: dict[BlockHash, asyncio.Future[None]] = {}
-        self._subscribers: set[asyncio.Queue[bytes]] = set()
+        self._plain_answers: dict[str, dict[int, PlainAnswer]] = {}
+        self._subscribers: set[asyncio.Queue[Frame]] = set()
 
     # Event stream.
 
@@ -145,6 +156,7 @@ class StubWorker:
                 samples=100,
             ),
             admitted_dispatches=dict(self.admitted),
+            plain_answers={router: list(those.values()) for router, those in self._plain_answers.items()},
         )
 
     def publish(self, stored: Sequence[BlockHash] = (), removed: Sequence[BlockHash] = ()) -> None:
@@ -161,7 +173,7 @@ class StubWorker:
             load=self.load,
         )
         for queue in self._subscribers if not self.faults.silent_events else ():
-            queue.put_nowait(encode_message(frame))
+            queue.put_nowait(frame)
 
     async def _heartbeats(self) -> None:
         while True:
@@ -170,6 +182,7 @@ class StubWorker:
 
     async def _kv_events(self, request: web.Request) -> web.StreamResponse:
         nonce = bytes.fromhex(request.headers[NONCE_HEADER])
+        version = common_version(request.headers.get(VERSIONS_HEADER), self.contract_versions)
         token = self.token.encode()
         hello = Hello(
             uid=self.uid,
@@ -184,7 +197,7 @@ class StubWorker:
         )
         response = web.StreamResponse()
         await response.prepare(request)
-        queue: asyncio.Queue[bytes] = asyncio.Queue()
+        queue: asyncio.Queue[Frame] = asyncio.Queue()
         self._subscribers.add(queue)
         try:
             snapshot = Frame(
@@ -195,12 +208,12 @@ class StubWorker:
                 digest=digest_of(self.resident),
                 load=self.load,
             )
-            await response.write(encode_message(hello))
+            await response.write(encode_message(hello, version))
             while self.faults.hold_snapshot:  # noqa: ASYNC110 - tests set it from another thread
                 await asyncio.sleep(0.01)
-            await response.write(encode_message(snapshot))
+            await response.write(encode_message(snapshot, version))
             while True:
-                await response.write(await queue.get())
+                await response.write(encode_message(await queue.get(), version))
         except ConnectionError:
             return response
         finally:
@@ -249,6 +262,7 @@ class StubWorker:
             return web.Response()
         if faults.hold_headers:
             await asyncio.Event().wait()
+        received_at = asyncio.get_running_loop().time()
         is_chat = request.path == "/v1/chat/completions"
         if is_chat:
             tokens = self.encoder.encode_chat(decode_chat_request(body).messages)
@@ -267,7 +281,13 @@ class StubWorker:
             headers[LAST_BLOCK_HEADER] = "00" * 16 if faults.wrong_last_block else hashes[-1].hex()
         words = " ".join(str(number) for number in range(self.events))
         if not json.loads(body).get("stream"):
+            admitted_after = asyncio.get_running_loop().time() - received_at
             await self._prefill(len(tokens) - cached, hashes)
+            first_token_after = asyncio.get_running_loop().time() - received_at
+            await self._decode_plain(request.headers, admitted_after, first_token_after)
+            if 2 in self.contract_versions:
+                headers[ADMITTED_AFTER_HEADER] = str(admitted_after)
+                headers[FIRST_TOKEN_AFTER_HEADER] = str(first_token_after)
             answer = json.dumps({"text": words, "worker": self.uid}).encode()
             headers |= {"content-type": "application/json", GENERATED_TOKENS_HEADER: str(self.events)}
             response = web.StreamResponse(headers=headers)
@@ -351,6 +371,19 @@ class StubWorker:
                     computing.set_result(None)
         # Only now: what the report counts as still to be computed must not hold what it reports as stored.
         self.publish(stored=[block for block in hashes if block not in self.resident])
+
+    async def _decode_plain(
+        self, headers: Mapping[str, str], admitted_after: float, first_token_after: float
+    ) -> None:
+        router, dispatch = headers.get(ROUTER_ID_HEADER, ""), int(headers.get(DISPATCH_HEADER, "0"))
+        reported = self._plain_answers.setdefault(router, {})
+        try:
+            for generated in range(1, self.events + 1 if self.plain_token_seconds else 1):
+                reported[dispatch] = PlainAnswer(dispatch, admitted_after, first_token_after, generated)
+                self.publish()
+                await asyncio.sleep(self.plain_token_seconds)
+        finally:
+            reported.pop(dispatch, None)
 
     # Life.
 
