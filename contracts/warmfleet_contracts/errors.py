@@ -3,6 +3,7 @@
 WarmfleetError
 ├── ContractError          two processes disagree: wrong version, malformed frame, failed proof
 ├── PromptError            a prompt cannot be rendered or encoded (a client's mistake)
+│   └── PromptTooLongError it has more tokens than its limit
 ├── RequestError           a request is refused; carries the OpenAI error fields and the HTTP status
 ├── ManifestError          a ModelDeployment manifest is invalid
 ├── QuantityError          a text is no Kubernetes quantity
@@ -22,6 +23,13 @@ class ContractError(WarmfleetError):
 
 class PromptError(WarmfleetError):
     """A prompt cannot be rendered or encoded."""
+
+
+class PromptTooLongError(PromptError):
+    """A prompt has more tokens than its limit; how many is not known."""
+
+    def __init__(self) -> None:
+        super().__init__("the prompt has more tokens than its limit")
 
 
 class ManifestError(WarmfleetError):

@@ -15,16 +15,17 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import tokenizers
 
 from warmfleet_contracts.cache.worker_api import PromptAssets
-from warmfleet_contracts.errors import PromptError
+from warmfleet_contracts.errors import PromptError, PromptTooLongError
 from warmfleet_contracts.prompts.chat_template import MAX_RENDERED_CHARS, ChatMessage, ChatTemplate
 from warmfleet_contracts.prompts.segment_memory import Encode, SaltedSegments
-from warmfleet_contracts.prompts.word_table import WordTable
+from warmfleet_contracts.prompts.token_bound import TokenBound
+from warmfleet_contracts.prompts.word_table import WordTable, large_chunks
 
 __all__ = ["ChatMessage", "PromptEncoder"]
 
@@ -41,6 +42,8 @@ _CACHING_MODELS: Final = (tokenizers.models.BPE, tokenizers.models.Unigram)
 
 _ROLE: Final = re.compile(r"\w{1,64}")
 _NO_LITERAL: Final = re.compile(r"(?!)")
+_CUT: Final = re.compile(r"[A-Za-z] ")
+"""Where text is cut for encoding it in pieces."""
 
 
 class PromptEncoder:
@@ -82,7 +85,8 @@ class PromptEncoder:
         # A character outside the vocabulary is "unknown" wherever it stands, which injects nothing.
         self._watched_ids = frozenset(self._control_ids.values()) - {self._control_ids.get(unknown_token)}
         self._words = WordTable.of(self._description, self.tokenizer.model, self._tokenize)
-        self._hidden = _HiddenTokenizer(self._description, self._control_ids)
+        self._bound = TokenBound.of(self._description)
+        self._hidden = self._new_hidden_tokenizer()
         self._bos_ids = [_bos_id(self.tokenizer, assets)] if assets.add_bos else []
 
     @classmethod
@@ -97,14 +101,19 @@ class PromptEncoder:
         return self._render(messages, self._max_chars)
 
     def encode_chat(
-        self, messages: Sequence[ChatMessage], segments: SaltedSegments | None = None
+        self,
+        messages: Sequence[ChatMessage],
+        segments: SaltedSegments | None = None,
+        limit_tokens: int | None = None,
     ) -> list[int]:
         """Token ids of the conversation, generation prompt included; `segments` only makes it faster.
 
         Control ids come from the template only, never from the messages. Raises PromptError if the template
-        refuses the conversation or the text is too long.
+        refuses the conversation or the text is too long, PromptTooLongError as soon as it is known that there
+        are more than `limit_tokens`.
         """
         rendered = self._render(messages, self._max_chars)
+        self._require_bound(rendered, limit_tokens)
         typed = "\n".join(message.content for message in messages)
         hidden = self._hidden_tokenizer(typed)
         mark, marked = "", rendered
@@ -116,19 +125,25 @@ class PromptEncoder:
             )
         templates_own = self._watched_literals(marked)
         if templates_own == self._watched_literals(rendered):
-            token_ids = self._encode(rendered, segments)
+            token_ids = self._encode(rendered, segments, limit_tokens)
             # A normalizer can turn look-alikes into a literal that the text does not show.
             if sum(map(self._watched_ids.__contains__, token_ids)) <= len(templates_own):
                 return token_ids
-        return hidden.encode(marked, mark)
+        return hidden.encode(marked, mark, limit_tokens)
 
-    def encode_text(self, text: str, segments: SaltedSegments | None = None) -> list[int]:
-        """Token ids of a completion prompt: BOS if the model wants one, otherwise never a control token."""
+    def encode_text(
+        self, text: str, segments: SaltedSegments | None = None, limit_tokens: int | None = None
+    ) -> list[int]:
+        """Token ids of a completion prompt: BOS if the model wants one, otherwise never a control token.
+
+        Raises PromptError if the text is too long, PromptTooLongError as `encode_chat` does.
+        """
         if len(text) > self._max_chars:
             raise PromptError(f"the prompt has {len(text)} characters, the limit is {self._max_chars}")
-        token_ids = self._encode(text, segments)
+        self._require_bound(text, limit_tokens)
+        token_ids = self._encode(text, segments, limit_tokens)
         if not self._watched_ids.isdisjoint(token_ids):
-            token_ids = self._hidden_tokenizer(text).encode_plain(text)
+            token_ids = self._hidden_tokenizer(text).encode_plain(text, limit_tokens)
         return self._bos_ids + token_ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -146,16 +161,22 @@ class PromptEncoder:
                 raise PromptError("a message's role must be a word of at most 64 letters")
         return self._chat_template.render(messages, max_chars=max_chars)
 
-    def _encode(self, text: str, segments: SaltedSegments | None) -> list[int]:
+    def _require_bound(self, text: str, limit_tokens: int | None) -> None:
+        if limit_tokens is None or self._bound is None or len(text) <= limit_tokens:
+            return
+        if self._bound.least_tokens(text) > limit_tokens:
+            raise PromptTooLongError
+
+    def _encode(self, text: str, segments: SaltedSegments | None, limit_tokens: int | None) -> list[int]:
         if self._words is None:
             return self._tokenize(text)
         if segments is None:
-            return self._words.encode(text)
+            return self._words.encode(text, limit_tokens=limit_tokens)
 
         def recall(segment: str, encode: Encode) -> Sequence[int]:
             return segments.encode(self.tokenizer_digest, segment, encode)
 
-        return self._words.encode(text, recall)
+        return self._words.encode(text, recall, limit_tokens)
 
     def _tokenize(self, text: str) -> list[int]:
         return _encode(self.tokenizer, text)
@@ -167,14 +188,25 @@ class PromptEncoder:
     def _hidden_tokenizer(self, typed: str) -> "_HiddenTokenizer":
         hidden = self._hidden
         while hidden.is_named_in(typed):
-            hidden = _HiddenTokenizer(self._description, self._control_ids)
+            hidden = self._new_hidden_tokenizer()
         return hidden
+
+    def _new_hidden_tokenizer(self) -> "_HiddenTokenizer":
+        ordinary = {
+            token["content"] for token in self._description.get("added_tokens") or []
+        } - self._control_ids.keys()
+        may_cut = self._words is not None and not any(map(_CUT.search, ordinary))
+        return _HiddenTokenizer(self._description, self._control_ids, large_chunks if may_cut else _whole)
 
 
 class _HiddenTokenizer:
     """The same tokenizer, with its control tokens under random names."""
 
-    def __init__(self, description: dict[str, Any], control_ids: dict[str, int]) -> None:
+    def __init__(
+        self, description: dict[str, Any], control_ids: dict[str, int], cut: Callable[[str], Iterable[str]]
+    ) -> None:
+        """`cut` makes pieces of a text that can be encoded one by one."""
+        self._cut = cut
         self._name_prefix = "".join(chr(secrets.choice(_PRIVATE_USE)) for _ in range(_NONCE_CHARS))
         self._names = {
             literal: self._name_prefix + chr(_NAME_START + position)
@@ -182,29 +214,39 @@ class _HiddenTokenizer:
         }
         self._tokenizer = _build_tokenizer(_rename_tokens(description, self._names))
         self._literals = _literal_pattern(control_ids)
-        self._first_chars = _character_pattern({literal[0] for literal in control_ids})
-        self._last_chars = _character_pattern({literal[-1] for literal in control_ids})
+        self._first_chars = {literal[0] for literal in control_ids}
+        self._last_chars = {literal[-1] for literal in control_ids}
 
     def is_named_in(self, text: str) -> bool:
         return self._name_prefix in text
 
     def mark_text(self, text: str, mark: str) -> str:
         """`text`, marked so that no control-token literal starts or ends in it in any template."""
-        opened = self._first_chars.sub(lambda found: found.group() + mark, text)
-        return self._last_chars.sub(lambda found: mark + found.group(), opened)
+        for char in self._first_chars:
+            text = text.replace(char, char + mark)
+        for char in self._last_chars:
+            text = text.replace(char, mark + char)
+        return text
 
-    def encode(self, marked: str, mark: str) -> list[int]:
-        """One encode of `marked` without its marks; only literals that hold no mark are control tokens."""
+    def encode(self, marked: str, mark: str, limit_tokens: int | None = None) -> list[int]:
+        """Ids of `marked` without its marks; only literals that hold no mark are control tokens."""
         text: list[str] = []
         end = 0
         for found in self._literals.finditer(marked):
             text += (marked[end : found.start()].replace(mark, ""), self._names[found.group()])
             end = found.end()
         text.append(marked[end:].replace(mark, ""))
-        return _encode(self._tokenizer, "".join(text))
+        return self.encode_plain("".join(text), limit_tokens)
 
-    def encode_plain(self, text: str) -> list[int]:
-        return _encode(self._tokenizer, text)
+    def encode_plain(self, text: str, limit_tokens: int | None = None) -> list[int]:
+        if limit_tokens is None:
+            return _encode(self._tokenizer, text)
+        token_ids: list[int] = []
+        for piece in self._cut(text):
+            token_ids += _encode(self._tokenizer, piece)
+            if len(token_ids) > limit_tokens:
+                raise PromptTooLongError
+        return token_ids
 
 
 def _tokenizer_description(tokenizer_json: str) -> dict[str, Any]:
@@ -227,6 +269,10 @@ def _build_tokenizer(description: dict[str, Any]) -> tokenizers.Tokenizer:
         # Words encoded for one tenant would be twice as fast for the next, which could measure that.
         tokenizer.model._resize_cache(0)  # noqa: SLF001 - the only switch there is; the JSON's is ignored
     return tokenizer
+
+
+def _whole(text: str) -> Iterable[str]:
+    return (text,)
 
 
 def _encode(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:

@@ -18,11 +18,14 @@ encoded on its own, and the caller can cache its ids (`segment_memory`).
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, Final, cast
 
 from tokenizers.models import Model
+
+from warmfleet_contracts.errors import PromptTooLongError
 
 Encode = Callable[[str], Sequence[int]]
 """A tokenizer's own encoding of a text, without special tokens."""
@@ -69,6 +72,8 @@ _WORDS: Final[tuple[tuple[tuple[dict[str, Any], ...], str], ...]] = (
 
 _CHUNK: Final = re.compile(r".{256}.*?[A-Za-z](?= [A-Za-z])|.+", re.DOTALL)
 """Pieces of little more than 256 characters, cut where it changes nothing."""
+_LARGE_CHUNK: Final = re.compile(r".{16384}.*?[A-Za-z](?= [A-Za-z])|.+", re.DOTALL)
+"""The same of 16,384 characters."""
 _KNOWN_PER_UNKNOWN: Final = 3
 """With fewer known words than that for each unknown one, a chunk is faster in one piece."""
 _BYTE_LETTERS: Final = {byte: 0x100 + byte for byte in range(33)} | {0x7F: 0x121}
@@ -98,24 +103,36 @@ class WordTable:
         words = _words_of(description)
         return None if words is None else cls(words, description, model, encode)
 
-    def encode(self, text: str, recall: Recall | None = None) -> list[int]:
-        """Token ids of `text`, segments by way of `recall`; raises what the tokenizer raises."""
+    def encode(self, text: str, recall: Recall | None = None, limit_tokens: int | None = None) -> list[int]:
+        """Token ids of `text`, segments by way of `recall`; raises what the tokenizer raises.
+
+        Raises:
+            PromptTooLongError: as soon as there are more than `limit_tokens`.
+        """
         token_ids: list[int] = []
         # The pattern is one group: segments and literals alternate.
         for position, piece in enumerate(self._literal.split(text)):
+            left_tokens = None if limit_tokens is None else limit_tokens - len(token_ids)
+            encode = partial(self._encode_segment, left_tokens=left_tokens)
             if position % 2:
                 token_ids += self._ids[piece]
             elif recall is None:
-                token_ids += self._encode_segment(piece)
+                token_ids += encode(piece)
             else:
-                token_ids += recall(piece, self._encode_segment)
+                token_ids += recall(piece, encode)
+            if limit_tokens is not None and len(token_ids) > limit_tokens:
+                raise PromptTooLongError
         return token_ids
 
-    def _encode_segment(self, segment: str) -> list[int]:
+    def _encode_segment(self, segment: str, left_tokens: int | None) -> list[int]:
         parts: list[str] = []
         found: list[Sequence[int] | None] = []
         known_ids = self._ids.get
-        for chunk in _CHUNK.findall(segment):
+        least_tokens = 0
+        for match in _CHUNK.finditer(segment):
+            chunk = match.group()
+            if left_tokens is not None and least_tokens > left_tokens:
+                raise PromptTooLongError
             if chunk.isascii():
                 words = self._find_words(chunk)
                 ids = list(map(known_ids, words))
@@ -123,9 +140,12 @@ class WordTable:
                 if unknown * (_KNOWN_PER_UNKNOWN + 1) <= len(words):
                     parts += words
                     found += ids
+                    least_tokens += len(words)
                     continue
             parts.append(chunk)
-            found.append(self._encode(chunk))
+            encoded_chunk = self._encode(chunk)
+            found.append(encoded_chunk)
+            least_tokens += len(encoded_chunk)
         encoded: dict[str, Sequence[int]] = {}
         place = -1
         for _ in range(found.count(None)):
@@ -136,6 +156,14 @@ class WordTable:
                 encoded[part] = [token.id for token in self._tokenize(letters)]
             found[place] = encoded[part]
         return list(chain.from_iterable(cast("list[Sequence[int]]", found)))
+
+
+def large_chunks(text: str) -> Iterator[str]:
+    """`text` in pieces that a tokenizer with a word table encodes as it encodes the whole.
+
+    Not for one with added tokens in which a space stands after a letter.
+    """
+    return (match.group() for match in _LARGE_CHUNK.finditer(text))
 
 
 def _words_of(description: dict[str, Any]) -> str | None:

@@ -146,9 +146,13 @@ class CompletionEndpoint:
         self, decoded: Decoded, workers: Sequence[WorkerStatus], salt: bytes, body_bytes: int
     ) -> RequestPrompts:
         hellos = [worker.hello for worker in workers if worker.hello is not None]
-        digests = sorted({hello.tokenizer_digest for hello in hellos})
-        encoded = await self._encoders.encode(decoded, digests, salt)
-        require_fitting(decoded, encoded, hellos)
+        limits: dict[str, int] = {}
+        for hello in hellos:
+            known = limits.get(hello.tokenizer_digest, 0)
+            limits[hello.tokenizer_digest] = max(known, hello.max_model_length_tokens)
+        prompts = await self._encoders.encode(decoded, limits, salt)
+        require_fitting(decoded, prompts, hellos)
+        encoded = prompts.token_ids
         return RequestPrompts(
             encoded=encoded,
             salt=salt,

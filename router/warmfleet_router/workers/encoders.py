@@ -9,8 +9,9 @@ import contextlib
 import gc
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,7 @@ import structlog
 
 from warmfleet_contracts.cache.worker_api import TOKENIZER_PATH, PromptAssets
 from warmfleet_contracts.decoding import UNDECODABLE
-from warmfleet_contracts.errors import ContractError, PromptError, WarmfleetError
+from warmfleet_contracts.errors import ContractError, PromptError, PromptTooLongError, WarmfleetError
 from warmfleet_contracts.openai import ChatRequest, CompletionRequest, RequestError
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_contracts.prompts.segment_memory import SaltedSegments, SegmentMemory
@@ -42,6 +43,16 @@ ENCODING_THREADS: Final = 2
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _log = structlog.get_logger("warmfleet.router.tokenization")
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompts:
+    """One request's prompts under each tokenizer that is known."""
+
+    token_ids: Mapping[str, list[list[int]]]
+    """Of every prompt, by tokenizer digest."""
+    too_long: frozenset[str] = field(default_factory=frozenset)
+    """Digests under which a prompt is longer than every worker's context, and was not encoded further."""
 
 
 class Encoders:
@@ -87,33 +98,46 @@ class Encoders:
         return len(self._encoders)
 
     async def encode(
-        self, request: ChatRequest | CompletionRequest, digests: Sequence[str], salt: bytes
-    ) -> dict[str, list[list[int]]]:
-        """Token ids of every prompt of `request`, by each of the `digests` that is known.
+        self, request: ChatRequest | CompletionRequest, limits: Mapping[str, int], salt: bytes
+    ) -> EncodedPrompts:
+        """Encode every prompt of `request` with each tokenizer that is known of those asked for.
 
-        Long segments are remembered under `salt`, that of the tenant's blocks.
+        `limits`: by tokenizer digest, the tokens of the longest context; of a longer prompt no more than that
+        is encoded. Long segments are remembered under `salt`, that of the tenant's blocks.
 
         Raises:
             RequestError: the prompt cannot be rendered or encoded.
         """
-        encoded: dict[str, list[list[int]]] = {}
+        token_ids: dict[str, list[list[int]]] = {}
+        too_long: set[str] = set()
         segments = self._memory.of_salt(salt)
-        for digest in digests:
+        for digest, limit_tokens in sorted(limits.items()):
             encoder = self.known(digest)
             if encoder is not None:
                 self._encoders.move_to_end(digest)
-                encoded[digest] = await self._encode(encoder, request, segments)
-        return encoded
+                try:
+                    token_ids[digest] = await self._encode(encoder, request, segments, limit_tokens)
+                except PromptTooLongError:
+                    too_long.add(digest)
+        return EncodedPrompts(token_ids, frozenset(too_long))
 
     async def _encode(
-        self, encoder: PromptEncoder, request: ChatRequest | CompletionRequest, segments: SaltedSegments
+        self,
+        encoder: PromptEncoder,
+        request: ChatRequest | CompletionRequest,
+        segments: SaltedSegments,
+        limit_tokens: int,
     ) -> list[list[int]]:
         param = "messages" if isinstance(request, ChatRequest) else "prompt"
         try:
             if prompt_chars(request) <= INLINE_CHARS:
-                return _encode_prompts(encoder, request, segments)
+                return _encode_prompts(encoder, request, segments, limit_tokens)
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, _encode_prompts, encoder, request, segments)
+            return await loop.run_in_executor(
+                self._threads, _encode_prompts, encoder, request, segments, limit_tokens
+            )
+        except PromptTooLongError:
+            raise
         except PromptError as error:
             raise RequestError(str(error), param=param) from error
 
@@ -175,12 +199,15 @@ def prompt_chars(request: ChatRequest | CompletionRequest) -> int:
 
 
 def _encode_prompts(
-    encoder: PromptEncoder, request: ChatRequest | CompletionRequest, segments: SaltedSegments
+    encoder: PromptEncoder,
+    request: ChatRequest | CompletionRequest,
+    segments: SaltedSegments,
+    limit_tokens: int,
 ) -> list[list[int]]:
     if isinstance(request, ChatRequest):
-        return [encoder.encode_chat(request.messages, segments)]
+        return [encoder.encode_chat(request.messages, segments, limit_tokens)]
     return [
-        encoder.encode_text(prompt, segments) if isinstance(prompt, str) else prompt
+        encoder.encode_text(prompt, segments, limit_tokens) if isinstance(prompt, str) else prompt
         for prompt in request.prompts
     ]
 

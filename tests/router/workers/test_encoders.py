@@ -26,8 +26,10 @@ async def test_another_salt_finds_nothing_that_a_first_one_has_sent(tmp_path: Pa
     counts = []
 
     for salt in (b"a", b"a", b"b"):
-        assert await encoders.encode(chat, [digest], salt) == {digest: [encoder.encode_chat(chat.messages)]}
-        assert await encoders.encode(text, [digest], salt) == {digest: [encoder.encode_text(LONG)]}
+        of_chat = await encoders.encode(chat, {digest: 100_000}, salt)
+        of_text = await encoders.encode(text, {digest: 100_000}, salt)
+        assert of_chat.token_ids == {digest: [encoder.encode_chat(chat.messages)]}
+        assert of_text.token_ids == {digest: [encoder.encode_text(LONG)]}
         counts.append(len(encoders._memory._entries))
     await encoders.stop()
 
