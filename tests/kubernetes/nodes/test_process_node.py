@@ -3,100 +3,19 @@
 import base64
 import json
 import subprocess
-import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
-from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from warmfleet_devcluster.control_plane.certificates import CertificateAuthority
-from warmfleet_testing.cluster.cluster import DevCluster, eventually
+from warmfleet_testing.cluster.cluster import eventually
 from warmfleet_testing.cluster.control_plane import KubectlError
+from warmfleet_testing.cluster.pods import IMAGE, Pods, deployment, main, pod
 
-IMAGE = f"registry.devcluster.local/warmfleet/warmfleet-worker-cpu:{version('warmfleet')}"
 WEB = "exec python -m http.server 8000 --directory /etc"
-
-
-@pytest.fixture
-def pods(cluster: DevCluster, request: pytest.FixtureRequest) -> Iterator["Pods"]:
-    """The test's own namespace."""
-    name = request.node.originalname.replace("_", "-")[5:60].strip("-")
-    cluster.kubectl("create", "namespace", name)
-    eventually(lambda: "default" in cluster.kubectl("-n", name, "get", "serviceaccounts", "-o", "name"))
-    yield Pods(cluster, name)
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
-    cluster.kubectl("-n", name, "delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
-
-
-class Pods:
-    """One namespace of the cluster."""
-
-    def __init__(self, cluster: DevCluster, namespace: str) -> None:
-        self.cluster = cluster
-        self.namespace = namespace
-
-    def kubectl(self, *args: str, **more: Any) -> str:
-        return self.cluster.kubectl("-n", self.namespace, *args, **more)
-
-    def apply(self, *manifests: dict[str, Any]) -> None:
-        listed = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
-        self.kubectl("apply", "-f", "-", input=json.dumps(listed))
-
-    def get(self, kind: str, name: str) -> Any:
-        return self.cluster.get("-n", self.namespace, kind, name)
-
-    def state(self, name: str) -> dict[str, Any]:
-        """State of the pod's first container; empty before the node has seen it."""
-        statuses = self.get("pod", name)["status"].get("containerStatuses", [{}])
-        return statuses[0].get("state", {})
-
-    def waiting(self, name: str) -> str:
-        return self.state(name).get("waiting", {}).get("reason", "")
-
-    def ready(self, name: str, *, seconds: float = 60) -> None:
-        self.kubectl("wait", "--for=condition=Ready", f"pod/{name}", f"--timeout={seconds:g}s")
-
-    def phase(self, name: str) -> str:
-        return self.get("pod", name)["status"].get("phase", "")
-
-    def sh(self, name: str, script: str) -> str:
-        return self.kubectl("exec", name, "-c", "main", "--", "sh", "-c", script)
-
-    def gone(self, name: str) -> bool:
-        return self.kubectl("get", "pod", name, "--ignore-not-found", "-o", "name") == ""
-
-
-def main(script: str, **fields: Any) -> dict[str, Any]:
-    return {"name": "main", "image": IMAGE, "command": ["sh", "-c", script], **fields}
-
-
-def pod(name: str, *containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app": name}},
-        "spec": {"terminationGracePeriodSeconds": 1, "containers": list(containers), **spec},
-    }
-
-
-def deployment(name: str, replicas: int, container: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    template = pod(name, container, **spec)
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": name}},
-            "template": {"metadata": template["metadata"], "spec": template["spec"]},
-        },
-    }
 
 
 def secret(name: str, **texts: str) -> dict[str, Any]:
@@ -505,103 +424,3 @@ def test_an_evicted_pod_is_replaced(pods: Pods) -> None:
     pods.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(eviction))
     eventually(lambda: pods.gone(name))
     pods.kubectl("rollout", "status", "deployment/web", "--timeout=30s")
-
-
-@pytest.fixture
-def extra_node(cluster: DevCluster, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process node of the test's own, to be killed; only pods that ask for it by name run there."""
-    serving = CertificateAuthority(tmp_path).server(
-        "extra", names=["extra"], addresses=[IPv4Address("10.10.0.200")]
-    )
-    pki = cluster.folder.pki
-    command = [
-        *(sys.executable, "-m", "warmfleet_devcluster.node", "--name", "extra"),
-        *("--kubeconfig", str(pki / "admin.kubeconfig"), "--address", "10.10.0.200"),
-        *("--pod-cidr", "10.244.200.0/24", "--images", str(cluster.folder.images), "--state", str(tmp_path)),
-        *("--client-ca", str(pki / "ca.crt")),
-        *("--serving-certificate", str(serving.certificate), "--serving-key", str(serving.key)),
-    ]
-    process = subprocess.Popen(cluster.inside(*command))
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait(10)
-        cluster.kubectl("delete", "node", "extra", "--ignore-not-found", "--wait=false")
-
-
-def test_a_node_killed_leaves_no_process_no_mount_and_no_interface(
-    pods: Pods, extra_node: "subprocess.Popen[bytes]", tmp_path: Path
-) -> None:
-    mark = "31415.92"
-    asked = main(f"setsid sleep {mark} & exec sleep {mark}", volumeMounts=[{"name": "m", "mountPath": "/m"}])
-    pods.apply(
-        pod("doomed", asked, nodeName="extra", volumes=[{"name": "m", "emptyDir": {"medium": "Memory"}}])
-    )
-    pods.ready("doomed")
-    eventually(lambda: len(processes_with(mark)) >= 2)
-    links = ["ip", "-brief", "link", "show", "type", "veth"]
-    before = subprocess.check_output(pods.cluster.inside(*links), text=True).splitlines()
-
-    extra_node.kill()
-
-    eventually(lambda: processes_with(mark), [])
-    eventually(
-        lambda: len(subprocess.check_output(pods.cluster.inside(*links), text=True).splitlines()),
-        lambda count: count < len(before),
-    )
-    assert str(tmp_path) not in Path("/proc/mounts").read_text()
-
-
-def processes_with(mark: str) -> list[str]:
-    """Processes that name `mark` on their command line."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = entry.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if mark.encode() in words:
-            found.append(entry.parent.name)
-    return found
-
-
-def test_a_node_stopped_ends_its_pods_and_takes_them_up_again_when_it_comes_back(
-    pods: Pods, extra_node: "subprocess.Popen[bytes]"
-) -> None:
-    mark = "27182.81"
-    pods.apply(pod("stays", main(f"trap 'exit 0' TERM; sleep {mark} & wait"), nodeName="extra"))
-    pods.ready("stays")
-    extra_node.terminate()
-    assert extra_node.wait(60) == 0
-    assert processes_with(mark) == []
-    again = subprocess.Popen(extra_node.args)
-    try:
-        status = eventually(
-            lambda: pods.get("pod", "stays")["status"]["containerStatuses"][0],
-            lambda status: status["restartCount"] == 1 and status["ready"],
-        )
-        assert "running" in status["state"]
-        eventually(lambda: len(processes_with(mark)), 1)
-    finally:
-        again.kill()
-        again.wait(10)
-
-
-def test_hollow_nodes_make_pods_ready_without_running_them(pods: Pods) -> None:
-    command = [
-        *(sys.executable, "-m", "warmfleet_devcluster.hollow", "--count", "3", "--prefix", "empty"),
-        *("--kubeconfig", str(pods.cluster.folder.pki / "admin.kubeconfig")),
-    ]
-    process = subprocess.Popen(pods.cluster.inside(*command))
-    try:
-        selector = {"devcluster.warmfleet.dev/hollow": "true"}
-        pods.apply(deployment("many", 100, main("sleep 16180.33"), nodeSelector=selector))
-        pods.kubectl("rollout", "status", "deployment/many", "--timeout=110s")
-        assert processes_with("16180.33") == []
-        pods.kubectl("delete", "deployment", "many", "--cascade=foreground", "--timeout=110s")
-        assert pods.kubectl("get", "pods", "-o", "name") == ""
-    finally:
-        process.terminate()
-        process.wait(10)
-        pods.kubectl("delete", "node", "empty-0", "empty-1", "empty-2", "--wait=false")

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,25 +22,14 @@ from warmfleet_contracts.cache.kv_events import (
     hello_proof,
 )
 from warmfleet_contracts.cache.resident import ResidentSet, SnapshotAssembly
+from warmfleet_testing.engine import engine_ready
 from warmfleet_testing.engine.worker_process import TINY_NAME, WorkerProcess, running_worker
-from warmfleet_worker.engine.messages import EngineReady, SequenceUpdate, StepReport
+from warmfleet_worker.engine.messages import SequenceUpdate, StepReport
 from warmfleet_worker.server import events as events_module
 from warmfleet_worker.server.events import EventHub
 
 LOAD = LoadReport(total_blocks=100)
-READY = EngineReady(
-    epoch="life-1",
-    identity=bytes(16),
-    block_size_tokens=16,
-    window_tokens=0,
-    total_blocks=100,
-    kv_bytes_per_token=512,
-    max_model_length_tokens=1024,
-    max_batched_tokens=0,
-    max_running_sequences=8,
-    dtype="Float32",
-    device="cpu",
-)
+READY = msgspec.structs.replace(engine_ready.READY, total_blocks=100, max_model_length_tokens=1024)
 
 
 def block(number: int) -> bytes:

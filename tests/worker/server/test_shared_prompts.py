@@ -8,26 +8,13 @@ import pytest
 from warmfleet_contracts.openai import decode_completion_request
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_contracts.prompts.segment_memory import SegmentMemory
+from warmfleet_testing.engine.engine_ready import READY
 from warmfleet_testing.engine.tiny_tokenizer import tiny_prompt_assets
-from warmfleet_worker.engine.messages import EngineReady, encode_message, unpacked_tokens
+from warmfleet_worker.engine.messages import encode_message, unpacked_tokens
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.server.engine_client import SequenceRequest, add_messages
 from warmfleet_worker.server.requests import DispatchHeaders, PromptReader
 
-READY = EngineReady(
-    epoch="life-1",
-    identity=bytes(16),
-    block_size_tokens=16,
-    window_tokens=0,
-    total_blocks=1000,
-    kv_bytes_per_token=512,
-    max_model_length_tokens=8192,
-    max_batched_tokens=0,
-    max_running_sequences=8,
-    dtype="Float32",
-    device="cpu",
-    vocabulary_size=1024,
-)
 TEXT = "the cat sat on the mat. " * 200
 
 
