@@ -15,7 +15,7 @@ _LONG = ("system/test_engine_parity.py",)
 """Modules of several minutes: begun last, they would keep one process busy after all others have ended."""
 _ORDER = {"nodes": 0, "api_server": 1, "long": 1, "alone": 3}
 """Of groups; 2 is every module's."""
-_ALONE = ("admission/test_admission.py", "system/test_answers.py", "clusters/test_operator_scale.py")
+_ALONE = ("admission/test_admission.py", "system/test_answers.py")
 """What they assert, a busy machine would change: they come last, when every other process has ended."""
 
 # The processes that tests start find `warmfleet_testing` as the tests themselves do.
