@@ -49,10 +49,11 @@ class Pauses:
     """Complete ones that came in meanwhile."""
     pause_ms: Sequence[float]
     """Of the event loop, those of at least 3 ms."""
-    longest_pause_cpu_ms: float
-    """Processor time of the router's main thread within the longest one."""
+    pause_cpu_ms: Sequence[float]
+    """Processor time of the router's main thread within each; the rest may be other processes."""
     collection_ms: Sequence[float]
     """Full collections."""
+    collection_cpu_ms: Sequence[float]
 
     def targets(self) -> list[Target]:
         return [
@@ -74,10 +75,11 @@ class Pauses:
             f"{self.requests} requests; {self.least_blocks:,} to {self.most_blocks:,} blocks in the index; "
             f"{self.snapshots} snapshots\n"
             f"{len(self.pause_ms)} pauses of 3 ms and more, 99th percentile "
-            f"{percentile(self.pause_ms, 99):.1f} ms, longest {longest:.1f} ms, of it "
-            f"{self.longest_pause_cpu_ms:.1f} ms of processor time\n"
+            f"{percentile(self.pause_ms, 99):.1f} ms, longest {longest:.1f} ms\n"
+            f"processor time within one pause: {max(self.pause_cpu_ms, default=0.0):.1f} ms at most\n"
             f"{len(self.collection_ms)} full collections, longest "
-            f"{max(self.collection_ms, default=0.0):.1f} ms"
+            f"{max(self.collection_ms, default=0.0):.1f} ms, "
+            f"{max(self.collection_cpu_ms, default=0.0):.1f} ms of processor time"
         )
 
 
@@ -141,8 +143,9 @@ async def run(options: argparse.Namespace, cores: Cores) -> Pauses:
         most_blocks=max(blocks),
         snapshots=snapshots,
         pause_ms=[length * 1e3 for length, _ in pauses],
-        longest_pause_cpu_ms=max(pauses, default=(0.0, 0.0))[1] * 1e3,
-        collection_ms=[length * 1e3 for at, length in seen["collections"] if since <= at < until],
+        pause_cpu_ms=[used * 1e3 for _, used in pauses],
+        collection_ms=[length * 1e3 for at, length, _ in seen["collections"] if since <= at < until],
+        collection_cpu_ms=[used * 1e3 for at, _, used in seen["collections"] if since <= at < until],
     )
 
 

@@ -7,7 +7,7 @@ is measured and does not depend on luck.
     python -m watched_router <flags of the router>
 
 prints one line of JSON at the end: pauses as [start, seconds, seconds of processor time], with starts on the
-clock `time.monotonic`, and full collections as [start, seconds].
+clock `time.monotonic`, and full collections alike.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class LoopWatch:
     """What was seen so far."""
 
     pauses: list[tuple[float, float, float]] = field(default_factory=list)
-    collections: list[tuple[float, float]] = field(default_factory=list)
+    collections: list[tuple[float, float, float]] = field(default_factory=list)
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -52,10 +52,10 @@ class LoopWatch:
         if details["generation"] < 2:
             return
         if phase == "start":
-            self.collections.append((time.monotonic(), 0.0))
+            self.collections.append((time.monotonic(), 0.0, time.thread_time()))
         else:
-            started, _ = self.collections.pop()
-            self.collections.append((started, time.monotonic() - started))
+            started, _, used = self.collections.pop()
+            self.collections.append((started, time.monotonic() - started, time.thread_time() - used))
 
 
 async def watched(*parts: object) -> None:

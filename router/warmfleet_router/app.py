@@ -43,6 +43,7 @@ from warmfleet_router.settings import RouterSettings, effective_settings
 from warmfleet_router.workers.breakers import Breakers, Cause
 from warmfleet_router.workers.encoders import Encoders
 from warmfleet_router.workers.fleet import Fleet
+from warmfleet_router.workers.gradual_release import GradualRelease
 from warmfleet_router.workers.liveness import LivenessWatch
 from warmfleet_router.workers.prefix_index import PrefixIndex
 from warmfleet_router.workers.upstream import Upstream
@@ -220,7 +221,7 @@ def build_workers(
     fleet = Fleet(
         discovery,
         upstream,
-        index=PrefixIndex(),
+        index=PrefixIndex(release=GradualRelease()),
         on_frame=on_frame,
         on_change=common.capacity_changed.set,
         on_gone=on_gone,

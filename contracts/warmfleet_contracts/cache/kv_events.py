@@ -22,7 +22,7 @@ from warmfleet_contracts.framing import FrameReader, frame
 
 MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
 SNAPSHOT_CHUNK_HASHES: Final = 8_192
-"""Live streams at a router wait while it takes one chunk, 2 ms."""
+"""Live streams at a router wait while it takes one chunk, 3 ms."""
 COALESCE_SECONDS: Final = 0.020
 BUSY_HEARTBEAT_SECONDS: Final = 1.0
 """A worker is busy from a request's arrival until the end of its answer."""

@@ -6,7 +6,7 @@ sockets, no clocks.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import takewhile
+from itertools import chain
 from typing import Final, cast
 
 from warmfleet_contracts.cache.blocks import HASH_BYTES, BlockHash
@@ -15,6 +15,9 @@ from warmfleet_contracts.errors import ContractError
 
 MAX_RESIDENT_BLOCKS: Final = 4_194_304
 """Most blocks that one worker's set may hold: 64 Mi tokens at 16 per block. A larger set is an error."""
+
+PARTS: Final = 64
+"""Hash tables of one set, by a hash's last byte."""
 
 
 class PositionGapError(ContractError):
@@ -30,37 +33,52 @@ class ResidentSet:
 
     A change names each hash at most once: `stored` hashes join, `removed` hashes leave, `cleared`
     empties the set first. A change that contradicts the set is refused whole.
+
+    Kept as `PARTS` small hash tables, because Python grows and frees a table in one go: 30 and 50 ms for a
+    million hashes, in which nothing else runs.
     """
 
-    __slots__ = ("_hashes", "_xor", "epoch", "seq")
+    __slots__ = ("_count", "_parts", "_xor", "epoch", "seq")
 
     def __init__(self, epoch: str, seq: int = 0, hashes: Iterable[BlockHash] = ()) -> None:
         self.epoch = epoch
         self.seq = seq
-        self._hashes: set[BlockHash] = set(_as_hashes(hashes))
-        self._xor = _xor_of(self._hashes, 0)
+        self._parts: list[set[BlockHash]] = [set() for _ in range(PARTS)]
+        self._count = 0
+        self._xor = 0
+        self.change(seq, stored=list(hashes))
 
     def __len__(self) -> int:
-        return len(self._hashes)
+        return self._count
 
-    def __contains__(self, block_hash: object) -> bool:
-        return block_hash in self._hashes
+    def __contains__(self, block_hash: BlockHash) -> bool:
+        return block_hash in self._parts[block_hash[-1] % PARTS]
 
     def __iter__(self) -> Iterator[BlockHash]:
-        return iter(self._hashes)
+        return chain.from_iterable(self._parts)
 
     def hashes(self) -> frozenset[BlockHash]:
         """A copy of the set."""
-        return frozenset(self._hashes)
+        return frozenset(self)
 
     def matched_blocks(self, hashes: Iterable[BlockHash]) -> int:
-        """How many of `hashes` are held without a break from the first; 25 ns each."""
-        return len(list(takewhile(self._hashes.__contains__, hashes)))
+        """How many of `hashes` are held without a break from the first; 50 ns each."""
+        parts, matched = self._parts, 0
+        for block_hash in hashes:
+            if block_hash not in parts[block_hash[-1] % PARTS]:
+                break
+            matched += 1
+        return matched
+
+    def free_part(self) -> bool:
+        """Free the memory of one of its parts; whether there is more. For sets that are not used any more."""
+        self._parts.pop()
+        return bool(self._parts)
 
     @property
     def digest(self) -> ResidentDigest:
         """Count and exclusive-or of the set; O(1)."""
-        return _digest_of(len(self._hashes), self._xor)
+        return _digest_of(self._count, self._xor)
 
     def change(
         self,
@@ -82,18 +100,21 @@ class ResidentSet:
         leaving = _as_hashes(removed)
         if cleared and leaving:
             raise SetMismatchError("a change clears the set and removes blocks from it")
-        if not cleared and not (self._hashes.isdisjoint(joining) and self._hashes.issuperset(leaving)):
+        if not cleared and (any(map(self.__contains__, joining)) or not all(map(self.__contains__, leaving))):
             raise SetMismatchError("a change stores a block that is held or removes one that is not")
-        count = (0 if cleared else len(self._hashes)) + len(joining) - len(leaving)
+        count = (0 if cleared else self._count) + len(joining) - len(leaving)
         if count > MAX_RESIDENT_BLOCKS:
             raise SetMismatchError(f"a worker claims more than {MAX_RESIDENT_BLOCKS} resident blocks")
         xor = _xor_of(leaving, _xor_of(joining, 0 if cleared else self._xor))
         if digest is not None and digest != _digest_of(count, xor):
             raise SetMismatchError(f"the digest after position {seq} differs")
         if cleared:
-            self._hashes.clear()
-        self._hashes |= joining
-        self._hashes -= leaving
+            self._parts = [set() for _ in range(PARTS)]
+        for block_hash in joining:
+            self._parts[block_hash[-1] % PARTS].add(block_hash)
+        for block_hash in leaving:
+            self._parts[block_hash[-1] % PARTS].remove(block_hash)
+        self._count = count
         self._xor = xor
         self.seq = seq
 
@@ -134,7 +155,7 @@ class ResidentSet:
         The frames hold their own copy: later changes of the set do not reach them. The last one
         carries `load`.
         """
-        hashes: list[bytes] = list(self._hashes)
+        hashes: list[bytes] = list(self)
         chunks = max(1, -(-len(hashes) // SNAPSHOT_CHUNK_HASHES))
         return [
             Frame(
@@ -160,6 +181,11 @@ class SnapshotAssembly:
         self._digest = first.digest
         self._chunks_left = first.snapshot_left + 1
         self._set = ResidentSet(first.epoch, first.seq)
+
+    @property
+    def collected(self) -> ResidentSet:
+        """What the chunks so far held."""
+        return self._set
 
     def add(self, frame: Frame) -> ResidentSet | None:
         """Take the next chunk; the complete set after the last one.

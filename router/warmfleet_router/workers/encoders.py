@@ -6,7 +6,6 @@ the decision and a metric show.
 
 import asyncio
 import contextlib
-import gc
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ from warmfleet_contracts.prompts.segment_memory import SaltedSegments, SegmentMe
 from warmfleet_router.workers.fleet import WorkerStatus
 from warmfleet_router.workers.upstream import Upstream, UpstreamError
 from warmfleet_runtime.files import write_file_atomically
+from warmfleet_runtime.memory import exclude_from_collection
 
 MAX_ENCODERS: Final = 8
 """Encoders in memory; the least recently used goes. One of a 150k vocabulary takes some 100 MB."""
@@ -180,7 +180,7 @@ class Encoders:
             while len(self._encoders) > MAX_ENCODERS:
                 self._encoders.popitem(last=False)
             # A hundred thousand strings that stay: each full collection would take 50 ms to walk them.
-            gc.freeze()
+            exclude_from_collection()
             _log.info("tokenizer ready", digest=digest, vocabulary_size=encoder.vocabulary_size)
 
     def _refuse(self, digest: str, reason: str) -> None:

@@ -1,5 +1,6 @@
 """The index against a model of the fleet: it answers exactly, or with None."""
 
+import gc
 import itertools
 import random
 
@@ -366,3 +367,73 @@ def test_a_hundred_workers_are_each_matched_as_far_as_they_hold_the_prompt():
     matched = matches(index, prompt, uids)
 
     assert matched == {uid: number for number, uid in enumerate(uids)}
+
+
+def hashes_that_a_collection_walks(prompt):
+    """Of `prompt`, those in containers that the next full garbage collection would visit."""
+    wanted = set(prompt)
+    containers = [one for one in gc.get_objects() if type(one) in (set, dict, list)]
+    return {
+        entry
+        for container in containers
+        if container is not prompt and container is not wanted
+        for entry in list(container)
+        if type(entry) is bytes and entry in wanted
+    }
+
+
+@pytest.mark.parametrize("start", ["snapshot", "live frames", "cleared"])
+def test_a_full_collection_walks_no_block_of_the_index(start):
+    index = PrefixIndex()
+    worker = ModelledWorker("worker-0", chunk_hashes=100)
+    prompt = [hash_of(number) for number in range(1000, 1300)]
+    if start == "snapshot":
+        worker.change(stored=prompt)
+        filled(worker, index, [])
+    else:
+        filled(worker, index, range(3))
+        index.apply(worker.uid, worker.change(stored=prompt, cleared=start == "cleared"))
+    assert index.matched_blocks(worker.uid, prompt) == len(prompt)
+    del worker
+
+    assert hashes_that_a_collection_walks(prompt) == set()
+
+
+def replaced(index, worker):
+    worker.seq += 1
+    for frame in worker.snapshot():
+        index.apply(worker.uid, frame)
+
+
+def restarted(index, worker):
+    worker.restart()
+    index.connected(worker.uid, worker.epoch)
+
+
+def abandoned(index, worker):
+    index.forget(worker.uid)
+    index.connected(worker.uid, worker.epoch)
+    index.apply(worker.uid, worker.snapshot()[0])
+    index.connected(worker.uid, worker.epoch)
+
+
+@pytest.mark.parametrize(
+    ("drop", "sizes"),
+    [
+        (lambda index, worker: index.forget(worker.uid), [7]),
+        (restarted, [7]),
+        (replaced, [7]),
+        (abandoned, [7, 3]),
+        (lambda index, worker: index.apply(worker.uid, worker.change(cleared=True)), [7]),
+    ],
+    ids=["forgotten", "another epoch", "replaced by a snapshot", "snapshot abandoned", "cleared"],
+)
+def test_a_set_that_is_dropped_is_handed_over_to_be_freed(drop, sizes):
+    released = []
+    index = PrefixIndex(release=lambda dropped: released.append(len(dropped)))
+    worker = ModelledWorker("worker-0")
+    filled(worker, index, range(7))
+
+    drop(index, worker)
+
+    assert released == sizes
