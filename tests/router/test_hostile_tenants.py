@@ -2,14 +2,18 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from warmfleet_contracts.openai import CompletionRequest
+from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_router.admission.queue_bounds import MIB, AdmissionSettings, Amount
+from warmfleet_router.workers import encoders
 from warmfleet_testing.router.guarded_router import guarded
 from warmfleet_testing.router.planted_keys import PlantedKeys, bearer
 from warmfleet_testing.router.router_fixture import RunningRouter
@@ -71,3 +75,34 @@ async def test_a_tenant_with_more_sockets_than_the_router_takes_leaves_room_for_
 
     assert (mine, json.loads(body)["error"]["code"]) == (429, "tenant_quota_exceeded")
     assert [status for status, _, _ in theirs] == [200] * 8
+
+
+async def test_a_tenants_large_prompts_do_not_hold_up_the_encoding_of_anothers(
+    stub: StubWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given four large prompts of one tenant whose encoding does not end
+    held, order = threading.Event(), []
+    encode = encoders._encode_prompts
+
+    def held_up(encoder: PromptEncoder, request: CompletionRequest, *more: Any) -> list[list[int]]:
+        mark = str(request.prompts[0])[0]
+        order.append(mark)
+        if mark == "h":
+            held.wait(30)
+        return encode(encoder, request, *more)
+
+    monkeypatch.setattr(encoders, "_encode_prompts", held_up)
+    async with guarded(stub, tmp_path, KEYS) as router:
+        hostile = [asyncio.create_task(router.ask("h" * 20_000, headers=bearer(HOSTILE))) for _ in range(4)]
+        await router.until(lambda: router.router.limits.in_flight.buffered_bytes > 80_000)
+
+        # When another tenant asks with one, then it is answered meanwhile
+        status, _, _ = await router.ask("l" * 20_000, headers=bearer(LIGHT))
+        began = list(order)
+
+        held.set()
+        answers = await asyncio.gather(*hostile)
+
+    assert status == 200
+    assert began == ["h", "l"]
+    assert [answer[0] for answer in answers] == [200] * 4

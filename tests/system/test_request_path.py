@@ -30,7 +30,12 @@ PROMPT: Final = "a" * 640
 ENTRANCES: Final = {"Admission.reserve", "Admission.submit", "Admission.retry"}
 OWN_METHODS: Final = {
     *("InFlightLimits.enter", "InFlightTicket.__enter__", "InFlightTicket.__exit__"),
-    *("InFlightTicket.receive", "InFlightTicket.add_tokens", "Dispatch.release"),
+    *(
+        "InFlightTicket.receive",
+        "InFlightTicket.encoding_slot",
+        "InFlightTicket.add_tokens",
+        "Dispatch.release",
+    ),
 }
 """The ticket is taken before a body is read. Ticket and dispatch belong to the request, which ends them."""
 ONE_IN_FLIGHT: Final = AdmissionSettings(max_in_flight=Amount(requests=1, buffered_bytes=2**20, tokens=2**20))

@@ -6,15 +6,17 @@ so that no tenant's connections or bodies ever shut out another tenant.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Final, Self
 
+from warmfleet_router.admission.encoding_slots import EncodingSlots
 from warmfleet_router.admission.queue_bounds import MIB, Amount, BoundedUsage, Exceeded
 from warmfleet_router.admission.service_rate import retry_after_seconds
 from warmfleet_router.error_responses import overloaded_error, quota_error
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.tenants import ANONYMOUS, Tenant
+from warmfleet_router.workers.encoders import ENCODING_THREADS, INLINE_CHARS
 
 REQUEST_EWMA_WEIGHT: Final = 0.05
 PRIOR_REQUEST_SECONDS: Final = 1.0
@@ -25,7 +27,8 @@ class InFlightTicket:
 
     with limits.enter(tenant) as ticket:
         body = await read_body(request, ticket.receive)
-        ...
+        async with ticket.encoding_slot():
+            ...  # decode the body, encode the prompt
         with ticket.answer() as answer:
             content = await response.body(limit_bytes, answer.receive)
             ...  # send it
@@ -50,6 +53,12 @@ class InFlightTicket:
         """
         self._taken += self._limits.take_bytes(self.tenant, more_bytes)
         self.body_bytes += more_bytes
+
+    def encoding_slot(self) -> AbstractAsyncContextManager[None]:
+        """Wait until the body, if it is large, may be decoded and its prompt encoded, in the block."""
+        if self.body_bytes <= INLINE_CHARS:
+            return nullcontext()
+        return self._limits.encoding_slots.slot(self.tenant.name)
 
     def add_tokens(self, tokens: int) -> None:
         """The prompt is encoded: count its tokens and those of the expected answer.
@@ -102,6 +111,7 @@ class InFlightLimits:
     """Counts what is in flight, waiting or at a worker, in total and by tenant."""
 
     def __init__(self, bound: Amount, *, now: Callable[[], float], metrics: RouterMetrics) -> None:
+        self.encoding_slots = EncodingSlots(ENCODING_THREADS)
         self._usage = BoundedUsage(bound)
         self._now = now
         self._metrics = metrics

@@ -104,6 +104,12 @@ class CompletionEndpoint:
         """From the body to what is needed later; what was decoded is not kept while the request waits."""
         body = await read_body(request, ticket.receive)
         body_read_at = self._now()
+        async with ticket.encoding_slot():
+            return await self._decode_and_encode(request, ticket, body, body_read_at)
+
+    async def _decode_and_encode(
+        self, request: Request, ticket: InFlightTicket, body: bytes, body_read_at: float
+    ) -> tuple[UpstreamRequest, QueuedRequest, DecisionRecorder]:
         decoded = await decode_body(body, self._decode)
         tenant = ticket.tenant
         self._metrics.on_ignored_fields(len(decoded.ignored_fields))
