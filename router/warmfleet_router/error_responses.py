@@ -1,10 +1,12 @@
 """Errors for requests that are not answered, through no fault of the client."""
 
+import re
 from typing import Final
 
 from warmfleet_contracts.openai import RequestError
 
 RETRY_AFTER_SECONDS: Final = 1
+_SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 def no_worker_error(model: str, retry_after_seconds: int = RETRY_AFTER_SECONDS) -> RequestError:
@@ -48,6 +50,11 @@ def header_number(value: str | None) -> int | None:
     if value is None or not (value.isascii() and value.isdecimal() and len(value) <= 20):
         return None
     return int(value)
+
+
+def header_seconds(value: str | None) -> float | None:
+    """An unsigned decimal fraction; None for anything else."""
+    return float(value) if value is not None and _SECONDS.fullmatch(value) else None
 
 
 def _failure(text: str, status: int, code: str, retry_after_seconds: int | None = None) -> RequestError:

@@ -85,7 +85,7 @@ class RouterMetrics:
         )
         self._first_byte_seconds = Histogram(
             names.ROUTER_FIRST_BYTE_SECONDS,
-            "From the complete body to the worker's first byte.",
+            "From the complete body to the first token; of a plain answer as its worker reports it.",
             ("model_name",),
             registry=self.registry,
             buckets=names.TIME_TO_FIRST_TOKEN_BUCKETS,

@@ -6,14 +6,18 @@ never leaves half an event in front of the error object; its events are counted.
 worker reports to the router is in its headers.
 """
 
+import asyncio
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
+from warmfleet_contracts.cache.kv_events import PlainAnswer
 from warmfleet_contracts.cache.worker_api import (
+    ADMITTED_AFTER_HEADER,
     CACHED_TOKENS_HEADER,
     DISPATCH_HEADER,
+    FIRST_TOKEN_AFTER_HEADER,
     GENERATED_TOKENS_HEADER,
     LAST_BLOCK_HEADER,
     MISDIRECTED_STATUS,
@@ -31,6 +35,7 @@ from warmfleet_router.admission.dispatch import Dispatch
 from warmfleet_router.error_responses import (
     broken_stream_error,
     header_number,
+    header_seconds,
     too_large_error,
     worker_refusal_error,
 )
@@ -146,6 +151,9 @@ class Exchanges:
                     if error.is_fault:
                         trial.failed(str(error))
                     raise
+                except asyncio.CancelledError:
+                    self._reported_first_token(exchange)
+                    raise
 
     async def _send(self, exchange: _Exchange) -> None:
         request, dispatch = exchange.request, exchange.dispatch
@@ -159,11 +167,11 @@ class Exchanges:
                 wait_seconds=STREAM_HEAD_SECONDS if request.stream else None,
                 kind=ResponseKind.STREAM if request.stream else ResponseKind.WHOLE,
             ) as response:
-                dispatch.lease.seated()
                 self._compare(exchange, response)
                 if response.status in RETRIED_STATUSES:
                     raise self._refused(exchange, response)
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
+                    dispatch.lease.seated()
                     await self._stream(exchange, response)
                 else:
                     await self._whole(exchange, response)
@@ -249,7 +257,7 @@ class Exchanges:
             self._failed(exchange, f"the worker answered {response.status}")
             self._metrics.on_failed_attempt(exchange.model, response.status)
         else:
-            self._first_byte(exchange)
+            self._answered(exchange, response)
             exchange.dispatch.trial.completed()
             exchange.recorder.became("completed" if response.status < 400 else "refused")
         generated = header_number(response.headers.get(GENERATED_TOKENS_HEADER))
@@ -270,11 +278,30 @@ class Exchanges:
         exchange.dispatch.lease.close()
 
     def _first_byte(self, exchange: _Exchange) -> float:
-        """The prefill is done; milliseconds since the dispatch."""
+        """The first token of a stream is here; milliseconds since the dispatch."""
         exchange.dispatch.lease.first_byte()
         after_ms = exchange.recorder.first_byte()
         self._metrics.on_first_byte(exchange.model, after_ms / 1e3)
         return after_ms - exchange.recorder.attempt.dispatched_after_ms
+
+    def _answered(self, exchange: _Exchange, response: UpstreamResponse) -> None:
+        """A plain answer is whole; its headers report what the last load report may not have."""
+        lease, headers = exchange.dispatch.lease, response.headers
+        admitted_after = header_seconds(headers.get(ADMITTED_AFTER_HEADER))
+        first_token_after = header_seconds(headers.get(FIRST_TOKEN_AFTER_HEADER))
+        if admitted_after is not None and first_token_after is not None:
+            tokens = header_number(headers.get(GENERATED_TOKENS_HEADER)) or 0
+            lease.progressed(PlainAnswer(lease.dispatch, admitted_after, first_token_after, tokens))
+        lease.first_byte()
+        self._reported_first_token(exchange)
+
+    def _reported_first_token(self, exchange: _Exchange) -> None:
+        """Record when a plain answer got its first token; nothing where its worker did not report that."""
+        seconds = exchange.dispatch.lease.first_token_after_seconds
+        if seconds is not None:
+            dispatched_after_ms = exchange.recorder.attempt.dispatched_after_ms
+            after_ms = exchange.recorder.first_byte(round(dispatched_after_ms + seconds * 1e3, 3))
+            self._metrics.on_first_byte(exchange.model, after_ms / 1e3)
 
     def _headers(self, exchange: _Exchange) -> list[tuple[str, str]]:
         request, lease = exchange.request, exchange.dispatch.lease

@@ -74,9 +74,9 @@ class DecisionRecorder:
         """The worker's headers are here."""
         self._add(replace(self.attempt, answer=answer))
 
-    def first_byte(self) -> float:
-        """The first token is here; returns its time, as `age_ms`."""
-        after_ms = self.age_ms()
+    def first_byte(self, after_ms: float | None = None) -> float:
+        """The first token is here, or came at `after_ms`; returns its time, as `age_ms`."""
+        after_ms = self.age_ms() if after_ms is None else after_ms
         self._add(replace(self.attempt, first_byte_after_ms=after_ms))
         return after_ms
 

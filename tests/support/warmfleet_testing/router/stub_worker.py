@@ -286,8 +286,8 @@ class StubWorker:
             first_token_after = asyncio.get_running_loop().time() - received_at
             await self._decode_plain(request.headers, admitted_after, first_token_after)
             if 2 in self.contract_versions:
-                headers[ADMITTED_AFTER_HEADER] = str(admitted_after)
-                headers[FIRST_TOKEN_AFTER_HEADER] = str(first_token_after)
+                headers[ADMITTED_AFTER_HEADER] = f"{admitted_after:.6f}"
+                headers[FIRST_TOKEN_AFTER_HEADER] = f"{first_token_after:.6f}"
             answer = json.dumps({"text": words, "worker": self.uid}).encode()
             headers |= {"content-type": "application/json", GENERATED_TOKENS_HEADER: str(self.events)}
             response = web.StreamResponse(headers=headers)

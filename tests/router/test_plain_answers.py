@@ -1,0 +1,125 @@
+"""Plain answers, of which a router sees nothing before their end: what it learns of them from reports."""
+
+import asyncio
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from warmfleet_router.admission.fair_queue import FairQueue
+from warmfleet_router.admission.model_queue import OUTPUT_WEIGHT
+from warmfleet_router.routing.cost import PRIOR_SEAT_SECONDS
+from warmfleet_testing.router.router_fixture import RunningRouter, running_router
+from warmfleet_testing.router.stub_worker import StubWorker, running_stub
+
+PROMPT: Final = list(range(50))
+TOKENS: Final = 4
+DECODE_SECONDS: Final = 0.2
+"""At least, however busy this machine is: the worker sleeps for so long after the first token."""
+
+
+@pytest.fixture
+def stub() -> Iterator[StubWorker]:
+    with running_stub(
+        StubWorker(uid="w0", events=TOKENS, plain_token_seconds=DECODE_SECONDS / TOKENS)
+    ) as running:
+        yield running
+
+
+async def first_byte_samples(router: RunningRouter) -> tuple[float, float]:
+    """Number and sum, in seconds, of the histogram."""
+    async with router.http.get(router.url + "/metrics") as response:
+        text = await response.text()
+    found = dict(
+        re.findall(r"^warmfleet_router_first_byte_seconds_(count|sum){.*} (.*)$", text, re.MULTILINE)
+    )
+    return float(found.get("count", 0)), float(found.get("sum", 0))
+
+
+async def asked(router: RunningRouter) -> dict[str, Any]:
+    """The decision about one plain answer."""
+    status, headers, _ = await router.ask(PROMPT)
+    assert status == 200
+    await router.until_idle()
+    return (await router.get(f"/debug/decisions/{headers['x-request-id']}"))[1]
+
+
+@pytest.mark.parametrize("frames", ["frames arrive", "no frame arrives"])
+async def test_a_plain_answer_teaches_its_seat_time_and_its_time_to_first_token(
+    stub: StubWorker, tmp_path: Path, frames: str
+) -> None:
+    async with running_router([stub], tmp_path) as router:
+        stub.faults.silent_events = frames == "no frame arrives"
+        decision = await asked(router)
+        seat_seconds = router.router.routing.leases.seat_times.seconds("w0")
+        count, seconds = await first_byte_samples(router)
+
+    assert 0.95 * DECODE_SECONDS < seat_seconds <= decision["total_ms"] / 1e3 != PRIOR_SEAT_SECONDS
+    assert decision["first_byte_after_ms"] <= decision["total_ms"] - 950 * DECODE_SECONDS
+    assert (count, round(seconds, 3)) == (1, round(decision["first_byte_after_ms"] / 1e3, 3))
+
+
+async def test_a_worker_that_does_not_report_plain_answers_teaches_nothing_wrong(tmp_path: Path) -> None:
+    with running_stub(StubWorker(uid="w0", contract_versions={1}, plain_token_seconds=0.02)) as stub:
+        async with running_router([stub], tmp_path) as router:
+            decision = await asked(router)
+            seat_seconds = router.router.routing.leases.seat_times.seconds("w0")
+            samples = await first_byte_samples(router)
+
+    assert (decision["outcome"], decision["first_byte_after_ms"]) == ("completed", None)
+    assert seat_seconds == PRIOR_SEAT_SECONDS
+    assert samples == (0, 0)
+
+
+async def test_a_plain_answer_is_not_in_prefill_once_it_has_a_token(stub: StubWorker, tmp_path: Path) -> None:
+    stub.plain_token_seconds = 60
+    async with running_router([stub], tmp_path) as router:
+        dispatches = router.router.routing.leases.dispatches
+        asking = asyncio.create_task(router.ask(PROMPT))
+        await router.until(stub.arrived.is_set)
+
+        await router.until(lambda: not dispatches.unreported("w0", {}).tokens, seconds=5)
+
+        assert dispatches.open_count("w0") == 1
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await router.until_idle()
+        count, _ = await first_byte_samples(router)
+
+    assert count == 1
+
+
+async def test_a_client_that_leaves_a_plain_answer_pays_for_the_tokens_until_then(
+    stub: StubWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charged: dict[str, float] = defaultdict(float)
+    serve_at_once, correct = FairQueue.serve_at_once, FairQueue.correct
+
+    def note_service(queue: FairQueue[Any], tenant: str, *, weight: float, cost: float) -> None:
+        charged[tenant] += cost
+        serve_at_once(queue, tenant, weight=weight, cost=cost)
+
+    def note_correction(queue: FairQueue[Any], tenant: str, difference: float) -> None:
+        charged[tenant] += difference
+        correct(queue, tenant, difference)
+
+    monkeypatch.setattr(FairQueue, "serve_at_once", note_service)
+    monkeypatch.setattr(FairQueue, "correct", note_correction)
+    stub.events, stub.plain_token_seconds = 10_000, 0.005
+    async with running_router([stub], tmp_path) as router:
+        asking = asyncio.create_task(router.ask(PROMPT))
+
+        def reported_tokens() -> int:
+            load = router.router.workers.fleet.workers()[0].load
+            return sum(answer.generated_tokens for those in load.plain_answers.values() for answer in those)
+
+        await router.until(lambda: reported_tokens() >= 20)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await router.until_idle()
+
+    (cost,) = charged.values()
+    assert len(PROMPT) + OUTPUT_WEIGHT * 20 <= cost < len(PROMPT) + OUTPUT_WEIGHT * stub.events
