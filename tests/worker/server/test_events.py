@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 
+import httpx
 import msgspec
 import pytest
 from hypothesis import given
@@ -402,6 +403,39 @@ def first_message(worker: WorkerProcess, path: str, headers: dict[str, str]) -> 
                     raise AssertionError("the stream ended before its first message")
             assert time.monotonic() < deadline, "no place became free"
             time.sleep(0.02)
+
+
+def test_a_plain_answer_is_reported_while_it_is_generated_and_in_its_headers(shared_worker):
+    headers = {"x-warmfleet-router": "router-a", "x-warmfleet-dispatch": "17"}
+    body = {"model": TINY_NAME, "prompt": "hello " * 9, "max_tokens": 300, "ignore_eos": True, "n": 2}
+    answers: list[httpx.Response] = []
+
+    def ask() -> None:
+        with shared_worker.client() as client:
+            answers.append(client.post("/v1/completions", json=body, headers=headers))
+
+    asking = threading.Thread(target=ask)
+    reports: list[PlainAnswer] = []
+    path, versions = "/internal/kv-events", {"x-warmfleet-versions": "2"}
+    with shared_worker.client() as client, client.stream("GET", path, headers=versions) as response:
+        reader = MessageReader()
+        for data in response.iter_raw():
+            loads = [frame.load for frame in reader.feed(data) if isinstance(frame, Frame)]
+            if loads and not asking.ident:
+                asking.start()
+            reports += [answer for load in loads for answer in load.plain_answers.get("router-a", ())]
+            if reports and not loads[-1].plain_answers:
+                break
+    asking.join(30)
+
+    tokens = [report.generated_tokens for report in reports]
+    (times,) = {(report.admitted_after_seconds, report.first_token_after_seconds) for report in reports}
+    found = [answers[0].headers[f"x-warmfleet-{name}-after-seconds"] for name in ("admitted", "first-token")]
+    assert {report.dispatch for report in reports} == {17}
+    assert tokens == sorted(tokens)
+    assert 0 < tokens[0] < tokens[-1] <= 600
+    assert [f"{seconds:.6f}" for seconds in times] == found
+    assert 0 < times[0] <= times[1]
 
 
 def test_a_worker_reports_that_it_drains_before_its_stream_ends(tiny_served_path):
