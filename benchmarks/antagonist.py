@@ -1,9 +1,9 @@
 """Can one key with thousands of sockets hurt another tenant?
 
 A light tenant sends a request every quarter of a second, plain and streamed in turn, whether or not earlier
-ones were answered, each with a new text of 3,200 words: first alone, then while a hostile client with
-another key attacks in one way after the other (hostile_client.py has them), then alone again. Between
-attacks the router has three seconds to settle.
+ones were answered, each with a new text (50 words, one in 16 has 4,000): first alone, then while a hostile
+client with another key attacks in one way after the other (hostile_client.py has them), then alone again.
+Between attacks the router has three seconds to settle.
 
 The router is real and requires keys. Behind it are four stub workers of 8 seats, whose answers have a first
 token after 0.1 s and 50 tokens per second: they need no processor time, so what the light tenant waits for
@@ -21,7 +21,6 @@ import math
 import os
 import random
 import re
-import string
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -44,8 +43,24 @@ HOSTILE: Final = "hostile"
 ALONE: Final = "alone"
 ALONE_AGAIN: Final = "alone again"
 PERIOD_SECONDS: Final = 0.25
-PROMPT_WORDS: Final = 3200
-"""Some 20,000 characters: a router encodes such a prompt beside its event loop."""
+WORDS: Final = (
+    "time",
+    "people",
+    "way",
+    "water",
+    "day",
+    "number",
+    "part",
+    "sound",
+    "place",
+    "year",
+    "back",
+    "line",
+)
+PROMPT_WORDS: Final = 50
+LONG_PROMPT_WORDS: Final = 4000
+"""More than 16,384 characters: a router encodes such a prompt beside its event loop."""
+LONG_EVERY: Final = 16
 ANSWER_TOKENS: Final = 8
 WORKERS: Final = (
     "--workers",
@@ -171,7 +186,6 @@ class LightTenant:
     def __init__(self, router: MeasuredRouter) -> None:
         self._client = ProbeClient(router.url, router.keys[LIGHT])
         self._draw = random.Random(0)
-        self._words = ["".join(self._draw.choices(string.ascii_lowercase, k=5)) for _ in range(2000)]
 
     async def run(self, phase: Phase) -> None:
         """Send for the length of `phase`, and wait for the last answers."""
@@ -180,14 +194,15 @@ class LightTenant:
         async with asyncio.TaskGroup() as tasks:
             for number in range(round(phase.seconds / PERIOD_SECONDS)):
                 await asyncio.sleep(max(started + number * PERIOD_SECONDS - now(), 0))
-                tasks.create_task(self._ask(phase, streamed=number % 2 == 0))
+                words = PROMPT_WORDS if (number + 1) % LONG_EVERY else LONG_PROMPT_WORDS
+                tasks.create_task(self._ask(phase, words, streamed=number % 2 == 0))
 
     def close(self) -> None:
         self._client.close()
 
-    async def _ask(self, phase: Phase, *, streamed: bool) -> None:
+    async def _ask(self, phase: Phase, words: int, *, streamed: bool) -> None:
         phase.sent += 1
-        prompt = " ".join(self._draw.choices(self._words, k=PROMPT_WORDS))
+        prompt = " ".join(self._draw.choices(WORDS, k=words))
         fields: dict[str, Any] = {"model": MODEL_NAME, "prompt": prompt, "max_tokens": ANSWER_TOKENS}
         if streamed:
             fields |= {"stream": True, "stream_options": {"include_usage": True}}

@@ -41,14 +41,18 @@ from warmfleet_contracts.cache.kv_events import (
     Frame,
     Hello,
     LoadReport,
+    PlainAnswer,
     StepTimeFit,
     encode_message,
     hello_proof,
 )
 from warmfleet_contracts.cache.resident import ResidentSet
 from warmfleet_contracts.cache.worker_api import (
+    ADMITTED_AFTER_HEADER,
     CACHED_TOKENS_HEADER,
     DISPATCH_HEADER,
+    FIRST_TOKEN_AFTER_HEADER,
+    GENERATED_TOKENS_HEADER,
     KV_EVENTS_PATH,
     LAST_BLOCK_HEADER,
     NONCE_HEADER,
@@ -87,6 +91,29 @@ class Speed:
     first_token_seconds: float
     tokens_per_second: float
     """Of every sequence."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far an answer is, in seconds since its request came."""
+
+    router_id: str
+    dispatch: int
+    admitted_after_seconds: float = 0.0
+    first_token_after_seconds: float = 0.0
+    generated_tokens: int = 0
+
+    def report(self) -> PlainAnswer:
+        return PlainAnswer(
+            self.dispatch, self.admitted_after_seconds, self.first_token_after_seconds, self.generated_tokens
+        )
+
+    def headers(self) -> dict[str, str]:
+        return {
+            ADMITTED_AFTER_HEADER: f"{self.admitted_after_seconds:.6f}",
+            FIRST_TOKEN_AFTER_HEADER: f"{self.first_token_after_seconds:.6f}",
+            GENERATED_TOKENS_HEADER: str(self.generated_tokens),
+        }
 
 
 class Seats:
@@ -148,6 +175,7 @@ class StubWorker:
         self._seats = Seats(speed.seats)
         self._restarts = 0
         self._admitted: dict[str, int] = {}
+        self._plain: list[Progress] = []
         fill = [BlockHash(secrets.token_bytes(16)) for _ in range(blocks)]
         self._resident = ResidentSet(uid, 1, fill)
         self._by_age = deque(fill)
@@ -228,26 +256,38 @@ class StubWorker:
         sequences = prompts * request.n
         usage = {"prompt_tokens": len(token_ids), "completion_tokens": count * sequences}
         usage["total_tokens"] = sum(usage.values())
-        head = "".join(f"{name}: {value}\r\n" for name, value in answered.items()).encode()
+        progress = Progress(headers.get(ROUTER_ID_HEADER, ""), int(headers.get(DISPATCH_HEADER, "0")))
         now = asyncio.get_running_loop().time
-        async with self._seats.taken(sequences):
-            started = now() + self._speed.first_token_seconds
-            for number in range(count):
-                due = started + number / self._speed.tokens_per_second
-                if (pause := due - now()) > 0:
-                    await asyncio.sleep(pause)
-                if reader.at_eof():
-                    raise ConnectionResetError
-                if request.stream:
-                    first = STREAM_HEAD + head + b"\r\n" + (ROLE_EVENT if is_chat else b"")
-                    writer.write((b"" if number else first) + TOKEN_EVENT[is_chat] * sequences)
-                    await writer.drain()
+        submitted = now()
+        if not request.stream:
+            self._plain.append(progress)
+        try:
+            async with self._seats.taken(sequences):
+                progress.admitted_after_seconds = now() - submitted
+                started = now() + self._speed.first_token_seconds
+                for number in range(count):
+                    due = started + number / self._speed.tokens_per_second
+                    if (pause := due - now()) > 0:
+                        await asyncio.sleep(pause)
+                    if reader.at_eof():
+                        raise ConnectionResetError
+                    if not number:
+                        progress.first_token_after_seconds = now() - submitted
+                    progress.generated_tokens += sequences
+                    if request.stream:
+                        head = _head(STREAM_HEAD, answered) + (ROLE_EVENT if is_chat else b"")
+                        writer.write((b"" if number else head) + TOKEN_EVENT[is_chat] * sequences)
+                        await writer.drain()
+        finally:
+            if not request.stream:
+                self._plain.remove(progress)
         if request.stream:
             writer.write(_chunk({"choices": [], "usage": usage}) + END)
         else:
             choice = {"index": 0, "finish_reason": "length"}
             choice |= {"message": {"content": " word"}} if is_chat else {"text": " word"}
-            _write_json(writer, {"id": "stub-0", "choices": [choice] * sequences, "usage": usage}, head)
+            document = {"id": "stub-0", "choices": [choice] * sequences, "usage": usage}
+            _write_json(writer, document, {**answered, **progress.headers()})
 
     def _admit(self, token_ids: list[int], headers: Mapping[str, str]) -> dict[str, str]:
         """Take a prompt into the cache; the headers with what was found of it."""
@@ -278,6 +318,10 @@ class StubWorker:
         )
 
     def _load(self) -> LoadReport:
+        plain: dict[str, list[PlainAnswer]] = {}
+        for progress in self._plain:
+            if progress.generated_tokens:
+                plain.setdefault(progress.router_id, []).append(progress.report())
         return LoadReport(
             running_sequences=self._seats.running,
             waiting_sequences=self._seats.waiting,
@@ -290,6 +334,7 @@ class StubWorker:
                 samples=100,
             ),
             admitted_dispatches=dict(self._admitted),
+            plain_answers=plain,
         )
 
 
@@ -349,10 +394,15 @@ async def serve(options: argparse.Namespace) -> None:
                 worker.restart()
 
 
-def _write_json(writer: asyncio.StreamWriter, document: dict[str, Any], head: bytes = b"") -> None:
+def _write_json(
+    writer: asyncio.StreamWriter, document: dict[str, Any], headers: Mapping[str, str] = {}
+) -> None:
     content = msgspec.json.encode(document)
-    length = b"content-length: %d\r\n\r\n" % len(content)
-    writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + head + length + content)
+    writer.write(_head(JSON_HEAD, {**headers, "content-length": str(len(content))}) + content)
+
+
+def _head(first: bytes, headers: Mapping[str, str]) -> bytes:
+    return first + "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode() + b"\r\n"
 
 
 def _chunk(document: dict[str, Any]) -> bytes:
@@ -361,6 +411,7 @@ def _chunk(document: dict[str, Any]) -> bytes:
 
 
 STREAM_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n"
+JSON_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 ROLE_EVENT: Final = _chunk({"choices": [{"index": 0, "delta": {"role": "assistant"}}]})
 TOKEN_EVENT: Final = {
     True: _chunk({"choices": [{"index": 0, "delta": {"content": " word"}, "finish_reason": None}]}),
