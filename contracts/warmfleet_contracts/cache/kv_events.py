@@ -40,12 +40,17 @@ class ResidentDigest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StepTimeFit(msgspec.Struct, frozen=True, kw_only=True):
-    """Step seconds = base + a * prefill tokens + b * decoding sequences + c * context tokens."""
+    """Step seconds = base + a * prefill tokens above the knee + b * decoding sequences + c * context tokens.
+
+    Up to the knee a step is bound by memory, and more tokens take no longer. Decodes fill it first.
+    """
 
     base_seconds: float = 0.0
     per_prefill_token_seconds: float = 0.0
     per_decode_sequence_seconds: float = 0.0
     per_context_token_seconds: float = 0.0
+    knee_tokens: int = 0
+    """Prefill tokens and decodes of a step that cost nothing. Since version 2; 0: each token costs."""
     samples: int = 0
     """Steps behind the fit; 0 means no measurement yet, and a router uses its fleet's median."""
 
@@ -164,6 +169,7 @@ def _without_version_2(message: Message) -> dict[str, Any]:
     load = fields.get("load")
     if load is not None:
         del load["plain_answers"]
+        del load["step_time"]["knee_tokens"]
     return fields
 
 

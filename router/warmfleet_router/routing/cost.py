@@ -3,9 +3,9 @@
     ttft_ms        = wait for seat and blocks + (queued uncached + mine) / prefill rate + base
     externality_ms = extra step time x running sequences
 
-Rates come from the worker's own online fit of its step time,
-`step = base + a * prefill tokens + b * decoding sequences + c * context tokens`; a worker without samples
-gets the median of its peers of the same cache identity, and without any peer `PRIOR`.
+Rates come from the worker's own online fit of its step time (`StepTimeFit`), flat up to a knee: prefill that
+fits beside the decodes below it costs nothing. A worker without samples gets the median of its peers of the
+same cache identity, and without any peer `PRIOR`.
 """
 
 import math
@@ -44,6 +44,11 @@ class StepRates(msgspec.Struct, frozen=True, gc=False):
     per_decode_sequence_seconds: float
     per_context_token_seconds: float
     source: RatesSource
+    knee_tokens: int = 0
+
+    def paid_tokens(self, prefill_tokens: int, decodes: int) -> int:
+        """Prefill tokens that lengthen a step with so many decodes: those above the knee."""
+        return max(prefill_tokens - max(self.knee_tokens - decodes, 0), 0)
 
 
 PRIOR: Final = StepRates(
@@ -109,17 +114,20 @@ def request_cost(work: Work, load: WorkerLoad, rates: StepRates, *, seat_seconds
     a request that follows it is charged the wait. `seat_seconds` is how long a sequence keeps its seat.
     """
     per_token = max(rates.per_prefill_token_seconds, MIN_PREFILL_TOKEN_SECONDS)
-    mine_seconds = work.uncached_tokens * per_token
+    queued_tokens = rates.paid_tokens(load.queued_uncached_tokens, load.running_sequences)
+    tokens = rates.paid_tokens(load.queued_uncached_tokens + work.uncached_tokens, load.running_sequences)
     base_seconds = (
         rates.base_seconds
         + rates.per_decode_sequence_seconds * load.running_sequences
         + rates.per_context_token_seconds * load.context_tokens
     )
     # What every sequence that already runs waits longer: my prefill, and my row in a decode step.
-    extra_step_seconds = mine_seconds + rates.per_decode_sequence_seconds * work.sequences
+    extra_step_seconds = (
+        tokens - queued_tokens
+    ) * per_token + rates.per_decode_sequence_seconds * work.sequences
     return CostTerms(
         wait_ms=_wait_seconds(work, load, seat_seconds) * 1e3,
-        prefill_ms=(load.queued_uncached_tokens * per_token + mine_seconds) * 1e3,
+        prefill_ms=tokens * per_token * 1e3,
         base_ms=base_seconds * 1e3,
         externality_ms=extra_step_seconds * load.running_sequences * 1e3,
     )
@@ -135,6 +143,7 @@ def measured_rates(fit: StepTimeFit) -> StepRates | None:
         per_decode_sequence_seconds=max(fit.per_decode_sequence_seconds, 0.0),
         per_context_token_seconds=max(fit.per_context_token_seconds, 0.0),
         source=RatesSource.MEASURED,
+        knee_tokens=max(fit.knee_tokens, 0),
     )
 
 
@@ -151,6 +160,7 @@ def median_rates(fits: Iterable[StepTimeFit]) -> StepRates:
         ),
         per_context_token_seconds=statistics.median(rates.per_context_token_seconds for rates in measured),
         source=RatesSource.PEERS,
+        knee_tokens=round(statistics.median(rates.knee_tokens for rates in measured)),
     )
 
 

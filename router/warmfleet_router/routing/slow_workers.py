@@ -158,6 +158,6 @@ def _reference_step_seconds(candidate: Candidate) -> float | None:
         return None
     return (
         rates.base_seconds
-        + rates.per_prefill_token_seconds * REFERENCE_PREFILL_TOKENS
+        + rates.per_prefill_token_seconds * rates.paid_tokens(REFERENCE_PREFILL_TOKENS, REFERENCE_SEQUENCES)
         + rates.per_decode_sequence_seconds * REFERENCE_SEQUENCES
     )

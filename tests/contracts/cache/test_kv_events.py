@@ -95,7 +95,8 @@ VERSION_1 = {
 
 LOAD = VERSION_1["load frame"].load
 PLAIN_ANSWERS = {"router-a": [PlainAnswer(15, 0.125, 0.5, 40)], "router-b": [PlainAnswer(3, 0.0, 2.0, 1)]}
-LOAD_2 = msgspec.structs.replace(LOAD, plain_answers=PLAIN_ANSWERS)
+KNEE = msgspec.structs.replace(LOAD.step_time, knee_tokens=40)
+LOAD_2 = msgspec.structs.replace(LOAD, plain_answers=PLAIN_ANSWERS, step_time=KNEE)
 VERSION_2 = {
     "hello": msgspec.structs.replace(VERSION_1["hello"], v=2),
     "live frame": msgspec.structs.replace(VERSION_1["live frame"], v=2),

@@ -1,5 +1,6 @@
 """Cost in milliseconds against the formula worked out by hand, and its monotony."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +51,20 @@ def test_queued_tokens_come_first_and_running_sequences_pay_for_the_prefill() ->
     assert cost.ttft_ms == pytest.approx(150 + 26)
 
 
+def test_prefill_below_the_knee_costs_nothing_and_decodes_fill_it_first() -> None:
+    rates = msgspec.structs.replace(RATES, knee_tokens=64)
+    load = WorkerLoad(running_sequences=4, queued_uncached_tokens=20)
+
+    below = request_cost(Work(40, 7), load, rates, seat_seconds=4)
+    above = request_cost(Work(100, 7), load, rates, seat_seconds=4)
+
+    assert below.prefill_ms == 0
+    assert below.externality_ms == pytest.approx(2 * 4)
+    assert above.prefill_ms == pytest.approx(20 + 100 - (64 - 4))
+    assert above.externality_ms == pytest.approx((60 + 2) * 4)
+    assert below.base_ms == above.base_ms == pytest.approx(10 + 4 * 2)
+
+
 @pytest.mark.parametrize(
     ("running", "waiting", "expected_ms"),
     [(3, 0, 0), (4, 0, 1000), (4, 1, 2000), (4, 4, 5000)],
@@ -96,10 +111,12 @@ def test_dispatches_beyond_the_report_take_free_seats_first() -> None:
     running=st.integers(0, 64),
     queued=st.integers(0, 100_000),
     pinned=st.integers(0, 1000),
+    knee=st.integers(0, 500),
 )
 def test_more_work_or_more_load_never_costs_less(
-    uncached: int, more: int, running: int, queued: int, pinned: int
+    uncached: int, more: int, running: int, queued: int, pinned: int, knee: int
 ) -> None:
+    rates = msgspec.structs.replace(RATES, knee_tokens=knee)
     load = WorkerLoad(
         running_sequences=running,
         max_running_sequences=64,
@@ -107,7 +124,7 @@ def test_more_work_or_more_load_never_costs_less(
         total_blocks=1000,
         pinned_blocks=pinned,
     )
-    cost = request_cost(Work(uncached, 10), load, RATES, seat_seconds=4).total_ms
+    cost = request_cost(Work(uncached, 10), load, rates, seat_seconds=4).total_ms
 
     busier = WorkerLoad(
         running_sequences=running,
@@ -116,8 +133,8 @@ def test_more_work_or_more_load_never_costs_less(
         total_blocks=1000,
         pinned_blocks=pinned,
     )
-    assert request_cost(Work(uncached + more, 10), load, RATES, seat_seconds=4).total_ms >= cost >= 0
-    assert request_cost(Work(uncached, 10), busier, RATES, seat_seconds=4).total_ms >= cost
+    assert request_cost(Work(uncached + more, 10), load, rates, seat_seconds=4).total_ms >= cost >= 0
+    assert request_cost(Work(uncached, 10), busier, rates, seat_seconds=4).total_ms >= cost
 
 
 def test_a_sequence_that_ended_frees_its_seat_for_one_that_waits_at_the_worker() -> None:

@@ -227,6 +227,34 @@ def test_noise_and_hiccups_lengthen_the_steps_of_a_cold_prompt_by_60_percent_at_
         assert max(map(machine.seconds, shapes)) <= 1.6 * TARGET_STEP_SECONDS
 
 
+@pytest.mark.parametrize("knee", [40, 100, 300])
+def test_routers_receive_base_slope_and_knee(knee):
+    machine = KneeMachine(flat=0.030, knee=knee)
+    source = random.Random(0)
+    estimator = StepTimeEstimator()
+    chat(estimator, machine, 2, source)
+    prefill(estimator, machine, 2, source)
+
+    fit = estimator.fit()
+
+    budget = estimator.auto_batched_tokens()
+    above_knee = fit.per_prefill_token_seconds * (budget - fit.knee_tokens)
+    assert fit.base_seconds == pytest.approx(0.030, rel=0.1)
+    assert fit.per_prefill_token_seconds == pytest.approx(0.030 / knee, rel=0.2)
+    assert fit.base_seconds + above_knee == pytest.approx(TARGET_STEP_SECONDS, rel=0.05)
+
+
+def test_until_tokens_lengthen_a_step_routers_receive_its_time_as_their_price():
+    estimator = StepTimeEstimator()
+    chat(estimator, KneeMachine(flat=0.030, knee=200), 1, random.Random(0))
+
+    fit = estimator.fit()
+
+    assert fit.base_seconds == pytest.approx(0.030, rel=0.05)
+    assert 10 <= fit.knee_tokens <= 21
+    assert fit.per_prefill_token_seconds * fit.knee_tokens == pytest.approx(0.030, rel=0.1)
+
+
 def test_a_step_has_at_most_twice_the_tokens_of_the_largest_one_measured():
     estimator = StepTimeEstimator()
     source = random.Random(0)

@@ -98,15 +98,24 @@ class PrefillLine:
     def slope_beyond(self, other_seconds: float = 0.0) -> float:
         """Seconds per token above `measured_tokens`, in a step that takes `other_seconds` besides.
 
-        What was flat so far may rise there: until tokens have doubled a step's time, it is taken to rise
-        in proportion.
+        The slope over the larger half of what was measured. Until tokens have doubled a step's time that
+        may be the flat part: then time is taken to rise in proportion.
         """
-        slope = sum(self.slopes)
-        flat_seconds = self.base_seconds + other_seconds
-        seconds = self._measured_seconds(self.measured_tokens, 0) + other_seconds
-        if seconds >= 2 * flat_seconds or not self.measured_tokens:
+        measured = self.measured_tokens
+        if not measured:
+            return 0.0
+        seconds = self._measured_seconds(measured, 0)
+        slope = (seconds - self._measured_seconds(measured / 2, 0)) / (measured / 2)
+        if seconds >= 2 * self.base_seconds + other_seconds:
             return slope
-        return max(slope, seconds / self.measured_tokens)
+        return max(slope, (seconds + other_seconds) / measured)
+
+    @property
+    def knee_tokens(self) -> int:
+        """Where the base meets the line that goes on beyond `measured_tokens`."""
+        slope = self.slope_beyond()
+        risen_seconds = self._measured_seconds(self.measured_tokens, 0) - self.base_seconds
+        return int(self.measured_tokens - risen_seconds / slope) if slope else 0
 
     def seconds(self, prefill_tokens: int, decodes: int, other_seconds: float = 0.0) -> float:
         """Time of a step with this prefill and so many decodes, which add `other_seconds`."""
@@ -172,6 +181,7 @@ class StepTimeEstimator:
             per_prefill_token_seconds=self._line.slope_beyond() + self._pair_seconds * self._pairs_per_token,
             per_decode_sequence_seconds=self._decode_seconds,
             per_context_token_seconds=self._context_seconds,
+            knee_tokens=self._line.knee_tokens,
             samples=self._samples,
         )
 
