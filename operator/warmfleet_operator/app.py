@@ -59,9 +59,7 @@ class Operator:
         )
         self._reconciler = Reconciler(
             store=self._store,
-            writer=Writer(
-                cluster=cluster, store=self._store, metrics=self.metrics, identity=settings.identity
-            ),
+            writer=Writer(cluster=cluster, store=self._store, metrics=self.metrics, settings=settings),
             key_secrets=self._key_secrets,
             routers=self._routers,
             hits=self._hits,

@@ -4,7 +4,7 @@ Objects are plain dictionaries. Every write asks the guard twice: before anythin
 are about to leave, so that a process that was stopped in between sends nothing.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from warmfleet_contracts.names import FIELD_MANAGER, STATUS_FIELD_MANAGER
+from warmfleet_contracts.names import CONFLICT_FIELD_MANAGER, FIELD_MANAGER, STATUS_FIELD_MANAGER
 from warmfleet_operator.errors import (
     ClusterError,
     ConflictError,
@@ -158,6 +158,18 @@ class Cluster:
         self, namespace: str, name: str, uid: str, status: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Replace the status of a ModelDeployment; ConflictError if the name is another object's by now."""
+        return await self._apply_status(namespace, name, uid, status, STATUS_FIELD_MANAGER)
+
+    async def apply_conflict(
+        self, namespace: str, name: str, uid: str, conditions: Sequence[Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """Replace the conditions of `CONFLICT_FIELD_MANAGER`; the rest of the status stays its owner's."""
+        status = {"conditions": list(conditions)}
+        return await self._apply_status(namespace, name, uid, status, CONFLICT_FIELD_MANAGER)
+
+    async def _apply_status(
+        self, namespace: str, name: str, uid: str, status: Mapping[str, Any], manager: str
+    ) -> dict[str, Any]:
         body = {
             "apiVersion": MODEL_DEPLOYMENT.api_version,
             "kind": MODEL_DEPLOYMENT.name,
@@ -165,7 +177,7 @@ class Cluster:
             "status": status,
         }
         path = MODEL_DEPLOYMENT.path(namespace, name, "status")
-        query = {"fieldManager": STATUS_FIELD_MANAGER, "force": "true"}
+        query = {"fieldManager": manager, "force": "true"}
         return await self._write("PATCH", path, query, body, content_type=APPLY_PATCH)
 
     async def merge(

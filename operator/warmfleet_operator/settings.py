@@ -33,6 +33,17 @@ class SettingsError(WarmfleetError):
     """A flag or a variable is wrong; the text names it."""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Release:
+    """One installation of the chart."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseSettings:
     """Times of leader election. A leader that could not renew stops writing before its lease expires."""
@@ -53,6 +64,8 @@ class OperatorSettings:
     release_namespace: str
     """Namespace of the operator, the routers, the root keys and the lease."""
     release_name: str = "warmfleet"
+    adopted_releases: tuple[Release, ...] = ()
+    """Releases whose objects this one takes over: they were uninstalled, or hand over."""
     watched_namespaces: tuple[str, ...] = ()
     """Namespaces whose ModelDeployments are served; empty = all namespaces."""
     kubeconfig: Path | None = None
@@ -112,6 +125,16 @@ class OperatorSettings:
     log_level: str = "info"
 
     @property
+    def release(self) -> Release:
+        """The one that this operator belongs to."""
+        return Release(self.release_namespace, self.release_name)
+
+    @property
+    def own_releases(self) -> frozenset[Release]:
+        """Those whose objects this operator may write."""
+        return frozenset({self.release, *self.adopted_releases})
+
+    @property
     def router_url(self) -> str:
         """The routers' Service, as pods of this cluster reach it."""
         port = "" if self.router_service_port == 80 else f":{self.router_service_port}"
@@ -136,6 +159,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Oper
         raise SettingsError(f"--release-namespace: missing, and ${POD_NAMESPACE_VARIABLE} is not set")
     for flag, names in (
         ("--release-namespace", [namespace]),
+        ("--release-name", [given.release_name]),
         ("--namespace", given.namespace),
         ("--image-pull-secret", given.image_pull_secret),
         ("--root-secret-name", [given.root_secret_name or "warmfleet-root-keys"]),
@@ -150,6 +174,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Oper
     return OperatorSettings(
         release_namespace=namespace,
         release_name=release,
+        adopted_releases=tuple(_release("--adopt-release", text) for text in given.adopt_release),
         watched_namespaces=tuple(dict.fromkeys(given.namespace)),
         kubeconfig=given.kubeconfig,
         identity=environment.get(POD_NAME_VARIABLE) or f"{socket.gethostname()}-{os.getpid()}",
@@ -186,6 +211,13 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Oper
         metrics_port=given.metrics_port,
         log_level=given.log_level,
     )
+
+
+def _release(flag: str, text: str) -> Release:
+    namespace, _, name = text.partition("/")
+    if not (_OBJECT_NAME.fullmatch(namespace) and _OBJECT_NAME.fullmatch(name)):
+        raise SettingsError(f"{flag}: expected NAMESPACE/NAME, got {text[:64]!r}")
+    return Release(namespace, name)
 
 
 def _lease(given: argparse.Namespace, release: str) -> LeaseSettings:
@@ -257,6 +289,8 @@ def _parser() -> argparse.ArgumentParser:
     of_release = "; empty: derived from the release's name"
     add("--release-namespace", default="", help="namespace of operator and routers; default: the pod's")
     add("--release-name", default="warmfleet", help="name of the release")
+    adopted = "NAMESPACE/NAME of a release whose objects this one takes over (repeatable)"
+    add("--adopt-release", action="append", default=[], metavar="RELEASE", help=adopted)
     watched = "namespace with ModelDeployments (repeatable); not given: all namespaces"
     add("--namespace", action="append", default=[], help=watched)
     add("--kubeconfig", type=Path, help="how to reach the API server from outside a pod")

@@ -6,6 +6,9 @@
 {{- end -}}
 - --release-namespace={{ .Release.Namespace }}
 - --release-name={{ .Release.Name }}
+{{- range .Values.operator.adoptReleases }}
+- --adopt-release={{ . }}
+{{- end }}
 {{- range include "warmfleet.namespaces" . | fromJsonArray }}
 - --namespace={{ . }}
 {{- end }}

@@ -26,6 +26,11 @@ class ConditionType(StrEnum):
     SCALING_ACTIVE = "ScalingActive"
 
 
+RELEASE_CONFLICT: Final = "ReleaseConflict"
+"""Type of a further condition, with reason ObjectConflict. Only the operator of a second release writes it,
+and no other condition."""
+
+
 class ConditionStatus(StrEnum):
     """As Kubernetes writes it."""
 

@@ -7,6 +7,7 @@ from warmfleet_operator.desired.fetch import fetch_job
 from warmfleet_operator.desired.metadata import Manifest, child, selector
 from warmfleet_operator.desired.network import network_policies, worker_service
 from warmfleet_operator.desired.worker import worker_deployment
+from warmfleet_operator.objects.releases import release_labels
 from warmfleet_operator.settings import OperatorSettings
 
 
@@ -26,7 +27,7 @@ def desired_objects(deployment: CheckedDeployment, settings: OperatorSettings) -
     """
     require_support(deployment)
     job = fetch_job(deployment, settings)
-    return (
+    children = (
         _service_account(deployment),
         *network_policies(deployment, settings),
         worker_service(deployment),
@@ -34,6 +35,14 @@ def desired_objects(deployment: CheckedDeployment, settings: OperatorSettings) -
         *(() if job is None else (job,)),
         worker_deployment(deployment, settings),
     )
+    return tuple(_of_release(child, settings) for child in children)
+
+
+def _of_release(child: Manifest, settings: OperatorSettings) -> Manifest:
+    """With the release's labels. Pods have none: another release may adopt them without a restart."""
+    metadata = child["metadata"]
+    labels = {**metadata["labels"], **release_labels(settings.release)}
+    return {**child, "metadata": {**metadata, "labels": labels}}
 
 
 def require_support(deployment: CheckedDeployment) -> None:

@@ -12,6 +12,8 @@ from typing import Any, Final, TypeVar
 
 from warmfleet_contracts.names import REVISION_LABEL, ROLLOUT_ANNOTATION, TEMPLATE_SPEC_ANNOTATION
 from warmfleet_operator.objects.digest import digest
+from warmfleet_operator.objects.releases import release_of
+from warmfleet_operator.settings import Release
 
 K = TypeVar("K")
 
@@ -31,6 +33,8 @@ class UpgradeState:
 
     cause: str
     complete: bool
+    release: Release | None = None
+    """The one that upgrades it."""
 
     @property
     def upgrading(self) -> bool:
@@ -75,7 +79,7 @@ def upgrade_state(deployment: Mapping[str, Any]) -> UpgradeState:
     """Whether a Deployment of the API server is being upgraded."""
     annotations = deployment["metadata"].get("annotations") or {}
     complete = rollout_was_complete(deployment) or rollout_complete(deployment)
-    return UpgradeState(annotations.get(ROLLOUT_ANNOTATION, ""), complete)
+    return UpgradeState(annotations.get(ROLLOUT_ANNOTATION, ""), complete, release_of(deployment))
 
 
 def template_revision(deployment: Mapping[str, Any]) -> str:
@@ -102,6 +106,13 @@ def annotated(deployment: Mapping[str, Any], cause: Cause, spec: str) -> dict[st
     return {**deployment, "metadata": {**metadata, "annotations": annotations}}
 
 
-def blocking(key: K, upgrades: Iterable[tuple[K, UpgradeState]]) -> K | None:
-    """Another deployment that is being upgraded; None if the upgrade of `key` may start."""
-    return next((other for other, state in upgrades if other != key and state.upgrading), None)
+def blocking(key: K, upgrades: Iterable[tuple[K, UpgradeState]], own: Collection[Release]) -> K | None:
+    """Another deployment of our releases that is being upgraded; None if the upgrade of `key` may start."""
+    return next(
+        (
+            other
+            for other, state in upgrades
+            if other != key and state.upgrading and (state.release is None or state.release in own)
+        ),
+        None,
+    )

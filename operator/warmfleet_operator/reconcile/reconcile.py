@@ -16,6 +16,7 @@ from warmfleet_contracts.resources.ownership import Claim, owners
 from warmfleet_operator.errors import KeysMissingError, RefusedError
 from warmfleet_operator.keys import KeySecrets
 from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, kind_of
+from warmfleet_operator.objects.releases import Owner, owner_of
 from warmfleet_operator.objects.rollouts import (
     Cause,
     annotated,
@@ -25,7 +26,7 @@ from warmfleet_operator.objects.rollouts import (
     template_revision,
 )
 from warmfleet_operator.objects.served_names import request_names, served_names
-from warmfleet_operator.reconcile.plan import Manifest, Plan, plan_changes
+from warmfleet_operator.reconcile.plan import Manifest, Plan, controlled_by, plan_changes
 from warmfleet_operator.reconcile.wanted import Wanted, wanted_by
 from warmfleet_operator.reconcile.writer import Writer
 from warmfleet_operator.settings import OperatorSettings
@@ -85,6 +86,12 @@ class Reconciler:
             self._writer.forget(key)
             self.waiting_for_routers.discard(key)
             return None  # Kubernetes deletes its children by their owner references
+        owner = self._other_owner(key, deployment)
+        adopts = owner is not None and owner.release in self._settings.own_releases
+        await self._writer.write_conflict(key, deployment, None if adopts else owner)
+        if owner is not None and not adopts:
+            self.waiting_for_routers.discard(key)
+            return None  # an event of its objects or its status will come when that changes
         wanted = wanted_by(deployment, self._settings)
         observation = Observation(
             deployment,
@@ -98,7 +105,12 @@ class Reconciler:
         )
         again = None
         if wanted.problem is None:
-            observation, again = await self._carry_out(key, observation, wanted)
+            observation, again = await self._carry_out(key, observation, wanted, adopts=adopts)
+        if adopts and self._store.children(key) and self._other_owner(key, deployment) is not None:
+            # Nothing was written yet, so the status is still that release's.
+            if observation.problem is not None:
+                raise RefusedError(f"not adopted yet: {observation.problem.message}")
+            return again
         observation = self._observed(key, observation)
         if unknown_to_routers(observation):
             self.waiting_for_routers.add(key)
@@ -114,8 +126,15 @@ class Reconciler:
         soon = seconds_to_next_change(observation)
         return min((seconds for seconds in (again, soon) if seconds is not None), default=None)
 
+    def _other_owner(self, key: Key, deployment: Mapping[str, Any]) -> Owner | None:
+        """The release that owns it, if it is another one than this operator's."""
+        uid = deployment["metadata"]["uid"]
+        children = (child for child in self._store.children(key) if controlled_by(child, uid))
+        owner = owner_of(deployment, children)
+        return None if owner is None or owner.release == self._settings.release else owner
+
     async def _carry_out(
-        self, key: Key, observation: Observation, wanted: Wanted
+        self, key: Key, observation: Observation, wanted: Wanted, *, adopts: bool
     ) -> tuple[Observation, float | None]:
         deployment = observation.deployment
         try:
@@ -127,8 +146,10 @@ class Reconciler:
             async with self._upgrade_slot:  # of two upgrades that could start, only one may
                 plan, blocked_by = await self._planned(key, deployment, wanted, slot_held=True)
                 assert plan is not None
+                plan = adoption(plan, blocked_by) if adopts else plan
                 problem = await self._writer.carry_out(key, plan, deployment["metadata"]["uid"])
         else:
+            plan = adoption(plan, blocked_by) if adopts else plan
             problem = await self._writer.carry_out(key, plan, deployment["metadata"]["uid"])
         waiting = bool(plan.pending) or blocked_by is not None
         return (
@@ -156,7 +177,7 @@ class Reconciler:
                 continue
             if template_revision(manifest) == template_revision(workers):
                 continue  # its upgrade has started already
-            blocked_by = blocking(key, self._store.upgrades())
+            blocked_by = blocking(key, self._store.upgrades(), self._settings.own_releases)
             if blocked_by is None and not slot_held:
                 return None, None
         uid = deployment["metadata"]["uid"]
@@ -177,6 +198,7 @@ class Reconciler:
             name_owner=claim,
             contested_name=contested,
             url=f"{self._settings.router_url}/v1",
+            release=str(self._settings.release),
         )
 
     def _name_owner(self, deployment: Mapping[str, Any]) -> tuple[Claim | None, str]:
@@ -187,6 +209,14 @@ class Reconciler:
             if holder is not None and holder.uid != deployment["metadata"]["uid"]:
                 return holder, served
         return None, ""
+
+
+def adoption(plan: Plan, blocked_by: Key | None) -> Plan:
+    """The plan for objects of another release, whose operator may run: all at once or nothing.
+
+    The Deployment decides on the owner, so it is written first: before, the other operator undoes the rest.
+    """
+    return Plan() if blocked_by is not None else replace(plan, applies=plan.applies[::-1])
 
 
 def unknown_to_routers(observation: Observation) -> bool:

@@ -6,12 +6,21 @@ from typing import Any
 
 import structlog
 
-from warmfleet_contracts.resources.conditions import Reason
+from warmfleet_contracts.resources.conditions import RELEASE_CONFLICT, Reason
 from warmfleet_operator.cluster import Cluster
-from warmfleet_operator.errors import ClusterError, GoneError, NotLeadingError, RefusedError
+from warmfleet_operator.errors import (
+    ClusterError,
+    ConflictError,
+    GoneError,
+    NotLeadingError,
+    RefusedError,
+)
 from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, kind_of
+from warmfleet_operator.objects.releases import Owner, conflict_prefix, release_of
 from warmfleet_operator.reconcile.plan import Manifest, Plan, conflict_message, controlled_by
+from warmfleet_operator.settings import OperatorSettings
+from warmfleet_operator.status.conditions import release_condition
 from warmfleet_operator.status.events import changes_to_announce, event_of
 from warmfleet_operator.status.problem import Problem
 from warmfleet_operator.status.status import Gauges, to_write
@@ -30,13 +39,13 @@ class Writer:
         cluster: Cluster,
         store: Store,
         metrics: OperatorMetrics,
-        identity: str,
+        settings: OperatorSettings,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._store = store
         self._metrics = metrics
-        self._identity = identity
+        self._settings = settings
         self._clock = clock
         self._gauges: dict[Key, Gauges] = {}
 
@@ -100,7 +109,31 @@ class Writer:
                 reason=condition["reason"],
                 message=condition["message"],
             )
-            await self._record(event_of(deployment, condition, self._identity, time.time()))
+            await self._record(event_of(deployment, condition, self._settings.identity, time.time()))
+
+    async def write_conflict(self, key: Key, deployment: Mapping[str, Any], owner: Owner | None) -> None:
+        """Report that another release owns it, or with None end what this release has reported.
+
+        A report of a third release stays: two would overwrite each other's.
+        """
+        now, release, metadata = time.time(), self._settings.release, deployment["metadata"]
+        conditions = (deployment.get("status") or {}).get("conditions") or ()
+        known = next((item for item in conditions if item["type"] == RELEASE_CONFLICT), None)
+        if known is not None and not known["message"].startswith(conflict_prefix(release)):
+            return
+        wanted = None if owner is None else release_condition(owner, release, metadata["generation"], now)
+        if (known or {}).get("message") == (wanted or {}).get("message"):
+            return
+        chosen = [] if wanted is None else [wanted]
+        try:
+            answer = await self._cluster.apply_conflict(key.namespace, key.name, metadata["uid"], chosen)
+        except GoneError:
+            return
+        self._metrics.writes.labels(MODEL_DEPLOYMENT.name, "status").inc()
+        self._store.put(entry_of(MODEL_DEPLOYMENT, answer))
+        if wanted is not None:
+            log.warning("left to another release", deployment=str(key), reason=wanted["message"])
+            await self._record(event_of(deployment, wanted, self._settings.identity, now))
 
     async def _apply(self, key: Key, manifest: Manifest, owner_uid: str) -> Problem | None:
         kind, name = kind_of(manifest), manifest["metadata"]["name"]
@@ -116,6 +149,9 @@ class Writer:
                     current = {**current, "kind": kind.name}
                     if not controlled_by(current, owner_uid):
                         return Problem(Reason.OBJECT_CONFLICT, conflict_message(current))
+                    if release_of(current) not in {None, *self._settings.own_releases}:
+                        # Nothing is reported yet: the store will hold the objects of that release soon.
+                        raise ConflictError(f"{kind.name} {name} was just made by another release")
             log.info("apply", deployment=str(key), kind=kind.name, name=name)
             answer = await self._cluster.apply(manifest)
         except RefusedError as error:

@@ -4,11 +4,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from warmfleet_contracts.resources.conditions import STALLED_REASONS, ConditionStatus, ConditionType, Reason
+from warmfleet_contracts.resources.conditions import (
+    RELEASE_CONFLICT,
+    STALLED_REASONS,
+    ConditionStatus,
+    ConditionType,
+    Reason,
+)
 from warmfleet_operator.objects.jobs import job_ended, retry_job_at_seconds
 from warmfleet_operator.objects.pods import ContainerView, PodView
+from warmfleet_operator.objects.releases import Owner, conflict_message
 from warmfleet_operator.objects.rollouts import rollout_complete
 from warmfleet_operator.objects.times import time_of
+from warmfleet_operator.settings import Release
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.problem import Problem
 
@@ -84,6 +92,18 @@ def status_conditions(
             }
         )
     return result
+
+
+def release_condition(owner: Owner, release: Release, generation: int, now_seconds: float) -> dict[str, Any]:
+    """What the operator of `release` reports about a ModelDeployment of another release."""
+    return {
+        "type": RELEASE_CONFLICT,
+        "status": TRUE.value,
+        "observedGeneration": int(generation),
+        "lastTransitionTime": time_of(now_seconds),
+        "reason": Reason.OBJECT_CONFLICT.value,
+        "message": conflict_message(owner, release)[:MAX_MESSAGE_LENGTH],
+    }
 
 
 def stall(observation: Observation) -> Problem | None:

@@ -4,13 +4,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from warmfleet_contracts.names import FIELD_MANAGER
-from warmfleet_contracts.resources.conditions import STALLED_REASONS, ConditionType, Reason
+from warmfleet_contracts.resources.conditions import (
+    RELEASE_CONFLICT,
+    STALLED_REASONS,
+    ConditionType,
+    Reason,
+)
 from warmfleet_operator.objects.digest import digest
 from warmfleet_operator.objects.kinds import EVENT, MODEL_DEPLOYMENT
 from warmfleet_operator.objects.times import precise_time_of
 
 MAX_NOTE_LENGTH: Final = 1000
-_GOOD_WHEN_FALSE: Final = frozenset({ConditionType.STALLED})
+_GOOD_WHEN_FALSE: Final = frozenset({ConditionType.STALLED.value, RELEASE_CONFLICT})
 _ANNOUNCED_BY_ANOTHER: Final = {
     ConditionType.READY: frozenset(STALLED_REASONS),
     ConditionType.STALLED: frozenset({Reason.NAME_TAKEN}),

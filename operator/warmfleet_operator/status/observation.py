@@ -38,6 +38,8 @@ class Observation:
     hit_percent: int | None = None
     """Prefix cache hits of the last minutes, in percent of prompt tokens; None before any traffic."""
     url: str = ""
+    release: str = ""
+    """The release whose operator observes: `namespace/name`."""
     image: str = ""
     is_fetched: bool = True
     """False where an image or a claim already holds the model."""

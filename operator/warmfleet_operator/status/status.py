@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from warmfleet_contracts.names import COMPONENT_LABEL, MODEL_DEPLOYMENT_LABEL, WORKER_COMPONENT
+from warmfleet_contracts.resources.conditions import RELEASE_CONFLICT
 from warmfleet_contracts.resources.model_fetch import fetched_model
 from warmfleet_operator.objects.rollouts import template_revision
 from warmfleet_operator.objects.served_names import name_claims, request_names, served_names
@@ -45,6 +46,7 @@ def status_of(observation: Observation) -> dict[str, Any]:
         "servedNames": served_names(observation.deployment),
         "nameClaims": name_claims(observation.deployment, time_of(observation.now_seconds)),
         "url": observation.url,
+        "release": observation.release,
         "conditions": status_conditions(
             conditions_of(observation), before, generation, observation.now_seconds
         ),
@@ -110,6 +112,9 @@ def to_write(
 
 def _settled(status: Mapping[str, Any]) -> dict[str, Any]:
     rest = {name: value for name, value in status.items() if name != "waitingRequests"}
+    # Another release's operator owns that one; applying the status leaves it where it is.
+    own = [item for item in status.get("conditions") or () if item["type"] != RELEASE_CONFLICT]
+    rest["conditions"] = own
     cache = {name: value for name, value in rest.get("kvCache", {}).items() if name not in _PERCENTAGES}
     return rest | {"kvCache": cache}
 

@@ -10,6 +10,7 @@ from warmfleet_contracts.names import APPLIED_ANNOTATION
 from warmfleet_operator.desired.revision import with_revision
 from warmfleet_operator.objects.jobs import RETRY_JOB_SECONDS, retry_job_at_seconds
 from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, kind_of
+from warmfleet_operator.objects.releases import release_labels
 from warmfleet_operator.objects.rollouts import (
     Cause,
     annotated,
@@ -21,6 +22,7 @@ from warmfleet_operator.objects.rollouts import (
 )
 from warmfleet_operator.reconcile.plan import plan_changes, with_applied_digest
 from warmfleet_operator.reconcile.wanted import wanted_by
+from warmfleet_operator.settings import Release
 from warmfleet_testing.resources.desired_specs import (
     FULL,
     GPU_FROM_THE_HUB_ON_A_CLAIM,
@@ -242,7 +244,7 @@ def test_one_upgrade_at_a_time(done) -> None:
                 )
                 for other, value in state.items()
             ]
-            if state[key] == "old" and blocking(key, upgrades) is None:
+            if state[key] == "old" and blocking(key, upgrades, SETTINGS.own_releases) is None:
                 state[key] = "rolling"
             assert list(state.values()).count("rolling") <= 1
         for key, value in state.items():
@@ -311,3 +313,15 @@ def test_arguments_that_a_release_leaves_out_are_an_upgrade() -> None:
 
     assert cause_of(now, before, {asked.spec_hash}) is Cause.UPGRADE
     assert cause_of(now, started, {asked.spec_hash}) is Cause.UPGRADE
+
+
+def test_an_upgrade_of_another_release_holds_no_slot() -> None:
+    rolling = annotated(workers(ready=1), Cause.UPGRADE, "s")
+    ours, theirs = copy.deepcopy(rolling), copy.deepcopy(rolling)
+    ours["metadata"]["labels"] |= release_labels(SETTINGS.release)
+    theirs["metadata"]["labels"] |= release_labels(Release("elsewhere", "warmfleet"))
+
+    def blocked_by(deployment) -> str | None:
+        return blocking("a", [("b", upgrade_state(deployment))], SETTINGS.own_releases)
+
+    assert [blocked_by(item) for item in (rolling, ours, theirs)] == ["b", "b", None]

@@ -126,7 +126,7 @@ class ModelNamespace:
 
     def condition(self, name: str, kind: str) -> dict[str, Any]:
         conditions = self.get("modeldeployment", name)["status"]["conditions"]
-        return next(condition for condition in conditions if condition["type"] == kind)
+        return {condition["type"]: condition for condition in conditions}[kind]
 
     def settled(self, name: str) -> dict[str, Any]:
         """The children, once they are all there and the status speaks of the current spec."""
