@@ -31,7 +31,7 @@ No wildcards, nothing on pods/exec; Secrets by name, except for `create`, which 
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, watch]
+  verbs: [list, watch, patch]
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create]

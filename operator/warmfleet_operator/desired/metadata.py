@@ -8,6 +8,7 @@ from warmfleet_contracts.names import (
     APP_COMPONENT_LABEL,
     APP_NAME,
     COMPONENT_LABEL,
+    FETCHING_LABEL,
     INSTANCE_LABEL,
     KIND,
     MANAGED_BY,
@@ -90,6 +91,11 @@ def fetch_policy_name(deployment: CheckedDeployment) -> str:
 def fetch_labels(deployment: CheckedDeployment) -> dict[str, str]:
     """Labels of the pods that fetch the model."""
     return labels(deployment.name, MODEL_FETCH_COMPONENT)
+
+
+def fetching_label() -> dict[str, str]:
+    """The label of a worker's pod that fetches the model itself; the operator removes it afterwards."""
+    return {FETCHING_LABEL: "true"}
 
 
 def _within(name: str, length: int) -> str:

@@ -52,6 +52,11 @@ def cache_claim(deployment: CheckedDeployment) -> str:
     return cache.persistent_volume_claim.claim_name
 
 
+def pods_fetch(deployment: CheckedDeployment) -> bool:
+    """Whether each pod fetches the model for itself, and no Job for all of them."""
+    return is_fetched(deployment) and not cache_claim(deployment)
+
+
 def model_volume(deployment: CheckedDeployment) -> Manifest:
     """The volume that holds the model."""
     source, cache = deployment.spec.model.source, deployment.spec.model.cache

@@ -12,8 +12,14 @@ from warmfleet_contracts.names import (
     WORKER_PORT,
 )
 from warmfleet_operator.desired.checked_deployment import CheckedDeployment
-from warmfleet_operator.desired.metadata import Manifest, child, fetch_policy_name, selector
-from warmfleet_operator.desired.model import cache_claim, is_fetched
+from warmfleet_operator.desired.metadata import (
+    Manifest,
+    child,
+    fetch_policy_name,
+    fetching_label,
+    selector,
+)
+from warmfleet_operator.desired.model import cache_claim, pods_fetch
 from warmfleet_operator.settings import OperatorSettings
 
 _HTTPS_PORT: Final = 443
@@ -39,12 +45,13 @@ def worker_service(deployment: CheckedDeployment) -> Manifest:
 
 
 def network_policies(deployment: CheckedDeployment, settings: OperatorSettings) -> list[Manifest]:
-    """The policies of workers and of the fetching pods; none if they are disabled."""
+    """The policies of workers and of the pods that fetch; none if they are disabled.
+
+    A policy selects whole pods. A worker that fetches its model itself is selected by the second policy while
+    it carries the label of fetching pods, which the operator removes once the fetch has succeeded.
+    """
     if not settings.network_policies_enabled:
         return []
-    fetches_by_job = bool(cache_claim(deployment))
-    egress = [_dns(settings)]
-    fetch_egress = egress if settings.hub_offline else [*egress, _hub(settings)]
     workers = child(
         deployment,
         "networking.k8s.io/v1",
@@ -53,10 +60,14 @@ def network_policies(deployment: CheckedDeployment, settings: OperatorSettings) 
             "podSelector": {"matchLabels": selector(deployment.name)},
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [_from_release(settings), *_from_scrapers(settings)],
-            "egress": fetch_egress if is_fetched(deployment) and not fetches_by_job else egress,
+            "egress": [_dns(settings)],
         },
     )
-    if not fetches_by_job:
+    if cache_claim(deployment):
+        fetching = selector(deployment.name, MODEL_FETCH_COMPONENT)
+    elif pods_fetch(deployment):
+        fetching = {**selector(deployment.name), **fetching_label()}
+    else:
         return [workers]
     fetch = child(
         deployment,
@@ -65,9 +76,9 @@ def network_policies(deployment: CheckedDeployment, settings: OperatorSettings) 
         fetch_policy_name(deployment),
         MODEL_FETCH_COMPONENT,
         spec={
-            "podSelector": {"matchLabels": selector(deployment.name, MODEL_FETCH_COMPONENT)},
+            "podSelector": {"matchLabels": fetching},
             "policyTypes": ["Ingress", "Egress"],
-            "egress": fetch_egress,
+            "egress": [_dns(settings)] if settings.hub_offline else [_dns(settings), _hub(settings)],
         },
     )
     return [workers, fetch]

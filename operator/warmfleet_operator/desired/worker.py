@@ -18,15 +18,14 @@ from warmfleet_contracts.resources.model_fetch import TERMINATION_MESSAGE_PATH, 
 from warmfleet_contracts.resources.quantities import format_bytes, parse_cores
 from warmfleet_contracts.resources.worker_flags import worker_flags
 from warmfleet_operator.desired.checked_deployment import CheckedDeployment
-from warmfleet_operator.desired.metadata import Manifest, child, labels, selector
+from warmfleet_operator.desired.metadata import Manifest, child, fetching_label, labels, selector
 from warmfleet_operator.desired.model import (
     TEMPORARY_PATH,
-    cache_claim,
     fetch_volumes,
     init_containers,
-    is_fetched,
     model_mount,
     model_volume,
+    pods_fetch,
     temporary_mount,
     temporary_volume,
     worker_image,
@@ -109,7 +108,8 @@ def pod_template(deployment: CheckedDeployment, settings: OperatorSettings) -> M
     if spec.accelerator is not None and spec.accelerator.runtime_class_name is not None:
         pod["runtimeClassName"] = spec.accelerator.runtime_class_name
     annotations = {"kubectl.kubernetes.io/default-container": ENGINE_CONTAINER}
-    return {"metadata": {"labels": labels(deployment.name), "annotations": annotations}, "spec": pod}
+    own = {**labels(deployment.name), **(fetching_label() if pods_fetch(deployment) else {})}
+    return {"metadata": {"labels": own, "annotations": annotations}, "spec": pod}
 
 
 def rollout_grace_seconds(deployment: CheckedDeployment) -> int:
@@ -237,7 +237,7 @@ def _shared_memory(deployment: CheckedDeployment) -> Manifest | None:
 
 def _volumes(deployment: CheckedDeployment, settings: OperatorSettings) -> list[Manifest]:
     volumes = [model_volume(deployment), temporary_volume()]
-    if is_fetched(deployment) and not cache_claim(deployment):
+    if pods_fetch(deployment):
         volumes += fetch_volumes(settings)
     shared_memory = _shared_memory(deployment)
     return volumes if shared_memory is None else [*volumes, shared_memory]

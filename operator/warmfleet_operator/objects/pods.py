@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from warmfleet_contracts.names import ENGINE_CONTAINER, MODEL_FETCH_CONTAINER, REVISION_LABEL
+from warmfleet_contracts.names import ENGINE_CONTAINER, FETCHING_LABEL, MODEL_FETCH_CONTAINER, REVISION_LABEL
 from warmfleet_operator.objects.times import seconds_of
 
 MAX_MESSAGE_LENGTH: Final = 1024
@@ -64,6 +64,13 @@ class PodView:
     """Gates that keep the pod from being scheduled; empty once they are removed."""
     engine: ContainerView
     fetch: ContainerView
+    fetching: bool = False
+    """Whether it carries the label of pods that fetch their model."""
+
+    @property
+    def holds_model(self) -> bool:
+        """Whether it has fetched its model and still carries that label."""
+        return self.fetching and self.fetch.succeeded and not self.terminating
 
     @property
     def live(self) -> bool:
@@ -95,6 +102,7 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         scheduling_gates=tuple(gate["name"] for gate in (pod.get("spec") or {}).get("schedulingGates") or ()),
         engine=_container(containers.get(ENGINE_CONTAINER)),
         fetch=_container(fetch),
+        fetching=FETCHING_LABEL in labels,
     )
 
 

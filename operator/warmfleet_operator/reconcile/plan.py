@@ -7,7 +7,8 @@ from typing import Any
 from warmfleet_contracts.names import APPLIED_ANNOTATION
 from warmfleet_operator.objects.digest import digest
 from warmfleet_operator.objects.jobs import job_ended, retry_job_at_seconds
-from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, Kind, kind_of
+from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, NETWORK_POLICY, Kind, kind_of
+from warmfleet_operator.objects.pods import PodView
 from warmfleet_operator.reconcile.field_ownership import owned_fields_match
 
 Manifest = Mapping[str, Any]
@@ -29,6 +30,14 @@ class Scaling:
 
     name: str
     replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A pod that has its model: the label by which it may leave the cluster is removed."""
+
+    name: str
+    uid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +66,12 @@ Step = Apply | Removal | Scaling | Conflict | Pending
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Writes, in the order removals, applies, scalings, and what prevents others."""
+    """Writes, in the order removals, applies, scalings, pods, and what prevents others."""
 
     applies: tuple[Manifest, ...] = ()
     removals: tuple[Removal, ...] = ()
     scalings: tuple[Scaling, ...] = ()
+    fetched: tuple[Fetched, ...] = ()
     conflicts: tuple[str, ...] = ()
     """A message for each object that exists and is controlled by another owner."""
     pending: tuple[str, ...] = ()
@@ -69,7 +79,7 @@ class Plan:
 
     def __bool__(self) -> bool:
         """Whether there is something to write."""
-        return bool(self.applies or self.removals or self.scalings)
+        return bool(self.applies or self.removals or self.scalings or self.fetched)
 
 
 def plan_changes(
@@ -77,6 +87,7 @@ def plan_changes(
     existing: Iterable[Manifest],
     owner_uid: str,
     *,
+    pods: Iterable[PodView] = (),
     now_seconds: float = 0.0,
     frozen: bool = False,
 ) -> Plan:
@@ -90,8 +101,10 @@ def plan_changes(
         desired: all objects of one ModelDeployment.
         existing: the objects that carry its label, including those of other owners.
         owner_uid: uid of the ModelDeployment; only objects that it controls are changed or deleted.
+        pods: its pods.
         now_seconds: since the epoch; decides whether a failed fetch Job is due for its replacement.
-        frozen: the pod template must not change now; the number of replicas may.
+        frozen: the pod template must not change now, nor the policies of its pods; the number of replicas
+            may.
     """
     present = {(kind_of(manifest), manifest["metadata"]["name"]): manifest for manifest in existing}
     steps: list[Step] = []
@@ -114,6 +127,7 @@ def plan_changes(
         applies=tuple(step.manifest for step in steps if isinstance(step, Apply)),
         removals=tuple(step for step in steps if isinstance(step, Removal)),
         scalings=tuple(step for step in steps if isinstance(step, Scaling)),
+        fetched=tuple(Fetched(pod.name, pod.uid) for pod in pods if pod.holds_model),
         conflicts=tuple(step.why for step in steps if isinstance(step, Conflict)),
         pending=tuple(step.name for step in steps if isinstance(step, Pending)),
     )
@@ -127,6 +141,8 @@ def _changes(manifest: Manifest, current: Manifest, now_seconds: float, *, froze
     elif kind is JOB:
         if not _job_may_stay(manifest, current, now_seconds):
             yield _removal(current, "is replaced")
+    elif kind is NETWORK_POLICY and frozen:
+        return  # the pods that exist, and those that replace them, need the policies of their own template
     elif kind is DEPLOYMENT and frozen:
         replicas = manifest["spec"]["replicas"]
         if current["spec"].get("replicas") != replicas:

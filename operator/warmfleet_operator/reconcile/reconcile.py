@@ -182,7 +182,9 @@ class Reconciler:
                 return None, None
         uid = deployment["metadata"]["uid"]
         frozen = blocked_by is not None
-        return plan_changes(objects, existing, uid, now_seconds=time.time(), frozen=frozen), blocked_by
+        pods = self._store.pods(key)
+        plan = plan_changes(objects, existing, uid, pods=pods, now_seconds=time.time(), frozen=frozen)
+        return plan, blocked_by
 
     def _observed(self, key: Key, observation: Observation) -> Observation:
         """`observation` with the state of the cluster and of the routers after the writes."""

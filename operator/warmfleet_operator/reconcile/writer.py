@@ -6,6 +6,7 @@ from typing import Any
 
 import structlog
 
+from warmfleet_contracts.names import FETCHING_LABEL
 from warmfleet_contracts.resources.conditions import RELEASE_CONFLICT, Reason
 from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.errors import (
@@ -16,7 +17,7 @@ from warmfleet_operator.errors import (
     RefusedError,
 )
 from warmfleet_operator.metrics import OperatorMetrics
-from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, kind_of
+from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD, kind_of
 from warmfleet_operator.objects.releases import Owner, conflict_prefix, release_of
 from warmfleet_operator.reconcile.plan import Manifest, Plan, conflict_message, controlled_by
 from warmfleet_operator.settings import OperatorSettings
@@ -82,6 +83,14 @@ class Writer:
             answer = await self._cluster.merge(DEPLOYMENT, key.namespace, scaling.name, changes)
             self._metrics.writes.labels(DEPLOYMENT.name, "scale").inc()
             self._store.put(entry_of(DEPLOYMENT, answer))
+        for pod in plan.fetched:
+            without_label = {"metadata": {"uid": pod.uid, "labels": {FETCHING_LABEL: None}}}
+            try:
+                answer = await self._cluster.merge(POD, key.namespace, pod.name, without_label)
+            except GoneError:
+                continue
+            self._metrics.writes.labels(POD.name, "label").inc()
+            self._store.put(entry_of(POD, answer))
         return problem
 
     async def write_status(self, key: Key, deployment: Mapping[str, Any], status: Mapping[str, Any]) -> None:

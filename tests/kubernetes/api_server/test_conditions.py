@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from warmfleet_contracts.names import FETCHING_LABEL
 from warmfleet_testing.cluster.condition_rows import wait_for_conditions
 from warmfleet_testing.cluster.control_plane import ControlPlane
 from warmfleet_testing.cluster.model_namespace import ModelNamespace, model_namespace
@@ -90,7 +91,8 @@ def test_a_fleet_that_shall_not_run_is_as_asked_and_not_available(
 def test_a_fetch_is_followed_from_nothing_to_cached(fleet: ModelNamespace, operator: OperatorProcess) -> None:
     fleet.apply("fetched")
     worker = pods(fleet, "fetched")
-    worker.wait()
+    (pod,) = worker.wait()
+    assert pod["metadata"]["labels"][FETCHING_LABEL] == "true"
     wait_for_conditions(fleet, "fetched", Ready="False Progressing", ModelCached="Unknown NotObserved")
 
     worker.report(fetch=running())
@@ -115,6 +117,8 @@ def test_a_fetch_is_followed_from_nothing_to_cached(fleet: ModelNamespace, opera
     )
     assert messages["Stalled"] == messages["Ready"] == "hub: 404: no model smol/missing at main"
 
+    (pod,) = worker.wait()
+    assert pod["metadata"]["labels"][FETCHING_LABEL] == "true"
     worker.report(fetch=ended(0))
     wait_for_conditions(
         fleet,
@@ -124,6 +128,8 @@ def test_a_fetch_is_followed_from_nothing_to_cached(fleet: ModelNamespace, opera
         Stalled="False NotStalled",
         ModelCached="True Cached",
     )
+    eventually(lambda: FETCHING_LABEL not in worker.wait()[0]["metadata"]["labels"])
+    assert [item["metadata"]["uid"] for item in worker.wait()] == [pod["metadata"]["uid"]]
 
 
 def test_an_image_error_is_reported_with_the_kubelets_message(

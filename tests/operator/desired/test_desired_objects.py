@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL, REVISION_LABEL
+from warmfleet_contracts.names import FETCHING_LABEL, MODEL_DEPLOYMENT_LABEL, REVISION_LABEL
 from warmfleet_operator.desired.checked_deployment import CheckedDeployment
 from warmfleet_operator.desired.errors import UnsupportedError
 from warmfleet_testing.resources.desired_specs import (
@@ -71,10 +71,11 @@ def worker_of(container):
     return worker_settings.parse_settings(container["args"], environment)
 
 
-def test_a_deployment_without_a_claim_has_five_children_of_its_own_name():
+def test_a_deployment_without_a_claim_has_six_children():
     assert list(desired(MINIMAL)) == [
         ("ServiceAccount", "chat"),
         ("NetworkPolicy", "chat"),
+        ("NetworkPolicy", "chat-fetch"),
         ("Service", "chat"),
         ("PodDisruptionBudget", "chat"),
         ("Deployment", "chat"),
@@ -370,26 +371,53 @@ def test_names_are_asked_of_the_clusters_own_dns():
     assert "to" not in everywhere
 
 
-def test_only_pods_that_fetch_may_leave_the_cluster():
+def chosen(policy, pod):
+    """Whether the policy selects pods of the template."""
+    return policy["spec"]["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+
+
+def test_only_pods_that_fetch_may_leave_the_cluster_and_only_until_they_have_the_model():
     direct = desired(MINIMAL, BEHIND_A_PROXY)
-    assert ports(direct["NetworkPolicy", "chat"]) == [{443, 3128, 8443}]
+    own, fetch = (direct["NetworkPolicy", name] for name in ("chat", "chat-fetch"))
+    assert ports(own) == []
+    assert ports(fetch) == [{443, 3128, 8443}]
+    worker = pod_template(MINIMAL, BEHIND_A_PROXY)
+    assert chosen(own, worker)
+    assert chosen(fetch, worker)
+    # What the operator removes once the fetch has succeeded.
+    del worker["metadata"]["labels"][FETCHING_LABEL]
+    assert chosen(own, worker)
+    assert not chosen(fetch, worker)
+
+
+def test_pods_that_a_job_fetches_for_never_leave_the_cluster():
     by_job = desired(GPU_FROM_THE_HUB_ON_A_CLAIM, BEHIND_A_PROXY)
-    assert ports(by_job["NetworkPolicy", "chat"]) == []
-    assert ports(by_job["NetworkPolicy", "chat-fetch"]) == [{443, 3128, 8443}]
+    own, fetch = (by_job["NetworkPolicy", name] for name in ("chat", "chat-fetch"))
+    assert ports(own) == []
+    assert ports(fetch) == [{443, 3128, 8443}]
+    worker = pod_template(GPU_FROM_THE_HUB_ON_A_CLAIM)
+    assert FETCHING_LABEL not in worker["metadata"]["labels"]
+    assert not chosen(fetch, worker)
+    assert chosen(fetch, pod_template(GPU_FROM_THE_HUB_ON_A_CLAIM, kind="Job"))
     for spec in (FROM_AN_IMAGE, FROM_A_CLAIM):
-        assert ports(desired(spec)["NetworkPolicy", "chat"]) == []
+        children = desired(spec)
+        assert ports(children["NetworkPolicy", "chat"]) == []
+        assert ("NetworkPolicy", "chat-fetch") not in children
+        assert FETCHING_LABEL not in pod_template(spec)["metadata"]["labels"]
 
 
 def test_offline_nothing_may_leave_and_the_fetch_gets_the_flag():
     offline = {**vars_of(SETTINGS), "hub_offline": True}
     children = desired(MINIMAL, type(SETTINGS)(**offline))
     assert ports(children["NetworkPolicy", "chat"]) == []
+    assert ports(children["NetworkPolicy", "chat-fetch"]) == []
     (init,) = children["Deployment", "chat"]["spec"]["template"]["spec"]["initContainers"]
     assert "--offline" in init["args"]
 
 
 def test_the_metadata_service_of_a_cloud_is_out_of_reach():
-    (rule,) = [rule for rule in desired(MINIMAL)["NetworkPolicy", "chat"]["spec"]["egress"] if "to" in rule]
+    policy = desired(MINIMAL)["NetworkPolicy", "chat-fetch"]
+    (rule,) = [rule for rule in policy["spec"]["egress"] if "to" in rule]
     blocks = [peer["ipBlock"] for peer in rule["to"] if "ipBlock" in peer]
     assert [block["cidr"] for block in blocks] == ["0.0.0.0/0", "::/0"]
     assert "169.254.0.0/16" in blocks[0]["except"]

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from warmfleet_contracts.names import APPLIED_ANNOTATION
 from warmfleet_operator.desired.revision import with_revision
 from warmfleet_operator.objects.jobs import RETRY_JOB_SECONDS, retry_job_at_seconds
-from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, kind_of
+from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, NETWORK_POLICY, kind_of
+from warmfleet_operator.objects.pods import ContainerView
 from warmfleet_operator.objects.releases import release_labels
 from warmfleet_operator.objects.rollouts import (
     Cause,
@@ -20,7 +21,7 @@ from warmfleet_operator.objects.rollouts import (
     spec_hash,
     upgrade_state,
 )
-from warmfleet_operator.reconcile.plan import plan_changes, with_applied_digest
+from warmfleet_operator.reconcile.plan import Fetched, plan_changes, with_applied_digest
 from warmfleet_operator.reconcile.wanted import wanted_by
 from warmfleet_operator.settings import Release
 from warmfleet_testing.resources.desired_specs import (
@@ -32,7 +33,7 @@ from warmfleet_testing.resources.desired_specs import (
     manifest,
     specs,
 )
-from warmfleet_testing.resources.observations import job, workers
+from warmfleet_testing.resources.observations import job, pod, workers
 
 
 def wanted(spec):
@@ -325,3 +326,34 @@ def test_an_upgrade_of_another_release_holds_no_slot() -> None:
         return blocking("a", [("b", upgrade_state(deployment))], SETTINGS.own_releases)
 
     assert [blocked_by(item) for item in (rolling, ours, theirs)] == ["b", "b", None]
+
+
+def test_a_pod_that_has_its_model_loses_the_label_of_fetching_pods() -> None:
+    objects = wanted(MINIMAL)
+    fetched, running = ContainerView(exit_code=0), ContainerView(running=True)
+    pods = (
+        pod("has-it", fetching=True, fetch=fetched),
+        pod("fetches", fetching=True, fetch=running, ready=False),
+        pod("failed", fetching=True, fetch=ContainerView(exit_code=1), ready=False),
+        pod("stops", fetching=True, fetch=fetched, terminating=True),
+        pod("lost-it-before", fetch=fetched),
+    )
+
+    plan = plan_changes(objects, there(objects), owner(objects), pods=pods)
+
+    assert plan
+    assert plan.fetched == (Fetched("has-it", "uid-has-it"),)
+
+
+def test_pods_that_wait_for_an_upgrade_keep_the_policies_of_their_template() -> None:
+    """Those of the release before fetch without the label that the new policy selects."""
+    objects = wanted(MINIMAL)
+    present = there(objects)
+    for item in present:
+        if kind_of(item) is NETWORK_POLICY:
+            item["spec"]["egress"] = [{}]
+            item["metadata"]["annotations"][APPLIED_ANNOTATION] = "of the release before"
+
+    assert not plan_changes(objects, present, owner(objects), frozen=True)
+    started = plan_changes(objects, present, owner(objects))
+    assert {kind_of(item) for item in started.applies} == {NETWORK_POLICY}
