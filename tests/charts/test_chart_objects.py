@@ -167,6 +167,14 @@ def test_everything_that_models_are_fetched_through_reaches_the_operator():
     assert settings.worker_scrapers == tuple(case_values("everything")["networkPolicies"]["scrapers"])
 
 
+def test_releases_to_adopt_reach_the_operator():
+    assert parse_operator(container(render(), "warmfleet-operator")["args"], {}).adopted_releases == ()
+    adopting = render(REGISTRY | {"operator": {"adoptReleases": ["models/blue", "other/green"]}})
+    settings = parse_operator(container(adopting, "warmfleet-operator")["args"], {})
+    assert [str(release) for release in settings.adopted_releases] == ["models/blue", "other/green"]
+    assert str(settings.release) == "models/warmfleet"
+
+
 def test_metrics_of_workers_are_closed_until_something_reads_them():
     closed = container(render(REGISTRY), "warmfleet-operator")["args"]
     assert parse_operator(closed, {}).worker_scrapers is None

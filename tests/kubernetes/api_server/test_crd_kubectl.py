@@ -10,6 +10,7 @@ import yaml
 
 from warmfleet_testing.cluster.control_plane import ControlPlane, KubectlError
 from warmfleet_testing.cluster.model_deployment_api import ModelDeploymentApi
+from warmfleet_testing.cluster.model_namespace import model_namespace
 from warmfleet_testing.resources.crd_schema import spec_fields, status_fields
 from warmfleet_testing.resources.full_manifests import FULL, MINIMAL, STATUS, Manifest, changed
 
@@ -206,3 +207,13 @@ def test_the_definition_is_established_without_a_complaint(
     assert conditions["Established"] == conditions["NamesAccepted"] == "True"
     assert conditions.get("NonStructuralSchema", "False") == "False"
     assert "ModelDeployment" in str(model_deployments.openapi()["components"]["schemas"].keys())
+
+
+def test_a_new_resource_has_a_status_that_describes_no_generation_yet(control_plane: ControlPlane) -> None:
+    """Without it kstatus would take it for complete before any operator has seen it."""
+    with model_namespace(control_plane, "unobserved") as fleet:
+        fleet.apply("new")
+        created = fleet.get("modeldeployment", "new")
+
+    assert created["metadata"]["generation"] == 1
+    assert created["status"] == {"observedGeneration": 0}
