@@ -32,6 +32,7 @@ from warmfleet_router.discovery.base import Discovery
 from warmfleet_router.discovery.kubernetes import KubernetesDiscovery
 from warmfleet_router.discovery.static import StaticDiscovery
 from warmfleet_router.metrics import RouterMetrics
+from warmfleet_router.proxy.crash_suspects import CrashSuspects
 from warmfleet_router.proxy.exchange import Exchanges
 from warmfleet_router.proxy.proxy import Proxy
 from warmfleet_router.proxy.retry_budget import RetryBudget
@@ -162,17 +163,19 @@ def build_router(
     common = Common(settings, life_id, now, RouterMetrics(), asyncio.Event())
     leases = Leases(life_id, now, on_capacity=common.capacity_changed.set)
     slow_workers = SlowWorkerDetector(settings.outliers)
+    suspects = CrashSuspects(now)
     workers = build_workers(
         common,
         discovery,
         contract_versions,
         on_frame=leases.frame_arrived,
         forget=(leases.forget, slow_workers.forget),
+        on_ended=suspects.engine_ended,
     )
     routing = build_routing(common, workers, leases, slow_workers)
     limits = InFlightLimits(settings.admission.max_in_flight, now=now, metrics=common.metrics)
     admission = build_admission(common, workers, routing, limits)
-    proxy = build_proxy(common, workers, routing, admission)
+    proxy = build_proxy(common, workers, routing, admission, suspects)
     api = build_api(common, workers, routing, limits=limits, admission=admission, proxy=proxy)
     return Router(
         settings,
@@ -192,8 +195,12 @@ def build_workers(
     *,
     on_frame: Callable[[str, Frame], None],
     forget: tuple[Callable[[str], None], ...],
+    on_ended: Callable[[str, str], None],
 ) -> WorkersRoom:
-    """`on_frame` gets each frame of a worker, `forget` the uid of each worker that leaves the fleet."""
+    """`on_frame` gets each frame of a worker, `forget` the uid of each worker that leaves the fleet.
+
+    `on_ended` gets uid and epoch of each that ended without draining.
+    """
     settings, metrics = common.settings, common.metrics
 
     def on_ejected(uid: str, cause: Cause, reason: str, seconds: float) -> None:
@@ -225,6 +232,7 @@ def build_workers(
         on_frame=on_frame,
         on_change=common.capacity_changed.set,
         on_gone=on_gone,
+        on_ended=on_ended,
         contract_versions=contract_versions,
     )
     encoders = Encoders(settings.tokenizers_path, upstream, fleet.workers)
@@ -265,14 +273,21 @@ def build_admission(
     )
 
 
-def build_proxy(common: Common, workers: WorkersRoom, routing: RoutingRoom, admission: Admission) -> Proxy:
-    """Sends requests to the workers that `admission` assigns."""
+def build_proxy(
+    common: Common,
+    workers: WorkersRoom,
+    routing: RoutingRoom,
+    admission: Admission,
+    suspects: CrashSuspects,
+) -> Proxy:
+    """Sends requests to the workers that `admission` assigns, but for those that end engines."""
     settings = common.settings
     exchanges = Exchanges(
         fleet=workers.fleet,
         predictor=routing.picker.predictor,
         upstream=workers.upstream,
         breakers=workers.breakers,
+        suspects=suspects,
         slow_workers=routing.slow_workers,
         metrics=common.metrics,
         router_id=common.life_id,
@@ -281,6 +296,7 @@ def build_proxy(common: Common, workers: WorkersRoom, routing: RoutingRoom, admi
         exchanges,
         admission=admission,
         retries=RetryBudget(settings.retry_budget, common.now),
+        suspects=suspects,
         metrics=common.metrics,
         write_seconds=settings.write_seconds,
         ping_seconds=settings.admission.ping_seconds,

@@ -21,6 +21,15 @@ def broken_stream_error() -> RequestError:
     return _failure(text, 502, "replica_lost")
 
 
+def fatal_request_error(engines: int, refused_seconds: float) -> RequestError:
+    """Engines ended while they computed the request; a status that client libraries do not retry."""
+    text = (
+        f"{engines} replicas ended while they computed this request; it is refused until "
+        f"{refused_seconds:g} seconds have passed since"
+    )
+    return _failure(text, 422, "replicas_ended")
+
+
 def too_large_error(limit_bytes: int) -> RequestError:
     """A plain answer does not fit into what is kept of it."""
     text = f"the answer exceeds the limit of {limit_bytes} bytes; ask for a stream"

@@ -24,7 +24,11 @@ class StreamUnavailableError(WarmfleetError):
     Every `EventSource` raises this for transport faults of any HTTP client.
     """
 
-    def __init__(self, reason: str, *, is_silent: bool = False) -> None:
-        """`is_silent`: nothing was received at all, where others at least refuse or close."""
+    def __init__(self, reason: str, *, is_silent: bool = False, is_down: bool = False) -> None:
+        """`is_silent`: nothing was received at all, where others at least refuse or close.
+
+        `is_down`: no process listens at the worker's address.
+        """
         super().__init__(reason)
         self.is_silent = is_silent
+        self.is_down = is_down

@@ -112,10 +112,13 @@ class Admission:
             self._wait_queue.check(queue, tenant, priority, size)
         return round(queue.expected_output_tokens(output_limit_tokens, sequences))
 
-    async def submit(self, request: QueuedRequest, *, on_queued: Callable[[int, str], object]) -> Dispatch:
+    async def submit(
+        self, request: QueuedRequest, *, on_queued: Callable[[int, str], object], is_suspect: bool = False
+    ) -> Dispatch:
         """A worker for `request`, at once or after it waited.
 
         `on_queued` is called when it begins to wait, with about how many are before it, and why it waits.
+        `is_suspect`: an engine may have ended because of it; no worker computes two such prompts at a time.
 
         Raises:
             RequestError: no worker is ready (503), it may not wait, or it waited too long (429).
@@ -126,17 +129,24 @@ class Admission:
             raise no_worker_error(request.model)
         because = f"{queue.waiting} wait already"
         if not queue.waiting:
-            placement = self._assigner.decide(request, queue, fleet, may_wait=True, is_next=True)
+            placement = self._assigner.decide(
+                request,
+                queue,
+                fleet,
+                may_wait=True,
+                is_next=True,
+                tried=self._assigner.barred(is_suspect=is_suspect),
+            )
             if placement.picked is not None:
-                return self._assigner.assign_at_once(request, queue, placement.picked)
+                return self._assigner.assign_at_once(request, queue, placement.picked, is_suspect=is_suspect)
             because = placement.because
         before = self._wait_queue.check(queue, request.tenant, request.priority, request.size)
         on_queued(before.requests, because)
-        waiting = self._wait_queue.add(queue, request)
+        waiting = self._wait_queue.add(queue, request, is_suspect=is_suspect)
         self._capacity_changed.set()
         return await self._wait_queue.assigned(queue, waiting)
 
-    async def retry(self, failed: Dispatch) -> Dispatch | None:
+    async def retry(self, failed: Dispatch, *, is_suspect: bool = False) -> Dispatch | None:
         """Another worker than those tried so far: at once, or before all that wait. None if none is left.
 
         The new dispatch takes over from `failed`; until it is there, `failed` is still to be released.
@@ -151,11 +161,16 @@ class Admission:
         if not fleet.ready:
             return None
         placement = self._assigner.decide(
-            request, queue, fleet, may_wait=False, is_next=False, tried=failed.tried
+            request,
+            queue,
+            fleet,
+            may_wait=False,
+            is_next=False,
+            tried=failed.tried | self._assigner.barred(is_suspect=is_suspect),
         )
         if placement.picked is not None:
-            return self._assigner.reassign(failed, queue, placement.picked)
-        waiting = self._wait_queue.add(queue, request, failed)
+            return self._assigner.reassign(failed, queue, placement.picked, is_suspect=is_suspect)
+        waiting = self._wait_queue.add(queue, request, failed, is_suspect=is_suspect)
         self._capacity_changed.set()
         return await self._wait_queue.assigned(queue, waiting)
 

@@ -9,6 +9,7 @@ from warmfleet_router.admission.model_queue import ModelQueue, WaitingRequest, c
 from warmfleet_router.admission.placement import Placement, place
 from warmfleet_router.admission.queue_bypass import may_bypass
 from warmfleet_router.admission.queued_request import QueuedRequest
+from warmfleet_router.admission.suspect_prompts import SuspectPrompts
 from warmfleet_router.routing.capacity import CapacityLimits, Need, Shortage, shortage_in
 from warmfleet_router.routing.fleet_snapshot import FleetSnapshot
 from warmfleet_router.routing.leases import Leases
@@ -41,6 +42,7 @@ class Assigner:
         self._leases = leases
         self._breakers = breakers
         self._on_release = on_release
+        self._suspects = SuspectPrompts()
 
     def most_seats(self, model: str) -> int:
         """What the widest worker of a model has reported; 0 if none has."""
@@ -79,6 +81,10 @@ class Assigner:
             may_wait_for_cheapest=may_wait and fleet.policy in PRICED,
             may_bypass=lambda uid: is_next and self.may_bypass(request, queue, fleet, uid),
         )
+
+    def barred(self, *, is_suspect: bool) -> frozenset[str]:
+        """Uids of workers that a request does not get now: those that compute a suspect, for another one."""
+        return self._suspects.workers if is_suspect else NONE_TRIED
 
     def lacks_capacity(
         self, request: QueuedRequest, queue: ModelQueue, fleet: FleetSnapshot, wished: Placement
@@ -120,11 +126,13 @@ class Assigner:
             may_use_headroom = _is_within_share(request, queue, fleet)
         return Need(request.sequences, -(-request.prompt_tokens // fleet.block_size_tokens), may_use_headroom)
 
-    def assign_at_once(self, request: QueuedRequest, queue: ModelQueue, picked: PickedWorker) -> Dispatch:
+    def assign_at_once(
+        self, request: QueuedRequest, queue: ModelQueue, picked: PickedWorker, *, is_suspect: bool = False
+    ) -> Dispatch:
         """Charge worker and tenant for a request that did not have to wait."""
         cost = queue.expected_cost(request, picked.candidate.uncached_tokens)
         queue.serve_at_once(request, cost)
-        return self._dispatch(request, queue, picked, RequestUsage(cost))
+        return self._dispatch(request, queue, picked, RequestUsage(cost), is_suspect=is_suspect)
 
     def assign_waiting(self, waiting: WaitingRequest, queue: ModelQueue, picked: PickedWorker) -> Dispatch:
         """Take a request out of its queue and charge the worker; a retry costs its tenant nothing more."""
@@ -132,10 +140,19 @@ class Assigner:
         waited_seconds = self._leases.now() - waiting.since
         if failed is not None:
             queue.remove(waiting)
-            return self.reassign(failed, queue, picked, waited_seconds=waited_seconds)
+            return self.reassign(
+                failed, queue, picked, waited_seconds=waited_seconds, is_suspect=waiting.is_suspect
+            )
         cost = queue.expected_cost(request, picked.candidate.uncached_tokens)
         queue.serve(waiting, cost)
-        return self._dispatch(request, queue, picked, RequestUsage(cost), queued_seconds=waited_seconds)
+        return self._dispatch(
+            request,
+            queue,
+            picked,
+            RequestUsage(cost),
+            queued_seconds=waited_seconds,
+            is_suspect=waiting.is_suspect,
+        )
 
     def reassign(
         self,
@@ -144,13 +161,20 @@ class Assigner:
         picked: PickedWorker,
         *,
         waited_seconds: float | None = None,
+        is_suspect: bool = False,
     ) -> Dispatch:
         """Charge another worker for a request whose dispatch failed."""
         queued_seconds = failed.queued_seconds
         if waited_seconds is not None:
             queued_seconds = (queued_seconds or 0.0) + waited_seconds
         return self._dispatch(
-            failed.request, queue, picked, failed.usage, tried=failed.tried, queued_seconds=queued_seconds
+            failed.request,
+            queue,
+            picked,
+            failed.usage,
+            tried=failed.tried,
+            queued_seconds=queued_seconds,
+            is_suspect=is_suspect,
         )
 
     def leave_worker(self, dispatch: Dispatch, queue: ModelQueue) -> None:
@@ -161,6 +185,7 @@ class Assigner:
         dispatch.lease.close()
         dispatch.trial.release()
         queue.prefills.remove(dispatch.lease)
+        self._suspects.remove(dispatch.lease)
         if usage.seats:
             queue.shares.give_back(dispatch.request.tenant.name, usage.seats)
             usage.seats = 0
@@ -185,11 +210,14 @@ class Assigner:
         *,
         tried: frozenset[str] = NONE_TRIED,
         queued_seconds: float | None = None,
+        is_suspect: bool = False,
     ) -> Dispatch:
         tenant = request.tenant.name
         priority = max(request.priority - picked.bypasses, HIGHEST_PRIORITY)
         lease = self._leases.lease(picked.charge).open()
         queue.prefills.add(lease, tenant, priority)
+        if is_suspect:
+            self._suspects.add(lease)
         usage.seats = request.sequences
         queue.shares.take(tenant, usage.seats)
         return Dispatch(

@@ -19,6 +19,7 @@ from warmfleet_router.admission.assignment import Assigner
 from warmfleet_router.admission.model_queue import ModelQueue, WaitingRequest
 from warmfleet_router.admission.placement import Placement
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
+from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.admission.wait_queue import WaitQueue
 from warmfleet_router.error_responses import no_worker_error
 from warmfleet_router.metrics import RouterMetrics
@@ -200,6 +201,10 @@ class Dispatcher:
             self._wait_queue.refuse(queue, waiting, no_worker_error(queue.model))
             return None
         assigner, fleet = self._assigner, scan.fleet
+        tried |= assigner.barred(is_suspect=waiting.is_suspect)
+        if tried.issuperset(fleet.ready):
+            scan.pass_over()
+            return None
         is_aged = self._now() - waiting.since >= self._settings.patience_seconds
         bypasses = scan.is_next and any(
             assigner.may_bypass(request, queue, fleet, uid) for uid in fleet.ready
@@ -211,7 +216,7 @@ class Dispatcher:
             need = assigner.need(request, queue, fleet)
             if scan.fits_nowhere(need) or (tried and not fleet.has_capacity(need, assigner.limits, tried)):
                 if is_aged:
-                    self._keep_a_worker(waiting, queue, scan)
+                    self._keep_a_worker(request, queue, scan, tried)
                 scan.pass_over()
                 return None
         placement = assigner.decide(
@@ -236,18 +241,20 @@ class Dispatcher:
         stands = self._assigner.lacks_capacity(waiting.request, queue, scan.fleet, wish.placement)
         return wish.placement if stands else None
 
-    def _keep_a_worker(self, waiting: WaitingRequest, queue: ModelQueue, scan: _Scan) -> None:
+    def _keep_a_worker(
+        self, request: QueuedRequest, queue: ModelQueue, scan: _Scan, tried: frozenset[str]
+    ) -> None:
         """Keep what becomes free on a worker for a request that fits nowhere and has waited for long enough.
 
         On one worker only, for all that wait so: the others serve the requests behind them.
         """
         if scan.keeps_a_worker:
             return
-        need = self._assigner.need(waiting.request, queue, scan.fleet, may_use_headroom=True)
-        shortages = scan.fleet.shortages(need, self._assigner.limits, waiting.tried)
+        need = self._assigner.need(request, queue, scan.fleet, may_use_headroom=True)
+        shortages = scan.fleet.shortages(need, self._assigner.limits, tried)
         # None: only the headroom is missing. A full prefill window empties by itself.
         if shortages.isdisjoint({None, Shortage.PREFILL}):
-            scan.keep(scan.fleet.nearest(need, waiting.tried))
+            scan.keep(scan.fleet.nearest(need, tried))
 
     def _wait_for_a_worker(self, queue: ModelQueue) -> None:
         now = self._now()

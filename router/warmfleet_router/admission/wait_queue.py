@@ -80,11 +80,17 @@ class WaitQueue:
         return before
 
     def add(
-        self, queue: ModelQueue, request: QueuedRequest, failed: Dispatch | None = None
+        self,
+        queue: ModelQueue,
+        request: QueuedRequest,
+        failed: Dispatch | None = None,
+        *,
+        is_suspect: bool = False,
     ) -> WaitingRequest:
         """Let a request wait from now on; `failed` is the dispatch that it retries."""
         request.prompts.compact()
-        waiting = WaitingRequest(request, self._now(), failed, asyncio.get_running_loop().create_future())
+        assigned = asyncio.get_running_loop().create_future()
+        waiting = WaitingRequest(request, self._now(), failed, assigned, is_suspect)
         queue.add(waiting)
         self._held.take(request.tenant.name, request.size)
         self.is_filled.set()

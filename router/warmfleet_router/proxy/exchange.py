@@ -41,6 +41,7 @@ from warmfleet_router.error_responses import (
 )
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.client_response import ClientResponse
+from warmfleet_router.proxy.crash_suspects import CrashSuspects, RequestContent
 from warmfleet_router.proxy.headers import PASSED_BACK
 from warmfleet_router.proxy.sse_splitter import (
     SseSplitter,
@@ -78,11 +79,19 @@ _log = structlog.get_logger("warmfleet.router.proxy")
 class TryElsewhereError(Exception):
     """This worker did not answer, and nothing was sent to the client yet."""
 
-    def __init__(self, reason: str, refusal: RequestError | None = None, *, is_fault: bool = True) -> None:
-        """`is_fault`: it counts against the worker in its breaker."""
+    def __init__(
+        self,
+        reason: str,
+        refusal: RequestError | None = None,
+        *,
+        is_fault: bool = True,
+        was_computing: bool = True,
+    ) -> None:
+        """`is_fault`: it counts against the worker in its breaker. `was_computing`: it may have begun."""
         super().__init__(reason)
         self.refusal = refusal
         self.is_fault = is_fault
+        self.was_computing = was_computing
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +99,7 @@ class _Exchange:
     """One attempt at one worker, with what it writes to."""
 
     request: UpstreamRequest
+    content: RequestContent
     recorder: DecisionRecorder
     dispatch: Dispatch
     client: ClientResponse
@@ -114,6 +124,7 @@ class Exchanges:
         predictor: Predictor,
         upstream: Upstream,
         breakers: Breakers,
+        suspects: CrashSuspects,
         slow_workers: SlowWorkerEjector,
         metrics: RouterMetrics,
         router_id: str,
@@ -122,6 +133,7 @@ class Exchanges:
         self._predictor = predictor
         self._upstream = upstream
         self._breakers = breakers
+        self._suspects = suspects
         self._slow_workers = slow_workers
         self._metrics = metrics
         self._router_id = router_id
@@ -129,6 +141,7 @@ class Exchanges:
     async def run(
         self,
         request: UpstreamRequest,
+        content: RequestContent,
         recorder: DecisionRecorder,
         dispatch: Dispatch,
         client: ClientResponse,
@@ -144,12 +157,14 @@ class Exchanges:
             self._metrics.on_panic()
         async with dispatch.lease:
             with dispatch.trial as trial:
-                exchange = _Exchange(request, recorder, dispatch, client)
+                exchange = _Exchange(request, content, recorder, dispatch, client)
                 try:
                     await self._send(exchange)
                 except TryElsewhereError as error:
                     if error.is_fault:
                         trial.failed(str(error))
+                    if error.was_computing:
+                        self._suspect(exchange, is_lost=error.refusal is None)
                     raise
                 except asyncio.CancelledError:
                     self._reported_first_token(exchange)
@@ -176,7 +191,7 @@ class Exchanges:
                 else:
                     await self._whole(exchange, response)
         except UpstreamUnreachableError as error:
-            raise TryElsewhereError(str(error)) from error
+            raise TryElsewhereError(str(error), was_computing=not error.is_down) from error
 
     def _refused(self, exchange: _Exchange, response: UpstreamResponse) -> TryElsewhereError:
         """Why a worker that refuses is left, and whether it is to blame."""
@@ -190,6 +205,7 @@ class Exchanges:
             f"the worker answered {status}",
             worker_refusal_error(exchange.model, status, response.headers.get("retry-after")),
             is_fault=status != 429 and not is_leaving,
+            was_computing=status in {502, 503},
         )
 
     async def _stream(self, exchange: _Exchange, response: UpstreamResponse) -> None:
@@ -233,6 +249,7 @@ class Exchanges:
                 uid=exchange.uid,
                 reason=str(error),
             )
+            self._suspect(exchange, is_lost=True)
             exchange.dispatch.lease.close()
             await client.refuse(broken_stream_error())
             return
@@ -249,7 +266,7 @@ class Exchanges:
             body = await response.body(MAX_PLAIN_BODY_BYTES)
         except UpstreamTooLargeError as error:
             raise TryElsewhereError(
-                str(error), too_large_error(MAX_PLAIN_BODY_BYTES), is_fault=False
+                str(error), too_large_error(MAX_PLAIN_BODY_BYTES), is_fault=False, was_computing=False
             ) from error
         except UpstreamError as error:
             raise TryElsewhereError(str(error)) from error
@@ -275,11 +292,19 @@ class Exchanges:
         exchange.recorder.attempt_failed(reason)
         exchange.recorder.became("failed")
         exchange.dispatch.trial.failed(reason)
+        self._suspect(exchange, is_lost=False)
         exchange.dispatch.lease.close()
+
+    def _suspect(self, exchange: _Exchange, *, is_lost: bool) -> None:
+        """The attempt failed. If the worker's epoch ends, too, that may be because of the request."""
+        epoch = exchange.dispatch.picked.epoch
+        if exchange.dispatch.lease.is_prefilling:
+            self._suspects.failed(exchange.content, exchange.uid, epoch, is_lost=is_lost)
 
     def _first_byte(self, exchange: _Exchange) -> float:
         """The first token of a stream is here; milliseconds since the dispatch."""
         exchange.dispatch.lease.first_byte()
+        self._suspects.answered(exchange.content)
         after_ms = exchange.recorder.first_byte()
         self._metrics.on_first_byte(exchange.model, after_ms / 1e3)
         return after_ms - exchange.recorder.attempt.dispatched_after_ms
@@ -293,6 +318,7 @@ class Exchanges:
             tokens = header_number(headers.get(GENERATED_TOKENS_HEADER)) or 0
             lease.progressed(PlainAnswer(lease.dispatch, admitted_after, first_token_after, tokens))
         lease.first_byte()
+        self._suspects.answered(exchange.content)
         self._reported_first_token(exchange)
 
     def _reported_first_token(self, exchange: _Exchange) -> None:

@@ -12,6 +12,7 @@ from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.error_responses import no_worker_error
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.client_response import ClientResponse
+from warmfleet_router.proxy.crash_suspects import CrashSuspects, RequestContent
 from warmfleet_router.proxy.exchange import Exchanges, TryElsewhereError
 from warmfleet_router.proxy.retry_budget import RetryBudget
 from warmfleet_router.proxy.upstream_request import UpstreamRequest
@@ -33,6 +34,7 @@ class Proxy:
         *,
         admission: Admission,
         retries: RetryBudget,
+        suspects: CrashSuspects,
         metrics: RouterMetrics,
         write_seconds: float,
         ping_seconds: float,
@@ -40,6 +42,7 @@ class Proxy:
         self._exchanges = exchanges
         self._admission = admission
         self._retries = retries
+        self._suspects = suspects
         self._metrics = metrics
         self._write_seconds = write_seconds
         self._ping_seconds = ping_seconds
@@ -75,9 +78,14 @@ class Proxy:
         recorder: DecisionRecorder,
         client: ClientResponse,
     ) -> None:
+        content = RequestContent(queued.tenant.name, request.path, request.body)
         try:
-            dispatch = await self._admission.submit(queued, on_queued=recorder.queued)
-            await self._try_workers(request, recorder, dispatch, client)
+            await self._suspects.settled(content)
+            self._suspects.check(content)
+            dispatch = await self._admission.submit(
+                queued, on_queued=recorder.queued, is_suspect=self._suspects.is_suspect(content)
+            )
+            await self._try_workers(request, content, recorder, dispatch, client)
         except RequestError as error:
             recorder.became(outcome_of(error))
             if not client.started:
@@ -87,6 +95,7 @@ class Proxy:
     async def _try_workers(
         self,
         request: UpstreamRequest,
+        content: RequestContent,
         recorder: DecisionRecorder,
         dispatch: Dispatch,
         client: ClientResponse,
@@ -96,9 +105,10 @@ class Proxy:
         try:
             self._retries.request()
             while True:
+                self._suspects.check(content)  # it may have waited, and others like it have been dispatched
                 self._record(recorder, dispatch)
                 try:
-                    await self._exchanges.run(request, recorder, dispatch, client)
+                    await self._exchanges.run(request, content, recorder, dispatch, client)
                 except TryElsewhereError as error:
                     recorder.attempt_failed(str(error))
                     refusal = error.refusal or refusal
@@ -111,7 +121,9 @@ class Proxy:
                     )
                 else:
                     return
-                another = await self._another(recorder, dispatch)
+                await self._suspects.settled(content)
+                self._suspects.check(content)
+                another = await self._another(content, recorder, dispatch)
                 if another is None:
                     raise refusal or no_worker_error(model)
                 dispatch = another
@@ -126,16 +138,18 @@ class Proxy:
         if len(decision.attempts) == 1:
             self._metrics.on_decision(dispatch.request.model, decision.mode, decision.decision_ms / 1e3)
 
-    async def _another(self, recorder: DecisionRecorder, failed: Dispatch) -> Dispatch | None:
+    async def _another(
+        self, content: RequestContent, recorder: DecisionRecorder, failed: Dispatch
+    ) -> Dispatch | None:
         if len(recorder.decision.attempts) >= MAX_TRIES:
             return None
         if not self._retries.take():
             self._metrics.on_refused_retry()
             _log.warning("retry refused, the budget is spent", request_id=recorder.request.request_id)
             return None
-        return await self._admission.retry(failed)
+        return await self._admission.retry(failed, is_suspect=self._suspects.is_suspect(content))
 
 
 def outcome_of(error: RequestError) -> Outcome:
     """How a request ended that got `error` from the router."""
-    return "refused" if error.status == 429 else "failed"
+    return "refused" if error.status < 500 else "failed"

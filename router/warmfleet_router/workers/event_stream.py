@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
@@ -127,15 +127,19 @@ class WorkerStream:
         timing: StreamTiming,
         on_frame: Callable[[str, Frame], None] = lambda _uid, _frame: None,
         on_change: Callable[[], None] = lambda: None,
+        *,
+        on_ended: Callable[[str, str], None] = lambda _uid, _epoch: None,
     ) -> None:
         """Make a stream that is not open yet.
 
         `on_frame(uid, frame)` is called for each frame, before the index applies it, `on_change` when the
-        load is reported or the worker is lost.
+        load is reported or the worker is lost, `on_ended(uid, epoch)` when an epoch ended and the worker was
+        not draining; it may be called more than once for an epoch.
         """
         self.endpoint = endpoint
         self._on_frame = on_frame
         self._on_change = on_change
+        self._on_ended = on_ended
         self.counts = StreamCounts()
         self.hello: Hello | None = None
         """The last verified hello; None before the first and after an impostor's."""
@@ -192,8 +196,13 @@ class WorkerStream:
         if self._load_only_until is None:
             self._index_frame(message, now)
 
-    def lost(self, reason: str, now: float, *, is_silent: bool = False) -> None:
-        """The stream ended, failed, or could not be opened; `is_silent`: without any byte from the worker."""
+    def lost(self, reason: str, now: float, *, is_silent: bool = False, is_down: bool = False) -> None:
+        """The stream ended, failed, or could not be opened.
+
+        `is_silent`: without any byte from the worker; `is_down`: no connection could be made.
+        """
+        if is_down:
+            self.ended()
         self.closed_reason = reason
         self._closed_by_worker = not is_silent
         self._reopening = self._verified
@@ -208,6 +217,11 @@ class WorkerStream:
         if now - self._lost_at >= self._timing.forget_after_seconds:
             self._index.forget(self.endpoint.uid)
         self._on_change()
+
+    def ended(self) -> None:
+        """The process of the last hello is gone."""
+        if self.hello is not None and not self.load.draining:
+            self._on_ended(self.endpoint.uid, self.hello.epoch)
 
     def silent(self) -> None:
         """No frame for `silence_seconds`: the set is suspect until the stream proves otherwise."""
@@ -261,6 +275,7 @@ class WorkerStream:
             raise
         if self.hello is None or self.hello.epoch != hello.epoch:
             # Another engine process: the load that the last one reported does not count.
+            self.ended()
             self.load = NO_LOAD
             self.load_at = None
         self._leave_load_only(now)
@@ -368,21 +383,31 @@ async def follow(
     backoff_seconds = timing.first_backoff_seconds
     while True:
         opened_at = clock()
-        reason, is_silent = await _read_once(stream, source, clock, versions)
+        end = await _read_once(stream, source, clock, versions)
         now = clock()
-        if reason != stream.closed_reason:
-            _log.info("event stream lost", uid=stream.endpoint.uid, name=stream.endpoint.name, reason=reason)
-        stream.lost(reason, now, is_silent=is_silent)
+        if end.reason != stream.closed_reason:
+            _log.info(
+                "event stream lost", uid=stream.endpoint.uid, name=stream.endpoint.name, reason=end.reason
+            )
+        stream.lost(end.reason, now, is_silent=end.is_silent, is_down=end.is_down)
         if now - opened_at >= timing.settled_seconds:
             backoff_seconds = timing.first_backoff_seconds
         await asyncio.sleep(backoff_seconds * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
         backoff_seconds = min(backoff_seconds * 2, timing.longest_backoff_seconds)
 
 
+class _End(NamedTuple):
+    """Why a connection ended."""
+
+    reason: str
+    is_silent: bool = False
+    is_down: bool = False
+
+
 async def _read_once(
     stream: WorkerStream, source: EventSource, clock: Callable[[], float], versions: AbstractSet[int]
-) -> tuple[str, bool]:
-    """One connection, from opening to its end; why it ended, and whether by silence."""
+) -> _End:
+    """One connection, from opening to its end."""
     nonce = secrets.token_bytes(NONCE_BYTES)
     epoch, after = stream.opening(nonce)
     reader = MessageReader(versions)
@@ -392,18 +417,18 @@ async def _read_once(
                 async with asyncio.timeout(stream.silence_seconds()):
                     data = await anext(chunks, None)
                 if data is None:
-                    return "the worker closed the stream", False
+                    return _End("the worker closed the stream")
                 for message in reader.feed(data):
                     stream.received(message, clock())
                     await asyncio.sleep(0)  # a snapshot's chunks must not hold up answers one after the other
     except TimeoutError:
         stream.silent()
-        return "the worker is silent", True
+        return _End("the worker is silent", is_silent=True)
     except StreamUnavailableError as error:
-        return str(error), error.is_silent
+        return _End(str(error), error.is_silent, error.is_down)
     except (WarmfleetError, OSError) as error:
-        return str(error), False
+        return _End(str(error))
     except Exception:  # noqa: BLE001
         # The task must outlive any fault of one connection: without it the worker would be lost for good.
         _log.exception("event stream failed unexpectedly", uid=stream.endpoint.uid)
-        return "internal error", False
+        return _End("internal error")

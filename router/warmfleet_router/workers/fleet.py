@@ -71,6 +71,7 @@ class Fleet:
     `index` is shared with the picker. `on_frame(uid, frame)` is called for each frame of a verified worker,
     `on_change` when a load was reported, a worker was lost or the list of endpoints changed, and
     `on_gone(uid)` for each worker that left the list, so that other per-worker state can go too.
+    `on_ended(uid, epoch)` is called when a worker's process is gone that was not draining.
     `contract_versions` are those that it speaks with workers.
     """
 
@@ -85,6 +86,7 @@ class Fleet:
         on_frame: Callable[[str, Frame], None] = lambda _uid, _frame: None,
         on_change: Callable[[], None] = lambda: None,
         on_gone: Callable[[str], None] = lambda _uid: None,
+        on_ended: Callable[[str, str], None] = lambda _uid, _epoch: None,
         contract_versions: AbstractSet[int] = ACCEPTED_VERSIONS,
     ) -> None:
         self.index = index if index is not None else PrefixIndex()
@@ -95,6 +97,7 @@ class Fleet:
         self._on_frame = on_frame
         self._on_change = on_change
         self._on_gone = on_gone
+        self._on_ended = on_ended
         self._contract_versions = contract_versions
         self._streams: dict[str, WorkerStream] = {}
         self._followers: dict[str, asyncio.Task[None]] = {}
@@ -155,7 +158,9 @@ class Fleet:
             if uid not in wanted or not stream.endpoint.is_reached_like(wanted[uid])
         ]
         for uid in gone:
-            del self._streams[uid]
+            stream = self._streams.pop(uid)
+            if uid not in wanted:
+                stream.ended()
         await _cancelled([self._followers.pop(uid) for uid in gone])
         for uid in gone:
             self.index.forget(uid)
@@ -165,7 +170,14 @@ class Fleet:
             if uid in self._streams:
                 self._streams[uid].endpoint = endpoint  # another name, owner or policy: the same worker
             else:
-                stream = WorkerStream(endpoint, self.index, self._timing, self._on_frame, self._on_change)
+                stream = WorkerStream(
+                    endpoint,
+                    self.index,
+                    self._timing,
+                    self._on_frame,
+                    self._on_change,
+                    on_ended=self._on_ended,
+                )
                 self._streams[uid] = stream
                 self._followers[uid] = asyncio.create_task(
                     follow(

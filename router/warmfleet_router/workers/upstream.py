@@ -48,10 +48,14 @@ class SlowClientLibraryError(WarmfleetError):
 class UpstreamError(WarmfleetError):
     """A worker did not answer as it should. The text holds no address."""
 
-    def __init__(self, reason: str, *, is_silent: bool = False) -> None:
-        """`is_silent`: nothing arrived, not even a refusal or the end of the connection."""
+    def __init__(self, reason: str, *, is_silent: bool = False, is_down: bool = False) -> None:
+        """`is_silent`: nothing arrived, not even a refusal or the end of the connection.
+
+        `is_down`: the connection was refused, so that nothing was sent.
+        """
         super().__init__(reason)
         self.is_silent = is_silent
+        self.is_down = is_down
 
 
 class UpstreamUnreachableError(UpstreamError):
@@ -218,7 +222,9 @@ class Upstream:
                 async for chunk in response.chunks():
                     yield chunk
         except UpstreamError as error:
-            raise StreamUnavailableError(str(error), is_silent=error.is_silent) from error
+            raise StreamUnavailableError(
+                str(error), is_silent=error.is_silent, is_down=error.is_down
+            ) from error
 
     async def _open(
         self,
@@ -249,7 +255,9 @@ class Upstream:
                 response = await opening
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise UpstreamUnreachableError(
-                _reason(error), is_silent=isinstance(error, TimeoutError)
+                _reason(error),
+                is_silent=isinstance(error, TimeoutError),
+                is_down=isinstance(error, aiohttp.ClientConnectorError),
             ) from error
         return response
 

@@ -97,7 +97,7 @@ class AdmissionFleet:
         await asyncio.gather(*self._waits, return_exceptions=True)
 
     def submit(
-        self, tokens: list[int], *, choices: int = 1, tenant: Tenant = ANONYMOUS
+        self, tokens: list[int], *, choices: int = 1, tenant: Tenant = ANONYMOUS, is_suspect: bool = False
     ) -> "asyncio.Task[Dispatch]":
         """One request for `choices` answers to a prompt."""
         request = QueuedRequest(
@@ -113,7 +113,7 @@ class AdmissionFleet:
             body_read_at=self.clock(),
         )
         waiting = asyncio.create_task(
-            self.admission.submit(request, on_queued=lambda _behind, _because: None)
+            self.admission.submit(request, on_queued=lambda _behind, _because: None, is_suspect=is_suspect)
         )
         self._waits.append(waiting)
         return waiting

@@ -89,6 +89,8 @@ class Faults:
     first_byte_delay_seconds: float = 0.0
     """Late, and not to be seen in any report."""
     wrong_last_block: bool = False
+    fatal: bytes = b""
+    """The worker ends, as if killed, when it gets a request with this in its body."""
 
 
 @dataclass
@@ -136,6 +138,8 @@ class StubWorker:
         self.queued_tokens = 0
         self.admitted: dict[str, int] = {}
         self.open_connections = 0
+        self.ended = False
+        """Whether a request was fatal to it."""
         self._computing: dict[BlockHash, asyncio.Future[None]] = {}
         self._plain_answers: dict[str, dict[int, PlainAnswer]] = {}
         self._subscribers: set[asyncio.Queue[Frame]] = set()
@@ -253,6 +257,10 @@ class StubWorker:
 
     async def _answer(self, request: web.Request, body: bytes) -> web.StreamResponse:
         faults = self.faults
+        if faults.fatal and faults.fatal in body:
+            self.ended = True
+            self._stop.set()
+            await asyncio.Event().wait()
         if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
             return web.Response(status=401)
         if faults.refuse_status:
@@ -392,6 +400,7 @@ class StubWorker:
 
     async def _serve(self, ready: threading.Event, stop: threading.Event) -> None:
         self._engine = asyncio.Lock()
+        self._stop = stop
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_get(KV_EVENTS_PATH, self._kv_events)
         app.router.add_get(TOKENIZER_PATH + "/{digest}", self._tokenizer)
