@@ -39,6 +39,10 @@ class Resource(BaseModel):
         """Which of the fields are set, by their names in the manifest."""
         return [_manifest_name(type(self), name) for name in alternatives if getattr(self, name) is not None]
 
+    def differs(self, field: str) -> bool:
+        """Whether the field has another value than its default."""
+        return bool(getattr(self, field) != type(self).model_fields[field].default)
+
     def require_one(self, *alternatives: str) -> None:
         """Hold a union to its rule.
 

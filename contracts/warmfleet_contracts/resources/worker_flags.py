@@ -42,9 +42,8 @@ def worker_flags(
         flags["--kv-cache-bytes"] = spec.kv_cache.size_bytes
     for flag, part, field in _FLAGS:
         section: Resource = getattr(spec, part)
-        value = getattr(section, field)
-        if value != type(section).model_fields[field].default:
-            flags[flag] = value
+        if section.differs(field):
+            flags[flag] = getattr(section, field)
     if threads:
         flags["--threads"] = threads
     arguments = [text for flag, value in flags.items() for text in (flag, str(value))]

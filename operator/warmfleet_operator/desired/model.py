@@ -127,7 +127,10 @@ def _container(
     deployment: CheckedDeployment, settings: OperatorSettings, flags: tuple[str, ...], *, writable: bool
 ) -> Manifest:
     source = deployment.spec.model.source
-    timeout = str(deployment.spec.rollout.startup_timeout_seconds)
+    rollout = deployment.spec.rollout
+    timeout: tuple[str, ...] = ()
+    if rollout.differs("startup_timeout_seconds"):  # the fetch has the same default
+        timeout = ("--timeout-seconds", str(rollout.startup_timeout_seconds))
     return {
         "name": MODEL_FETCH_CONTAINER,
         "image": worker_image(deployment, settings),
@@ -136,7 +139,7 @@ def _container(
         "args": [
             *fetch_flags(source),
             *("--into", model_folder(source)),
-            *("--timeout-seconds", timeout),
+            *timeout,
             *flags,
         ],
         "env": [{"name": "HOME", "value": TEMPORARY_PATH}],

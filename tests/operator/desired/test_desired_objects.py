@@ -266,6 +266,18 @@ def test_a_field_that_equals_its_default_is_no_argument():
     ]
 
 
+def test_the_fetch_has_the_default_of_the_schema():
+    def fetch_of(spec):
+        (container,) = pod_template(spec)["spec"]["initContainers"]
+        return container["args"], fetch_settings.parse_settings(container["args"], {}).timeout_seconds
+
+    (arguments, seconds) = fetch_of(MINIMAL)
+    assert "--timeout-seconds" not in arguments
+    rollout = CheckedDeployment.from_object(manifest(MINIMAL)).spec.rollout
+    assert seconds == rollout.startup_timeout_seconds == 1800
+    assert fetch_of({**MINIMAL, "rollout": {"startupTimeoutSeconds": 60}})[1] == 60
+
+
 @settings(max_examples=60)
 @given(specs())
 def test_defaults_that_the_api_server_adds_leave_arguments_and_revision_alone(spec):
