@@ -176,7 +176,7 @@ class PromptEncoder:
         def recall(segment: str, encode: Encode) -> Sequence[int]:
             return segments.encode(self.tokenizer_digest, segment, encode)
 
-        return self._words.encode(text, recall, limit_tokens)
+        return self._words.encode(text, recall, limit_tokens, segments.words(self.tokenizer_digest))
 
     def _tokenize(self, text: str) -> list[int]:
         return _encode(self.tokenizer, text)

@@ -1,7 +1,8 @@
-"""Caches the token ids of long pieces of text, so that a system prompt is not encoded for every request.
+"""Caches token ids: of long pieces of text, and of words that are not in a tokenizer's vocabulary.
 
-A cached text is encoded faster, which a client can measure. So entries are found only under the salt of their
-tenant or sharing group: response times reveal no text of other tenants, as with cached blocks.
+So a system prompt is not encoded for every request, nor a name that all texts of a tenant hold. A cached text
+is encoded faster, which a client can measure. So entries are found only under the salt of their tenant or
+sharing group: response times reveal no text of other tenants, as with cached blocks.
 """
 
 import contextlib
@@ -26,7 +27,33 @@ _WIDE_CHAR_BYTES: Final = 8
 _ENTRY_BYTES: Final = 512
 """Key, salt and links of one segment."""
 
+WORD_MEMORIES: Final = 32
+"""Pairs of salt and tokenizer whose words are remembered; together they take at most 16 MiB."""
+MAX_WORDS: Final = 2048
+MAX_WORD_CHARS: Final = 64
+
 _Key = tuple[bytes, str, str]
+
+
+class WordMemory:
+    """Token ids of words, the first `MAX_WORDS` since it was empty. Safe to share between threads."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self) -> None:
+        self._ids: dict[str, tuple[int, ...]] = {}
+
+    def encode(self, word: str, encode: Encode) -> Sequence[int]:
+        """`encode(word)`, remembered if the word is not too long; raises what `encode` raises."""
+        ids = self._ids.get(word)
+        if ids is None:
+            ids = tuple(encode(word))
+            if len(word) <= MAX_WORD_CHARS:
+                if len(self._ids) >= MAX_WORDS:
+                    # Cheaper than an order of use, and what is frequent is back after a few texts.
+                    self._ids.clear()
+                self._ids[word] = ids
+        return ids
 
 
 class SegmentMemory:
@@ -37,12 +64,24 @@ class SegmentMemory:
         self._held_bytes = 0
         """Upper bound of the memory in use; never above the limit."""
         self._entries: OrderedDict[_Key, tuple[int, ...]] = OrderedDict()
-        # Only for changes of `_held_bytes`: a look-up is single operations of the dictionary.
+        self._words: OrderedDict[tuple[bytes, str], WordMemory] = OrderedDict()
+        # For `_words`, and for changes of `_held_bytes`: a look-up of a segment is single operations.
         self._changes = threading.Lock()
 
     def of_salt(self, salt: bytes) -> "SaltedSegments":
         """The entries of `salt`."""
         return SaltedSegments(self, salt)
+
+    def _words_of(self, salt: bytes, tokenizer_digest: str) -> WordMemory:
+        key = (salt, tokenizer_digest)
+        with self._changes:
+            words = self._words.get(key)
+            if words is None:
+                words = self._words[key] = WordMemory()
+                if len(self._words) > WORD_MEMORIES:
+                    self._words.popitem(last=False)
+            self._words.move_to_end(key)
+        return words
 
     def _recall(self, key: _Key) -> tuple[int, ...] | None:
         ids = self._entries.get(key)
@@ -73,6 +112,10 @@ class SaltedSegments:
     def __init__(self, memory: SegmentMemory, salt: bytes) -> None:
         self._memory = memory
         self._salt = salt
+
+    def words(self, tokenizer_digest: str) -> WordMemory:
+        """The words that `tokenizer_digest` has encoded."""
+        return self._memory._words_of(self._salt, tokenizer_digest)  # noqa: SLF001 - as below
 
     def encode(self, tokenizer_digest: str, text: str, encode: Encode) -> Sequence[int]:
         """`encode(text)`, remembered if `text` is long; raises what `encode` raises.

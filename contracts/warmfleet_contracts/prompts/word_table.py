@@ -11,7 +11,7 @@ by a space, one that ends in a letter ends there for any following text, and a s
 starts a word after any text.
 
 The table is made from the vocabulary alone. It keeps nothing of any request, so its times reveal no text of
-other clients.
+other clients. What it encodes of other words the caller can have remembered (`segment_memory`).
 
 No word reaches across the literal of an added token either. So the text between two of them, a segment, is
 encoded on its own, and the caller can cache its ids (`segment_memory`).
@@ -20,12 +20,12 @@ encoded on its own, and the caller can cache its ids (`segment_memory`).
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any, Final, cast
 
 from tokenizers.models import Model
 
 from warmfleet_contracts.errors import PromptTooLongError
+from warmfleet_contracts.prompts.segment_memory import WordMemory
 
 Encode = Callable[[str], Sequence[int]]
 """A tokenizer's own encoding of a text, without special tokens."""
@@ -75,7 +75,9 @@ _CHUNK: Final = re.compile(r".{256}.*?[A-Za-z](?= [A-Za-z])|.+", re.DOTALL)
 _LARGE_CHUNK: Final = re.compile(r".{16384}.*?[A-Za-z](?= [A-Za-z])|.+", re.DOTALL)
 """The same of 16,384 characters."""
 _KNOWN_PER_UNKNOWN: Final = 3
-"""With fewer known words than that for each unknown one, a chunk is faster in one piece."""
+"""With fewer known words than that for each unknown one, a chunk is faster in one piece..."""
+_FEW_UNKNOWN: Final = 4
+"""...unless it is short: so many words alone are faster than any chunk."""
 _BYTE_LETTERS: Final = {byte: 0x100 + byte for byte in range(33)} | {0x7F: 0x121}
 """How byte-level vocabularies write white space and control characters; the rest of ASCII is as it is."""
 _BYTES: Final = {letter: byte for byte, letter in _BYTE_LETTERS.items()}
@@ -95,7 +97,10 @@ class WordTable:
         self._literal = re.compile(f"({alternatives or '(?!)'})")
         vocabulary = (token.translate(_BYTES) for token in description["model"]["vocab"])
         words_of_it = (word for word in vocabulary if word.isascii() and self._find_words(word) == [word])
-        self._ids = {part: tuple(encode(part)) for part in chain(words_of_it, literals)}
+        encoded = ((word, encode(word)) for word in words_of_it)
+        # Numbers, not sequences of them: in a cold CPU cache each object on the way counts.
+        self._ids = {word: token_ids[0] for word, token_ids in encoded if len(token_ids) == 1}
+        self._literal_ids = {literal: encode(literal) for literal in literals}
 
     @classmethod
     def of(cls, description: dict[str, Any], model: Model, encode: Encode) -> "WordTable | None":
@@ -103,19 +108,28 @@ class WordTable:
         words = _words_of(description)
         return None if words is None else cls(words, description, model, encode)
 
-    def encode(self, text: str, recall: Recall | None = None, limit_tokens: int | None = None) -> list[int]:
+    def encode(
+        self,
+        text: str,
+        recall: Recall | None = None,
+        limit_tokens: int | None = None,
+        words: WordMemory | None = None,
+    ) -> list[int]:
         """Token ids of `text`, segments by way of `recall`; raises what the tokenizer raises.
+
+        `words` are those that were encoded before, of this text or of others.
 
         Raises:
             PromptTooLongError: as soon as there are more than `limit_tokens`.
         """
         token_ids: list[int] = []
+        words = WordMemory() if words is None else words
         # The pattern is one group: segments and literals alternate.
         for position, piece in enumerate(self._literal.split(text)):
             left_tokens = None if limit_tokens is None else limit_tokens - len(token_ids)
-            encode = partial(self._encode_segment, left_tokens=left_tokens)
+            encode = partial(self._encode_segment, left_tokens=left_tokens, words=words)
             if position % 2:
-                token_ids += self._ids[piece]
+                token_ids += self._literal_ids[piece]
             elif recall is None:
                 token_ids += encode(piece)
             else:
@@ -124,38 +138,29 @@ class WordTable:
                 raise PromptTooLongError
         return token_ids
 
-    def _encode_segment(self, segment: str, left_tokens: int | None) -> list[int]:
-        parts: list[str] = []
-        found: list[Sequence[int] | None] = []
-        known_ids = self._ids.get
-        least_tokens = 0
+    def _encode_segment(self, segment: str, left_tokens: int | None, words: WordMemory) -> list[int]:
+        token_ids: list[int] = []
         for match in _CHUNK.finditer(segment):
-            chunk = match.group()
-            if left_tokens is not None and least_tokens > left_tokens:
+            if left_tokens is not None and len(token_ids) > left_tokens:
                 raise PromptTooLongError
-            if chunk.isascii():
-                words = self._find_words(chunk)
-                ids = list(map(known_ids, words))
-                unknown = ids.count(None)
-                if unknown * (_KNOWN_PER_UNKNOWN + 1) <= len(words):
-                    parts += words
-                    found += ids
-                    least_tokens += len(words)
-                    continue
-            parts.append(chunk)
-            encoded_chunk = self._encode(chunk)
-            found.append(encoded_chunk)
-            least_tokens += len(encoded_chunk)
-        encoded: dict[str, Sequence[int]] = {}
-        place = -1
-        for _ in range(found.count(None)):
-            place = found.index(None, place + 1)
-            part = parts[place]
-            if part not in encoded:
-                letters = part.translate(_BYTE_LETTERS)
-                encoded[part] = [token.id for token in self._tokenize(letters)]
-            found[place] = encoded[part]
-        return list(chain.from_iterable(cast("list[Sequence[int]]", found)))
+            chunk = match.group()
+            found = self._find_words(chunk) if chunk.isascii() else []
+            ids = list(map(self._ids.get, found))
+            unknown = ids.count(None)
+            if not found or unknown > max(len(found) // (_KNOWN_PER_UNKNOWN + 1), _FEW_UNKNOWN):
+                token_ids += self._encode(chunk)
+                continue
+            begin = 0
+            for _ in range(unknown):
+                place = ids.index(None, begin)
+                token_ids += cast("list[int]", ids[begin:place])
+                token_ids += words.encode(found[place], self._encode_word)
+                begin = place + 1
+            token_ids += cast("list[int]", ids[begin:])
+        return token_ids
+
+    def _encode_word(self, word: str) -> list[int]:
+        return [token.id for token in self._tokenize(word.translate(_BYTE_LETTERS))]
 
 
 def large_chunks(text: str) -> Iterator[str]:

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from warmfleet_contracts.errors import PromptError
 from warmfleet_contracts.prompts.chat_template import ChatMessage
 from warmfleet_contracts.prompts.encoder import PromptEncoder
-from warmfleet_contracts.prompts.segment_memory import MIN_SEGMENT_CHARS, SegmentMemory
+from warmfleet_contracts.prompts.segment_memory import (
+    MAX_WORD_CHARS,
+    MAX_WORDS,
+    MIN_SEGMENT_CHARS,
+    WORD_MEMORIES,
+    SegmentMemory,
+    WordMemory,
+)
 from warmfleet_testing.engine.tiny_tokenizer import tiny_prompt_assets, tiny_tokenizer
 
 TOKENIZERS = ("GPT-2", "digits")
@@ -152,6 +159,48 @@ def test_changing_the_ids_of_a_prompt_changes_no_later_prompt():
     first.clear()
 
     assert encoder("GPT-2").encode_text(LONG, segments) == expected
+
+
+def test_a_word_outside_the_vocabulary_is_encoded_once_per_salt_in_texts_of_any_length():
+    fresh = PromptEncoder.from_assets(tiny_prompt_assets())
+    table, asked = fresh._words, []
+    tokenize = table._tokenize
+    table._tokenize = lambda word: (asked.append(word), tokenize(word))[1]
+    memory = SegmentMemory()
+
+    for text in ("zebra", "a zebra", LONG + " zebra zebra"):
+        fresh.encode_text(text, memory.of_salt(b"a"))
+    of_one_salt = asked.count("zebra") + asked.count("\u0120zebra")
+    fresh.encode_text("zebra", memory.of_salt(b"b"))
+
+    assert of_one_salt == 2  # with and without a space in front
+    assert asked.count("zebra") == 2
+
+
+def test_so_many_words_are_remembered_and_no_long_ones():
+    encode, words = Counted(), WordMemory()
+
+    for number in range(3 * MAX_WORDS):
+        words.encode(f"word {number}", encode)
+        assert len(words._ids) <= MAX_WORDS
+    words.encode("x" * (MAX_WORD_CHARS + 1), encode)
+
+    assert len(encode.asked) == 3 * MAX_WORDS + 1
+    assert "x" * (MAX_WORD_CHARS + 1) not in words._ids
+
+
+def test_the_words_of_the_salt_that_was_not_used_for_longest_go_first():
+    memory = SegmentMemory()
+    first = memory.of_salt(b"0").words("t")
+    for number in range(1, WORD_MEMORIES):
+        memory.of_salt(b"%d" % number).words("t")
+    assert memory.of_salt(b"0").words("t") is first
+
+    memory.of_salt(b"one more").words("t")
+
+    assert memory.of_salt(b"0").words("t") is first
+    assert (b"1", "t") not in memory._words
+    assert len(memory._words) == WORD_MEMORIES
 
 
 def test_threads_that_encode_and_drive_out_at_once_get_the_right_ids():

@@ -9,6 +9,7 @@ import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from warmfleet_contracts.prompts.segment_memory import WordMemory
 from warmfleet_contracts.prompts.word_table import WordTable
 from warmfleet_testing.engine.catalog_model import pulled_catalog_model
 from warmfleet_testing.engine.tiny_tokenizer import TINY_CONTROL_TOKENS, tiny_tokenizer
@@ -97,6 +98,10 @@ def real():
     return table_and_oracle(json.loads((pulled_catalog_model() / "tokenizer.json").read_text()))
 
 
+WORDS = {shape: WordMemory() for shape in SHAPES}
+"""Of all texts before."""
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @settings(max_examples=500)
 @given(text=TEXTS)
@@ -104,7 +109,7 @@ def real():
 def test_text_encodes_as_the_tokenizer_encodes_it(shape, text):
     table, encode = tiny(shape)
 
-    assert table.encode(text) == encode(text)
+    assert table.encode(text) == table.encode(text, words=WORDS[shape]) == encode(text)
 
 
 @pytest.mark.model
