@@ -18,6 +18,7 @@ from warmfleet_contracts.resources.model_fetch import TERMINATION_MESSAGE_PATH, 
 from warmfleet_contracts.resources.quantities import format_bytes, parse_cores
 from warmfleet_contracts.resources.worker_flags import worker_flags
 from warmfleet_operator.desired.checked_deployment import CheckedDeployment
+from warmfleet_operator.desired.memory_request import quantity, with_memory_request
 from warmfleet_operator.desired.metadata import Manifest, child, fetching_label, labels, selector
 from warmfleet_operator.desired.model import (
     TEMPORARY_PATH,
@@ -65,6 +66,7 @@ def worker_deployment(deployment: CheckedDeployment, settings: OperatorSettings)
         OverlayError: `spec.podTemplate` contradicts what the operator owns.
     """
     rollout = deployment.spec.rollout
+    template = overlaid(pod_template(deployment, settings), deployment)
     strategy = {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable}
     return child(
         deployment,
@@ -76,7 +78,7 @@ def worker_deployment(deployment: CheckedDeployment, settings: OperatorSettings)
             "progressDeadlineSeconds": rollout.startup_timeout_seconds + _PROGRESS_MARGIN_SECONDS,
             "selector": {"matchLabels": selector(deployment.name)},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": strategy},
-            "template": with_revision(overlaid(pod_template(deployment, settings), deployment)),
+            "template": with_revision(with_memory_request(template, deployment.spec, settings)),
         },
     )
 
@@ -197,13 +199,14 @@ def _resources(deployment: CheckedDeployment, settings: OperatorSettings) -> Man
 
 
 def _threads(resources: Mapping[str, Any]) -> int:
-    """CPU threads of the engine: the cores of its limit; 0 (all cores of the node) without a limit."""
-    limits = resources.get("limits")
+    """CPU threads of the engine: the cores of its limit, or else of its request; 0, all, without either."""
+    cores = quantity(resources, "limits", "cpu")
+    if cores is None:
+        cores = quantity(resources, "requests", "cpu")
     try:
-        cores = parse_cores(limits["cpu"]) if isinstance(limits, Mapping) and "cpu" in limits else None
+        return 0 if cores is None else max(1, math.floor(parse_cores(cores)))
     except ValueError:
         return 0  # the API server refuses the quantity with a better message
-    return 0 if cores is None else max(1, math.floor(cores))
 
 
 def _probes(deployment: CheckedDeployment) -> Manifest:

@@ -249,6 +249,59 @@ def test_the_engine_has_as_many_threads_as_its_limit_has_cores(limit, threads):
     assert worker_of(engine(template)).engine.threads == threads
 
 
+@pytest.mark.parametrize(
+    ("resources", "threads"),
+    [
+        ({"requests": {"cpu": "6"}}, 6),
+        ({"requests": {"cpu": "250m"}, "limits": {"memory": "8Gi"}}, 1),
+        ({"requests": {"cpu": "2"}, "limits": {"cpu": "8"}}, 8),
+        ({"requests": {"memory": "2Gi"}}, 0),
+        ({"requests": None}, 0),
+    ],
+)
+def test_without_a_limit_the_engine_has_as_many_threads_as_its_request_has_cores(resources, threads):
+    template = pod_template({**MINIMAL, "resources": resources})
+    assert worker_of(engine(template)).engine.threads == threads
+
+
+LARGE_CACHE = {**MINIMAL, "kvCache": {"size": "20Gi"}}
+RELEASE = {"requests": {"cpu": "250m", "memory": "1Gi"}}
+"""What the chart states by default."""
+
+
+@pytest.mark.parametrize(
+    ("spec", "release", "memory"),
+    [
+        (LARGE_CACHE, RELEASE, "21506Mi"),  # 20 GiB, 512 MiB, and the model's 514 MiB
+        (LARGE_CACHE, {}, "21506Mi"),
+        ({**FROM_AN_IMAGE, "kvCache": {"size": "20Gi"}}, RELEASE, "20992Mi"),
+        ({**FROM_AN_IMAGE, "kvCache": {"size": "64Mi"}}, RELEASE, "1Gi"),
+        ({**FROM_AN_IMAGE, "kvCache": {"size": "64Mi"}}, {"requests": {"memory": "lots"}}, "lots"),
+        ({**LARGE_CACHE, "resources": {"requests": {"cpu": "2"}}}, RELEASE, "21506Mi"),
+        ({**LARGE_CACHE, "resources": {"requests": {"memory": "3Gi"}}}, RELEASE, "3Gi"),
+        ({**LARGE_CACHE, "resources": {"limits": {"memory": "3Gi"}}}, RELEASE, None),
+        ({**LARGE_CACHE, "resources": {"requests": None}}, RELEASE, "21506Mi"),
+        ({**LARGE_CACHE, "accelerator": {}}, RELEASE, "1Gi"),
+    ],
+)
+def test_without_a_limit_a_pod_requests_the_memory_of_its_cache_and_its_model(spec, release, memory):
+    settings = replace(BEHIND_A_PROXY, default_resources=release)
+
+    resources = engine(pod_template(spec, settings))["resources"]
+
+    assert (resources.get("requests") or {}).get("memory") == memory
+
+
+def test_a_memory_limit_of_the_pod_template_counts_like_one_of_the_resources():
+    container = {"name": "engine", "resources": {"limits": {"memory": "3Gi"}}}
+    spec = {**LARGE_CACHE, "podTemplate": {"spec": {"containers": [container]}}}
+    settings = replace(BEHIND_A_PROXY, default_resources=RELEASE)
+
+    resources = engine(pod_template(spec, settings))["resources"]
+
+    assert resources == {**RELEASE, "limits": {"memory": "3Gi"}}
+
+
 def test_a_field_that_equals_its_default_is_no_argument():
     container = engine(pod_template(MINIMAL))
     assert container["args"] == [
@@ -315,8 +368,8 @@ def test_every_engine_field_reaches_the_worker_once_it_differs_from_its_default(
 
 def test_a_release_has_default_resources_for_deployments_that_name_none():
     assert engine(pod_template(MINIMAL, BEHIND_A_PROXY))["resources"]["limits"]["cpu"] == "3500m"
-    own = {**MINIMAL, "resources": {"limits": {"cpu": "1"}}}
-    assert engine(pod_template(own, BEHIND_A_PROXY))["resources"] == {"limits": {"cpu": "1"}}
+    own = {**MINIMAL, "resources": {"limits": {"cpu": "1", "memory": "4Gi"}}}
+    assert engine(pod_template(own, BEHIND_A_PROXY))["resources"] == own["resources"]
 
 
 def test_a_source_that_needs_no_fetch_has_no_fetching_container():
