@@ -36,6 +36,7 @@ from warmfleet_router.proxy.crash_suspects import CrashSuspects
 from warmfleet_router.proxy.exchange import Exchanges
 from warmfleet_router.proxy.proxy import Proxy
 from warmfleet_router.proxy.retry_budget import RetryBudget
+from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 from warmfleet_router.routing.decision_ring import DecisionRing
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.picker import Picker
@@ -96,6 +97,7 @@ class RoutingRoom:
     leases: Leases
     picker: Picker
     slow_workers: SlowWorkerEjector
+    hash_memory: BlockHashMemory
     decisions: DecisionRing
 
 
@@ -253,6 +255,7 @@ def build_routing(
         leases=leases,
         picker=Picker(workers.fleet.index, leases, common.settings.policy, workers.breakers),
         slow_workers=SlowWorkerEjector(slow_workers, workers.breakers, common.now),
+        hash_memory=BlockHashMemory(),
         decisions=DecisionRing(common.settings.ring_size),
     )
 
@@ -368,6 +371,7 @@ def _inference_routes(
                 policy=settings.policy,
                 fleet=workers.fleet,
                 encoders=workers.encoders,
+                hash_memory=routing.hash_memory,
                 limits=limits,
                 admission=admission,
                 proxy=proxy,

@@ -18,6 +18,8 @@ CacheIdentity = NewType("CacheIdentity", bytes)
 """16 bytes, opaque to the router. Equal identities may share block hashes; see `cache_identity`."""
 
 HASH_BYTES: Final = 16
+TOKEN_BYTES: Final = 4
+"""Of a token id in what is hashed."""
 NO_SALT: Final = b""
 NO_ADAPTER: Final = b""
 
@@ -80,13 +82,17 @@ def block_hashes(parent: BlockHash, token_ids: Sequence[int], block_size_tokens:
         assert len(hashes) == len(token_ids) // 16
     """
     full_blocks = len(token_ids) // block_size_tokens
-    encoded = _as_little_endian_u32(token_ids[: full_blocks * block_size_tokens])
-    step = block_size_tokens * 4
+    return chain_hashes(parent, token_bytes(token_ids[: full_blocks * block_size_tokens]), block_size_tokens)
+
+
+def chain_hashes(parent: BlockHash, tokens: bytes, block_size_tokens: int) -> list[BlockHash]:
+    """The same of `token_bytes` of whole blocks."""
+    step = block_size_tokens * TOKEN_BYTES
     hashes: list[BlockHash] = []
     previous: bytes = parent
     blake2b = hashlib.blake2b
-    for offset in range(0, len(encoded), step):
-        previous = blake2b(previous + encoded[offset : offset + step], digest_size=HASH_BYTES).digest()
+    for offset in range(0, len(tokens), step):
+        previous = blake2b(previous + tokens[offset : offset + step], digest_size=HASH_BYTES).digest()
         hashes.append(BlockHash(previous))
     return hashes
 
@@ -104,7 +110,8 @@ def prefix_caching_supported(window_tokens: int) -> bool:
     return window_tokens == 0
 
 
-def _as_little_endian_u32(token_ids: Sequence[int]) -> bytes:
+def token_bytes(token_ids: Sequence[int]) -> bytes:
+    """Token ids as they are hashed: little-endian, `TOKEN_BYTES` each."""
     encoded = array("I", token_ids)
     if encoded.itemsize != 4:  # pragma: no cover - no supported platform has another size
         return b"".join(token.to_bytes(4, "little") for token in token_ids)

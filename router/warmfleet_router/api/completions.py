@@ -23,6 +23,7 @@ from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.headers import request_headers, without_cache_salt
 from warmfleet_router.proxy.proxy import Proxy
 from warmfleet_router.proxy.upstream_request import UpstreamRequest
+from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 from warmfleet_router.routing.decision_recorder import DecisionRecorder
 from warmfleet_router.routing.decision_ring import DecisionRing
 from warmfleet_router.routing.decisions import Decision, RequestRecord, now_seconds
@@ -47,6 +48,7 @@ class CompletionEndpoint:
         policy: str,
         fleet: Fleet,
         encoders: Encoders,
+        hash_memory: BlockHashMemory,
         limits: InFlightLimits,
         admission: Admission,
         proxy: Proxy,
@@ -60,6 +62,7 @@ class CompletionEndpoint:
         self._policy = policy
         self._fleet = fleet
         self._encoders = encoders
+        self._hash_memory = hash_memory
         self._limits = limits
         self._admission = admission
         self._proxy = proxy
@@ -162,6 +165,7 @@ class CompletionEndpoint:
         return RequestPrompts(
             encoded=encoded,
             salt=salt,
+            hash_memory=self._hash_memory,
             body_bytes=body_bytes,
             head=b"" if encoded else _head(decoded),
             count=_prompt_count(decoded),

@@ -14,12 +14,12 @@ import msgspec
 from warmfleet_contracts.cache.blocks import (
     BlockHash,
     CacheIdentity,
-    block_hashes,
     block_root,
     cacheable_tokens,
     prefix_caching_supported,
 )
 from warmfleet_contracts.cache.kv_events import Hello
+from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 
 HEAD_TOKENS: Final = 64
 """What ConsistentHash uses as the head of a prompt: within a system prompt, past the template's own text."""
@@ -60,6 +60,7 @@ class RequestPrompts:
         *,
         encoded: Mapping[str, Sequence[Sequence[int]]],
         salt: bytes,
+        hash_memory: BlockHashMemory,
         body_bytes: int,
         head: bytes,
         count: int = 1,
@@ -72,6 +73,7 @@ class RequestPrompts:
         """
         self._encoded = encoded
         self._salt = salt
+        self._hash_memory = hash_memory
         self._may_read_cache = may_read_cache
         self._choices = choices
         self._hashed: dict[tuple[bytes, int, str], tuple[HashedPrompt, ...]] = {}
@@ -129,7 +131,7 @@ class RequestPrompts:
         caches = prefix_caching_supported(hello.window_tokens)
         if caches:
             root = block_root(CacheIdentity(hello.identity), salt=self._salt)
-            hashes = block_hashes(root, token_ids, hello.block_size_tokens)
+            hashes = self._hash_memory.hashes(root, token_ids, hello.block_size_tokens)
         return HashedPrompt(
             tokens=len(token_ids),
             block_size_tokens=hello.block_size_tokens,

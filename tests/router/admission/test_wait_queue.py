@@ -12,6 +12,7 @@ from warmfleet_router.admission.queue_bounds import AdmissionSettings, Amount
 from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.admission.wait_queue import WaitQueue
 from warmfleet_router.metrics import RouterMetrics
+from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 from warmfleet_router.routing.leases import Lease
 from warmfleet_router.routing.picker import PickedWorker
 from warmfleet_router.routing.prompt_hashes import RequestPrompts
@@ -31,7 +32,9 @@ class Waits:
         return QueuedRequest(
             model="m",
             tenant=ANONYMOUS,
-            prompts=RequestPrompts(encoded={}, salt=b"", body_bytes=40, head=b"head"),
+            prompts=RequestPrompts(
+                encoded={}, salt=b"", hash_memory=BlockHashMemory(), body_bytes=40, head=b"head"
+            ),
             prompt_tokens=10,
             body_bytes=40,
             sequences=1,

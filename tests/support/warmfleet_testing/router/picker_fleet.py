@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from warmfleet_contracts.cache.blocks import BlockHash, CacheIdentity, block_hashes, block_root
 from warmfleet_contracts.cache.kv_events import Frame, Hello, LoadReport, StepTimeFit
 from warmfleet_router.discovery.base import Endpoint
+from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.picker import PickedWorker, Picker
 from warmfleet_router.routing.prompt_hashes import RequestPrompts
@@ -30,6 +31,7 @@ def prompts(
     return RequestPrompts(
         encoded={digest: [list(tokens) for tokens in token_lists]},
         salt=b"salt",
+        hash_memory=BlockHashMemory(),
         body_bytes=1000,
         head=b"head",
         count=len(token_lists),
