@@ -27,7 +27,7 @@ from warmfleet_router.api.debug import ConfigEndpoint, DecisionEndpoints, FleetE
 from warmfleet_router.api.health import HealthEndpoints
 from warmfleet_router.api.metrics import MetricsEndpoint
 from warmfleet_router.api.models import ModelEndpoints
-from warmfleet_router.api.tokenize import TokenEndpoints
+from warmfleet_router.api.tokenize import TOKEN_DECODERS, TokenEndpoint
 from warmfleet_router.discovery.base import Discovery
 from warmfleet_router.discovery.kubernetes import KubernetesDiscovery
 from warmfleet_router.discovery.static import StaticDiscovery
@@ -36,6 +36,7 @@ from warmfleet_router.proxy.crash_suspects import CrashSuspects
 from warmfleet_router.proxy.exchange import Exchanges
 from warmfleet_router.proxy.proxy import Proxy
 from warmfleet_router.proxy.retry_budget import RetryBudget
+from warmfleet_router.proxy.text_proxy import TextProxy
 from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 from warmfleet_router.routing.decision_ring import DecisionRing
 from warmfleet_router.routing.leases import Leases
@@ -99,6 +100,14 @@ class RoutingRoom:
     slow_workers: SlowWorkerEjector
     hash_memory: BlockHashMemory
     decisions: DecisionRing
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyRoom:
+    """What takes requests to workers."""
+
+    generations: Proxy
+    texts: TextProxy
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +186,8 @@ def build_router(
     routing = build_routing(common, workers, leases, slow_workers)
     limits = InFlightLimits(settings.admission.max_in_flight, now=now, metrics=common.metrics)
     admission = build_admission(common, workers, routing, limits)
-    proxy = build_proxy(common, workers, routing, admission, suspects)
-    api = build_api(common, workers, routing, limits=limits, admission=admission, proxy=proxy)
+    proxies = build_proxies(common, workers, routing, admission, suspects)
+    api = build_api(common, workers, routing, limits=limits, admission=admission, proxies=proxies)
     return Router(
         settings,
         common.metrics,
@@ -276,15 +285,19 @@ def build_admission(
     )
 
 
-def build_proxy(
+def build_proxies(
     common: Common,
     workers: WorkersRoom,
     routing: RoutingRoom,
     admission: Admission,
     suspects: CrashSuspects,
-) -> Proxy:
-    """Sends requests to the workers that `admission` assigns, but for those that end engines."""
+) -> ProxyRoom:
+    """Generations go to the workers that `admission` assigns, but for those that end engines.
+
+    All requests share one budget of retries.
+    """
     settings = common.settings
+    retries = RetryBudget(settings.retry_budget, common.now)
     exchanges = Exchanges(
         fleet=workers.fleet,
         predictor=routing.picker.predictor,
@@ -295,15 +308,24 @@ def build_proxy(
         metrics=common.metrics,
         router_id=common.life_id,
     )
-    return Proxy(
+    generations = Proxy(
         exchanges,
         admission=admission,
-        retries=RetryBudget(settings.retry_budget, common.now),
+        retries=retries,
         suspects=suspects,
         metrics=common.metrics,
         write_seconds=settings.write_seconds,
         ping_seconds=settings.admission.ping_seconds,
     )
+    texts = TextProxy(
+        picker=routing.picker,
+        upstream=workers.upstream,
+        breakers=workers.breakers,
+        retries=retries,
+        metrics=common.metrics,
+        write_seconds=settings.write_seconds,
+    )
+    return ProxyRoom(generations, texts)
 
 
 def build_api(
@@ -313,14 +335,14 @@ def build_api(
     *,
     limits: InFlightLimits,
     admission: Admission,
-    proxy: Proxy,
+    proxies: ProxyRoom,
 ) -> ApiRoom:
     """All routes, behind authentication."""
     settings, metrics = common.settings, common.metrics
     keys = KeySource(settings.keys, settings.keys_path, metrics) if settings.keys is not None else None
     health = HealthEndpoints(discovery=workers.discovery, fleet=workers.fleet, encoders=workers.encoders)
     routes = [
-        *_inference_routes(common, workers, routing, limits=limits, admission=admission, proxy=proxy),
+        *_inference_routes(common, workers, routing, limits=limits, admission=admission, proxies=proxies),
         Route("/version", health.version, methods=["GET"]),
         Route("/health", health.readyz, methods=["GET"]),
         Route("/livez", health.livez, methods=["GET"]),
@@ -357,11 +379,18 @@ def _inference_routes(
     *,
     limits: InFlightLimits,
     admission: Admission,
-    proxy: Proxy,
+    proxies: ProxyRoom,
 ) -> list[Route]:
     settings = common.settings
     models = ModelEndpoints(workers.fleet)
-    tokens = TokenEndpoints(workers.fleet, workers.upstream)
+    tokens = [
+        Route(
+            path,
+            TokenEndpoint(decode, fleet=workers.fleet, limits=limits, proxy=proxies.texts),
+            methods=["POST"],
+        )
+        for path, decode in TOKEN_DECODERS.items()
+    ]
     completions = [
         Route(
             path,
@@ -374,7 +403,7 @@ def _inference_routes(
                 hash_memory=routing.hash_memory,
                 limits=limits,
                 admission=admission,
-                proxy=proxy,
+                proxy=proxies.generations,
                 decisions=routing.decisions,
                 metrics=common.metrics,
                 now=common.now,
@@ -387,8 +416,7 @@ def _inference_routes(
         *completions,
         Route("/v1/models", models.models, methods=["GET"]),
         Route("/v1/models/{id:path}", models.model, methods=["GET"]),
-        Route("/tokenize", tokens.tokenize, methods=["POST"]),
-        Route("/detokenize", tokens.detokenize, methods=["POST"]),
+        *tokens,
     ]
 
 

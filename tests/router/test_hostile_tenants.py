@@ -47,13 +47,14 @@ async def sockets(router: RunningRouter, count: int, framing: str, path: str) ->
             writer.transport.abort()
 
 
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize", "/detokenize"])
 @pytest.mark.parametrize("framing", [DECLARED, CHUNKED])
 async def test_sockets_that_send_nothing_more_count_what_they_sent_and_lock_no_tenant_out(
-    stub: StubWorker, tmp_path: Path, framing: str
+    stub: StubWorker, tmp_path: Path, framing: str, path: str
 ) -> None:
     async with guarded(stub, tmp_path, KEYS) as router:
         limits = router.router.limits
-        async with sockets(router, 20, framing, "/v1/completions"):
+        async with sockets(router, 20, framing, path):
             await router.until(lambda: limits.in_flight == Amount(20, 20 * 1024))
 
             status, _, _ = await router.ask("hello", headers=bearer(LIGHT))
@@ -106,3 +107,39 @@ async def test_a_tenants_large_prompts_do_not_hold_up_the_encoding_of_anothers(
     assert status == 200
     assert began == ["h", "l"]
     assert [answer[0] for answer in answers] == [200] * 4
+
+
+async def test_plain_answers_are_bounded_in_sum_as_they_arrive(stub: StubWorker, tmp_path: Path) -> None:
+    settings = AdmissionSettings(max_in_flight=Amount(32, MIB, 2**62))
+    stub.events = 200_000  # an answer of 1.3 MB
+    async with guarded(stub, tmp_path, KEYS, admission=settings) as router:
+        refused, headers, _ = await router.ask("hello", headers=bearer(HOSTILE))
+        in_flight = router.router.limits.in_flight
+
+    assert refused == 429
+    assert headers["retry-after"]
+    assert in_flight == Amount()
+
+
+async def test_an_answer_counts_until_its_client_has_taken_it(stub: StubWorker, tmp_path: Path) -> None:
+    # Given an answer of 7 MB and a client that takes nothing of it
+    stub.events = 1_000_000
+    async with guarded(stub, tmp_path, KEYS) as router:
+        limits = router.router.limits
+        host, _, port = router.url.removeprefix("http://").rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=4096)
+        body = json.dumps({"model": "stub", "prompt": "hello"}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {HOSTILE}\r\n"
+        writer.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body)
+
+        # When the worker is done with it
+        await router.until(lambda: limits.in_flight.buffered_bytes > 6_800_000)
+        await router.until(lambda: stub.requests and not stub.running)
+
+        # Then it counts, until the client has taken all but what the socket holds
+        assert limits.in_flight.buffered_bytes > 6_800_000
+        size_bytes = len(await reader.read(-1))
+        await router.until(lambda: limits.in_flight == Amount())
+        writer.close()
+
+    assert size_bytes > 6_800_000

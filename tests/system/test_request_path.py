@@ -33,11 +33,14 @@ OWN_METHODS: Final = {
     *(
         "InFlightTicket.receive",
         "InFlightTicket.encoding_slot",
+        "InFlightTicket.answer",
+        "BufferedAnswer.receive",
         "InFlightTicket.add_tokens",
         "Dispatch.release",
     ),
 }
-"""The ticket is taken before a body is read. Ticket and dispatch belong to the request, which ends them."""
+"""The ticket is taken before a body is read. Ticket, answer and dispatch belong to the request, which ends
+them."""
 ONE_IN_FLIGHT: Final = AdmissionSettings(max_in_flight=Amount(requests=1, buffered_bytes=2**20, tokens=2**20))
 
 

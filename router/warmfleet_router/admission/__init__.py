@@ -5,6 +5,6 @@ a large one; `Admission.reserve` checks before the prompt
 is encoded; `Admission.submit` takes a `QueuedRequest` and returns a `Dispatch`; `Admission.retry` replaces
 one that failed. Ticket and dispatch give back what they took.
 
-Public: `in_flight_limits`, `admission`, `queued_request`, `dispatch` and `queue_bounds`. May import
-`metrics`, `routing`, `workers`, `error_responses` and `tenants`, never `proxy` or `api`.
+Public: `in_flight_limits`, `encoding_slots`, `admission`, `queued_request`, `dispatch` and `queue_bounds`.
+May import `metrics`, `routing`, `workers`, `error_responses` and `tenants`, never `proxy` or `api`.
 """

@@ -30,8 +30,7 @@ class InFlightTicket:
         async with ticket.encoding_slot():
             ...  # decode the body, encode the prompt
         with ticket.answer() as answer:
-            content = await response.body(limit_bytes, answer.receive)
-            ...  # send it
+            ...  # read it, each piece through `answer.receive`, and send it
     """
 
     __slots__ = ("_limits", "_taken", "body_bytes", "entered_at", "tenant")

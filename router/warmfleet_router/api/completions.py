@@ -149,7 +149,7 @@ class CompletionEndpoint:
         recorder = DecisionRecorder(
             _request_record(request, queued, policy), since=body_read_at, now=self._now
         )
-        return _upstream_request(request, decoded, body, salt), queued, recorder
+        return _upstream_request(request, ticket, decoded, body, salt), queued, recorder
 
     async def _encode(
         self, decoded: Decoded, workers: Sequence[WorkerStatus], salt: bytes, body_bytes: int
@@ -180,12 +180,15 @@ DECODERS: Final[dict[str, Callable[[bytes], Decoded]]] = {
 }
 
 
-def _upstream_request(request: Request, decoded: Decoded, body: bytes, salt: bytes) -> UpstreamRequest:
+def _upstream_request(
+    request: Request, ticket: InFlightTicket, decoded: Decoded, body: bytes, salt: bytes
+) -> UpstreamRequest:
     return UpstreamRequest(
         path=request.scope["path"],
         stream=decoded.stream,
         body=without_cache_salt(body) if decoded.cache_salt else body,
         headers=request_headers(request.headers.raw),
+        ticket=ticket,
         salt=salt,
         seed=secrets.randbits(63) if decoded.seed is None else None,
         role_events=decoded.n if isinstance(decoded, ChatRequest) else 0,

@@ -1,10 +1,10 @@
-"""`/tokenize` and `/detokenize`: answered by any ready worker of the model."""
+"""`/tokenize` and `/detokenize`: from a body to the workers of the model, any of which can answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from warmfleet_contracts.cache.worker_api import REQUEST_ID_HEADER
 from warmfleet_contracts.openai import (
@@ -13,64 +13,66 @@ from warmfleet_contracts.openai import (
     decode_detokenize_request,
     decode_tokenize_request,
 )
+from warmfleet_router.admission.in_flight_limits import InFlightLimits
 from warmfleet_router.api.models import model_not_found
-from warmfleet_router.error_responses import no_worker_error
-from warmfleet_router.proxy.exchange import MAX_PLAIN_BODY_BYTES, RETRIED_STATUSES
-from warmfleet_router.proxy.headers import PASSED_BACK, request_headers
-from warmfleet_router.proxy.proxy import MAX_TRIES
-from warmfleet_router.tenants import require_model, tenant_of
-from warmfleet_router.workers.fleet import Fleet
-from warmfleet_router.workers.upstream import Upstream, UpstreamError
+from warmfleet_router.proxy.headers import request_headers
+from warmfleet_router.proxy.text_proxy import TextProxy, TextRequest
+from warmfleet_router.routing.prompt_hashes import BYTES_PER_TOKEN
+from warmfleet_router.tenants import Tenant, require_model, tenant_of
+from warmfleet_router.workers.fleet import Fleet, WorkerStatus
 from warmfleet_runtime.http.body import decode_body, read_body
-
-WAIT_SECONDS: Final = 30.0
 
 Decoded = TokenizeRequest | DetokenizeRequest
 
+TOKEN_DECODERS: Final[dict[str, Callable[[bytes], Decoded]]] = {
+    "/tokenize": decode_tokenize_request,
+    "/detokenize": decode_detokenize_request,
+}
 
-class TokenEndpoints:
-    """Checks the body here, so that a bad one costs no worker anything, and passes it on."""
 
-    def __init__(self, fleet: Fleet, upstream: Upstream) -> None:
+class TokenEndpoint:
+    """ASGI endpoint for one path: checks the body here, so that a bad one costs no worker anything."""
+
+    def __init__(
+        self, decode: Callable[[bytes], Decoded], *, fleet: Fleet, limits: InFlightLimits, proxy: TextProxy
+    ) -> None:
+        self._decode = decode
         self._fleet = fleet
-        self._upstream = upstream
+        self._limits = limits
+        self._proxy = proxy
 
-    async def tokenize(self, request: Request) -> Response:
-        return await self._pass_on(request, decode_tokenize_request)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request.
 
-    async def detokenize(self, request: Request) -> Response:
-        return await self._pass_on(request, decode_detokenize_request)
-
-    async def _pass_on(self, request: Request, decode: Callable[[bytes], Decoded]) -> Response:
-        body = await read_body(request)
-        decoded = await decode_body(body, decode)
+        Raises:
+            RequestError: nothing has been sent; what the client gets.
+        """
+        request = Request(scope, receive)
         tenant = tenant_of(request)
-        if decoded.model is not None:
-            require_model(tenant, decoded.model)
-        views = self._fleet.workers(decoded.model)
-        if decoded.model is not None and not views:
-            raise model_not_found(decoded.model, self._fleet, tenant)
-        views = [view for view in views if any(tenant.may_call(name) for name in view.served_names)]
-        headers = [*request_headers(request.headers.raw), (REQUEST_ID_HEADER, request.state.request_id)]
-        for view in [view for view in views if view.ready][:MAX_TRIES]:
-            try:
-                async with self._upstream.request(
-                    view.endpoint,
-                    "POST",
-                    request.scope["path"],
-                    headers=headers,
-                    body=body,
-                    wait_seconds=WAIT_SECONDS,
-                ) as response:
-                    if response.status in RETRIED_STATUSES:
-                        continue
-                    content = await response.body(MAX_PLAIN_BODY_BYTES)
-                    passed = {
-                        name: value
-                        for name in PASSED_BACK
-                        if (value := response.headers.get(name)) is not None
-                    }
-                    return Response(content, response.status, passed)
-            except UpstreamError:
-                continue
-        raise no_worker_error(decoded.model or "any")
+        with self._limits.enter(tenant) as ticket:
+            body = await read_body(request, ticket.receive)
+            async with ticket.encoding_slot():
+                model = (await decode_body(body, self._decode)).model
+            workers = self._workers(tenant, model)
+            ticket.add_tokens(max(len(body) // BYTES_PER_TOKEN, 1))
+            headers = request_headers(request.headers.raw)
+            text_request = TextRequest(
+                path=scope["path"],
+                model=model or "any",
+                headers=[
+                    *headers,
+                    (REQUEST_ID_HEADER, request.state.request_id),
+                ],
+                body=body,
+                ticket=ticket,
+            )
+            await self._proxy.serve(text_request, workers, request.receive, send)
+
+    def _workers(self, tenant: Tenant, model: str | None) -> Sequence[WorkerStatus]:
+        """Those that the tenant may call; of `model`, where the request names one."""
+        if model is not None:
+            require_model(tenant, model)
+        workers = self._fleet.workers(model)
+        if model is not None and not workers:
+            raise model_not_found(model, self._fleet, tenant)
+        return [worker for worker in workers if any(map(tenant.may_call, worker.served_names))]

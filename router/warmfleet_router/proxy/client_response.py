@@ -77,6 +77,15 @@ class ClientResponse:
         finally:
             self._writing_since = None
 
+    async def send_whole(self, status: int, headers: RawHeaders, pieces: Sequence[bytes]) -> None:
+        """Send a whole answer, piece by piece: no more than one is passed on before the client takes it."""
+        size_bytes = sum(map(len, pieces))
+        await self.start(status, [*headers, (b"content-length", str(size_bytes).encode())])
+        *first, last = pieces or (b"",)
+        for piece in first:
+            await self.write(piece, more=True)
+        await self.write(last, more=False)
+
     async def refuse(self, error: RequestError) -> None:
         """End a stream that has been started with an error object."""
         await self.end_with_event(error.event())

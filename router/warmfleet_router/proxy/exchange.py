@@ -32,6 +32,7 @@ from warmfleet_contracts.cache.worker_api import (
 from warmfleet_contracts.openai import RequestError
 from warmfleet_contracts.openai.server_sent_event import server_sent_event
 from warmfleet_router.admission.dispatch import Dispatch
+from warmfleet_router.admission.in_flight_limits import BufferedAnswer
 from warmfleet_router.error_responses import (
     broken_stream_error,
     header_number,
@@ -42,7 +43,8 @@ from warmfleet_router.error_responses import (
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.client_response import ClientResponse
 from warmfleet_router.proxy.crash_suspects import CrashSuspects, RequestContent
-from warmfleet_router.proxy.headers import PASSED_BACK
+from warmfleet_router.proxy.headers import passed_back
+from warmfleet_router.proxy.plain_answer import MAX_PLAIN_BODY_BYTES, read_plain_answer
 from warmfleet_router.proxy.sse_splitter import (
     SseSplitter,
     count_events,
@@ -68,7 +70,6 @@ from warmfleet_router.workers.upstream import (
 
 STREAM_HEAD_SECONDS: Final = 30.0
 """A worker answers a stream's headers on admission, or after 10 s in its queue."""
-MAX_PLAIN_BODY_BYTES: Final = 64 * 1024 * 1024
 RETRIED_STATUSES: Final = frozenset({401, 403, MISDIRECTED_STATUS, 429, 502, 503})
 """A worker that is overloaded, draining or without its engine has computed nothing for this request. 401, 403
 and 421 are between router and worker: not the token, or not the process, that is expected at the address."""
@@ -189,7 +190,8 @@ class Exchanges:
                     dispatch.lease.seated()
                     await self._stream(exchange, response)
                 else:
-                    await self._whole(exchange, response)
+                    with request.ticket.answer() as answer:
+                        await self._whole(exchange, response, answer)
         except UpstreamUnreachableError as error:
             raise TryElsewhereError(str(error), was_computing=not error.is_down) from error
 
@@ -222,7 +224,7 @@ class Exchanges:
                     continue
                 if not started:
                     started = True
-                    await client.start(response.status, _passed_back(response))
+                    await client.start(response.status, passed_back(response.headers))
                 is_error = has_server_error(ready)
                 failed = failed or is_error
                 events += count_events(ready) - is_error
@@ -261,9 +263,9 @@ class Exchanges:
             usage.is_completed = True
         await client.write(splitter.rest(), more=False)
 
-    async def _whole(self, exchange: _Exchange, response: UpstreamResponse) -> None:
+    async def _whole(self, exchange: _Exchange, response: UpstreamResponse, answer: BufferedAnswer) -> None:
         try:
-            body = await response.body(MAX_PLAIN_BODY_BYTES)
+            pieces = await read_plain_answer(response, answer)
         except UpstreamTooLargeError as error:
             raise TryElsewhereError(
                 str(error), too_large_error(MAX_PLAIN_BODY_BYTES), is_fault=False, was_computing=False
@@ -281,11 +283,9 @@ class Exchanges:
         exchange.dispatch.usage.output_tokens = generated or 0
         exchange.dispatch.usage.is_completed = generated is not None
         if exchange.client.started:  # by pings, for a stream that the worker refuses
-            await exchange.client.end_with_event(server_sent_event(body))
+            await exchange.client.end_with_event(server_sent_event(b"".join(pieces)))
             return
-        headers = [*_passed_back(response), (b"content-length", str(len(body)).encode())]
-        await exchange.client.start(response.status, headers)
-        await exchange.client.write(body, more=False)
+        await exchange.client.send_whole(response.status, passed_back(response.headers), pieces)
 
     def _failed(self, exchange: _Exchange, reason: str) -> None:
         """The client gets the worker's error, which counts against the worker and teaches no seat time."""
@@ -374,11 +374,3 @@ class Exchanges:
         if cached_tokens is None or view is None:
             return False
         return self._predictor.is_coming(view, exchange.dispatch.request.prompts, cached_tokens)
-
-
-def _passed_back(response: UpstreamResponse) -> list[tuple[bytes, bytes]]:
-    return [
-        (name.encode(), value.encode("latin-1"))
-        for name in PASSED_BACK
-        if (value := response.headers.get(name)) is not None
-    ]

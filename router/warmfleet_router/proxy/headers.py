@@ -1,6 +1,6 @@
 """Which headers and fields of a request reach a worker, and which headers of an answer reach a client."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -59,6 +59,15 @@ def request_headers(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]
         and name not in ENDS_HERE
         and name not in named_by_connection
         and not name.startswith(ROUTER_HEADER_PREFIX)
+    ]
+
+
+def passed_back(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """What a client gets of the headers of a worker's answer."""
+    return [
+        (name.encode(), value.encode("latin-1"))
+        for name in PASSED_BACK
+        if (value := headers.get(name)) is not None
     ]
 
 

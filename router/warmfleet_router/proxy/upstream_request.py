@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from warmfleet_router.admission.in_flight_limits import InFlightTicket
 from warmfleet_router.workers.upstream import Headers
 
 
@@ -14,6 +15,8 @@ class UpstreamRequest:
     body: bytes
     headers: Headers
     """The client's, without those that end at the router."""
+    ticket: InFlightTicket
+    """By which its answer is counted while it is buffered."""
     salt: bytes
     seed: int | None
     """Drawn by the router for a request without one; None where the body has its own."""

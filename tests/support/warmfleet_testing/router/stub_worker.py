@@ -68,7 +68,7 @@ class Faults:
     """What goes wrong; may be changed while the worker runs."""
 
     refuse_status: int = 0
-    """Answer generations with this status."""
+    """Answer with this status."""
     close_before_headers: bool = False
     close_before_first_byte: bool = False
     die_after_events: int | None = None
@@ -230,6 +230,10 @@ class StubWorker:
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         self.requests.append({name.lower(): value for name, value in request.headers.items()})
+        if self.faults.refuse_status:
+            return web.json_response({"error": {}}, status=self.faults.refuse_status)
+        if self.faults.hold_headers:
+            await asyncio.Event().wait()
         tokens = self.encoder.encode_text((await request.json())["prompt"])
         return web.json_response(
             {"count": len(tokens), "max_model_len": self.max_model_length_tokens, "tokens": tokens}
