@@ -49,6 +49,7 @@ from warmfleet_router.proxy.sse_splitter import (
     SseSplitter,
     count_events,
     has_server_error,
+    is_refused_stream,
     without_leading_comments,
 )
 from warmfleet_router.proxy.upstream_request import UpstreamRequest
@@ -201,14 +202,20 @@ class Exchanges:
         if status == MISDIRECTED_STATUS:
             reason = "another worker answers at its address"
             self._breakers.eject(picked.endpoint.uid, picked.epoch, Cause.IMPOSTOR, reason)
-        view = self._fleet.worker(picked.endpoint.uid)
-        is_leaving = status == 503 and (view is None or not view.ready)
-        return TryElsewhereError(
-            f"the worker answered {status}",
-            worker_refusal_error(exchange.model, status, response.headers.get("retry-after")),
-            is_fault=status != 429 and not is_leaving,
-            was_computing=status in {502, 503},
-        )
+        reason, retry_after = f"the worker answered {status}", response.headers.get("retry-after")
+        if status == 503:
+            return self._not_ready(exchange, reason, retry_after)
+        refusal = worker_refusal_error(exchange.model, status, retry_after)
+        return TryElsewhereError(reason, refusal, is_fault=status != 429, was_computing=status == 502)
+
+    def _not_ready(
+        self, exchange: _Exchange, reason: str, retry_after: str | None = None
+    ) -> TryElsewhereError:
+        """A 503 of a worker: no fault of one that is known to drain or to have lost its engine."""
+        view = self._fleet.worker(exchange.uid)
+        is_leaving = view is None or not view.ready
+        refusal = worker_refusal_error(exchange.model, 503, retry_after)
+        return TryElsewhereError(reason, refusal, is_fault=not is_leaving)
 
     async def _stream(self, exchange: _Exchange, response: UpstreamResponse) -> None:
         client, recorder, usage = exchange.client, exchange.recorder, exchange.dispatch.usage
@@ -217,9 +224,7 @@ class Exchanges:
             async for chunk in response.chunks():
                 ready = splitter.feed(chunk)
                 if not started:
-                    # A worker's pings are no answer: until its first event another worker may take over, and
-                    # the client gets the router's own pings.
-                    ready = without_leading_comments(ready)
+                    ready = self._first_events(exchange, ready)
                 if not ready:
                     continue
                 if not started:
@@ -262,6 +267,20 @@ class Exchanges:
             recorder.became("completed")
             usage.is_completed = True
         await client.write(splitter.rest(), more=False)
+
+    def _first_events(self, exchange: _Exchange, ready: bytes) -> bytes:
+        """What a stream begins with, without its worker's pings.
+
+        They are no answer: until its first event another worker may take over, and the client gets the
+        router's own pings.
+
+        Raises:
+            TryElsewhereError: after its pings the worker refuses.
+        """
+        events = without_leading_comments(ready)
+        if is_refused_stream(events):
+            raise self._not_ready(exchange, "the worker refused after its pings")
+        return events
 
     async def _whole(self, exchange: _Exchange, response: UpstreamResponse, answer: BufferedAnswer) -> None:
         try:

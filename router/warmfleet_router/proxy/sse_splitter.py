@@ -6,6 +6,7 @@ MAX_EVENT_BYTES: Final = 1024 * 1024
 """An event longer than this is passed on in pieces."""
 _ERROR: Final = b'data: {"error":'
 _SERVER_ERROR: Final = b'"type":"server_error"'
+_NOT_READY: Final = b'"type":"server_error","param":null,"code":"not_ready"'
 
 
 class SseSplitter:
@@ -56,6 +57,14 @@ def has_server_error(data: bytes) -> bool:
     """
     start = 0 if data.startswith(_ERROR) else data.find(b"\n\n" + _ERROR)
     return start >= 0 and data.find(_SERVER_ERROR, start) >= 0
+
+
+def is_refused_stream(data: bytes) -> bool:
+    """Whether `data`, the first whole events of a stream, begins with a 503 of a worker that had sent a ping.
+
+    Such a worker's status is 200 already; what it computed, if anything, is lost.
+    """
+    return data.startswith(_ERROR) and data.find(_NOT_READY, 0, data.find(b"\n\n")) >= 0
 
 
 def count_events(data: bytes) -> int:

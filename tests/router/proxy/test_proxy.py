@@ -152,12 +152,14 @@ async def test_a_plain_answer_is_retried_even_from_its_middle(
     assert json.loads(body)["worker"] == "w1"
 
 
+@pytest.mark.parametrize("ending", ["its connection closes", "it is not ready"])
 async def test_a_worker_that_dies_after_its_pings_costs_only_time(
-    router: RunningRouter, stubs: list[StubWorker]
+    router: RunningRouter, stubs: list[StubWorker], ending: str
 ) -> None:
     for stub in stubs:
         stub.faults.pings = 2
-    stubs[0].faults.close_after_pings = True
+    stubs[0].faults.close_after_pings = ending == "its connection closes"
+    stubs[0].faults.not_ready_after_pings = ending == "it is not ready"
 
     status, headers, body = await router.ask("hello", stream=True)
 

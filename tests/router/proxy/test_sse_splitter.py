@@ -10,6 +10,7 @@ from warmfleet_router.proxy.sse_splitter import (
     MAX_EVENT_BYTES,
     SseSplitter,
     has_server_error,
+    is_refused_stream,
     without_leading_comments,
 )
 
@@ -63,3 +64,15 @@ def test_only_the_servers_own_error_object_counts_as_one() -> None:
     assert has_server_error(text + server)
     assert not has_server_error(client)
     assert not has_server_error(text + text)
+
+
+def test_only_a_first_event_of_a_worker_that_is_not_ready_refuses_a_stream() -> None:
+    not_ready = RequestError("gone", status=503, type="server_error", code="not_ready").event()
+    failed = RequestError("no", status=500, type="server_error", code="engine_error").event()
+    text = b'data: {"choices": [{"text": "hi"}]}\n\n'
+
+    assert is_refused_stream(not_ready)
+    assert not is_refused_stream(failed)
+    assert not is_refused_stream(text + not_ready)
+    assert not is_refused_stream(failed + not_ready)
+    assert not is_refused_stream(b"")

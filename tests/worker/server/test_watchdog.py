@@ -154,17 +154,20 @@ def test_an_engine_that_stays_silent_is_killed_and_its_worker_ends(tiny_served_p
         def ask() -> None:
             plain.append(httpx.post(f"{worker.url}/v1/completions", json=BODY, timeout=60))
 
+        askers = [threading.Thread(target=ask) for _ in range(2)]
+        askers[0].start()
+        while not worker.cache()["pinned_blocks"]:
+            time.sleep(0.01)  # until one is admitted; the other will find no engine
         with held_stream(worker) as lines:
             os.kill(engine_pid, signal.SIGSTOP)
-            asker = threading.Thread(target=ask)
-            asker.start()
+            askers[1].start()
             rest = [line for line in lines if line]
-        asker.join(20)
+        for asker in askers:
+            asker.join(20)
 
-        assert "error" in json.loads(rest[-1].removeprefix("data: "))
-        assert [(answer.status_code, answer.json()["error"]["type"]) for answer in plain] == [
-            (503, "server_error")
-        ]
+        assert json.loads(rest[-1].removeprefix("data: "))["error"]["code"] == "not_ready"
+        errors = [(answer.status_code, answer.json()["error"]["code"]) for answer in plain]
+        assert errors == [(503, "not_ready")] * 2
         assert worker.process.wait(15) == 1
         assert "no step" in worker.wait_for_log("the engine ended, so does this worker")["reason"]
         assert not is_running(engine_pid)

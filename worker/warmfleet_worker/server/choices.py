@@ -119,8 +119,8 @@ class ChoiceDecoder:
         if self._detokenizer.stopped:
             self.handle.abort()
             self.finish_reason = "stop"
-        elif update.finish_reason == "error":
-            raise self._engine_error(update.error)
+        elif update.finish_reason in {"error", "lost"}:
+            raise self._engine_error(update)
         elif update.finish_reason:
             self.finish_reason = "length" if update.finish_reason == "length" else "stop"
             text += self._detokenizer.finish()
@@ -177,11 +177,12 @@ class ChoiceDecoder:
             self._metrics.on_tokens(tokens, now - self._last_tokens)
         self._last_tokens = now
 
-    def _engine_error(self, reason: str) -> RequestError:
-        # Nothing was computed yet: another replica may still answer.
-        status = 503 if self.handle.cached_prefix is None else 500
+    def _engine_error(self, update: TokenUpdate) -> RequestError:
+        # Nothing was computed, or it is lost with its engine: another replica may still answer.
+        is_answerable = update.finish_reason == "lost" or self.handle.cached_prefix is None
+        status, code = (503, "not_ready") if is_answerable else (500, "engine_error")
         return RequestError(
-            reason, status=status, type="server_error", code="engine_error", retry_after_seconds=1
+            update.error, status=status, type="server_error", code=code, retry_after_seconds=1
         )
 
 

@@ -37,7 +37,7 @@ class TokenUpdate:
     """Of `token_ids`, if the sequence requests them."""
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: str = ""
-    """"" while it runs; then "stop", "length", "abort" or "error"."""
+    """"" while it runs; then "stop", "length", "abort", "error", or "lost" with its engine."""
     error: str = ""
 
 
@@ -109,7 +109,7 @@ class SequenceHandle:
 
     def fail(self, reason: str) -> None:
         """The engine is gone."""
-        self._finish("error", reason)
+        self._finish("lost", reason)
         self._wake.set()
 
     def _finish(self, reason: str, error: str) -> None:

@@ -86,6 +86,8 @@ class Faults:
     pings: int = 0
     """Comments before a stream's first event."""
     close_after_pings: bool = False
+    not_ready_after_pings: bool = False
+    """End the stream as a worker whose engine is gone."""
     first_byte_delay_seconds: float = 0.0
     """Late, and not to be seen in any report."""
     wrong_last_block: bool = False
@@ -324,6 +326,10 @@ class StubWorker:
             await asyncio.sleep(0.01)
         if faults.close_after_pings:
             _close(request)
+            return response
+        if faults.not_ready_after_pings:
+            error = RequestError("gone", status=503, type="server_error", code="not_ready")
+            await response.write(error.event())
             return response
         if is_chat:
             await response.write(b'data: {"role": "assistant"}\n\n')
