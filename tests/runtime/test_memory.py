@@ -82,6 +82,6 @@ def test_without_control_groups_the_machine_counts(tmp_path):
     assert memory_limit_bytes(tmp_path, tmp_path, machine_bytes=1000) == 1000
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_this_process_holds_less_than_it_may_use():
-    assert 2**20 < own_memory_bytes() < memory_limit_bytes()
+    least_bytes = 2**20 if sys.platform == "linux" else 0  # other systems do not report it
+    assert least_bytes <= own_memory_bytes() < memory_limit_bytes()

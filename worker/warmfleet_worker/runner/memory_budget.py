@@ -1,4 +1,4 @@
-"""Whether a model fits the memory that its engine may use, decided before anything large is allocated."""
+"""What an engine holds in memory against what it may use: refuses a start, or sizes the KV arena."""
 
 from dataclasses import dataclass
 
@@ -39,6 +39,24 @@ def memory_refusal(need: MemoryNeed, limit_bytes: int) -> str:
         f"attention workspace {_size(need.workspace_bytes)}, the process itself {_size(need.process_bytes)}; "
         "use a smaller KV cache, a shorter model length or a smaller model, or raise the memory limit"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """A device's memory with the weights already on it."""
+
+    total_bytes: int
+    free_bytes: int
+
+
+def share_of_device_bytes(percent: int, memory: DeviceMemory, workspace_bytes: int = 0) -> int:
+    """Bytes for the arena so that everything on the device takes `percent` of it; 0 if it takes more already.
+
+    Memory of other processes counts as taken, and so does the workspace of attention, which is allocated
+    after the arena. The rest is for activations.
+    """
+    taken_bytes = memory.total_bytes - memory.free_bytes + workspace_bytes
+    return max(0, memory.total_bytes * percent // 100 - taken_bytes)
 
 
 def _size(size_bytes: int) -> str:

@@ -25,8 +25,13 @@ from warmfleet_worker.kv_cache.layout import KvLayout, KvShape, kv_layout
 from warmfleet_worker.model.config import ModelConfig, load_model_config
 from warmfleet_worker.model.loader import expected_shapes, load_decoder
 from warmfleet_worker.model.transformer import Decoder
-from warmfleet_worker.runner.kv_budget import DeviceMemory, share_of_device_bytes
-from warmfleet_worker.runner.memory_budget import MemoryNeed, NotEnoughMemory, memory_refusal
+from warmfleet_worker.runner.memory_budget import (
+    DeviceMemory,
+    MemoryNeed,
+    NotEnoughMemory,
+    memory_refusal,
+    share_of_device_bytes,
+)
 from warmfleet_worker.runner.sampler import sample
 from warmfleet_worker.runner.scoring import row_slices, score, score_rows
 

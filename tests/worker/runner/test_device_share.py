@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
-from warmfleet_worker.runner.kv_budget import DeviceMemory, share_of_device_bytes
+from warmfleet_worker.runner.memory_budget import DeviceMemory, share_of_device_bytes
 from warmfleet_worker.runner.runner import KvCacheTooSmall, NoDeviceMemory, RunnerSettings, load_runner
 from warmfleet_worker.settings import parse_settings
 
