@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Protocol
@@ -175,6 +175,10 @@ def build_router(
     leases = Leases(life_id, now, on_capacity=common.capacity_changed.set)
     slow_workers = SlowWorkerDetector(settings.outliers)
     suspects = CrashSuspects(now)
+
+    def on_models(models: Collection[str]) -> None:
+        admission.keep_models(models)
+
     workers = build_workers(
         common,
         discovery,
@@ -182,6 +186,7 @@ def build_router(
         on_frame=leases.frame_arrived,
         forget=(leases.forget, slow_workers.forget),
         on_ended=suspects.engine_ended,
+        on_models=on_models,
     )
     routing = build_routing(common, workers, leases, slow_workers)
     limits = InFlightLimits(settings.admission.max_in_flight, now=now, metrics=common.metrics)
@@ -207,10 +212,11 @@ def build_workers(
     on_frame: Callable[[str, Frame], None],
     forget: tuple[Callable[[str], None], ...],
     on_ended: Callable[[str, str], None],
+    on_models: Callable[[Collection[str]], None],
 ) -> WorkersRoom:
     """`on_frame` gets each frame of a worker, `forget` the uid of each worker that leaves the fleet.
 
-    `on_ended` gets uid and epoch of each that ended without draining.
+    `on_ended` gets uid and epoch of each that ended without draining, `on_models` all names of models.
     """
     settings, metrics = common.settings, common.metrics
 
@@ -244,6 +250,7 @@ def build_workers(
         on_change=common.capacity_changed.set,
         on_gone=on_gone,
         on_ended=on_ended,
+        on_models=on_models,
         contract_versions=contract_versions,
     )
     encoders = Encoders(settings.tokenizers_path, upstream, fleet.workers)
@@ -263,7 +270,7 @@ def build_routing(
     return RoutingRoom(
         leases=leases,
         picker=Picker(workers.fleet.index, leases, common.settings.policy, workers.breakers),
-        slow_workers=SlowWorkerEjector(slow_workers, workers.breakers, common.now),
+        slow_workers=SlowWorkerEjector(slow_workers, common.now),
         hash_memory=BlockHashMemory(),
         decisions=DecisionRing(common.settings.ring_size),
     )
@@ -302,7 +309,6 @@ def build_proxies(
         fleet=workers.fleet,
         predictor=routing.picker.predictor,
         upstream=workers.upstream,
-        breakers=workers.breakers,
         suspects=suspects,
         slow_workers=routing.slow_workers,
         metrics=common.metrics,

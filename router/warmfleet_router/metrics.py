@@ -1,9 +1,10 @@
 """The router's metrics: decisions, their outcomes, and the state of the fleet."""
 
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics import MetricWrapperBase
 
 from warmfleet_contracts import metrics as names
 from warmfleet_router.discovery.base import DiscoveryState
@@ -12,6 +13,9 @@ from warmfleet_router.workers.fleet import WorkerStatus
 
 MAX_TENANT_LABELS: Final = 256
 """Tenants that have a series of their own."""
+
+
+M = TypeVar("M", bound=MetricWrapperBase)
 
 
 class AnsweredTokens(NamedTuple):
@@ -118,6 +122,8 @@ class RouterMetrics:
             names.ROUTER_STREAM_EVENTS, "What happened on event streams.", ("endpoint", "event")
         )
 
+        self._series: dict[str, set[tuple[MetricWrapperBase, tuple[str, ...]]]] = {}
+        """Those with a model's name as their first label."""
         self.answered_tokens: dict[str, AnsweredTokens] = {}
         """By model name, since the start."""
 
@@ -126,14 +132,15 @@ class RouterMetrics:
             self._ignored.inc(count)
 
     def on_decision(self, model: str, mode: str, seconds: float) -> None:
-        self._decisions.labels(model, mode).inc()
+        self._of(self._decisions, model, mode).inc()
         self._decision_seconds.observe(seconds)
 
     def on_failed_attempt(self, model: str, status: int | None) -> None:
-        self._failed_attempts.labels(model, "connection" if status is None else str(status)).inc()
+        reason = "connection" if status is None else str(status)
+        self._of(self._failed_attempts, model, reason).inc()
 
     def on_broken_stream(self, model: str) -> None:
-        self._broken_streams.labels(model).inc()
+        self._of(self._broken_streams, model).inc()
 
     def on_ejected(self, cause: str) -> None:
         self._ejections.labels(cause).inc()
@@ -145,25 +152,26 @@ class RouterMetrics:
         self._refused_retries.inc()
 
     def on_first_byte(self, model: str, seconds: float) -> None:
-        self._first_byte_seconds.labels(model).observe(seconds)
+        self._of(self._first_byte_seconds, model).observe(seconds)
 
     def on_held(self, model: str, seconds: float) -> None:
-        self._held_seconds.labels(model).observe(seconds)
+        self._of(self._held_seconds, model).observe(seconds)
 
     def on_overload(self, reason: str, tenant: str) -> None:
         self._overloaded.labels(reason, self._tenant_label(tenant)).inc()
 
-    def on_answer(self, model: str, predicted_cached_tokens: int, answer: WorkerAnswer) -> None:
-        """A worker reported what it found in its cache."""
-        self._prompt_tokens.labels(model).inc(answer.prompt_tokens or 0)
-        self._predicted.labels(model).inc(predicted_cached_tokens)
-        self._actual.labels(model).inc(answer.cached_tokens or 0)
+    def on_answer(
+        self, model: str, predicted_cached_tokens: int, tokens: AnsweredTokens, answer: WorkerAnswer
+    ) -> None:
+        """A worker reported what it found cached; `tokens` are those of all prompts, as far as known."""
+        self._of(self._prompt_tokens, model).inc(tokens.prompt)
+        self._of(self._predicted, model).inc(predicted_cached_tokens)
+        self._of(self._actual, model).inc(tokens.cached)
         so_far = self.answered_tokens.get(model, AnsweredTokens())
         self.answered_tokens[model] = AnsweredTokens(
-            so_far.prompt + (answer.prompt_tokens or 0),
-            so_far.cached + (answer.cached_tokens or 0),
+            so_far.prompt + tokens.prompt, so_far.cached + tokens.cached
         )
-        self._differences.labels(model, answer.difference).inc()
+        self._of(self._differences, model, answer.difference).inc()
         if answer.last_block_matches is False:
             self._parity.inc()
 
@@ -172,7 +180,7 @@ class RouterMetrics:
 
     def on_end(self, model: str, outcome: str) -> None:
         self._in_flight.dec()
-        self._requests.labels(model, outcome).inc()
+        self._of(self._requests, model, outcome).inc()
 
     def on_tenant_end(self, tenant: str, outcome: str) -> None:
         """`tenant` is a name out of the key file, never what a client sent."""
@@ -202,12 +210,16 @@ class RouterMetrics:
         tokenizers: int,
         ejected: int,
         held: Mapping[str, tuple[int, int]],
+        models: Collection[str],
         discovery: DiscoveryState,
     ) -> bytes:
-        """The exposition, with the gauges of the moment. `held`: requests and tokens that wait, by model."""
+        """The exposition, with the gauges of the moment. `held`: requests and tokens that wait, by model.
+
+        Series of models that are neither in `models` nor in `held` are dropped once they have been exposed.
+        """
         for model, (requests, tokens) in held.items():
-            self._held_requests.labels(model).set(requests)
-            self._held_tokens.labels(model).set(tokens)
+            self._of(self._held_requests, model).set(requests)
+            self._of(self._held_tokens, model).set(tokens)
         states = dict.fromkeys(("ready", "precise", "unready"), 0)
         self._stream_events.clear()
         for worker in workers:
@@ -233,7 +245,20 @@ class RouterMetrics:
         self._discovery_age.set(discovery.age_seconds)
         self._discovery_errors.inc(discovery.errors - self._seen_discovery_errors)
         self._seen_discovery_errors = discovery.errors
-        return generate_latest(self.registry)
+        exposition = generate_latest(self.registry)
+        for model in self._series.keys() - held.keys() - set(models):
+            self._forget(model)
+        return exposition
+
+    def _of(self, metric: M, model: str, *labels: str) -> M:
+        """The series of a model, which goes when the model does."""
+        self._series.setdefault(model, set()).add((metric, labels))
+        return metric.labels(model, *labels)
+
+    def _forget(self, model: str) -> None:
+        for metric, labels in self._series.pop(model):
+            metric.remove(model, *labels)
+        self.answered_tokens.pop(model, None)
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:
         return Counter(name, text, labels, registry=self.registry)

@@ -6,7 +6,7 @@ priority and arrival. The `dispatcher` assigns workers to the requests that wait
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.assignment import Assigner
@@ -185,6 +185,13 @@ class Admission:
             model: (queue.waiting, sum(waiting.request.prompt_tokens for waiting in queue))
             for model, queue in self._queues.items()
         }
+
+    def keep_models(self, models: Collection[str]) -> None:
+        """Drop what is kept of other models, but for those whose requests have not ended."""
+        gone = [model for model, queue in self._queues.items() if model not in models and queue.is_idle]
+        for model in gone:
+            del self._queues[model]
+            self._dispatcher.forget(model)
 
     def _queue(self, model: str) -> ModelQueue:
         queue = self._queues.get(model)

@@ -144,6 +144,10 @@ class Dispatcher:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks.clear()
 
+    def forget(self, model: str) -> None:
+        """A model has gone, and no request waits for it."""
+        self._unready_since.pop(model, None)
+
     async def _run(self) -> None:
         while True:
             await self._wait_queue.is_filled.wait()

@@ -43,6 +43,11 @@ class FairShare:
         else:
             self._seats.pop(tenant, None)
 
+    @property
+    def is_used(self) -> bool:
+        """Whether any tenant holds a seat."""
+        return bool(self._seats)
+
     def is_within(self, tenant: str, weight: float, more_seats: int, total_seats: int) -> bool:
         """Whether `tenant` with `more_seats` stays within its share of `total_seats`, 0 meaning unknown.
 

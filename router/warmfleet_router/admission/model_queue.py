@@ -71,6 +71,11 @@ class ModelQueue:
         """Requests that wait, retries included."""
         return len(self._fair) + len(self._retries)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request waits or is at a worker."""
+        return not self.waiting and not self.shares.is_used
+
     def __iter__(self) -> Iterator[WaitingRequest]:
         """Every request that waits, in no order."""
         yield from self._retries

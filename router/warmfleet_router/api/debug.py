@@ -12,6 +12,7 @@ from warmfleet_router.admission.admission import Admission
 from warmfleet_router.admission.in_flight_limits import InFlightLimits
 from warmfleet_router.api.api_keys import KeySource
 from warmfleet_router.discovery.base import Discovery, DiscoveryState
+from warmfleet_router.error_responses import header_number
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.routing.decision_ring import DecisionRing
 from warmfleet_router.routing.leases import Leases
@@ -122,12 +123,13 @@ class DecisionEndpoints:
     async def decisions(self, request: Request) -> Response:
         """The newest decisions first; `?limit=` is how many."""
         value = request.query_params.get("limit", str(DEFAULT_DECISIONS))
-        if not (value.isascii() and value.isdecimal() and 0 < int(value[:9]) <= MAX_DECISIONS):
+        limit = header_number(value)
+        if limit is None or not 0 < limit <= MAX_DECISIONS:
             raise RequestError(
                 f"limit: expected 1 to {MAX_DECISIONS}, got {value[:32]!r}",
                 param="limit",
             )
-        newest = self._decisions.newest(int(value))
+        newest = self._decisions.newest(limit)
         return _json({"decisions": [decision.as_json() for decision in newest]})
 
     async def decision(self, request: Request) -> Response:

@@ -48,6 +48,7 @@ class MetricsEndpoint:
                 self._breakers.status(view.endpoint.uid, view.epoch).state == "open" for view in views
             ),
             held=self._admission.held_by_model(),
+            models=self._fleet.models(),
             discovery=self._discovery.state,
         )
         return Response(content, media_type=CONTENT_TYPE_LATEST)

@@ -28,6 +28,8 @@ from warmfleet_contracts.cache.worker_api import (
     ROUTER_ID_HEADER,
     SALT_HEADER,
     SEED_HEADER,
+    TOTAL_CACHED_TOKENS_HEADER,
+    TOTAL_PROMPT_TOKENS_HEADER,
 )
 from warmfleet_contracts.openai import RequestError
 from warmfleet_contracts.openai.server_sent_event import server_sent_event
@@ -40,7 +42,7 @@ from warmfleet_router.error_responses import (
     too_large_error,
     worker_refusal_error,
 )
-from warmfleet_router.metrics import RouterMetrics
+from warmfleet_router.metrics import AnsweredTokens, RouterMetrics
 from warmfleet_router.proxy.client_response import ClientResponse
 from warmfleet_router.proxy.crash_suspects import CrashSuspects, RequestContent
 from warmfleet_router.proxy.headers import passed_back
@@ -57,7 +59,7 @@ from warmfleet_router.routing.decision_recorder import DecisionRecorder
 from warmfleet_router.routing.decisions import WorkerAnswer, difference_of
 from warmfleet_router.routing.prediction import Predictor
 from warmfleet_router.routing.slow_workers import SlowWorkerEjector
-from warmfleet_router.workers.breakers import Breakers, Cause
+from warmfleet_router.workers.breakers import Cause
 from warmfleet_router.workers.fleet import Fleet
 from warmfleet_router.workers.liveness import ResponseKind
 from warmfleet_router.workers.upstream import (
@@ -125,7 +127,6 @@ class Exchanges:
         fleet: Fleet,
         predictor: Predictor,
         upstream: Upstream,
-        breakers: Breakers,
         suspects: CrashSuspects,
         slow_workers: SlowWorkerEjector,
         metrics: RouterMetrics,
@@ -134,7 +135,6 @@ class Exchanges:
         self._fleet = fleet
         self._predictor = predictor
         self._upstream = upstream
-        self._breakers = breakers
         self._suspects = suspects
         self._slow_workers = slow_workers
         self._metrics = metrics
@@ -154,7 +154,7 @@ class Exchanges:
             TryElsewhereError: the worker did not answer, and another one may.
         """
         picked = dispatch.picked
-        self._slow_workers.dispatched(picked)
+        self._slow_workers.dispatched(picked, dispatch.trial)
         if picked.ignores_ejections:
             self._metrics.on_panic()
         async with dispatch.lease:
@@ -198,10 +198,9 @@ class Exchanges:
 
     def _refused(self, exchange: _Exchange, response: UpstreamResponse) -> TryElsewhereError:
         """Why a worker that refuses is left, and whether it is to blame."""
-        status, picked = response.status, exchange.dispatch.picked
+        status = response.status
         if status == MISDIRECTED_STATUS:
-            reason = "another worker answers at its address"
-            self._breakers.eject(picked.endpoint.uid, picked.epoch, Cause.IMPOSTOR, reason)
+            exchange.dispatch.trial.eject(Cause.IMPOSTOR, "another worker answers at its address")
         reason, retry_after = f"the worker answered {status}", response.headers.get("retry-after")
         if status == 503:
             return self._not_ready(exchange, reason, retry_after)
@@ -383,7 +382,18 @@ class Exchanges:
         recorder.answered(answer)
         if cached_tokens is None:
             return
-        self._metrics.on_answer(exchange.model, choice.predicted_cached_tokens, answer)
+        total = header_number(headers.get(TOTAL_PROMPT_TOKENS_HEADER))
+        total_cached = header_number(headers.get(TOTAL_CACHED_TOKENS_HEADER))
+        if total is None or total_cached is None:
+            # A stream, or a worker of the release before: the first prompt is what is known.
+            predicted, tokens = (
+                choice.predicted_cached_tokens,
+                AnsweredTokens(answer.prompt_tokens or 0, cached_tokens),
+            )
+        else:
+            predicted = exchange.dispatch.picked.prediction.cached_tokens
+            tokens = AnsweredTokens(total, total_cached)
+        self._metrics.on_answer(exchange.model, predicted, tokens, answer)
         if answer.last_block_matches is False:
             _log.error("router and worker hash a prompt differently", uid=exchange.uid)
 

@@ -171,10 +171,10 @@ class Lease(AbstractAsyncContextManager["Lease"]):
             return
         self._closed = True
         self._leases.closed(self)
-        self._leases.dispatches.close(self.charge.uid, self.dispatch)
+        was_charged = self._leases.dispatches.close(self.charge.uid, self.dispatch)
         if not self._first_byte:
             self._leases.pending.drop(self._ticket)
-        elif ended_well and self._seated_at is not None:
+        elif ended_well and was_charged and self._seated_at is not None:
             self._leases.seat_times.add(self.charge.uid, self._leases.now() - self._seated_at)
         self._leases.on_capacity()
 

@@ -90,13 +90,17 @@ class OpenDispatches:
         if charge is not None:
             charge.tokens = 0
 
-    def close(self, uid: str, counter: int) -> None:
-        """The answer ended, failed or was abandoned: nothing is charged any more. Idempotent."""
+    def close(self, uid: str, counter: int) -> bool:
+        """The answer ended, failed or was abandoned: nothing is charged any more. Idempotent.
+
+        Returns whether it was charged until now: it was not closed before, and its worker is still there.
+        """
         charge = self._charges.get(uid, {}).pop(counter, None)
         ended = self._ended.get(uid)
         # The last report counts it, until the next one.
         if charge is not None and ended is not None and counter <= ended.admitted:
             ended.load = EndedLoad(ended.load.seats + charge.seats, ended.load.blocks + charge.blocks)
+        return charge is not None
 
     def reported(self, uid: str, report: LoadReport) -> None:
         """A load report arrived: it includes what ended before, and still counts what ends from now on."""

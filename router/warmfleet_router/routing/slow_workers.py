@@ -16,7 +16,7 @@ from typing import Final
 from warmfleet_router.routing.cost import RatesSource
 from warmfleet_router.routing.picker import PickedWorker
 from warmfleet_router.routing.policies import PRICED, Candidate
-from warmfleet_router.workers.breakers import Breakers, Cause, Trial
+from warmfleet_router.workers.breakers import Cause, Trial
 
 REFERENCE_PREFILL_TOKENS: Final = 64
 REFERENCE_SEQUENCES: Final = 8
@@ -117,21 +117,26 @@ class SlowWorkerEjector:
     Call `dispatched` when a request is about to be sent, and `answered` at the first byte of its answer.
     """
 
-    def __init__(self, detector: SlowWorkerDetector, breakers: Breakers, now: Callable[[], float]) -> None:
+    def __init__(self, detector: SlowWorkerDetector, now: Callable[[], float]) -> None:
         self._detector = detector
-        self._breakers = breakers
         self._now = now
 
-    def dispatched(self, picked: PickedWorker) -> None:
+    def dispatched(self, picked: PickedWorker, trial: Trial) -> None:
         """Compare the worker's reported step time with its peers'.
 
         A policy that sorts by cost sends a slow worker less by itself, and needs no ejection for that.
         """
-        if picked.policy not in PRICED:
-            self._eject(picked, self._detector.record_report(picked.candidate, picked.ranking.candidates))
+        if trial.is_current and picked.policy not in PRICED:
+            reason = self._detector.record_report(picked.candidate, picked.ranking.candidates)
+            self._eject(picked, reason, trial)
 
     def answered(self, picked: PickedWorker, seconds: float, trial: Trial) -> None:
-        """Compare the `seconds` to the first byte with the predicted ones, and with the peers' ratios."""
+        """Compare the `seconds` to the first byte with the predicted ones, and with the peers' ratios.
+
+        Nothing is kept of a worker that has gone meanwhile.
+        """
+        if not trial.is_current:
+            return
         reason = self._detector.record_answer(
             picked.endpoint.uid,
             seconds=seconds,
@@ -140,13 +145,13 @@ class SlowWorkerEjector:
             now=self._now(),
             alone=trial.is_probe,
         )
-        if not self._eject(picked, reason):
+        if not self._eject(picked, reason, trial):
             trial.answered()
 
-    def _eject(self, picked: PickedWorker, reason: str) -> bool:
+    def _eject(self, picked: PickedWorker, reason: str, trial: Trial) -> bool:
         if not reason:
             return False
-        self._breakers.eject(picked.endpoint.uid, picked.epoch, Cause.SLOW, reason)
+        trial.eject(Cause.SLOW, reason)
         self._detector.forget(picked.endpoint.uid)
         return True
 

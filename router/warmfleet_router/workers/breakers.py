@@ -132,10 +132,18 @@ class Breakers:
         return Trial(self, uid, self._of(uid, epoch))
 
     def eject(self, uid: str, epoch: str, cause: Cause, reason: str) -> None:
-        """Open the breaker at once, if it is not open already."""
-        breaker, now = self._of(uid, epoch), self._now()
+        """Open the breaker of a worker that is there at once, if it is not open already."""
+        self.open(uid, self._of(uid, epoch), cause, reason)
+
+    def open(self, uid: str, breaker: _Breaker, cause: Cause, reason: str) -> None:
+        """Open `breaker`, if it is not open already."""
+        now = self._now()
         if breaker.opened_at is None or now >= breaker.until:
             self._open(uid, breaker, cause, reason, now)
+
+    def is_current(self, uid: str, breaker: _Breaker) -> bool:
+        """Whether `breaker` is that of the worker as it is now."""
+        return self._breakers.get(uid) is breaker
 
     def status(self, uid: str, epoch: str) -> BreakerStatus:
         """State of a worker's breaker; closed for an unknown worker or another epoch."""
@@ -227,6 +235,16 @@ class Trial:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the worker is still there in the epoch to which the dispatch was sent."""
+        return self._breakers.is_current(self._uid, self._breaker)
+
+    def eject(self, cause: Cause, reason: str) -> None:
+        """Open the breaker at once, if it is not open already and the worker is still there."""
+        if self.is_current:
+            self._breakers.open(self._uid, self._breaker, cause, reason)
 
     @property
     def is_probe(self) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -71,6 +71,7 @@ class Fleet:
     `index` is shared with the picker. `on_frame(uid, frame)` is called for each frame of a verified worker,
     `on_change` when a load was reported, a worker was lost or the list of endpoints changed, and
     `on_gone(uid)` for each worker that left the list, so that other per-worker state can go too.
+    `on_models` is called with all names of models when the list may have changed.
     `on_ended(uid, epoch)` is called when a worker's process is gone that was not draining.
     `contract_versions` are those that it speaks with workers.
     """
@@ -85,6 +86,7 @@ class Fleet:
         clock: Callable[[], float] = time.monotonic,
         on_frame: Callable[[str, Frame], None] = lambda _uid, _frame: None,
         on_change: Callable[[], None] = lambda: None,
+        on_models: Callable[[Collection[str]], None] = lambda _names: None,
         on_gone: Callable[[str], None] = lambda _uid: None,
         on_ended: Callable[[str, str], None] = lambda _uid, _epoch: None,
         contract_versions: AbstractSet[int] = ACCEPTED_VERSIONS,
@@ -96,6 +98,7 @@ class Fleet:
         self._clock = clock
         self._on_frame = on_frame
         self._on_change = on_change
+        self._on_models = on_models
         self._on_gone = on_gone
         self._on_ended = on_ended
         self._contract_versions = contract_versions
@@ -189,6 +192,7 @@ class Fleet:
                     ),
                     name=f"event stream of {endpoint.name}",
                 )
+        self._on_models(self.models())
         self._on_change()
 
     async def _watch(self) -> None:

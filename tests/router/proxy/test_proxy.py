@@ -265,3 +265,17 @@ async def test_a_prompt_that_hashes_differently_is_counted_as_a_bug(
     assert decision["last_block_matches"] is False
     async with router.http.get(router.url + "/metrics") as response:
         assert "warmfleet_router_hash_mismatches_total 1.0" in await response.text()
+
+
+async def test_tokens_of_all_prompts_of_a_request_are_counted(
+    router: RunningRouter, stubs: list[StubWorker]
+) -> None:
+    numbers = [list(range(start, start + 40)) for start in (0, 100, 200)]
+
+    status, _, _ = await router.ask(numbers)
+    streamed, _, _ = await router.ask(numbers, stream=True)
+    _, fleet = await router.get("/internal/fleet")
+
+    # then: of a stream the first prompt is known
+    assert (status, streamed) == (200, 200)
+    assert fleet["tokens"]["stub"]["prompt"] == 3 * 40 + 40

@@ -66,6 +66,21 @@ def test_the_headers_have_what_the_router_would_have_computed(client, shared_wor
     assert response.headers["x-warmfleet-position"].startswith(cache["epoch"] + ":")
 
 
+def test_a_plain_answers_headers_have_the_tokens_of_all_its_prompts(client):
+    prompts = [fresh_text(), fresh_text(), "hi"]
+    body = {"model": TINY_NAME, "prompt": prompts, "max_tokens": 1, "n": 2, "best_of": 2}
+
+    client.post("/v1/completions", json={**body, "prompt": prompts[1]})
+    response = client.post("/v1/completions", json=body)
+
+    usage = response.json()["usage"]
+    assert response.headers["x-warmfleet-total-prompt-tokens"] == str(usage["prompt_tokens"])
+    cached_tokens = usage["prompt_tokens_details"]["cached_tokens"]
+    assert response.headers["x-warmfleet-total-cached-tokens"] == str(cached_tokens)
+    assert cached_tokens > int(response.headers["x-warmfleet-cached-tokens"]) == 0
+    assert usage["prompt_tokens"] > int(response.headers["x-warmfleet-prompt-tokens"])
+
+
 def test_different_salts_share_nothing(client):
     body = chat_body(fresh_text(200))
 

@@ -20,6 +20,8 @@ from warmfleet_contracts.cache.worker_api import (
     LAST_BLOCK_HEADER,
     POSITION_HEADER,
     PROMPT_TOKENS_HEADER,
+    TOTAL_CACHED_TOKENS_HEADER,
+    TOTAL_PROMPT_TOKENS_HEADER,
 )
 from warmfleet_contracts.openai import GenerationRequest, RequestError
 from warmfleet_runtime.http.disconnect import cancel_on_disconnect
@@ -146,6 +148,8 @@ class Answer(Response):
             "content-type": "application/json",
             "content-length": str(len(body)),
             GENERATED_TOKENS_HEADER: str(usage.completion_tokens),
+            TOTAL_PROMPT_TOKENS_HEADER: str(usage.prompt_tokens),
+            TOTAL_CACHED_TOKENS_HEADER: str(usage.cached_tokens),
             **cached_prefix_headers(choices[0]),
             **progress_headers(self._worker.events.plain_answers.progress(choices[0].handle.sequence_id)),
         }

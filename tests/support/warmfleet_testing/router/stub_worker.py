@@ -50,6 +50,8 @@ from warmfleet_contracts.cache.worker_api import (
     ROUTER_ID_HEADER,
     SALT_HEADER,
     TOKENIZER_PATH,
+    TOTAL_CACHED_TOKENS_HEADER,
+    TOTAL_PROMPT_TOKENS_HEADER,
     UID_HEADER,
     VERSIONS_HEADER,
     PromptAssets,
@@ -279,10 +281,13 @@ class StubWorker:
         received_at = asyncio.get_running_loop().time()
         is_chat = request.path == "/v1/chat/completions"
         if is_chat:
-            tokens = self.encoder.encode_chat(decode_chat_request(body).messages)
+            prompts = [self.encoder.encode_chat(decode_chat_request(body).messages)]
         else:
-            prompt = decode_completion_request(body).prompts[0]
-            tokens = self.encoder.encode_text(prompt) if isinstance(prompt, str) else prompt
+            prompts = [
+                self.encoder.encode_text(prompt) if isinstance(prompt, str) else prompt
+                for prompt in decode_completion_request(body).prompts
+            ]
+        tokens = prompts[0]  # only the first one is computed
         hashes = self._hashes(tokens, request.headers)
         cached = await self._admit(tokens, hashes, request.headers)
         headers = {
@@ -299,6 +304,8 @@ class StubWorker:
             await self._prefill(len(tokens) - cached, hashes)
             first_token_after = asyncio.get_running_loop().time() - received_at
             await self._decode_plain(request.headers, admitted_after, first_token_after)
+            headers[TOTAL_PROMPT_TOKENS_HEADER] = str(sum(len(prompt) for prompt in prompts))
+            headers[TOTAL_CACHED_TOKENS_HEADER] = str(cached)
             if 2 in self.contract_versions:
                 headers[ADMITTED_AFTER_HEADER] = f"{admitted_after:.6f}"
                 headers[FIRST_TOKEN_AFTER_HEADER] = f"{first_token_after:.6f}"
