@@ -1,9 +1,11 @@
 """What all tests have in common."""
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from _pytest.terminal import TerminalReporter
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
@@ -17,6 +19,9 @@ _ORDER = {"nodes": 0, "api_server": 1, "long": 1, "alone": 3}
 """Of groups; 2 is every module's."""
 _ALONE = ("admission/test_admission.py", "system/test_answers.py")
 """What they assert, a busy machine would change: they come last, when every other process has ended."""
+_NEEDS_ROOT = (*_GROUPS, "charts/test_lifecycle.py", "charts/test_image_contents.py")
+"""Folders and modules whose tests make network namespaces, mounts and overlays."""
+_ROOT_IS_MISSING = "needs root"
 
 # The processes that tests start find `warmfleet_testing` as the tests themselves do.
 _SUPPORT = str(Path(__file__).parent / "support")
@@ -70,4 +75,32 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Clusters come first: theirs are the longest rows of tests that have to stay in one process."""
+    for item in items:
+        if {"/".join(item.path.parts[-3:-1]), "/".join(item.path.parts[-2:])} & set(_NEEDS_ROOT):
+            item.add_marker("needs_root")
     items.sort(key=lambda item: _ORDER.get(_group(item.path), 2))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips what an ordinary user cannot run; root skips nothing."""
+    if item.get_closest_marker("needs_root") and os.geteuid() != 0:
+        pytest.skip(_ROOT_IS_MISSING)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A test that is skipped for any other reason fails: a success means that everything ran."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and not item.get_closest_marker("needs_root"):
+        report.outcome = "failed"
+        report.longrepr = f"{report.longreprtext}\nOnly tests that need root may be skipped."
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """How many tests this user could not run, and how to run them; pytest's own summary follows."""
+    count = len(terminalreporter.stats.get("skipped", ()))
+    if count:
+        terminalreporter.section(f"{count} tests need root and did not run")
+        terminalreporter.line("They make network namespaces and mounts. To run them:")
+        terminalreporter.line("    make model controlplane && sudo -E .venv/bin/pytest -m needs_root")
