@@ -8,15 +8,21 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 from uuid import uuid4
 
+import httpx
 import pytest
 
+from warmfleet_contracts.metrics import NUM_REQUESTS_RUNNING
+from warmfleet_contracts.names import WORKER_PORT
 from warmfleet_testing.cluster.api_client import api_client
 from warmfleet_testing.cluster.cluster import eventually
 from warmfleet_testing.cluster.installed import Installed, is_ready, tiny_deployment
+from warmfleet_testing.cluster.pod_faults import stopped_engine
 from warmfleet_testing.cluster.pod_processes import kill_process_of
-from warmfleet_testing.cluster.steady_load import OpenStream, SteadyLoad, steady_load
+from warmfleet_testing.cluster.steady_load import OpenStream, SteadyLoad, StreamedAnswer, steady_load
+from warmfleet_testing.processes.plain_http import NO_TLS
 
 NAME = "steady"
 TOKENS = 48
@@ -182,23 +188,13 @@ def test_an_evicted_only_replica_ends_its_stream_and_is_replaced(models: Install
     models.wait_ready("alone")
     undisturbed = text_of(models, PROMPTS[0], tokens, "alone")
     (pod,) = models.pods("alone")
-    name = pod["metadata"]["name"]
-
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
-    path = f"/api/v1/namespaces/{models.namespace}/pods/{name}/eviction"
-    # By a client that stands ready: the stream may end before a kubectl has started.
-    with api_client(models.cluster.kubeconfig) as api:
-        stream = OpenStream(models.router_url, "alone", PROMPTS[0], tokens=tokens)
-        eventually(lambda: stream.answer.events, lambda events: events > 2)
-        api.post(path, json=eviction).raise_for_status()
-    assert stream.is_open
-    answer = stream.wait()
+    answer = evicted_in_a_stream(models, "alone", pod, tokens)
 
     assert answer.error == ""
     assert answer.text == undisturbed
     eventually(lambda: ready_pods(models, "alone"), 1, seconds=120)
     models.wait_routed("alone")
-    assert not uids(models, "alone") & {pod["metadata"]["uid"]}
+    eventually(lambda: pod["metadata"]["uid"] in uids(models, "alone"), False)
     assert text_of(models, PROMPTS[0], tokens, "alone") == undisturbed
 
     # Suspended it has no pod, and reports it; resumed it serves as before.
@@ -211,6 +207,47 @@ def test_an_evicted_only_replica_ends_its_stream_and_is_replaced(models: Install
     patch(models, "alone", {"suspend": False})
     models.wait_ready("alone")
     assert text_of(models, PROMPTS[0], tokens, "alone") == undisturbed
+
+
+def evicted_in_a_stream(models: Installed, name: str, pod: dict[str, Any], tokens: int) -> StreamedAnswer:
+    """The answer to a stream in the middle of which its worker's pod was evicted.
+
+    The engine is stopped meanwhile, so that no stream is over before the eviction is accepted; if one is over
+    before the engine is stopped, another one is sent.
+    """
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod["metadata"]["name"]},
+    }
+    path = f"/api/v1/namespaces/{models.namespace}/pods/{pod['metadata']['name']}/eviction"
+    with api_client(models.cluster.kubeconfig) as api:
+        while True:
+            stream = OpenStream(models.router_url, name, PROMPTS[0], tokens=tokens)
+            eventually(lambda answer=stream.answer: answer.events, lambda events: events > 2)
+            with stopped_engine(pod):
+                if running_sequences(models, pod) == 1:
+                    api.post(path, json=eviction).raise_for_status()
+                    assert stream.is_open
+                    break
+            stream.wait()
+    return stream.wait()
+
+
+def running_sequences(models: Installed, pod: dict[str, Any]) -> float:
+    """Sequences in the batch of a stopped engine, as the last of its reports has it."""
+    url = f"{models.forwarder.to(pod['status']['podIP'], WORKER_PORT)}/metrics"
+
+    def engine_metrics() -> list[str]:
+        text = httpx.get(url, timeout=30, verify=NO_TLS, trust_env=False).text
+        return [line for line in text.splitlines() if line.startswith("vllm:")]
+
+    # What the engine had sent may still be unread: all of it has been read when nothing changes any more.
+    lines: list[str] = []
+    while lines != (lines := engine_metrics()):
+        pass
+    (line,) = [line for line in lines if line.startswith(NUM_REQUESTS_RUNNING)]
+    return float(line.split()[-1])
 
 
 def test_with_every_accelerator_taken_a_rollout_needs_max_surge_zero_and_then_completes(

@@ -2,9 +2,13 @@
 
 import os
 import signal
-from contextlib import suppress
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+_STOP_SECONDS: Final = 10.0
 
 
 def program_of(pod: dict[str, Any], module: str) -> int:
@@ -31,3 +35,18 @@ def program_of(pod: dict[str, Any], module: str) -> int:
 def kill_program(pod: dict[str, Any], module: str) -> None:
     """SIGKILL for the program of a pod, as the kernel does it when memory runs out."""
     os.kill(program_of(pod, module), signal.SIGKILL)
+
+
+@contextmanager
+def stopped_engine(pod: dict[str, Any]) -> Iterator[None]:
+    """The engine process of a worker's pod is stopped; its server runs on."""
+    server = program_of(pod, "warmfleet_worker")
+    (engine,) = map(int, Path(f"/proc/{server}/task/{server}/children").read_text().split())
+    os.kill(engine, signal.SIGSTOP)
+    try:
+        deadline = time.monotonic() + _STOP_SECONDS
+        while Path(f"/proc/{engine}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            assert time.monotonic() < deadline, f"process {engine} does not stop"
+        yield
+    finally:
+        os.kill(engine, signal.SIGCONT)
