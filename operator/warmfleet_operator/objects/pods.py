@@ -28,6 +28,8 @@ class ContainerView:
     """Of the last run that ended; None if none has."""
     last_run_seconds: float = 0.0
     """Length of that run."""
+    out_of_memory: bool = False
+    """Whether the kernel killed a process of that run because memory had run out."""
 
     @property
     def cannot_be_pulled(self) -> bool:
@@ -130,4 +132,6 @@ def _container(status: Mapping[str, Any] | None) -> ContainerView:
         last_run_seconds=max(0.0, seconds_of(ended.get("finishedAt")) - seconds_of(ended.get("startedAt")))
         if ended
         else 0.0,
+        # Not the exit code: a server whose engine was killed ends by itself, with another one than 137.
+        out_of_memory=(ended or {}).get("reason") == "OOMKilled",
     )

@@ -157,8 +157,15 @@ def _fetch_problems(observation: Observation, live: list[PodView]) -> Iterator[P
         return
     for pod in live:
         if _fetch_fails(pod.fetch, observation.now_seconds):
-            yield Problem(Reason.FETCH_FAILED, pod.fetch.message or f"exit code {pod.fetch.exit_code}")
+            yield Problem(Reason.FETCH_FAILED, _failed_fetch(pod.fetch))
             return
+
+
+def _failed_fetch(fetch: ContainerView) -> str:
+    if fetch.out_of_memory:
+        end = f"OOMKilled, exit code {fetch.exit_code}"
+        return f"the fetch ran out of memory ({end}), its limit is too low: {fetch.message}"
+    return fetch.message or f"exit code {fetch.exit_code}"
 
 
 def _fetch_fails(fetch: ContainerView, now_seconds: float) -> bool:
@@ -189,10 +196,13 @@ def _crash(pod: PodView) -> str:
         return ""
     if engine.last_run_seconds >= LONG_RUN_SECONDS:
         return ""
-    return (
-        f"the engine ended {engine.restarts} times, the last time with exit code {engine.exit_code}: "
-        f"{engine.message}"
-    )
+    end = f"with exit code {engine.exit_code}: "
+    if engine.out_of_memory:
+        end = (
+            f"because it ran out of memory (OOMKilled, exit code {engine.exit_code}): "
+            "raise spec.resources.limits.memory or lower spec.kvCache.size. "
+        )
+    return f"the engine ended {engine.restarts} times, the last time {end}{engine.message}"
 
 
 def _no_room(observation: Observation, waiting: list[PodView]) -> Iterator[Problem]:

@@ -45,6 +45,16 @@ def test_a_container_without_times_ran_for_no_time():
     assert engine_of(state={"terminated": {"exitCode": 1}}).last_run_seconds == 0.0
 
 
+def test_a_run_that_memory_ended_is_known_by_its_reason_with_any_exit_code():
+    """The kernel kills the engine process; its server notices, and ends with code 1."""
+    killed = {"terminated": {"exitCode": 1, "reason": "OOMKilled", "message": "the engine process ended"}}
+
+    assert engine_of(state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=killed).out_of_memory
+    assert engine_of(state=killed).out_of_memory
+    assert not engine_of(state={"terminated": {"exitCode": 1, "reason": "Error"}}).out_of_memory
+    assert not engine_of(state={"running": {}}).out_of_memory
+
+
 def test_the_gates_of_a_pod_are_read_until_they_are_removed():
     pod = {"metadata": {"name": "m-1", "uid": "u"}, "spec": {"schedulingGates": [{"name": "quota"}]}}
 

@@ -13,6 +13,7 @@ from warmfleet_contracts.resources.conditions import CONDITIONS, ConditionStatus
 from warmfleet_operator.objects.pods import ContainerView
 from warmfleet_operator.reconcile.reconcile import unknown_to_routers
 from warmfleet_operator.status.conditions import (
+    CRASHES,
     LONG_RUN_SECONDS,
     RETRY_SECONDS,
     conditions_of,
@@ -163,6 +164,29 @@ def test_an_engine_that_ran_for_long_is_in_no_crash_loop() -> None:
 
     assert stall(troubled(unready(engine=ended))) is not None
     assert stall(troubled(unready(engine=replace(ended, last_run_seconds=LONG_RUN_SECONDS)))) is None
+
+
+def test_an_engine_that_runs_out_of_memory_is_reported_with_what_to_raise() -> None:
+    killed = ContainerView(
+        *("CrashLoopBackOff", "the engine process ended"), restarts=CRASHES, exit_code=1, out_of_memory=True
+    )
+
+    found = one(troubled(unready(engine=killed)), ConditionType.STALLED)
+
+    assert found.reason is Reason.CRASH_LOOPING
+    assert "ran out of memory" in found.message
+    assert "(OOMKilled, exit code 1)" in found.message
+    assert "raise spec.resources.limits.memory or lower spec.kvCache.size" in found.message
+    assert found.message.endswith("the engine process ended")
+
+
+def test_a_fetch_that_runs_out_of_memory_is_reported_as_such() -> None:
+    killed = ContainerView("CrashLoopBackOff", exit_code=137, restarts=1, out_of_memory=True)
+
+    found = one(troubled(unready(fetch=killed)), ConditionType.STALLED)
+
+    assert found.reason is Reason.FETCH_FAILED
+    assert found.message.startswith("the fetch ran out of memory (OOMKilled, exit code 137)")
 
 
 def test_workers_that_serve_an_older_revision_keep_it_available_but_not_ready() -> None:
