@@ -1,6 +1,6 @@
-"""`python -m warmfleet_devcluster.addons`: Services, DNS and volumes of one devcluster, until SIGTERM.
+"""`python -m warmfleet_devcluster.addons`: Services, DNS, NetworkPolicies and volumes of a devcluster.
 
-Runs inside the cluster's network namespace, as its administrator.
+Runs inside the cluster's network namespace, as its administrator, until SIGTERM.
 """
 
 import argparse
@@ -8,7 +8,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -18,6 +18,8 @@ from warmfleet_devcluster.network.addresses import DNS_ADDRESS
 from warmfleet_devcluster.network.dns_server import DnsServer
 from warmfleet_devcluster.network.endpoints import frontends
 from warmfleet_devcluster.network.names import Zone, make_zone
+from warmfleet_devcluster.network.policies import Namespace, NetworkPolicy, Pod, isolated_pods
+from warmfleet_devcluster.network.policy_rules import policy_rules
 from warmfleet_devcluster.network.service_rules import service_rules
 from warmfleet_devcluster.settings import WATCH_TIMING
 from warmfleet_runtime.kubernetes.client import KubernetesClient
@@ -30,6 +32,7 @@ _RETRY_SECONDS: Final = 1.0
 _CONFLICT: Final = 409
 
 Json = dict[str, Any]
+T = TypeVar("T")
 
 DNS_SERVICE: Final[Json] = {
     "apiVersion": "v1",
@@ -48,19 +51,25 @@ log = structlog.get_logger()
 
 
 class Addons:
-    """Keeps nftables rules, DNS zone and volumes equal to the cluster's Services, slices and claims."""
+    """Keeps nftables rules, DNS zone and volumes equal to what the cluster's objects ask for."""
 
     def __init__(self, client: KubernetesClient, volumes_folder: Path) -> None:
         self._client = client
         self._volumes_folder = volumes_folder
         self._network_changed = asyncio.Event()
+        self._policies_changed = asyncio.Event()
         self._volumes_changed = asyncio.Event()
-        self.services = self._informer("v1", "services", self._network_changed)
-        self.slices = self._informer("discovery.k8s.io/v1", "endpointslices", self._network_changed)
-        self.claims = self._informer("v1", "persistentvolumeclaims", self._volumes_changed)
-        self.volumes = self._informer("v1", "persistentvolumes", self._volumes_changed)
+        self.services = self._informer("v1", "services", Json, self._network_changed)
+        self.slices = self._informer("discovery.k8s.io/v1", "endpointslices", Json, self._network_changed)
+        policies = "networking.k8s.io/v1", "networkpolicies"
+        self.policies = self._informer(*policies, NetworkPolicy, self._policies_changed)
+        self.pods = self._informer("v1", "pods", Pod, self._policies_changed)
+        self.namespaces = self._informer("v1", "namespaces", Namespace, self._policies_changed)
+        self.claims = self._informer("v1", "persistentvolumeclaims", Json, self._volumes_changed)
+        self.volumes = self._informer("v1", "persistentvolumes", Json, self._volumes_changed)
         self.zone = Zone()
-        self._rules: list[bytes] = []
+        self._service_rules: list[bytes] = []
+        self._policy_rules: list[bytes] = []
 
     async def run(self) -> None:
         """Follow the cluster until cancelled."""
@@ -68,12 +77,16 @@ class Addons:
         await self._create("/api/v1/namespaces/kube-system/services", DNS_SERVICE)
         server = DnsServer(lambda: self.zone)
         async with asyncio.TaskGroup() as group:
-            informers = (self.services, self.slices, self.claims, self.volumes)
-            for informer in informers:
+            followed: tuple[Informer[Any], ...] = (
+                *(self.services, self.slices, self.claims, self.volumes),
+                *(self.policies, self.pods, self.namespaces),
+            )
+            for informer in followed:
                 group.create_task(informer.run())
-            for informer in informers:
+            for informer in followed:
                 await informer.synced.wait()
             group.create_task(_on_change(self._network_changed, self._follow_network))
+            group.create_task(_on_change(self._policies_changed, self._follow_policies))
             group.create_task(_on_change(self._volumes_changed, self._follow_volumes))
             # The supervisor takes an answer on the DNS port for readiness.
             await self._follow_network()
@@ -86,17 +99,27 @@ class Addons:
         # The DNS server runs here: its address is not forwarded to a pod.
         found = [frontend for frontend in frontends(services, slices) if frontend.address != str(DNS_ADDRESS)]
         rules = service_rules(found)
-        if rules != self._rules:
+        if rules != self._service_rules:
             netfilter.send(rules)
-            self._rules = rules
+            self._service_rules = rules
+
+    async def _follow_policies(self) -> None:
+        rules = policy_rules(
+            isolated_pods(
+                self.policies.objects.values(), self.pods.objects.values(), self.namespaces.objects.values()
+            )
+        )
+        if rules != self._policy_rules:
+            netfilter.send(rules)
+            self._policy_rules = rules
 
     async def _follow_volumes(self) -> None:
         claims, volumes = list(self.claims.objects.values()), list(self.volumes.objects.values())
         await provision(self._client, claims, volumes, self._volumes_folder)
 
-    def _informer(self, api_version: str, plural: str, changed: asyncio.Event) -> Informer[Json]:
+    def _informer(self, api_version: str, plural: str, type_: type[T], changed: asyncio.Event) -> Informer[T]:
         return Informer(
-            self._client, Watched(api_version, plural, Json), timing=WATCH_TIMING, on_change=changed.set
+            self._client, Watched(api_version, plural, type_), timing=WATCH_TIMING, on_change=changed.set
         )
 
     async def _create(self, path: str, body: Json) -> None:

@@ -1,8 +1,9 @@
-"""The nftables messages that Services need, as bytes. Pure, but for `send`.
+"""The nftables messages that Services and NetworkPolicies need, as bytes. Pure, but for `send`.
 
 Written out because the bytes are few and fixed; the layout is that of linux/netfilter/nf_tables.h.
 """
 
+import ipaddress
 import os
 import socket
 import struct
@@ -30,12 +31,24 @@ _APPEND: Final = 0x800
 _NESTED: Final = 0x8000
 
 _FAMILY_IPV4: Final = 2
+_DROP: Final = 0
 _ACCEPT: Final = 1
+_JUMP: Final = -3
+_RETURN: Final = -5
+_EQUAL: Final = 0
+_NOT_EQUAL: Final = 1
+_AT_MOST: Final = 3
+_AT_LEAST: Final = 5
+_SOURCE_ADDRESS: Final = 12
+_DESTINATION_ADDRESS: Final = 16
+_ESTABLISHED_OR_RELATED: Final = 0b110
+_VERDICT_REGISTER: Final = 0
 _REGISTER_1: Final = 1
 _REGISTER_2: Final = 2
-PROTOCOL_NUMBERS: Final = {"TCP": 6, "UDP": 17}
+PROTOCOL_NUMBERS: Final = {"TCP": 6, "UDP": 17, "SCTP": 132}
 
 PREROUTING: Final = 0
+INPUT: Final = 1
 FORWARD: Final = 2
 OUTPUT: Final = 3
 POSTROUTING: Final = 4
@@ -78,6 +91,11 @@ def new_chain(table: str, chain: str, *, kind: str, hook: int, priority: int) ->
     )
 
 
+def new_called_chain(table: str, chain: str) -> bytes:
+    """Add a chain for the packets that `jump_to` sends there; it returns those that it does not decide."""
+    return _message(_NEW_CHAIN, _CREATE, attribute(1, _text(table)), attribute(3, _text(chain)))
+
+
 def new_rule(table: str, chain: str, expressions: Iterable[bytes]) -> bytes:
     """Append a rule."""
     return _message(
@@ -91,23 +109,54 @@ def new_rule(table: str, chain: str, expressions: Iterable[bytes]) -> bytes:
 
 def to_address(address: str) -> list[bytes]:
     """Matches packets to an address."""
-    return [_payload(base=1, offset=16, length=4), _equals(socket.inet_aton(address))]
+    return [_payload(base=1, offset=_DESTINATION_ADDRESS, length=4), _equals(socket.inet_aton(address))]
 
 
 def from_address(address: str) -> list[bytes]:
     """Matches packets from an address."""
-    return [_payload(base=1, offset=12, length=4), _equals(socket.inet_aton(address))]
+    return [_payload(base=1, offset=_SOURCE_ADDRESS, length=4), _equals(socket.inet_aton(address))]
+
+
+def to_network(cidr: str, *, outside: bool = False) -> list[bytes]:
+    """Matches packets into a network, or to all addresses that are outside of it."""
+    return _in_network(_DESTINATION_ADDRESS, cidr, outside=outside)
+
+
+def from_network(cidr: str, *, outside: bool = False) -> list[bytes]:
+    """Matches packets out of a network, or from all addresses that are outside of it."""
+    return _in_network(_SOURCE_ADDRESS, cidr, outside=outside)
+
+
+def of_protocol(protocol: str) -> list[bytes]:
+    """Matches packets of a protocol."""
+    l4_protocol = _expression("meta", _be32(1, _REGISTER_1), _be32(2, 16))
+    return [l4_protocol, _equals(bytes([PROTOCOL_NUMBERS[protocol]]))]
 
 
 def to_port(protocol: str, port: int) -> list[bytes]:
     """Matches packets of a protocol to a port."""
-    l4_protocol = _expression("meta", _be32(1, _REGISTER_1), _be32(2, 16))
     return [
-        l4_protocol,
-        _equals(bytes([PROTOCOL_NUMBERS[protocol]])),
+        *of_protocol(protocol),
         _payload(base=2, offset=2, length=2),
         _equals(struct.pack(">H", port)),
     ]
+
+
+def to_ports(protocol: str, first: int, last: int) -> list[bytes]:
+    """Matches packets of a protocol to a range of ports, both ends included."""
+    return [
+        *of_protocol(protocol),
+        _payload(base=2, offset=2, length=2),
+        _compares(_AT_LEAST, struct.pack(">H", first)),
+        _compares(_AT_MOST, struct.pack(">H", last)),
+    ]
+
+
+def of_accepted_connection() -> list[bytes]:
+    """Matches packets of a connection of which both sides have sent, and errors that concern one."""
+    state = _expression("ct", _be32(1, _REGISTER_1), _be32(2, 0))
+    wanted = struct.pack("=I", _ESTABLISHED_OR_RELATED)
+    return [state, _masked(wanted), _compares(_NOT_EQUAL, bytes(4))]
 
 
 def one_in(count: int) -> list[bytes]:
@@ -143,6 +192,26 @@ def refused(protocol: str) -> list[bytes]:
     if protocol == "TCP":
         return [_expression("reject", _be32(1, 1))]
     return [_expression("reject", _be32(1, 0), attribute(2, bytes([3])))]
+
+
+def accepted() -> list[bytes]:
+    """Ends the table's decision: the packet passes."""
+    return [_verdict(_ACCEPT)]
+
+
+def dropped() -> list[bytes]:
+    """The packet is gone without an answer."""
+    return [_verdict(_DROP)]
+
+
+def returned() -> list[bytes]:
+    """Goes on after the rule that jumped here."""
+    return [_verdict(_RETURN)]
+
+
+def jump_to(chain: str) -> list[bytes]:
+    """Goes on with a chain of the same table."""
+    return [_verdict(_JUMP, attribute(2, _text(chain)))]
 
 
 def batch(messages: Sequence[bytes]) -> bytes:
@@ -203,8 +272,39 @@ def _payload(*, base: int, offset: int, length: int) -> bytes:
     return _expression("payload", _be32(1, _REGISTER_1), _be32(2, base), _be32(3, offset), _be32(4, length))
 
 
+def _in_network(offset: int, cidr: str, *, outside: bool) -> list[bytes]:
+    network = ipaddress.IPv4Network(cidr, strict=False)
+    if network.prefixlen == 0 and not outside:
+        return []
+    return [
+        _payload(base=1, offset=offset, length=4),
+        _masked(network.netmask.packed),
+        _compares(_NOT_EQUAL if outside else _EQUAL, network.network_address.packed),
+    ]
+
+
+def _masked(mask: bytes) -> bytes:
+    return _expression(
+        "bitwise",
+        _be32(1, _REGISTER_1),
+        _be32(2, _REGISTER_1),
+        _be32(3, len(mask)),
+        nested(4, attribute(1, mask)),
+        nested(5, attribute(1, bytes(len(mask)))),
+    )
+
+
 def _equals(value: bytes) -> bytes:
-    return _expression("cmp", _be32(1, _REGISTER_1), _be32(2, 0), nested(3, attribute(1, value)))
+    return _compares(_EQUAL, value)
+
+
+def _compares(operator: int, value: bytes) -> bytes:
+    return _expression("cmp", _be32(1, _REGISTER_1), _be32(2, operator), nested(3, attribute(1, value)))
+
+
+def _verdict(code: int, *details: bytes) -> bytes:
+    verdict = nested(2, attribute(1, struct.pack(">i", code)), *details)
+    return _expression("immediate", _be32(1, _VERDICT_REGISTER), nested(2, verdict))
 
 
 def _immediate(register: int, value: bytes) -> bytes:

@@ -24,10 +24,15 @@ TINY_IMAGE: Final = "registry.devcluster.local/models/tiny:1"
 RELEASE: Final = "warmfleet"
 RELEASE_NAMESPACE: Final = "warmfleet"
 READY_SECONDS: Final = 90.0
+SCRAPER_LABELS: Final = {"app.kubernetes.io/name": "prometheus"}
+"""Of pods, in any namespace, that may read the metrics of workers and operators."""
 
 QUICK_VALUES: Final[Mapping[str, Any]] = {
     "rbac": {"scope": "Cluster"},
     "operator": {"extraArgs": ["--router-poll-seconds=1", "--no-room-seconds=6"]},
+    "networkPolicies": {
+        "scrapers": [{"namespaceSelector": {}, "podSelector": {"matchLabels": dict(SCRAPER_LABELS)}}]
+    },
     "workers": {"resources": {"requests": {"cpu": "50m", "memory": "128Mi"}}},
 }
 """Values with which one release serves every test's namespace, and tests need little patience."""
