@@ -1,9 +1,9 @@
 """Can one key with thousands of sockets hurt another tenant?
 
 A light tenant sends a request every quarter of a second, plain and streamed in turn, whether or not earlier
-ones were answered, each with a new text (50 words, one in 16 has 4,000): first alone, then while a hostile
-client with another key attacks in one way after the other (hostile_client.py has them), then alone again.
-Between attacks the router has three seconds to settle.
+ones were answered, each with a new text (50 words, one in 16 has 19,000 characters): first alone, then while
+a hostile client with another key attacks in one way after the other (hostile_client.py has them), then alone
+again. Between attacks the router has three seconds to settle.
 
 The router is real and requires keys. Behind it are four stub workers of 8 seats, whose answers have a first
 token after 0.1 s and 50 tokens per second: they need no processor time, so what the light tenant waits for
@@ -58,8 +58,9 @@ WORDS: Final = (
     "line",
 )
 PROMPT_WORDS: Final = 50
-LONG_PROMPT_WORDS: Final = 4000
-"""More than 16,384 characters: a router encodes such a prompt beside its event loop."""
+RULE: Final = "-" * 90
+LONG_PROMPT_LINES: Final = 200
+"""Some 19,000 characters and 600 tokens: light work for a fleet, and encoded beside a router's event loop."""
 LONG_EVERY: Final = 16
 ANSWER_TOKENS: Final = 8
 WORKERS: Final = (
@@ -194,15 +195,19 @@ class LightTenant:
         async with asyncio.TaskGroup() as tasks:
             for number in range(round(phase.seconds / PERIOD_SECONDS)):
                 await asyncio.sleep(max(started + number * PERIOD_SECONDS - now(), 0))
-                words = PROMPT_WORDS if (number + 1) % LONG_EVERY else LONG_PROMPT_WORDS
-                tasks.create_task(self._ask(phase, words, streamed=number % 2 == 0))
+                prompt = self._prompt(is_long=(number + 1) % LONG_EVERY == 0)
+                tasks.create_task(self._ask(phase, prompt, streamed=number % 2 == 0))
 
     def close(self) -> None:
         self._client.close()
 
-    async def _ask(self, phase: Phase, words: int, *, streamed: bool) -> None:
+    def _prompt(self, *, is_long: bool) -> str:
+        if is_long:
+            return "".join(f"{word}\n{RULE}\n" for word in self._draw.choices(WORDS, k=LONG_PROMPT_LINES))
+        return " ".join(self._draw.choices(WORDS, k=PROMPT_WORDS))
+
+    async def _ask(self, phase: Phase, prompt: str, *, streamed: bool) -> None:
         phase.sent += 1
-        prompt = " ".join(self._draw.choices(WORDS, k=words))
         fields: dict[str, Any] = {"model": MODEL_NAME, "prompt": prompt, "max_tokens": ANSWER_TOKENS}
         if streamed:
             fields |= {"stream": True, "stream_options": {"include_usage": True}}

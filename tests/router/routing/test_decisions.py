@@ -279,3 +279,18 @@ def test_a_decision_that_ended_takes_no_more_than_a_few_hundred_bytes(fleet: Pic
     (kept,) = ring._slots
     assert isinstance(kept, bytes)
     assert len(kept) <= 724
+
+
+def test_decisions_that_are_alike_take_less_than_half_of_their_encoding(fleet: PickerFleet) -> None:
+    ring = DecisionRing(capacity=9)
+    records = [recorder(f"{number:032x}") for number in range(9)]
+    for record in records:
+        ring.add(record)
+        record.dispatched(fleet.pick(prompts(range(100))), dispatch=1, held_seconds=None)
+        ring.ended(record)
+
+    encoded = sum(len(msgspec.msgpack.encode(record.decision)) for record in records[1:])
+    kept = sum(len(slot) for slot in ring._slots[1:] if isinstance(slot, bytes))
+
+    assert 0 < kept < encoded / 2
+    assert ring.newest(9) == [record.decision for record in reversed(records)]
