@@ -88,3 +88,30 @@ def test_one_release_writes_and_the_other_reports_it_until_it_adopts(fleet: Mode
             eventually(lambda: nothing_is_written(fleet, blue, green))
 
             assert fleet.get("modeldeployment", "a")["status"]["release"] == f"{fleet.namespace}/green"
+
+
+def test_two_releases_that_see_a_deployment_at_once_come_to_one_owner(fleet: ModelNamespace) -> None:
+    names = [f"m{number}" for number in range(6)]
+    keys = "--root-secret-name=of-both"
+    with (
+        running_operator(fleet.plane, fleet.namespace, *BLUE, keys, name="blue-0") as blue,
+        running_operator(fleet.plane, fleet.namespace, *GREEN, keys, name="green-0") as green,
+    ):
+        blue.wait_until_leading()
+        green.wait_until_leading()
+        for name in names:
+            fleet.apply(name)
+
+        def owned(name: str) -> bool:
+            assert len(releases(fleet, name)) == 1
+            (release,) = releases(fleet, name)
+            status = fleet.get("modeldeployment", name)["status"]
+            reported = fleet.condition(name, "ReleaseConflict")["message"]
+            return (
+                len(fleet.children(name)) == 5
+                and status["release"] == f"{fleet.namespace}/{release}"
+                and f"Deployment {name} belongs to release {fleet.namespace}/{release}" in reported
+            )
+
+        eventually(lambda: all(owned(name) for name in names))
+        eventually(lambda: nothing_is_written(fleet, blue, green))
