@@ -107,7 +107,7 @@ class Reconciler:
         if wanted.problem is None:
             observation, again = await self._carry_out(key, observation, wanted, adopts=adopts)
         if adopts and self._store.children(key) and self._other_owner(key, deployment) is not None:
-            # Nothing was written yet, so the status is still that release's.
+            # Its Deployment could not be written yet, so the status is still that release's.
             if observation.problem is not None:
                 raise RefusedError(f"not adopted yet: {observation.problem.message}")
             return again
@@ -141,15 +141,13 @@ class Reconciler:
             await self._key_secrets.ensure_namespace(key.namespace)
         except (KeysMissingError, RefusedError) as error:
             return replace(observation, problem=Problem(Reason.CONFIGURATION_MISSING, str(error))), None
-        plan, blocked_by = await self._planned(key, deployment, wanted)
+        plan, blocked_by = await self._planned(key, deployment, wanted, adopts=adopts)
         if plan is None:
             async with self._upgrade_slot:  # of two upgrades that could start, only one may
-                plan, blocked_by = await self._planned(key, deployment, wanted, slot_held=True)
+                plan, blocked_by = await self._planned(key, deployment, wanted, adopts=adopts, slot_held=True)
                 assert plan is not None
-                plan = adoption(plan, blocked_by) if adopts else plan
                 problem = await self._writer.carry_out(key, plan, deployment["metadata"]["uid"])
         else:
-            plan = adoption(plan, blocked_by) if adopts else plan
             problem = await self._writer.carry_out(key, plan, deployment["metadata"]["uid"])
         waiting = bool(plan.pending) or blocked_by is not None
         return (
@@ -158,7 +156,13 @@ class Reconciler:
         )
 
     async def _planned(
-        self, key: Key, deployment: Mapping[str, Any], wanted: Wanted, *, slot_held: bool = False
+        self,
+        key: Key,
+        deployment: Mapping[str, Any],
+        wanted: Wanted,
+        *,
+        adopts: bool,
+        slot_held: bool = False,
     ) -> tuple[Plan | None, Key | None]:
         """The plan, and the deployment whose upgrade blocks it; no plan if it needs the upgrade slot."""
         existing = self._store.children(key)
@@ -184,7 +188,7 @@ class Reconciler:
         frozen = blocked_by is not None
         pods = self._store.pods(key)
         plan = plan_changes(objects, existing, uid, pods=pods, now_seconds=time.time(), frozen=frozen)
-        return plan, blocked_by
+        return adoption(plan) if adopts else plan, blocked_by
 
     def _observed(self, key: Key, observation: Observation) -> Observation:
         """`observation` with the state of the cluster and of the routers after the writes."""
@@ -213,12 +217,12 @@ class Reconciler:
         return None, ""
 
 
-def adoption(plan: Plan, blocked_by: Key | None) -> Plan:
-    """The plan for objects of another release, whose operator may run: all at once or nothing.
+def adoption(plan: Plan) -> Plan:
+    """The part of `plan` that takes a ModelDeployment over from another release: its Deployment decides.
 
-    The Deployment decides on the owner, so it is written first: before, the other operator undoes the rest.
+    Until that is written, the other operator undoes every other write; what is left follows afterwards.
     """
-    return Plan() if blocked_by is not None else replace(plan, applies=plan.applies[::-1])
+    return Plan(applies=tuple(manifest for manifest in plan.applies if kind_of(manifest) is DEPLOYMENT))
 
 
 def unknown_to_routers(observation: Observation) -> bool:

@@ -149,12 +149,16 @@ async def test_a_release_ends_its_own_report_only() -> None:
     assert len(operators.cluster.applied) == 2
 
 
-def test_objects_are_adopted_from_the_deployment_on_or_not_at_all() -> None:
-    plan = plan_changes(desired(MINIMAL).values(), [], "6c84fb90-12c4-11e1-840d-7b25c5ee775a")
+def test_a_deployment_is_adopted_by_the_object_that_decides_alone() -> None:
+    """The other operator would put all others back, for as long as that one is refused."""
+    present = [{**child, "metadata": {**child["metadata"]}} for child in desired(MINIMAL).values()]
+    uid = present[0]["metadata"]["ownerReferences"][0]["uid"]
 
-    assert adoption(plan, None).applies[0]["kind"] == "Deployment"
-    assert len(adoption(plan, None).applies) == len(plan.applies)
-    assert not adoption(plan, Key("models", "another"))
+    whole = plan_changes(desired(MINIMAL).values(), present, uid)
+
+    assert len(whole.applies) == len(present)
+    assert [item["kind"] for item in adoption(whole).applies] == ["Deployment"]
+    assert not adoption(plan_changes(desired(MINIMAL).values(), present, uid, frozen=True))
 
 
 def test_the_owner_writes_no_status_because_of_the_report() -> None:
