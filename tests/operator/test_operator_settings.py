@@ -53,6 +53,11 @@ def test_defaults_of_flags_and_of_the_value_agree() -> None:
         (["--workers", "0"], "--workers"),
         (["--lease-renew-seconds", "20"], "--lease-renew-seconds"),
         (["--image-pull-secret", "A"], "--image-pull-secret"),
+        (["--release-name", "a/b"], "--release-name"),
+        (["--adopt-release", "blue"], "--adopt-release"),
+        (["--adopt-release", "models/"], "--adopt-release"),
+        (["--dns-port", "0"], "--dns-port"),
+        (["--dns-peers", "{}"], "--dns-peers"),
     ],
 )
 def test_a_wrong_flag_is_refused_by_name(
