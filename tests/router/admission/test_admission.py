@@ -525,7 +525,7 @@ def reported(router: RunningRouter, stub: StubWorker) -> tuple[int, int]:
 
 
 async def test_a_request_waits_for_its_warm_worker_only_while_that_pays(tmp_path: Path) -> None:
-    # given: a prefix that takes 400 ms and lies on a worker that is full for 300 ms more
+    # given: a prefix that takes 400 ms and lies on a worker that is full, where seats are kept for a moment
     prefix = [5] * 4000
     settings = AdmissionSettings(patience_seconds=60)  # however slow this machine is
     with running_stubs(2, max_running_sequences=1, prefill_tokens_per_second=10_000) as stubs:
@@ -533,14 +533,18 @@ async def test_a_request_waits_for_its_warm_worker_only_while_that_pays(tmp_path
             await router.ask([*prefix, 1])
             warm = next(stub for stub in stubs if stub.requests)
             cold = next(stub for stub in stubs if not stub.requests)
-            for _ in range(30):  # seats are kept for a moment here
+            for _ in range(30):
                 router.router.routing.leases.seat_times.add(warm.uid, 0.05)
-            warm.events, warm.event_seconds = 3, 0.1
-            await router.until_idle()
+            await router.until_settled(stubs)
+            warm.faults.hold_after_events = 1
             running = asyncio.create_task(router.ask([*prefix, 2], stream=True))
             await until(lambda: reported(router, warm) == (1, 0))
-            status, _, _ = await router.ask([*prefix, 3], headers={"x-request-id": "mine"})
-            await running
+            # when: it waits, and then the worker has a seat
+            asking = asyncio.create_task(router.ask([*prefix, 3], headers={"x-request-id": "mine"}))
+            await until(lambda: held(router).requests == 1)
+            warm.faults.hold_after_events = None
+            await cancelled([running])
+            status, _, _ = await asking
             _, decision = await router.get("/debug/decisions/mine")
 
     assert status == 200
