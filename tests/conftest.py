@@ -17,7 +17,13 @@ _LONG = ("system/test_engine_parity.py",)
 """Modules of several minutes: begun last, they would keep one process busy after all others have ended."""
 _ORDER = {"nodes": 0, "api_server": 1, "long": 1, "alone": 3}
 """Of groups; 2 is every module's."""
-_ALONE = ("admission/test_admission.py", "system/test_answers.py")
+_ALONE = (
+    *(
+        f"admission/test_{noun}.py"
+        for noun in ("admission", "estimated_wait", "queue_order", "refusals", "waiting_streams")
+    ),
+    "system/test_answers.py",
+)
 """What they assert, a busy machine would change: they come last, when every other process has ended."""
 _NEEDS_ROOT = (*_GROUPS, "charts/test_lifecycle.py", "charts/test_image_contents.py")
 """Folders and modules whose tests make network namespaces, mounts and overlays."""
