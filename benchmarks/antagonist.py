@@ -73,7 +73,6 @@ WORKERS: Final = (
     "--tokens-per-second",
     "50",
 )
-SETTLE_SECONDS: Final = 3.0
 ANSWER_SECONDS: Final = 30.0
 """An answer of the light tenant that takes longer has failed."""
 SAMPLE_SECONDS: Final = 0.25
@@ -281,7 +280,7 @@ async def run(options: argparse.Namespace, cores: Cores) -> Findings:
     )
     async with fleet as router:
         light = LightTenant(router)
-        await light.run(Phase("warming up", SETTLE_SECONDS))
+        await light.run(Phase("warming up", options.settle_seconds))
         for phase in phases:
             watching = asyncio.create_task(watch(phase, router.pid))
             before = router.usage
@@ -294,7 +293,7 @@ async def run(options: argparse.Namespace, cores: Cores) -> Findings:
             watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await watching
-            await asyncio.sleep(SETTLE_SECONDS)
+            await asyncio.sleep(options.settle_seconds)
         peak = Usage.of(router.pid).peak_resident_bytes / 2**20
         light.close()
     return Findings(phases, peak)
@@ -315,6 +314,7 @@ def main() -> int:
     parser.add_argument("--kinds", type=kinds, default=known, help=f"of {','.join(known)}")
     parser.add_argument("--seconds", type=float, default=180.0, help="of all attacks together")
     parser.add_argument("--alone-seconds", type=float, default=15.0, help="before, and again after them")
+    parser.add_argument("--settle-seconds", type=float, default=3.0, help="between two phases")
     parser.add_argument("--sockets", type=int, default=4096, help="of the attacker, at most")
     parser.add_argument("--blocks", type=int, default=100_000, help="in the index")
     parser.add_argument("--output-dir", type=Path, default=Path("bench-results/antagonist"))

@@ -55,3 +55,16 @@ def test_the_isolation_benchmark_finds_hits_within_a_tenant_and_none_across(tmp_
         assert sum(warm[name]) * 2 == len(warm[name])
         for alike in ("number of headers", "bytes of headers"):
             assert len(set(way["features"][alike])) == 1, name
+
+
+@pytest.mark.model
+def test_the_antagonist_attacks_in_every_way_while_another_tenant_works(tmp_path):
+    lengths = {"--seconds": 2, "--alone-seconds": 0.5, "--settle-seconds": 0.5}
+    small = {"--kinds": "all", "--sockets": 60, "--blocks": 1000, **lengths}
+
+    alone, attacked, _ = results_of("antagonist", tmp_path, small)["phases"]
+
+    assert (alone["sent"], attacked["sent"]) == (2, 8)
+    assert set(attacked["attack"]) == {"idle", "chunked", "tokenize", "wide", "large", "leaving"}
+    assert all(sum(outcomes.values()) > 0 for outcomes in attacked["attack"].values())
+    assert alone["attack"] == {}
