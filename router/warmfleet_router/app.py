@@ -312,7 +312,7 @@ def build_proxies(
         suspects=suspects,
         slow_workers=routing.slow_workers,
         metrics=common.metrics,
-        router_id=common.life_id,
+        life_id=common.life_id,
     )
     generations = Proxy(
         exchanges,

@@ -130,7 +130,7 @@ class Exchanges:
         suspects: CrashSuspects,
         slow_workers: SlowWorkerEjector,
         metrics: RouterMetrics,
-        router_id: str,
+        life_id: str,
     ) -> None:
         self._fleet = fleet
         self._predictor = predictor
@@ -138,7 +138,7 @@ class Exchanges:
         self._suspects = suspects
         self._slow_workers = slow_workers
         self._metrics = metrics
-        self._router_id = router_id
+        self._life_id = life_id
 
     async def run(
         self,
@@ -353,7 +353,7 @@ class Exchanges:
             *request.headers,
             (REQUEST_ID_HEADER, exchange.recorder.request.request_id),
             (SALT_HEADER, request.salt.hex()),
-            (ROUTER_ID_HEADER, self._router_id),
+            (ROUTER_ID_HEADER, self._life_id),
             (DISPATCH_HEADER, str(lease.dispatch)),
             (PRIORITY_HEADER, str(exchange.dispatch.priority)),
         ]

@@ -60,14 +60,14 @@ class Leases:
 
     def __init__(
         self,
-        router_id: str,
+        life_id: str,
         now: Callable[[], float] = time.monotonic,
         *,
         on_capacity: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_capacity` is called when a dispatch's prefill is done and when the dispatch ends."""
         self.now = now
-        self.dispatches = OpenDispatches(router_id)
+        self.dispatches = OpenDispatches(life_id)
         self.pending = PendingBlocks(now)
         self.seat_times = SeatTimes()
         self.on_capacity = on_capacity
@@ -82,7 +82,7 @@ class Leases:
         """A worker reported its load, or what it stored."""
         if frame.load is not None:
             self.dispatches.reported(uid, frame.load)
-            for answer in frame.load.plain_answers.get(self.dispatches.router_id, ()):
+            for answer in frame.load.plain_answers.get(self.dispatches.life_id, ()):
                 lease = self._open.get(answer.dispatch)
                 if lease is not None and lease.charge.uid == uid:
                     lease.progressed(answer)

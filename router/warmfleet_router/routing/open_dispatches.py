@@ -64,12 +64,12 @@ class _Ended:
 class OpenDispatches:
     """The open dispatches of this router, per worker, with what each is charged.
 
-    `router_id` must differ between two processes of a router: counters start at 1 in each, and a worker
+    `life_id` must differ between two processes of a router: counters start at 1 in each, and a worker
     remembers the highest it admitted per id.
     """
 
-    def __init__(self, router_id: str) -> None:
-        self.router_id = router_id
+    def __init__(self, life_id: str) -> None:
+        self.life_id = life_id
         self._counter = 0
         self._charges: dict[str, dict[int, _Charge]] = {}
         self._ended: dict[str, _Ended] = {}
@@ -104,7 +104,7 @@ class OpenDispatches:
 
     def reported(self, uid: str, report: LoadReport) -> None:
         """A load report arrived: it includes what ended before, and still counts what ends from now on."""
-        self._ended[uid] = _Ended(report, report.admitted_dispatches.get(self.router_id, 0))
+        self._ended[uid] = _Ended(report, report.admitted_dispatches.get(self.life_id, 0))
 
     @property
     def count(self) -> int:
@@ -122,7 +122,7 @@ class OpenDispatches:
 
     def unreported(self, uid: str, admitted_dispatches: Mapping[str, int]) -> UnreportedLoad:
         """Charges of `uid` that a report with these `admitted_dispatches` does not include."""
-        admitted = admitted_dispatches.get(self.router_id, 0)
+        admitted = admitted_dispatches.get(self.life_id, 0)
         tokens = seats = blocks = 0
         charges = self._charges.get(uid, {})
         # Newest first: the reported ones, usually most, are never looked at.
