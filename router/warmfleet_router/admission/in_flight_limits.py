@@ -59,12 +59,13 @@ class InFlightTicket:
             return nullcontext()
         return self._limits.encoding_slots.slot(self.tenant.name)
 
-    def add_tokens(self, tokens: int) -> None:
-        """The prompt is encoded: count its tokens and those of the expected answer.
+    def add_tokens(self, tokens: int, kept_bytes: int = 0) -> None:
+        """The prompt is encoded: count its tokens and those of the expected answer, and what is kept of it.
 
         Raises:
-            RequestError: 429 over the tenant's limit.
+            RequestError: 429 over a bound or the tenant's limit.
         """
+        self._taken += self._limits.take_bytes(self.tenant, kept_bytes)
         self._taken += self._limits.take_tokens(self.tenant, tokens)
 
     @contextmanager

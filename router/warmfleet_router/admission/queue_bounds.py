@@ -28,7 +28,7 @@ class Amount:
 
     requests: int = 0
     buffered_bytes: int = 0
-    """Of bodies, as far as they were received, and of plain answers."""
+    """Of bodies, as far as they were received, of prompts' token ids and hashes, and of plain answers."""
     tokens: int = 0
     """Of the prompts; bytes / 4 where no tokenizer is known."""
 
@@ -64,7 +64,8 @@ class Amount:
 
 
 NOTHING: Final = Amount()
-DEFAULT_IN_FLIGHT: Final = Amount(requests=4096, buffered_bytes=512 * MIB, tokens=2**62)
+# With what else clients can make a router keep, this fits the chart's memory limit.
+DEFAULT_IN_FLIGHT: Final = Amount(requests=4096, buffered_bytes=384 * MIB, tokens=2**62)
 DEFAULT_HELD: Final = Amount(requests=2048, buffered_bytes=256 * MIB, tokens=8_000_000)
 
 

@@ -88,7 +88,6 @@ class WaitQueue:
         is_suspect: bool = False,
     ) -> WaitingRequest:
         """Let a request wait from now on; `failed` is the dispatch that it retries."""
-        request.prompts.compact()
         assigned = asyncio.get_running_loop().create_future()
         waiting = WaitingRequest(request, self._now(), failed, assigned, is_suspect)
         queue.add(waiting)

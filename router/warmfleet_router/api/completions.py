@@ -132,7 +132,7 @@ class CompletionEndpoint:
         salt = tenant_salt(self._salt_key, group, decoded.cache_salt)
         prompts = await self._encode(decoded, workers, salt, len(body))
         prompt_tokens = prompts.token_count or prompts.estimated_tokens
-        ticket.add_tokens(prompt_tokens + answer_tokens)
+        ticket.add_tokens(prompt_tokens + answer_tokens, prompts.size_bytes)
         queued = QueuedRequest(
             model=decoded.model,
             tenant=tenant,

@@ -27,6 +27,8 @@ HEAD_BYTES: Final = 256
 """The same while no tokenizer is known."""
 BYTES_PER_TOKEN: Final = 4
 """Estimate while no tokenizer is known."""
+KEPT_BYTES_PER_TOKEN: Final = 8
+"""An id, and a token's part of the hash of its block."""
 
 
 class HashedPrompt(msgspec.Struct, frozen=True):
@@ -71,7 +73,10 @@ class RequestPrompts:
 
         `head` stands for the request while no tokenizer is known: the beginning of its text.
         """
-        self._encoded = encoded
+        # Four bytes each instead of an object.
+        self._encoded = {
+            digest: [array("I", token_ids) for token_ids in prompts] for digest, prompts in encoded.items()
+        }
         self._salt = salt
         self._hash_memory = hash_memory
         self._may_read_cache = may_read_cache
@@ -112,12 +117,11 @@ class RequestPrompts:
     def _first(self) -> Sequence[int]:
         return self._encoded[min(self._encoded)][0]
 
-    def compact(self) -> None:
-        """Keep token ids in four bytes each instead of an object: for a request that has to wait."""
-        self._encoded = {
-            digest: [array("I", token_ids) for token_ids in prompts]
-            for digest, prompts in self._encoded.items()
-        }
+    @property
+    def size_bytes(self) -> int:
+        """What is kept of the prompts until the request ends."""
+        ids = sum(len(token_ids) for prompts in self._encoded.values() for token_ids in prompts)
+        return ids * KEPT_BYTES_PER_TOKEN
 
     @property
     def token_count(self) -> int | None:

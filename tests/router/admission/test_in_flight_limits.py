@@ -25,9 +25,9 @@ def test_a_ticket_grows_with_its_request_and_gives_everything_back() -> None:
         ticket.receive(100)
         assert counted.in_flight == Amount(1, 100, 0)
         ticket.receive(200)
-        ticket.add_tokens(60)
+        ticket.add_tokens(60, kept_bytes=40)
         assert (ticket.body_bytes, ticket.entered_at) == (300, 7.0)
-        assert counted.in_flight == Amount(1, 300, 60)
+        assert counted.in_flight == Amount(1, 340, 60)
 
     assert counted.in_flight == Amount()
 

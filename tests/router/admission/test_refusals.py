@@ -122,13 +122,13 @@ async def test_bodies_in_flight_are_bounded_while_they_are_read(tmp_path: Path) 
     with running_stub(StubWorker(uid="w0")) as stub:
         async with running_router([stub], tmp_path, admission=settings) as router:
             stub.faults.hold_headers = True
-            large = asyncio.create_task(router.ask("x" * 60_000))
+            large = asyncio.create_task(router.ask("x", user="x" * 60_000))
             await until(lambda: stub.running == 1)
-            status, _, body = await router.ask("x" * 60_000)
+            status, _, body = await router.ask("x", user="x" * 60_000)
             await cancelled([large])
             await is_empty(router)
             stub.faults.hold_headers = False
-            small, _, _ = await router.ask("x" * 60_000)
+            small, _, _ = await router.ask("x", user="x" * 60_000)
 
     assert (status, json.loads(body)["error"]["code"]) == (429, "overloaded")
     assert small == 200
