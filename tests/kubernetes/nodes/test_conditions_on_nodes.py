@@ -6,8 +6,10 @@ go on. Nothing here is waited for longer than the cluster takes to try.
 
 import re
 import shlex
+import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,9 @@ def fleet(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Ite
         models.kubectl("apply", "-f", "-", input=CLAIM)
         models.apply(tiny_deployment("elder", model=SHARED))
         models.wait_for("elder", "NameAccepted", "True")
+        # Ages are whole seconds: of two resources of one second the uid decides which is the elder.
+        created = datetime.fromisoformat(models.resource("elder")["metadata"]["creationTimestamp"])
+        time.sleep(max(0.0, created.timestamp() + 1 - time.time()))
         models.apply(*(tiny_deployment(name, **spec) for name, spec in DEPLOYMENTS.items()))
         yield models
 
