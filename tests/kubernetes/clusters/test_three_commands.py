@@ -129,6 +129,7 @@ def test_three_commands_lead_from_nothing_to_an_answer_and_one_leads_back(termin
     assert sorted(made) == [
         "deployment.apps",
         "networkpolicy.networking.k8s.io",
+        "networkpolicy.networking.k8s.io",  # of pods that fetch
         "pod",
         "pod",
         "poddisruptionbudget.policy",
