@@ -161,10 +161,7 @@ def isolated_pods(
     live = [
         pod
         for pod in pods
-        if pod.status.phase not in _FINAL_PHASES
-        and pod.status.pod_ip
-        and pod.status.host_ip
-        and IPv4Address(pod.status.pod_ip) in POD_NETWORK
+        if pod.status.phase not in _FINAL_PHASES and pod.status.pod_ip and pod.status.host_ip
     ]
     by_namespace: dict[str, list[NetworkPolicy]] = defaultdict(list)
     for policy in policies:
@@ -172,6 +169,8 @@ def isolated_pods(
     peers = _Peers([*live, _DNS_SERVER], {found.metadata.name: found.metadata.labels for found in namespaces})
     found = []
     for pod in live:
+        if IPv4Address(pod.status.pod_ip) not in POD_NETWORK:
+            continue  # hollow: nothing runs in it, but another pod may be allowed to connect to its address
         own = [
             policy
             for policy in by_namespace[pod.metadata.namespace]

@@ -183,16 +183,17 @@ def test_what_one_of_several_policies_allows_is_allowed() -> None:
     assert found[API] == IsolatedPod(API, NODE, ingress=(), egress=())
 
 
-def test_a_pod_that_has_ended_or_has_no_address_or_runs_on_no_process_node_has_no_rules() -> None:
-    pods = (
-        pod("shop", "web", WEB, phase="Succeeded"),
-        pod("shop", "web", ""),
-        pod("shop", "web", "198.18.0.7"),
-        pod("shop", "web", API),
-    )
+def test_a_pod_that_has_ended_or_has_no_address_has_no_rules_and_is_no_peer() -> None:
+    pods = (pod("shop", "web", WEB, phase="Succeeded"), pod("shop", "web", ""), pod("shop", "web", API))
     assert isolated(policy(ingress=[{"from": [app("web")]}]), pods=pods) == {
         API: IsolatedPod(API, NODE, ingress=(one(API),), egress=None)
     }
+
+
+def test_a_hollow_pod_has_no_rules_and_is_a_peer() -> None:
+    hollow = "198.18.0.7"
+    found = isolated(policy({}, egress=[{"to": [app("api")]}]), pods=(PODS[0], pod("shop", "api", hollow)))
+    assert found == {WEB: IsolatedPod(WEB, NODE, ingress=None, egress=(one(hollow),))}
 
 
 def test_the_rules_are_one_transaction_that_replaces_the_table() -> None:
