@@ -49,8 +49,7 @@ class Assigner:
         return max((worker.load.max_running_sequences for worker in self._workers(model)), default=0)
 
     def snapshot(self, queue: ModelQueue, tried: Collection[str] = NONE_TRIED) -> FleetSnapshot:
-        """The workers of a model that can be given requests now; begins the decisions that follow on it."""
-        queue.shares.expire()
+        """The workers of a model that can be given requests now."""
         return self._picker.snapshot(self._workers(queue.model), tried)
 
     def decide(

@@ -166,6 +166,7 @@ class Dispatcher:
 
     async def _serve(self, queue: ModelQueue) -> None:
         """One pass over a queue."""
+        queue.shares.expire()
         fleet = self._assigner.snapshot(queue)
         if not fleet.ready:
             self._wait_for_a_worker(queue)

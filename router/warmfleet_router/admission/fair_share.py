@@ -60,7 +60,7 @@ class FairShare:
         return held + more_seats <= share
 
     def expire(self) -> None:
-        """Forget tenants without a recent request; to be called before `is_within`, works once a second."""
+        """Forget tenants without a recent request; works once a second. Arrivals do so, too."""
         now = self._now()
         if now - self._refreshed_at < REFRESH_SECONDS:
             return

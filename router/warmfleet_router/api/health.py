@@ -7,7 +7,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from warmfleet_router.discovery.base import Discovery
+from warmfleet_router.discovery.base import Discovery, DiscoveryState
 from warmfleet_router.workers.encoders import Encoders
 from warmfleet_router.workers.fleet import Fleet, WorkerStatus
 from warmfleet_runtime.version import package_version
@@ -48,7 +48,11 @@ class HealthEndpoints:
         a router is ready once it knows the fleet, of any size: it can answer that a model has no worker.
         """
         del request
-        reason = self._unready_reason()
+        state = self._discovery.state
+        if state.is_known:
+            self._warm_up_ends_at = min(self._warm_up_ends_at, time.monotonic() + LONGEST_WARM_UP_SECONDS)
+        reason = "draining" if self._is_draining else self._unready_reason(state)
+        self._warmed_up = self._warmed_up or not reason
         if reason:
             return JSONResponse({"status": reason}, 503, {"retry-after": "1"})
         return JSONResponse({"status": "ready"})
@@ -58,10 +62,7 @@ class HealthEndpoints:
         del request
         return JSONResponse({"version": package_version()})
 
-    def _unready_reason(self) -> str:
-        if self._is_draining:
-            return "draining"
-        state = self._discovery.state
+    def _unready_reason(self, state: DiscoveryState) -> str:
         if not state.is_known:
             return f"the fleet is not known yet: {state.problem}"
         views = self._fleet.workers()
@@ -71,10 +72,9 @@ class HealthEndpoints:
                 return "no worker is ready"
             is_warm = all(self._is_known(view) for view in ready)
         else:
-            is_warm = all(self._is_settled(view) for view in views) or self._is_warm_up_over()
+            is_warm = time.monotonic() >= self._warm_up_ends_at or all(map(self._is_settled, views))
         if not self._warmed_up and not is_warm:
             return "what the workers' caches hold is not known yet"
-        self._warmed_up = True
         return ""
 
     def _is_settled(self, view: WorkerStatus) -> bool:
@@ -83,11 +83,6 @@ class HealthEndpoints:
             return self._is_known(view)
         # After its hello alone it has not reported yet whether it is ready.
         return math.isfinite(view.report_age_seconds) or view.counts.failed > 0
-
-    def _is_warm_up_over(self) -> bool:
-        now = time.monotonic()
-        self._warm_up_ends_at = min(self._warm_up_ends_at, now + LONGEST_WARM_UP_SECONDS)
-        return now >= self._warm_up_ends_at
 
     def _is_known(self, view: WorkerStatus) -> bool:
         tokenizer_known = view.hello is None or self._encoders.is_settled(view.hello.tokenizer_digest)
