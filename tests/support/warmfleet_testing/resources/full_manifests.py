@@ -95,6 +95,7 @@ nameClaims:
   - {name: probe, since: "2026-01-02T03:04:05Z"}
   - {name: probe-8b, since: "2026-01-02T03:04:06Z"}
 url: http://warmfleet-router.warmfleet.svc:8080/v1
+release: warmfleet/warmfleet
 revision: 5f8c6b7d9
 image: registry.example/worker@sha256:abc
 accelerator: 2 x nvidia.com/gpu
