@@ -201,10 +201,12 @@ class Attacks:
         statuses: int | set[int] = 400,
         param: str | None = None,
         code: str | None = None,
+        servers: tuple[str, ...] = BOTH,
         **fields: Any,
     ) -> None:
         """A completion with these fields in its body; `param` and `code` are those of the error."""
-        self.add(name, http("POST", path, with_fields(path, fields)), statuses, param=param, code=code)
+        wire = http("POST", path, with_fields(path, fields))
+        self.add(name, wire, statuses, param=param, code=code, servers=servers)
 
     text = partialmethod(_completion, TEXT)
     chat = partialmethod(_completion, CHAT)

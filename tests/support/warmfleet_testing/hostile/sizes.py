@@ -34,7 +34,9 @@ def size_attacks() -> list[HostileRequest]:
     text("no choice", param="n", n=0)
     text("the best of a billion", param="best_of", best_of=10**9)
     text("the best of eight", param="best_of", code="unsupported_parameter", best_of=8, n=1)
-    text("eight choices of 64 prompts", {200, 429}, prompt=["hello"] * 64, n=8)
+    text("eight choices of 64 prompts", {200, 429}, servers=("worker",), prompt=["hello"] * 64, n=8)
+    text("more sequences than seats", code="too_many_sequences", servers=("router",), prompt=["a"] * 64, n=8)
+    text("as many sequences as seats", {200, 429}, prompt=["hello"] * 8, n=8)
     text("65 prompts", param="prompt", prompt=["hello"] * 65)
     text("a million prompts", code="json_too_large", prompt=["x"] * 1_000_000)
     text("a million prompts of ids", code="json_too_large", prompt=[[1]] * 1_000_000)
@@ -59,7 +61,7 @@ def size_attacks() -> list[HostileRequest]:
     raw("a number with a million zeros", '"temperature":0.' + "0" * 1_000_000 + "1", 200)
     raw("an exponent of a million digits", '"temperature":1e' + "9" * 1_000_000, param="temperature")
     text(
-        "log probabilities beyond an answer's size", 200, echo=True, logprobs=20, n=8, prompt=[[9] * 100] * 16
+        "log probabilities beyond an answer's size", 200, echo=True, logprobs=20, n=4, prompt=[[9] * 200] * 16
     )
     add("a depth of 10,000", http("POST", CHAT, b'{"model":' + b"[" * 10_000), 400)
     add(
