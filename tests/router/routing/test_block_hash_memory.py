@@ -52,19 +52,30 @@ def test_hashes_are_those_of_the_contract_with_a_memory_of_any_size(
         assert len(memory._runs) <= max_runs
 
 
-def test_a_shared_prefix_is_hashed_once(computed: list[int]) -> None:
+def test_a_prefix_that_came_twice_is_hashed_no_more(computed: list[int]) -> None:
     memory = BlockHashMemory()
-    memory.hashes(root(), [*SYSTEM, *[1] * 40], BLOCK)
+    for last in (1, 2):
+        memory.hashes(root(), [*SYSTEM, *[last] * 40], BLOCK)
     computed.clear()
 
-    memory.hashes(root(), [*SYSTEM, *[2] * 40], BLOCK)
+    memory.hashes(root(), [*SYSTEM, *[3] * 40], BLOCK)
 
     assert computed == [2]
 
 
+def test_what_comes_once_takes_no_memory() -> None:
+    memory = BlockHashMemory()
+
+    for number in range(100):
+        memory.hashes(root(), [number] * 3 * RUN, BLOCK)
+
+    assert len(memory._runs) == 0
+
+
 def test_a_prefix_that_another_tenant_has_sent_is_hashed_again(computed: list[int]) -> None:
     memory = BlockHashMemory()
-    memory.hashes(root(b"one"), SYSTEM, BLOCK)
+    for _ in range(2):
+        memory.hashes(root(b"one"), SYSTEM, BLOCK)
     computed.clear()
 
     memory.hashes(root(b"another"), SYSTEM, BLOCK)
@@ -75,7 +86,7 @@ def test_a_prefix_that_another_tenant_has_sent_is_hashed_again(computed: list[in
 def test_what_was_not_used_for_longest_goes_first(computed: list[int]) -> None:
     memory = BlockHashMemory(max_runs=2)
     first, second, third = ([number] * RUN for number in range(3))
-    for token_ids in (first, second, first, third):
+    for token_ids in (first, first, second, second, first, third, third):
         memory.hashes(root(), token_ids, BLOCK)
     computed.clear()
 
