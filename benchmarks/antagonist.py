@@ -1,4 +1,4 @@
-"""Can one key with thousands of sockets hurt another tenant?
+"""Can one key with thousands of sockets slow down another tenant?
 
 A light tenant sends a request every quarter of a second, plain and streamed in turn, whether or not earlier
 ones were answered, each with a new text (50 words, one in 16 has 19,000 characters): first alone, then while

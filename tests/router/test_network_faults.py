@@ -119,7 +119,7 @@ async def test_a_connection_cut_in_mid_stream_gives_an_error_object_and_no_half_
 
 
 async def test_a_blackholed_worker_costs_a_second_and_no_answer(network: Network) -> None:
-    # Given a network that swallows everything, without a word
+    # Given a network that drops everything and closes nothing
     network.proxy.faults.blackhole = True
 
     # When requests go on

@@ -42,6 +42,16 @@ INSTEAD: Final[Mapping[str, str]] = {
     r"news|newsroom": "events, changes, messages",
     r"say(?! something)|says|said|unsaid": "reports, returns, writes, logs, states, has",
     r"told|tells?(?! me\b|\()": "reports, sends, shows, gets",
+    r"in one go": "at once, in one pass",
+    r"reckon(?:s|ed|ing)? with": "counts, takes into account",
+    r"strand(?:s|ed|ing)?": "waits for good, is never served",
+    r"blips?": "a short interruption",
+    r"swallow(?:s|ed|ing)?": "drops, loses, is not passed on",
+    r"deeds?": "the write, the change",
+    r"blam(?:es?|ed|ing)": "names, counts against",
+    r"suffer(?:s|ed|ing)?": "is affected",
+    r"hurt(?:s|ing)?": "slows down, fails",
+    r"by turns": "in rotation",
 }
 """A pattern of words that are figures of speech, and the terms that replace them."""
 
@@ -109,6 +119,16 @@ def test_no_text_of_ours_holds_a_figure_of_speech() -> None:
         "def says(fleet):",
         "the worker is told its names",
         "a log that tells why",
+        "considered in one go",
+        "others must reckon with it",
+        "a lost event strands a request",
+        "a blip costs nothing",
+        "the network swallows it",
+        "after the deed",
+        "which worker is to blame",
+        "other tenants suffer",
+        "what can hurt a tenant",
+        "named by turns",
     ],
 )
 def test_the_gate_sees_what_is_planted(planted: str) -> None:

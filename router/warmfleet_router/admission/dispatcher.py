@@ -1,7 +1,7 @@
 """Serves the queues whenever a worker may have capacity again.
 
 `capacity_changed` is set when an answer or a prefill ended, a load report came or the fleet changed. While
-requests wait a slow tick does the same, so that a lost event cannot strand a request.
+requests wait a slow tick does the same, so that no request waits for good because an event was lost.
 
 A pass prices a request over all workers only if that can assign it: one that waits for a worker which still
 lacks capacity is passed over, and so is one that needs as much as another that fits nowhere. A pass lets the
@@ -34,7 +34,7 @@ PASS_SECONDS: Final = 0.005
 """A pass occupies the event loop for no longer than this, and the choice that it is at."""
 TICK_SECONDS: Final = 0.5
 SCANNED_REQUESTS: Final = 64
-"""Requests considered in one go, in their order."""
+"""Requests considered in one pass, in their order."""
 REPRICE_SECONDS: Final = 0.25
 """A request that waits for a worker is priced over all workers again after this time."""
 
@@ -87,7 +87,7 @@ class _Scan:
         return bool(self._kept_uid)
 
     def pass_over(self, wish: Placement | None = None) -> None:
-        """A request is not assigned. If it wishes for a worker, those behind it must reckon with that."""
+        """A request is not assigned. The load it will bring to the worker it waits for counts for those behind."""
         self.is_next = False
         if wish is not None:
             before = self.planned.get(wish.plan_uid, UnreportedLoad())

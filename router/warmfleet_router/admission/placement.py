@@ -25,7 +25,7 @@ class Placement(msgspec.Struct, frozen=True):
     plan_uid: str = ""
     """The worker it will probably get."""
     plan: UnreportedLoad = UnreportedLoad()
-    """What it will ask of that worker: requests behind it must reckon with it."""
+    """What it will ask of that worker: it counts as load for the requests behind."""
 
 
 def place(

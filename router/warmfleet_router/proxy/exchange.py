@@ -197,7 +197,7 @@ class Exchanges:
             raise TryElsewhereError(str(error), was_computing=not error.is_down) from error
 
     def _refused(self, exchange: _Exchange, response: UpstreamResponse) -> TryElsewhereError:
-        """Why a worker that refuses is left, and whether it is to blame."""
+        """Why a worker that refuses is left, and whether that counts against it."""
         status = response.status
         if status == MISDIRECTED_STATUS:
             exchange.dispatch.trial.eject(Cause.IMPOSTOR, "another worker answers at its address")

@@ -6,7 +6,7 @@ through an `EventSource` and passes on the messages.
 A worker is **ready** for prompts when all of these hold:
 - its hello repeated the endpoint's uid and, where a token is configured, proved to hold it,
 - the stream is open, or broke off less than `reopen_grace_seconds` ago and no attempt to reopen it has
-  failed since: a blip costs nothing, a dead process is out at the first refused connection,
+  failed since: a short interruption changes nothing, a refused connection ends readiness,
 - a load report of its present epoch has `total_blocks > 0`. A worker reports load only once its engine
   can compute; the stream itself is opened earlier, and the hello may be late,
 - it is not draining.

@@ -1,6 +1,6 @@
 """A router that finds its workers in a real API server; EndpointSlices are made by hand, workers are stubs.
 
-"Away" is a proxy between router and API server that resets and refuses; "silent" is one that swallows.
+"Away" is a proxy between router and API server that resets and refuses; "silent" is one that drops all bytes.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ from warmfleet_contracts.cache.kv_events import PlainAnswer
 from warmfleet_worker.engine.messages import SequenceUpdate
 
 MAX_REPORTED_ANSWERS: Final = 64
-"""In one load report, about 1.5 KiB; with more open answers the reports name them by turns."""
+"""In one load report, about 1.5 KiB; with more open answers the reports name them in rotation."""
 
 
 class PlainAnswerProgress:

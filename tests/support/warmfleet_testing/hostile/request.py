@@ -48,7 +48,7 @@ class HostileRequest:
     code: str | None = None
     """The text that the error must have, where it is known."""
     param: str | None = None
-    """The field that the error must blame."""
+    """The field that the error must name."""
     servers: tuple[str, ...] = BOTH
     may_be_cut: bool = False
     """Whether the server may close without an answer, as a reset can overtake it."""
@@ -136,7 +136,7 @@ def _misshapen(request: HostileRequest, answer: Answer) -> str:
     if _REVEALS_INTERNALS.search(error["message"]):
         return f"reveals internals, {error!r}"
     if request.param is not None and error["param"] != request.param:
-        return f"blames {error['param']!r}, {error!r}"
+        return f"names {error['param']!r}, {error!r}"
     if request.code is not None and error["code"] != request.code:
         return f"has code {error['code']!r}, {error!r}"
     return ""
