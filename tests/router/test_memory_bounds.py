@@ -7,7 +7,7 @@ import yaml
 
 from warmfleet_contracts.openai import MAX_BODY_BYTES
 from warmfleet_contracts.prompts.chat_template import MAX_RENDERED_CHARS
-from warmfleet_contracts.prompts.segment_memory import SEGMENT_MEMORY_BYTES
+from warmfleet_contracts.prompts.segment_memory import SEGMENT_MEMORY_BYTES, WORD_MEMORY_BYTES
 from warmfleet_contracts.resources.quantities import parse_quantity
 from warmfleet_router.admission.queue_bounds import DEFAULT_HELD, DEFAULT_IN_FLIGHT, MIB
 from warmfleet_router.routing.block_hash_memory import MAX_RUNS
@@ -40,6 +40,7 @@ def test_what_clients_can_make_a_router_keep_fits_the_charts_limit() -> None:
         # The client library stops reading at twice as much.
         DEFAULT_IN_FLIGHT.requests * (2 * READ_BYTES + WRITTEN_AHEAD_BYTES),
         SEGMENT_MEMORY_BYTES,
+        WORD_MEMORY_BYTES,
         MAX_RUNS * RUN_BYTES,
     )
 

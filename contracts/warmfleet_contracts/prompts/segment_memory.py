@@ -7,6 +7,7 @@ sharing group: response times reveal no text of other tenants, as with cached bl
 
 import contextlib
 import threading
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -28,9 +29,13 @@ _ENTRY_BYTES: Final = 512
 """Key, salt and links of one segment."""
 
 WORD_MEMORIES: Final = 32
-"""Pairs of salt and tokenizer whose words are remembered; together they take at most 16 MiB."""
+"""Pairs of salt and tokenizer whose words are remembered."""
+WORD_MEMORY_BYTES: Final = 20 * 1024 * 1024
+"""All of them together take at most this, by the next three bounds."""
 MAX_WORDS: Final = 2048
 MAX_WORD_CHARS: Final = 64
+MAX_WORD_TOKENS: Final = 8
+"""Names and identifiers have fewer, 64 characters of punctuation may have 64."""
 
 _Key = tuple[bytes, str, str]
 
@@ -41,14 +46,15 @@ class WordMemory:
     __slots__ = ("_ids",)
 
     def __init__(self) -> None:
-        self._ids: dict[str, tuple[int, ...]] = {}
+        self._ids: dict[str, array[int]] = {}
+        """Four bytes per id: an integer object and its slot take 36."""
 
     def encode(self, word: str, encode: Encode) -> Sequence[int]:
-        """`encode(word)`, remembered if the word is not too long; raises what `encode` raises."""
+        """`encode(word)`, remembered if neither is too long; raises what `encode` raises."""
         ids = self._ids.get(word)
         if ids is None:
-            ids = tuple(encode(word))
-            if len(word) <= MAX_WORD_CHARS:
+            ids = array("I", encode(word))
+            if len(word) <= MAX_WORD_CHARS and len(ids) <= MAX_WORD_TOKENS:
                 if len(self._ids) >= MAX_WORDS:
                     # Cheaper than an order of use, and what is frequent is back after a few texts.
                     self._ids.clear()

@@ -1,6 +1,7 @@
 """The memory of encoded segments: same ids with and without it, bounded, and each salt for itself."""
 
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
@@ -13,9 +14,11 @@ from warmfleet_contracts.prompts.chat_template import ChatMessage
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_contracts.prompts.segment_memory import (
     MAX_WORD_CHARS,
+    MAX_WORD_TOKENS,
     MAX_WORDS,
     MIN_SEGMENT_CHARS,
     WORD_MEMORIES,
+    WORD_MEMORY_BYTES,
     SegmentMemory,
     WordMemory,
 )
@@ -187,6 +190,21 @@ def test_so_many_words_are_remembered_and_no_long_ones():
 
     assert len(encode.asked) == 3 * MAX_WORDS + 1
     assert "x" * (MAX_WORD_CHARS + 1) not in words._ids
+
+
+@pytest.mark.parametrize("tokens", [1, MAX_WORD_TOKENS, MAX_WORD_TOKENS + 1, MAX_WORD_CHARS])
+def test_words_take_no_more_memory_than_is_stated(tokens):
+    words = WordMemory()
+    tracemalloc.start()
+    try:
+        for number in range(MAX_WORDS):
+            # Ids above those of which Python shares the objects.
+            words.encode(f"{number:0{MAX_WORD_CHARS}}", lambda _: list(range(10_000, 10_000 + tokens)))
+        taken_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert taken_bytes * WORD_MEMORIES <= WORD_MEMORY_BYTES
 
 
 def test_the_words_of_the_salt_that_was_not_used_for_longest_go_first():
