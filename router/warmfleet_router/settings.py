@@ -356,7 +356,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-connections", type=int, default=MAX_CONNECTIONS, help="open client connections")
     in_flight, held, admission = DEFAULT_IN_FLIGHT, DEFAULT_HELD, AdmissionSettings()
     add("--max-in-flight", type=int, default=in_flight.requests, help="requests at once; more get 429")
-    buffered = "their bodies and plain answers, in MiB; more get 429"
+    buffered = "their bodies, prompts and plain answers, in MiB; more get 429"
     add("--max-in-flight-mib", type=int, default=in_flight.buffered_bytes // MIB, help=buffered)
     add(
         "--max-held",
