@@ -2,6 +2,6 @@
 
 May import `objects`, `watch`, `keys`, `cluster`, `settings` and contracts. Public:
 `observation.Observation` (the input), `problem.Problem`, `status.status_of`, `conditions.conditions_of`,
-`events.changes_to_announce`, `hit_rates.HitRates` (pure), and `routers.RouterPoller`, which asks the routers
-and keeps their `fleet.FleetView`.
+`stalls.stall` (why only a user can change something), `events.changes_to_announce`, `hit_rates.HitRates`
+(pure), and `routers.RouterPoller`, which asks the routers and keeps their `fleet.FleetView`.
 """

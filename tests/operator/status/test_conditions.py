@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 from warmfleet_contracts.resources.conditions import CONDITIONS, ConditionStatus, ConditionType, Reason
 from warmfleet_operator.objects.pods import ContainerView
 from warmfleet_operator.reconcile.reconcile import unknown_to_routers
-from warmfleet_operator.status.conditions import (
+from warmfleet_operator.status.conditions import conditions_of, status_conditions
+from warmfleet_operator.status.observation import Observation
+from warmfleet_operator.status.stalls import (
     CRASHES,
     LONG_RUN_SECONDS,
     RETRY_SECONDS,
-    conditions_of,
     seconds_to_next_change,
     stall,
-    status_conditions,
 )
-from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.status import status_of
 from warmfleet_testing.resources.condition_observations import (
     KSTATUS,

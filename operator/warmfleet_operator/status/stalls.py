@@ -1,0 +1,156 @@
+"""Finds why a ModelDeployment stalls: nothing will change until a user acts. Pure.
+
+A new reason: a function below, called by `_problems`, and its place in `STALLED_REASONS`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from warmfleet_contracts.resources.conditions import STALLED_REASONS, Reason
+from warmfleet_operator.objects.jobs import job_ended, retry_job_at_seconds
+from warmfleet_operator.objects.pods import ContainerView, PodView
+from warmfleet_operator.status.observation import Observation
+from warmfleet_operator.status.problem import Problem
+
+CRASHES: Final = 2
+"""An engine that restarts this often without becoming ready is in a crash loop."""
+LONG_RUN_SECONDS: Final = 600.0
+"""A run of this length ends a crash loop; the kubelet resets its back-off after the same time."""
+RETRY_SECONDS: Final = 30.0
+"""A failed fetch that runs again counts as in progress only after this long: it may fail at once again."""
+
+
+def stall(observation: Observation) -> Problem | None:
+    """Why progress needs a change from outside; the first reason in the order of the table."""
+    found = {problem.reason: problem for problem in reversed(list(_problems(observation)))}
+    return next((found[reason] for reason in STALLED_REASONS if reason in found), None)
+
+
+def seconds_to_next_change(observation: Observation) -> float | None:
+    """Seconds until the conditions change with time alone; None if they do not."""
+    waits = [
+        observation.no_room_seconds - (observation.now_seconds - pod.unschedulable_since_seconds)
+        for pod in observation.pods
+        if pod.live and pod.unschedulable
+    ]
+    waits += [
+        RETRY_SECONDS - (observation.now_seconds - pod.fetch.running_since_seconds)
+        for pod in observation.pods
+        if pod.live and pod.fetch.running and pod.fetch.ended_badly
+    ]
+    if observation.job is not None and job_ended(observation.job) == "Failed":
+        waits.append(retry_job_at_seconds(observation.job) - observation.now_seconds)
+    return min((max(wait, 0.0) + 0.5 for wait in waits if wait > -1), default=None)
+
+
+def _problems(observation: Observation) -> Iterator[Problem]:
+    if observation.problem is not None:
+        yield observation.problem
+    live = [pod for pod in observation.pods if pod.live]
+    yield from _fetch_problems(observation, live)
+    newest = [pod for pod in live if not pod.ready and not pod.job]
+    yield from _image_problems(newest)
+    yield from _first(newest, Reason.CONFIGURATION_MISSING, _missing_configuration)
+    yield from _first(newest, Reason.CRASH_LOOPING, _crash)
+    yield from _no_room(observation, [pod for pod in live if pod.unschedulable])
+    yield from _deadline(observation)
+
+
+def _first(pods: Iterable[PodView], reason: Reason, complaint: Callable[[PodView], str]) -> Iterator[Problem]:
+    for pod in pods:
+        if text := complaint(pod):
+            yield Problem(reason, f"{pod.name}: {text}")
+            return
+
+
+def _fetch_problems(observation: Observation, live: list[PodView]) -> Iterator[Problem]:
+    if observation.job is not None and job_ended(observation.job) == "Failed":
+        messages = [pod.fetch.message for pod in observation.pods if pod.job and pod.fetch.message]
+        text = messages[-1] if messages else "the Job has failed; the logs of its pods hold the reason"
+        yield Problem(Reason.FETCH_FAILED, text)
+        return
+    for pod in live:
+        if _fetch_fails(pod.fetch, observation.now_seconds):
+            yield Problem(Reason.FETCH_FAILED, _failed_fetch(pod.fetch))
+            return
+
+
+def _failed_fetch(fetch: ContainerView) -> str:
+    if fetch.out_of_memory:
+        end = f"OOMKilled, exit code {fetch.exit_code}"
+        return f"the fetch ran out of memory ({end}), its limit is too low: {fetch.message}"
+    return fetch.message or f"exit code {fetch.exit_code}"
+
+
+def _fetch_fails(fetch: ContainerView, now_seconds: float) -> bool:
+    retrying = fetch.running and now_seconds - fetch.running_since_seconds >= RETRY_SECONDS
+    return fetch.ended_badly and not retrying
+
+
+def _image_problems(pods: Iterable[PodView]) -> Iterator[Problem]:
+    for pod in pods:
+        for container in (pod.fetch, pod.engine):
+            if container.cannot_be_pulled:
+                yield Problem(
+                    Reason.IMAGE_PULL_FAILED, f"{pod.name}: {container.message or container.waiting}"
+                )
+                return
+
+
+def _missing_configuration(pod: PodView) -> str:
+    for container in (pod.fetch, pod.engine):
+        if container.waiting in {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}:
+            return container.message or container.waiting
+    return ""
+
+
+def _crash(pod: PodView) -> str:
+    engine = pod.engine
+    if engine.restarts < CRASHES and not (engine.restarts and engine.waiting == "CrashLoopBackOff"):
+        return ""
+    if engine.last_run_seconds >= LONG_RUN_SECONDS:
+        return ""
+    end = f"with exit code {engine.exit_code}: "
+    if engine.out_of_memory:
+        end = (
+            f"because it ran out of memory (OOMKilled, exit code {engine.exit_code}): "
+            "raise spec.resources.limits.memory or lower spec.kvCache.size. "
+        )
+    return f"the engine ended {engine.restarts} times, the last time {end}{engine.message}"
+
+
+def _no_room(observation: Observation, waiting: list[PodView]) -> Iterator[Problem]:
+    within_limit = [
+        pod
+        for pod in waiting
+        if observation.now_seconds - pod.unschedulable_since_seconds < observation.no_room_seconds
+    ]
+    if not waiting or len(within_limit) == len(waiting):
+        return
+    pod = next(pod for pod in waiting if pod not in within_limit)
+    rollout = (observation.deployment.get("spec") or {}).get("rollout") or {}
+    surging = any(
+        other.revision != pod.revision for other in observation.pods if other.live and not other.job
+    )
+    if surging and not pod.job and int(rollout.get("maxSurge", 1)) > 0:
+        yield Problem(
+            Reason.NO_ROOM_FOR_SURGE,
+            f"{pod.name} starts before an old replica stops, and no node has room for both: "
+            f"{pod.unschedulable}. With spec.rollout.maxSurge: 0 and maxUnavailable: 1 an old replica goes "
+            "first",
+        )
+    else:
+        yield Problem(Reason.UNSCHEDULABLE, f"{pod.name}: {pod.unschedulable}")
+
+
+def _deadline(observation: Observation) -> Iterator[Problem]:
+    for condition in ((observation.workers or {}).get("status") or {}).get("conditions") or ():
+        if condition["type"] == "Progressing" and condition.get("reason") == "ProgressDeadlineExceeded":
+            seconds = ((observation.deployment.get("spec") or {}).get("rollout") or {}).get(
+                "startupTimeoutSeconds"
+            )
+            limit = f"spec.rollout.startupTimeoutSeconds ({seconds} s)" if seconds else "the time for it"
+            text = f"no replica got ready within {limit} and ten minutes for its image and its model"
+            yield Problem(Reason.STARTUP_TIMEOUT, text)
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            yield Problem(Reason.OBJECT_REFUSED, str(condition.get("message") or "pods are refused"))
