@@ -180,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--dtype", choices=get_args(Dtype), default="Auto", help="type of weights and KV")
     add(
         "--max-model-length-tokens",
-        type=_at_least(2),
+        type=_at_least(2, or_zero=True),
         default=0,
         help="prompt and output together; 0: the model's own limit",
     )
@@ -230,11 +230,12 @@ def _percent(text: str) -> int:
     return value
 
 
-def _at_least(minimum: int) -> Callable[[str], int]:
+def _at_least(minimum: int, *, or_zero: bool = False) -> Callable[[str], int]:
     def number(text: str) -> int:
         value = int(text)
-        if value < minimum:
-            raise argparse.ArgumentTypeError(f"expected at least {minimum}, got {value}")
+        if value < minimum and not (or_zero and value == 0):
+            either = "0 or " if or_zero else ""
+            raise argparse.ArgumentTypeError(f"expected {either}at least {minimum}, got {value}")
         return value
 
     return number

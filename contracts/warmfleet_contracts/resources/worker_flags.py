@@ -10,7 +10,7 @@ from typing import Final
 from warmfleet_contracts.resources.fields import Resource
 from warmfleet_contracts.resources.model_deployment import ModelDeployment, ModelDeploymentSpec
 
-_FLAGS: Final = (
+FIELD_FLAGS: Final = (
     ("--dtype", "engine", "dtype"),
     ("--block-size-tokens", "kv_cache", "block_size_tokens"),
     ("--max-model-length-tokens", "engine", "max_model_length_tokens"),
@@ -18,7 +18,7 @@ _FLAGS: Final = (
     ("--max-batched-tokens", "engine", "max_batched_tokens"),
     ("--drain-seconds", "rollout", "drain_timeout_seconds"),
 )
-"""Flags of a worker for one field each: flag, part of the spec, field."""
+"""Flags of a worker for one field each: flag, part of the spec, field. A test compares both defaults."""
 
 
 def worker_flags(
@@ -40,7 +40,7 @@ def worker_flags(
         flags["--device-memory-percent"] = spec.kv_cache.device_memory_percent
     else:
         flags["--kv-cache-bytes"] = spec.kv_cache.size_bytes
-    for flag, part, field in _FLAGS:
+    for flag, part, field in FIELD_FLAGS:
         section: Resource = getattr(spec, part)
         if section.differs(field):
             flags[flag] = getattr(section, field)
