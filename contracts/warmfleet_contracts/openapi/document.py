@@ -17,9 +17,11 @@ _ERRORS: Final = {
     404: "No such model, or nothing is served on this path.",
     408: "The body did not arrive in time.",
     413: "The body exceeds 32 MiB.",
+    422: "The engines of two replicas ended while they computed this request (`replicas_ended`).",
     429: "Overloaded, or over the key's quota; `Retry-After` is the time to wait.",
     431: "Request line and headers exceed 64 KiB.",
     500: "The server failed.",
+    502: "The answer is too large to be sent as a whole (`answer_too_large`); ask for a stream.",
     503: "No replica can answer now; `Retry-After` is the time to wait.",
 }
 _OF_EVERY_OPERATION: Final = (431, 500)
@@ -110,6 +112,8 @@ def _responses(operation: Operation, server: Server) -> Schema:
         success["links"] = links
     responses = {operation.success: success}
     statuses = {*operation.errors, *_OF_EVERY_OPERATION}
+    if server == "router":
+        statuses |= {*operation.router_errors}
     if not operation.is_open:
         statuses |= {401, 403} if server == "router" else {401}  # a worker knows no tenants
     if "{" in operation.path:

@@ -32,6 +32,8 @@ class Operation:
     success: str = "200"
     errors: tuple[int, ...] = ()
     """Beyond those that every operation may answer."""
+    router_errors: tuple[int, ...] = ()
+    """Beyond these, of a router only."""
     status_errors: tuple[int, ...] = ()
     """Errors in the shape of the success: what probes read."""
     parameters: tuple[Schema, ...] = ()
@@ -82,6 +84,7 @@ OPERATIONS: Final = (
         body="ChatRequest",
         answers=((JSON, "ChatCompletion"), (SSE, "ChatCompletionChunk")),
         errors=_REQUEST_ERRORS,
+        router_errors=(422, 502),
         examples=(
             ("question", {"model": EXAMPLE_MODEL, "messages": _QUESTION, "max_tokens": 16, "temperature": 0}),
             (
@@ -106,6 +109,7 @@ OPERATIONS: Final = (
         body="CompletionRequest",
         answers=((JSON, "Completion"), (SSE, "CompletionChunk")),
         errors=_REQUEST_ERRORS,
+        router_errors=(422, 502),
         examples=(
             ("text", {"model": EXAMPLE_MODEL, "prompt": "Once upon a time", "max_tokens": 16, "seed": 7}),
             ("token ids", {"model": EXAMPLE_MODEL, "prompt": [[9, 10, 11], [12, 13]], "max_tokens": 4}),
@@ -140,6 +144,7 @@ OPERATIONS: Final = (
         body="TokenizeRequest",
         answers=((JSON, "Tokenized"),),
         errors=_REQUEST_ERRORS,
+        router_errors=(502,),
         examples=(
             ("text", {"model": EXAMPLE_MODEL, "prompt": "hello"}),
             ("conversation", {"model": EXAMPLE_MODEL, "messages": _QUESTION}),
@@ -155,6 +160,7 @@ OPERATIONS: Final = (
         body="DetokenizeRequest",
         answers=((JSON, "Detokenized"),),
         errors=_REQUEST_ERRORS,
+        router_errors=(502,),
         examples=(("ids", {"model": EXAMPLE_MODEL, "tokens": [9, 10, 11]}),),
     ),
     Operation(

@@ -19,7 +19,7 @@ import msgspec
 from warmfleet_contracts.cache.kv_events import LoadReport, StepTimeFit
 
 MIN_SAMPLES: Final = 8
-"""Steps behind a fit before it is used: it has four unknowns."""
+"""Steps behind a fit before it is used: the worker's has as many unknowns (`worker/engine/step_time`)."""
 
 MIN_PREFILL_TOKEN_SECONDS: Final = 1e-7
 """No prefill is faster than ten million tokens per second; a noisy fit of an idle worker may be."""
