@@ -34,7 +34,7 @@ class ResidentSet:
     A change names each hash at most once: `stored` hashes join, `removed` hashes leave, `cleared`
     empties the set first. A change that contradicts the set is refused whole.
 
-    Kept as `PARTS` small hash tables, because Python grows and frees a whole table at once: 30 and 50 ms for a
+    Kept as `PARTS` small hash tables, because Python grows and frees a table at once: 30 and 50 ms for a
     million hashes, in which nothing else runs.
     """
 

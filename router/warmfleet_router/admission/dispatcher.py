@@ -87,7 +87,7 @@ class _Scan:
         return bool(self._kept_uid)
 
     def pass_over(self, wish: Placement | None = None) -> None:
-        """A request is not assigned. The load it will bring to the worker it waits for counts for those behind."""
+        """A request is not assigned. What it plans for the worker it waits for counts for those behind it."""
         self.is_next = False
         if wish is not None:
             before = self.planned.get(wish.plan_uid, UnreportedLoad())
