@@ -47,7 +47,7 @@ from warmfleet_router.workers.breakers import Breakers, Cause
 from warmfleet_router.workers.encoders import Encoders
 from warmfleet_router.workers.fleet import Fleet
 from warmfleet_router.workers.gradual_release import GradualRelease
-from warmfleet_router.workers.liveness import LivenessWatch
+from warmfleet_router.workers.liveness import LivenessSweeper, LivenessWatch
 from warmfleet_router.workers.prefix_index import PrefixIndex
 from warmfleet_router.workers.upstream import Upstream
 from warmfleet_runtime.http.app import openai_app
@@ -88,7 +88,7 @@ class WorkersRoom:
     breakers: Breakers
     encoders: Encoders
     upstream: Upstream
-    liveness: LivenessWatch
+    sweeper: LivenessSweeper
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Router:
         followed = [keys] if keys is not None else []
         return (
             workers.upstream,
-            workers.liveness,
+            workers.sweeper,
             workers.fleet,
             workers.encoders,
             self.admission,
@@ -226,19 +226,11 @@ def build_workers(
 
     breakers = Breakers(settings.breaker, now=common.now, on_ejected=on_ejected)
 
-    def on_hung(uid: str) -> None:
-        worker = fleet.worker(uid)
-        if worker is not None:
-            breakers.eject(uid, worker.epoch, Cause.SILENT, "neither answers nor sends events")
-
-    def worker_silence(uid: str) -> float:
-        return fleet.seconds_since_last_message(uid)
-
     def on_gone(uid: str) -> None:
         for forget_worker in (*forget, breakers.forget):
             forget_worker(uid)
 
-    liveness = LivenessWatch(settings.silence, worker_silence=worker_silence, on_hung=on_hung)
+    liveness = LivenessWatch(settings.silence)
     upstream = Upstream(liveness=liveness)
     if discovery is None:
         discovery = _discovery(settings)
@@ -253,8 +245,15 @@ def build_workers(
         on_models=on_models,
         contract_versions=contract_versions,
     )
+
+    def on_hung(uid: str) -> None:
+        worker = fleet.worker(uid)
+        if worker is not None:
+            breakers.eject(uid, worker.epoch, Cause.SILENT, "neither answers nor sends events")
+
+    sweeper = LivenessSweeper(liveness, worker_silence=fleet.seconds_since_last_message, on_hung=on_hung)
     encoders = Encoders(settings.tokenizers_path, upstream, fleet.workers)
-    return WorkersRoom(discovery, fleet, breakers, encoders, upstream, liveness)
+    return WorkersRoom(discovery, fleet, breakers, encoders, upstream, sweeper)
 
 
 def _discovery(settings: RouterSettings) -> Discovery:

@@ -89,27 +89,14 @@ class WatchedRead:
 
 
 class LivenessWatch:
-    """Ends the reads of all responses whose worker is silent. A router has one; `start` begins its ticks.
+    """The reads of all responses that are waited for; a `LivenessSweeper` ends those of silent workers."""
 
-    `worker_silence(uid)` returns the seconds since a worker's last message on its event stream;
-    `on_hung(uid)` is called in every sweep for a worker that is silent on both channels.
-    """
-
-    def __init__(
-        self,
-        settings: LivenessSettings,
-        *,
-        worker_silence: Callable[[str], float],
-        on_hung: Callable[[str], None],
-    ) -> None:
+    def __init__(self, settings: LivenessSettings) -> None:
         self.tick = 0
         self.answer_ticks = _ticks(settings.answer_seconds)
         self._settings = settings
         self._hung_ticks = _ticks(settings.hung_seconds)
-        self._worker_silence = worker_silence
-        self._on_hung = on_hung
         self._reads: set[WatchedRead] = set()
-        self._sweeper: asyncio.Task[None] | None = None
 
     @contextmanager
     def headers(self, uid: str, kind: ResponseKind, give_up: Callable[[], None]) -> Iterator[None]:
@@ -124,18 +111,12 @@ class LivenessWatch:
         with self._watched(WatchedRead(self, uid, kind, give_up, is_body=True), kind) as read:
             yield read
 
-    async def start(self) -> None:
-        self._sweeper = asyncio.create_task(self._run(), name="liveness watch")
+    def sweep(self, worker_silence: Callable[[str], float], on_hung: Callable[[str], None]) -> None:
+        """One tick: end every read that has waited for too long.
 
-    async def stop(self) -> None:
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._sweeper
-            self._sweeper = None
-
-    def sweep(self) -> None:
-        """One tick: end every read that has waited for too long."""
+        `worker_silence(uid)` returns the seconds since a worker's last message on its event stream;
+        `on_hung(uid)` is called for a worker that is silent on both channels.
+        """
         self.tick += 1
         hung: dict[str, bool] = {}
         for read in list(self._reads):
@@ -143,9 +124,9 @@ class LivenessWatch:
             if quiet is None:
                 continue
             if read.is_busy and quiet >= self._hung_ticks and uid not in hung:
-                hung[uid] = self._worker_silence(uid) >= self._settings.hung_seconds
+                hung[uid] = worker_silence(uid) >= self._settings.hung_seconds
                 if hung[uid]:
-                    self._on_hung(uid)
+                    on_hung(uid)
             is_hung = read.is_busy and quiet >= self._hung_ticks and hung[uid]
             if is_hung or (read.answer_ticks is not None and quiet >= read.answer_ticks):
                 read.end()
@@ -160,11 +141,40 @@ class LivenessWatch:
         finally:
             self._reads.discard(read)
 
+
+class LivenessSweeper:
+    """Sweeps a `LivenessWatch` once a tick, between `start` and `stop`. A router has one."""
+
+    def __init__(
+        self,
+        watch: LivenessWatch,
+        *,
+        worker_silence: Callable[[str], float],
+        on_hung: Callable[[str], None],
+    ) -> None:
+        """Callbacks as `LivenessWatch.sweep` takes them."""
+        self._watch = watch
+        self._worker_silence = worker_silence
+        self._on_hung = on_hung
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Begin the ticks; returns at once."""
+        self._task = asyncio.create_task(self._run(), name="liveness sweeper")
+
+    async def stop(self) -> None:
+        """End them."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             try:
-                self.sweep()
+                self._watch.sweep(self._worker_silence, self._on_hung)
             except Exception:  # noqa: BLE001
                 # Without it no hung worker would be noticed until the router is restarted.
                 _log.exception("silence sweep failed")

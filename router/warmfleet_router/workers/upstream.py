@@ -275,8 +275,8 @@ def _probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:
 
 
 def unwatched() -> LivenessWatch:
-    """A watch that has not been started."""
-    return LivenessWatch(LivenessSettings(), worker_silence=lambda _: 0.0, on_hung=lambda _: None)
+    """A watch that is never swept."""
+    return LivenessWatch(LivenessSettings())
 
 
 def _fail_read(content: aiohttp.StreamReader) -> None:

@@ -8,11 +8,7 @@ class Bench:
         self.worker_silence = worker_silence
         self.hung: list[str] = []
         self.given_up: list[str] = []
-        self.watch = LivenessWatch(
-            LivenessSettings(hung_seconds=3.0, answer_seconds=30.0),
-            worker_silence=self.worker_silence.__getitem__,
-            on_hung=self.hung.append,
-        )
+        self.watch = LivenessWatch(LivenessSettings(hung_seconds=3.0, answer_seconds=30.0))
 
     def headers(self, uid, kind=ResponseKind.STREAM):
         return self.watch.headers(uid, kind, lambda: self.given_up.append(uid))
@@ -22,7 +18,7 @@ class Bench:
 
     def pass_seconds(self, seconds: float) -> None:
         for _ in range(round(seconds / TICK_SECONDS)):
-            self.watch.sweep()
+            self.watch.sweep(self.worker_silence.__getitem__, self.hung.append)
 
 
 def test_a_long_prefill_is_waited_for_while_the_worker_lives() -> None:

@@ -13,7 +13,7 @@ import pytest
 from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.errors import StreamUnavailableError
 from warmfleet_router.proxy.headers import request_headers, without_cache_salt
-from warmfleet_router.workers.liveness import LivenessSettings, LivenessWatch
+from warmfleet_router.workers.liveness import LivenessSettings, LivenessSweeper, LivenessWatch
 from warmfleet_router.workers.upstream import (
     Upstream,
     UpstreamBrokenError,
@@ -48,15 +48,14 @@ class Peer:
 
 @pytest.fixture
 async def upstream() -> AsyncGenerator[Upstream, None]:
-    liveness = LivenessWatch(
-        LivenessSettings(answer_seconds=0.5), worker_silence=lambda _: 0.0, on_hung=lambda _: None
-    )
+    liveness = LivenessWatch(LivenessSettings(answer_seconds=0.5))
+    sweeper = LivenessSweeper(liveness, worker_silence=lambda _: 0.0, on_hung=lambda _: None)
     client = Upstream(connect_seconds=1.0, liveness=liveness)
-    await liveness.start()
+    await sweeper.start()
     await client.start()
     yield client
     await client.stop()
-    await liveness.stop()
+    await sweeper.stop()
 
 
 async def serve(peer: Peer) -> tuple[asyncio.Server, Endpoint]:
