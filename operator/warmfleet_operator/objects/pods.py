@@ -68,11 +68,18 @@ class PodView:
     fetch: ContainerView
     fetching: bool = False
     """Whether it carries the label of pods that fetch their model."""
+    fetches: bool = False
+    """Whether it has a container that fetches before the engine starts."""
 
     @property
     def holds_model(self) -> bool:
         """Whether it has fetched its model and still carries that label."""
         return self.fetching and self.fetch.succeeded and not self.terminating
+
+    @property
+    def lacks_label(self) -> bool:
+        """Whether it has yet to fetch its model and does not carry that label."""
+        return self.fetches and not self.fetching and not self.fetch.succeeded and self.live
 
     @property
     def live(self) -> bool:
@@ -82,7 +89,7 @@ class PodView:
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:
     """The kept fields of a pod of the API server."""
-    metadata, status = pod["metadata"], pod.get("status") or {}
+    metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     labels = metadata.get("labels") or {}
     conditions = {condition["type"]: condition for condition in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled") or {}
@@ -101,15 +108,16 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         terminating="deletionTimestamp" in metadata,
         unschedulable=str(scheduled.get("message") or "no node fits")[:MAX_MESSAGE_LENGTH] if refused else "",
         unschedulable_since_seconds=seconds_of(scheduled.get("lastTransitionTime")) if refused else 0.0,
-        scheduling_gates=tuple(gate["name"] for gate in (pod.get("spec") or {}).get("schedulingGates") or ()),
+        scheduling_gates=tuple(gate["name"] for gate in spec.get("schedulingGates") or ()),
         engine=_container(containers.get(ENGINE_CONTAINER)),
         fetch=_container(fetch),
         fetching=FETCHING_LABEL in labels,
+        fetches=MODEL_FETCH_CONTAINER in _by_name(spec.get("initContainers")),
     )
 
 
-def _by_name(statuses: Iterable[Mapping[str, Any]] | None) -> dict[str, Mapping[str, Any]]:
-    return {status["name"]: status for status in statuses or ()}
+def _by_name(containers: Iterable[Mapping[str, Any]] | None) -> dict[str, Mapping[str, Any]]:
+    return {container["name"]: container for container in containers or ()}
 
 
 def _container(status: Mapping[str, Any] | None) -> ContainerView:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from warmfleet_contracts.names import APPLIED_ANNOTATION
+from warmfleet_contracts.names import APPLIED_ANNOTATION, FETCHING_LABEL
 from warmfleet_operator.objects.digest import digest
 from warmfleet_operator.objects.jobs import job_ended, retry_job_at_seconds
 from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, NETWORK_POLICY, Kind, kind_of
@@ -33,11 +33,13 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
-    """A pod that has its model: the label by which it may leave the cluster is removed."""
+class Labelling:
+    """A pod that gets or loses the label by which it may leave the cluster."""
 
     name: str
     uid: str
+    fetches: bool
+    """Whether it has yet to fetch its model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class Plan:
     applies: tuple[Manifest, ...] = ()
     removals: tuple[Removal, ...] = ()
     scalings: tuple[Scaling, ...] = ()
-    fetched: tuple[Fetched, ...] = ()
+    labellings: tuple[Labelling, ...] = ()
     conflicts: tuple[str, ...] = ()
     """A message for each object that exists and is controlled by another owner."""
     pending: tuple[str, ...] = ()
@@ -79,7 +81,7 @@ class Plan:
 
     def __bool__(self) -> bool:
         """Whether there is something to write."""
-        return bool(self.applies or self.removals or self.scalings or self.fetched)
+        return bool(self.applies or self.removals or self.scalings or self.labellings)
 
 
 def plan_changes(
@@ -109,7 +111,8 @@ def plan_changes(
     present = {(kind_of(manifest), manifest["metadata"]["name"]): manifest for manifest in existing}
     steps: list[Step] = []
     wanted: set[tuple[Kind, str]] = set()
-    for manifest in map(with_applied_digest, desired):
+    objects = [with_applied_digest(manifest) for manifest in desired]
+    for manifest in objects:
         identity = kind_of(manifest), manifest["metadata"]["name"]
         wanted.add(identity)
         current = present.get(identity)
@@ -127,7 +130,7 @@ def plan_changes(
         applies=tuple(step.manifest for step in steps if isinstance(step, Apply)),
         removals=tuple(step for step in steps if isinstance(step, Removal)),
         scalings=tuple(step for step in steps if isinstance(step, Scaling)),
-        fetched=tuple(Fetched(pod.name, pod.uid) for pod in pods if pod.holds_model),
+        labellings=tuple(_labellings(objects, pods, frozen=frozen)),
         conflicts=tuple(step.why for step in steps if isinstance(step, Conflict)),
         pending=tuple(step.name for step in steps if isinstance(step, Pending)),
     )
@@ -149,6 +152,24 @@ def _changes(manifest: Manifest, current: Manifest, now_seconds: float, *, froze
             yield Scaling(name, replicas)
     elif not is_up_to_date(manifest, current):
         yield Apply(manifest)
+
+
+def _labellings(objects: Iterable[Manifest], pods: Iterable[PodView], *, frozen: bool) -> Iterator[Labelling]:
+    """Take the label from pods that have their model; give it to those of a template that had no label.
+
+    An earlier template's pods, and one that fetches again after its node was restarted, could not fetch
+    without it.
+    """
+    pods_fetch = any(
+        FETCHING_LABEL in manifest["spec"]["template"]["metadata"]["labels"]
+        for manifest in objects
+        if kind_of(manifest) is DEPLOYMENT
+    )
+    for pod in pods:
+        if pod.holds_model:
+            yield Labelling(pod.name, pod.uid, fetches=False)
+        elif pods_fetch and pod.lacks_label and not frozen:
+            yield Labelling(pod.name, pod.uid, fetches=True)
 
 
 def _removal(current: Manifest, why: str) -> Removal:

@@ -83,10 +83,11 @@ class Writer:
             answer = await self._cluster.merge(DEPLOYMENT, key.namespace, scaling.name, changes)
             self._metrics.writes.labels(DEPLOYMENT.name, "scale").inc()
             self._store.put(entry_of(DEPLOYMENT, answer))
-        for pod in plan.fetched:
-            without_label = {"metadata": {"uid": pod.uid, "labels": {FETCHING_LABEL: None}}}
+        for pod in plan.labellings:
+            labels = {FETCHING_LABEL: "true" if pod.fetches else None}
+            changes = {"metadata": {"uid": pod.uid, "labels": labels}}
             try:
-                answer = await self._cluster.merge(POD, key.namespace, pod.name, without_label)
+                answer = await self._cluster.merge(POD, key.namespace, pod.name, changes)
             except GoneError:
                 continue
             self._metrics.writes.labels(POD.name, "label").inc()

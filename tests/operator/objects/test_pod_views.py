@@ -60,3 +60,12 @@ def test_the_gates_of_a_pod_are_read_until_they_are_removed():
 
     assert pod_view(pod).scheduling_gates == ("quota",)
     assert pod_view({**pod, "spec": {}}).scheduling_gates == ()
+
+
+def test_a_pod_that_fetches_before_its_engine_starts_is_known_by_its_init_container():
+    pod = {"metadata": {"name": "m-1", "uid": "u"}, "spec": {"initContainers": [{"name": "model-fetch"}]}}
+    fetched = {"initContainerStatuses": [{"name": "model-fetch", "state": {"terminated": {"exitCode": 0}}}]}
+
+    assert pod_view(pod).lacks_label
+    assert not pod_view({**pod, "status": fetched}).lacks_label
+    assert not pod_view({**pod, "spec": {"initContainers": [{"name": "other"}]}}).lacks_label

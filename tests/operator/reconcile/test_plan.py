@@ -21,7 +21,7 @@ from warmfleet_operator.objects.rollouts import (
     spec_hash,
     upgrade_state,
 )
-from warmfleet_operator.reconcile.plan import Fetched, plan_changes, with_applied_digest
+from warmfleet_operator.reconcile.plan import Labelling, plan_changes, with_applied_digest
 from warmfleet_operator.reconcile.wanted import wanted_by
 from warmfleet_operator.settings import Release
 from warmfleet_testing.resources.desired_specs import (
@@ -342,7 +342,30 @@ def test_a_pod_that_has_its_model_loses_the_label_of_fetching_pods() -> None:
     plan = plan_changes(objects, there(objects), owner(objects), pods=pods)
 
     assert plan
-    assert plan.fetched == (Fetched("has-it", "uid-has-it"),)
+    assert plan.labellings == (Labelling("has-it", "uid-has-it", fetches=False),)
+
+
+def test_a_pod_of_a_template_without_the_label_gets_it_until_it_has_its_model() -> None:
+    """The policy that let such pods out is replaced as soon as their deployment is upgraded."""
+    objects = wanted(MINIMAL)
+    pods = (
+        pod("has-it", fetches=True),
+        pod("waits", fetches=True, fetch=ContainerView(), phase="Pending", ready=False),
+        pod("again", fetches=True, fetch=ContainerView(running=True, exit_code=0), ready=False),
+        pod("failed", fetches=True, fetch=ContainerView(exit_code=1), ready=False),
+        pod("stops", fetches=True, fetch=ContainerView(exit_code=1), terminating=True),
+        pod("fetches-nothing", fetch=ContainerView()),
+    )
+
+    plan = plan_changes(objects, there(objects), owner(objects), pods=pods)
+
+    assert plan.labellings == tuple(
+        Labelling(name, f"uid-{name}", fetches=True) for name in ("waits", "again", "failed")
+    )
+    # while an upgrade waits, the policies are those of the release before, and they need no label
+    assert not plan_changes(objects, there(objects), owner(objects), pods=pods, frozen=True)
+    on_a_claim = wanted(GPU_FROM_THE_HUB_ON_A_CLAIM)
+    assert not plan_changes(on_a_claim, there(on_a_claim), owner(on_a_claim), pods=pods)
 
 
 def test_pods_that_wait_for_an_upgrade_keep_the_policies_of_their_template() -> None:

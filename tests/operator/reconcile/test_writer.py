@@ -7,7 +7,7 @@ from warmfleet_contracts.names import FETCHING_LABEL
 from warmfleet_operator.errors import GoneError
 from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.objects.kinds import POD, Kind
-from warmfleet_operator.reconcile.plan import Fetched, Plan
+from warmfleet_operator.reconcile.plan import Labelling, Plan
 from warmfleet_operator.reconcile.writer import Writer
 from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.watch.entry import Key, entry_of
@@ -44,20 +44,22 @@ class Pods:
         return body(2)
 
 
-async def test_the_label_of_exactly_the_pod_that_has_its_model_is_removed() -> None:
-    cluster, store = Pods(), Store(lambda _: None)
-    store.put(entry_of(POD, body(1, **{FETCHING_LABEL: "true"})))
-    assert [pod.fetching for pod in store.pods(M)] == [True]
-    writer = Writer(
+def writer_to(cluster: Pods, store: Store) -> Writer:
+    return Writer(
         cluster=cluster,  # type: ignore[arg-type] # a part of it
         store=store,
         metrics=OperatorMetrics(),
         settings=OperatorSettings(release_namespace="warmfleet"),
     )
 
-    problem = await writer.carry_out(
-        M, Plan(fetched=(Fetched("gone", "uid-0"), Fetched("m-1", "uid-1"))), "uid-m"
-    )
+
+async def test_the_label_of_exactly_the_pod_that_has_its_model_is_removed() -> None:
+    cluster, store = Pods(), Store(lambda _: None)
+    store.put(entry_of(POD, body(1, **{FETCHING_LABEL: "true"})))
+    assert [pod.fetching for pod in store.pods(M)] == [True]
+    gone, has_model = Labelling("gone", "uid-0", fetches=False), Labelling("m-1", "uid-1", fetches=False)
+
+    problem = await writer_to(cluster, store).carry_out(M, Plan(labellings=(gone, has_model)), "uid-m")
 
     assert problem is None
     assert cluster.merged[1] == (
@@ -67,3 +69,14 @@ async def test_the_label_of_exactly_the_pod_that_has_its_model_is_removed() -> N
         {"metadata": {"uid": "uid-1", "labels": {FETCHING_LABEL: None}}},
     )
     assert [pod.fetching for pod in store.pods(M)] == [False]
+
+
+async def test_a_pod_that_has_yet_to_fetch_gets_the_label() -> None:
+    cluster, store = Pods(), Store(lambda _: None)
+
+    await writer_to(cluster, store).carry_out(
+        M, Plan(labellings=(Labelling("m-1", "uid-1", fetches=True),)), "uid-m"
+    )
+
+    changes = {"metadata": {"uid": "uid-1", "labels": {FETCHING_LABEL: "true"}}}
+    assert cluster.merged == [(POD, "models", "m-1", changes)]
