@@ -1,7 +1,7 @@
 """Executes plans, and writes statuses and events when they differ from what was written last."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import structlog
@@ -17,9 +17,17 @@ from warmfleet_operator.errors import (
     RefusedError,
 )
 from warmfleet_operator.metrics import OperatorMetrics
-from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD, kind_of
+from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD, Kind, kind_of
 from warmfleet_operator.objects.releases import Owner, conflict_prefix, release_of
-from warmfleet_operator.reconcile.plan import Manifest, Plan, conflict_message, controlled_by
+from warmfleet_operator.reconcile.plan import (
+    Labelling,
+    Manifest,
+    Plan,
+    Removal,
+    Scaling,
+    conflict_message,
+    controlled_by,
+)
 from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.status.conditions import release_condition
 from warmfleet_operator.status.events import changes_to_announce, event_of
@@ -66,32 +74,20 @@ class Writer:
         problem = None
         if plan.conflicts:
             problem = Problem(Reason.OBJECT_CONFLICT, "; ".join(plan.conflicts))
+        write: Awaitable[Problem | None]
         for removal in plan.removals:
-            log.info(
-                "delete", deployment=str(key), kind=removal.kind.name, name=removal.name, why=removal.why
-            )
-            try:
-                await self._cluster.delete(removal.kind, key.namespace, removal.name, removal.uid)
-            except GoneError:
-                self._store.drop(removal.kind, Key(key.namespace, removal.name), removal.uid)
-            self._metrics.writes.labels(removal.kind.name, "delete").inc()
+            write = self._delete(key, removal)
+            problem = await self._unless_refused(key, removal.kind, removal.name, write) or problem
         for manifest in plan.applies:
-            problem = await self._apply(key, manifest, owner_uid) or problem
+            write = self._apply(key, manifest, owner_uid)
+            name = manifest["metadata"]["name"]
+            problem = await self._unless_refused(key, kind_of(manifest), name, write) or problem
         for scaling in plan.scalings:
-            log.info("scale", deployment=str(key), replicas=scaling.replicas)
-            changes = {"spec": {"replicas": scaling.replicas}}
-            answer = await self._cluster.merge(DEPLOYMENT, key.namespace, scaling.name, changes)
-            self._metrics.writes.labels(DEPLOYMENT.name, "scale").inc()
-            self._store.put(entry_of(DEPLOYMENT, answer))
+            write = self._scale(key, scaling)
+            problem = await self._unless_refused(key, DEPLOYMENT, scaling.name, write) or problem
         for pod in plan.labellings:
-            labels = {FETCHING_LABEL: "true" if pod.fetches else None}
-            changes = {"metadata": {"uid": pod.uid, "labels": labels}}
-            try:
-                answer = await self._cluster.merge(POD, key.namespace, pod.name, changes)
-            except GoneError:
-                continue
-            self._metrics.writes.labels(POD.name, "label").inc()
-            self._store.put(entry_of(POD, answer))
+            write = self._label(key, pod)
+            problem = await self._unless_refused(key, POD, pod.name, write) or problem
         return problem
 
     async def write_status(self, key: Key, deployment: Mapping[str, Any], status: Mapping[str, Any]) -> None:
@@ -145,32 +141,62 @@ class Writer:
             log.warning("left to another release", deployment=str(key), reason=wanted["message"])
             await self._record(event_of(deployment, wanted, self._settings.identity, now))
 
-    async def _apply(self, key: Key, manifest: Manifest, owner_uid: str) -> Problem | None:
-        kind, name = kind_of(manifest), manifest["metadata"]["name"]
-        known = self._store.version(kind, Key(key.namespace, name))
+    async def _unless_refused(
+        self, key: Key, kind: Kind, name: str, write: Awaitable[Problem | None]
+    ) -> Problem | None:
+        """Await one write of a plan; its refusal is a problem that the status reports."""
         try:
-            if known is None:
-                # An object of another owner carries no label of ours, so the store does not hold it.
-                try:
-                    current = await self._cluster.read(kind, key.namespace, name)
-                except GoneError:
-                    pass
-                else:
-                    current = {**current, "kind": kind.name}
-                    if not controlled_by(current, owner_uid):
-                        return Problem(Reason.OBJECT_CONFLICT, conflict_message(current))
-                    if release_of(current) not in {None, *self._settings.own_releases}:
-                        # Nothing is reported yet: the store will hold the objects of that release soon.
-                        raise ConflictError(f"{kind.name} {name} was just made by another release")
-            log.info("apply", deployment=str(key), kind=kind.name, name=name)
-            answer = await self._cluster.apply(manifest)
+            return await write
         except RefusedError as error:
             log.warning("refused", deployment=str(key), kind=kind.name, name=name, reason=str(error))
             self._metrics.errors.labels("refused").inc()
             return Problem(Reason.OBJECT_REFUSED, f"{kind.name} {name}: {error}")
+
+    async def _delete(self, key: Key, removal: Removal) -> None:
+        log.info("delete", deployment=str(key), kind=removal.kind.name, name=removal.name, why=removal.why)
+        try:
+            await self._cluster.delete(removal.kind, key.namespace, removal.name, removal.uid)
+        except GoneError:
+            self._store.drop(removal.kind, Key(key.namespace, removal.name), removal.uid)
+        self._metrics.writes.labels(removal.kind.name, "delete").inc()
+
+    async def _apply(self, key: Key, manifest: Manifest, owner_uid: str) -> Problem | None:
+        kind, name = kind_of(manifest), manifest["metadata"]["name"]
+        if self._store.version(kind, Key(key.namespace, name)) is None:
+            # An object of another owner carries no label of ours, so the store does not hold it.
+            try:
+                current = await self._cluster.read(kind, key.namespace, name)
+            except GoneError:
+                pass
+            else:
+                current = {**current, "kind": kind.name}
+                if not controlled_by(current, owner_uid):
+                    return Problem(Reason.OBJECT_CONFLICT, conflict_message(current))
+                if release_of(current) not in {None, *self._settings.own_releases}:
+                    # Nothing is reported yet: the store will hold the objects of that release soon.
+                    raise ConflictError(f"{kind.name} {name} was just made by another release")
+        log.info("apply", deployment=str(key), kind=kind.name, name=name)
+        answer = await self._cluster.apply(manifest)
         self._metrics.writes.labels(kind.name, "apply").inc()
         self._store.put(entry_of(kind, answer))
         return None
+
+    async def _scale(self, key: Key, scaling: Scaling) -> None:
+        log.info("scale", deployment=str(key), replicas=scaling.replicas)
+        changes = {"spec": {"replicas": scaling.replicas}}
+        answer = await self._cluster.merge(DEPLOYMENT, key.namespace, scaling.name, changes)
+        self._metrics.writes.labels(DEPLOYMENT.name, "scale").inc()
+        self._store.put(entry_of(DEPLOYMENT, answer))
+
+    async def _label(self, key: Key, pod: Labelling) -> None:
+        labels = {FETCHING_LABEL: "true" if pod.fetches else None}
+        changes = {"metadata": {"uid": pod.uid, "labels": labels}}
+        try:
+            answer = await self._cluster.merge(POD, key.namespace, pod.name, changes)
+        except GoneError:
+            return
+        self._metrics.writes.labels(POD.name, "label").inc()
+        self._store.put(entry_of(POD, answer))
 
     async def _record(self, event: Mapping[str, Any]) -> None:
         """Post an event; nothing depends on events, so a failure is only logged."""

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from warmfleet_contracts.names import FETCHING_LABEL
-from warmfleet_operator.errors import GoneError
+from warmfleet_contracts.resources.conditions import Reason
+from warmfleet_operator.errors import GoneError, RefusedError
 from warmfleet_operator.metrics import OperatorMetrics
-from warmfleet_operator.objects.kinds import POD, Kind
-from warmfleet_operator.reconcile.plan import Labelling, Plan
+from warmfleet_operator.objects.kinds import DEPLOYMENT, POD, SERVICE, Kind
+from warmfleet_operator.reconcile.plan import Labelling, Plan, Removal, Scaling
 from warmfleet_operator.reconcile.writer import Writer
 from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.watch.entry import Key, entry_of
@@ -41,7 +42,12 @@ class Pods:
         self.merged.append((kind, namespace, name, changes))
         if name == "gone":
             raise GoneError(name)
+        if name == "refused":
+            raise RefusedError("an admission webhook refuses it")
         return body(2)
+
+    async def delete(self, kind: Kind, _namespace: str, name: str, _uid: str) -> None:
+        raise RefusedError(f"{kind.name} {name} may not be deleted")
 
 
 def writer_to(cluster: Pods, store: Store) -> Writer:
@@ -80,3 +86,27 @@ async def test_a_pod_that_has_yet_to_fetch_gets_the_label() -> None:
 
     changes = {"metadata": {"uid": "uid-1", "labels": {FETCHING_LABEL: "true"}}}
     assert cluster.merged == [(POD, "models", "m-1", changes)]
+
+
+async def test_a_write_that_is_refused_stops_neither_the_others_nor_the_status() -> None:
+    """As an error it would end the reconciliation before its status is written, each time."""
+    cluster, store = Pods(), Store(lambda _: None)
+    plan = Plan(
+        removals=(Removal(SERVICE, "m", "uid-s", "is no longer wanted"),),
+        scalings=(Scaling("refused", 3),),
+        labellings=(
+            Labelling("m-1", "uid-1", fetches=False),
+            Labelling("refused", "uid-2", fetches=False),
+        ),
+    )
+
+    problem = await writer_to(cluster, store).carry_out(M, plan, "uid-m")
+
+    assert [(kind, name) for kind, _, name, _ in cluster.merged] == [
+        (DEPLOYMENT, "refused"),
+        (POD, "m-1"),
+        (POD, "refused"),
+    ]
+    assert problem is not None
+    assert problem.reason is Reason.OBJECT_REFUSED
+    assert problem.message == "Pod refused: an admission webhook refuses it"
