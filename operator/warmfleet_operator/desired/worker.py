@@ -43,6 +43,8 @@ GRACE_AFTER_DRAIN_SECONDS: Final = 15
 UNREACHABLE_NODE_SECONDS: Final = 30
 """A worker on an unreachable node is replaced after this; Kubernetes' default is 300."""
 
+_WHOLE_CONTEXT_TOKENS: Final = 16_777_216
+"""The worker serves the model's own context where that is shorter."""
 _PROBE_TIMEOUT_SECONDS: Final = 5
 _STARTUP_PERIOD_SECONDS: Final = 2
 _PROGRESS_MARGIN_SECONDS: Final = 600
@@ -169,6 +171,10 @@ def _arguments(deployment: CheckedDeployment, resources: Manifest) -> list[str]:
         uid=f"$({POD_UID_VARIABLE})",
         threads=_threads(resources),
     )
+    engine = deployment.spec.engine
+    if engine.image and not engine.differs("max_model_length_tokens"):
+        # The user's image may be of the release before, which served 4,096 tokens without this argument.
+        flags += ("--max-model-length-tokens", str(_WHOLE_CONTEXT_TOKENS))
     # Routers forward the model name unchanged; this name always identifies the deployment.
     return [*flags, "--served-name", f"{deployment.namespace}/{deployment.name}"]
 

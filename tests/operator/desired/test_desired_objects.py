@@ -318,6 +318,15 @@ def test_a_field_that_equals_its_default_is_no_argument():
     ]
 
 
+def test_an_image_of_the_release_before_serves_the_whole_context_without_a_setting():
+    """Without the argument it served 4,096 tokens."""
+    own_image = {**MINIMAL, "engine": {"image": "registry.example/worker:0.1"}}
+
+    assert flag(engine(pod_template(own_image)), "--max-model-length-tokens") == "16777216"
+    own_image["engine"]["maxModelLengthTokens"] = 77
+    assert flag(engine(pod_template(own_image)), "--max-model-length-tokens") == "77"
+
+
 def test_the_fetch_has_the_default_of_the_schema():
     def fetch_of(spec):
         (container,) = pod_template(spec)["spec"]["initContainers"]
