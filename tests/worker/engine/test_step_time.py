@@ -227,6 +227,23 @@ def test_noise_and_hiccups_lengthen_the_steps_of_a_cold_prompt_by_60_percent_at_
         assert max(map(machine.seconds, shapes)) <= 1.6 * TARGET_STEP_SECONDS
 
 
+@pytest.mark.parametrize("slow_steps", [1, 32])
+@pytest.mark.parametrize("seconds", [3.0, 60.0, 600.0])
+def test_a_slow_start_does_not_leave_small_steps_for_ever(seconds, slow_steps):
+    """A step that is never computed again cannot correct what was learned from it."""
+    machine = KneeMachine(flat=0.020, knee=200)
+    estimator = StepTimeEstimator()
+    for _ in range(slow_steps):
+        tokens = estimator.prefill_tokens(StepShape(0, 8, 8000), 0, 4000)
+        estimator.observe(StepShape(0, 8, 8000).with_prefill(0, tokens), seconds)
+
+    source = random.Random(0)
+    for _ in range(20):
+        prefill(estimator, machine, 8, source)
+
+    assert estimator.auto_batched_tokens() == pytest.approx(1000, rel=0.1)
+
+
 @pytest.mark.parametrize("knee", [40, 100, 300])
 def test_routers_receive_base_slope_and_knee(knee):
     machine = KneeMachine(flat=0.030, knee=knee)

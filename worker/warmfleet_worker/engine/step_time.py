@@ -153,8 +153,10 @@ class StepTimeEstimator:
         """Update the fit with one finished step. Durations that are not positive and finite are ignored."""
         if not (math.isfinite(seconds) and seconds > 0.0):
             return
-        if self._samples >= SETTLED_SAMPLES:
-            seconds = min(seconds, OUTLIER_RATIO * max(self.predict_seconds(shape), _TINY))
+        # The first predictions may be far too low. But a first step that took a minute would set a slope
+        # at which no step of its size was ever computed again, so that nothing could correct it.
+        least_seconds = _TINY if self._samples >= SETTLED_SAMPLES else TARGET_STEP_SECONDS
+        seconds = min(seconds, OUTLIER_RATIO * max(self.predict_seconds(shape), least_seconds))
         # Group 0 has the steps without prefill, group i those with more than `KNOTS_TOKENS[i - 1]` of it.
         group = bisect.bisect_left(KNOTS_TOKENS, shape.prefill_tokens)
         self._fit.observe(_features(shape), seconds, group=group)
