@@ -55,10 +55,16 @@ def worker_refusal_error(model: str, status: int, retry_after: str | None) -> Re
 
 
 def header_number(value: str | None) -> int | None:
-    """An unsigned decimal; None for anything else."""
-    if value is None or not (value.isascii() and value.isdecimal() and len(value) <= 20):
+    """An unsigned decimal of at most 15 digits; None for anything else."""
+    if value is None or not (value.isascii() and value.isdecimal() and len(value) <= 15):
         return None
     return int(value)
+
+
+def header_text(value: str | None) -> str | None:
+    """The first 128 characters of printable ASCII; None for anything else."""
+    text = (value or "")[:128]
+    return text if text and text.isascii() and text.isprintable() else None
 
 
 def header_seconds(value: str | None) -> float | None:

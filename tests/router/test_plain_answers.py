@@ -110,7 +110,7 @@ async def test_a_client_that_leaves_a_plain_answer_pays_for_the_tokens_until_the
     monkeypatch.setattr(FairQueue, "correct", note_correction)
     stub.events, stub.plain_token_seconds = 10_000, 0.005
     async with running_router([stub], tmp_path) as router:
-        asking = asyncio.create_task(router.ask(PROMPT))
+        asking = asyncio.create_task(router.ask(PROMPT, max_tokens=stub.events))
 
         def reported_tokens() -> int:
             load = router.router.workers.fleet.workers()[0].load

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -30,6 +30,9 @@ IDLE_HEARTBEAT_SECONDS: Final = 5.0
 BUSY_SILENCE_SECONDS: Final = 3.0
 """A busy worker that sends no frame for this long counts as silent."""
 IDLE_SILENCE_SECONDS: Final = 12.0
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""Of what a worker has: sums of several are numbers that every encoding takes."""
 
 
 class ResidentDigest(msgspec.Struct, frozen=True, array_like=True):
@@ -66,7 +69,7 @@ class PlainAnswer(msgspec.Struct, frozen=True, array_like=True):
     """Its first sequence got a seat."""
     first_token_after_seconds: float
     """Its first token, of any sequence, was computed."""
-    generated_tokens: int
+    generated_tokens: Count
     """So far, of all its sequences."""
 
 
@@ -77,18 +80,18 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     it, used by `router/routing/cost.worker_load`, removed by `_without_version_2` for older routers.
     """
 
-    running_sequences: int = 0
-    waiting_sequences: int = 0
-    max_running_sequences: int = 0
-    queued_uncached_tokens: int = 0
+    running_sequences: Count = 0
+    waiting_sequences: Count = 0
+    max_running_sequences: Count = 0
+    queued_uncached_tokens: Count = 0
     """Prompt tokens admitted and not computed yet (waiting, or running and still in prefill)."""
-    context_tokens: int = 0
+    context_tokens: Count = 0
     """Tokens of KV that the running sequences attend to."""
-    total_blocks: int = 0
+    total_blocks: Count = 0
     """0 while the engine cannot compute: it is still loading, or has work and reports no step."""
-    pinned_blocks: int = 0
+    pinned_blocks: Count = 0
     """Blocks that live sequences hold."""
-    cached_blocks: int = 0
+    cached_blocks: Count = 0
     """Committed blocks that no sequence holds: evictable, free capacity."""
     step_time: StepTimeFit = msgspec.field(default_factory=StepTimeFit)
     admitted_dispatches: dict[str, int] = msgspec.field(default_factory=dict)

@@ -196,6 +196,7 @@ class Assigner:
         if usage.is_settled:
             return False
         usage.is_settled = True
+        usage.output_tokens = min(usage.output_tokens, dispatch.request.most_output_tokens)
         true_cost = cost_of(dispatch.picked.candidate.uncached_tokens, usage.output_tokens)
         queue.correct(dispatch.request.tenant.name, true_cost - usage.charged_cost)
         return True

@@ -1,10 +1,15 @@
 """A request as it enters admission: all that is known once its prompt is encoded."""
 
+from typing import Final
+
 import msgspec
 
 from warmfleet_router.admission.queue_bounds import Amount
 from warmfleet_router.routing.prompt_hashes import RequestPrompts
 from warmfleet_router.tenants import Tenant
+
+LONGEST_ANSWER_TOKENS: Final = 2**20
+"""No model's context is longer."""
 
 
 class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -25,6 +30,12 @@ class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Clock time in seconds, before the body was read."""
     body_read_at: float
     """Clock time in seconds at which the body was complete."""
+
+    @property
+    def most_output_tokens(self) -> int:
+        """Over all sequences; a worker that counts more is wrong."""
+        limit_tokens = self.output_limit_tokens
+        return self.sequences * (LONGEST_ANSWER_TOKENS if limit_tokens is None else limit_tokens)
 
     @property
     def size(self) -> Amount:

@@ -39,6 +39,7 @@ from warmfleet_router.error_responses import (
     broken_stream_error,
     header_number,
     header_seconds,
+    header_text,
     too_large_error,
     worker_refusal_error,
 )
@@ -377,7 +378,7 @@ class Exchanges:
             difference=difference_of(
                 choice, cached_tokens, is_coming=self._is_coming(exchange, cached_tokens)
             ),
-            position=headers.get(POSITION_HEADER, "")[:128] or None,
+            position=header_text(headers.get(POSITION_HEADER)),
         )
         recorder.answered(answer)
         if cached_tokens is None:

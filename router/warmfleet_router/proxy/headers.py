@@ -63,9 +63,9 @@ def request_headers(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]
 
 
 def passed_back(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
-    """What a client gets of the headers of a worker's answer."""
+    """What a client gets of the headers of a worker's answer, byte for byte as the client library read it."""
     return [
-        (name.encode(), value.encode("latin-1"))
+        (name.encode(), value.encode("utf-8", "surrogateescape"))
         for name in PASSED_BACK
         if (value := headers.get(name)) is not None
     ]

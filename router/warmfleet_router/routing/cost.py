@@ -24,6 +24,9 @@ MIN_SAMPLES: Final = 8
 MIN_PREFILL_TOKEN_SECONDS: Final = 1e-7
 """No prefill is faster than ten million tokens per second; a noisy fit of an idle worker may be."""
 
+LONGEST_STEP_SECONDS: Final = 3600.0
+"""A fit with a larger coefficient, or with one that is no number, is wrong."""
+
 PRIOR_SEAT_SECONDS: Final = 4.0
 """How long a sequence keeps its seat before any has finished: 64 tokens at 16 tokens per second."""
 
@@ -135,7 +138,14 @@ def request_cost(work: Work, load: WorkerLoad, rates: StepRates, *, seat_seconds
 
 def measured_rates(fit: StepTimeFit) -> StepRates | None:
     """The worker's own rates, or None while too few steps, or no prefill, stand behind them."""
-    if fit.samples < MIN_SAMPLES or fit.per_prefill_token_seconds <= 0:
+    coefficients = (
+        fit.base_seconds,
+        fit.per_prefill_token_seconds,
+        fit.per_decode_sequence_seconds,
+        fit.per_context_token_seconds,
+    )
+    is_possible = all(abs(coefficient) <= LONGEST_STEP_SECONDS for coefficient in coefficients)
+    if fit.samples < MIN_SAMPLES or fit.per_prefill_token_seconds <= 0 or not is_possible:
         return None
     return StepRates(
         base_seconds=max(fit.base_seconds, 0.0),

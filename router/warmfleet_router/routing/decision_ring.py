@@ -50,7 +50,7 @@ class DecisionRing:
 
     def ended(self, recorder: DecisionRecorder) -> None:
         """Nothing more is recorded; from now on the decision is kept encoded."""
-        slot = self._open.pop(recorder.request.id, None)
+        slot = self._open.get(recorder.request.id)
         if slot is not None:
             encoded = _encoder.encode(recorder.decision)
             self._pattern = self._pattern or encoded
@@ -58,6 +58,7 @@ class DecisionRing:
                 level=1, wbits=_RAW_DEFLATE, memLevel=_DEFLATE_MEMORY, zdict=self._pattern
             )
             self._slots[slot] = compressor.compress(encoded) + compressor.flush()
+            del self._open[recorder.request.id]
 
     def find(self, name: str) -> Decision | None:
         """By decision id, or the newest with this request id."""

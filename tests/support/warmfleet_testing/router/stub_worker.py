@@ -93,6 +93,8 @@ class Faults:
     first_byte_delay_seconds: float = 0.0
     """Late, and not to be seen in any report."""
     wrong_last_block: bool = False
+    headers: dict[str, str] = field(default_factory=dict)
+    """What the headers of its answers hold instead."""
     fatal: bytes = b""
     """The worker ends, as if killed, when it gets a request with this in its body."""
 
@@ -298,6 +300,7 @@ class StubWorker:
         }
         if hashes:
             headers[LAST_BLOCK_HEADER] = "00" * 16 if faults.wrong_last_block else hashes[-1].hex()
+        headers |= faults.headers
         words = " ".join(str(number) for number in range(self.events))
         if not json.loads(body).get("stream"):
             admitted_after = asyncio.get_running_loop().time() - received_at
@@ -311,6 +314,7 @@ class StubWorker:
                 headers[FIRST_TOKEN_AFTER_HEADER] = f"{first_token_after:.6f}"
             answer = json.dumps({"text": words, "worker": self.uid}).encode()
             headers |= {"content-type": "application/json", GENERATED_TOKENS_HEADER: str(self.events)}
+            headers |= faults.headers
             response = web.StreamResponse(headers=headers)
             response.content_length = len(answer)
             await response.prepare(request)
