@@ -7,12 +7,13 @@ from typing import Final
 
 from warmfleet_router.admission.queue_bounds import Amount
 from warmfleet_router.discovery.base import Discovered, DiscoveryState, Endpoint
+from warmfleet_router.proxy.text_proxy import LARGE_TEXTS
 from warmfleet_router.routing.slow_workers import SlowWorkerDetector, SlowWorkerEjector
 from warmfleet_router.workers.breakers import Cause
 from warmfleet_testing.router.admission_fleet import MODEL, AdmissionFleet, Clock, seats
 from warmfleet_testing.router.picker_fleet import PickerFleet, prompts
 from warmfleet_testing.router.router_fixture import running_router
-from warmfleet_testing.router.stub_worker import StubWorker, running_stub
+from warmfleet_testing.router.stub_worker import StubWorker, running_stub, running_stubs
 
 SLOW_SECONDS: Final = 60.0
 
@@ -99,3 +100,37 @@ async def test_queue_and_metrics_of_a_model_that_leaves_the_list_go(tmp_path: Pa
     assert 'warmfleet_router_requests_total{model_name="stub",outcome="completed"} 1.0' in pages[0]
     assert 'model_name="stub"' not in pages[1]
     assert (fleet["held"], fleet["tokens"], held) == ({}, {}, Amount())
+
+
+async def test_a_text_that_waited_is_not_asked_of_a_worker_that_has_gone_meanwhile(tmp_path: Path) -> None:
+    discovery = ChangingDiscovery()
+    with running_stubs(2) as stubs:
+        w0, w1 = (Endpoint(uid=stub.uid, name=stub.uid, url=stub.url) for stub in stubs)
+        discovery.lists.put_nowait(Discovered((w0, w1), None))
+        async with running_router(stubs, tmp_path, discovery=discovery) as router:
+
+            async def tokenize() -> int:
+                body = {"model": "stub", "prompt": "a" * 20_000}
+                async with router.http.post(router.url + "/tokenize", json=body) as response:
+                    return response.status
+
+            # given: as many large texts at workers as may be, and one that waits
+            for stub in stubs:
+                stub.faults.hold_headers = True
+            held = [asyncio.create_task(tokenize()) for _ in range(LARGE_TEXTS)]
+            await router.until(lambda: sum(len(stub.requests) for stub in stubs) == LARGE_TEXTS)
+            waiting = asyncio.create_task(tokenize())
+            await router.until(lambda: router.router.limits.in_flight.requests == LARGE_TEXTS + 1)
+
+            # when
+            discovery.lists.put_nowait(Discovered((w0,), None))
+            await router.until(lambda: router.router.workers.fleet.worker("w1") is None)
+            for stub in stubs:
+                stub.faults.hold_headers = False
+            for task in held:
+                task.cancel()
+            status = await waiting
+            kept = list(router.router.workers.breakers._breakers)
+
+    # then
+    assert (status, kept) == (200, ["w0"])

@@ -106,6 +106,11 @@ class BufferedAnswer:
         self._limits.take_bytes(self._tenant, more_bytes)
         self.size_bytes += more_bytes
 
+    def drop(self) -> None:
+        """What was received is not kept: the worker did not answer."""
+        self._limits.give_back(self._tenant, Amount(buffered_bytes=self.size_bytes))
+        self.size_bytes = 0
+
 
 class InFlightLimits:
     """Counts what is in flight, waiting or at a worker, in total and by tenant."""

@@ -1,6 +1,7 @@
 """`/tokenize` and `/detokenize`: from a body to the workers of the model, any of which can answer."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from starlette.requests import Request
@@ -53,7 +54,7 @@ class TokenEndpoint:
             body = await read_body(request, ticket.receive)
             async with ticket.encoding_slot():
                 model = (await decode_body(body, self._decode)).model
-            workers = self._workers(tenant, model)
+            self._require_served(tenant, model)
             ticket.add_tokens(max(len(body) // BYTES_PER_TOKEN, 1))
             headers = request_headers(request.headers.raw)
             text_request = TextRequest(
@@ -66,13 +67,16 @@ class TokenEndpoint:
                 body=body,
                 ticket=ticket,
             )
+            workers = partial(self._workers, tenant, model)
             await self._proxy.serve(text_request, workers, request.receive, send)
 
-    def _workers(self, tenant: Tenant, model: str | None) -> Sequence[WorkerStatus]:
-        """Those that the tenant may call; of `model`, where the request names one."""
+    def _require_served(self, tenant: Tenant, model: str | None) -> None:
         if model is not None:
             require_model(tenant, model)
+            if not self._fleet.workers(model):
+                raise model_not_found(model, self._fleet, tenant)
+
+    def _workers(self, tenant: Tenant, model: str | None) -> Sequence[WorkerStatus]:
+        """Those that the tenant may call now; of `model`, where the request names one."""
         workers = self._fleet.workers(model)
-        if model is not None and not workers:
-            raise model_not_found(model, self._fleet, tenant)
         return [worker for worker in workers if any(map(tenant.may_call, worker.served_names))]

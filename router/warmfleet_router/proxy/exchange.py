@@ -337,6 +337,8 @@ class Exchanges:
             tokens = header_number(headers.get(GENERATED_TOKENS_HEADER)) or 0
             lease.progressed(PlainAnswer(lease.dispatch, admitted_after, first_token_after, tokens))
         lease.first_byte()
+        # Before it is sent: how long the client takes to read it is no time at the worker.
+        lease.close(ended_well=True)
         self._suspects.answered(exchange.content)
         self._reported_first_token(exchange)
 

@@ -2,11 +2,11 @@
 
 Such a request waits for no seat and teaches nothing about the engine. It shares tickets, breakers and the
 retry budget with generations, and a failure counts against its worker; an answer is no sign that the engine
-works, so it closes no breaker.
+works, so it closes no breaker and is no half-open worker's probe.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +15,7 @@ from starlette.types import Receive, Send
 
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.encoding_slots import EncodingSlots
-from warmfleet_router.admission.in_flight_limits import InFlightTicket
+from warmfleet_router.admission.in_flight_limits import BufferedAnswer, InFlightTicket
 from warmfleet_router.error_responses import no_worker_error, too_large_error, worker_refusal_error
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.client_response import ClientResponse
@@ -49,6 +49,16 @@ class TextRequest:
     """By which its answer is counted while it is buffered."""
 
 
+@dataclass(frozen=True, slots=True)
+class _TextAnswer:
+    """A whole answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    """The worker's."""
+    pieces: Sequence[bytes]
+
+
 class TextProxy:
     """Takes such requests to the worker with the least to do, and to another one if it does not answer."""
 
@@ -74,24 +84,33 @@ class TextProxy:
         self._served = 0
 
     async def serve(
-        self, request: TextRequest, workers: Sequence[WorkerStatus], receive: Receive, send: Send
+        self,
+        request: TextRequest,
+        workers: Callable[[], Sequence[WorkerStatus]],
+        receive: Receive,
+        send: Send,
     ) -> None:
-        """Answer a request by one of `workers`, or stop at once when the client disconnects.
+        """Answer a request by one of `workers`, as they are then, or stop when the client disconnects.
 
         Raises:
             RequestError: no worker answered, and nothing has been sent.
         """
         is_large = len(request.body) > INLINE_CHARS
         async with cancel_on_disconnect(receive) as watched:
-            with ClientResponse(
-                send, write_seconds=self._write_seconds, ping_seconds=None, on_stalled=watched.disconnect
-            ) as client:
+            with (
+                ClientResponse(
+                    send, write_seconds=self._write_seconds, ping_seconds=None, on_stalled=watched.disconnect
+                ) as client,
+                request.ticket.answer() as buffered,
+            ):
+                # Not while the client reads the answer: that takes no CPU time of a worker.
                 async with self._slots.slot(request.ticket.tenant.name) if is_large else nullcontext():
-                    await self._try_workers(request, self._by_load(workers), client)
+                    answer = await self._try_workers(request, workers, buffered)
+                await client.send_whole(answer.status, passed_back(answer.headers), answer.pieces)
 
-    def _by_load(self, workers: Sequence[WorkerStatus]) -> list[WorkerStatus]:
-        """Those that are ready and not ejected, the least loaded first, equal ones in rotation."""
-        fleet = self._picker.snapshot(workers)
+    def _least_loaded(self, workers: Sequence[WorkerStatus], tried: Collection[str]) -> WorkerStatus | None:
+        """Of those that are ready, not ejected and not `tried`; equal ones in rotation."""
+        fleet = self._picker.snapshot(workers, tried)
         ready = list(fleet.ready.values())
         self._served += 1
         start = self._served % max(len(ready), 1)
@@ -100,36 +119,38 @@ class TextProxy:
             uid = worker.endpoint.uid
             return self._open[uid], fleet.loads[uid].sequences, fleet.loads[uid].queued_uncached_tokens
 
-        return sorted(ready[start:] + ready[:start], key=load)
+        return min(ready[start:] + ready[:start], key=load, default=None)
 
     async def _try_workers(
-        self, request: TextRequest, workers: Sequence[WorkerStatus], client: ClientResponse
-    ) -> None:
+        self, request: TextRequest, workers: Callable[[], Sequence[WorkerStatus]], buffered: BufferedAnswer
+    ) -> _TextAnswer:
         refusal: RequestError | None = None
+        tried: set[str] = set()
         self._retries.request()
-        for tries, worker in enumerate(workers[:MAX_TRIES]):
-            if tries and not self._retries.take():
+        while len(tried) < MAX_TRIES:
+            # Anew for each try: a worker may have gone, or begun another epoch, since the one before.
+            worker = self._least_loaded(workers(), tried)
+            if worker is None:
+                break
+            if tried and not self._retries.take():
                 self._metrics.on_refused_retry()
                 break
             uid = worker.endpoint.uid
+            tried.add(uid)
             self._open[uid] += 1
             try:
-                await self._ask(request, worker, client)
+                return await self._ask(request, worker, buffered)
             except TryElsewhereError as error:
                 refusal = error.refusal or refusal
-            else:
-                return
+                buffered.drop()
             finally:
                 self._open[uid] -= 1
                 if not self._open[uid]:
                     del self._open[uid]
         raise refusal or no_worker_error(request.model)
 
-    async def _ask(self, request: TextRequest, worker: WorkerStatus, client: ClientResponse) -> None:
-        with (
-            self._breakers.trial(worker.endpoint.uid, worker.epoch) as trial,
-            request.ticket.answer() as answer,
-        ):
+    async def _ask(self, request: TextRequest, worker: WorkerStatus, buffered: BufferedAnswer) -> _TextAnswer:
+        with self._breakers.trial(worker.endpoint.uid, worker.epoch, may_probe=False) as trial:
             try:
                 async with self._upstream.request(
                     worker.endpoint,
@@ -145,10 +166,9 @@ class TextProxy:
                             trial.failed(f"the worker answered {status}")
                         refusal = worker_refusal_error(request.model, status, headers.get("retry-after"))
                         raise TryElsewhereError(f"the worker answered {status}", refusal)
-                    pieces = await read_plain_answer(response, answer)
+                    return _TextAnswer(status, headers, await read_plain_answer(response, buffered))
             except UpstreamTooLargeError as error:
                 raise too_large_error(MAX_PLAIN_BODY_BYTES) from error
             except UpstreamError as error:
                 trial.failed(str(error))
                 raise TryElsewhereError(str(error)) from error
-            await client.send_whole(status, passed_back(headers), pieces)

@@ -127,9 +127,12 @@ class Breakers:
             return Ejections(panic=True)
         return Ejections(ejected)
 
-    def trial(self, uid: str, epoch: str) -> "Trial":
-        """Begin the trial of one dispatch: `release` it, or use `with`, when the dispatch ends."""
-        return Trial(self, uid, self._of(uid, epoch))
+    def trial(self, uid: str, epoch: str, *, may_probe: bool = True) -> "Trial":
+        """Begin the trial of one dispatch: `release` it, or use `with`, when the dispatch ends.
+
+        `may_probe`: its answer shows whether a half-open worker can be used again.
+        """
+        return Trial(self, uid, self._of(uid, epoch), may_probe=may_probe)
 
     def eject(self, uid: str, epoch: str, cause: Cause, reason: str) -> None:
         """Open the breaker of a worker that is there at once, if it is not open already."""
@@ -218,13 +221,14 @@ class Trial:
 
     __slots__ = ("_breaker", "_breakers", "_dispatched_at", "_has_result", "_is_probe", "_uid")
 
-    def __init__(self, breakers: Breakers, uid: str, breaker: _Breaker) -> None:
+    def __init__(self, breakers: Breakers, uid: str, breaker: _Breaker, *, may_probe: bool) -> None:
         self._breakers = breakers
         self._uid = uid
         self._breaker = breaker
         self._dispatched_at = breakers.now()
         self._has_result = False
-        self._is_probe = breaker.opened_at is not None and self._dispatched_at >= breaker.until
+        is_half_open = breaker.opened_at is not None and self._dispatched_at >= breaker.until
+        self._is_probe = may_probe and is_half_open
         if self._is_probe:
             breaker.probe = self
 

@@ -93,6 +93,18 @@ def test_a_half_open_worker_gets_one_request_at_a_time() -> None:
     assert bench.ejected() == set()
 
 
+def test_a_request_that_shows_nothing_of_the_engine_is_no_probe_and_keeps_none_out() -> None:
+    bench = Bench()
+    bench.fail("a", 5)
+    bench.clock.now += 30
+
+    with bench.breakers.trial("a", "e", may_probe=False) as trial:
+        assert not trial.is_probe
+        assert bench.ejected() == set()
+        with bench.breakers.trial("a", "e") as probe:
+            assert probe.is_probe
+
+
 def test_a_probe_that_fails_ejects_for_longer_and_one_that_answers_closes() -> None:
     bench = Bench()
     bench.fail("a", 5)
