@@ -123,6 +123,7 @@ class CrashSuspects:
         self._expire(now)
         record = self._drop(content.key) if content.key in self._records else _Record(content.size)
         record.changed_at = now
+        record.failed = record.failing(now)
         if (uid, epoch) in self._ended:
             self._count(record, (uid, epoch))
         else:

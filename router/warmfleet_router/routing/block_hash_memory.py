@@ -13,10 +13,10 @@ from typing import Final
 
 from warmfleet_contracts.cache.blocks import TOKEN_BYTES, BlockHash, chain_hashes, token_bytes
 
-RUN_BLOCKS: Final = 16
-"""Blocks whose hashes are remembered together: a look-up takes about as long as hashing one block."""
+RUN_TOKENS: Final = 256
+"""Tokens whose hashes are remembered together: a look-up takes about as long as hashing one block of 16."""
 MAX_RUNS: Final = 4096
-"""About a million tokens, and 9 MiB, with blocks of 16 tokens."""
+"""About a million tokens, and 9 MiB with blocks of 16 tokens; less with larger ones."""
 SEEN_RUNS: Final = 32_768
 """Runs that came once, 256 KiB; one more takes the slot of another one."""
 
@@ -40,7 +40,9 @@ class BlockHashMemory:
         """Hashes of the full blocks of `token_ids`; `root` is that of their chain."""
         full_tokens = len(token_ids) // block_size_tokens * block_size_tokens
         encoded = token_bytes(token_ids[:full_tokens])
-        run_bytes = RUN_BLOCKS * block_size_tokens * TOKEN_BYTES
+        if block_size_tokens > RUN_TOKENS:
+            return chain_hashes(root, encoded, block_size_tokens)
+        run_bytes = RUN_TOKENS // block_size_tokens * block_size_tokens * TOKEN_BYTES
         hashes: list[BlockHash] = []
         parent = root
         for offset in range(0, len(encoded), run_bytes):

@@ -48,6 +48,18 @@ async def test_a_request_is_refused_after_two_epochs_ended_under_it() -> None:
     assert is_refused(suspects)
 
 
+async def test_failures_are_kept_no_longer_than_the_end_of_an_epoch_would_explain_them() -> None:
+    clock = Clock()
+    suspects = CrashSuspects(clock)
+
+    for number in range(100):
+        suspects.failed(FATAL, f"w{number}", "epoch", is_lost=False)
+        clock.seconds += CONFIRM_SECONDS / 4
+
+    (record,) = suspects._records.values()
+    assert len(record.failed) == 5
+
+
 async def test_failures_under_workers_that_live_on_do_not_count() -> None:
     clock = Clock()
     suspects = CrashSuspects(clock)

@@ -6,12 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_contracts.cache.blocks import BlockHash, CacheIdentity, block_hashes, block_root, chain_hashes
+from warmfleet_contracts.cache.blocks import (
+    TOKEN_BYTES,
+    BlockHash,
+    CacheIdentity,
+    block_hashes,
+    block_root,
+    chain_hashes,
+)
 from warmfleet_router.routing import block_hash_memory
-from warmfleet_router.routing.block_hash_memory import RUN_BLOCKS, BlockHashMemory
+from warmfleet_router.routing.block_hash_memory import RUN_TOKENS, BlockHashMemory
 
 BLOCK = 16
-RUN = RUN_BLOCKS * BLOCK
+RUN = RUN_TOKENS
 SYSTEM = list(range(5 * RUN))
 
 
@@ -38,7 +45,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         st.tuples(st.sampled_from([0, 5, RUN, 2 * RUN, 3 * RUN + 7]), st.lists(st.integers(0, 2**32 - 1))),
         max_size=8,
     ),
-    block_size=st.sampled_from([1, 8, BLOCK]),
+    block_size=st.sampled_from([1, 8, BLOCK, 96, 300]),
     max_runs=st.sampled_from([1, 2, 1000]),
 )
 def test_hashes_are_those_of_the_contract_with_a_memory_of_any_size(
@@ -93,4 +100,13 @@ def test_what_was_not_used_for_longest_goes_first(computed: list[int]) -> None:
     memory.hashes(root(), first, BLOCK)
     assert computed == []
     memory.hashes(root(), second, BLOCK)
-    assert computed == [RUN_BLOCKS]
+    assert computed == [RUN // BLOCK]
+
+
+@pytest.mark.parametrize("block_size", [16, 32, 64, 128, 512])
+def test_large_blocks_take_no_more_memory_than_small_ones(block_size: int) -> None:
+    memory = BlockHashMemory()
+    for _ in range(2):
+        memory.hashes(root(), list(range(4096)), block_size)
+
+    assert {len(run) for _, run, _ in memory._runs} <= {RUN_TOKENS * TOKEN_BYTES}
