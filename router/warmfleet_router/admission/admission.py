@@ -147,7 +147,7 @@ class Admission:
         return await self._wait_queue.assigned(queue, waiting)
 
     async def retry(self, failed: Dispatch, *, is_suspect: bool = False) -> Dispatch | None:
-        """Another worker than those tried so far: at once, or before all that wait. None if none is left.
+        """Another worker than those tried so far: at once, or after earlier retries. None if none is left.
 
         The new dispatch takes over from `failed`; until it is there, `failed` is still to be released.
 
@@ -160,16 +160,17 @@ class Admission:
         fleet = self._assigner.snapshot(queue, failed.tried)
         if not fleet.ready:
             return None
-        placement = self._assigner.decide(
-            request,
-            queue,
-            fleet,
-            may_wait=False,
-            is_next=False,
-            tried=failed.tried | self._assigner.barred(is_suspect=is_suspect),
-        )
-        if placement.picked is not None:
-            return self._assigner.reassign(failed, queue, placement.picked, is_suspect=is_suspect)
+        if not queue.waiting_retries:
+            placement = self._assigner.decide(
+                request,
+                queue,
+                fleet,
+                may_wait=False,
+                is_next=False,
+                tried=failed.tried | self._assigner.barred(is_suspect=is_suspect),
+            )
+            if placement.picked is not None:
+                return self._assigner.reassign(failed, queue, placement.picked, is_suspect=is_suspect)
         waiting = self._wait_queue.add(queue, request, failed, is_suspect=is_suspect)
         self._capacity_changed.set()
         return await self._wait_queue.assigned(queue, waiting)

@@ -72,6 +72,11 @@ class ModelQueue:
         return len(self._fair) + len(self._retries)
 
     @property
+    def waiting_retries(self) -> int:
+        """Those of them that have had a worker, and go before all others."""
+        return len(self._retries)
+
+    @property
     def is_idle(self) -> bool:
         """Whether no request waits or is at a worker."""
         return not self.waiting and not self.shares.is_used

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
+from warmfleet_testing.router.admission_fleet import AdmissionFleet, seats
 from warmfleet_testing.router.full_fleet import SLOW, cancelled, held, is_empty, occupied, until
 from warmfleet_testing.router.planted_keys import PlantedKeys, bearer
 from warmfleet_testing.router.router_fixture import running_router
@@ -100,6 +101,33 @@ async def test_a_retry_goes_before_all_that_wait(tmp_path: Path) -> None:
     served = [headers["x-request-id"] for headers in stubs[1 - leaver].requests]
     assert [status for status, _, _ in answers] == [200] * 4
     assert served.index("r0") < served.index("r3")
+
+
+async def test_a_retry_takes_no_worker_for_which_an_earlier_one_waits() -> None:
+    # given: three requests at workers of one seat; the first failed, and waits because the others are full
+    async with AdmissionFleet(3, seats(1, 0)) as fleet:
+        first, second, third = [await fleet.submit([number] * 4) for number in range(3)]
+        await fleet.admission.stop()
+        for failed in (first, third):
+            fleet.fleet.load[failed.picked.candidate.uid] = seats(1, 1)
+        earlier = asyncio.create_task(fleet.admission.retry(first))
+        await asyncio.sleep(0)
+
+        # when: the second one ends, and the third fails before the queue is served
+        second.release()
+        later = asyncio.create_task(fleet.admission.retry(third))
+        await asyncio.sleep(0)
+        await fleet.admission.start()
+        await fleet.serve()
+
+        # then
+        assert earlier.done()
+        assert not later.done()
+        again = earlier.result()
+        assert again is not None
+        assert again.picked.candidate.uid == second.picked.candidate.uid
+        later.cancel()
+        await asyncio.gather(later, return_exceptions=True)
 
 
 async def test_a_retry_whose_last_worker_is_lost_ends_and_blocks_no_other_request(tmp_path: Path) -> None:
