@@ -157,12 +157,17 @@ class SlowWorkerEjector:
 
 
 def _reference_step_seconds(candidate: Candidate) -> float | None:
-    """How long the same step takes on each worker; None without measurements of its own."""
+    """How long the same step takes on each worker; None without measurements of its own.
+
+    A fit of few steps may attribute all their time to context or to tokens above the knee: then it has not
+    measured such a step.
+    """
     rates = candidate.rates
     if rates.source is not RatesSource.MEASURED:
         return None
-    return (
+    seconds = (
         rates.base_seconds
         + rates.per_prefill_token_seconds * rates.paid_tokens(REFERENCE_PREFILL_TOKENS, REFERENCE_SEQUENCES)
         + rates.per_decode_sequence_seconds * REFERENCE_SEQUENCES
     )
+    return seconds or None

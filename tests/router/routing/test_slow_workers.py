@@ -1,8 +1,18 @@
 """Which workers are found to be much slower than their peers."""
 
-from warmfleet_router.routing.slow_workers import SlowWorkerDetector
+from warmfleet_router.routing.cost import CostTerms, RatesSource, StepRates, WorkerLoad
+from warmfleet_router.routing.policies import Candidate
+from warmfleet_router.routing.slow_workers import REFERENCE_PREFILL_TOKENS, SlowWorkerDetector
 
 PEERS = ("slow", "b", "c")
+
+
+def reported(uid: str, rates: StepRates) -> Candidate:
+    return Candidate(uid, uid, True, 0, 0, 100, WorkerLoad(), rates, CostTerms(0, 0, 0, 0))
+
+
+def measured(base_seconds: float, *, knee_tokens: int = 0) -> StepRates:
+    return StepRates(base_seconds, 0.001, 0.0, 0.0, RatesSource.MEASURED, knee_tokens)
 
 
 def answer(
@@ -70,3 +80,27 @@ def test_old_answers_are_forgotten() -> None:
     answer(detector, "b", 0.1, times=8, at=0)
 
     assert not answer(detector, "slow", 5.0, times=8, at=500)
+
+
+def test_a_worker_whose_reported_steps_are_ten_times_slower_is_slow_after_eight_reports() -> None:
+    detector = SlowWorkerDetector()
+    slow, *peers = (
+        reported("slow", measured(1.0)),
+        reported("b", measured(0.04)),
+        reported("c", measured(0.04)),
+    )
+
+    reasons = [detector.record_report(slow, [slow, *peers]) for _ in range(8)]
+
+    assert reasons == [""] * 7 + ["steps 10 times slower than its peers'"]
+
+
+def test_a_fit_without_time_for_the_step_that_is_compared_is_no_measurement() -> None:
+    # Of few steps, all alike, a fit may attribute the whole time to tokens above the knee.
+    empty = measured(0.0, knee_tokens=2 * REFERENCE_PREFILL_TOKENS)
+    new, other = reported("new", empty), reported("b", measured(1.0))
+    detector = SlowWorkerDetector()
+
+    reasons = [detector.record_report(picked, [new, other]) for picked in (new, other) for _ in range(8)]
+
+    assert reasons == [""] * 16
