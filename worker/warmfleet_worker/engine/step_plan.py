@@ -56,7 +56,8 @@ class PlanDraft:
     def plan(self, sequence: Sequence) -> None:
         """Plan a prefill, as much as the step takes."""
         first_position = sequence.computed_tokens
-        tokens = self.budget.prefill_tokens(self.shape, first_position, sequence.uncomputed_tokens)
-        if tokens:
+        # One prediction for each prompt that a full step leaves out, where the bisection takes a dozen.
+        if self.has_room(first_position):
+            tokens = self.budget.prefill_tokens(self.shape, first_position, sequence.uncomputed_tokens)
             self.planned[sequence] = tokens
             self.shape = self.shape.with_prefill(first_position, tokens)

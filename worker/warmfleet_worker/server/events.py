@@ -282,8 +282,10 @@ class EventHub:
             self._replay.append(frame)
         else:
             frame = EncodedFrame(self._next_load_frame())
+        versions = {subscriber.version for subscriber in self._subscribers}
+        encoded = {version: frame.encoded(version) for version in versions}
         for subscriber in self._subscribers:
-            if not subscriber.ended and not subscriber.put(frame.encoded(subscriber.version)):
+            if not subscriber.ended and not subscriber.put(encoded[subscriber.version]):
                 log.warning("event stream closed: its router reads too slowly")
                 self._on_dropped()
         self._schedule_heartbeat()
