@@ -29,7 +29,7 @@ from warmfleet_operator.reconcile.plan import (
     controlled_by,
 )
 from warmfleet_operator.settings import OperatorSettings
-from warmfleet_operator.status.conditions import release_condition
+from warmfleet_operator.status.conditions import release_condition, status_conditions
 from warmfleet_operator.status.events import changes_to_announce, event_of
 from warmfleet_operator.status.problem import Problem
 from warmfleet_operator.status.status import Gauges, to_write
@@ -124,22 +124,24 @@ class Writer:
         """
         now, release, metadata = time.time(), self._settings.release, deployment["metadata"]
         conditions = (deployment.get("status") or {}).get("conditions") or ()
-        known = next((item for item in conditions if item["type"] == RELEASE_CONFLICT), None)
-        if known is not None and not known["message"].startswith(conflict_prefix(release)):
+        known = [item for item in conditions if item["type"] == RELEASE_CONFLICT]
+        if any(not item["message"].startswith(conflict_prefix(release)) for item in known):
             return
-        wanted = None if owner is None else release_condition(owner, release, metadata["generation"], now)
-        if (known or {}).get("message") == (wanted or {}).get("message"):
+        found = [] if owner is None else [release_condition(owner, release)]
+        chosen = status_conditions(found, known, metadata["generation"], now)
+        if chosen == known:
             return
-        chosen = [] if wanted is None else [wanted]
         try:
             answer = await self._cluster.apply_conflict(key.namespace, key.name, metadata["uid"], chosen)
         except GoneError:
             return
         self._metrics.writes.labels(MODEL_DEPLOYMENT.name, "status").inc()
         self._store.put(entry_of(MODEL_DEPLOYMENT, answer))
-        if wanted is not None:
-            log.warning("left to another release", deployment=str(key), reason=wanted["message"])
-            await self._record(event_of(deployment, wanted, self._settings.identity, now))
+        announced = {item["message"] for item in known}
+        for condition in chosen:
+            if condition["message"] not in announced:
+                log.warning("left to another release", deployment=str(key), reason=condition["message"])
+                await self._record(event_of(deployment, condition, self._settings.identity, now))
 
     async def _unless_refused(
         self, key: Key, kind: Kind, name: str, write: Awaitable[Problem | None]

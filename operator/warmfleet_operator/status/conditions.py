@@ -32,7 +32,8 @@ TRUE, FALSE, UNKNOWN = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionSta
 class Condition:
     """A condition without `lastTransitionTime` and `observedGeneration`."""
 
-    type: ConditionType
+    type: str
+    """A `ConditionType`, or `RELEASE_CONFLICT`."""
     status: ConditionStatus
     reason: Reason
     message: str
@@ -76,11 +77,11 @@ def status_conditions(
     known = {condition.get("type"): condition for condition in before}
     result = []
     for condition in conditions:
-        old = known.get(condition.type.value) or {}
+        old = known.get(condition.type) or {}
         same = old.get("status") == condition.status and old.get("lastTransitionTime")
         result.append(
             {
-                "type": condition.type.value,
+                "type": str(condition.type),
                 "status": condition.status.value,
                 "observedGeneration": generation,
                 "lastTransitionTime": old["lastTransitionTime"] if same else time_of(now_seconds),
@@ -91,16 +92,9 @@ def status_conditions(
     return result
 
 
-def release_condition(owner: Owner, release: Release, generation: int, now_seconds: float) -> dict[str, Any]:
+def release_condition(owner: Owner, release: Release) -> Condition:
     """What the operator of `release` reports about a ModelDeployment of another release."""
-    return {
-        "type": RELEASE_CONFLICT,
-        "status": TRUE.value,
-        "observedGeneration": int(generation),
-        "lastTransitionTime": time_of(now_seconds),
-        "reason": Reason.OBJECT_CONFLICT.value,
-        "message": conflict_message(owner, release)[:MAX_MESSAGE_LENGTH],
-    }
+    return Condition(RELEASE_CONFLICT, TRUE, Reason.OBJECT_CONFLICT, conflict_message(owner, release))
 
 
 def _idle(observation: Observation) -> Problem | None:

@@ -1,6 +1,7 @@
 """Two releases that watch one namespace: one of them owns each ModelDeployment, and the other reports it."""
 
 import itertools
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from warmfleet_contracts.resources.conditions import RELEASE_CONFLICT
 from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.objects.kinds import MODEL_DEPLOYMENT
 from warmfleet_operator.objects.releases import Owner, owner_of, release_labels
+from warmfleet_operator.objects.times import time_of
 from warmfleet_operator.reconcile.plan import plan_changes
 from warmfleet_operator.reconcile.reconcile import adoption
 from warmfleet_operator.reconcile.writer import Writer
@@ -18,7 +20,7 @@ from warmfleet_operator.status.status import Gauges, status_of, to_write
 from warmfleet_operator.watch.entry import Key, entry_of
 from warmfleet_operator.watch.store import Store
 from warmfleet_testing.resources.desired_specs import MINIMAL, SETTINGS, desired
-from warmfleet_testing.resources.observations import deployment, serving
+from warmfleet_testing.resources.observations import NOW, deployment, serving
 
 M = Key("models", "m")
 BLUE, GREEN, RED = (Release("models", name) for name in ("blue", "green", "red"))
@@ -131,6 +133,29 @@ async def test_the_other_release_is_reported_once_with_the_object() -> None:
     )
     (event,) = operators.cluster.events
     assert (event["type"], event["reason"]) == ("Warning", "ObjectConflict")
+
+
+async def test_the_report_describes_the_newest_generation_and_is_announced_once() -> None:
+    operators = Operators()
+    await operators.report(GREEN, DEPLOYMENT_OF_BLUE)
+    metadata = operators.cluster.body["metadata"]
+    operators.cluster.body = {**operators.cluster.body, "metadata": {**metadata, "generation": 4}}
+
+    for _ in range(2):
+        await operators.report(GREEN, DEPLOYMENT_OF_BLUE)
+
+    assert [item["observedGeneration"] for (item,) in operators.cluster.applied] == [3, 4]
+    assert len(operators.cluster.events) == 1
+
+
+async def test_a_report_of_another_object_has_the_time_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    operators = Operators()
+    for seconds, owner in enumerate((DEPLOYMENT_OF_BLUE, Owner(BLUE, "Service m"))):
+        monkeypatch.setattr(time, "time", lambda seconds=seconds: NOW + seconds)
+        await operators.report(GREEN, owner)
+
+    assert [item["lastTransitionTime"] for (item,) in operators.cluster.applied] == [time_of(NOW)] * 2
+    assert len(operators.cluster.events) == 2
 
 
 async def test_a_release_ends_its_own_report_only() -> None:
