@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import uvloop
-from hostile_client import ALL, KINDS
-from measured_router import COMPLETIONS_PATH, Cores, MeasuredRouter, Usage, machine_line, measured_router
-from probe_client import ProbeClient, Seen
-from stub_fleet import MODEL_NAME
+from harness.hostile_client import ALL, KINDS
+from harness.measured_router import COMPLETIONS_PATH, Cores, MeasuredRouter, Usage, measured_router
+from harness.probe_client import ProbeClient, Seen
+from harness.report import Report
+from harness.stub_fleet import MODEL_NAME
 
 from warmfleet_cli.bench.figures import Target, median, percentile
-from warmfleet_cli.bench.machine import idle_remark, measure_busy_ratio
 from warmfleet_cli.bench.processes import spawned
 from warmfleet_contracts.names import API_KEY_VARIABLE
 
@@ -238,7 +238,7 @@ async def attacked(
     phase: Phase, router: MeasuredRouter, light: LightTenant, options: argparse.Namespace
 ) -> None:
     """One phase under one kind of attack, which ends with it."""
-    arguments = ["hostile_client", "--url", router.url, "--model", MODEL_NAME, "--kind", phase.name]
+    arguments = ["harness.hostile_client", "--url", router.url, "--model", MODEL_NAME, "--kind", phase.name]
     arguments += ["--sockets", str(options.sockets), "--seconds", str(phase.seconds)]
     environment = {API_KEY_VARIABLE: router.keys[HOSTILE], "PYTHONPATH": str(Path(__file__).parent)}
     attacker = spawned(phase.name, arguments, log_folder=options.output_dir, environment=environment)
@@ -319,25 +319,16 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=100_000, help="in the index")
     parser.add_argument("--output-dir", type=Path, default=Path("bench-results/antagonist"))
     options = parser.parse_args()
-    remark = idle_remark(measure_busy_ratio())
     cores = Cores.shared_out(sorted(os.sched_getaffinity(0)))
-    options.output_dir.mkdir(parents=True, exist_ok=True)
-    print(f"{machine_line()}; {cores.line()}\n{remark}", flush=True)
+    report = Report.begin(options, cores.line())
     findings = uvloop.run(run(options, cores))
-    targets = findings.targets()
-    print(findings.table())
-    print("\n".join(target.verdict() for target in targets))
-    record: dict[str, Any] = {
-        "machine": machine_line(),
-        "cores": cores.line(),
-        "idle": remark,
-        "options": {name: str(value) for name, value in vars(options).items()},
-        "solo_ms": findings.solo_ms,
-        "peak_resident_mib": findings.peak_resident_mib,
-        "phases": [asdict(phase) for phase in findings.phases],
-    }
-    (options.output_dir / "results.json").write_text(json.dumps(record) + "\n")
-    return 0 if all(target.reached for target in targets) else 1
+    return report.end(
+        findings.table(),
+        findings.targets(),
+        solo_ms=findings.solo_ms,
+        peak_resident_mib=findings.peak_resident_mib,
+        phases=[asdict(phase) for phase in findings.phases],
+    )
 
 
 if __name__ == "__main__":

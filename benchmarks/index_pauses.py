@@ -3,7 +3,7 @@
 A router whose index holds two million blocks of two workers serves requests with prompts of 2,000 tokens, as
 chats and as token ids, while live frames come in. Every ten seconds a worker begins a new epoch: a million
 blocks are dropped and a snapshot of a million arrives. Every five seconds there is a full garbage collection.
-A task in the router notes for how long the event loop ran nothing else (watched_router.py).
+A task in the router notes for how long the event loop ran nothing else (harness/watched_router.py).
 
     python benchmarks/index_pauses.py [--seconds 60] [--blocks 2000000]     # about a minute and a half
 """
@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import uvloop
-from event_client import Answer, EventClient
-from measured_router import Cores, MeasuredRouter, Prompts, machine_line, measured_router
+from harness.event_client import Answer, EventClient
+from harness.measured_router import Cores, MeasuredRouter, Prompts, measured_router
+from harness.report import Report
 
 from warmfleet_cli.bench.figures import Target, percentile
-from warmfleet_cli.bench.machine import idle_remark, measure_busy_ratio
 
 MAX_PAUSE_MS: Final = 20.0
 RESTART_SECONDS: Final = 10.0
@@ -119,7 +119,7 @@ async def run(options: argparse.Namespace, cores: Cores) -> Pauses:
     log = options.output_dir / "router.log"
     blocks: list[int] = []
     fleet = measured_router(
-        options.output_dir, cores, blocks=options.blocks, fleet_flags=flags, module="watched_router"
+        options.output_dir, cores, blocks=options.blocks, fleet_flags=flags, module="harness.watched_router"
     )
     async with fleet as router:
         client = EventClient(router.url, router.key)
@@ -162,23 +162,10 @@ def main() -> int:
     parser.add_argument("--blocks", type=int, default=2_000_000, help="in the index")
     parser.add_argument("--output-dir", type=Path, default=Path("bench-results/index-pauses"))
     options = parser.parse_args()
-    remark = idle_remark(measure_busy_ratio())
     cores = Cores.shared_out(sorted(os.sched_getaffinity(0)))
-    options.output_dir.mkdir(parents=True, exist_ok=True)
-    print(f"{machine_line()}; {cores.line()}\n{remark}", flush=True)
+    report = Report.begin(options, cores.line())
     measured = uvloop.run(run(options, cores))
-    targets = measured.targets()
-    print(measured.report())
-    print("\n".join(target.verdict() for target in targets))
-    record = {
-        "machine": machine_line(),
-        "cores": cores.line(),
-        "idle": remark,
-        "options": {name: str(value) for name, value in vars(options).items()},
-        "pauses": asdict(measured),
-    }
-    (options.output_dir / "results.json").write_text(json.dumps(record) + "\n")
-    return 0 if all(target.reached for target in targets) else 1
+    return report.end(measured.report(), measured.targets(), pauses=asdict(measured))
 
 
 if __name__ == "__main__":

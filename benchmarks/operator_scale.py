@@ -13,7 +13,6 @@ are Ready; a pause; a restart of the operator; the end of all deployments. The a
 
 import argparse
 import asyncio
-import json
 import sys
 import time
 from collections.abc import Mapping
@@ -21,10 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from measured_router import machine_line
+from harness.report import Report, machine_line
 
 from warmfleet_cli.bench.figures import Target
-from warmfleet_cli.bench.machine import idle_remark, measure_busy_ratio
 from warmfleet_testing.cluster.scaled_fleet import ScaledFleet, Usage, by_kind, scaled_fleet
 
 MIB: Final = 2**20
@@ -164,20 +162,9 @@ def main() -> int:
     )
     parser.add_argument("--output-dir", type=Path, default=Path("bench-results/operator-scale"))
     options = parser.parse_args()
-    options.output_dir.mkdir(parents=True, exist_ok=True)
-    remark = idle_remark(measure_busy_ratio())
-    print(f"{machine_line()}\n{remark}", flush=True)
+    report = Report.begin(options, machine_line())
     measured = asyncio.run(measure(options))
-    targets = measured.targets()
-    print("\n".join(target.verdict() for target in targets))
-    record = {
-        "machine": machine_line(),
-        "idle": remark,
-        "options": {name: str(value) for name, value in vars(options).items()},
-        **asdict(measured),
-    }
-    (options.output_dir / "results.json").write_text(json.dumps(record, indent=2) + "\n")
-    return 0 if all(target.reached for target in targets) else 1
+    return report.end(f"{options.deployments} deployments:", measured.targets(), **asdict(measured))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ takes. The time until then counts from the end of the overload.
 import argparse
 import asyncio
 import contextlib
-import json
 import math
 import os
 import random
@@ -31,12 +30,12 @@ from typing import Final
 import httpx
 import msgspec
 import uvloop
-from event_client import Answer, EventClient
-from measured_router import COMPLETIONS_PATH, TENANT, Cores, machine_line, on_cores
-from tenant_keys import write_keys
+from harness.event_client import Answer, EventClient
+from harness.measured_router import COMPLETIONS_PATH, TENANT, Cores, on_cores
+from harness.report import Report, machine_line
+from harness.tenant_keys import write_keys
 
 from warmfleet_cli.bench.figures import Target, mean, median, percentile
-from warmfleet_cli.bench.machine import idle_remark, measure_busy_ratio
 from warmfleet_cli.bench.processes import LocalProcess, spawned
 from warmfleet_contracts.names import HOME_VARIABLE, SALT_KEY_VARIABLE
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
@@ -425,24 +424,16 @@ def main() -> int:
     parser.add_argument("--model-path", type=Path, help=f"instead of {MODEL_NAME}")
     parser.add_argument("--output-dir", type=Path, default=Path("bench-results/overload"))
     options = parser.parse_args()
-    remark = idle_remark(measure_busy_ratio())
+    report = Report.begin(options, machine_line())
     cores = Cores.shared_out(sorted(os.sched_getaffinity(0)))
-    options.output_dir.mkdir(parents=True, exist_ok=True)
-    print(f"{machine_line()}\n{remark}", flush=True)
     measured, watched = uvloop.run(run(options, cores))
-    targets = measured.targets(options.factor)
-    print("\n".join(measured.lines()))
-    print("\n".join(target.verdict() for target in targets))
-    record = {
-        "machine": machine_line(),
-        "idle": remark,
-        "options": {name: str(value) for name, value in vars(options).items()},
-        "measured": asdict(measured),
-        "samples": [asdict(sample) for sample in watched.samples],
-        "sent": [asdict(one) for one in watched.sent],
-    }
-    (options.output_dir / "results.json").write_text(json.dumps(record) + "\n")
-    return 0 if all(target.reached for target in targets) else 1
+    return report.end(
+        "\n".join(measured.lines()),
+        measured.targets(options.factor),
+        measured=asdict(measured),
+        samples=[asdict(sample) for sample in watched.samples],
+        sent=[asdict(one) for one in watched.sent],
+    )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ of a pair. What counts is the difference within a pair.
 import argparse
 import asyncio
 import itertools
-import json
 import os
 import random
 import statistics
@@ -23,11 +22,11 @@ from pathlib import Path
 from typing import Final
 
 import uvloop
-from event_client import Answer, EventClient
-from measured_router import Cores, MeasuredRouter, Prompts, machine_line, measured_router
+from harness.event_client import Answer, EventClient
+from harness.measured_router import Cores, MeasuredRouter, Prompts, measured_router
+from harness.report import Report
 
 from warmfleet_cli.bench.figures import Target, percentile
-from warmfleet_cli.bench.machine import idle_remark, measure_busy_ratio
 
 ADDED_MS: Final = 5.0
 DECISION_P50_MS: Final = 2.0
@@ -205,23 +204,13 @@ def main() -> int:
     parser.add_argument("--answer-tokens", type=int, default=10, help="at 5 tokens per second")
     parser.add_argument("--output-dir", type=Path, default=Path("bench-results/router-overhead"))
     options = parser.parse_args()
-    remark = idle_remark(measure_busy_ratio())
     cores = Cores.shared_out(sorted(os.sched_getaffinity(0)))
-    print(f"{machine_line()}; {cores.line()}\n{remark}", flush=True)
+    report = Report.begin(options, cores.line())
     measured = uvloop.run(run(options, cores))
     targets = [target for variant in measured for target in variant.targets()]
-    print(f"{options.streams} streams, {options.blocks} blocks in the index, LowestCost, keys on")
-    print(table(measured))
-    print("\n".join(target.verdict() for target in targets))
-    record = {
-        "machine": machine_line(),
-        "cores": cores.line(),
-        "idle": remark,
-        "options": {name: str(value) for name, value in vars(options).items()},
-        "variants": [asdict(variant) for variant in measured],
-    }
-    (options.output_dir / "results.json").write_text(json.dumps(record, indent=2) + "\n")
-    return 0 if all(target.reached for target in targets) else 1
+    head = f"{options.streams} streams, {options.blocks} blocks in the index, LowestCost, keys on"
+    variants = [asdict(variant) for variant in measured]
+    return report.end(f"{head}\n{table(measured)}", targets, variants=variants)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Before that, short answers measure what a request costs without its stream, so t
 import argparse
 import asyncio
 import itertools
-import json
 import os
 import sys
 import time
@@ -21,11 +20,11 @@ from pathlib import Path
 from typing import Final
 
 import uvloop
-from event_client import Answer, EventClient
-from measured_router import Cores, Prompts, machine_line, measured_router
+from harness.event_client import Answer, EventClient
+from harness.measured_router import Cores, Prompts, measured_router
+from harness.report import Report
 
 from warmfleet_cli.bench.figures import Target, percentile
-from warmfleet_cli.bench.machine import idle_remark, measure_busy_ratio
 
 TOKENS_PER_SECOND: Final = 5.0
 ANSWER_TOKENS: Final = 51
@@ -166,26 +165,11 @@ def main() -> int:
     parser.add_argument("--prompt-tokens", type=int, default=200)
     parser.add_argument("--output-dir", type=Path, default=Path("bench-results/router-streams"))
     options = parser.parse_args()
-    remark = idle_remark(measure_busy_ratio())
     cores = Cores.shared_out(sorted(os.sched_getaffinity(0)))
-    print(f"{machine_line()}; {cores.line()}\n{remark}", flush=True)
+    report = Report.begin(options, cores.line())
     measured = uvloop.run(run(options, cores))
-    targets = measured.targets()
-    print(measured.report())
-    print("\n".join(target.verdict() for target in targets))
-    record = {
-        "machine": machine_line(),
-        "cores": cores.line(),
-        "idle": remark,
-        "options": {name: str(value) for name, value in vars(options).items()},
-        "streams": {
-            **asdict(measured),
-            "chunk_cpu_us": measured.chunk_cpu_us,
-            "core_use_ratio": measured.core_use_ratio,
-        },
-    }
-    (options.output_dir / "results.json").write_text(json.dumps(record, indent=2) + "\n")
-    return 0 if all(target.reached for target in targets) else 1
+    derived = {"chunk_cpu_us": measured.chunk_cpu_us, "core_use_ratio": measured.core_use_ratio}
+    return report.end(measured.report(), measured.targets(), streams=asdict(measured) | derived)
 
 
 if __name__ == "__main__":

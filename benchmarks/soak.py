@@ -11,13 +11,14 @@ first thousand, by least squares. That holds what is bounded and fills meanwhile
 
 import argparse
 import asyncio
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
+
+from harness.report import Report, machine_line
 
 from warmfleet_cli.bench.figures import Target
 from warmfleet_testing.processes.soak import (
@@ -49,7 +50,7 @@ def main() -> int:
     parser.add_argument("--laps", type=int, default=10, help="of a thousand requests, at least three")
     parser.add_argument("--output-dir", type=Path, default=Path("bench-results/soak"))
     options = parser.parse_args()
-    options.output_dir.mkdir(parents=True, exist_ok=True)
+    report = Report.begin(options, machine_line())
     with tempfile.TemporaryDirectory() as home, soaked_fleet(Path(home)) as fleet:
         start = fleet.worker.cache()
         soak = Soak(fleet)
@@ -57,10 +58,10 @@ def main() -> int:
         fleet.clear_cache()
         end = fleet.worker.cache()
     growth, late_growth = growth_mb(points, since=1), growth_mb(points, since=len(points) // 2)
-    print(f"requests: {dict(soak.answers)}")
+    lines = [f"requests: {dict(soak.answers)}"]
     for when, slopes in (("after the first", growth), ("in the second half", late_growth)):
         sizes = ", ".join(f"{name} {mb:.2f}" for name, mb in slopes.items())
-        print(f"growth per {LAP_REQUESTS} in MB, {when}: {sizes}")
+        lines.append(f"growth per {LAP_REQUESTS} in MB, {when}: {sizes}")
     targets = [
         *(
             Target(f"growth of the {name}", growth[name], MAX_GROWTH_MB, at_least=False, unit=" MB")
@@ -75,15 +76,14 @@ def main() -> int:
             at_least=False,
         ),
     ]
-    print("\n".join(target.verdict() for target in targets))
-    record = {
-        "points": [asdict(point) for point in points],
-        "growth_mb": growth,
-        "late_growth_mb": late_growth,
-        "answers": soak.answers,
-    }
-    (options.output_dir / "results.json").write_text(json.dumps(record, indent=2) + "\n")
-    return 0 if all(target.reached for target in targets) else 1
+    return report.end(
+        "\n".join(lines),
+        targets,
+        points=[asdict(point) for point in points],
+        growth_mb=growth,
+        late_growth_mb=late_growth,
+        answers=soak.answers,
+    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ the cold prompt's request to its first token. After each comes another turn of e
 
 import argparse
 import asyncio
-import json
 import random
 import sys
 import time
@@ -23,10 +22,10 @@ from typing import Final
 import httpx
 import msgspec
 import uvloop
-from measured_router import COMPLETIONS_PATH, machine_line
+from harness.measured_router import COMPLETIONS_PATH
+from harness.report import Report, machine_line
 
 from warmfleet_cli.bench.figures import Target, percentile
-from warmfleet_cli.bench.machine import idle_remark, measure_busy_ratio
 from warmfleet_cli.bench.processes import spawned
 from warmfleet_contracts.names import HOME_VARIABLE
 from warmfleet_runtime.home import warmfleet_home
@@ -167,25 +166,14 @@ def main() -> int:
     parser.add_argument("--model-path", type=Path, help=f"instead of {MODEL_NAME}")
     parser.add_argument("--output-dir", type=Path, default=Path("bench-results/streams-during-prefill"))
     options = parser.parse_args()
-    remark = idle_remark(measure_busy_ratio())
-    options.output_dir.mkdir(parents=True, exist_ok=True)
-    print(f"{machine_line()}\n{remark}", flush=True)
+    report = Report.begin(options, machine_line())
     gaps, cold_seconds = uvloop.run(run(options))
     longer_ms = percentile(gaps.by_phase["during"], 99) - percentile(gaps.by_phase["idle"], 99)
     target = Target("p99 during, longer than idle", longer_ms, MAX_LONGER_MS, at_least=False, unit=" ms")
-    for phase in ("history", "idle", "during"):
-        print(gaps.line(phase))
     times = ", ".join(f"{seconds:.1f} s" for seconds in cold_seconds)
-    print(f"prompts of {options.prompt_tokens} tokens took {times}\n{target.verdict()}")
-    record = {
-        "machine": machine_line(),
-        "idle": remark,
-        "options": {name: str(value) for name, value in vars(options).items()},
-        "cold_seconds": cold_seconds,
-        **asdict(gaps),
-    }
-    (options.output_dir / "results.json").write_text(json.dumps(record) + "\n")
-    return 0 if target.reached else 1
+    lines = [gaps.line(phase) for phase in ("history", "idle", "during")]
+    lines.append(f"prompts of {options.prompt_tokens} tokens took {times}")
+    return report.end("\n".join(lines), [target], cold_seconds=cold_seconds, **asdict(gaps))
 
 
 if __name__ == "__main__":

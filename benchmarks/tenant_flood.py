@@ -14,7 +14,6 @@ what is refused is dropped. Three kinds of phases take turns, so that all see th
 import argparse
 import asyncio
 import contextlib
-import json
 import random
 import sys
 import time
@@ -24,12 +23,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from probe_client import ProbeClient, Seen
-from tenant_fleet import TenantFleet, catalog_folder, single_core_threads, tenant_fleet
+from harness.probe_client import ProbeClient, Seen
+from harness.report import Report
+from harness.tenant_fleet import TenantFleet, catalog_folder, single_core_threads, tenant_fleet
 
 from warmfleet_cli.bench.figures import Target, median, percentile
 from warmfleet_cli.bench.fleet import WorkerShape
-from warmfleet_cli.bench.machine import idle_remark, measure_busy_ratio, this_machine
+from warmfleet_cli.bench.machine import this_machine
 from warmfleet_cli.bench.processes import run_to_end
 from warmfleet_cli.bench.workload import ordinary_tokens
 from warmfleet_contracts.cache.worker_api import REQUEST_ID_HEADER
@@ -318,30 +318,21 @@ def main() -> int:
     options = parser.parse_args()
     single_core_threads()
     random.seed(options.seed)
-    remark = idle_remark(measure_busy_ratio())
-    machine = this_machine().line(options.dtype)
-    print(f"{machine}\n{remark}", flush=True)
-    options.output_dir.mkdir(parents=True, exist_ok=True)
+    report = Report.begin(options, this_machine().line(options.dtype))
     findings = run_to_end(run(options, options.output_dir))
-    targets = findings.targets()
     phases = list(findings.phases.values())
-    print(
+    head = (
         f"{options.workers} workers of one thread, prompts of {options.prompt_tokens} and answers of "
         f"{options.answer_tokens} tokens; the flooder sends {findings.flood_rate:.1f} requests per second"
     )
-    print(table(phases))
-    print("\n".join(target.verdict() for target in targets))
-    content = {
-        "machine": machine,
-        "idle": remark,
-        "options": {name: str(value) for name, value in vars(options).items()},
-        "flood_rate": findings.flood_rate,
-        "ratio": findings.ratio,
-        "conserved": findings.conserved,
-        "phases": {phase.name: record(phase) for phase in phases},
-    }
-    (options.output_dir / "results.json").write_text(json.dumps(content) + "\n")
-    return 0 if all(target.reached for target in targets) else 1
+    return report.end(
+        f"{head}\n{table(phases)}",
+        findings.targets(),
+        flood_rate=findings.flood_rate,
+        ratio=findings.ratio,
+        conserved=findings.conserved,
+        phases={phase.name: record(phase) for phase in phases},
+    )
 
 
 if __name__ == "__main__":

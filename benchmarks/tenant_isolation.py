@@ -16,7 +16,6 @@ that must give the warmed prompts away.
 
 import argparse
 import asyncio
-import json
 import random
 import statistics
 import string
@@ -28,13 +27,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from probe_client import ProbeClient, Seen
-from separability import Separability, by_all_features, by_threshold
-from tenant_fleet import TenantFleet, catalog_folder, single_core_threads, small_model, tenant_fleet
+from harness.probe_client import ProbeClient, Seen
+from harness.report import Report
+from harness.separability import Separability, by_all_features, by_threshold
+from harness.tenant_fleet import TenantFleet, catalog_folder, single_core_threads, small_model, tenant_fleet
 
 from warmfleet_cli.bench.figures import Target
 from warmfleet_cli.bench.fleet import WorkerShape
-from warmfleet_cli.bench.machine import idle_remark, measure_busy_ratio, this_machine
+from warmfleet_cli.bench.machine import this_machine
 from warmfleet_cli.bench.processes import run_to_end
 from warmfleet_contracts.cache.worker_api import DECISION_HEADER
 from warmfleet_contracts.prompts.encoder import PromptEncoder
@@ -350,27 +350,14 @@ def main() -> int:
     options = parser.parse_args()
     single_core_threads()
     random.seed(options.seed)
-    remark = idle_remark(measure_busy_ratio())
-    machine = this_machine().line("Float32")
-    print(f"{machine}\n{remark}", flush=True)
-    options.output_dir.mkdir(parents=True, exist_ok=True)
+    report = Report.begin(options, this_machine().line("Float32"))
     findings = run_to_end(run(options, options.output_dir))
-    targets = findings.targets()
-    print(table(findings.ways))
     error = (1 / 3 / options.probes) ** 0.5
-    print(
+    foot = (
         f"\n{findings.seconds:.0f} s of probes, {options.workers} workers, {options.prompt_tokens} tokens; "
         f"an AUC of guessing is 0.5 +- {error:.3f} (one standard error)"
     )
-    print("\n".join(target.verdict() for target in targets))
-    content = {
-        "machine": machine,
-        "idle": remark,
-        "options": {name: str(value) for name, value in vars(options).items()},
-        **record(findings),
-    }
-    (options.output_dir / "results.json").write_text(json.dumps(content) + "\n")
-    return 0 if all(target.reached for target in targets) else 1
+    return report.end(f"{table(findings.ways)}\n{foot}", findings.targets(), **record(findings))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from harness.separability import auc, by_all_features, by_threshold
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from separability import auc, by_all_features, by_threshold
 
 OBSERVATIONS = st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=40)
 

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from idle_connections import IdleConnections
+from harness.idle_connections import IdleConnections
 
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 

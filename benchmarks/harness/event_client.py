@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
-from idle_connections import IdleConnections
+from harness.idle_connections import IdleConnections
 
 _DONE: Final = b"data: [DONE]\n\n"
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: (\d+)", re.IGNORECASE)

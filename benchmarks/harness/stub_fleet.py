@@ -7,7 +7,7 @@ fixed size, in which every new block replaces the oldest. An answer has its firs
 served. A request for tokens is answered with an estimate. With `--restart-seconds` one worker after the other
 begins a new epoch, as a worker that was restarted does, and sends its snapshot again.
 
-    python benchmarks/stub_fleet.py --endpoints-file FILE [--workers 4] [--blocks 100000]
+    PYTHONPATH=benchmarks python -m harness.stub_fleet --endpoints-file FILE [--workers 4] [--blocks 100000]
 
 writes the endpoints file that the router reads, and then a line on standard output.
 """

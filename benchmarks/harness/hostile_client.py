@@ -11,7 +11,9 @@ and prints how each ended as one line of JSON. The key comes from $WARMFLEET_API
 - leaving: ordinary streams whose client leaves at a random moment, half of them with a reset;
 - all: all of these at once.
 
-    python benchmarks/hostile_client.py --url http://127.0.0.1:8080 --model NAME --kind idle --seconds 20
+With PYTHONPATH=benchmarks:
+
+    python -m harness.hostile_client --url http://127.0.0.1:8080 --model NAME --kind idle --seconds 20
 """
 
 import argparse

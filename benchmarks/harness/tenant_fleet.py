@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 import httpx
 import torch
 from safetensors.torch import save_file
-from tenant_keys import write_keys
 
+from harness.tenant_keys import write_keys
 from warmfleet_cli.bench.fleet import WorkerShape
 from warmfleet_cli.bench.processes import LocalProcess, spawned
 from warmfleet_contracts.names import HOME_VARIABLE, SALT_KEY_VARIABLE, WORKER_TOKEN_VARIABLE

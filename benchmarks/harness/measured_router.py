@@ -17,10 +17,10 @@ from typing import Any, Final
 
 import httpx
 import msgspec
-from stub_fleet import CHAT_PATH, MODEL_NAME, benchmark_assets
-from tenant_keys import write_keys
 
-from warmfleet_cli.bench.machine import cpu_model
+from harness.report import machine_line
+from harness.stub_fleet import CHAT_PATH, MODEL_NAME, benchmark_assets
+from harness.tenant_keys import write_keys
 from warmfleet_cli.bench.processes import LocalProcess, spawned
 from warmfleet_contracts.names import HOME_VARIABLE, SALT_KEY_VARIABLE
 from warmfleet_contracts.prompts.encoder import PromptEncoder
@@ -29,7 +29,7 @@ from warmfleet_router.settings import read_endpoints
 COMPLETIONS_PATH: Final = "/v1/completions"
 TENANT: Final = "benchmark"
 """The tenant whose key has both scopes."""
-_ROOT: Final = Path(__file__).parents[1]
+_ROOT: Final = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,10 @@ class Cores:
         return cls(frozenset(cores[:1]), frozenset(cores[1:] or cores))
 
     def line(self) -> str:
+        """The hardware, and the share of each process, in a line."""
+        return f"{machine_line()}; {self._shares()}"
+
+    def _shares(self) -> str:
         if self.router == self.others:
             return f"router, stub fleet and load generator share core {min(self.router)}"
         others = ", ".join(map(str, sorted(self.others)))
@@ -121,12 +125,12 @@ async def measured_router(
     keys = write_keys(folder / "keys.json", {TENANT: ("inference", "admin"), **scopes})
     environment = {
         "PYTHONPATH": os.pathsep.join(
-            filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")])
+            filter(None, [str(_ROOT / "benchmarks"), os.environ.get("PYTHONPATH")])
         ),
         SALT_KEY_VARIABLE: secrets.token_hex(32),
     }
     os.sched_setaffinity(0, cores.others)
-    fleet_arguments = ["stub_fleet", "--endpoints-file", str(endpoints_path), "--blocks", str(blocks)]
+    fleet_arguments = ["harness.stub_fleet", "--endpoints-file", str(endpoints_path), "--blocks", str(blocks)]
     fleet_arguments += fleet_flags
     router_arguments = [module, "--port", "0", "--endpoints-file", str(endpoints_path)]
     router_arguments += ["--keys-file", str(folder / "keys.json"), "--policy", "LowestCost"]
@@ -190,12 +194,6 @@ class Prompts:
             pieces.append(text)
             tokens -= size
         return "".join(pieces)
-
-
-def machine_line() -> str:
-    """The hardware, in a line."""
-    model = cpu_model(Path("/proc/cpuinfo").read_text(encoding="utf-8"))
-    return f"{model}, {len(os.sched_getaffinity(0))} cores"
 
 
 def _body(max_tokens: int, **fields: object) -> bytes:

@@ -4,7 +4,7 @@ A task that sleeps for a millisecond, again and again, notes how late it was: fo
 did nothing else. Every few seconds it has all garbage collected, so that a full collection is among what
 is measured and does not depend on luck.
 
-    python -m watched_router <flags of the router>
+    PYTHONPATH=benchmarks python -m harness.watched_router <flags of the router>
 
 prints one line of JSON at the end: pauses as [start, seconds, seconds of processor time], with starts on the
 clock `time.monotonic`, and full collections alike.

@@ -1,0 +1,8 @@
+"""What benchmarks are made of, and no benchmark by itself. May import the product.
+
+- Servers: `stub_fleet` (workers without a model), `measured_router`, `watched_router` (a router that notes
+  pauses of its event loop), `tenant_fleet` (router and workers with keys).
+- Clients: `event_client` (streams), `probe_client` (one request at a time, timed), `hostile_client`.
+- For both: `idle_connections`, `tenant_keys`.
+- Results: `separability` (statistics), `report` (what each benchmark prints and writes).
+"""
