@@ -90,6 +90,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips what an ordinary user cannot run; root skips nothing."""
     if item.get_closest_marker("needs_root") and os.geteuid() != 0:
+        # Namespaces and mounts need root, which a laptop's user is not; the summary counts what is missing.
         pytest.skip(_ROOT_IS_MISSING)
 
 

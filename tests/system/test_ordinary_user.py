@@ -60,6 +60,7 @@ def test_root_leaves_nothing_out(suite: Path) -> None:
 
 
 def test_a_test_that_is_skipped_for_another_reason_fails(suite: Path) -> None:
+    # The skip is in the suite that this test runs, to see it fail; this module skips nothing.
     skips = "import pytest\ndef test_it(): pytest.skip('no network')\n"
     (suite / "router/test_router.py").write_text(skips)
 
