@@ -18,15 +18,15 @@ Encode = Callable[[str], Sequence[int]]
 MIN_SEGMENT_CHARS: Final = 512
 """Shorter text is encoded about as fast as it is looked up, and there is much more of it."""
 SEGMENT_MEMORY_BYTES: Final = 64 * 1024 * 1024
-"""At least 700 system prompts of 2,000 tokens."""
+"""At least 4,000 system prompts of 2,000 tokens."""
 _LARGEST_SHARE: Final = 8
 """One segment takes at most 1/8 of the memory, so that one prompt cannot evict all others."""
-_ID_BYTES: Final = 40
-"""A tuple slot and an integer object; most integers are shared with the tokenizer's table."""
+_ID_BYTES: Final = 4
+"""Of an array: an integer object and its slot in a tuple take 36."""
 _WIDE_CHAR_BYTES: Final = 8
 """Most bytes that Python uses per character, its cached UTF-8 included."""
 _ENTRY_BYTES: Final = 512
-"""Key, salt and links of one segment."""
+"""Key, salt, links and array of one segment."""
 
 WORD_MEMORIES: Final = 32
 """Pairs of salt and tokenizer whose words are remembered."""
@@ -47,7 +47,6 @@ class WordMemory:
 
     def __init__(self) -> None:
         self._ids: dict[str, array[int]] = {}
-        """Four bytes per id: an integer object and its slot take 36."""
 
     def encode(self, word: str, encode: Encode) -> Sequence[int]:
         """`encode(word)`, remembered if neither is too long; raises what `encode` raises."""
@@ -69,7 +68,7 @@ class SegmentMemory:
         self._limit_bytes = limit_bytes
         self._held_bytes = 0
         """Upper bound of the memory in use; never above the limit."""
-        self._entries: OrderedDict[_Key, tuple[int, ...]] = OrderedDict()
+        self._entries: OrderedDict[_Key, array[int]] = OrderedDict()
         self._words: OrderedDict[tuple[bytes, str], WordMemory] = OrderedDict()
         # For `_words`, and for changes of `_held_bytes`: a look-up of a segment is single operations.
         self._changes = threading.Lock()
@@ -89,14 +88,14 @@ class SegmentMemory:
             self._words.move_to_end(key)
         return words
 
-    def _recall(self, key: _Key) -> tuple[int, ...] | None:
+    def _recall(self, key: _Key) -> "array[int] | None":
         ids = self._entries.get(key)
         if ids is not None:
             with contextlib.suppress(KeyError):  # another thread has evicted it
                 self._entries.move_to_end(key)
         return ids
 
-    def _remember(self, key: _Key, ids: tuple[int, ...]) -> None:
+    def _remember(self, key: _Key, ids: "array[int]") -> None:
         size_bytes = _size_bytes(key, ids)
         if size_bytes * _LARGEST_SHARE > self._limit_bytes:
             return
@@ -133,12 +132,12 @@ class SaltedSegments:
         key = (self._salt, tokenizer_digest, text)
         ids = self._memory._recall(key)  # noqa: SLF001 - one noun, seen by one salt
         if ids is None:
-            ids = tuple(encode(text))
+            ids = array("I", encode(text))
             self._memory._remember(key, ids)  # noqa: SLF001
         return ids
 
 
-def _size_bytes(key: _Key, ids: tuple[int, ...]) -> int:
+def _size_bytes(key: _Key, ids: "array[int]") -> int:
     salt, _, text = key
     char_bytes = 1 if text.isascii() else _WIDE_CHAR_BYTES
     return _ENTRY_BYTES + len(salt) + char_bytes * len(text) + _ID_BYTES * len(ids)

@@ -68,7 +68,7 @@ class Counted:
 
 
 @settings(max_examples=100)
-@given(requests=REQUESTS, limit_bytes=st.sampled_from([0, 200_000, 500_000, 10**7]))
+@given(requests=REQUESTS, limit_bytes=st.sampled_from([0, 20_000, 50_000, 10**7]))
 def test_prompts_encode_the_same_with_a_memory_of_any_size(requests, limit_bytes):
     memory = SegmentMemory(limit_bytes)
 
@@ -138,10 +138,30 @@ def test_a_segment_larger_than_an_eighth_of_the_memory_drives_nothing_out():
     segments = memory.of_salt(b"a")
     segments.encode("t", "a" * 1000, encode)
 
-    segments.encode("t", "b" * 2000, encode)
+    segments.encode("t", "b" * 8000, encode)
 
     assert len(memory._entries) == 1
     assert 0 < memory._held_bytes <= 100_000
+
+
+@pytest.mark.parametrize("tokens_per_char", [0, 0.25, 1])
+def test_segments_take_no_more_memory_than_is_stated(tokens_per_char):
+    limit_bytes = 10**6
+    memory = SegmentMemory(limit_bytes)
+    segments = memory.of_salt(b"a" * 32)
+    tracemalloc.start()
+    try:
+        for number in range(2000):
+            # Ids above those of which Python shares the objects.
+            segments.encode(
+                "t", f"{number:01024}", lambda text: range(300, 300 + int(len(text) * tokens_per_char))
+            )
+        taken_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert 0.9 * limit_bytes < memory._held_bytes <= limit_bytes
+    assert taken_bytes <= limit_bytes
 
 
 def test_a_prompt_that_cannot_be_encoded_leaves_nothing_behind():
