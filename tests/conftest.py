@@ -11,6 +11,8 @@ from xdist.remote import Producer
 from xdist.scheduler.loadscope import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
+from warmfleet_runtime.memory import importing
+
 _GROUPS = {"kubernetes/nodes": "nodes", "kubernetes/clusters": "nodes", "kubernetes/api_server": "api_server"}
 """By folder. Clusters with nodes are one group: bridges and mounts of two would be in each other's way."""
 _LONG = ("system/test_engine_parity.py",)
@@ -77,6 +79,13 @@ class Groups(LoadScopeScheduling):
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """How test processes share the tests."""
     return Groups(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Each test process imports every library there is."""
+    with importing():
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,7 +5,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +41,23 @@ def exclude_from_collection() -> None:
     """
     gc.collect(1)
     gc.freeze()
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Collect no garbage while large libraries are imported, and never walk afterwards what exists then.
+
+    An import leaves hundreds of thousands of objects and next to no garbage; collections that walk them again
+    and again take a seventh of the time in which torch is imported, and 0.1 s each afterwards.
+    """
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if collected:
+            gc.enable()
 
 
 def own_memory_bytes() -> int:

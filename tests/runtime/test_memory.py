@@ -1,12 +1,13 @@
 """What a process frees, it no longer has: shown in a process of its own, because the setting is for good."""
 
+import gc
 import json
 import subprocess
 import sys
 
 import pytest
 
-from warmfleet_runtime.memory import memory_limit_bytes, own_memory_bytes
+from warmfleet_runtime.memory import importing, memory_limit_bytes, own_memory_bytes
 
 SCRIPT = """
 import json, os, sys, threading
@@ -44,6 +45,28 @@ def grown_bytes(how: str) -> int:
 
 def test_large_blocks_go_back_to_the_system_when_they_are_freed():
     assert grown_bytes("tuned") < 8 << 20
+
+
+def test_what_is_imported_is_not_collected_meanwhile_and_not_walked_afterwards():
+    frozen_before = gc.get_freeze_count()
+    with importing():
+        collects_meanwhile = gc.isenabled()
+        imported = [[] for _ in range(1000)]
+    frozen = gc.get_freeze_count() - frozen_before
+
+    assert not collects_meanwhile
+    assert gc.isenabled()
+    assert frozen >= len(imported)
+
+
+def test_an_import_leaves_collections_switched_off_where_they_were():
+    gc.disable()
+    try:
+        with importing():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def cgroup_tree(tmp_path, lines, limits):

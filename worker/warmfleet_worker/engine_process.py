@@ -27,6 +27,7 @@ from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_runtime.die_with_parent import ParentGoneError, die_with_parent
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_runtime.logs import configure_logs
+from warmfleet_runtime.memory import importing
 from warmfleet_worker.engine.engine import Engine
 from warmfleet_worker.engine.messages import (
     AbortSequence,
@@ -167,7 +168,8 @@ def build_engine(settings: EngineSettings, model_digest: str) -> tuple[Engine, E
         ModelError: the files are missing, damaged or not supported.
     """
     # Imported here: only the process that loads the model needs torch.
-    from warmfleet_worker.runner.runner import RunnerSettings, load_runner  # noqa: PLC0415
+    with importing():
+        from warmfleet_worker.runner.runner import RunnerSettings, load_runner  # noqa: PLC0415
 
     runner = load_runner(
         Path(settings.model_path),
