@@ -48,10 +48,9 @@ CASES = [(family, dtype) for dtype in ("Float32", "Float64") for family in FAMIL
 class Subject:
     """One model, its reference answer once it is known, and runners with as many blocks as a test wants."""
 
-    def __init__(self, folder: Path, dtype: str, prompt: list[int], *, threads: int = 1) -> None:
+    def __init__(self, folder: Path, dtype: str, prompt: list[int]) -> None:
         self.folder = folder
         self.dtype = dtype
-        self.threads = threads
         self.caches_prefixes = load_model_config(folder).window_tokens == 0
         vocabulary = load_model_config(folder).vocab_size
         draw = random.Random(8)
@@ -68,7 +67,7 @@ class Subject:
             kv_cache_bytes=blocks * self._block_bytes(),
             block_size_tokens=BLOCK_TOKENS,
             dtype=self.dtype,
-            threads=self.threads,
+            threads=1,  # the other test processes have the other cores
             poison=True,
         )
         return load_runner(self.folder, settings)
@@ -133,7 +132,7 @@ class TestATinyModelOfEveryFamily:
 def test_the_real_model_answers_the_same_however_it_is_computed() -> None:
     folder = pulled_catalog_model()
     encoder = PromptEncoder.from_assets(load_prompt_assets(folder))
-    subject = Subject(folder, "Float32", encoder.encode_text(LETTER)[:PROMPT_TOKENS], threads=2)
+    subject = Subject(folder, "Float32", encoder.encode_text(LETTER)[:PROMPT_TOKENS])
     subject.expected = cold_answer(subject)
     choices, margin = transformers_choices(subject, torch.float32)
     assert len(subject.expected) == OUTPUT_TOKENS
