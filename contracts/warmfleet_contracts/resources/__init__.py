@@ -3,5 +3,5 @@
 Public names: `model_deployment.ModelDeployment` (pydantic), `manifests.load_manifest` (from YAML), owners
 of served names in `ownership`, condition types and reasons in `conditions`, command lines in `worker_flags`
 and `model_fetch`, amounts such as `64Mi` in `quantities`, sizes of catalog models in `catalog_weights`.
-`fields` and `model_spec` are parts of the resource. Imports `errors` and `names`.
+`fields`, `model_spec` and `autoscaling_spec` are parts of the resource. Imports `errors` and `names`.
 """

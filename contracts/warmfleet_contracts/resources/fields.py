@@ -1,7 +1,7 @@
 """What all parts of a manifest have in common: how they are read, and the small types that they share."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic.alias_generators import to_camel
@@ -14,6 +14,7 @@ Labels = Annotated[dict[str, str], Field(max_length=64)]
 LabelValue = Annotated[str, Field(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
 Opaque = Annotated[dict[str, Any], Field(max_length=64)]
 """A Kubernetes object that is passed on as it stands; the API server checks it."""
+Switch = Literal["Enabled", "Disabled"]
 MOST_BYTES: Final = 2**50
 """1Pi: no machine has as much, and a double still counts single bytes of it."""
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from warmfleet_contracts.names import API_VERSION, KIND, MAX_DEPLOYMENT_NAME_LENGTH
+from warmfleet_contracts.resources.autoscaling_spec import AutoscalingSpec
 from warmfleet_contracts.resources.fields import (
     LOCAL_CONTEXT,
     MOST_BYTES,
@@ -20,6 +21,7 @@ from warmfleet_contracts.resources.fields import (
     ObjectName,
     Opaque,
     Resource,
+    Switch,
     require_distinct,
 )
 from warmfleet_contracts.resources.model_spec import ModelSpec
@@ -41,8 +43,6 @@ _BOOKKEEPING: Final = frozenset(
         "uid",
     }
 )
-
-Switch = Literal["Enabled", "Disabled"]
 
 
 class EnvironmentVariable(Resource):
@@ -144,28 +144,6 @@ class KvCacheSpec(Resource):
         return self
 
 
-class AutoscalingSpec(Resource):
-    """Replicas that follow KV memory pressure and the reason for cache misses."""
-
-    mode: Literal["Active", "Advisory", "Paused"] = Field(
-        default="Active",
-        description="Active scales, Advisory only reports; without effect in this release.",
-    )
-    min_replicas: int = Field(default=1, ge=0, le=1000, description="Fewest replicas; 0 = may sleep.")
-    max_replicas: int = Field(ge=1, le=1000, description="Most replicas.")
-    policy_ref: NameReference | None = Field(
-        default=None, description="An AutoscalingPolicy. Default: built-in rules."
-    )
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.min_replicas > self.max_replicas:
-            raise ValueError(
-                f"minReplicas {self.min_replicas} is greater than maxReplicas {self.max_replicas}"
-            )
-        return self
-
-
 class RoutingSpec(Resource):
     """How the router chooses a worker."""
 
@@ -259,6 +237,20 @@ class ModelDeploymentSpec(Resource):
             raise ValueError(
                 f"replicas {self.replicas} is greater than autoscaling.maxReplicas "
                 f"{self.autoscaling.max_replicas}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _capacity_misses_of_a_cache(self) -> Self:
+        if (
+            self.autoscaling is not None
+            and self.autoscaling.capacity_misses is not None
+            and self.autoscaling.capacity_misses.mode == "Enabled"
+            and self.kv_cache.prefix_caching == "Disabled"
+        ):
+            raise ValueError(
+                "autoscaling.capacityMisses counts misses of the prefix cache, and kvCache.prefixCaching is "
+                "Disabled"
             )
         return self
 

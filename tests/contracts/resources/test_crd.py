@@ -39,6 +39,7 @@ ALIKE = (
 UNITS = {
     "Tokens": "tokens",
     "Seconds": "seconds",
+    "Milliseconds": "milliseconds",
     "Percent": "percent",
     "Bytes": "bytes",
     "size": "bytes",

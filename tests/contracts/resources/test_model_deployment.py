@@ -41,7 +41,19 @@ spec:
   kvCache: {deviceMemoryPercent: 80, dtype: Int8, blockSizeTokens: 64,
             prefixCaching: Disabled, sharing: Deployment}
   replicas: 3
-  autoscaling: {mode: Advisory, minReplicas: 0, maxReplicas: 9, policyRef: {name: calm}}
+  autoscaling:
+    mode: Advisory
+    minReplicas: 0
+    maxReplicas: 9
+    utilization: {scaleUpPercent: 80, scaleDownPercent: 50}
+    latency:
+      firstToken: {percentile: 90, targetMilliseconds: 2000}
+      betweenTokens: {percentile: 99, targetMilliseconds: 80}
+    capacityMisses: {mode: Disabled, percent: 20, windowSeconds: 60, pauseAfterShrinkSeconds: 600}
+    scaleUp: {replicas: 4, percent: 50, periodSeconds: 15, stabilizationSeconds: 5,
+              panicPercent: 150, panicSeconds: 90}
+    scaleDown: {periodSeconds: 120, stabilizationSeconds: 600, paybackSeconds: 900}
+    zero: {idleSeconds: 1800, holdSeconds: 120}
   routing: {policy: ConsistentHash}
   rollout: {maxSurge: 0, maxUnavailable: 1, drainTimeoutSeconds: 60, startupTimeoutSeconds: 600}
   accelerator: {resourceName: nvidia.com/gpu, count: 2, runtimeClassName: nvidia, sharedMemorySize: 8Gi}

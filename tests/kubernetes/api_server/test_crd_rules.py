@@ -21,6 +21,7 @@ ONE_CACHE = "exactly one of emptyDir, persistentVolumeClaim"
 ONE_SIZE = "exactly one of size, deviceMemoryPercent"
 FETCHED = "a cache is for fetched files"
 SIZE = {"size": "1Gi"}
+UNCACHED: dict[str, Any] = {"kvCache": {"size": "1Gi", "prefixCaching": "Disabled"}}
 MORE_REPLICAS = "replicas 5 is greater than autoscaling.maxReplicas 4"
 BYTES = "must be a whole number of bytes from 1 to 1Pi"
 KV_BYTES = "must be a whole number of bytes from 1Mi to 1Pi"
@@ -41,6 +42,15 @@ def _names(*names: str) -> dict[str, Any]:
 
 def _between(least: int, most: int) -> dict[str, Any]:
     return {"autoscaling": {"minReplicas": least, "maxReplicas": most}}
+
+
+def _scaled(**members: Any) -> dict[str, Any]:
+    return {"autoscaling": {"maxReplicas": 4, **members}}
+
+
+def _using(up_percent: int, down_percent: int | None = None) -> dict[str, Any]:
+    given = {"scaleUpPercent": up_percent, "scaleDownPercent": down_percent}
+    return _scaled(utilization={name: value for name, value in given.items() if value is not None})
 
 
 def _cache(cache: dict[str, Any], source: dict[str, Any] = CATALOG) -> dict[str, Any]:
@@ -97,6 +107,13 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     (_between(1000, 999), "spec.autoscaling.minReplicas", "1000 is greater"),
     ({"autoscaling": {"maxReplicas": 4}, "replicas": 5}, "spec.replicas", MORE_REPLICAS),
     ({"autoscaling": {"maxReplicas": 4, "mode": "Paused"}, "replicas": 5}, "spec.replicas", MORE_REPLICAS),
+    # Policies that contradict themselves.
+    (_scaled(minReplicas=1, zero={}), "spec.autoscaling.zero", "zero needs minReplicas 0"),
+    (_scaled(zero={"idleSeconds": 60}), "spec.autoscaling.zero", "zero needs minReplicas 0"),
+    (_using(85, 85), "spec.autoscaling.utilization.scaleDownPercent", "scaleDownPercent 85 is not below"),
+    (_using(50), "spec.autoscaling.utilization.scaleDownPercent", "65 is not below scaleUpPercent 50"),
+    (_scaled(latency={}), "spec.autoscaling.latency", "at least one of firstToken, betweenTokens"),
+    (_scaled(capacityMisses={}) | UNCACHED, "spec.autoscaling.capacityMisses", "misses of the prefix cache"),
     # A rollout that could never move.
     ({"rollout": {"maxSurge": 0}}, "spec.rollout.maxUnavailable", "both 0"),
     ({"rollout": {"maxSurge": 0, "maxUnavailable": 0}}, "spec.rollout.maxUnavailable", "both 0"),

@@ -41,7 +41,19 @@ spec:
   kvCache: {deviceMemoryPercent: 80, dtype: Int8, blockSizeTokens: 64,
             prefixCaching: Disabled, sharing: Deployment}
   replicas: 3
-  autoscaling: {mode: Advisory, minReplicas: 0, maxReplicas: 9, policyRef: {name: calm}}
+  autoscaling:
+    mode: Advisory
+    minReplicas: 0
+    maxReplicas: 9
+    utilization: {scaleUpPercent: 80, scaleDownPercent: 50}
+    latency:
+      firstToken: {percentile: 90, targetMilliseconds: 2000}
+      betweenTokens: {percentile: 99, targetMilliseconds: 80}
+    capacityMisses: {mode: Disabled, percent: 20, windowSeconds: 60, pauseAfterShrinkSeconds: 600}
+    scaleUp: {replicas: 4, percent: 50, periodSeconds: 15, stabilizationSeconds: 5,
+              panicPercent: 150, panicSeconds: 90}
+    scaleDown: {periodSeconds: 120, stabilizationSeconds: 600, paybackSeconds: 900}
+    zero: {idleSeconds: 1800, holdSeconds: 120}
   routing: {policy: ConsistentHash}
   rollout: {maxSurge: 0, maxUnavailable: 1, drainTimeoutSeconds: 60, startupTimeoutSeconds: 600}
   accelerator: {resourceName: amd.com/gpu, count: 2, runtimeClassName: nvidia, sharedMemorySize: 8Gi}
@@ -104,8 +116,9 @@ kvCache: {capacityTokens: 100000, usedPercent: 40, hitPercent: 87}
 waitingRequests: 4
 scaling:
   decisions:
-    - {time: "2026-01-02T03:04:05Z", from: 2, to: 3, reason: KvPressure, message: "Demand rose.",
-       inputs: {demandTokens: "90000"}}
+    - {time: "2026-01-02T03:04:05Z", from: 2, to: 3, reason: DemandAboveSupply, limitedBy: RateLimit,
+       message: "Demand rose.", recommendations: {tokens: 3},
+       inputs: {demandTokens: "90000"}, victim: probe-a}
 conditions:
   - {type: Ready, status: "False", observedGeneration: 3, lastTransitionTime: "2026-01-02T03:04:05Z",
      reason: Progressing, message: 2 of 3 workers are ready}
