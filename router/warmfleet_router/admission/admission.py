@@ -8,6 +8,8 @@ priority and arrival. The `dispatcher` assigns workers to the requests that wait
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 
+from msgspec.structs import replace
+
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.assignment import Assigner
 from warmfleet_router.admission.dispatch import Dispatch
@@ -112,13 +114,10 @@ class Admission:
             self._wait_queue.check(queue, tenant, priority, size)
         return round(queue.expected_output_tokens(output_limit_tokens, sequences))
 
-    async def submit(
-        self, request: QueuedRequest, *, on_queued: Callable[[int, str], object], is_suspect: bool = False
-    ) -> Dispatch:
+    async def submit(self, request: QueuedRequest, *, on_queued: Callable[[int, str], object]) -> Dispatch:
         """A worker for `request`, at once or after it waited.
 
         `on_queued` is called when it begins to wait, with about how many are before it, and why it waits.
-        `is_suspect`: an engine may have ended because of it; no worker computes two such prompts at a time.
 
         Raises:
             RequestError: no worker is ready (503), it may not wait, or it waited too long (429).
@@ -135,26 +134,27 @@ class Admission:
                 fleet,
                 may_wait=True,
                 is_next=True,
-                tried=self._assigner.barred(is_suspect=is_suspect),
+                tried=self._assigner.barred(request),
             )
             if placement.picked is not None:
-                return self._assigner.assign_at_once(request, queue, placement.picked, is_suspect=is_suspect)
+                return self._assigner.assign_at_once(request, queue, placement.picked)
             because = placement.because
         before = self._wait_queue.check(queue, request.tenant, request.priority, request.size)
         on_queued(before.requests, because)
-        waiting = self._wait_queue.add(queue, request, is_suspect=is_suspect)
+        waiting = self._wait_queue.add(queue, request)
         self._capacity_changed.set()
         return await self._wait_queue.assigned(queue, waiting)
 
     async def retry(self, failed: Dispatch, *, is_suspect: bool = False) -> Dispatch | None:
         """Another worker than those tried so far: at once, or after earlier retries. None if none is left.
 
-        The new dispatch takes over from `failed`; until it is there, `failed` is still to be released.
+        `is_suspect` is what the request is by now. The new dispatch takes over from `failed`; until it is
+        there, `failed` is still to be released.
 
         Raises:
             RequestError: as for `submit`, where it had to wait.
         """
-        request = failed.request
+        request = replace(failed.request, is_suspect=is_suspect)
         queue = self._queue(request.model)
         self._assigner.leave_worker(failed, queue)
         fleet = self._assigner.snapshot(queue, failed.tried)
@@ -167,11 +167,11 @@ class Admission:
                 fleet,
                 may_wait=False,
                 is_next=False,
-                tried=failed.tried | self._assigner.barred(is_suspect=is_suspect),
+                tried=failed.tried | self._assigner.barred(request),
             )
             if placement.picked is not None:
-                return self._assigner.reassign(failed, queue, placement.picked, is_suspect=is_suspect)
-        waiting = self._wait_queue.add(queue, request, failed, is_suspect=is_suspect)
+                return self._assigner.reassign(request, failed, queue, placement.picked)
+        waiting = self._wait_queue.add(queue, request, failed)
         self._capacity_changed.set()
         return await self._wait_queue.assigned(queue, waiting)
 

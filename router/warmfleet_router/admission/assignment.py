@@ -81,9 +81,9 @@ class Assigner:
             may_bypass=lambda uid: is_next and self.may_bypass(request, queue, fleet, uid),
         )
 
-    def barred(self, *, is_suspect: bool) -> frozenset[str]:
+    def barred(self, request: QueuedRequest) -> frozenset[str]:
         """Uids of workers that a request does not get now: those that compute a suspect, for another one."""
-        return self._suspects.workers if is_suspect else NONE_TRIED
+        return self._suspects.workers if request.is_suspect else NONE_TRIED
 
     def lacks_capacity(
         self, request: QueuedRequest, queue: ModelQueue, fleet: FleetSnapshot, wished: Placement
@@ -125,13 +125,11 @@ class Assigner:
             may_use_headroom = _is_within_share(request, queue, fleet)
         return Need(request.sequences, -(-request.prompt_tokens // fleet.block_size_tokens), may_use_headroom)
 
-    def assign_at_once(
-        self, request: QueuedRequest, queue: ModelQueue, picked: PickedWorker, *, is_suspect: bool = False
-    ) -> Dispatch:
+    def assign_at_once(self, request: QueuedRequest, queue: ModelQueue, picked: PickedWorker) -> Dispatch:
         """Charge worker and tenant for a request that did not have to wait."""
         cost = queue.expected_cost(request, picked.candidate.uncached_tokens)
         queue.serve_at_once(request, cost)
-        return self._dispatch(request, queue, picked, RequestUsage(cost), is_suspect=is_suspect)
+        return self._dispatch(request, queue, picked, RequestUsage(cost))
 
     def assign_waiting(self, waiting: WaitingRequest, queue: ModelQueue, picked: PickedWorker) -> Dispatch:
         """Take a request out of its queue and charge the worker; a retry costs its tenant nothing more."""
@@ -139,41 +137,26 @@ class Assigner:
         waited_seconds = self._leases.now() - waiting.since
         if failed is not None:
             queue.remove(waiting)
-            return self.reassign(
-                failed, queue, picked, waited_seconds=waited_seconds, is_suspect=waiting.is_suspect
-            )
+            return self.reassign(request, failed, queue, picked, waited_seconds=waited_seconds)
         cost = queue.expected_cost(request, picked.candidate.uncached_tokens)
         queue.serve(waiting, cost)
-        return self._dispatch(
-            request,
-            queue,
-            picked,
-            RequestUsage(cost),
-            queued_seconds=waited_seconds,
-            is_suspect=waiting.is_suspect,
-        )
+        return self._dispatch(request, queue, picked, RequestUsage(cost), queued_seconds=waited_seconds)
 
     def reassign(
         self,
+        request: QueuedRequest,
         failed: Dispatch,
         queue: ModelQueue,
         picked: PickedWorker,
         *,
         waited_seconds: float | None = None,
-        is_suspect: bool = False,
     ) -> Dispatch:
         """Charge another worker for a request whose dispatch failed."""
         queued_seconds = failed.queued_seconds
         if waited_seconds is not None:
             queued_seconds = (queued_seconds or 0.0) + waited_seconds
         return self._dispatch(
-            failed.request,
-            queue,
-            picked,
-            failed.usage,
-            tried=failed.tried,
-            queued_seconds=queued_seconds,
-            is_suspect=is_suspect,
+            request, queue, picked, failed.usage, tried=failed.tried, queued_seconds=queued_seconds
         )
 
     def leave_worker(self, dispatch: Dispatch, queue: ModelQueue) -> None:
@@ -210,13 +193,12 @@ class Assigner:
         *,
         tried: frozenset[str] = NONE_TRIED,
         queued_seconds: float | None = None,
-        is_suspect: bool = False,
     ) -> Dispatch:
         tenant = request.tenant.name
         priority = max(request.priority - picked.bypasses, HIGHEST_PRIORITY)
         lease = self._leases.lease(picked.charge).open()
         queue.prefills.add(lease, tenant, priority)
-        if is_suspect:
+        if request.is_suspect:
             self._suspects.add(lease)
         usage.seats = request.sequences
         queue.shares.take(tenant, usage.seats)

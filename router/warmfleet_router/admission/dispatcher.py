@@ -206,7 +206,7 @@ class Dispatcher:
             self._wait_queue.refuse(queue, waiting, no_worker_error(queue.model))
             return None
         assigner, fleet = self._assigner, scan.fleet
-        tried |= assigner.barred(is_suspect=waiting.is_suspect)
+        tried |= assigner.barred(request)
         if tried.issuperset(fleet.ready):
             scan.pass_over()
             return None

@@ -33,8 +33,6 @@ class WaitingRequest:
     failed: Dispatch | None
     """The dispatch that this wait is a retry of; None for a request that had no worker yet."""
     assigned: "asyncio.Future[Dispatch]"
-    is_suspect: bool
-    """An engine may have ended because of it: no worker computes its prompt beside another suspect's."""
 
     @property
     def tried(self) -> frozenset[str]:

@@ -30,6 +30,8 @@ class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Clock time in seconds, before the body was read."""
     body_read_at: float
     """Clock time in seconds at which the body was complete."""
+    is_suspect: bool = False
+    """An engine may have ended because of it: no worker computes its prompt beside another suspect's."""
 
     @property
     def most_output_tokens(self) -> int:

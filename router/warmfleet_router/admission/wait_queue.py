@@ -80,16 +80,11 @@ class WaitQueue:
         return before
 
     def add(
-        self,
-        queue: ModelQueue,
-        request: QueuedRequest,
-        failed: Dispatch | None = None,
-        *,
-        is_suspect: bool = False,
+        self, queue: ModelQueue, request: QueuedRequest, failed: Dispatch | None = None
     ) -> WaitingRequest:
         """Let a request wait from now on; `failed` is the dispatch that it retries."""
         assigned = asyncio.get_running_loop().create_future()
-        waiting = WaitingRequest(request, self._now(), failed, assigned, is_suspect)
+        waiting = WaitingRequest(request, self._now(), failed, assigned)
         queue.add(waiting)
         self._held.take(request.tenant.name, request.size)
         self.is_filled.set()

@@ -3,6 +3,7 @@
 from typing import Final
 
 import structlog
+from msgspec.structs import replace
 from starlette.types import Receive, Send
 
 from warmfleet_contracts.openai import RequestError
@@ -82,9 +83,8 @@ class Proxy:
         try:
             await self._suspects.settled(content)
             self._suspects.check(content)
-            dispatch = await self._admission.submit(
-                queued, on_queued=recorder.queued, is_suspect=self._suspects.is_suspect(content)
-            )
+            asked = replace(queued, is_suspect=self._suspects.is_suspect(content))
+            dispatch = await self._admission.submit(asked, on_queued=recorder.queued)
             await self._try_workers(request, content, recorder, dispatch, client)
         except RequestError as error:
             recorder.became(outcome_of(error))

@@ -111,9 +111,10 @@ class AdmissionFleet:
             output_limit_tokens=None,
             arrived_at=self.clock(),
             body_read_at=self.clock(),
+            is_suspect=is_suspect,
         )
         waiting = asyncio.create_task(
-            self.admission.submit(request, on_queued=lambda _behind, _because: None, is_suspect=is_suspect)
+            self.admission.submit(request, on_queued=lambda _behind, _because: None)
         )
         self._waits.append(waiting)
         return waiting
