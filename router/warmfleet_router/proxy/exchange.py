@@ -100,7 +100,7 @@ class TryElsewhereError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Exchange:
+class Exchange:
     """One attempt at one worker, with what it writes to."""
 
     request: UpstreamRequest
@@ -141,26 +141,18 @@ class Exchanges:
         self._metrics = metrics
         self._life_id = life_id
 
-    async def run(
-        self,
-        request: UpstreamRequest,
-        content: RequestContent,
-        recorder: DecisionRecorder,
-        dispatch: Dispatch,
-        client: ClientResponse,
-    ) -> None:
-        """Send `request` to the worker of `dispatch` and its answer to the client; ends the lease.
+    async def run(self, exchange: Exchange) -> None:
+        """Have the worker answer the client; ends the lease.
 
         Raises:
             TryElsewhereError: the worker did not answer, and another one may.
         """
-        picked = dispatch.picked
-        self._slow_workers.dispatched(picked, dispatch.trial)
-        if picked.ignores_ejections:
+        dispatch = exchange.dispatch
+        self._slow_workers.dispatched(dispatch.picked, dispatch.trial)
+        if dispatch.picked.ignores_ejections:
             self._metrics.on_panic()
         async with dispatch.lease:
             with dispatch.trial as trial:
-                exchange = _Exchange(request, content, recorder, dispatch, client)
                 try:
                     await self._send(exchange)
                 except TryElsewhereError as error:
@@ -173,7 +165,7 @@ class Exchanges:
                     self._reported_first_token(exchange)
                     raise
 
-    async def _send(self, exchange: _Exchange) -> None:
+    async def _send(self, exchange: Exchange) -> None:
         request, dispatch = exchange.request, exchange.dispatch
         try:
             async with self._upstream.request(
@@ -197,7 +189,7 @@ class Exchanges:
         except UpstreamUnreachableError as error:
             raise TryElsewhereError(str(error), was_computing=not error.is_down) from error
 
-    def _refused(self, exchange: _Exchange, response: UpstreamResponse) -> TryElsewhereError:
+    def _refused(self, exchange: Exchange, response: UpstreamResponse) -> TryElsewhereError:
         """Why a worker that refuses is left, and whether that counts against it."""
         status = response.status
         if status == MISDIRECTED_STATUS:
@@ -209,7 +201,7 @@ class Exchanges:
         return TryElsewhereError(reason, refusal, is_fault=status != 429, was_computing=status == 502)
 
     def _not_ready(
-        self, exchange: _Exchange, reason: str, retry_after: str | None = None
+        self, exchange: Exchange, reason: str, retry_after: str | None = None
     ) -> TryElsewhereError:
         """A 503 of a worker: no fault of one that is known to drain or to have lost its engine."""
         view = self._fleet.worker(exchange.uid)
@@ -217,7 +209,7 @@ class Exchanges:
         refusal = worker_refusal_error(exchange.model, 503, retry_after)
         return TryElsewhereError(reason, refusal, is_fault=not is_leaving)
 
-    async def _stream(self, exchange: _Exchange, response: UpstreamResponse) -> None:
+    async def _stream(self, exchange: Exchange, response: UpstreamResponse) -> None:
         client, recorder, usage = exchange.client, exchange.recorder, exchange.dispatch.usage
         events, splitter, started, failed, has_token = 0, SseSplitter(), False, False, False
         try:
@@ -268,7 +260,7 @@ class Exchanges:
             usage.is_completed = True
         await client.write(splitter.rest(), more=False)
 
-    def _first_events(self, exchange: _Exchange, ready: bytes) -> bytes:
+    def _first_events(self, exchange: Exchange, ready: bytes) -> bytes:
         """What a stream begins with, without its worker's pings.
 
         They are no answer: until its first event another worker may take over, and the client gets the
@@ -282,7 +274,7 @@ class Exchanges:
             raise self._not_ready(exchange, "the worker refused after its pings")
         return events
 
-    async def _whole(self, exchange: _Exchange, response: UpstreamResponse, answer: BufferedAnswer) -> None:
+    async def _whole(self, exchange: Exchange, response: UpstreamResponse, answer: BufferedAnswer) -> None:
         try:
             pieces = await read_plain_answer(response, answer)
         except UpstreamTooLargeError as error:
@@ -306,7 +298,7 @@ class Exchanges:
             return
         await exchange.client.send_whole(response.status, passed_back(response.headers), pieces)
 
-    def _failed(self, exchange: _Exchange, reason: str) -> None:
+    def _failed(self, exchange: Exchange, reason: str) -> None:
         """The client gets the worker's error, which counts against the worker and teaches no seat time."""
         exchange.recorder.attempt_failed(reason)
         exchange.recorder.became("failed")
@@ -314,13 +306,13 @@ class Exchanges:
         self._suspect(exchange, is_lost=False)
         exchange.dispatch.lease.close()
 
-    def _suspect(self, exchange: _Exchange, *, is_lost: bool) -> None:
+    def _suspect(self, exchange: Exchange, *, is_lost: bool) -> None:
         """The attempt failed. If the worker's epoch ends, too, that may be because of the request."""
         epoch = exchange.dispatch.picked.epoch
         if exchange.dispatch.lease.is_prefilling:
             self._suspects.failed(exchange.content, exchange.uid, epoch, is_lost=is_lost)
 
-    def _first_byte(self, exchange: _Exchange) -> float:
+    def _first_byte(self, exchange: Exchange) -> float:
         """The first token of a stream is here; milliseconds since the dispatch."""
         exchange.dispatch.lease.first_byte()
         self._suspects.answered(exchange.content)
@@ -328,7 +320,7 @@ class Exchanges:
         self._metrics.on_first_byte(exchange.model, after_ms / 1e3)
         return after_ms - exchange.recorder.attempt.dispatched_after_ms
 
-    def _answered(self, exchange: _Exchange, response: UpstreamResponse) -> None:
+    def _answered(self, exchange: Exchange, response: UpstreamResponse) -> None:
         """A plain answer is whole; its headers report what the last load report may not have."""
         lease, headers = exchange.dispatch.lease, response.headers
         admitted_after = header_seconds(headers.get(ADMITTED_AFTER_HEADER))
@@ -342,7 +334,7 @@ class Exchanges:
         self._suspects.answered(exchange.content)
         self._reported_first_token(exchange)
 
-    def _reported_first_token(self, exchange: _Exchange) -> None:
+    def _reported_first_token(self, exchange: Exchange) -> None:
         """Record when a plain answer got its first token; nothing where its worker did not report that."""
         seconds = exchange.dispatch.lease.first_token_after_seconds
         if seconds is not None:
@@ -350,7 +342,7 @@ class Exchanges:
             after_ms = exchange.recorder.first_byte(round(dispatched_after_ms + seconds * 1e3, 3))
             self._metrics.on_first_byte(exchange.model, after_ms / 1e3)
 
-    def _headers(self, exchange: _Exchange) -> list[tuple[str, str]]:
+    def _headers(self, exchange: Exchange) -> list[tuple[str, str]]:
         request, lease = exchange.request, exchange.dispatch.lease
         headers = [
             *request.headers,
@@ -364,7 +356,7 @@ class Exchanges:
             headers.append((SEED_HEADER, str(request.seed)))
         return headers
 
-    def _compare(self, exchange: _Exchange, response: UpstreamResponse) -> None:
+    def _compare(self, exchange: Exchange, response: UpstreamResponse) -> None:
         """Record what the worker found beside what was predicted."""
         recorder, headers = exchange.recorder, response.headers
         choice = recorder.attempt.choice
@@ -400,7 +392,7 @@ class Exchanges:
         if answer.last_block_matches is False:
             _log.error("router and worker hash a prompt differently", uid=exchange.uid)
 
-    def _is_coming(self, exchange: _Exchange, cached_tokens: int | None) -> bool:
+    def _is_coming(self, exchange: Exchange, cached_tokens: int | None) -> bool:
         """Whether the block after `cached_tokens` is still computed for another request."""
         view = self._fleet.worker(exchange.uid)
         if cached_tokens is None or view is None:

@@ -1,9 +1,10 @@
 """From a queued request to an answer: wait for a worker, try another one, stop when the client leaves."""
 
+import dataclasses
 from typing import Final
 
+import msgspec
 import structlog
-from msgspec.structs import replace
 from starlette.types import Receive, Send
 
 from warmfleet_contracts.openai import RequestError
@@ -14,7 +15,7 @@ from warmfleet_router.error_responses import no_worker_error
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.client_response import ClientResponse
 from warmfleet_router.proxy.crash_suspects import CrashSuspects, RequestContent
-from warmfleet_router.proxy.exchange import Exchanges, TryElsewhereError
+from warmfleet_router.proxy.exchange import Exchange, Exchanges, TryElsewhereError
 from warmfleet_router.proxy.retry_budget import RetryBudget
 from warmfleet_router.proxy.upstream_request import UpstreamRequest
 from warmfleet_router.routing.decision_recorder import DecisionRecorder
@@ -83,32 +84,26 @@ class Proxy:
         try:
             await self._suspects.settled(content)
             self._suspects.check(content)
-            asked = replace(queued, is_suspect=self._suspects.is_suspect(content))
+            asked = msgspec.structs.replace(queued, is_suspect=self._suspects.is_suspect(content))
             dispatch = await self._admission.submit(asked, on_queued=recorder.queued)
-            await self._try_workers(request, content, recorder, dispatch, client)
+            await self._try_workers(Exchange(request, content, recorder, dispatch, client))
         except RequestError as error:
             recorder.became(outcome_of(error))
             if not client.started:
                 raise
             await client.refuse(error)
 
-    async def _try_workers(
-        self,
-        request: UpstreamRequest,
-        content: RequestContent,
-        recorder: DecisionRecorder,
-        dispatch: Dispatch,
-        client: ClientResponse,
-    ) -> None:
-        model = dispatch.request.model
+    async def _try_workers(self, exchange: Exchange) -> None:
+        """Run `exchange`, and others like it with further workers until one answers."""
+        content, recorder, model = exchange.content, exchange.recorder, exchange.model
         refusal: RequestError | None = None
         try:
             self._retries.request()
             while True:
                 self._suspects.check(content)  # it may have waited, and others like it have been dispatched
-                self._record(recorder, dispatch)
+                self._record(recorder, exchange.dispatch)
                 try:
-                    await self._exchanges.run(request, content, recorder, dispatch, client)
+                    await self._exchanges.run(exchange)
                 except TryElsewhereError as error:
                     recorder.attempt_failed(str(error))
                     refusal = error.refusal or refusal
@@ -116,19 +111,19 @@ class Proxy:
                     _log.info(
                         "dispatch failed",
                         request_id=recorder.request.request_id,
-                        uid=dispatch.picked.endpoint.uid,
+                        uid=exchange.uid,
                         reason=str(error),
                     )
                 else:
                     return
                 await self._suspects.settled(content)
                 self._suspects.check(content)
-                another = await self._another(content, recorder, dispatch)
+                another = await self._another(exchange)
                 if another is None:
                     raise refusal or no_worker_error(model)
-                dispatch = another
+                exchange = dataclasses.replace(exchange, dispatch=another)
         finally:
-            dispatch.release()
+            exchange.dispatch.release()
 
     def _record(self, recorder: DecisionRecorder, dispatch: Dispatch) -> None:
         recorder.dispatched(
@@ -138,16 +133,16 @@ class Proxy:
         if len(decision.attempts) == 1:
             self._metrics.on_decision(dispatch.request.model, decision.mode, decision.decision_ms / 1e3)
 
-    async def _another(
-        self, content: RequestContent, recorder: DecisionRecorder, failed: Dispatch
-    ) -> Dispatch | None:
+    async def _another(self, failed: Exchange) -> Dispatch | None:
+        recorder = failed.recorder
         if len(recorder.decision.attempts) >= MAX_TRIES:
             return None
         if not self._retries.take():
             self._metrics.on_refused_retry()
             _log.warning("retry refused, the budget is spent", request_id=recorder.request.request_id)
             return None
-        return await self._admission.retry(failed, is_suspect=self._suspects.is_suspect(content))
+        is_suspect = self._suspects.is_suspect(failed.content)
+        return await self._admission.retry(failed.dispatch, is_suspect=is_suspect)
 
 
 def outcome_of(error: RequestError) -> Outcome:
