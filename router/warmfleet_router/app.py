@@ -303,7 +303,7 @@ def build_proxies(
     All requests share one budget of retries.
     """
     settings = common.settings
-    retries = RetryBudget(settings.retry_budget, common.now)
+    retries = RetryBudget(settings.retry_budget, common.now, on_refused=common.metrics.on_refused_retry)
     exchanges = Exchanges(
         fleet=workers.fleet,
         predictor=routing.picker.predictor,
@@ -327,7 +327,6 @@ def build_proxies(
         upstream=workers.upstream,
         breakers=workers.breakers,
         retries=retries,
-        metrics=common.metrics,
         write_seconds=settings.write_seconds,
     )
     return ProxyRoom(generations, texts)

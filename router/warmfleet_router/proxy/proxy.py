@@ -138,7 +138,6 @@ class Proxy:
         if len(recorder.decision.attempts) >= MAX_TRIES:
             return None
         if not self._retries.take():
-            self._metrics.on_refused_retry()
             _log.warning("retry refused, the budget is spent", request_id=recorder.request.request_id)
             return None
         is_suspect = self._suspects.is_suspect(failed.content)

@@ -30,9 +30,17 @@ class _Second:
 class RetryBudget:
     """Counts requests and retries per second; holds `window_seconds` of them."""
 
-    def __init__(self, settings: RetryBudgetSettings, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        settings: RetryBudgetSettings,
+        now: Callable[[], float],
+        *,
+        on_refused: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`on_refused` is called for each retry that the budget does not have."""
         self._settings = settings
         self._now = now
+        self._on_refused = on_refused
         self._seconds: deque[_Second] = deque()
         self._requests = 0
         self._retries = 0
@@ -46,6 +54,7 @@ class RetryBudget:
         """Whether the budget has one more retry; if so, it is counted."""
         present = self._present()
         if self._retries + 1 > self._settings.floor_retries + self._settings.ratio * self._requests:
+            self._on_refused()
             return False
         present.retries += 1
         self._retries += 1

@@ -17,7 +17,6 @@ from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.encoding_slots import EncodingSlots
 from warmfleet_router.admission.in_flight_limits import BufferedAnswer, InFlightTicket
 from warmfleet_router.error_responses import no_worker_error, too_large_error, worker_refusal_error
-from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.client_response import ClientResponse
 from warmfleet_router.proxy.exchange import RETRIED_STATUSES, TryElsewhereError
 from warmfleet_router.proxy.headers import passed_back
@@ -69,14 +68,12 @@ class TextProxy:
         upstream: Upstream,
         breakers: Breakers,
         retries: RetryBudget,
-        metrics: RouterMetrics,
         write_seconds: float,
     ) -> None:
         self._picker = picker
         self._upstream = upstream
         self._breakers = breakers
         self._retries = retries
-        self._metrics = metrics
         self._write_seconds = write_seconds
         self._slots = EncodingSlots(LARGE_TEXTS)
         self._open: Counter[str] = Counter()
@@ -133,7 +130,6 @@ class TextProxy:
             if worker is None:
                 break
             if tried and not self._retries.take():
-                self._metrics.on_refused_retry()
                 break
             uid = worker.endpoint.uid
             tried.add(uid)
