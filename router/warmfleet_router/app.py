@@ -401,7 +401,7 @@ def _inference_routes(
             CompletionEndpoint(
                 decode,
                 salt_key=settings.salt_key,
-                policy=settings.policy,
+                policy_among=routing.picker.policy_among,
                 fleet=workers.fleet,
                 encoders=workers.encoders,
                 hash_memory=routing.hash_memory,

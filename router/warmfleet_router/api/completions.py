@@ -27,7 +27,6 @@ from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 from warmfleet_router.routing.decision_recorder import DecisionRecorder
 from warmfleet_router.routing.decision_ring import DecisionRing
 from warmfleet_router.routing.decisions import Decision, RequestRecord, now_seconds
-from warmfleet_router.routing.policies import agreed_policy
 from warmfleet_router.routing.prompt_hashes import HEAD_BYTES, RequestPrompts
 from warmfleet_router.tenants import cache_group, require_model, tenant_of
 from warmfleet_router.workers.encoders import Encoders
@@ -45,7 +44,7 @@ class CompletionEndpoint:
         decode: Callable[[bytes], Decoded],
         *,
         salt_key: bytes,
-        policy: str,
+        policy_among: Callable[[Sequence[WorkerStatus]], str],
         fleet: Fleet,
         encoders: Encoders,
         hash_memory: BlockHashMemory,
@@ -56,10 +55,10 @@ class CompletionEndpoint:
         metrics: RouterMetrics,
         now: Callable[[], float],
     ) -> None:
-        """`policy` is that of workers whose deployment names none."""
+        """`policy_among` names the policy by which workers are ranked."""
         self._decode = decode
         self._salt_key = salt_key
-        self._policy = policy
+        self._policy_among = policy_among
         self._fleet = fleet
         self._encoders = encoders
         self._hash_memory = hash_memory
@@ -145,10 +144,8 @@ class CompletionEndpoint:
             arrived_at=ticket.entered_at,
             body_read_at=body_read_at,
         )
-        policy = agreed_policy([worker.endpoint.policy for worker in workers], self._policy)
-        recorder = DecisionRecorder(
-            _request_record(request, queued, policy), since=body_read_at, now=self._now
-        )
+        record = _request_record(request, queued, self._policy_among(workers))
+        recorder = DecisionRecorder(record, since=body_read_at, now=self._now)
         return _upstream_request(request, ticket, decoded, body, salt), queued, recorder
 
     async def _encode(

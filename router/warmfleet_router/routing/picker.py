@@ -105,8 +105,11 @@ class Picker:
 
     def snapshot(self, workers: Sequence[WorkerStatus], tried: Collection[str] = ()) -> FleetSnapshot:
         """The workers as they are now, for all calls of `rank` that follow at once."""
-        policy = agreed_policy((worker.endpoint.policy for worker in workers), self._policy)
-        return FleetSnapshot(workers, self._leases, self._breakers, tried, policy=policy)
+        return FleetSnapshot(workers, self._leases, self._breakers, tried, policy=self.policy_among(workers))
+
+    def policy_among(self, workers: Sequence[WorkerStatus]) -> str:
+        """Name of the policy by which `workers` are ranked."""
+        return agreed_policy((worker.endpoint.policy for worker in workers), self._policy)
 
     def pick(
         self, workers: Sequence[WorkerStatus], prompts: RequestPrompts, *, excluded: Collection[str] = ()
