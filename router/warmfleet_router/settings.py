@@ -33,6 +33,7 @@ from warmfleet_router.api.cors import is_origin
 from warmfleet_router.discovery.base import Endpoint, vetted_endpoints
 from warmfleet_router.discovery.kubernetes import ClusterSettings
 from warmfleet_router.proxy.retry_budget import RetryBudgetSettings
+from warmfleet_router.routing.decision_ring import MAX_DECISIONS
 from warmfleet_router.routing.policies import POLICIES
 from warmfleet_router.routing.slow_workers import SlowWorkerSettings
 from warmfleet_router.workers.breakers import BreakerSettings
@@ -98,7 +99,7 @@ class RouterSettings:
     """How long live answers may go on after that."""
     write_seconds: float = 60.0
     """How long one write to a client may take before the client is given up."""
-    ring_size: int = 4096
+    ring_size: int = MAX_DECISIONS
     """Decisions kept for `/internal/decisions` and `/debug/decisions`."""
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
     outliers: SlowWorkerSettings = field(default_factory=SlowWorkerSettings)

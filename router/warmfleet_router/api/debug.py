@@ -14,14 +14,13 @@ from warmfleet_router.api.api_keys import KeySource
 from warmfleet_router.discovery.base import Discovery, DiscoveryState
 from warmfleet_router.error_responses import header_number
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.routing.decision_ring import DecisionRing
+from warmfleet_router.routing.decision_ring import MAX_DECISIONS, DecisionRing
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.workers.breakers import Breakers
 from warmfleet_router.workers.encoders import Encoders
 from warmfleet_router.workers.fleet import Fleet, WorkerStatus
 
 DEFAULT_DECISIONS: Final = 100
-MAX_DECISIONS: Final = 4096
 
 
 class FleetEndpoint:

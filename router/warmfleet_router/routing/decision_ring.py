@@ -9,7 +9,8 @@ import msgspec
 from warmfleet_router.routing.decision_recorder import DecisionRecorder
 from warmfleet_router.routing.decisions import Decision
 
-DEFAULT_CAPACITY: Final = 4096
+MAX_DECISIONS: Final = 4096
+"""Kept by default, and listed at once at most."""
 
 _RAW_DEFLATE: Final = -12
 """Without zlib's header and checksum, and with a window of 4 KiB: a decision and the one before it."""
@@ -27,7 +28,7 @@ class DecisionRing:
     all: some 200 bytes, a tenth of what the objects take.
     """
 
-    def __init__(self, capacity: int = DEFAULT_CAPACITY) -> None:
+    def __init__(self, capacity: int = MAX_DECISIONS) -> None:
         self._slots: list[DecisionRecorder | bytes | None] = [None] * capacity
         self._id_hashes, self._request_id_hashes = (array("q", [0]) * capacity for _ in range(2))
         self._pattern = b""
