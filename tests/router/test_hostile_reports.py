@@ -107,7 +107,8 @@ def test_capacity_and_records_take_any_report(reports: list[dict[str, Any]]) -> 
     assert ranked is not None
     for number, candidate in enumerate(ranked.ranking.candidates):
         picked = ranked.pick(candidate)
-        detector.record_report(candidate, ranked.ranking.candidates)
+        reasons = [detector.record_report(candidate, ranked.ranking.candidates) for _ in range(8)]
+        assert "inf" not in reasons[-1]
         snapshot.is_within_window(candidate.uid, picked.charge.uncached_tokens, CapacityLimits())
         request = RequestRecord(
             id=f"d{number}",

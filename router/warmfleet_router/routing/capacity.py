@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from warmfleet_router.routing.cost import MIN_PREFILL_TOKEN_SECONDS, StepRates, WorkerLoad
+from warmfleet_router.routing.cost import StepRates, WorkerLoad
 
 PREFILL_WINDOW_SECONDS: Final = 0.1
 """One step of the engine: its automatic token budget is what it computes in about this time."""
@@ -76,7 +76,7 @@ def shortage_in(load: WorkerLoad, rates: StepRates, need: Need, limits: Capacity
 
 def prefill_seconds(tokens: int, rates: StepRates) -> float:
     """Time to compute `tokens` of a prompt."""
-    return tokens * max(rates.per_prefill_token_seconds, MIN_PREFILL_TOKEN_SECONDS)
+    return tokens * rates.per_prefill_token_seconds
 
 
 def _kept(total: int, need: Need, limits: CapacityLimits) -> int:

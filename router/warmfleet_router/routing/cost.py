@@ -44,6 +44,7 @@ class StepRates(msgspec.Struct, frozen=True, gc=False):
 
     base_seconds: float
     per_prefill_token_seconds: float
+    """At least `MIN_PREFILL_TOKEN_SECONDS`."""
     per_decode_sequence_seconds: float
     per_context_token_seconds: float
     source: RatesSource
@@ -116,7 +117,7 @@ def request_cost(work: Work, load: WorkerLoad, rates: StepRates, *, seat_seconds
     `queued_uncached_tokens` holds the remaining prefill of a leader whose prefix `work` would share, so
     a request that follows it is charged the wait. `seat_seconds` is how long a sequence keeps its seat.
     """
-    per_token = max(rates.per_prefill_token_seconds, MIN_PREFILL_TOKEN_SECONDS)
+    per_token = rates.per_prefill_token_seconds
     queued_tokens = rates.paid_tokens(load.queued_uncached_tokens, load.running_sequences)
     tokens = rates.paid_tokens(load.queued_uncached_tokens + work.uncached_tokens, load.running_sequences)
     base_seconds = (
@@ -149,7 +150,7 @@ def measured_rates(fit: StepTimeFit) -> StepRates | None:
         return None
     return StepRates(
         base_seconds=max(fit.base_seconds, 0.0),
-        per_prefill_token_seconds=fit.per_prefill_token_seconds,
+        per_prefill_token_seconds=max(fit.per_prefill_token_seconds, MIN_PREFILL_TOKEN_SECONDS),
         per_decode_sequence_seconds=max(fit.per_decode_sequence_seconds, 0.0),
         per_context_token_seconds=max(fit.per_context_token_seconds, 0.0),
         source=RatesSource.MEASURED,

@@ -95,6 +95,14 @@ def test_a_worker_without_samples_is_judged_by_the_median_of_its_peers() -> None
     assert median_rates([fit(1.0, samples=0)]) is PRIOR
 
 
+@pytest.mark.parametrize("per_token", [5e-324, 1e-12, 9e-8])
+def test_no_prefill_counts_as_faster_than_ten_million_tokens_per_second(per_token: float) -> None:
+    rates = measured_rates(fit(per_token))
+
+    assert rates is not None
+    assert rates.per_prefill_token_seconds == 1e-7
+
+
 def test_dispatches_beyond_the_report_take_free_seats_first() -> None:
     report = LoadReport(running_sequences=2, max_running_sequences=4, queued_uncached_tokens=10)
 
