@@ -11,9 +11,9 @@ import pytest
 
 from warmfleet_router.admission.fair_queue import FairQueue
 from warmfleet_router.admission.model_queue import OUTPUT_WEIGHT
-from warmfleet_router.proxy.client_response import ClientResponse
 from warmfleet_router.routing.cost import PRIOR_SEAT_SECONDS
 from warmfleet_testing.router.router_fixture import RunningRouter, running_router
+from warmfleet_testing.router.slow_reader import SlowReaders
 from warmfleet_testing.router.stub_worker import StubWorker, running_stub
 
 PROMPT: Final = list(range(50))
@@ -129,23 +129,16 @@ async def test_a_client_that_leaves_a_plain_answer_pays_for_the_tokens_until_the
 async def test_a_client_that_reads_slowly_keeps_no_seat_and_teaches_no_seat_time(
     stub: StubWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, send_whole, waiting = asyncio.Event(), ClientResponse.send_whole, []
-
-    async def slowly(client: ClientResponse, *answer: Any) -> None:
-        waiting.append(client)
-        await read.wait()
-        await send_whole(client, *answer)
-
-    monkeypatch.setattr(ClientResponse, "send_whole", slowly)
+    readers = SlowReaders(monkeypatch)
     async with running_router([stub], tmp_path) as router:
         leases = router.router.routing.leases
         asking = asyncio.create_task(router.ask(PROMPT))
-        await router.until(lambda: waiting)
+        await router.until(lambda: readers.waiting)
 
         is_open = leases.dispatches.open_count("w0")
         seat_seconds = leases.seat_times.seconds("w0")
 
-        read.set()
+        readers.read.set()
         status, _, _ = await asking
         await router.until_idle()
         at_the_end = leases.seat_times.seconds("w0")

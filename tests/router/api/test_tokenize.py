@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from warmfleet_router.admission.queue_bounds import Amount
-from warmfleet_router.proxy.client_response import ClientResponse
 from warmfleet_router.proxy.retry_budget import RetryBudgetSettings
 from warmfleet_router.workers.breakers import BreakerSettings, Cause
 from warmfleet_testing.router.planted_keys import PlantedKeys, bearer
 from warmfleet_testing.router.router_fixture import RunningRouter, running_router
+from warmfleet_testing.router.slow_reader import SlowReaders
 from warmfleet_testing.router.stub_worker import StubWorker, running_stub
 
 
@@ -130,20 +130,13 @@ async def test_large_texts_of_one_tenant_leave_workers_to_those_of_others(tmp_pa
 async def test_a_client_that_does_not_read_its_answer_keeps_no_other_large_text_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, send_whole, waiting = asyncio.Event(), ClientResponse.send_whole, []
-
-    async def slowly(client: ClientResponse, *answer: Any) -> None:
-        waiting.append(client)
-        await read.wait()
-        await send_whole(client, *answer)
-
-    monkeypatch.setattr(ClientResponse, "send_whole", slowly)
+    readers = SlowReaders(monkeypatch)
     async with fleet(tmp_path, 1) as (router, [stub]):
         texts = [asyncio.create_task(tokenize(router, text="a" * 20_000)) for _ in range(6)]
         await router.until(lambda: len(stub.requests) == 6, seconds=10)
-        await router.until(lambda: len(waiting) == 6, seconds=10)
+        await router.until(lambda: readers.waiting == 6, seconds=10)
         assert router.router.limits.in_flight.buffered_bytes > 6 * 20_000
-        read.set()
+        readers.read.set()
         answers = await asyncio.gather(*texts)
         await router.until(lambda: router.router.limits.in_flight == Amount())
 
