@@ -1,4 +1,4 @@
-"""Builds a router from its settings: one function per room, then all routes."""
+"""Builds a router from its settings, one function per room."""
 
 import asyncio
 import contextlib
@@ -7,27 +7,13 @@ import time
 from collections.abc import AsyncGenerator, Callable, Collection
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Protocol
 
 import structlog
-from starlette.routing import Route
-from starlette.types import ASGIApp
 
 from warmfleet_contracts.cache.contract_versions import ACCEPTED_VERSIONS
 from warmfleet_contracts.cache.kv_events import Frame
-from warmfleet_contracts.cache.worker_api import DECISION_HEADER
-from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.admission import Admission
 from warmfleet_router.admission.in_flight_limits import InFlightLimits
-from warmfleet_router.api.api_keys import KeySource
-from warmfleet_router.api.authentication import Authentication
-from warmfleet_router.api.completions import DECODERS, CompletionEndpoint
-from warmfleet_router.api.cors import CrossOrigin
-from warmfleet_router.api.debug import ConfigEndpoint, DecisionEndpoints, FleetEndpoint
-from warmfleet_router.api.health import HealthEndpoints
-from warmfleet_router.api.metrics import MetricsEndpoint
-from warmfleet_router.api.models import ModelEndpoints
-from warmfleet_router.api.tokenize import TOKEN_DECODERS, TokenEndpoint
 from warmfleet_router.discovery.base import Discovery
 from warmfleet_router.discovery.kubernetes import KubernetesDiscovery
 from warmfleet_router.discovery.static import StaticDiscovery
@@ -37,12 +23,14 @@ from warmfleet_router.proxy.exchange import Exchanges
 from warmfleet_router.proxy.proxy import Proxy
 from warmfleet_router.proxy.retry_budget import RetryBudget
 from warmfleet_router.proxy.text_proxy import TextProxy
+from warmfleet_router.rooms import ApiRoom, Common, Part, ProxyRoom, RoutingRoom, WorkersRoom
+from warmfleet_router.routes import build_api
 from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 from warmfleet_router.routing.decision_ring import DecisionRing
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.picker import Picker
 from warmfleet_router.routing.slow_workers import SlowWorkerDetector, SlowWorkerEjector
-from warmfleet_router.settings import RouterSettings, effective_settings
+from warmfleet_router.settings import RouterSettings
 from warmfleet_router.workers.breakers import Breakers, Cause
 from warmfleet_router.workers.encoders import Encoders
 from warmfleet_router.workers.fleet import Fleet
@@ -50,74 +38,8 @@ from warmfleet_router.workers.gradual_release import GradualRelease
 from warmfleet_router.workers.liveness import LivenessSweeper, LivenessWatch
 from warmfleet_router.workers.prefix_index import PrefixIndex
 from warmfleet_router.workers.upstream import Upstream
-from warmfleet_runtime.http.app import openai_app
-from warmfleet_runtime.http.document import document_route
-from warmfleet_runtime.http.edge import Edge
 
 _log = structlog.get_logger("warmfleet.router")
-
-
-class Part(Protocol):
-    """Something that works between requests."""
-
-    async def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Common:
-    """What several rooms are built from."""
-
-    settings: RouterSettings
-    life_id: str
-    """Names this life of the router to workers."""
-    now: Callable[[], float]
-    """The clock of waits, rates and ejections, in seconds."""
-    metrics: RouterMetrics
-    capacity_changed: asyncio.Event
-    """Set by what frees capacity of workers, awaited by what assigns it."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkersRoom:
-    """What the router knows of its workers, and how it reaches them."""
-
-    discovery: Discovery
-    fleet: Fleet
-    breakers: Breakers
-    encoders: Encoders
-    upstream: Upstream
-    sweeper: LivenessSweeper
-
-
-@dataclass(frozen=True, slots=True)
-class RoutingRoom:
-    """How workers are chosen, and what the choice is charged to."""
-
-    leases: Leases
-    picker: Picker
-    slow_workers: SlowWorkerEjector
-    hash_memory: BlockHashMemory
-    decisions: DecisionRing
-
-
-@dataclass(frozen=True, slots=True)
-class ProxyRoom:
-    """What takes requests to workers."""
-
-    generations: Proxy
-    texts: TextProxy
-
-
-@dataclass(frozen=True, slots=True)
-class ApiRoom:
-    """What clients and administrators reach."""
-
-    health: HealthEndpoints
-    keys: KeySource | None
-    """None where the router serves all clients as one tenant."""
-    app: ASGIApp
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,137 +252,3 @@ def build_proxies(
         write_seconds=settings.write_seconds,
     )
     return ProxyRoom(generations, texts)
-
-
-def build_api(
-    common: Common,
-    workers: WorkersRoom,
-    routing: RoutingRoom,
-    *,
-    limits: InFlightLimits,
-    admission: Admission,
-    proxies: ProxyRoom,
-) -> ApiRoom:
-    """All routes, behind authentication."""
-    settings, metrics = common.settings, common.metrics
-    keys = KeySource(settings.keys, settings.keys_path, metrics) if settings.keys is not None else None
-    health = HealthEndpoints(discovery=workers.discovery, fleet=workers.fleet, encoders=workers.encoders)
-    routes = [
-        *_inference_routes(common, workers, routing, limits=limits, admission=admission, proxies=proxies),
-        Route("/version", health.version, methods=["GET"]),
-        Route("/health", health.readyz, methods=["GET"]),
-        Route("/livez", health.livez, methods=["GET"]),
-        Route("/readyz", health.readyz, methods=["GET"]),
-        document_route("router"),
-        *_observation_routes(common, workers, routing, limits=limits, admission=admission, keys=keys),
-    ]
-
-    def on_refused(error: RequestError) -> None:
-        metrics.on_refused(error.status)
-
-    authentication = Authentication(
-        keys,
-        operator_token=settings.operator_token,
-        open_metrics=settings.open_metrics,
-        on_refused=on_refused,
-    )
-    edge = Edge(
-        openai_app(routes, on_refused=on_refused),
-        refusal=authentication.refusal,
-        drawn_ids={"decision_id": DECISION_HEADER},
-    )
-    return ApiRoom(
-        health=health,
-        keys=keys,
-        app=CrossOrigin(edge, settings.cors_origins) if settings.cors_origins else edge,
-    )
-
-
-def _inference_routes(
-    common: Common,
-    workers: WorkersRoom,
-    routing: RoutingRoom,
-    *,
-    limits: InFlightLimits,
-    admission: Admission,
-    proxies: ProxyRoom,
-) -> list[Route]:
-    settings = common.settings
-    models = ModelEndpoints(workers.fleet)
-    tokens = [
-        Route(
-            path,
-            TokenEndpoint(decode, fleet=workers.fleet, limits=limits, proxy=proxies.texts),
-            methods=["POST"],
-        )
-        for path, decode in TOKEN_DECODERS.items()
-    ]
-    completions = [
-        Route(
-            path,
-            CompletionEndpoint(
-                decode,
-                salt_key=settings.salt_key,
-                policy_among=routing.picker.policy_among,
-                fleet=workers.fleet,
-                encoders=workers.encoders,
-                hash_memory=routing.hash_memory,
-                limits=limits,
-                admission=admission,
-                proxy=proxies.generations,
-                decisions=routing.decisions,
-                metrics=common.metrics,
-                now=common.now,
-            ),
-            methods=["POST"],
-        )
-        for path, decode in DECODERS.items()
-    ]
-    return [
-        *completions,
-        Route("/v1/models", models.models, methods=["GET"]),
-        Route("/v1/models/{id:path}", models.model, methods=["GET"]),
-        *tokens,
-    ]
-
-
-def _observation_routes(
-    common: Common,
-    workers: WorkersRoom,
-    routing: RoutingRoom,
-    *,
-    limits: InFlightLimits,
-    admission: Admission,
-    keys: KeySource | None,
-) -> list[Route]:
-    settings = common.settings
-    exposition = MetricsEndpoint(
-        common.metrics,
-        discovery=workers.discovery,
-        fleet=workers.fleet,
-        leases=routing.leases,
-        breakers=workers.breakers,
-        admission=admission,
-        encoders=workers.encoders,
-    )
-    fleet = FleetEndpoint(
-        router_id=settings.router_id,
-        policy=settings.policy,
-        discovery=workers.discovery,
-        fleet=workers.fleet,
-        leases=routing.leases,
-        breakers=workers.breakers,
-        limits=limits,
-        admission=admission,
-        encoders=workers.encoders,
-        metrics=common.metrics,
-    )
-    decisions = DecisionEndpoints(routing.decisions)
-    config = ConfigEndpoint(effective_settings(settings), keys)
-    return [
-        Route("/metrics", exposition.metrics, methods=["GET"]),
-        Route("/internal/fleet", fleet.fleet, methods=["GET"]),
-        Route("/internal/decisions", decisions.decisions, methods=["GET"]),
-        Route("/debug/config", config.config, methods=["GET"]),
-        Route("/debug/decisions/{id}", decisions.decision, methods=["GET"]),
-    ]

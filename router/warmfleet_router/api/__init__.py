@@ -2,5 +2,5 @@
 
 `completions` and `tokenize` serve inference, `models`, `health` and `debug` describe the fleet; `metrics`
 exposes counters; `authentication`, `api_keys` and `cors` decide which callers get through. Top of the
-router: may import every other room; only `app` and `settings` import it.
+router: may import every other room; only `app`, `routes`, `rooms` and `settings` import it.
 """

@@ -3,5 +3,5 @@
 `proxy.Proxy` retries, and stops when the client disconnects; `exchange.Exchanges` makes one attempt at one
 worker; `text_proxy.TextProxy` has texts tokenized. Public besides: `headers` and `upstream_request`, which
 make what is forwarded, `retry_budget`, and `crash_suspects`, which refuses requests that end engines.
-May import `admission` and the rooms below it; only `api`, `settings` and `app` import it.
+May import `admission` and the rooms below it; only `api`, `settings`, `rooms` and `app` import it.
 """
