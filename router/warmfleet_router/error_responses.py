@@ -6,6 +6,8 @@ from typing import Final
 from warmfleet_contracts.openai import RequestError
 
 RETRY_AFTER_SECONDS: Final = 1
+MOST_TOKENS: Final = 2**32
+"""Of one request, over all its prompts and choices: sums of any number of requests fit every encoding."""
 _SECONDS: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
@@ -59,6 +61,12 @@ def header_number(value: str | None) -> int | None:
     if value is None or not (value.isascii() and value.isdecimal() and len(value) <= 15):
         return None
     return int(value)
+
+
+def header_tokens(value: str | None) -> int | None:
+    """The number of tokens that one request may have; None for anything else."""
+    tokens = header_number(value)
+    return tokens if tokens is not None and tokens <= MOST_TOKENS else None
 
 
 def header_text(value: str | None) -> str | None:

@@ -15,7 +15,7 @@ from warmfleet_contracts.cache.worker_api import (
 from warmfleet_contracts.errors import ContractError
 from warmfleet_contracts.metrics import ROUTER_IN_FLIGHT
 from warmfleet_router.admission.queued_request import LONGEST_ANSWER_TOKENS
-from warmfleet_router.error_responses import header_number, header_text
+from warmfleet_router.error_responses import header_number, header_text, header_tokens
 from warmfleet_router.proxy.headers import passed_back
 from warmfleet_router.routing.cost import measured_rates
 from warmfleet_testing.router.admission_fleet import MODEL, AdmissionFleet, seats
@@ -45,12 +45,25 @@ async def test_a_count_that_no_encoding_takes_fails_no_request_when_its_decision
     assert f"{ROUTER_IN_FLIGHT} 0.0" in page
 
 
+async def test_counts_of_more_tokens_than_a_request_can_have_enter_no_sum(tmp_path: Path) -> None:
+    with running_stubs(1) as stubs:
+        async with running_router(stubs, tmp_path) as router:
+            await router.ask("hello")
+            sums = [(await router.get("/internal/fleet"))[1]["tokens"]]
+            stubs[0].faults.headers = dict.fromkeys((PROMPT_TOKENS_HEADER, CACHED_TOKENS_HEADER), "9" * 15)
+            await router.ask("hello")
+            sums.append((await router.get("/internal/fleet"))[1]["tokens"])
+
+    assert sums[0] == sums[1] != {}
+
+
 def test_numbers_and_texts_of_headers_are_bounded() -> None:
     assert [header_number(value) for value in ("0", "9" * 15, "9" * 16, "-1", "1.0", "\u0661", "", None)] == [
         0,
         10**15 - 1,
         *[None] * 6,
     ]
+    assert [header_tokens(value) for value in (str(2**32), str(2**32 + 1), None)] == [2**32, None, None]
     assert [header_text(value) for value in ("e:1", "x" * 200, "e\udcff", "\x7f", "", None)] == [
         "e:1",
         "x" * 128,

@@ -37,9 +37,9 @@ from warmfleet_router.admission.dispatch import Dispatch
 from warmfleet_router.admission.in_flight_limits import BufferedAnswer
 from warmfleet_router.error_responses import (
     broken_stream_error,
-    header_number,
     header_seconds,
     header_text,
+    header_tokens,
     too_large_error,
     worker_refusal_error,
 )
@@ -290,7 +290,7 @@ class Exchanges:
             self._answered(exchange, response)
             exchange.dispatch.trial.completed()
             exchange.recorder.became("completed" if response.status < 400 else "refused")
-        generated = header_number(response.headers.get(GENERATED_TOKENS_HEADER))
+        generated = header_tokens(response.headers.get(GENERATED_TOKENS_HEADER))
         exchange.dispatch.usage.output_tokens = generated or 0
         exchange.dispatch.usage.is_completed = generated is not None
         if exchange.client.started:  # by pings, for a stream that the worker refuses
@@ -326,7 +326,7 @@ class Exchanges:
         admitted_after = header_seconds(headers.get(ADMITTED_AFTER_HEADER))
         first_token_after = header_seconds(headers.get(FIRST_TOKEN_AFTER_HEADER))
         if admitted_after is not None and first_token_after is not None:
-            tokens = header_number(headers.get(GENERATED_TOKENS_HEADER)) or 0
+            tokens = header_tokens(headers.get(GENERATED_TOKENS_HEADER)) or 0
             lease.progressed(PlainAnswer(lease.dispatch, admitted_after, first_token_after, tokens))
         lease.first_byte()
         # Before it is sent: how long the client takes to read it is no time at the worker.
@@ -360,13 +360,13 @@ class Exchanges:
         """Record what the worker found beside what was predicted."""
         recorder, headers = exchange.recorder, response.headers
         choice = recorder.attempt.choice
-        cached_tokens = header_number(headers.get(CACHED_TOKENS_HEADER))
+        cached_tokens = header_tokens(headers.get(CACHED_TOKENS_HEADER))
         last_block = headers.get(LAST_BLOCK_HEADER)
         has_both = last_block is not None and choice.last_block is not None
         answer = WorkerAnswer(
             status=response.status,
             headers_after_ms=recorder.age_ms(),
-            prompt_tokens=header_number(headers.get(PROMPT_TOKENS_HEADER)),
+            prompt_tokens=header_tokens(headers.get(PROMPT_TOKENS_HEADER)),
             cached_tokens=cached_tokens,
             last_block_matches=last_block == choice.last_block if has_both else None,
             difference=difference_of(
@@ -377,8 +377,8 @@ class Exchanges:
         recorder.answered(answer)
         if cached_tokens is None:
             return
-        total = header_number(headers.get(TOTAL_PROMPT_TOKENS_HEADER))
-        total_cached = header_number(headers.get(TOTAL_CACHED_TOKENS_HEADER))
+        total = header_tokens(headers.get(TOTAL_PROMPT_TOKENS_HEADER))
+        total_cached = header_tokens(headers.get(TOTAL_CACHED_TOKENS_HEADER))
         if total is None or total_cached is None:
             # A stream, or a worker of the release before: the first prompt is what is known.
             predicted, tokens = (
