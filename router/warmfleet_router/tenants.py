@@ -34,6 +34,11 @@ class Tenant:
     best_priority: int = 0
     """The lowest, which is the most urgent, priority number that its requests may ask for."""
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether it is every client: there are no keys, and so no other tenants."""
+        return self.name == ANONYMOUS.name
+
     def may_call(self, model: str) -> bool:
         """Whether this key lists `model`."""
         return self.models is None or model in self.models

@@ -15,7 +15,7 @@ from warmfleet_router.admission.queue_bounds import MIB, Amount, BoundedUsage, E
 from warmfleet_router.admission.service_rate import retry_after_seconds
 from warmfleet_router.error_responses import overloaded_error, quota_error
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.tenants import ANONYMOUS, Tenant
+from warmfleet_router.tenants import Tenant
 from warmfleet_router.workers.encoders import ENCODING_THREADS, INLINE_CHARS
 
 REQUEST_EWMA_WEIGHT: Final = 0.05
@@ -180,7 +180,7 @@ class InFlightLimits:
 
     def _check(self, tenant: Tenant, amount: Amount) -> None:
         bound, total = self._usage.bound, self._usage.total
-        match self._usage.exceeded(tenant.name, amount, alone=tenant.name == ANONYMOUS.name):
+        match self._usage.exceeded(tenant.name, amount, alone=tenant.is_alone):
             case Exceeded.WHOLE:
                 self._metrics.on_overload("in_flight", tenant.name)
                 raise overloaded_error(

@@ -17,7 +17,7 @@ from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.admission.service_rate import retry_after_seconds
 from warmfleet_router.error_responses import overloaded_error, quota_error
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.tenants import ANONYMOUS, Tenant
+from warmfleet_router.tenants import Tenant
 
 ALWAYS_HELD_REQUESTS: Final = 16
 """So many may wait however slow the fleet is."""
@@ -51,7 +51,7 @@ class WaitQueue:
         before = queue.before(tenant, priority)
         wait_seconds = queue.service_rate.seconds(before.cost, self._now())
         retry_after = retry_after_seconds(wait_seconds)
-        match self._held.exceeded(tenant.name, size, alone=tenant.name == ANONYMOUS.name):
+        match self._held.exceeded(tenant.name, size, alone=tenant.is_alone):
             case Exceeded.WHOLE:
                 self._metrics.on_overload("queue_full", tenant.name)
                 raise overloaded_error(
