@@ -33,13 +33,13 @@ def return_freed_memory() -> None:
         mallopt(_M_ARENA_MAX, ARENAS)
 
 
-def exclude_from_collection() -> None:
+def exclude_from_collection(*, collect_all: bool = False) -> None:
     """Keep full garbage collections from walking what exists now; its last reference still frees it.
 
     For long-lived objects that are in no cycle. What is in a cycle is never freed afterwards, so young
-    garbage is collected first.
+    garbage is collected first; with `collect_all` all of it, which takes as long as a full collection.
     """
-    gc.collect(1)
+    gc.collect(2 if collect_all else 1)
     gc.freeze()
 
 

@@ -23,7 +23,7 @@ from warmfleet_runtime.http.descriptors import connections_that_fit
 from warmfleet_runtime.http.listener import listen
 from warmfleet_runtime.http.server import Server
 from warmfleet_runtime.logs import configure_logs
-from warmfleet_runtime.memory import return_freed_memory
+from warmfleet_runtime.memory import exclude_from_collection, return_freed_memory
 from warmfleet_worker.metrics import WorkerMetrics
 from warmfleet_worker.model_store.assets import load_prompt_assets
 from warmfleet_worker.server.app import build_app
@@ -67,6 +67,8 @@ def main(
         shutdown_seconds=SHUTDOWN_SECONDS,
         max_connections=connections_that_fit(settings.max_connections, descriptors_each=1),
     )
+    # Libraries and tokenizer. All streams stand still while a full collection walks what there is.
+    exclude_from_collection(collect_all=True)
     with server.runner() as runner:
         return runner.run(serve(worker, engine, server, listener))
 
