@@ -4,5 +4,6 @@
   pauses of its event loop), `tenant_fleet` (router and workers with keys).
 - Clients: `event_client` (streams), `probe_client` (one request at a time, timed), `hostile_client`.
 - For both: `idle_connections`, `tenant_keys`.
-- Results: `separability` (statistics), `report` (what each benchmark prints and writes).
+- Results: `separability` (statistics), `overload_figures` (those of `overload.py`), `other_processes` (what
+  they took of the machine), `report` (what each benchmark prints and writes).
 """

@@ -78,6 +78,12 @@ def measure_busy_ratio(seconds: float = 2.0) -> float:
     return busy_ratio(before, _read("/proc/stat"))
 
 
+def busy_cpu_seconds() -> float:
+    """CPU time since the machine started that was neither idle nor waiting for disk, over all cores."""
+    idle, total = _cpu_times(_read("/proc/stat"))
+    return (total - idle) / os.sysconf("SC_CLK_TCK")
+
+
 def idle_remark(busy: float) -> str:
     """A sentence for the report: whether the machine was idle when the benchmark started."""
     if busy <= IDLE_BUSY_RATIO:

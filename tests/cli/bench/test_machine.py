@@ -1,4 +1,13 @@
-from warmfleet_cli.bench.machine import busy_ratio, cpu_model, idle_remark, isa_flags, this_machine
+import time
+
+from warmfleet_cli.bench.machine import (
+    busy_cpu_seconds,
+    busy_ratio,
+    cpu_model,
+    idle_remark,
+    isa_flags,
+    this_machine,
+)
 
 CPU_INFORMATION = """processor\t: 0
 model name\t: Example CPU 9000
@@ -22,6 +31,10 @@ def test_time_waiting_for_disk_is_not_busy_time():
 
 def test_two_equal_readings_count_as_idle():
     assert busy_ratio("cpu  1 1 1 1 1 1 1 1 0 0\n", "cpu  1 1 1 1 1 1 1 1 0 0\n") == 0
+
+
+def test_what_a_process_uses_is_part_of_what_the_machine_does():
+    assert busy_cpu_seconds() > time.process_time()
 
 
 def test_a_busy_machine_is_called_out():
