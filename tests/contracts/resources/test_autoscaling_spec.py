@@ -1,4 +1,4 @@
-"""`spec.autoscaling`: three lines are enough, and the examples mean what their names say."""
+"""`spec.autoscaling`: three lines are enough, and the examples do what they are named for."""
 
 from pathlib import Path
 
