@@ -5,7 +5,8 @@ first token takes without others; a closed loop measures the capacity: so many r
 seat is always taken. Then requests arrive whether or not earlier ones were answered: at half the capacity, at
 three times, and at half again. In the overload they are a Poisson process; before and after it they are
 evenly spaced, so that no request meets the prefill of another by chance. All have prompts of their own, so
-the cache helps no request.
+the cache helps no request, and all answers repeat one word, so that each token can be sent as text at once: a
+client sees nothing of a token that ends within a character.
 
 The fleet has recovered when every later request gets its first token within twice the time that one alone
 takes. The time until then counts from the end of the overload. A process that does not belong to the
@@ -53,6 +54,7 @@ from warmfleet_worker.model_store.catalog import catalog_model_path
 
 MODEL_NAME: Final = "smollm2-135m-instruct"
 PROMPT_TOKENS: Final = 64
+ANSWER_WORD: Final = " time"
 KNOWN_TOKEN_IDS: Final = range(1000, 40_000)
 SEATS: Final = 8
 NORMAL_RATIO: Final = 0.5
@@ -65,14 +67,25 @@ class Load:
     """Sends requests and watches the router."""
 
     def __init__(
-        self, url: str, key: str, http: httpx.AsyncClient, others: OtherProcesses, *, seed: int = 0
+        self,
+        url: str,
+        key: str,
+        http: httpx.AsyncClient,
+        others: OtherProcesses,
+        *,
+        answer_token_id: int,
+        seed: int = 0,
     ) -> None:
+        """`answer_token_id` is the token that all answers repeat."""
         self._sent: list[Sent] = []
         self._samples: list[Sample] = []
         self.watched = Watched(self._sent, self._samples)
         self._client = EventClient(url, key)
         self._url, self._key, self._http, self._others = url, key, http, others
         self._random = random.Random(seed)
+        answer = {"max_tokens": ANSWER_TOKENS, "ignore_eos": True, "logit_bias": {str(answer_token_id): 100}}
+        options = {"stream": True, "stream_options": {"include_usage": True}, "temperature": 0}
+        self._fields = {"model": MODEL_NAME, **answer, **options}
         self._now = asyncio.get_running_loop().time
 
     async def closed_loop(self, *, under_way: int, seconds: float) -> Phase:
@@ -122,10 +135,8 @@ class Load:
         self._client.close()
 
     async def _send(self, due: float) -> None:
-        fields = {"model": MODEL_NAME, "max_tokens": ANSWER_TOKENS, "ignore_eos": True}
-        options = {"stream": True, "stream_options": {"include_usage": True}}
         prompt = self._random.choices(KNOWN_TOKEN_IDS, k=PROMPT_TOKENS)
-        body = msgspec.json.encode({**fields, **options, "prompt": prompt})
+        body = msgspec.json.encode({**self._fields, "prompt": prompt})
         answer = await self._client.ask(COMPLETIONS_PATH, body, uuid.uuid4().hex)
         self._sent.append(Sent(due, answer, self._now()))
 
@@ -183,8 +194,20 @@ async def fleet(options: argparse.Namespace, cores: Cores) -> AsyncIterator[Load
             pids += with_children(process.pid)
         process = await start("router", router, cores.router)
         url = await process.ready(http)
+        others = OtherProcesses([*pids, process.pid])
         with on_cores(cores.router):
-            yield Load(url, key, http, OtherProcesses([*pids, process.pid]))
+            yield Load(url, key, http, others, answer_token_id=await _token_id(ANSWER_WORD, url, key, http))
+
+
+async def _token_id(text: str, url: str, key: str, http: httpx.AsyncClient) -> int:
+    """The first token of `text`."""
+    response = await http.post(
+        f"{url}/tokenize",
+        json={"model": MODEL_NAME, "prompt": text, "add_special_tokens": False},
+        headers={"authorization": f"Bearer {key}"},
+    )
+    tokens: list[int] = response.raise_for_status().json()["tokens"]
+    return tokens[0]
 
 
 def main() -> int:

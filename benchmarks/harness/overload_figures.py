@@ -171,6 +171,8 @@ class Overload:
     late_after: list[tuple[float, float | None]]
     """When they were due, in seconds after the overload, and their first token in ms, if they got one."""
     queue_gone_after_seconds: float
+    joined_answers: int
+    """Those in which two tokens came together: one could not be sent as text, or a process had to wait."""
     others_cores: dict[str, float]
     """Cores that other processes took before, during and after."""
 
@@ -226,6 +228,7 @@ class Overload:
             f"later than twice that: {self.late_before} before and {len(self.late_after)} after the overload",
             f"no queue from {self.queue_gone_after_seconds:.1f} s after the overload",
             f"late since then: {since or 'none'}",
+            f"answers in which two tokens came together: {self.joined_answers}",
             f"cores that other processes took: {others}",
         ]
 
@@ -278,6 +281,7 @@ def summary(
         queue_gone_after_seconds=watched.queue_gone_after_seconds(
             after, normal_held=watched.most_held(before)
         ),
+        joined_answers=sum(one.answer.complete and one.answer.tokens < ANSWER_TOKENS for one in watched.sent),
         others_cores={
             name: watched.others_cores(phase)
             for name, phase in (("before", before), ("during", during), ("after", after))

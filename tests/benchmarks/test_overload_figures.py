@@ -9,8 +9,8 @@ CAPACITY = Phase(1, 31)
 BEFORE, DURING, AFTER = Phase(31, 41), Phase(41, 51), Phase(51, 70)
 
 
-def answered(due, first_token_ms, total_ms=500.0):
-    answer = Answer(200, first_token_ms / 1e3, total_ms / 1e3, tokens=16, has_usage=True, done=True)
+def answered(due, first_token_ms, total_ms=500.0, events=16):
+    answer = Answer(200, first_token_ms / 1e3, total_ms / 1e3, tokens=events, has_usage=True, done=True)
     return Sent(due, answer, due + total_ms / 1e3)
 
 
@@ -43,6 +43,10 @@ def test_the_fleet_has_recovered_after_the_last_request_beyond_twice_the_time_al
 @pytest.mark.parametrize("late", [refused(63), cut_off(63)])
 def test_a_request_without_a_whole_answer_is_late(late):
     assert figures(answered(52, 3000), late).recovered_after_seconds == 12
+
+
+def test_answers_whose_first_text_may_not_be_their_first_token_are_counted():
+    assert figures(answered(52, 90, events=15), cut_off(53)).joined_answers == 1
 
 
 def test_a_fleet_in_which_no_request_was_late_has_recovered_at_once():
