@@ -17,7 +17,9 @@ from warmfleet_router.admission.in_flight_limits import InFlightLimits
 from warmfleet_router.discovery.base import Discovery
 from warmfleet_router.discovery.kubernetes import KubernetesDiscovery
 from warmfleet_router.discovery.static import StaticDiscovery
+from warmfleet_router.economics.ghost_list import GhostList
 from warmfleet_router.metrics import RouterMetrics
+from warmfleet_router.proxy.cache_comparison import CacheComparison
 from warmfleet_router.proxy.crash_suspects import CrashSuspects
 from warmfleet_router.proxy.exchange import Exchanges
 from warmfleet_router.proxy.proxy import Proxy
@@ -100,6 +102,7 @@ def build_router(
 
     def on_models(models: Collection[str]) -> None:
         admission.keep_models(models)
+        common.metrics.models.keep_models(models)
 
     workers = build_workers(
         common,
@@ -147,10 +150,19 @@ def build_workers(
         _log.warning("worker ejected", uid=uid, cause=cause.value, reason=reason, seconds=round(seconds, 1))
 
     breakers = Breakers(settings.breaker, now=common.now, on_ejected=on_ejected)
+    ghosts = GhostList(settings.ghost_blocks)
 
     def on_gone(uid: str) -> None:
-        for forget_worker in (*forget, breakers.forget):
+        for forget_worker in (*forget, breakers.forget, ghosts.forget):
             forget_worker(uid)
+
+    def on_any_frame(uid: str, frame: Frame) -> None:
+        on_frame(uid, frame)
+        ghosts.frame_arrived(uid, frame)
+
+    def on_any_end(uid: str, epoch: str) -> None:
+        on_ended(uid, epoch)
+        ghosts.ended(uid, epoch)
 
     liveness = LivenessWatch(settings.silence)
     upstream = Upstream(liveness=liveness)
@@ -160,10 +172,10 @@ def build_workers(
         discovery,
         upstream,
         index=PrefixIndex(release=GradualRelease()),
-        on_frame=on_frame,
+        on_frame=on_any_frame,
         on_change=common.capacity_changed.set,
         on_gone=on_gone,
-        on_ended=on_ended,
+        on_ended=on_any_end,
         on_models=on_models,
         contract_versions=contract_versions,
     )
@@ -175,7 +187,7 @@ def build_workers(
 
     sweeper = LivenessSweeper(liveness, worker_silence=fleet.seconds_since_last_message, on_hung=on_hung)
     encoders = Encoders(settings.tokenizers_path, upstream, fleet.workers)
-    return WorkersRoom(discovery, fleet, breakers, encoders, upstream, sweeper)
+    return WorkersRoom(discovery, fleet, ghosts, breakers, encoders, upstream, sweeper)
 
 
 def _discovery(settings: RouterSettings) -> Discovery:
@@ -228,7 +240,12 @@ def build_proxies(
     retries = RetryBudget(settings.retry_budget, common.now, on_refused=common.metrics.on_refused_retry)
     exchanges = Exchanges(
         fleet=workers.fleet,
-        predictor=routing.picker.predictor,
+        comparison=CacheComparison(
+            fleet=workers.fleet,
+            predictor=routing.picker.predictor,
+            ghosts=workers.ghosts,
+            metrics=common.metrics,
+        ),
         upstream=workers.upstream,
         suspects=suspects,
         slow_workers=routing.slow_workers,

@@ -7,7 +7,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.metrics import MetricWrapperBase
 
 from warmfleet_contracts import metrics as names
+from warmfleet_contracts.cache.fleet_totals import MissTokens
 from warmfleet_router.discovery.base import DiscoveryState
+from warmfleet_router.economics.misses import MissCause
+from warmfleet_router.economics.model_counts import ModelCounts
 from warmfleet_router.routing.decisions import WorkerAnswer
 from warmfleet_router.workers.fleet import WorkerStatus
 
@@ -74,6 +77,11 @@ class RouterMetrics:
         self._actual = self._counter(
             names.ROUTER_CACHED_TOKENS, "Prompt tokens that workers found cached.", ("model_name",)
         )
+        self._missed = self._counter(
+            names.ROUTER_MISSED_TOKENS,
+            "Prompt tokens that workers computed, by why they were not cached.",
+            ("model_name", "cause"),
+        )
         self._differences = self._counter(
             names.ROUTER_PREDICTIONS, "Predictions by how they differed.", ("model_name", "difference")
         )
@@ -124,8 +132,7 @@ class RouterMetrics:
 
         self._series: dict[str, set[tuple[MetricWrapperBase, tuple[str, ...]]]] = {}
         """Those with a model's name as their first label."""
-        self.answered_tokens: dict[str, AnsweredTokens] = {}
-        """By model name, since the start."""
+        self.models = ModelCounts()
 
     def on_ignored_fields(self, count: int) -> None:
         if count:
@@ -153,6 +160,11 @@ class RouterMetrics:
 
     def on_first_byte(self, model: str, seconds: float) -> None:
         self._of(self._first_byte_seconds, model).observe(seconds)
+        self.models.of(model).first_token.add(seconds * 1e3)
+
+    def on_tokens(self, model: str, tokens: int, gap_ms: float) -> None:
+        """`tokens` of an answer came, each so long after the one before."""
+        self.models.of(model).inter_token.add(gap_ms, tokens)
 
     def on_held(self, model: str, seconds: float) -> None:
         self._of(self._held_seconds, model).observe(seconds)
@@ -161,16 +173,20 @@ class RouterMetrics:
         self._overloaded.labels(reason, self._tenant_label(tenant)).inc()
 
     def on_answer(
-        self, model: str, predicted_cached_tokens: int, tokens: AnsweredTokens, answer: WorkerAnswer
+        self,
+        model: str,
+        predicted_cached_tokens: int,
+        tokens: AnsweredTokens,
+        misses: MissTokens,
+        answer: WorkerAnswer,
     ) -> None:
         """A worker reported what it found cached; `tokens` are those of all prompts, as far as known."""
         self._of(self._prompt_tokens, model).inc(tokens.prompt)
         self._of(self._predicted, model).inc(predicted_cached_tokens)
         self._of(self._actual, model).inc(tokens.cached)
-        so_far = self.answered_tokens.get(model, AnsweredTokens())
-        self.answered_tokens[model] = AnsweredTokens(
-            so_far.prompt + tokens.prompt, so_far.cached + tokens.cached
-        )
+        for cause in MissCause:
+            self._of(self._missed, model, cause.value).inc(getattr(misses, cause))
+        self.models.of(model).answered(tokens.prompt, tokens.cached, misses)
         self._of(self._differences, model, answer.difference).inc()
         if answer.last_block_matches is False:
             self._parity.inc()
@@ -258,7 +274,6 @@ class RouterMetrics:
     def _forget(self, model: str) -> None:
         for metric, labels in self._series.pop(model):
             metric.remove(model, *labels)
-        self.answered_tokens.pop(model, None)
 
     def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:
         return Counter(name, text, labels, registry=self.registry)

@@ -10,6 +10,7 @@ from starlette.types import ASGIApp
 from warmfleet_router.api.api_keys import KeySource
 from warmfleet_router.api.health import HealthEndpoints
 from warmfleet_router.discovery.base import Discovery
+from warmfleet_router.economics.ghost_list import GhostList
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.proxy import Proxy
 from warmfleet_router.proxy.text_proxy import TextProxy
@@ -54,6 +55,7 @@ class WorkersRoom:
 
     discovery: Discovery
     fleet: Fleet
+    ghosts: GhostList
     breakers: Breakers
     encoders: Encoders
     upstream: Upstream

@@ -32,6 +32,7 @@ from warmfleet_router.api.api_keys import read_key_file
 from warmfleet_router.api.cors import is_origin
 from warmfleet_router.discovery.base import Endpoint, vetted_endpoints
 from warmfleet_router.discovery.kubernetes import ClusterSettings
+from warmfleet_router.economics.ghost_list import DEFAULT_MAX_BLOCKS
 from warmfleet_router.proxy.retry_budget import RetryBudgetSettings
 from warmfleet_router.routing.decision_ring import MAX_DECISIONS
 from warmfleet_router.routing.policies import POLICIES
@@ -51,6 +52,7 @@ _BOUNDS: Final = (
     "max_held_tokens",
     "max_wait_seconds",
     "max_held_seconds",
+    "ghost_blocks",
 )
 MIN_OPERATOR_TOKEN_CHARS: Final = 16
 _BEARER: Final = re.compile(rb"[!-~]{%d,1024}" % MIN_OPERATOR_TOKEN_CHARS)
@@ -101,6 +103,8 @@ class RouterSettings:
     """How long one write to a client may take before the client is given up."""
     ring_size: int = MAX_DECISIONS
     """Decisions kept for `/internal/decisions` and `/debug/decisions`."""
+    ghost_blocks: int = DEFAULT_MAX_BLOCKS
+    """Blocks of which it is kept why no worker holds them."""
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
     outliers: SlowWorkerSettings = field(default_factory=SlowWorkerSettings)
     silence: LivenessSettings = field(default_factory=LivenessSettings)
@@ -212,6 +216,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Rout
         linger_seconds=given.linger_seconds,
         drain_seconds=given.drain_seconds,
         max_connections=given.max_connections,
+        ghost_blocks=given.ghost_blocks,
         admission=_admission(given),
     )
 
@@ -355,6 +360,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--linger-seconds", type=float, default=0.0, help="time after SIGTERM to take what still comes")
     add("--drain-seconds", type=float, default=300.0, help="time for live answers after that")
     add("--max-connections", type=int, default=MAX_CONNECTIONS, help="open client connections")
+    add(
+        "--ghost-blocks",
+        type=int,
+        default=DEFAULT_MAX_BLOCKS,
+        help="blocks of which it is remembered why no worker holds them; more make evictions count as new",
+    )
     in_flight, held, admission = DEFAULT_IN_FLIGHT, DEFAULT_HELD, AdmissionSettings()
     add("--max-in-flight", type=int, default=in_flight.requests, help="requests at once; more get 429")
     buffered = "their bodies, prompts and plain answers, in MiB; more get 429"

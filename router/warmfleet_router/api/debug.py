@@ -76,7 +76,8 @@ class FleetEndpoint:
                     for model, (requests, tokens) in self._admission.held_by_model().items()
                 },
                 "tokens": {
-                    model: tokens._asdict() for model, tokens in self._metrics.answered_tokens.items()
+                    model: {"prompt": count.prompt_tokens, "cached": count.cached_tokens}
+                    for model, count in self._metrics.models.all().items()
                 },
                 "endpoints": [self._endpoint(view) for view in views],
             }

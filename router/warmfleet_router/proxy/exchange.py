@@ -8,6 +8,7 @@ worker reports to the router is in its headers.
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
@@ -15,21 +16,15 @@ import structlog
 from warmfleet_contracts.cache.kv_events import PlainAnswer
 from warmfleet_contracts.cache.worker_api import (
     ADMITTED_AFTER_HEADER,
-    CACHED_TOKENS_HEADER,
     DISPATCH_HEADER,
     FIRST_TOKEN_AFTER_HEADER,
     GENERATED_TOKENS_HEADER,
-    LAST_BLOCK_HEADER,
     MISDIRECTED_STATUS,
-    POSITION_HEADER,
     PRIORITY_HEADER,
-    PROMPT_TOKENS_HEADER,
     REQUEST_ID_HEADER,
     ROUTER_ID_HEADER,
     SALT_HEADER,
     SEED_HEADER,
-    TOTAL_CACHED_TOKENS_HEADER,
-    TOTAL_PROMPT_TOKENS_HEADER,
 )
 from warmfleet_contracts.openai import RequestError
 from warmfleet_contracts.openai.server_sent_event import server_sent_event
@@ -38,12 +33,12 @@ from warmfleet_router.admission.in_flight_limits import BufferedAnswer
 from warmfleet_router.error_responses import (
     broken_stream_error,
     header_seconds,
-    header_text,
     header_tokens,
     too_large_error,
     worker_refusal_error,
 )
-from warmfleet_router.metrics import AnsweredTokens, RouterMetrics
+from warmfleet_router.metrics import RouterMetrics
+from warmfleet_router.proxy.cache_comparison import CacheComparison
 from warmfleet_router.proxy.client_response import ClientResponse
 from warmfleet_router.proxy.crash_suspects import CrashSuspects, RequestContent
 from warmfleet_router.proxy.headers import passed_back
@@ -55,10 +50,9 @@ from warmfleet_router.proxy.sse_splitter import (
     is_refused_stream,
     without_leading_comments,
 )
+from warmfleet_router.proxy.token_gaps import TokenGaps
 from warmfleet_router.proxy.upstream_request import UpstreamRequest
 from warmfleet_router.routing.decision_recorder import DecisionRecorder
-from warmfleet_router.routing.decisions import WorkerAnswer, difference_of
-from warmfleet_router.routing.prediction import Predictor
 from warmfleet_router.routing.slow_workers import SlowWorkerEjector
 from warmfleet_router.workers.breakers import Cause
 from warmfleet_router.workers.fleet import Fleet
@@ -126,7 +120,7 @@ class Exchanges:
         self,
         *,
         fleet: Fleet,
-        predictor: Predictor,
+        comparison: CacheComparison,
         upstream: Upstream,
         suspects: CrashSuspects,
         slow_workers: SlowWorkerEjector,
@@ -134,7 +128,7 @@ class Exchanges:
         life_id: str,
     ) -> None:
         self._fleet = fleet
-        self._predictor = predictor
+        self._comparison = comparison
         self._upstream = upstream
         self._suspects = suspects
         self._slow_workers = slow_workers
@@ -167,6 +161,7 @@ class Exchanges:
 
     async def _send(self, exchange: Exchange) -> None:
         request, dispatch = exchange.request, exchange.dispatch
+        causes = self._comparison.causes(dispatch.picked)
         try:
             async with self._upstream.request(
                 dispatch.picked.endpoint,
@@ -177,7 +172,7 @@ class Exchanges:
                 wait_seconds=STREAM_HEAD_SECONDS if request.stream else None,
                 kind=ResponseKind.STREAM if request.stream else ResponseKind.WHOLE,
             ) as response:
-                self._compare(exchange, response)
+                self._comparison.answered(dispatch, causes, exchange.recorder, response)
                 if response.status in RETRIED_STATUSES:
                     raise self._refused(exchange, response)
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
@@ -212,6 +207,11 @@ class Exchanges:
     async def _stream(self, exchange: Exchange, response: UpstreamResponse) -> None:
         client, recorder, usage = exchange.client, exchange.recorder, exchange.dispatch.usage
         events, splitter, started, failed, has_token = 0, SseSplitter(), False, False, False
+        gaps = TokenGaps(
+            exchange.dispatch.request.sequences,
+            now_ms=recorder.age_ms,
+            record=partial(self._metrics.on_tokens, exchange.model),
+        )
         try:
             async for chunk in response.chunks():
                 ready = splitter.feed(chunk)
@@ -232,7 +232,9 @@ class Exchanges:
                     self._slow_workers.answered(
                         exchange.dispatch.picked, waited_ms / 1e3, exchange.dispatch.trial
                     )
+                gaps.arrived(ready, usage.output_tokens)
                 await client.write(ready, more=True)
+                gaps.written()
             if not started:
                 raise TryElsewhereError("the worker ended its stream without an event")
         except UpstreamBrokenError as error:
@@ -341,6 +343,12 @@ class Exchanges:
             dispatched_after_ms = exchange.recorder.attempt.dispatched_after_ms
             after_ms = exchange.recorder.first_byte(round(dispatched_after_ms + seconds * 1e3, 3))
             self._metrics.on_first_byte(exchange.model, after_ms / 1e3)
+            # Of the tokens after the first ones, the mean is known.
+            sequences = exchange.dispatch.request.sequences
+            tokens = exchange.dispatch.lease.generated_tokens - sequences
+            if tokens > 0:
+                gap_ms = (exchange.recorder.age_ms() - after_ms) * sequences / tokens
+                self._metrics.on_tokens(exchange.model, tokens, gap_ms)
 
     def _headers(self, exchange: Exchange) -> list[tuple[str, str]]:
         request, lease = exchange.request, exchange.dispatch.lease
@@ -355,46 +363,3 @@ class Exchanges:
         if request.seed is not None:
             headers.append((SEED_HEADER, str(request.seed)))
         return headers
-
-    def _compare(self, exchange: Exchange, response: UpstreamResponse) -> None:
-        """Record what the worker found beside what was predicted."""
-        recorder, headers = exchange.recorder, response.headers
-        choice = recorder.attempt.choice
-        cached_tokens = header_tokens(headers.get(CACHED_TOKENS_HEADER))
-        last_block = headers.get(LAST_BLOCK_HEADER)
-        has_both = last_block is not None and choice.last_block is not None
-        answer = WorkerAnswer(
-            status=response.status,
-            headers_after_ms=recorder.age_ms(),
-            prompt_tokens=header_tokens(headers.get(PROMPT_TOKENS_HEADER)),
-            cached_tokens=cached_tokens,
-            last_block_matches=last_block == choice.last_block if has_both else None,
-            difference=difference_of(
-                choice, cached_tokens, is_coming=self._is_coming(exchange, cached_tokens)
-            ),
-            position=header_text(headers.get(POSITION_HEADER)),
-        )
-        recorder.answered(answer)
-        if cached_tokens is None:
-            return
-        total = header_tokens(headers.get(TOTAL_PROMPT_TOKENS_HEADER))
-        total_cached = header_tokens(headers.get(TOTAL_CACHED_TOKENS_HEADER))
-        if total is None or total_cached is None:
-            # A stream, or a worker of the release before: the first prompt is what is known.
-            predicted, tokens = (
-                choice.predicted_cached_tokens,
-                AnsweredTokens(answer.prompt_tokens or 0, cached_tokens),
-            )
-        else:
-            predicted = exchange.dispatch.picked.prediction.cached_tokens
-            tokens = AnsweredTokens(total, total_cached)
-        self._metrics.on_answer(exchange.model, predicted, tokens, answer)
-        if answer.last_block_matches is False:
-            _log.error("router and worker hash a prompt differently", uid=exchange.uid)
-
-    def _is_coming(self, exchange: Exchange, cached_tokens: int | None) -> bool:
-        """Whether the block after `cached_tokens` is still computed for another request."""
-        view = self._fleet.worker(exchange.uid)
-        if cached_tokens is None or view is None:
-            return False
-        return self._predictor.is_coming(view, exchange.dispatch.request.prompts, cached_tokens)

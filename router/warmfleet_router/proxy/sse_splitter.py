@@ -4,6 +4,7 @@ from typing import Final
 
 MAX_EVENT_BYTES: Final = 1024 * 1024
 """An event longer than this is passed on in pieces."""
+_DONE: Final = b"data: [DONE]\n\n"
 _ERROR: Final = b'data: {"error":'
 _SERVER_ERROR: Final = b'"type":"server_error"'
 _NOT_READY: Final = b'"type":"server_error","param":null,"code":"not_ready"'
@@ -65,6 +66,11 @@ def is_refused_stream(data: bytes) -> bool:
     Such a worker's status is 200 already; what it computed, if anything, is lost.
     """
     return data.startswith(_ERROR) and data.find(_NOT_READY, 0, data.find(b"\n\n")) >= 0
+
+
+def ends_stream(data: bytes) -> bool:
+    """Whether `data`, whole events, ends with the one that holds no token and ends the stream."""
+    return data.endswith(_DONE)
 
 
 def count_events(data: bytes) -> int:

@@ -1,0 +1,70 @@
+"""Tokens, misses and latencies per model since the router's start. Bounded: models that are gone go."""
+
+from bisect import bisect_left
+from collections.abc import Collection
+
+from warmfleet_contracts.cache.fleet_totals import LATENCY_BOUNDS_MS, LatencyHistogram, MissTokens
+from warmfleet_router.economics.misses import MissCause
+
+
+class LatencyCounts:
+    """Latencies counted per bucket of `LATENCY_BOUNDS_MS`."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(LATENCY_BOUNDS_MS) + 1)
+
+    def add(self, latency_ms: float, times: int = 1) -> None:
+        self._counts[bisect_left(LATENCY_BOUNDS_MS, latency_ms)] += times
+
+    @property
+    def histogram(self) -> LatencyHistogram:
+        """So far, without the empty buckets above the last one that is not."""
+        end = len(self._counts)
+        while end and not self._counts[end - 1]:
+            end -= 1
+        return LatencyHistogram(tuple(self._counts[:end]))
+
+
+class ModelCount:
+    """One model's."""
+
+    def __init__(self) -> None:
+        self.prompt_tokens = 0
+        """Of prompts that workers answered."""
+        self.cached_tokens = 0
+        self.first_token = LatencyCounts()
+        self.inter_token = LatencyCounts()
+        self._missed = dict.fromkeys(MissCause, 0)
+
+    @property
+    def misses(self) -> MissTokens:
+        return MissTokens(**self._missed)
+
+    def answered(self, prompt_tokens: int, cached_tokens: int, misses: MissTokens) -> None:
+        """A worker reported what it found cached."""
+        self.prompt_tokens += prompt_tokens
+        self.cached_tokens += cached_tokens
+        for cause in MissCause:
+            self._missed[cause] += getattr(misses, cause)
+
+
+class ModelCounts:
+    """By model name, as requests give it."""
+
+    def __init__(self) -> None:
+        self._models: dict[str, ModelCount] = {}
+
+    def of(self, model: str) -> ModelCount:
+        """The counts to add to; `model` is one that the fleet serves."""
+        if model not in self._models:
+            self._models[model] = ModelCount()
+        return self._models[model]
+
+    def all(self) -> dict[str, ModelCount]:
+        """Those of every model that was asked for."""
+        return dict(self._models)
+
+    def keep_models(self, models: Collection[str]) -> None:
+        """Drop all others."""
+        for model in self._models.keys() - set(models):
+            del self._models[model]

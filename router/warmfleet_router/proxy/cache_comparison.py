@@ -1,0 +1,99 @@
+"""Compares what a worker found cached with what was predicted when it was picked, and counts the rest."""
+
+from collections.abc import Sequence
+
+import structlog
+
+from warmfleet_contracts.cache.worker_api import (
+    CACHED_TOKENS_HEADER,
+    LAST_BLOCK_HEADER,
+    POSITION_HEADER,
+    PROMPT_TOKENS_HEADER,
+    TOTAL_CACHED_TOKENS_HEADER,
+    TOTAL_PROMPT_TOKENS_HEADER,
+)
+from warmfleet_router.admission.dispatch import Dispatch
+from warmfleet_router.economics.ghost_list import GhostList
+from warmfleet_router.economics.misses import PromptCauses, missed_tokens, prompt_causes
+from warmfleet_router.error_responses import header_text, header_tokens
+from warmfleet_router.metrics import AnsweredTokens, RouterMetrics
+from warmfleet_router.routing.decision_recorder import DecisionRecorder
+from warmfleet_router.routing.decisions import WorkerAnswer, difference_of
+from warmfleet_router.routing.picker import PickedWorker
+from warmfleet_router.routing.prediction import Predictor
+from warmfleet_router.workers.fleet import Fleet
+from warmfleet_router.workers.upstream import UpstreamResponse
+
+_log = structlog.get_logger("warmfleet.router.proxy")
+
+
+class CacheComparison:
+    """Predictions against answers."""
+
+    def __init__(
+        self, *, fleet: Fleet, predictor: Predictor, ghosts: GhostList, metrics: RouterMetrics
+    ) -> None:
+        self._fleet = fleet
+        self._predictor = predictor
+        self._ghosts = ghosts
+        self._metrics = metrics
+
+    def causes(self, picked: PickedWorker) -> list[PromptCauses]:
+        """Why tokens of each prompt would be missed, by what is known before it is sent."""
+        return [
+            prompt_causes(holders, self._ghosts.cause_of_loss, predicted_cached_tokens=part.cached_tokens)
+            for holders, part in zip(picked.holders, picked.prediction.parts, strict=False)
+        ]
+
+    def answered(
+        self,
+        dispatch: Dispatch,
+        causes: Sequence[PromptCauses],
+        recorder: DecisionRecorder,
+        response: UpstreamResponse,
+    ) -> None:
+        """Record what the worker found beside what was predicted."""
+        headers = response.headers
+        choice = recorder.attempt.choice
+        cached_tokens = header_tokens(headers.get(CACHED_TOKENS_HEADER))
+        last_block = headers.get(LAST_BLOCK_HEADER)
+        has_both = last_block is not None and choice.last_block is not None
+        answer = WorkerAnswer(
+            status=response.status,
+            headers_after_ms=recorder.age_ms(),
+            prompt_tokens=header_tokens(headers.get(PROMPT_TOKENS_HEADER)),
+            cached_tokens=cached_tokens,
+            last_block_matches=last_block == choice.last_block if has_both else None,
+            difference=difference_of(
+                choice, cached_tokens, is_coming=self._is_coming(dispatch, cached_tokens)
+            ),
+            position=header_text(headers.get(POSITION_HEADER)),
+        )
+        recorder.answered(answer)
+        if cached_tokens is None:
+            return
+        total = header_tokens(headers.get(TOTAL_PROMPT_TOKENS_HEADER))
+        total_cached = header_tokens(headers.get(TOTAL_CACHED_TOKENS_HEADER))
+        if total is None or total_cached is None:
+            # A stream, or a worker of the release before: the first prompt is what is known.
+            predicted, causes = choice.predicted_cached_tokens, causes[:1]
+            tokens = AnsweredTokens(answer.prompt_tokens or 0, cached_tokens)
+        else:
+            predicted = dispatch.picked.prediction.cached_tokens
+            tokens = AnsweredTokens(total, total_cached)
+        misses = missed_tokens(
+            causes,
+            first_cached_tokens=cached_tokens,
+            prompt_tokens=tokens.prompt,
+            cached_tokens=tokens.cached,
+        )
+        self._metrics.on_answer(dispatch.request.model, predicted, tokens, misses, answer)
+        if answer.last_block_matches is False:
+            _log.error("router and worker hash a prompt differently", uid=dispatch.picked.endpoint.uid)
+
+    def _is_coming(self, dispatch: Dispatch, cached_tokens: int | None) -> bool:
+        """Whether the block after `cached_tokens` is still computed for another request."""
+        view = self._fleet.worker(dispatch.picked.endpoint.uid)
+        if cached_tokens is None or view is None:
+            return False
+        return self._predictor.is_coming(view, dispatch.request.prompts, cached_tokens)
