@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from warmfleet_contracts.prompts.encoder import ChatMessage, PromptEncoder
 from warmfleet_testing.engine.catalog_model import CATALOG_MODEL_NAME, pulled_catalog_model
+from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_testing.router.whole_fleet import WholeFleet, whole_fleet
 from warmfleet_worker.model_store.assets import load_prompt_assets
 
@@ -61,7 +62,11 @@ def test_curl_gets_the_capital_of_france(fleet: WholeFleet) -> None:
 
 
 def test_httpx_gets_the_capital_of_france(fleet: WholeFleet) -> None:
-    answer = httpx.post(f"{fleet.url}/v1/chat/completions", json=body(), timeout=60).raise_for_status().json()
+    answer = (
+        httpx.post(f"{fleet.url}/v1/chat/completions", json=body(), timeout=60, verify=NO_TLS)
+        .raise_for_status()
+        .json()
+    )
     assert "Paris" in answer["choices"][0]["message"]["content"]
 
 
@@ -85,7 +90,9 @@ def test_a_second_question_lands_on_the_worker_that_holds_its_prefix(fleet: Whol
     def ask(question: str) -> httpx.Response:
         messages = [instruction, {"role": "user", "content": question}]
         fields = body(messages=messages, max_tokens=16)
-        return httpx.post(f"{fleet.url}/v1/chat/completions", json=fields, timeout=60).raise_for_status()
+        return httpx.post(
+            f"{fleet.url}/v1/chat/completions", json=fields, timeout=60, verify=NO_TLS
+        ).raise_for_status()
 
     first = ask("What is the capital of Italy?")
     fleet.wait_until_quiet()
@@ -120,7 +127,11 @@ def test_twenty_answers_have_the_token_ids_of_transformers(fleet: WholeFleet) ->
             "ignore_eos": True,
             "return_token_ids": True,
         }
-        answer = httpx.post(f"{fleet.url}/v1/completions", json=fields, timeout=120).raise_for_status().json()
+        answer = (
+            httpx.post(f"{fleet.url}/v1/completions", json=fields, timeout=120, verify=NO_TLS)
+            .raise_for_status()
+            .json()
+        )
         token_ids: list[int] = answer["choices"][0]["token_ids"]
         return token_ids
 

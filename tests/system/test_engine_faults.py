@@ -15,6 +15,7 @@ import pytest
 
 from warmfleet_testing.engine.faulty_runner import Fault, fault_seed
 from warmfleet_testing.engine.worker_process import WorkerProcess, running_worker, tiny_served_model
+from warmfleet_testing.processes.plain_http import NO_TLS
 
 OTHERS = 6
 ANSWER_TOKENS = 200
@@ -77,7 +78,7 @@ def answer_of(
 
 
 def metric(worker: WorkerProcess, name: str) -> float:
-    text = httpx.get(f"{worker.url}/metrics", headers=worker.headers).text
+    text = httpx.get(f"{worker.url}/metrics", headers=worker.headers, verify=NO_TLS).text
     return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"{name}{{"))
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from warmfleet_testing.engine.tiny_tokenizer import TINY_CONTROL_TOKENS
 from warmfleet_testing.engine.worker_process import tiny_served_model
+from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_testing.router.whole_fleet import START_SECONDS, WholeFleet, kill, wait_for, whole_fleet
 
 PREFIX_TOKENS = 640
@@ -55,7 +56,9 @@ def completion(prompt: list[int], **fields: object) -> dict[str, object]:
 
 
 def ask(fleet: WholeFleet, prompt: list[int], **fields: object) -> httpx.Response:
-    response = httpx.post(f"{fleet.url}/v1/completions", json=completion(prompt, **fields), timeout=60)
+    response = httpx.post(
+        f"{fleet.url}/v1/completions", json=completion(prompt, **fields), timeout=60, verify=NO_TLS
+    )
     assert response.status_code == 200, response.text
     return response
 
@@ -105,7 +108,9 @@ def test_a_worker_killed_before_the_first_byte_costs_latency_alone(
 def test_a_worker_killed_in_a_stream_leaves_an_error_object(fleet: WholeFleet, prefix: list[int]) -> None:
     pids = {process["name"]: process["pid"] for process in fleet.processes("worker")}
     body = completion(prefix, max_tokens=LONG_TOKENS, stream=True)
-    with httpx.stream("POST", f"{fleet.url}/v1/completions", json=body, timeout=60) as response:
+    with httpx.stream(
+        "POST", f"{fleet.url}/v1/completions", json=body, timeout=60, verify=NO_TLS
+    ) as response:
         lines = (line.removeprefix("data: ") for line in response.iter_lines() if line.startswith("data: "))
         assert "choices" in json.loads(next(lines))
         kill(pids[fleet.decision(response)["endpoint"]])
@@ -141,7 +146,7 @@ def test_a_restarted_router_is_precise_from_its_first_decision(fleet: WholeFleet
 
     # When it answers ready again
     def is_ready() -> bool:
-        return httpx.get(f"{fleet.url}/readyz", timeout=5).status_code == 200
+        return httpx.get(f"{fleet.url}/readyz", timeout=5, verify=NO_TLS).status_code == 200
 
     wait_for(
         lambda: fleet.processes("router")[0]["pid"] not in {None, router["pid"]}, "the router is started"
@@ -161,7 +166,9 @@ def test_control_tokens_typed_by_a_user_stay_text(fleet: WholeFleet) -> None:
 
     def tokens(content: str) -> list[int]:
         body = {"model": "tiny", "messages": [{"role": "user", "content": content}]}
-        ids: list[int] = httpx.post(tokenize, json=body, timeout=30).raise_for_status().json()["tokens"]
+        ids: list[int] = (
+            httpx.post(tokenize, json=body, timeout=30, verify=NO_TLS).raise_for_status().json()["tokens"]
+        )
         return ids
 
     def control(content: str) -> list[int]:

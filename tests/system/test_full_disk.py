@@ -19,6 +19,7 @@ from warmfleet_cli.local.state import RunFolder
 from warmfleet_contracts.keys import encode_key_file
 from warmfleet_router.workers.encoders import _store
 from warmfleet_testing.engine.worker_process import running_worker, tiny_served_model
+from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_testing.processes.ports import free_port_range
 from warmfleet_testing.processes.process_limits import (
     full_disk,
@@ -185,7 +186,7 @@ def test_a_fleet_is_not_started_where_its_state_cannot_be_written(model: Path, t
 
 def ask(fleet: WholeFleet) -> httpx.Response:
     body = {"model": "tiny", "prompt": "hello", "max_tokens": 3, "ignore_eos": True}
-    return httpx.post(f"{fleet.url}/v1/completions", json=body, timeout=30)
+    return httpx.post(f"{fleet.url}/v1/completions", json=body, timeout=30, verify=NO_TLS)
 
 
 def answers(fleet: WholeFleet) -> bool:

@@ -16,6 +16,7 @@ from warmfleet_testing.engine.worker_process import (
     running_worker,
     tiny_served_model,
 )
+from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_testing.router.planted_keys import PlantedKeys, bearer
 from warmfleet_testing.router.router_process import RouterProcess, router_process
 
@@ -62,7 +63,10 @@ def test_both_logs_have_the_request_and_neither_has_its_text(
     router: RouterProcess, worker: WorkerProcess
 ) -> None:
     letter = httpx.post(
-        f"{worker.url}/tokenize", json={"prompt": LETTER}, headers={"authorization": f"Bearer {TOKEN}"}
+        f"{worker.url}/tokenize",
+        json={"prompt": LETTER},
+        headers={"authorization": f"Bearer {TOKEN}"},
+        verify=NO_TLS,
     ).json()["tokens"][0]
     fields = {"model": TINY_NAME, "max_tokens": 24, "logit_bias": {str(letter): 100}, "ignore_eos": True}
     fields |= {"user": WORDS, "cache_salt": WORDS, "stop": [WORDS], "metadata": {"note": WORDS}}

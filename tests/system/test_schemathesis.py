@@ -20,6 +20,7 @@ import pytest
 from warmfleet_contracts.openapi import openapi_document
 from warmfleet_contracts.openapi.operations import EXAMPLE_MODEL
 from warmfleet_testing.engine.worker_process import WorkerProcess, running_worker, tiny_served_model
+from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_testing.router.router_process import RouterProcess, router_process
 
 FOLDER = Path(__file__).parent / "schemathesis"
@@ -51,7 +52,7 @@ def fuzz(url: str, folder: Path, *flags: str, operations: int) -> None:
     """Run all phases against `url`; every operation has been tested, and no check has failed."""
     command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(FOLDER / "schemathesis.toml")]
     document = folder / "document.json"  # read from its own address, it would leave that operation out
-    document.write_text(httpx.get(f"{url}/openapi.json").raise_for_status().text)
+    document.write_text(httpx.get(f"{url}/openapi.json", verify=NO_TLS).raise_for_status().text)
     run = ["run", str(document), "--url", url, "--max-examples", str(EXAMPLES), "--seed", SEED, *flags]
     finished = subprocess.run(
         [*command, *run],

@@ -12,6 +12,7 @@ import pytest
 
 from warmfleet_contracts.keys import NewKey
 from warmfleet_testing.engine.worker_process import tiny_served_model
+from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_testing.router.planted_keys import PlantedKeys, bearer
 from warmfleet_testing.router.whole_fleet import WholeFleet, run_warmfleet, wait_for, whole_fleet
 
@@ -39,7 +40,9 @@ class Guarded:
 
     def cached_tokens(self, key: NewKey, prompt: list[int], **fields: Any) -> int:
         body = {"model": "tiny", "prompt": prompt, "max_tokens": 2, "temperature": 0, **fields}
-        answer = httpx.post(f"{self.fleet.url}/v1/completions", json=body, headers=bearer(key), timeout=60)
+        answer = httpx.post(
+            f"{self.fleet.url}/v1/completions", json=body, headers=bearer(key), timeout=60, verify=NO_TLS
+        )
         usage = answer.raise_for_status().json()["usage"]
         assert usage["prompt_tokens"] == len(prompt)
         self.fleet.wait_until_quiet()
@@ -103,12 +106,14 @@ def test_an_answer_reveals_nothing_of_the_fleet_to_a_tenant(by_tenant: Guarded) 
     """No worker's header leaves the router; the decision's id opens nothing without admin scope."""
     fleet, prompt = by_tenant.fleet, by_tenant.new_prompt()
     body = {"model": "tiny", "prompt": prompt, "max_tokens": 1}
-    answer = httpx.post(f"{fleet.url}/v1/completions", json=body, headers=bearer(by_tenant.one), timeout=60)
+    answer = httpx.post(
+        f"{fleet.url}/v1/completions", json=body, headers=bearer(by_tenant.one), timeout=60, verify=NO_TLS
+    )
 
     ours = {name for name in answer.headers if name.startswith("x-warmfleet")}
     assert ours == {"x-warmfleet-decision"}
     decision = f"/debug/decisions/{answer.headers['x-warmfleet-decision']}"
-    assert httpx.get(fleet.url + decision, headers=bearer(by_tenant.one)).status_code == 403
+    assert httpx.get(fleet.url + decision, headers=bearer(by_tenant.one), verify=NO_TLS).status_code == 403
     assert fleet.get(decision)["predicted_cached_tokens"] == 0
 
 
@@ -118,7 +123,9 @@ def test_tenants_that_use_one_request_id_get_their_own_answers(by_tenant: Guarde
     def answer(key: NewKey, prompt: list[int]) -> str:
         body = {"model": "tiny", "prompt": prompt, "max_tokens": 24, "temperature": 0}
         headers = {**bearer(key), "x-request-id": "the-same"}
-        response = httpx.post(f"{by_tenant.fleet.url}/v1/completions", json=body, headers=headers, timeout=60)
+        response = httpx.post(
+            f"{by_tenant.fleet.url}/v1/completions", json=body, headers=headers, timeout=60, verify=NO_TLS
+        )
         text: str = response.raise_for_status().json()["choices"][0]["text"]
         return text
 
@@ -152,7 +159,7 @@ def test_a_key_is_made_and_revoked_while_the_fleet_runs(by_tenant: Guarded) -> N
     key_id, text = made.split()[3], made.split()[1]
 
     def status() -> int:
-        return httpx.get(f"{fleet.url}/v1/models", headers=bearer(text)).status_code
+        return httpx.get(f"{fleet.url}/v1/models", headers=bearer(text), verify=NO_TLS).status_code
 
     wait_for(lambda: status() == 200, "the new key is known")
     run_warmfleet(fleet.home, "keys", "revoke", key_id, *file)

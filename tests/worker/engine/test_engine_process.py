@@ -18,6 +18,7 @@ import pytest
 from warmfleet_contracts.errors import ContractError
 from warmfleet_testing.engine.add_messages import add_sequence
 from warmfleet_testing.engine.worker_process import TINY_NAME, running_worker
+from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_worker.engine.messages import (
     MAX_MESSAGE_BYTES,
     EngineReady,
@@ -212,9 +213,9 @@ def test_sigterm_lets_live_streams_finish_and_refuses_new_requests(tiny_served_p
 
             worker.process.send_signal(signal.SIGTERM)
             worker.wait_for_log("draining")
-            probe = httpx.get(f"{worker.url}/readyz")
-            late = httpx.post(f"{worker.url}/v1/completions", json=LONG)
-            alive = httpx.get(f"{worker.url}/livez")
+            probe = httpx.get(f"{worker.url}/readyz", verify=NO_TLS)
+            late = httpx.post(f"{worker.url}/v1/completions", json=LONG, verify=NO_TLS)
+            alive = httpx.get(f"{worker.url}/livez", verify=NO_TLS)
             os.kill(engine_pid, signal.SIGCONT)
             rest = [line for line in lines if line]
 

@@ -14,6 +14,7 @@ from warmfleet_contracts.cache.worker_api import PromptAssets
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_testing.engine.worker_process import TINY_NAME, running_worker
 from warmfleet_testing.engine.worker_requests import CHAT, chat_body, fresh_text
+from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_worker.model_store.assets import load_prompt_assets
 
 
@@ -414,11 +415,11 @@ def test_with_a_token_only_its_holders_get_in(tiny_served_path):
         open_paths = ["/livez", "/readyz", "/health", "/metrics"]
         closed_paths = ["/v1/models", "/version", "/internal/cache", "/internal/kv-events", "/nothing"]
 
-        assert all(httpx.get(worker.url + path).status_code == 200 for path in open_paths)
+        assert all(httpx.get(worker.url + path, verify=NO_TLS).status_code == 200 for path in open_paths)
         for authorization in (None, "Bearer wrong", "Bearer", "Basic right", "Bearer right2", "Bearer \xff"):
             headers = {} if authorization is None else {"authorization": authorization.encode("latin-1")}
             for path in closed_paths:
-                response = httpx.get(worker.url + path, headers=headers)
+                response = httpx.get(worker.url + path, headers=headers, verify=NO_TLS)
                 assert response.status_code == 401
                 assert error_of(response)["code"] == "invalid_api_key"
         with worker.client() as client:

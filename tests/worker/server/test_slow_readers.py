@@ -8,6 +8,7 @@ import time
 import httpx
 
 from warmfleet_testing.engine.worker_process import TINY_NAME, running_worker
+from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_testing.router.watched_fleet import wait_until
 
 # In float64 no two tokens are so close that the other shapes of other batches change which one is chosen.
@@ -34,7 +35,7 @@ def stalled_connection(worker, body) -> socket.socket:
 
 
 def paused_sequences(worker) -> float:
-    lines = httpx.get(f"{worker.url}/metrics", timeout=30).text.splitlines()
+    lines = httpx.get(f"{worker.url}/metrics", timeout=30, verify=NO_TLS).text.splitlines()
     (line,) = [line for line in lines if line.startswith("warmfleet_worker_paused_sequences{")]
     return float(line.split()[-1])
 

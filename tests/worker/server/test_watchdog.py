@@ -13,6 +13,7 @@ import pytest
 
 from warmfleet_contracts.cache.kv_events import Frame, MessageReader
 from warmfleet_testing.engine.worker_process import TINY_NAME, running_worker
+from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_worker.server.watchdog import Health, StepWatchdog
 from warmfleet_worker.settings import parse_settings
 
@@ -79,7 +80,7 @@ class EventReader(threading.Thread):
         messages = MessageReader()
         with (
             contextlib.suppress(httpx.HTTPError),
-            httpx.stream("GET", f"{self.url}/internal/kv-events", timeout=60) as response,
+            httpx.stream("GET", f"{self.url}/internal/kv-events", timeout=60, verify=NO_TLS) as response,
         ):
             for data in response.iter_raw():
                 for message in messages.feed(data):
@@ -97,7 +98,7 @@ class EventReader(threading.Thread):
 def held_stream(worker):
     """A stream in the middle of its answer, and the lines that come after its first."""
     with (
-        httpx.Client(base_url=worker.url, timeout=60) as client,
+        httpx.Client(base_url=worker.url, timeout=60, verify=NO_TLS) as client,
         client.stream("POST", "/v1/completions", json={**BODY, "stream": True}) as response,
     ):
         lines = response.iter_lines()
@@ -106,7 +107,10 @@ def held_stream(worker):
 
 
 def statuses(worker):
-    return [httpx.get(f"{worker.url}{path}", timeout=10).status_code for path in ("/livez", "/readyz")]
+    return [
+        httpx.get(f"{worker.url}{path}", timeout=10, verify=NO_TLS).status_code
+        for path in ("/livez", "/readyz")
+    ]
 
 
 def wait_for_statuses(worker, wanted):
@@ -131,7 +135,7 @@ def test_a_stalled_engine_takes_nothing_new_and_recovers(tiny_served_path):
             os.kill(engine_pid, signal.SIGSTOP)
             wait_for_statuses(worker, [503, 503])
             router.wait_for(wanted=False)
-            refused = httpx.post(f"{worker.url}/v1/completions", json=BODY, timeout=10)
+            refused = httpx.post(f"{worker.url}/v1/completions", json=BODY, timeout=10, verify=NO_TLS)
             os.kill(engine_pid, signal.SIGCONT)
             rest = [line for line in lines if line]
 
@@ -140,9 +144,13 @@ def test_a_stalled_engine_takes_nothing_new_and_recovers(tiny_served_path):
         assert rest[-1] == "data: [DONE]", "open streams are served to the end"
         wait_for_statuses(worker, [200, 200])
         router.wait_for(wanted=True)
-        answer = httpx.post(f"{worker.url}/v1/completions", json={**BODY, "max_tokens": 3}, timeout=30)
+        answer = httpx.post(
+            f"{worker.url}/v1/completions", json={**BODY, "max_tokens": 3}, timeout=30, verify=NO_TLS
+        )
         assert answer.status_code == 200
-        assert "warmfleet_worker_engine_stalls_total" in httpx.get(f"{worker.url}/metrics").text
+        assert (
+            "warmfleet_worker_engine_stalls_total" in httpx.get(f"{worker.url}/metrics", verify=NO_TLS).text
+        )
 
 
 def test_an_engine_that_stays_silent_is_killed_and_its_worker_ends(tiny_served_path):
@@ -152,7 +160,7 @@ def test_an_engine_that_stays_silent_is_killed_and_its_worker_ends(tiny_served_p
         plain: list[httpx.Response] = []
 
         def ask() -> None:
-            plain.append(httpx.post(f"{worker.url}/v1/completions", json=BODY, timeout=60))
+            plain.append(httpx.post(f"{worker.url}/v1/completions", json=BODY, timeout=60, verify=NO_TLS))
 
         askers = [threading.Thread(target=ask) for _ in range(2)]
         askers[0].start()

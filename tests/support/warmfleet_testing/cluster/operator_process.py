@@ -14,6 +14,7 @@ import httpx
 
 from warmfleet_testing.cluster.control_plane import ControlPlane
 from warmfleet_testing.processes.error_log import whole_lines
+from warmfleet_testing.processes.plain_http import NO_TLS
 
 START_SECONDS: Final = 30
 USER_AGENT: Final = "warmfleet-operator"
@@ -38,12 +39,14 @@ class OperatorProcess:
 
     def get(self, path: str) -> httpx.Response:
         """One of the probes."""
-        return httpx.get(self.health_url + path, timeout=5, trust_env=False)
+        return httpx.get(self.health_url + path, timeout=5, trust_env=False, verify=NO_TLS)
 
     def metric(self, name: str, **labels: str) -> float:
         """The value of a sample; 0 if there is none."""
         wanted = [f'{label}="{value}"' for label, value in labels.items()]
-        for line in httpx.get(f"{self.metrics_url}/metrics", timeout=5, trust_env=False).text.splitlines():
+        for line in httpx.get(
+            f"{self.metrics_url}/metrics", timeout=5, trust_env=False, verify=NO_TLS
+        ).text.splitlines():
             if line.split("{")[0].split(" ")[0] == name and all(label in line for label in wanted):
                 return float(line.rsplit(" ", 1)[1])
         return 0.0
