@@ -19,8 +19,8 @@ from warmfleet_testing.hostile.request import CHAT, MODEL, TEXT
 
 CANARIES: Final = 24
 ANSWER_SECONDS: Final = 60.0
-PAUSE_SECONDS: Final = 0.05
-"""Between an answer and the same question: leaves the attackers something of the machine."""
+PAUSE_SECONDS: Final = 0.2
+"""Between an answer and the same question: a few canaries fly at any time, and attackers get the machine."""
 LOGPROB_TOLERANCE: Final = 1e-4
 _CHANGES: Final = re.compile(rb'"(created|cached_tokens)":\d+')
 """What may differ between two answers to one request: when it came, and what was still warm."""
