@@ -33,16 +33,16 @@ def test_a_deployment_becomes_available_and_rolls_over_to_its_next_revision(pods
     web = main(WEB, ports=[{"name": "http", "containerPort": 8000}], readinessProbe=probe)
     pods.apply(deployment("web", 2, web))
     pods.kubectl("rollout", "status", "deployment/web", "--timeout=90s")
-    first = {item["metadata"]["name"] for item in pods.cluster.get("-n", pods.namespace, "pods")["items"]}
+    first = {item["metadata"]["name"] for item in pods.get("pods")["items"]}
 
     pods.kubectl("set", "env", "deployment/web", "REVISION=2")
     pods.kubectl("rollout", "status", "deployment/web", "--timeout=90s")
 
     def current() -> set[str]:
-        return {item["metadata"]["name"] for item in pods.cluster.get("-n", pods.namespace, "pods")["items"]}
+        return {item["metadata"]["name"] for item in pods.get("pods")["items"]}
 
     assert not eventually(current, lambda names: len(names) == 2 and not names & first) & first
-    for item in pods.cluster.get("-n", pods.namespace, "pods")["items"]:
+    for item in pods.get("pods")["items"]:
         assert item["status"]["podIP"].startswith("10.244.")
         assert item["status"]["containerStatuses"][0]["restartCount"] == 0
 
@@ -370,7 +370,7 @@ def test_a_deleted_pod_goes_on_serving_until_it_has_ended_within_its_grace_perio
     pods.kubectl("delete", "pod", "drains", "stubborn", "hooked", "--wait=false")
 
     def endpoint() -> dict[str, bool]:
-        slices = pods.cluster.get("-n", pods.namespace, "endpointslices")["items"]
+        slices = pods.get("endpointslices")["items"]
         found = [e["conditions"] for item in slices for e in item.get("endpoints") or []]
         return found[0] if found else {}
 
@@ -413,7 +413,7 @@ def test_jobs_end_as_their_pods_do_and_init_containers_go_first(pods: Pods) -> N
 def test_an_evicted_pod_is_replaced(pods: Pods) -> None:
     pods.apply(deployment("web", 1, main("trap 'exit 0' TERM; sleep 60 & wait")))
     pods.kubectl("rollout", "status", "deployment/web", "--timeout=30s")
-    (before,) = pods.cluster.get("-n", pods.namespace, "pods")["items"]
+    (before,) = pods.get("pods")["items"]
     name = before["metadata"]["name"]
     eviction = {
         "apiVersion": "policy/v1",

@@ -100,4 +100,4 @@ def running_cluster(**settings: Any) -> Iterator[DevCluster]:
     """
     wanted = {"nodes": 2, "pretend": {"nvidia.com/gpu": 2}, **settings}
     with running_control_plane(**wanted) as control_plane:
-        yield DevCluster(control_plane.settings, control_plane.process)
+        yield DevCluster(control_plane.settings, control_plane.process, control_plane.api)

@@ -11,11 +11,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
+
 from warmfleet_devcluster.control_plane.binaries import Binaries, find_binaries
 from warmfleet_devcluster.lifecycle.running import start_supervisor
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import StateFolder
 from warmfleet_runtime.home import warmfleet_home
+from warmfleet_testing.cluster.api_client import api_client, read_object
 
 _KUBECTL_SECONDS: Final = 120
 _STOP_SECONDS: Final = 60
@@ -44,9 +47,12 @@ class KubectlError(AssertionError):
 class ControlPlane:
     """A running devcluster: the API server as kubectl, clients and the audit log see it."""
 
-    def __init__(self, settings: DevclusterSettings, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(
+        self, settings: DevclusterSettings, process: "subprocess.Popen[bytes]", api: httpx.Client
+    ) -> None:
         self.settings = settings
         self.process = process
+        self.api = api
         self.folder = StateFolder(settings.state)
         self.kubeconfig: Path = self.folder.kubeconfig
         self.binaries = Binaries(settings.binaries)
@@ -93,6 +99,14 @@ class ControlPlane:
     def get(self, *args: str) -> Any:
         """`kubectl get ARGS -o json`, decoded."""
         return json.loads(self.kubectl("get", *args, "-o", "json"))
+
+    def read(self, namespace: str, kind: str, name: str = "", **query: str) -> Any:
+        """An object, or without a name the list of all; for what is polled.
+
+        Raises:
+            LookupError: it is not there.
+        """
+        return read_object(self.api, namespace, kind, name, **query)
 
     @property
     def network(self) -> Path:
@@ -147,7 +161,8 @@ def running_control_plane(**settings: Any) -> Iterator[ControlPlane]:
         )
         process = start_supervisor(wanted, lambda _: None).process
         try:
-            yield ControlPlane(wanted, process)
+            with api_client(StateFolder(wanted.state).kubeconfig) as api:
+                yield ControlPlane(wanted, process, api)
         finally:
             # Attached: the end of its input ends it.
             assert process.stdin is not None

@@ -83,7 +83,7 @@ class Installed:
 
     def resource(self, name: str) -> dict[str, Any]:
         """The ModelDeployment."""
-        found: dict[str, Any] = self.get("modeldeployment", name)
+        found: dict[str, Any] = self.cluster.read(self.namespace, "modeldeployment", name)
         return found
 
     def conditions(self, name: str) -> dict[str, dict[str, Any]]:
@@ -143,17 +143,14 @@ class Installed:
 
     def pods(self, name: str) -> list[dict[str, Any]]:
         """Worker pods of a ModelDeployment, also those that are ending."""
-        found: list[dict[str, Any]] = self.get("pods", "-l", f"warmfleet.dev/model-deployment={name}")[
-            "items"
-        ]
-        return found
+        return self._pods(self.namespace, f"warmfleet.dev/model-deployment={name}")
 
     def release_pods(self, component: str) -> list[dict[str, Any]]:
         """Pods of the release: `router` or `operator`."""
-        label = f"app.kubernetes.io/component={component}"
-        found: list[dict[str, Any]] = self.cluster.get("pods", "-n", self.release_namespace, "-l", label)[
-            "items"
-        ]
+        return self._pods(self.release_namespace, f"app.kubernetes.io/component={component}")
+
+    def _pods(self, namespace: str, selector: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.cluster.read(namespace, "pods", labelSelector=selector)["items"]
         return found
 
     def post(self, model: str, text: str, **fields: Any) -> httpx.Response:

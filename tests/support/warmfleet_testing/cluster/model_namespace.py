@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import httpx
 
-from warmfleet_testing.cluster.api_client import api_client
+from warmfleet_testing.cluster.api_client import api_client, object_path, read_object
 from warmfleet_testing.cluster.control_plane import AuditWrite, ControlPlane
 from warmfleet_testing.cluster.operator_process import USER_AGENT, eventually
 
@@ -21,17 +21,6 @@ CHILDREN: Final = {
     "PodDisruptionBudget": "poddisruptionbudgets",
     "Deployment": "deployments",
 }
-GROUPS: Final = {
-    "deployments": "/apis/apps/v1",
-    "events": "/apis/events.k8s.io/v1",
-    "modeldeployments": "/apis/warmfleet.dev/v1alpha1",
-    "networkpolicies": "/apis/networking.k8s.io/v1",
-    "poddisruptionbudgets": "/apis/policy/v1",
-    "secrets": "/api/v1",
-    "serviceaccounts": "/api/v1",
-    "services": "/api/v1",
-}
-PLURALS: Final = {"networkpolicy": "networkpolicies"}
 
 
 @contextmanager
@@ -61,10 +50,7 @@ class ModelNamespace:
 
     def get(self, kind: str, name: str = "", **query: str) -> Any:
         """An object, or without a name the list of all; LookupError if it is not there."""
-        answer = self._api.get(self._path(kind, name), params=query)
-        if answer.status_code == 404:
-            raise LookupError(f"{kind} {name}")
-        return answer.raise_for_status().json()
+        return read_object(self._api, self.namespace, kind, name, **query)
 
     def items(self, kind: str, **query: str) -> list[dict[str, Any]]:
         """Objects of one kind."""
@@ -174,9 +160,7 @@ class ModelNamespace:
         ]
 
     def _path(self, kind: str, name: str) -> str:
-        plural = kind if kind in GROUPS else PLURALS.get(kind, f"{kind}s")
-        root = GROUPS[plural]
-        return "/".join(filter(None, (f"{root}/namespaces/{self.namespace}/{plural}", name)))
+        return object_path(self.namespace, kind, name)
 
 
 def _is_at_rest(deployment: dict[str, Any]) -> bool:

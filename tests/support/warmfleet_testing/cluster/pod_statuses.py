@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from warmfleet_contracts.names import COMPONENT_LABEL, INSTANCE_LABEL, ROUTER_COMPONENT
+from warmfleet_testing.cluster.api_client import object_path
 from warmfleet_testing.cluster.control_plane import ControlPlane
 from warmfleet_testing.cluster.operator_process import eventually
 
@@ -53,7 +54,7 @@ class PlayedPods:
 
         def found() -> list[Json] | None:
             selector = f"warmfleet.dev/model-deployment={self._name}"
-            items = self._plane.get("pods", "-n", self._namespace, "-l", selector)["items"]
+            items = self._plane.read(self._namespace, "pods", labelSelector=selector)["items"]
             pods = [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
             return sorted(pods, key=_created) if len(pods) == number else None
 
@@ -110,10 +111,10 @@ class PlayedPods:
             self._patch(pod, {"conditions": [{**_verdict(pod), "lastTransitionTime": _time(seconds_ago)}]})
 
     def _patch(self, pod: Json, status: Json) -> None:
-        self._plane.kubectl(
-            *("patch", "pod", pod["metadata"]["name"], "-n", self._namespace, "--subresource=status"),
-            *("--type=strategic", "-p", json.dumps({"status": status})),
-        )
+        path = f"{object_path(self._namespace, 'pod', pod['metadata']['name'])}/status"
+        headers = {"Content-Type": "application/strategic-merge-patch+json"}
+        answer = self._plane.api.patch(path, content=json.dumps({"status": status}), headers=headers)
+        assert answer.is_success, answer.text
 
 
 def ready_router(plane: ControlPlane, namespace: str, address: str) -> None:

@@ -23,8 +23,9 @@ class Pods:
         listed = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
         self.kubectl("apply", "-f", "-", input=json.dumps(listed))
 
-    def get(self, kind: str, name: str) -> Any:
-        return self.cluster.get("-n", self.namespace, kind, name)
+    def get(self, kind: str, name: str = "") -> Any:
+        """An object, or without a name the list of all."""
+        return self.cluster.read(self.namespace, kind, name)
 
     def state(self, name: str) -> dict[str, Any]:
         """State of the pod's first container; empty before the node has seen it."""
@@ -44,7 +45,11 @@ class Pods:
         return self.kubectl("exec", name, "-c", "main", "--", "sh", "-c", script)
 
     def gone(self, name: str) -> bool:
-        return self.kubectl("get", "pod", name, "--ignore-not-found", "-o", "name") == ""
+        try:
+            self.get("pod", name)
+        except LookupError:
+            return True
+        return False
 
 
 def main(script: str, **fields: Any) -> dict[str, Any]:
