@@ -7,21 +7,24 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from warmfleet_cli.bench.app import bench_app
-from warmfleet_cli.chat import chat
-from warmfleet_cli.devcluster import devcluster_app
-from warmfleet_cli.down import down
-from warmfleet_cli.errors import EXIT_CODES_HELP, ExitCode, exit_code_of
-from warmfleet_cli.keys import keys_app
-from warmfleet_cli.model import model_app
-from warmfleet_cli.output import OutputFormat, OutputOption, print_error, print_json
-from warmfleet_cli.status import status
-from warmfleet_cli.up import up
-from warmfleet_cli.why import why
-from warmfleet_contracts.cache.contract_versions import CONTRACT_VERSION
-from warmfleet_contracts.errors import WarmfleetError
-from warmfleet_contracts.names import API_VERSION
-from warmfleet_runtime.version import package_version
+from warmfleet_runtime.memory import importing
+
+with importing():
+    from warmfleet_cli.bench.app import bench_app
+    from warmfleet_cli.chat import chat
+    from warmfleet_cli.devcluster import devcluster_app
+    from warmfleet_cli.down import down
+    from warmfleet_cli.errors import EXIT_CODES_HELP, ExitCode, exit_code_of
+    from warmfleet_cli.keys import keys_app
+    from warmfleet_cli.model import model_app
+    from warmfleet_cli.output import OutputFormat, OutputOption, print_error, print_json
+    from warmfleet_cli.status import status
+    from warmfleet_cli.up import up
+    from warmfleet_cli.why import why
+    from warmfleet_contracts.cache.contract_versions import CONTRACT_VERSION
+    from warmfleet_contracts.errors import WarmfleetError
+    from warmfleet_contracts.names import API_VERSION
+    from warmfleet_runtime.version import package_version
 
 # A new command: add it to `_COMMANDS`, or a group by `add_typer` below.
 _COMMANDS: Final[dict[Callable[..., None], str]] = {

@@ -13,17 +13,19 @@ from collections.abc import Sequence
 
 import structlog
 
-from warmfleet_contracts.errors import WarmfleetError
-from warmfleet_contracts.names import FIELD_MANAGER
-from warmfleet_operator.app import Operator
-from warmfleet_operator.cluster import Cluster
-from warmfleet_operator.health import health_app, metrics_app
-from warmfleet_operator.leadership.fence import Fence
-from warmfleet_operator.settings import OperatorSettings, parse_settings
-from warmfleet_runtime.http.listener import listen
-from warmfleet_runtime.http.server import Server
-from warmfleet_runtime.logs import configure_logs
-from warmfleet_runtime.memory import return_freed_memory
+from warmfleet_runtime.memory import importing, return_freed_memory
+
+with importing():
+    from warmfleet_contracts.errors import WarmfleetError
+    from warmfleet_contracts.names import FIELD_MANAGER
+    from warmfleet_operator.app import Operator
+    from warmfleet_operator.cluster import Cluster
+    from warmfleet_operator.health import health_app, metrics_app
+    from warmfleet_operator.leadership.fence import Fence
+    from warmfleet_operator.settings import OperatorSettings, parse_settings
+    from warmfleet_runtime.http.listener import listen
+    from warmfleet_runtime.http.server import Server
+    from warmfleet_runtime.logs import configure_logs
 
 log = structlog.get_logger("warmfleet.operator")
 

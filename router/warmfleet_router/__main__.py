@@ -12,16 +12,18 @@ from typing import Final
 
 import structlog
 
-from warmfleet_contracts.errors import WarmfleetError
-from warmfleet_contracts.names import SALT_KEY_VARIABLE
-from warmfleet_router.app import Router, build_router
-from warmfleet_router.settings import parse_settings
-from warmfleet_router.workers.upstream import require_fast_parser
-from warmfleet_runtime.http.descriptors import connections_that_fit
-from warmfleet_runtime.http.listener import listen
-from warmfleet_runtime.http.server import Server
-from warmfleet_runtime.logs import configure_logs
-from warmfleet_runtime.memory import return_freed_memory
+from warmfleet_runtime.memory import importing, return_freed_memory
+
+with importing():
+    from warmfleet_contracts.errors import WarmfleetError
+    from warmfleet_contracts.names import SALT_KEY_VARIABLE
+    from warmfleet_router.app import Router, build_router
+    from warmfleet_router.settings import parse_settings
+    from warmfleet_router.workers.upstream import require_fast_parser
+    from warmfleet_runtime.http.descriptors import connections_that_fit
+    from warmfleet_runtime.http.listener import listen
+    from warmfleet_runtime.http.server import Server
+    from warmfleet_runtime.logs import configure_logs
 
 DESCRIPTORS_EACH: Final = 2
 """The client's connection, and one to a worker."""

@@ -59,6 +59,16 @@ def test_what_is_imported_is_not_collected_meanwhile_and_not_walked_afterwards()
     assert frozen >= len(imported)
 
 
+@pytest.mark.parametrize("package", ["router", "operator", "worker", "cli"])
+def test_a_process_collects_garbage_once_it_is_imported_and_walks_no_import(package):
+    script = "import gc; IMPORT; print(gc.isenabled(), gc.get_freeze_count() > 10_000)"
+    script = script.replace("IMPORT", f"import warmfleet_{package}.__main__")
+
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+
+    assert shown.split() == ["True", "True"]
+
+
 def test_an_import_leaves_collections_switched_off_where_they_were():
     gc.disable()
     try:

@@ -16,24 +16,26 @@ from contextlib import suppress
 import msgspec
 import structlog
 
-from warmfleet_contracts.cache.contract_versions import ACCEPTED_VERSIONS
-from warmfleet_contracts.errors import WarmfleetError
-from warmfleet_contracts.prompts.encoder import PromptEncoder
-from warmfleet_runtime.http.descriptors import connections_that_fit
-from warmfleet_runtime.http.listener import listen
-from warmfleet_runtime.http.server import Server
-from warmfleet_runtime.logs import configure_logs
-from warmfleet_runtime.memory import exclude_from_collection, return_freed_memory
-from warmfleet_worker.metrics import WorkerMetrics
-from warmfleet_worker.model_store.assets import load_prompt_assets
-from warmfleet_worker.server.app import build_app
-from warmfleet_worker.server.engine_client import ENGINE_MODULE, ProcessEngineClient
-from warmfleet_worker.server.events import EventHub
-from warmfleet_worker.server.state import ReportForwarder, WorkerState
-from warmfleet_worker.server.token_texts import TokenTexts
-from warmfleet_worker.server.watchdog import watch_engine
-from warmfleet_worker.settings import WorkerSettings, parse_settings
-from warmfleet_worker.termination_message import write_termination_message
+from warmfleet_runtime.memory import exclude_from_collection, importing, return_freed_memory
+
+with importing():
+    from warmfleet_contracts.cache.contract_versions import ACCEPTED_VERSIONS
+    from warmfleet_contracts.errors import WarmfleetError
+    from warmfleet_contracts.prompts.encoder import PromptEncoder
+    from warmfleet_runtime.http.descriptors import connections_that_fit
+    from warmfleet_runtime.http.listener import listen
+    from warmfleet_runtime.http.server import Server
+    from warmfleet_runtime.logs import configure_logs
+    from warmfleet_worker.metrics import WorkerMetrics
+    from warmfleet_worker.model_store.assets import load_prompt_assets
+    from warmfleet_worker.server.app import build_app
+    from warmfleet_worker.server.engine_client import ENGINE_MODULE, ProcessEngineClient
+    from warmfleet_worker.server.events import EventHub
+    from warmfleet_worker.server.state import ReportForwarder, WorkerState
+    from warmfleet_worker.server.token_texts import TokenTexts
+    from warmfleet_worker.server.watchdog import watch_engine
+    from warmfleet_worker.settings import WorkerSettings, parse_settings
+    from warmfleet_worker.termination_message import write_termination_message
 
 SHUTDOWN_SECONDS = 5
 """How long open connections may take to end after the last answer."""
