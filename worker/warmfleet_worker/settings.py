@@ -17,7 +17,7 @@ import msgspec
 from warmfleet_contracts.cache.worker_tokens import secret_from_hex, worker_token
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.names import NAMESPACE_KEY_VARIABLE, POD_UID_VARIABLE, WORKER_TOKEN_VARIABLE
-from warmfleet_contracts.resources.model_fetch import TERMINATION_MESSAGE_PATH
+from warmfleet_contracts.resources.fetch_outcome import TERMINATION_MESSAGE_PATH
 from warmfleet_runtime.http.connections import MAX_CONNECTIONS
 from warmfleet_runtime.http.listener import is_loopback
 

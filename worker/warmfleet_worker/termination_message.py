@@ -3,7 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
-from warmfleet_contracts.resources.model_fetch import MAX_TERMINATION_MESSAGE_BYTES
+from warmfleet_contracts.resources.fetch_outcome import MAX_TERMINATION_MESSAGE_BYTES
 
 
 def write_termination_message(path: Path, text: str) -> None:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from warmfleet_contracts.names import MODEL_FETCH_COMPONENT, MODEL_FETCH_CONTAINER
-from warmfleet_contracts.resources.model_fetch import FetchExitCode
+from warmfleet_contracts.resources.fetch_outcome import FetchExitCode
 from warmfleet_operator.desired.checked_deployment import CheckedDeployment
 from warmfleet_operator.desired.metadata import Manifest, child, fetch_job_name, fetch_labels
 from warmfleet_operator.desired.model import (

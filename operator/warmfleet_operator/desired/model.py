@@ -15,12 +15,8 @@ from warmfleet_contracts.names import (
     MODEL_VOLUME,
     TEMPORARY_VOLUME,
 )
-from warmfleet_contracts.resources.model_fetch import (
-    FETCH_MODULE,
-    TERMINATION_MESSAGE_PATH,
-    fetch_flags,
-    model_folder,
-)
+from warmfleet_contracts.resources.fetch_outcome import FETCH_MODULE, TERMINATION_MESSAGE_PATH
+from warmfleet_contracts.resources.model_fetch import fetch_flags, model_folder
 from warmfleet_contracts.resources.quantities import format_bytes
 from warmfleet_operator.desired.checked_deployment import CheckedDeployment
 from warmfleet_operator.desired.metadata import Manifest

@@ -14,7 +14,8 @@ from warmfleet_contracts.names import (
     SHARED_MEMORY_VOLUME,
     WORKER_PORT,
 )
-from warmfleet_contracts.resources.model_fetch import TERMINATION_MESSAGE_PATH, model_folder
+from warmfleet_contracts.resources.fetch_outcome import TERMINATION_MESSAGE_PATH
+from warmfleet_contracts.resources.model_fetch import model_folder
 from warmfleet_contracts.resources.quantities import format_bytes, parse_cores
 from warmfleet_contracts.resources.worker_flags import worker_flags
 from warmfleet_operator.desired.checked_deployment import CheckedDeployment

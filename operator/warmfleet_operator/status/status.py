@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from warmfleet_contracts.names import COMPONENT_LABEL, MODEL_DEPLOYMENT_LABEL, WORKER_COMPONENT
 from warmfleet_contracts.resources.conditions import RELEASE_CONFLICT
-from warmfleet_contracts.resources.model_fetch import fetched_model
+from warmfleet_contracts.resources.fetch_outcome import fetched_model
 from warmfleet_operator.objects.rollouts import template_revision
 from warmfleet_operator.objects.served_names import name_claims, request_names, served_names
 from warmfleet_operator.objects.times import time_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from warmfleet_contracts.resources.model_fetch import FetchExitCode
+from warmfleet_contracts.resources.fetch_outcome import FetchExitCode
 from warmfleet_testing.engine.fake_hub import REPOSITORY, REVISION, running_hub
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_testing.engine.tiny_tokenizer import tiny_tokenizer

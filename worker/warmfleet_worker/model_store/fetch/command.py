@@ -1,4 +1,4 @@
-"""`python -m warmfleet_worker.fetch`; exit codes are `contracts.model_fetch.FetchExitCode`."""
+"""`python -m warmfleet_worker.fetch`; exit codes are `contracts.resources.fetch_outcome.FetchExitCode`."""
 
 import errno
 import signal
@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 import structlog
 
 from warmfleet_contracts.errors import ModelError
-from warmfleet_contracts.resources.model_fetch import FetchExitCode, done_message
+from warmfleet_contracts.resources.fetch_outcome import FetchExitCode, done_message
 from warmfleet_runtime.logs import configure_logs
 from warmfleet_worker.model_store.fetch.catalog import fetch_catalog_model
 from warmfleet_worker.model_store.fetch.errors import FetchError

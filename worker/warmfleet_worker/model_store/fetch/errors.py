@@ -9,7 +9,7 @@ ModelError
 from typing import ClassVar
 
 from warmfleet_contracts.errors import ModelError
-from warmfleet_contracts.resources.model_fetch import FetchExitCode
+from warmfleet_contracts.resources.fetch_outcome import FetchExitCode
 
 
 class FetchError(ModelError):

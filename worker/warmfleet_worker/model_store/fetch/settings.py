@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from warmfleet_contracts.names import IMAGE_MODELS_VARIABLE
-from warmfleet_contracts.resources.model_fetch import FETCH_MODULE, TERMINATION_MESSAGE_PATH
+from warmfleet_contracts.resources.fetch_outcome import FETCH_MODULE, TERMINATION_MESSAGE_PATH
 
 TOKEN_VARIABLE: Final = "HF_TOKEN"  # noqa: S105 - the variable's name, not a token
 ENDPOINT_VARIABLE: Final = "HF_ENDPOINT"
