@@ -1,4 +1,4 @@
-"""How a fetch ends, as its container tells the operator: exit code and termination message.
+"""How a fetch ends, as its container reports it to the operator: exit code and termination message.
 
 Without the resource's classes, so that workers and their engines start without pydantic.
 """

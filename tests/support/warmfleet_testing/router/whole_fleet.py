@@ -75,9 +75,11 @@ class WholeFleet:
 
         def is_quiet() -> bool:
             before = seen()
+            if before is None:
+                return False
             # A worker's server learns of its engine's blocks, and a router of them, up to 20 ms late.
             time.sleep(2 * COALESCE_SECONDS)
-            return before is not None and seen() == before
+            return seen() == before
 
         # One of its processes may be starting.
         wait_for(is_quiet, "the fleet is quiet", seconds=START_SECONDS)
