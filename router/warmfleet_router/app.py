@@ -30,13 +30,13 @@ from warmfleet_router.routes import build_api
 from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 from warmfleet_router.routing.decision_ring import DecisionRing
 from warmfleet_router.routing.leases import Leases
-from warmfleet_router.routing.picker import Picker
+from warmfleet_router.routing.picker import PickedWorker, Picker
 from warmfleet_router.routing.slow_workers import SlowWorkerDetector, SlowWorkerEjector
 from warmfleet_router.settings import RouterSettings
 from warmfleet_router.workers.breakers import Breakers, Cause
 from warmfleet_router.workers.encoders import Encoders
 from warmfleet_router.workers.fleet import Fleet
-from warmfleet_router.workers.gradual_release import GradualRelease
+from warmfleet_router.workers.index_sweeper import IndexSweeper
 from warmfleet_router.workers.liveness import LivenessSweeper, LivenessWatch
 from warmfleet_router.workers.prefix_index import PrefixIndex
 from warmfleet_router.workers.upstream import Upstream
@@ -63,7 +63,8 @@ class Router:
         followed = [keys] if keys is not None else []
         return (
             workers.upstream,
-            workers.sweeper,
+            workers.liveness_sweeper,
+            workers.index_sweeper,
             workers.fleet,
             workers.encoders,
             self.admission,
@@ -168,10 +169,12 @@ def build_workers(
     upstream = Upstream(liveness=liveness)
     if discovery is None:
         discovery = _discovery(settings)
+    dropped = asyncio.Event()
+    index = PrefixIndex(settings.max_index_blocks, on_dropped=dropped.set)
     fleet = Fleet(
         discovery,
         upstream,
-        index=PrefixIndex(release=GradualRelease()),
+        index=index,
         on_frame=on_any_frame,
         on_change=common.capacity_changed.set,
         on_gone=on_gone,
@@ -187,7 +190,16 @@ def build_workers(
 
     sweeper = LivenessSweeper(liveness, worker_silence=fleet.seconds_since_last_message, on_hung=on_hung)
     encoders = Encoders(settings.tokenizers_path, upstream, fleet.workers)
-    return WorkersRoom(discovery, fleet, ghosts, breakers, encoders, upstream, sweeper)
+    return WorkersRoom(
+        discovery,
+        fleet=fleet,
+        ghosts=ghosts,
+        breakers=breakers,
+        encoders=encoders,
+        upstream=upstream,
+        liveness_sweeper=sweeper,
+        index_sweeper=IndexSweeper(index, dropped),
+    )
 
 
 def _discovery(settings: RouterSettings) -> Discovery:
@@ -212,7 +224,12 @@ def build_routing(
 def build_admission(
     common: Common, workers: WorkersRoom, routing: RoutingRoom, limits: InFlightLimits
 ) -> Admission:
-    """Orders requests; `limits` learn from it how long requests take."""
+    """Orders requests; `limits` learn from it how long requests take, the index which blocks are used."""
+
+    def on_assigned(picked: PickedWorker) -> None:
+        for prompt in picked.prediction.prompts:
+            workers.fleet.index.touched(prompt.hashes)
+
     return Admission(
         common.settings.admission,
         limits=limits,
@@ -222,6 +239,7 @@ def build_admission(
         breakers=workers.breakers,
         capacity_changed=common.capacity_changed,
         metrics=common.metrics,
+        on_assigned=on_assigned,
     )
 
 

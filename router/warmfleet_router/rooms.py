@@ -23,6 +23,7 @@ from warmfleet_router.settings import RouterSettings
 from warmfleet_router.workers.breakers import Breakers
 from warmfleet_router.workers.encoders import Encoders
 from warmfleet_router.workers.fleet import Fleet
+from warmfleet_router.workers.index_sweeper import IndexSweeper
 from warmfleet_router.workers.liveness import LivenessSweeper
 from warmfleet_router.workers.upstream import Upstream
 
@@ -59,7 +60,8 @@ class WorkersRoom:
     breakers: Breakers
     encoders: Encoders
     upstream: Upstream
-    sweeper: LivenessSweeper
+    liveness_sweeper: LivenessSweeper
+    index_sweeper: IndexSweeper
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from warmfleet_router.routing.policies import POLICIES
 from warmfleet_router.routing.slow_workers import SlowWorkerSettings
 from warmfleet_router.workers.breakers import BreakerSettings
 from warmfleet_router.workers.liveness import LivenessSettings
+from warmfleet_router.workers.prefix_index import DEFAULT_MAX_BLOCKS as DEFAULT_INDEX_BLOCKS
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_runtime.http.connections import MAX_CONNECTIONS
 from warmfleet_runtime.http.listener import is_loopback
@@ -53,6 +54,7 @@ _BOUNDS: Final = (
     "max_wait_seconds",
     "max_held_seconds",
     "ghost_blocks",
+    "max_index_blocks",
 )
 MIN_OPERATOR_TOKEN_CHARS: Final = 16
 _BEARER: Final = re.compile(rb"[!-~]{%d,1024}" % MIN_OPERATOR_TOKEN_CHARS)
@@ -111,6 +113,8 @@ class RouterSettings:
     retry_budget: RetryBudgetSettings = field(default_factory=RetryBudgetSettings)
     max_connections: int = MAX_CONNECTIONS
     """Open client connections; beyond it the one that has waited longest for a request is closed."""
+    max_index_blocks: int = DEFAULT_INDEX_BLOCKS
+    """Blocks that the prefix index holds over all workers; a worker beyond it is routed by load only."""
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
 
     @property
@@ -217,6 +221,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Rout
         drain_seconds=given.drain_seconds,
         max_connections=given.max_connections,
         ghost_blocks=given.ghost_blocks,
+        max_index_blocks=given.max_index_blocks,
         admission=_admission(given),
     )
 
@@ -366,6 +371,8 @@ def _parser() -> argparse.ArgumentParser:
         default=DEFAULT_MAX_BLOCKS,
         help="blocks of which it is remembered why no worker holds them; more make evictions count as new",
     )
+    blocks = "cached blocks known over all workers, 130 bytes each; a worker beyond it is chosen by load only"
+    add("--max-index-blocks", type=int, default=DEFAULT_INDEX_BLOCKS, help=blocks)
     in_flight, held, admission = DEFAULT_IN_FLIGHT, DEFAULT_HELD, AdmissionSettings()
     add("--max-in-flight", type=int, default=in_flight.requests, help="requests at once; more get 429")
     buffered = "their bodies, prompts and plain answers, in MiB; more get 429"

@@ -5,9 +5,10 @@ snapshots; a router applies those frames and arrives at the same set, or detects
 sockets, no clocks.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final, cast
+from typing import Final, Generic, TypeVar, cast
 
 from warmfleet_contracts.cache.blocks import HASH_BYTES, BlockHash
 from warmfleet_contracts.cache.kv_events import SNAPSHOT_CHUNK_HASHES, Frame, LoadReport, ResidentDigest
@@ -20,6 +21,9 @@ PARTS: Final = 64
 """Hash tables of one set, by a hash's last byte."""
 
 
+State = TypeVar("State", bound="ResidentState")
+
+
 class PositionGapError(ContractError):
     """A frame is not the one after the set's position: frames between were lost."""
 
@@ -28,57 +32,48 @@ class SetMismatchError(ContractError):
     """A change or digest contradicts the set: one of the two sides is wrong."""
 
 
-class ResidentSet:
-    """The block hashes a worker holds at position (`epoch`, `seq`), with their running digest.
+class ResidentState(ABC):
+    """The reducer: position (`epoch`, `seq`) and running digest of the blocks that a worker holds.
 
     A change names each hash at most once: `stored` hashes join, `removed` hashes leave, `cleared`
-    empties the set first. A change that contradicts the set is refused whole.
-
-    Kept as `PARTS` small hash tables, because Python grows and frees a table at once: 30 and 50 ms for a
-    million hashes, in which nothing else runs.
+    empties the set first. A change that contradicts the set is refused whole. Where the hashes are kept is
+    the subclass's: in a set of its own, or with those of other workers.
     """
 
-    __slots__ = ("_count", "_parts", "_xor", "epoch", "seq")
+    __slots__ = ("_count", "_xor", "epoch", "seq")
 
-    def __init__(self, epoch: str, seq: int = 0, hashes: Iterable[BlockHash] = ()) -> None:
+    def __init__(self, epoch: str, seq: int = 0) -> None:
         self.epoch = epoch
         self.seq = seq
-        self._parts: list[set[BlockHash]] = [set() for _ in range(PARTS)]
         self._count = 0
         self._xor = 0
-        self.change(seq, stored=list(hashes))
 
     def __len__(self) -> int:
         return self._count
-
-    def __contains__(self, block_hash: BlockHash) -> bool:
-        return block_hash in self._parts[block_hash[-1] % PARTS]
-
-    def __iter__(self) -> Iterator[BlockHash]:
-        return chain.from_iterable(self._parts)
-
-    def hashes(self) -> frozenset[BlockHash]:
-        """A copy of the set."""
-        return frozenset(self)
-
-    def matched_blocks(self, hashes: Iterable[BlockHash]) -> int:
-        """How many of `hashes` are held without a break from the first; 50 ns each."""
-        parts, matched = self._parts, 0
-        for block_hash in hashes:
-            if block_hash not in parts[block_hash[-1] % PARTS]:
-                break
-            matched += 1
-        return matched
-
-    def free_part(self) -> bool:
-        """Free the memory of one of its parts; whether there is more. For sets that are not used any more."""
-        self._parts.pop()
-        return bool(self._parts)
 
     @property
     def digest(self) -> ResidentDigest:
         """Count and exclusive-or of the set; O(1)."""
         return _digest_of(self._count, self._xor)
+
+    @abstractmethod
+    def holds_any(self, hashes: Collection[BlockHash]) -> bool:
+        """Whether at least one of `hashes` is held."""
+
+    @abstractmethod
+    def holds_all(self, hashes: Collection[BlockHash]) -> bool:
+        """Whether each of `hashes` is held."""
+
+    @abstractmethod
+    def _clear(self) -> None: ...
+
+    @abstractmethod
+    def _add(self, hashes: Collection[BlockHash]) -> None:
+        """Keep `hashes`, none of which is held."""
+
+    @abstractmethod
+    def _remove(self, hashes: Collection[BlockHash]) -> None:
+        """Drop `hashes`, all of which are held."""
 
     def change(
         self,
@@ -100,7 +95,7 @@ class ResidentSet:
         leaving = _as_hashes(removed)
         if cleared and leaving:
             raise SetMismatchError("a change clears the set and removes blocks from it")
-        if not cleared and (any(map(self.__contains__, joining)) or not all(map(self.__contains__, leaving))):
+        if not cleared and (self.holds_any(joining) or not self.holds_all(leaving)):
             raise SetMismatchError("a change stores a block that is held or removes one that is not")
         count = (0 if cleared else self._count) + len(joining) - len(leaving)
         if count > MAX_RESIDENT_BLOCKS:
@@ -109,11 +104,9 @@ class ResidentSet:
         if digest is not None and digest != _digest_of(count, xor):
             raise SetMismatchError(f"the digest after position {seq} differs")
         if cleared:
-            self._parts = [set() for _ in range(PARTS)]
-        for block_hash in joining:
-            self._parts[block_hash[-1] % PARTS].add(block_hash)
-        for block_hash in leaving:
-            self._parts[block_hash[-1] % PARTS].remove(block_hash)
+            self._clear()
+        self._add(joining)
+        self._remove(leaving)
         self._count = count
         self._xor = xor
         self.seq = seq
@@ -149,6 +142,48 @@ class ResidentSet:
         )
         return True
 
+
+class ResidentSet(ResidentState):
+    """The block hashes a worker holds, in a set of its own.
+
+    Kept as `PARTS` small hash tables, because Python grows a table at once: 30 ms for a million hashes, in
+    which nothing else runs.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, epoch: str, seq: int = 0, hashes: Iterable[BlockHash] = ()) -> None:
+        super().__init__(epoch, seq)
+        self._parts: list[set[BlockHash]] = [set() for _ in range(PARTS)]
+        self.change(seq, stored=list(hashes))
+
+    def __contains__(self, block_hash: BlockHash) -> bool:
+        return block_hash in self._parts[block_hash[-1] % PARTS]
+
+    def __iter__(self) -> Iterator[BlockHash]:
+        return chain.from_iterable(self._parts)
+
+    def hashes(self) -> frozenset[BlockHash]:
+        """A copy of the set."""
+        return frozenset(self)
+
+    def holds_any(self, hashes: Collection[BlockHash]) -> bool:
+        return any(map(self.__contains__, hashes))
+
+    def holds_all(self, hashes: Collection[BlockHash]) -> bool:
+        return all(map(self.__contains__, hashes))
+
+    def _clear(self) -> None:
+        self._parts = [set() for _ in range(PARTS)]
+
+    def _add(self, hashes: Collection[BlockHash]) -> None:
+        for block_hash in hashes:
+            self._parts[block_hash[-1] % PARTS].add(block_hash)
+
+    def _remove(self, hashes: Collection[BlockHash]) -> None:
+        for block_hash in hashes:
+            self._parts[block_hash[-1] % PARTS].remove(block_hash)
+
     def snapshot(self, load: LoadReport | None = None) -> list[Frame]:
         """The whole set at this position as frames of at most `SNAPSHOT_CHUNK_HASHES`, at least one.
 
@@ -170,24 +205,25 @@ class ResidentSet:
         ]
 
 
-class SnapshotAssembly:
-    """Collects the chunks of one snapshot into a `ResidentSet`; incomplete until `add` returns it."""
+class SnapshotAssembly(Generic[State]):
+    """Collects the chunks of one snapshot; incomplete until `add` returns the complete state."""
 
-    def __init__(self, first: Frame) -> None:
+    def __init__(self, first: Frame, empty: Callable[[str, int], State]) -> None:
+        """`empty(epoch, seq)` makes the state into which the chunks are collected."""
         if first.snapshot_left is None or first.snapshot_left < 0:
             raise ContractError("a snapshot starts with a frame that is none of its chunks")
         if first.digest.count > MAX_RESIDENT_BLOCKS:
             raise SetMismatchError(f"a worker claims more than {MAX_RESIDENT_BLOCKS} resident blocks")
         self._digest = first.digest
         self._chunks_left = first.snapshot_left + 1
-        self._set = ResidentSet(first.epoch, first.seq)
+        self._set = empty(first.epoch, first.seq)
 
     @property
-    def collected(self) -> ResidentSet:
+    def collected(self) -> State:
         """What the chunks so far held."""
         return self._set
 
-    def add(self, frame: Frame) -> ResidentSet | None:
+    def add(self, frame: Frame) -> State | None:
         """Take the next chunk; the complete set after the last one.
 
         Raises:

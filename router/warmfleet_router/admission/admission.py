@@ -22,7 +22,7 @@ from warmfleet_router.admission.wait_queue import WaitQueue
 from warmfleet_router.error_responses import no_worker_error
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.routing.leases import Leases
-from warmfleet_router.routing.picker import Picker
+from warmfleet_router.routing.picker import PickedWorker, Picker
 from warmfleet_router.routing.prompt_hashes import BYTES_PER_TOKEN
 from warmfleet_router.workers.breakers import Breakers
 from warmfleet_router.workers.fleet import WorkerStatus
@@ -51,8 +51,12 @@ class Admission:
         breakers: Breakers,
         capacity_changed: asyncio.Event,
         metrics: RouterMetrics,
+        on_assigned: Callable[[PickedWorker], None] = lambda _: None,
     ) -> None:
-        """`workers` returns those of a model; `capacity_changed` is set when one may have capacity again."""
+        """`workers` returns those of a model; `capacity_changed` is set when one may have capacity again.
+
+        `on_assigned` is called when a request gets its first worker.
+        """
         self._limits = limits
         self._now = leases.now
         self._capacity_changed = capacity_changed
@@ -65,6 +69,7 @@ class Admission:
             leases=leases,
             breakers=breakers,
             on_release=self._release,
+            on_assigned=on_assigned,
         )
         self._dispatcher = Dispatcher(
             settings,

@@ -34,14 +34,16 @@ class Assigner:
         leases: Leases,
         breakers: Breakers,
         on_release: Callable[[Dispatch], None],
+        on_assigned: Callable[[PickedWorker], None],
     ) -> None:
-        """`workers` returns those of a model."""
+        """`workers` returns a model's; `on_assigned` is called when a request gets its first worker."""
         self.limits = limits
         self._workers = workers
         self._picker = picker
         self._leases = leases
         self._breakers = breakers
         self._on_release = on_release
+        self._on_assigned = on_assigned
         self._suspects = SuspectPrompts()
 
     def most_seats(self, model: str) -> int:
@@ -194,6 +196,8 @@ class Assigner:
         tried: frozenset[str] = NONE_TRIED,
         queued_seconds: float | None = None,
     ) -> Dispatch:
+        if not tried:
+            self._on_assigned(picked)
         tenant = request.tenant.name
         priority = max(request.priority - picked.bypasses, HIGHEST_PRIORITY)
         lease = self._leases.lease(picked.charge).open()

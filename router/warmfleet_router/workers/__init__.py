@@ -1,7 +1,9 @@
 """Workers: what this router knows of each worker, and how it talks to them.
 
-Public: `fleet` (`Fleet`, `WorkerStatus`), `prefix_index` (`PrefixIndex`), `gradual_release`
-(`GradualRelease`), `breakers` (`Breakers`), `encoders` (`Encoders`), `liveness` (`LivenessWatch`,
-`LivenessSweeper`) and `upstream` (`Upstream`), the only HTTP client towards workers. `event_stream` feeds
-fleet and index. Imports `discovery`, and nothing of the rooms above.
+Public: `fleet` (`Fleet`, `WorkerStatus`), `prefix_index` (`PrefixIndex`), `index_sweeper` (`IndexSweeper`),
+`breakers` (`Breakers`), `encoders` (`Encoders`), `liveness` (`LivenessWatch`, `LivenessSweeper`) and
+`upstream` (`Upstream`), the only HTTP client towards workers. `event_stream` feeds fleet and index. The index
+keeps all blocks in one `block_table`, whose entries are `holder_sets` of `slots`; `held_blocks` is one
+worker's part of it, `table_pass` sweeps it, `block_use` counts in it. Imports `discovery`, and nothing of the
+rooms above.
 """

@@ -298,7 +298,14 @@ class WorkerStream:
         )
         try:
             self._index.apply(uid, frame)
-        except IndexFullError:
+        except IndexFullError as error:
+            _log.warning(
+                "worker not indexed, chosen by load only",
+                uid=uid,
+                name=self.endpoint.name,
+                reason=str(error),
+                seconds=self._timing.load_only_seconds,
+            )
             self._turn_load_only(now)
             return
         except (PositionGapError, SetMismatchError) as error:

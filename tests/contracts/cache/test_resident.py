@@ -33,7 +33,7 @@ def frame_of(resident, **changes):
 
 
 def assembled(frames):
-    assembly = SnapshotAssembly(frames[0])
+    assembly = SnapshotAssembly(frames[0], ResidentSet)
     return [assembly.add(frame) for frame in frames][-1]
 
 
@@ -205,17 +205,3 @@ def test_a_digest_depends_on_the_set_and_not_on_its_history(hashes, shuffler):
 
     assert full == digest_of(hashes)
     assert resident.digest == ResidentDigest()
-
-
-def test_a_set_is_freed_in_parts_of_a_few_percent():
-    resident = ResidentSet(
-        "epoch", 1, (digest.to_bytes(16, "little") for digest in range(2**120, 2**128, 2**115))
-    )
-    sizes = [len(part) for part in resident._parts]
-
-    parts = 1
-    while resident.free_part():
-        parts += 1
-
-    assert parts == len(sizes)
-    assert max(sizes) <= sum(sizes) / 32

@@ -15,7 +15,9 @@ from warmfleet_contracts.cache.resident import PositionGapError, SetMismatchErro
 from warmfleet_contracts.errors import ContractError
 from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.workers.event_stream import ResyncNeededError, StreamTiming, WorkerStream
-from warmfleet_router.workers.prefix_index import IndexFullError, PrefixIndex, Suspicion
+from warmfleet_router.workers.prefix_index import NO_UNIQUE_VALUE, IndexFullError, PrefixIndex, Suspicion
+from warmfleet_router.workers.slots import MAX_RETIRED_PER_WORKER
+from warmfleet_router.workers.table_pass import SLICE_BLOCKS
 from warmfleet_testing.engine.modelled_worker import ModelledWorker, hash_of
 from warmfleet_testing.router.prefix_matches import matches
 
@@ -45,6 +47,14 @@ def filled(worker, index, numbers):
     for frame in worker.snapshot():
         index.apply(worker.uid, frame)
     index.apply(worker.uid, worker.change(stored=[hash_of(number) for number in numbers]))
+
+
+def swept(index):
+    """Slices until nothing is left to sweep."""
+    slices = 0
+    while index.sweep():
+        slices += 1
+    return slices
 
 
 class Wire:
@@ -95,7 +105,7 @@ class FleetOnALossyWire(RuleBasedStateMachine):
     @initialize()
     def start(self):
         self.now = 1000.0
-        self.index = PrefixIndex()
+        self.index = self.new_index()
         self.workers = [ModelledWorker(uid) for uid in UIDS]
         self.streams = [
             WorkerStream(Endpoint(uid=uid, name=uid, url="http://127.0.0.1:1"), self.index, TIMING)
@@ -104,6 +114,9 @@ class FleetOnALossyWire(RuleBasedStateMachine):
         self.wires = [Wire(w, s, self.index) for w, s in zip(self.workers, self.streams, strict=True)]
         for wire in self.wires:
             wire.connect()
+
+    def new_index(self):
+        return PrefixIndex()
 
     which = st.integers(0, len(UIDS) - 1)
 
@@ -207,10 +220,14 @@ class FleetOnALossyWire(RuleBasedStateMachine):
         for prompt in prompts:
             expected = {uid: longest_run(prompt, held) for uid, held in trusted.items()}
             assert matches(self.index, prompt, [*UIDS, "stranger"]) == expected
+            assert self.index.matches(prompt) == {uid: run for uid, run in expected.items() if run}
+        for block in every[: 2 * BLOCKS : 5]:
+            assert set(self.index.holders(block)) == {uid for uid, held in trusted.items() if block in held}
 
     def teardown(self):
         if not hasattr(self, "wires"):
             return
+        swept(self.index)
         # Quiet at last, and any load-only period over: the index must hold what the workers hold.
         self.now += 1000.0
         for wire in self.wires:
@@ -230,10 +247,33 @@ class FleetOnALossyWire(RuleBasedStateMachine):
         assert self.index.blocks == 0
 
 
-def test_the_index_answers_exactly_or_not_at_all_on_any_wire():
-    run_state_machine_as_test(FleetOnALossyWire, settings=SETTINGS)
+class FleetSweptInSlices(FleetOnALossyWire):
+    """Sets are dropped and stored anew while the table is swept, in any order."""
 
-    assert next(steps_taken) >= 2000
+    def new_index(self):
+        return PrefixIndex(on_dropped=lambda: None)
+
+    @rule(slices=st.sampled_from([1, 40, 300]))
+    def sweep(self, slices):
+        for _ in range(slices):
+            self.index.sweep()
+
+    @rule(halve=st.booleans())
+    def count(self, halve):
+        self.index.count_use(halve=halve)
+
+    @rule(numbers=st.sets(st.integers(0, BLOCKS - 1)))
+    def touch(self, numbers):
+        self.index.touched([hash_of(number) for number in numbers])
+
+
+@pytest.mark.parametrize("fleet", [FleetOnALossyWire, FleetSweptInSlices])
+def test_the_index_answers_exactly_or_not_at_all_on_any_wire(fleet):
+    before = next(steps_taken)
+
+    run_state_machine_as_test(fleet, settings=SETTINGS)
+
+    assert next(steps_taken) - before >= 2000
 
 
 @settings(max_examples=60)
@@ -418,22 +458,142 @@ def abandoned(index, worker):
 
 
 @pytest.mark.parametrize(
-    ("drop", "sizes"),
+    "drop",
     [
-        (lambda index, worker: index.forget(worker.uid), [7]),
-        (restarted, [7]),
-        (replaced, [7]),
-        (abandoned, [7, 3]),
-        (lambda index, worker: index.apply(worker.uid, worker.change(cleared=True)), [7]),
+        lambda index, worker: index.forget(worker.uid),
+        restarted,
+        replaced,
+        abandoned,
+        lambda index, worker: index.apply(worker.uid, worker.change(cleared=True)),
     ],
     ids=["forgotten", "another epoch", "replaced by a snapshot", "snapshot abandoned", "cleared"],
 )
-def test_a_set_that_is_dropped_is_handed_over_to_be_freed(drop, sizes):
-    released = []
-    index = PrefixIndex(release=lambda dropped: released.append(len(dropped)))
-    worker = ModelledWorker("worker-0")
+def test_a_set_that_is_dropped_leaves_the_table_when_it_is_swept(drop):
+    dropped = []
+    index = PrefixIndex(on_dropped=lambda: dropped.append(None))
+    worker, other = ModelledWorker("worker-0"), ModelledWorker("worker-1")
     filled(worker, index, range(7))
+    filled(other, index, range(3))
 
     drop(index, worker)
+    is_announced = bool(dropped)
+    swept(index)
 
-    assert released == sizes
+    assert is_announced
+    kept = {*other.held, *(worker.held if index.is_precise(worker.uid) else ())}
+    assert {hash_of(number) for number in range(7) if index._table.entry(hash_of(number))} == kept
+    assert index._slots.retired == 0
+
+
+def test_a_large_set_is_swept_in_slices_and_is_gone_from_the_answers_at_once():
+    index = PrefixIndex(on_dropped=lambda: None)
+    worker = ModelledWorker("worker-0", chunk_hashes=4096)
+    filled(worker, index, range(3 * SLICE_BLOCKS))
+
+    index.forget(worker.uid)
+    holders = index.holders(hash_of(1))
+    slices = swept(index)
+
+    assert holders == []
+    assert slices >= 3
+    assert len(index._table) == 0
+
+
+def test_a_slot_is_not_taken_again_before_it_is_swept():
+    index = PrefixIndex(on_dropped=lambda: None)
+    first, second = ModelledWorker("worker-0"), ModelledWorker("worker-1")
+    filled(first, index, range(8))
+
+    index.forget(first.uid)
+    filled(second, index, range(20, 22))
+
+    assert index.matches([hash_of(0)]) == {}
+    assert not index.holds(second.uid, hash_of(0))
+    assert index.holders(hash_of(20)) == [second.uid]
+
+
+def test_a_worker_that_drops_its_sets_faster_than_they_are_swept_is_refused_and_the_others_are_not():
+    index = PrefixIndex(on_dropped=lambda: None)
+    restless, steady = ModelledWorker("worker-0"), ModelledWorker("worker-1")
+    filled(restless, index, range(4))
+
+    with pytest.raises(IndexFullError):
+        for number in range(2 * MAX_RETIRED_PER_WORKER):
+            index.apply(restless.uid, restless.change(cleared=True, stored=[hash_of(number)]))
+    filled(steady, index, range(4))
+
+    assert not index.is_precise(restless.uid)
+    assert index.matches([hash_of(0)]) == {steady.uid: 1}
+    swept(index)
+    filled(restless, index, range(20, 24))
+    assert index.holders(hash_of(20)) == [restless.uid]
+
+
+def test_sets_that_are_dropped_and_not_swept_hold_no_more_than_the_bound_again():
+    index = PrefixIndex(max_blocks=10, on_dropped=lambda: None)
+    for number in range(2):
+        gone = ModelledWorker(f"gone-{number}")
+        filled(gone, index, range(number * 8, number * 8 + 8))
+        index.forget(gone.uid)
+    worker = ModelledWorker("worker-0")
+    index.connected(worker.uid, worker.epoch)
+
+    with pytest.raises(IndexFullError):
+        index.apply(worker.uid, worker.snapshot()[0])
+
+    swept(index)
+    filled(worker, index, range(8))
+    assert index.is_precise(worker.uid)
+
+
+def test_the_tables_of_the_index_are_invisible_to_garbage_collections():
+    index = PrefixIndex()
+    worker = ModelledWorker("worker-0", chunk_hashes=4096)
+    filled(worker, index, range(5000))
+    index.apply(worker.uid, worker.change(removed=[hash_of(number) for number in range(4000)]))
+    index.touched([hash_of(4500)])
+
+    assert not any(gc.is_tracked(part) for part in index._table._parts)
+    assert not gc.is_tracked(index._table._shared)
+
+
+def test_what_a_worker_alone_holds_is_counted_with_how_often_it_was_asked_for():
+    index = PrefixIndex()
+    first, second = ModelledWorker("worker-0"), ModelledWorker("worker-1")
+    filled(first, index, range(10))
+    filled(second, index, range(4))
+
+    for _ in range(3):
+        index.touched([hash_of(number) for number in range(6)])
+    index.count_use(halve=False)
+    before = index.unique_value(first.uid)
+    swept(index)
+
+    assert before == NO_UNIQUE_VALUE
+    assert index.unique_value(first.uid).blocks == 6
+    # Blocks 4 and 5, three uses each as four bits count them, in a halving time and a half.
+    assert index.unique_value(first.uid).reuses_per_second == pytest.approx(2 * 3 / 180, abs=2 * 4 / 180)
+    assert index.unique_value(first.uid).reuses_per_second > 0
+    assert index.unique_value(second.uid) == NO_UNIQUE_VALUE
+    assert index.unique_value("stranger") == NO_UNIQUE_VALUE
+
+
+def test_a_use_is_forgotten_with_the_halvings():
+    index = PrefixIndex()
+    worker = ModelledWorker("worker-0")
+    filled(worker, index, range(4))
+    index.touched([hash_of(0)])
+
+    for _ in range(20):
+        index.count_use(halve=True)
+        swept(index)
+
+    assert index.unique_value(worker.uid) == (4, 0.0)
+
+
+def test_blocks_that_no_worker_holds_count_no_use():
+    index = PrefixIndex()
+
+    index.touched([hash_of(0)])
+
+    assert len(index._table) == 0

@@ -10,7 +10,7 @@ class Follower:
     def __init__(self) -> None:
         self.resident: ResidentSet | None = None
         self.frames: list[Frame] = []
-        self._assembly: SnapshotAssembly | None = None
+        self._assembly: SnapshotAssembly[ResidentSet] | None = None
         self._reader = MessageReader()
 
     def feed(self, data: bytes) -> None:
@@ -18,7 +18,7 @@ class Follower:
             assert isinstance(frame, Frame)
             self.frames.append(frame)
             if frame.snapshot_left is not None:
-                self._assembly = self._assembly or SnapshotAssembly(frame)
+                self._assembly = self._assembly or SnapshotAssembly(frame, ResidentSet)
                 complete = self._assembly.add(frame)
                 if complete is not None:
                     self.resident, self._assembly = complete, None
