@@ -2,7 +2,7 @@
 
 Rooms, each of which may import those after it: `reconcile` (one reconciliation), `status` (conditions,
 events, polls of the routers), `watch` (kopf, store, queue) and `leadership`, `desired` (objects of a spec),
-`objects` (Kubernetes objects as values). `app` builds them, `cluster` sends every request to the API server
-except the lists and watches of kopf (`watch/kopf_watches`), `keys` creates Secrets. Rooms share `settings`,
-`metrics` and `errors`. Autoscaling will be a room `scaling` between `reconcile` and `status`.
+`objects` (Kubernetes objects as values) and `scaling` (how many replicas). `app` builds them, `cluster` sends
+every request to the API server except the lists and watches of kopf (`watch/kopf_watches`), `keys` creates
+Secrets. Rooms share `settings`, `metrics` and `errors`.
 """

@@ -9,7 +9,7 @@ import hmac
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NewType
+from typing import Final, NewType, cast
 
 BlockHash = NewType("BlockHash", bytes)
 """16 bytes that identify one full block *and all tokens before it*."""
@@ -88,13 +88,14 @@ def block_hashes(parent: BlockHash, token_ids: Sequence[int], block_size_tokens:
 def chain_hashes(parent: BlockHash, tokens: bytes, block_size_tokens: int) -> list[BlockHash]:
     """The same of `token_bytes` of whole blocks."""
     step = block_size_tokens * TOKEN_BYTES
-    hashes: list[BlockHash] = []
+    hashes: list[bytes] = []
     previous: bytes = parent
     blake2b = hashlib.blake2b
     for offset in range(0, len(tokens), step):
         previous = blake2b(previous + tokens[offset : offset + step], digest_size=HASH_BYTES).digest()
-        hashes.append(BlockHash(previous))
-    return hashes
+        hashes.append(previous)
+    # Once: a call of `BlockHash` for each takes a fifth of the time.
+    return cast("list[BlockHash]", hashes)
 
 
 def cacheable_tokens(prompt_tokens: int, block_size_tokens: int) -> int:

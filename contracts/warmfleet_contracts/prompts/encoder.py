@@ -127,7 +127,7 @@ class PromptEncoder:
         if templates_own == self._watched_literals(rendered):
             token_ids = self._encode(rendered, segments, limit_tokens)
             # A normalizer can turn look-alikes into a literal that the text does not show.
-            if sum(map(self._watched_ids.__contains__, token_ids)) <= len(templates_own):
+            if len(list(filter(self._watched_ids.__contains__, token_ids))) <= len(templates_own):
                 return token_ids
         return hidden.encode(marked, mark, limit_tokens)
 

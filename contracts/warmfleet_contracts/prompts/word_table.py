@@ -20,7 +20,7 @@ encoded on its own, and the caller can cache its ids (`segment_memory`).
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from tokenizers.models import Model
 
@@ -70,8 +70,10 @@ _WORDS: Final[tuple[tuple[tuple[dict[str, Any], ...], str], ...]] = (
 )
 """The pre-tokenizers whose words are known, and what those words are in ASCII text."""
 
-_CHUNK: Final = re.compile(r".{256}.*?[A-Za-z](?= [A-Za-z])|.+", re.DOTALL)
-"""Pieces of little more than 256 characters, cut where it changes nothing."""
+_CHUNK: Final = re.compile(r".{1024}.*?[A-Za-z](?= [A-Za-z])|.+", re.DOTALL)
+"""Pieces of little more than 1,024 characters, cut where it changes nothing."""
+_SMALL_CHUNK: Final = re.compile(r".{256}.*?[A-Za-z](?= [A-Za-z])|.+", re.DOTALL)
+"""The same of 256 characters, for what the tokenizer has to encode."""
 _LARGE_CHUNK: Final = re.compile(r".{16384}.*?[A-Za-z](?= [A-Za-z])|.+", re.DOTALL)
 """The same of 16,384 characters."""
 _KNOWN_PER_UNKNOWN: Final = 3
@@ -144,19 +146,32 @@ class WordTable:
             if left_tokens is not None and len(token_ids) > left_tokens:
                 raise PromptTooLongError
             chunk = match.group()
-            found = self._find_words(chunk) if chunk.isascii() else []
-            ids = list(map(self._ids.get, found))
-            unknown = ids.count(None)
-            if not found or unknown > max(len(found) // (_KNOWN_PER_UNKNOWN + 1), _FEW_UNKNOWN):
-                token_ids += self._encode(chunk)
+            ids = self._look_up(chunk, words)
+            if ids is not None:
+                token_ids += ids
                 continue
-            begin = 0
-            for _ in range(unknown):
-                place = ids.index(None, begin)
-                token_ids += cast("list[int]", ids[begin:place])
-                token_ids += words.encode(found[place], self._encode_word)
-                begin = place + 1
-            token_ids += cast("list[int]", ids[begin:])
+            for small_match in _SMALL_CHUNK.finditer(chunk):
+                small_chunk = small_match.group()
+                token_ids += self._look_up(small_chunk, words) or self._encode(small_chunk)
+        return token_ids
+
+    def _look_up(self, chunk: str, words: WordMemory) -> list[int] | None:
+        """Ids of a chunk by its words; None where the tokenizer is faster, or needed."""
+        if not chunk.isascii():
+            return None
+        found = self._find_words(chunk)
+        ids: list[Any] = list(map(self._ids.get, found))
+        unknown = ids.count(None)
+        if unknown > max(len(found) // (_KNOWN_PER_UNKNOWN + 1), _FEW_UNKNOWN):
+            return None
+        token_ids: list[int] = []
+        begin = 0
+        for _ in range(unknown):
+            place = ids.index(None, begin)
+            token_ids += ids[begin:place]
+            token_ids += words.encode(found[place], self._encode_word)
+            begin = place + 1
+        token_ids += ids[begin:]
         return token_ids
 
     def _encode_word(self, word: str) -> list[int]:

@@ -153,9 +153,11 @@ class CrashSuspects:
 
     async def settled(self, content: RequestContent) -> None:
         """Wait until it is known whether the epoch under which a suspect failed last has ended."""
+        if not self._is_unsettled(content):
+            return  # without a timer: almost every request
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_SECONDS):
-                while (record := self._find(content)) and record.ended and record.failing(self._now()):
+                while self._is_unsettled(content):
                     await self._next_end.wait()
 
     # Queries.
@@ -177,6 +179,10 @@ class CrashSuspects:
             return False
         failing = record.failing(self._now()).values()
         return bool(record.ended) or any(failure.is_lost for failure in failing)
+
+    def _is_unsettled(self, content: RequestContent) -> bool:
+        record = self._find(content)
+        return record is not None and bool(record.ended) and bool(record.failing(self._now()))
 
     def _find(self, content: RequestContent) -> _Record | None:
         if content.size not in self._sizes:

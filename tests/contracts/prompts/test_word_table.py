@@ -151,6 +151,28 @@ def test_english_is_encoded_without_asking_the_tokenizer():
     assert asked == []
 
 
+@pytest.mark.parametrize("stranger", ["é", "!a" * 300], ids=["not ASCII", "unknown words"])
+def test_the_tokenizer_encodes_only_the_surroundings_of_what_the_table_does_not_have(stranger):
+    text = " ab" * 1000 + stranger + " ab" * 1000
+    description = tiny_tokenizer(pre_tokenizer=split(r"\p{N}"))
+    description["model"]["merges"] += MERGES
+    for left, right in MERGES:
+        description["model"]["vocab"].setdefault(left + right, len(description["model"]["vocab"]))
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(description))
+    asked = []
+
+    def encode(text):
+        asked.append(text)
+        return tokenizer.encode(text, add_special_tokens=False).ids
+
+    table = WordTable.of(description, tokenizer.model, encode)
+    asked.clear()
+
+    assert table.encode(text) == tokenizer.encode(text, add_special_tokens=False).ids
+    assert stranger in "".join(asked)
+    assert len("".join(asked)) < len(stranger) + 800
+
+
 @pytest.mark.parametrize(
     "parts",
     [

@@ -1,0 +1,13 @@
+"""How many replicas a model needs: pure functions from signals to a number with a reason.
+
+`signals.merged` makes one tick's `FleetSignals` of the totals of all routers; `decide.decide` answers with a
+`decision.ScalingDecision` and the next `memory.ScalingMemory`: `measure` reduces a tick to whole numbers, and
+`decide.choose` needs nothing else, so that recorded inputs give the recorded decision again. One rule each:
+`demand` (tokens, sequences and compute), `supply` (what a replica takes, learnt), `latency_guard` (predicted
+percentiles), `regret` (capacity misses), `limits` (bounds, rates, what is unsafe), `shrink` (victim, price).
+`ticks` and `windows` carry time from one tick to the next, `policy` holds every parameter with its default.
+Formulas: token demand against learnt supply as in llm-d's WVA 2, panic as in Knative's KPA, windows of
+recommendations as in the HPA.
+
+Imports contracts alone, so that the simulator runs the same code: no clock, no cluster, no kopf.
+"""

@@ -1,0 +1,124 @@
+"""The decision of one tick. Pure: the same arguments give the same decision, and time is one of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from warmfleet_operator.scaling.decision import (
+    DecisionInputs,
+    LimitingRule,
+    ReplicaState,
+    ScalingDecision,
+    ScalingReason,
+)
+from warmfleet_operator.scaling.demand import Ask, asked
+from warmfleet_operator.scaling.limits import forbids_shrink, forbids_zero, grown
+from warmfleet_operator.scaling.measure import measure
+from warmfleet_operator.scaling.memory import ScalingMemory
+from warmfleet_operator.scaling.policy import AutoscalingPolicy
+from warmfleet_operator.scaling.signals import FleetSignals
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A number of replicas and why."""
+
+    replicas: int
+    reason: ScalingReason
+    limit: LimitingRule = LimitingRule.NONE
+
+
+def decide(
+    policy: AutoscalingPolicy,
+    memory: ScalingMemory,
+    signals: FleetSignals,
+    replicas: ReplicaState,
+    now_seconds: float,
+) -> tuple[ScalingMemory, ScalingDecision]:
+    """The wanted number of replicas, and what to remember for the next tick.
+
+    Call it every few seconds. Inside the policy's bounds it shrinks by one replica at a time, and only a
+    fleet that is whole, at rest and fully observed.
+    """
+    measured = measure(policy, memory, signals, replicas, now_seconds)
+    choice = choose(policy, measured.inputs)
+    shrinks = choice.replicas < replicas.spec_replicas
+    return measured.memory, ScalingDecision(
+        at_seconds=now_seconds,
+        from_replicas=replicas.spec_replicas,
+        to_replicas=choice.replicas,
+        reason=choice.reason,
+        recommendations=_recommendations(measured.asks, replicas.spec_replicas),
+        limit=choice.limit,
+        inputs=measured.inputs,
+        victim=measured.victim if shrinks else None,
+    )
+
+
+def choose(policy: AutoscalingPolicy, inputs: DecisionInputs) -> Choice:
+    """The number of replicas that follows from recorded inputs."""
+    replicas = inputs.spec_replicas
+    if replicas < policy.min_replicas:
+        return Choice(policy.min_replicas, ScalingReason.BELOW_MINIMUM)
+    if replicas > policy.max_replicas:
+        return Choice(policy.max_replicas, ScalingReason.ABOVE_MAXIMUM)
+    if inputs.blind:
+        return Choice(replicas, ScalingReason.STEADY, LimitingRule.SIGNALS_MISSING)
+    asked_for = inputs.stable_growth
+    if replicas == 0:
+        asked_for = max(asked_for, 1) if inputs.waiting_requests else 0
+    if asked_for > replicas:
+        return _grown(policy, inputs, asked_for)
+    return _shrunk(policy, inputs)
+
+
+def _grown(policy: AutoscalingPolicy, inputs: DecisionInputs, asked_for: int) -> Choice:
+    number, rule = grown(policy, inputs, asked_for)
+    if number == inputs.spec_replicas:
+        return Choice(number, ScalingReason.STEADY, rule)
+    return Choice(number, _growth_reason(policy, inputs), rule)
+
+
+def _shrunk(policy: AutoscalingPolicy, inputs: DecisionInputs) -> Choice:
+    """One replica fewer, or as many as there are and the rule that keeps them."""
+    replicas = inputs.spec_replicas
+    if replicas == policy.min_replicas:
+        idle = replicas == 1 and inputs.idle_seconds >= policy.idle_seconds
+        lower = inputs.stable_need < replicas or idle
+        limit = LimitingRule.MINIMUM if lower else LimitingRule.NONE
+        return Choice(replicas, ScalingReason.STEADY, limit)
+    if replicas == 1:
+        rule, reason = forbids_zero(policy, inputs), ScalingReason.IDLE
+    elif inputs.stable_need >= replicas:
+        unknown = inputs.missing_replicas or inputs.missing_routers
+        limit = LimitingRule.SIGNALS_MISSING if unknown else LimitingRule.NONE
+        return Choice(replicas, ScalingReason.STEADY, limit)
+    else:
+        rule, reason = forbids_shrink(policy, inputs), ScalingReason.DEMAND_BELOW_SUPPLY
+    if rule is not LimitingRule.NONE:
+        return Choice(replicas, ScalingReason.STEADY, rule)
+    limit = LimitingRule.ONE_AT_A_TIME if inputs.stable_need < replicas - 1 else LimitingRule.NONE
+    return Choice(replicas - 1, reason, limit)
+
+
+def _growth_reason(policy: AutoscalingPolicy, inputs: DecisionInputs) -> ScalingReason:
+    """The signal that asks for most now; of equal ones the first."""
+    if inputs.spec_replicas == 0:
+        return ScalingReason.REQUESTS_HELD
+    up, down = policy.scale_up_percent, policy.scale_down_percent
+    demand = max(
+        asked(demanded, supplied, up, down).growth
+        for demanded, supplied in (
+            (inputs.demand_tokens, inputs.supply_tokens),
+            (inputs.demand_sequences, inputs.supply_sequences),
+            (inputs.demand_compute_permille, inputs.supply_compute_permille),
+        )
+    )
+    latency = max(inputs.first_token_replicas, inputs.inter_token_replicas)
+    most = max(demand, latency, inputs.misses_replicas)
+    if demand == most:
+        return ScalingReason.DEMAND_ABOVE_SUPPLY
+    return ScalingReason.LATENCY_ABOVE_TARGET if latency == most else ScalingReason.CAPACITY_MISSES
+
+
+def _recommendations(asks: Mapping[str, Ask], replicas: int) -> dict[str, int]:
+    return {name: ask.recommendation(replicas) for name, ask in asks.items()}

@@ -1,0 +1,112 @@
+"""Replicas that keep a latency's percentile within its target, by the percentile that is predicted for them.
+
+A percentile has a part that stays without load and one that waits cause. The second scales with
+rho / (1 - rho) of the fleet's compute load, as in a queue with one server (M/G/1); with 1 / n where no queue
+causes it, as between tokens, or while the load is unknown. The first part is what was seen while the load was
+low: where that alone misses the target, no number of replicas meets it, and none is asked for. The prompt
+tokens that wait now are a forecast of their own: the next request waits until they are computed.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from warmfleet_operator.scaling.demand import Ask
+
+LOW_LOAD: Final = 0.5
+"""Below this load a percentile counts as the part that stays."""
+MOST_LOAD: Final = 0.95
+LEAST_LOAD: Final = 0.02
+FLOOR_GAIN: Final = 0.1
+"""How fast the part that stays follows what is seen at low load."""
+_MOST_REPLICAS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyView:
+    """What is known of a latency at one tick."""
+
+    percentile_ms: float
+    """Of the last minute, at `ready` replicas; 0 without any request."""
+    floor_ms: float
+    """The part that stays without load."""
+    load_permille: int
+    """Of the fleet, in 1/1000 of one replica; -1: unknown."""
+    ready: int = 0
+    backlog_ms: float = 0.0
+    """Time in which one replica computes what waits."""
+    queues: bool = True
+    """Whether a queue causes the part that load causes."""
+
+    @property
+    def low(self) -> bool:
+        """Whether the load is known and low."""
+        return 0 <= self.load_permille < 1000 * LOW_LOAD * self.ready
+
+
+def floor_of(known_ms: float | None, view: LatencyView) -> float | None:
+    """The part that stays, with this tick's percentile; None before a low load was seen."""
+    percentile_ms = view.percentile_ms
+    if percentile_ms <= 0:
+        return known_ms
+    if known_ms is None:
+        return percentile_ms if view.low else None
+    if not view.low:
+        return min(known_ms, percentile_ms)
+    return known_ms + FLOOR_GAIN * (percentile_ms - known_ms)
+
+
+def predicted_ms(view: LatencyView, replicas: int) -> float:
+    """The percentile with that many ready replicas; falls as they grow."""
+    if replicas <= 0:
+        return 0.0
+    waits = max(0.0, view.percentile_ms - view.floor_ms) * _scale(view, replicas)
+    return min(view.floor_ms, view.percentile_ms or view.floor_ms) + max(waits, view.backlog_ms / replicas)
+
+
+def asks(view: LatencyView, target_ms: int, margin_percent: int, replicas: int, *, late: bool) -> Ask:
+    """Replicas for the target.
+
+    Args:
+        view: the latency now.
+        target_ms: what the percentile may be.
+        margin_percent: of the target; a shrink must leave the percentile below it.
+        replicas: those that are ready or will be.
+        late: whether the target was missed often enough to act.
+    """
+    if view.percentile_ms <= 0 and view.backlog_ms <= 0:
+        return Ask()
+    growth = 0
+    if late and view.floor_ms < target_ms < predicted_ms(view, replicas):
+        growth = _fewest(view, target_ms, replicas)
+    margin_ms = target_ms * margin_percent / 100
+    if view.floor_ms >= margin_ms:
+        # The target is not met without load either: what is there stays, as more would not help.
+        return Ask(growth, replicas if predicted_ms(view, replicas) > target_ms else 0)
+    return Ask(growth, _fewest(view, margin_ms, 0))
+
+
+def _fewest(view: LatencyView, limit_ms: float, above: int) -> int:
+    """The fewest replicas, more than `above`, with which the percentile is within `limit_ms`."""
+    low, high = above, max(above + 1, 1)
+    while predicted_ms(view, high) > limit_ms and high < _MOST_REPLICAS:
+        low, high = high, min(2 * high, _MOST_REPLICAS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if predicted_ms(view, middle) > limit_ms:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _scale(view: LatencyView, replicas: int) -> float:
+    """Waits with `replicas`, over those with the replicas that are ready."""
+    ready = max(1, view.ready)
+    if view.load_permille < 0 or not view.queues:
+        return ready / replicas
+    return _queueing(view.load_permille / replicas) / _queueing(view.load_permille / ready)
+
+
+def _queueing(load_permille: float) -> float:
+    load = min(max(load_permille / 1000, LEAST_LOAD), MOST_LOAD)
+    return load / (1.0 - load)

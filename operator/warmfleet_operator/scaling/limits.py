@@ -1,0 +1,59 @@
+"""What keeps the number of replicas from the one that signals ask for: bounds, rates, unsafe moments."""
+
+from warmfleet_operator.scaling.decision import DecisionInputs, LimitingRule
+from warmfleet_operator.scaling.policy import AutoscalingPolicy
+from warmfleet_operator.scaling.shrink import SAFETY
+from warmfleet_operator.scaling.windows import Entries
+
+
+def growth_limit(policy: AutoscalingPolicy, growths: Entries, replicas: int) -> int:
+    """Most replicas by the rate of growth: what this period added already counts against it."""
+    before = max(0, replicas - sum(added for _, added in growths))
+    return before + max(policy.up_replicas, -(-before * policy.up_percent // 100))
+
+
+def grown(policy: AutoscalingPolicy, inputs: DecisionInputs, wanted: int) -> tuple[int, LimitingRule]:
+    """At most `wanted` replicas, and the rule that allows no more."""
+    replicas = inputs.spec_replicas
+    if inputs.unschedulable_replicas:
+        return replicas, LimitingRule.CAPACITY_PENDING
+    number, rule = wanted, LimitingRule.NONE
+    if number > inputs.growth_limit:
+        number, rule = max(inputs.growth_limit, replicas), LimitingRule.RATE
+    if number > policy.max_replicas:
+        number, rule = policy.max_replicas, LimitingRule.MAXIMUM
+    return number, rule
+
+
+def forbids_shrink(policy: AutoscalingPolicy, inputs: DecisionInputs) -> LimitingRule:
+    """Why no replica of ours may go now; NONE if one may."""
+    observed = inputs.observed_seconds >= policy.down_stabilization_seconds
+    if not observed or inputs.stable_need >= inputs.spec_replicas:
+        return _first_unsafe(policy, inputs) or LimitingRule.STABILIZATION
+    return _first_unsafe(policy, inputs)
+
+
+def forbids_zero(policy: AutoscalingPolicy, inputs: DecisionInputs) -> LimitingRule:
+    """Why the last replica may not go now; NONE if it may."""
+    if inputs.idle_seconds < policy.idle_seconds:
+        return LimitingRule.STABILIZATION
+    return _first_unsafe(policy, inputs)
+
+
+def _first_unsafe(policy: AutoscalingPolicy, inputs: DecisionInputs) -> LimitingRule:
+    """What makes any shrink unsafe now, the most telling first."""
+    missing = inputs.missing_replicas or inputs.missing_routers or not inputs.known_routers
+    unready = inputs.pending_replicas or inputs.ready_replicas != inputs.spec_replicas
+    changing = 0 <= inputs.changed_seconds < policy.down_period_seconds
+    loss_ms, saved_ms = inputs.victim_loss_ms, 1000 * policy.payback_seconds
+    rules = (
+        (missing, LimitingRule.SIGNALS_MISSING),
+        (inputs.rollouts, LimitingRule.ROLLOUT),
+        (inputs.unschedulable_replicas, LimitingRule.CAPACITY_PENDING),
+        (unready, LimitingRule.NOT_READY),
+        (inputs.stopping_replicas, LimitingRule.STOPPING),
+        (inputs.panic, LimitingRule.PANIC),
+        (changing, LimitingRule.PERIOD),
+        (SAFETY * loss_ms > saved_ms, LimitingRule.CACHE_VALUE),
+    )
+    return next((rule for holds, rule in rules if holds), LimitingRule.NONE)

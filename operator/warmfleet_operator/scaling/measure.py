@@ -1,0 +1,260 @@
+"""One tick: what is remembered next, what each signal asks for, and the whole numbers that decide."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from warmfleet_contracts.cache.fleet_totals import LatencyHistogram
+from warmfleet_operator.scaling import latency_guard, regret, supply
+from warmfleet_operator.scaling.decision import DecisionInputs, ReplicaState
+from warmfleet_operator.scaling.demand import Ask, Demand, asked, backlog_permille, demand_of
+from warmfleet_operator.scaling.latency_guard import LatencyView
+from warmfleet_operator.scaling.limits import growth_limit
+from warmfleet_operator.scaling.memory import LATE_TICKS, ScalingMemory
+from warmfleet_operator.scaling.policy import AutoscalingPolicy, LatencyGoal
+from warmfleet_operator.scaling.shrink import victim_of
+from warmfleet_operator.scaling.signals import FleetSignals
+from warmfleet_operator.scaling.supply import Supply, supply_of
+from warmfleet_operator.scaling.ticks import idle_seconds, ticked
+from warmfleet_operator.scaling.windows import with_highest, with_lowest
+
+LATE_TO_ACT: Final = 3
+"""Of the last `LATE_TICKS` ticks: a percentile is above its target often enough."""
+_PANIC_NOW: Final = 1
+_PANIC_BEFORE: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A tick before the choice."""
+
+    memory: ScalingMemory
+    inputs: DecisionInputs
+    asks: Mapping[str, Ask]
+    victim: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tick:
+    """What the rules read."""
+
+    policy: AutoscalingPolicy
+    signals: FleetSignals
+    state: ReplicaState
+    now_seconds: float
+    demand: Demand
+    supply: Supply
+    first: LatencyView
+    between: LatencyView
+
+    @property
+    def coming(self) -> int:
+        """Replicas that are ready or will be."""
+        return max(self.state.ready, self.state.spec_replicas - self.state.unschedulable)
+
+    @property
+    def load_permille(self) -> int:
+        """Arrivals and backlog, in 1/1000 of one replica's time."""
+        backlog = backlog_permille(self.demand, self.policy.backlog_seconds)
+        return max(0, self.demand.compute_permille) + backlog
+
+    @property
+    def blind(self) -> bool:
+        """Whether nothing is known that could move the number."""
+        return not self.signals.routers or (self.state.ready > 0 and not self.signals.replicas)
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """Demand, and what one replica takes of it."""
+        return (
+            (self.demand.tokens, self.supply.tokens),
+            (self.demand.sequences, self.supply.sequences),
+            (self.load_permille, self.supply.compute_permille),
+        )
+
+
+def measure(
+    policy: AutoscalingPolicy,
+    memory: ScalingMemory,
+    signals: FleetSignals,
+    state: ReplicaState,
+    now_seconds: float,
+) -> Measured:
+    """Everything that one tick shows."""
+    memory = ticked(policy, memory, signals, state, now_seconds)
+    demand = demand_of(signals, state.ready)
+    memory = supply.learnt(memory, signals, demand, now_seconds)
+    memory = regret.noticed(policy, memory, signals, demand, now_seconds)
+    each = supply_of(memory, signals)
+    tick = _Tick(
+        policy,
+        signals,
+        state,
+        now_seconds,
+        demand,
+        each,
+        first=replace(
+            _view(signals.first_token, policy.first_token, memory.first_token_floor_ms, demand, each),
+            ready=state.ready,
+            backlog_ms=_backlog_ms(demand, each),
+        ),
+        between=replace(
+            _view(signals.inter_token, policy.between_tokens, memory.inter_token_floor_ms, demand, each),
+            ready=state.ready,
+            queues=False,
+        ),
+    )
+    memory = _with_latencies(tick, memory)
+    asks = _asks(tick, memory)
+    memory, panic = _with_windows(tick, memory, asks)
+    victim = victim_of(policy, signals, demand.prefill_rate)
+    inputs = replace(
+        _inputs(tick, memory, asks),
+        panic=panic,
+        stable_growth=_stable_growth(tick, memory, asks, panic),
+        victim_loss_ms=victim.loss_ms if victim else 0,
+    )
+    return Measured(memory, inputs, asks, victim.uid if victim else None)
+
+
+def _view(
+    histogram: LatencyHistogram,
+    goal: LatencyGoal | None,
+    floor_ms: float | None,
+    demand: Demand,
+    each: Supply,
+) -> LatencyView:
+    percentile = histogram.percentile_ms(goal.percentile / 100) if goal else None
+    load = demand.compute_permille
+    return LatencyView(
+        percentile_ms=percentile or 0.0,
+        floor_ms=floor_ms or 0.0,
+        load_permille=-1 if load < 0 else round(1000 * load / each.compute_permille),
+    )
+
+
+def _backlog_ms(demand: Demand, each: Supply) -> float:
+    if demand.prefill_rate <= 0:
+        return 0.0
+    return 1000 * demand.backlog_tokens / (demand.prefill_rate * each.compute_permille / 1000)
+
+
+def _with_latencies(tick: _Tick, memory: ScalingMemory) -> ScalingMemory:
+    late = tick.coming > 0 and any(
+        goal is not None and latency_guard.predicted_ms(view, max(1, view.ready)) > goal.target_milliseconds
+        for goal, view in ((tick.policy.first_token, tick.first), (tick.policy.between_tokens, tick.between))
+    )
+    return replace(
+        memory,
+        late=(*memory.late, late)[-LATE_TICKS:],
+        first_token_floor_ms=latency_guard.floor_of(memory.first_token_floor_ms, tick.first),
+        inter_token_floor_ms=latency_guard.floor_of(memory.inter_token_floor_ms, tick.between),
+    )
+
+
+def _asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
+    """What each signal asks for."""
+    policy, state, signals = tick.policy, tick.state, tick.signals
+    tokens, sequences, compute = (
+        asked(demand, each, policy.scale_up_percent, policy.scale_down_percent) for demand, each in tick.pairs
+    )
+    asks = {
+        "tokens": tokens,
+        "sequences": sequences,
+        "compute": compute,
+        "firstToken": Ask(),
+        "betweenTokens": Ask(),
+        "capacityMisses": regret.asks(policy, memory, state.spec_replicas, tick.now_seconds),
+        # Any request asks for one replica; the last one goes by the time of idleness alone.
+        "requests": Ask(int(signals.queued_requests + signals.held_requests > 0), 1),
+    }
+    late = sum(memory.late) >= LATE_TO_ACT
+    for name, goal, view in (
+        ("firstToken", policy.first_token, tick.first),
+        ("betweenTokens", policy.between_tokens, tick.between),
+    ):
+        if goal is not None and state.ready:
+            margin = policy.latency_margin_percent
+            asks[name] = latency_guard.asks(view, goal.target_milliseconds, margin, tick.coming, late=late)
+    return asks
+
+
+def _with_windows(tick: _Tick, memory: ScalingMemory, asks: Mapping[str, Ask]) -> tuple[ScalingMemory, int]:
+    """The memory with this tick in its windows, and whether there is a panic."""
+    policy, now = tick.policy, tick.now_seconds
+    growth = max(ask.growth for ask in asks.values())
+    # A replica that does not report may be full; a router that does not may queue anything.
+    need = max(ask.need for ask in asks.values()) + tick.signals.missing_replicas
+    if tick.blind or tick.signals.missing_routers:
+        need = max(need, tick.state.spec_replicas)
+    panic = 0
+    if not tick.blind and _panics(tick):
+        panic = _PANIC_NOW
+        memory = replace(memory, panic_until_seconds=now + policy.panic_seconds)
+    elif memory.panic_until_seconds is not None and now < memory.panic_until_seconds:
+        panic = _PANIC_BEFORE
+    memory = replace(
+        memory,
+        growth=with_lowest(memory.growth, now, growth, policy.up_stabilization_seconds),
+        need=with_highest(memory.need, now, need, policy.down_stabilization_seconds),
+    )
+    return memory, panic
+
+
+def _panics(tick: _Tick) -> bool:
+    ready = tick.state.ready
+    return ready > 0 and any(
+        supplied > 0 and 100 * demanded >= tick.policy.panic_percent * supplied * ready
+        for demanded, supplied in tick.pairs
+    )
+
+
+def _stable_growth(tick: _Tick, memory: ScalingMemory, asks: Mapping[str, Ask], panic: int) -> int:
+    """What has been asked for long enough: at once in a panic, and from zero."""
+    if panic == _PANIC_NOW or tick.state.spec_replicas == 0:
+        return max(ask.growth for ask in asks.values())
+    if tick.now_seconds - memory.since_seconds < tick.policy.up_stabilization_seconds:
+        return 0
+    return memory.growth[0][1]
+
+
+def _inputs(tick: _Tick, memory: ScalingMemory, asks: Mapping[str, Ask]) -> DecisionInputs:
+    policy, state, signals = tick.policy, tick.state, tick.signals
+    first, between = (
+        round(latency_guard.predicted_ms(view, tick.coming)) if goal is not None else 0
+        for goal, view in ((policy.first_token, tick.first), (policy.between_tokens, tick.between))
+    )
+    changed = memory.changed_seconds
+    return DecisionInputs(
+        spec_replicas=state.spec_replicas,
+        ready_replicas=state.ready,
+        pending_replicas=state.pending,
+        unschedulable_replicas=state.unschedulable,
+        stopping_replicas=state.stopping,
+        rollouts=int(state.in_rollout),
+        missing_replicas=signals.missing_replicas,
+        missing_routers=signals.missing_routers,
+        known_routers=signals.routers,
+        blind=int(tick.blind),
+        demand_tokens=tick.demand.tokens,
+        supply_tokens=tick.supply.tokens,
+        demand_sequences=tick.demand.sequences,
+        supply_sequences=tick.supply.sequences,
+        demand_compute_permille=tick.load_permille,
+        supply_compute_permille=tick.supply.compute_permille,
+        first_token_ms=first,
+        inter_token_ms=between,
+        hit_percent=round(100 * signals.traffic.hit_ratio),
+        capacity_miss_percent=regret.miss_percent(signals),
+        misses_replicas=asks["capacityMisses"].growth,
+        first_token_replicas=asks["firstToken"].growth,
+        first_token_needed=asks["firstToken"].need,
+        inter_token_replicas=asks["betweenTokens"].growth,
+        inter_token_needed=asks["betweenTokens"].need,
+        waiting_requests=signals.queued_requests + signals.held_requests,
+        idle_seconds=idle_seconds(memory, tick.now_seconds),
+        observed_seconds=int(tick.now_seconds - memory.since_seconds),
+        stable_need=memory.need[0][1],
+        growth_limit=growth_limit(policy, memory.growths, state.spec_replicas),
+        changed_seconds=-1 if changed is None else int(tick.now_seconds - changed),
+    )

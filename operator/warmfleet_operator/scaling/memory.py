@@ -1,0 +1,53 @@
+"""What the policy remembers between two ticks. Bounded; an empty one is safe.
+
+After a restart it is empty: nothing shrinks before the windows have been observed again, and the number of
+replicas that is wanted follows from the Deployment's own and from live signals.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from warmfleet_operator.scaling.windows import Entries
+
+MAX_SAMPLES: Final = 10
+LATE_TICKS: Final = 5
+MAX_GROWTHS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingMemory:
+    """Times are those of `decide`'s clock."""
+
+    last_seconds: float | None = None
+    """Of the last tick; None before the first."""
+    since_seconds: float = 0.0
+    """Every tick since then was observed without a gap."""
+    spec_replicas: int = 0
+    """At the last tick."""
+    growths: Entries = ()
+    """Time and number of replicas that were added, by any client, within the period of growth."""
+    changed_seconds: float | None = None
+    """The number of replicas changed last."""
+    decreased_seconds: float | None = None
+    growth: Entries = ()
+    """The lowest number that signals asked for, within the time for which growth must be asked."""
+    need: Entries = ()
+    """The highest number that signals still needed, within the time after which a shrink may follow."""
+    panic_until_seconds: float | None = None
+    busy_seconds: float | None = None
+    """The last tick with a request anywhere."""
+    misses_since_seconds: float | None = None
+    """Capacity misses have been above their limit since then."""
+    late: tuple[bool, ...] = ()
+    """Of the last ticks: whether a percentile was predicted above its target."""
+    supply_samples: tuple[int, ...] = ()
+    """Tokens that a replica held while its queue waited for memory."""
+    supply_tokens: int = 0
+    """Supply of a replica when one reported last."""
+    compute_samples: tuple[int, ...] = ()
+    """Load in 1/1000 of a replica's measured speed, while work waited at every replica."""
+    busy_since_seconds: float | None = None
+    """Work has waited at every replica since then, or since the last sample."""
+    first_token_floor_ms: float | None = None
+    """The percentile that is left without load; None before it was seen."""
+    inter_token_floor_ms: float | None = None

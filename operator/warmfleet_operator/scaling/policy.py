@@ -1,0 +1,89 @@
+"""Every parameter of the scaling policy, with its default. `AutoscalingPolicy.of` reads them from a spec."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from warmfleet_contracts.resources.autoscaling_spec import (
+    AutoscalingSpec,
+    CapacityMissRule,
+    LatencyTarget,
+    ScaleDownLimits,
+    ScaleUpLimits,
+    UtilizationTargets,
+    ZeroRule,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyGoal:
+    """A percentile of a latency and what it may be."""
+
+    percentile: int = 95
+    target_milliseconds: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscalingPolicy:
+    """What a user may set, and below it what is the same for all."""
+
+    min_replicas: int = 1
+    max_replicas: int = 1000
+    scale_up_percent: int = 85
+    scale_down_percent: int = 65
+    first_token: LatencyGoal | None = None
+    between_tokens: LatencyGoal | None = None
+    capacity_misses_enabled: bool = True
+    capacity_miss_percent: int = 10
+    capacity_miss_seconds: float = 120.0
+    pause_after_shrink_seconds: float = 300.0
+    up_replicas: int = 2
+    up_percent: int = 100
+    up_period_seconds: float = 30.0
+    up_stabilization_seconds: float = 10.0
+    panic_percent: int = 200
+    panic_seconds: float = 60.0
+    down_period_seconds: float = 60.0
+    down_stabilization_seconds: float = 300.0
+    payback_seconds: float = 600.0
+    idle_seconds: float = 600.0
+
+    gap_seconds: float = 60.0
+    """Two ticks further apart than this: what the windows hold no longer counts as observed."""
+    backlog_seconds: float = 60.0
+    """Replicas are added so that what waits is computed within this time."""
+    latency_margin_percent: int = 80
+    """A shrink must keep predicted percentiles below this share of their target."""
+
+    @classmethod
+    def of(cls, spec: AutoscalingSpec) -> Self:
+        """The policy of a checked `spec.autoscaling`."""
+        utilization = spec.utilization or UtilizationTargets()
+        misses = spec.capacity_misses or CapacityMissRule()
+        up, down = spec.scale_up or ScaleUpLimits(), spec.scale_down or ScaleDownLimits()
+        zero = spec.zero or ZeroRule()
+        return cls(
+            min_replicas=spec.min_replicas,
+            max_replicas=spec.max_replicas,
+            scale_up_percent=utilization.scale_up_percent,
+            scale_down_percent=utilization.scale_down_percent,
+            first_token=_goal(spec.latency.first_token if spec.latency else None),
+            between_tokens=_goal(spec.latency.between_tokens if spec.latency else None),
+            capacity_misses_enabled=misses.mode == "Enabled",
+            capacity_miss_percent=misses.percent,
+            capacity_miss_seconds=misses.window_seconds,
+            pause_after_shrink_seconds=misses.pause_after_shrink_seconds,
+            up_replicas=up.replicas,
+            up_percent=up.percent,
+            up_period_seconds=up.period_seconds,
+            up_stabilization_seconds=up.stabilization_seconds,
+            panic_percent=up.panic_percent,
+            panic_seconds=up.panic_seconds,
+            down_period_seconds=down.period_seconds,
+            down_stabilization_seconds=down.stabilization_seconds,
+            payback_seconds=down.payback_seconds,
+            idle_seconds=zero.idle_seconds,
+        )
+
+
+def _goal(target: LatencyTarget | None) -> LatencyGoal | None:
+    return None if target is None else LatencyGoal(target.percentile, target.target_milliseconds)

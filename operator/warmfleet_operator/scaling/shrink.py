@@ -1,0 +1,45 @@
+"""Which replica a shrink takes, and what that costs.
+
+The victim holds the least of what only it holds: tokens of prompts per second that its blocks save, by their
+rate of reuse. What is lost is computed again at most once per token, and no more than its reuse within the
+payback time asks for; an idle replica saves that whole time. A replica goes when it saves more than twice of
+what it loses.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from warmfleet_contracts.cache.fleet_totals import ReplicaTotals
+from warmfleet_operator.scaling.policy import AutoscalingPolicy
+from warmfleet_operator.scaling.signals import FleetSignals
+
+SAFETY: Final = 2
+"""What is saved must be this many times what is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """The replica whose end costs least."""
+
+    uid: str
+    loss_ms: int
+    """Compute time of the fleet for what only this replica holds."""
+
+
+def victim_of(policy: AutoscalingPolicy, signals: FleetSignals, prefill_rate: float) -> Victim | None:
+    """The victim of a shrink now; None if no replica is known."""
+    if not signals.replicas:
+        return None
+    replica = min(
+        signals.replicas,
+        key=lambda item: (item.unique_value_tokens_per_second, _live_tokens(item), item.uid),
+    )
+    if prefill_rate <= 0:
+        return Victim(replica.uid, 0)
+    held = replica.unique_blocks * replica.block_size_tokens
+    reused = replica.unique_value_tokens_per_second * policy.payback_seconds
+    return Victim(replica.uid, round(1000 * min(held, reused) / prefill_rate))
+
+
+def _live_tokens(replica: ReplicaTotals) -> int:
+    return replica.pinned_tokens + replica.queued_uncached_tokens

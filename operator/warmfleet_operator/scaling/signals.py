@@ -1,0 +1,285 @@
+"""One tick's view of a model's fleet, made of the totals of all routers. Pure.
+
+The newest report of each replica counts; what is of the routers themselves adds up. A replica is missing
+when it has no recent report, or one that cannot be right: replicas of a deployment are equal, so a KV cache
+ten times as large as the others' is an error. Times are ages and differences: no two clocks have to agree.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from statistics import median_low
+from typing import Final
+
+from warmfleet_contracts.cache.fleet_totals import (
+    FleetTotals,
+    LatencyHistogram,
+    MissTokens,
+    ModelTotals,
+    ReplicaTotals,
+)
+
+STALE_SECONDS: Final = 15.0
+"""A report older than this is none. Workers report at least every few seconds."""
+TRAFFIC_SECONDS: Final = 30.0
+"""Rates of tokens are those of this time."""
+LATENCY_SECONDS: Final = 60.0
+"""Percentiles are those of this time."""
+SAMPLE_SECONDS: Final = 5.0
+"""Between two samples of the counters that are kept."""
+IMPLAUSIBLE: Final = 10
+"""Times the median of the replicas."""
+MAX_ROUTERS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A router's last answer."""
+
+    totals: FleetTotals
+    age_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What changed within `seconds`, in tokens of prompts unless a name has another unit."""
+
+    seconds: float = 0.0
+    """0: nothing is known yet."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    misses: MissTokens = field(default_factory=MissTokens)
+    requests: int = 0
+    generated_tokens: int = 0
+
+    @property
+    def hit_ratio(self) -> float:
+        """Share of prompt tokens that were cached; 0 without any."""
+        return min(1.0, self.cached_tokens / self.prompt_tokens) if self.prompt_tokens else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSignals:
+    """All that the policy knows of a model's fleet."""
+
+    replicas: tuple[ReplicaTotals, ...] = ()
+    """Those with a usable report, by uid."""
+    missing_replicas: int = 0
+    """Ready pods without one."""
+    missing_routers: int = 0
+    """Ready routers that did not answer: what they queue is not known."""
+    routers: int = 0
+    """That answered."""
+    queued_requests: int = 0
+    queued_tokens: int = 0
+    held_requests: int = 0
+    held_tokens: int = 0
+    traffic: Traffic = Traffic()
+    first_token: LatencyHistogram = field(default_factory=LatencyHistogram)
+    inter_token: LatencyHistogram = field(default_factory=LatencyHistogram)
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing."""
+        return self.routers > 0 and not self.missing_routers and not self.missing_replicas
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The counters of one model at one time, by life of router."""
+
+    at_seconds: float
+    counters: Mapping[str, ModelTotals] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SignalHistory:
+    """Samples of the last minute, oldest first."""
+
+    samples: tuple[Sample, ...] = ()
+
+
+def newest_reports(readings: Iterable[Reading]) -> dict[str, ReplicaTotals]:
+    """The newest report of each replica, with its age now; of equally old ones the first router's."""
+    newest: dict[str, ReplicaTotals] = {}
+    ages: dict[str, float] = {}
+    for reading in readings:
+        for replica in reading.totals.replicas:
+            if replica.report_age_seconds is None:
+                continue
+            age = replica.report_age_seconds + reading.age_seconds
+            if age <= STALE_SECONDS and age < ages.get(replica.uid, STALE_SECONDS + 1):
+                newest[replica.uid], ages[replica.uid] = replica, age
+    return newest
+
+
+def merged(
+    readings: Sequence[Reading],
+    reports: Mapping[str, ReplicaTotals],
+    history: SignalHistory,
+    *,
+    names: Iterable[str],
+    ready_uids: Iterable[str],
+    routers: int,
+    now_seconds: float,
+) -> tuple[SignalHistory, FleetSignals]:
+    """One model's signals, and the history for the next call.
+
+    Args:
+        readings: the last answer of every router that answers, at most `MAX_ROUTERS`.
+        reports: `newest_reports(readings)`, made once for all models.
+        history: what the last call for this model returned.
+        names: names by which requests ask for the model.
+        ready_uids: uids of its ready pods: all of them must have a usable report.
+        routers: how many routers are ready.
+        now_seconds: on any clock that rises.
+    """
+    names, ready_uids = tuple(names), tuple(ready_uids)
+    counters = {reading.totals.router: _of_model(reading.totals, names) for reading in readings[:MAX_ROUTERS]}
+    usable = _usable([reports[uid] for uid in sorted(ready_uids) if uid in reports])
+    uptimes = {reading.totals.router: reading.totals.uptime_seconds for reading in readings}
+    traffic = _changes(counters, uptimes, history, now_seconds, TRAFFIC_SECONDS)
+    latencies = _changes(counters, uptimes, history, now_seconds, LATENCY_SECONDS)
+    signals = FleetSignals(
+        replicas=tuple(usable),
+        missing_replicas=len(ready_uids) - len(usable),
+        missing_routers=max(0, routers - len(counters)),
+        routers=len(counters),
+        queued_requests=sum(model.queued_requests for model in counters.values()),
+        queued_tokens=sum(model.queued_tokens for model in counters.values()),
+        held_requests=sum(model.held_requests for model in counters.values()),
+        held_tokens=sum(model.held_tokens for model in counters.values()),
+        traffic=Traffic(
+            seconds=round(traffic.seconds, 3),
+            prompt_tokens=traffic.total.prompt_tokens,
+            cached_tokens=traffic.total.cached_tokens,
+            misses=traffic.total.misses,
+            requests=sum(traffic.total.first_token.counts),
+            generated_tokens=sum(traffic.total.inter_token.counts),
+        ),
+        first_token=latencies.total.first_token,
+        inter_token=latencies.total.inter_token,
+    )
+    return _with_sample(history, Sample(now_seconds, counters)), signals
+
+
+def _with_sample(history: SignalHistory, sample: Sample) -> SignalHistory:
+    samples = history.samples
+    if samples and sample.at_seconds < samples[-1].at_seconds:
+        samples = ()  # the clock was set back
+    if samples and sample.at_seconds - samples[-1].at_seconds < SAMPLE_SECONDS:
+        return history if samples is history.samples else SignalHistory((sample,))
+    oldest = sample.at_seconds - LATENCY_SECONDS - SAMPLE_SECONDS
+    return SignalHistory((*(kept for kept in samples if kept.at_seconds >= oldest), sample))
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    seconds: float
+    total: ModelTotals
+
+
+def _changes(
+    counters: Mapping[str, ModelTotals],
+    uptimes: Mapping[str, float],
+    history: SignalHistory,
+    now_seconds: float,
+    within_seconds: float,
+) -> _Changes:
+    """What the routers counted since the sample that is `within_seconds` old; at first since the oldest."""
+    past = [sample for sample in history.samples if sample.at_seconds <= now_seconds]
+    old_enough = [sample for sample in past if now_seconds - sample.at_seconds >= within_seconds]
+    start = old_enough[-1] if old_enough else past[0] if past else None
+    if start is None or now_seconds <= start.at_seconds:
+        return _Changes(0.0, ModelTotals())
+    seconds = now_seconds - start.at_seconds
+    parts = []
+    for router, now in counters.items():
+        before = start.counters.get(router)
+        if before is None:
+            if uptimes[router] <= seconds:
+                before = ModelTotals()  # it started since
+            else:
+                known = [item.counters[router] for item in past if router in item.counters]
+                before = known[0] if known else now
+        parts.append(_difference(now, before))
+    return _Changes(seconds, _sum(parts))
+
+
+def _of_model(totals: FleetTotals, names: Iterable[str]) -> ModelTotals:
+    found = [totals.models[name] for name in names if name in totals.models]
+    return found[0] if len(found) == 1 else _sum(found)
+
+
+def _difference(now: ModelTotals, before: ModelTotals) -> ModelTotals:
+    """Counters that fall are those of another life, and count as no change."""
+    misses, old = now.misses, before.misses
+    return ModelTotals(
+        prompt_tokens=max(0, now.prompt_tokens - before.prompt_tokens),
+        cached_tokens=max(0, now.cached_tokens - before.cached_tokens),
+        misses=MissTokens(
+            compulsory=max(0, misses.compulsory - old.compulsory),
+            placement=max(0, misses.placement - old.placement),
+            capacity=max(0, misses.capacity - old.capacity),
+            lost=max(0, misses.lost - old.lost),
+            rollout=max(0, misses.rollout - old.rollout),
+        ),
+        first_token=_less(now.first_token, before.first_token),
+        inter_token=_less(now.inter_token, before.inter_token),
+    )
+
+
+def _less(now: LatencyHistogram, before: LatencyHistogram) -> LatencyHistogram:
+    if now.counts == before.counts:
+        return LatencyHistogram()
+    pairs = zip_longest(now.counts, before.counts, fillvalue=0)
+    return LatencyHistogram(tuple(max(0, count - old) for count, old in pairs))
+
+
+def _sum(parts: Sequence[ModelTotals]) -> ModelTotals:
+    if len(parts) == 1:
+        return parts[0]
+    return ModelTotals(
+        queued_requests=sum(part.queued_requests for part in parts),
+        queued_tokens=sum(part.queued_tokens for part in parts),
+        held_requests=sum(part.held_requests for part in parts),
+        held_tokens=sum(part.held_tokens for part in parts),
+        prompt_tokens=sum(part.prompt_tokens for part in parts),
+        cached_tokens=sum(part.cached_tokens for part in parts),
+        misses=MissTokens(
+            compulsory=sum(part.misses.compulsory for part in parts),
+            placement=sum(part.misses.placement for part in parts),
+            capacity=sum(part.misses.capacity for part in parts),
+            lost=sum(part.misses.lost for part in parts),
+            rollout=sum(part.misses.rollout for part in parts),
+        ),
+        first_token=_together([part.first_token for part in parts]),
+        inter_token=_together([part.inter_token for part in parts]),
+    )
+
+
+def _together(histograms: Sequence[LatencyHistogram]) -> LatencyHistogram:
+    counts = [histogram.counts for histogram in histograms if histogram.counts]
+    if len(counts) < 2:
+        return LatencyHistogram(counts[0] if counts else ())
+    return LatencyHistogram(tuple(map(sum, zip_longest(*counts, fillvalue=0))))
+
+
+def _usable(reports: Sequence[ReplicaTotals]) -> list[ReplicaTotals]:
+    """Those that can be right."""
+    possible = [
+        report
+        for report in reports
+        if report.capacity_tokens > 0 and report.pinned_tokens <= report.capacity_tokens
+    ]
+    if len(possible) < 2:
+        return possible
+    # The lower median: of two that differ that much, the larger one is wrong.
+    capacity = median_low([report.capacity_tokens for report in possible])
+    queued = median_low([report.queued_uncached_tokens for report in possible])
+    return [
+        report
+        for report in possible
+        if report.capacity_tokens < IMPLAUSIBLE * capacity
+        and report.queued_uncached_tokens <= IMPLAUSIBLE * max(queued, capacity)
+    ]

@@ -1,0 +1,91 @@
+"""What one replica takes: tokens of KV memory, sequences, and compute time; learnt where work waits.
+
+A replica whose queue waits although sequences would fit shows how many tokens it really takes (k2 of llm-d's
+WVA 2); work that waits at every replica shows how much they really compute. The median of ten such samples
+counts, so that one odd second changes nothing.
+"""
+
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Final
+
+from warmfleet_contracts.cache.fleet_totals import ReplicaTotals
+from warmfleet_operator.scaling.demand import Demand
+from warmfleet_operator.scaling.memory import MAX_SAMPLES, ScalingMemory
+from warmfleet_operator.scaling.signals import TRAFFIC_SECONDS, FleetSignals
+
+USABLE_PERCENT: Final = 95
+"""Of the KV memory; a full pool preempts."""
+LEAST_PERCENT: Final = 50
+"""Of the KV memory: below it a queue waits for a step, and not for memory."""
+BUSY_SECONDS: Final = 2.0
+"""Every replica has at least so much prefill waiting: then what they compute is all they can."""
+LEAST_COMPUTE_PERMILLE: Final = 400
+MOST_COMPUTE_PERMILLE: Final = 1200
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """Of one replica; 0: unknown."""
+
+    tokens: int
+    sequences: int
+    compute_permille: int
+    """Of its measured speed: 1000 until it is known better."""
+
+
+def learnt(memory: ScalingMemory, signals: FleetSignals, demand: Demand, now_seconds: float) -> ScalingMemory:
+    """The memory with this tick's samples."""
+    full = [replica.pinned_tokens for replica in signals.replicas if _waits_for_memory(replica)]
+    if full:
+        samples = (*memory.supply_samples, round(median(full)))
+        memory = replace(memory, supply_samples=samples[-MAX_SAMPLES:])
+    if signals.replicas:
+        memory = replace(memory, supply_tokens=_tokens(memory, signals.replicas))
+    if not _computes_all_it_can(signals, demand):
+        return replace(memory, busy_since_seconds=None)
+    since = memory.busy_since_seconds
+    if since is None:
+        return replace(memory, busy_since_seconds=now_seconds)
+    if now_seconds - since < TRAFFIC_SECONDS:
+        return memory
+    sample = round(demand.compute_permille / len(signals.replicas))
+    bounded = min(max(sample, LEAST_COMPUTE_PERMILLE), MOST_COMPUTE_PERMILLE)
+    samples = (*memory.compute_samples, bounded)
+    return replace(memory, compute_samples=samples[-MAX_SAMPLES:], busy_since_seconds=now_seconds)
+
+
+def supply_of(memory: ScalingMemory, signals: FleetSignals) -> Supply:
+    """The supply of one replica, with what `learnt` has learnt."""
+    seats = [replica.seats for replica in signals.replicas if replica.seats]
+    return Supply(
+        tokens=memory.supply_tokens,
+        sequences=round(median(seats)) if seats else 0,
+        compute_permille=round(median(memory.compute_samples)) if memory.compute_samples else 1000,
+    )
+
+
+def _tokens(memory: ScalingMemory, replicas: tuple[ReplicaTotals, ...]) -> int:
+    capacity = round(median(replica.capacity_tokens for replica in replicas))
+    usable = capacity * USABLE_PERCENT // 100
+    if not memory.supply_samples:
+        return usable
+    return min(usable, max(capacity * LEAST_PERCENT // 100, round(median(memory.supply_samples))))
+
+
+def _waits_for_memory(replica: ReplicaTotals) -> bool:
+    return (
+        replica.waiting_sequences > 0
+        and 0 < replica.running_sequences < replica.seats
+        and 100 * replica.pinned_tokens >= LEAST_PERCENT * replica.capacity_tokens
+    )
+
+
+def _computes_all_it_can(signals: FleetSignals, demand: Demand) -> bool:
+    busy = demand.prefill_rate * BUSY_SECONDS
+    return (
+        signals.complete
+        and bool(signals.replicas)
+        and demand.compute_permille > 0
+        and all(replica.queued_uncached_tokens >= busy for replica in signals.replicas)
+    )

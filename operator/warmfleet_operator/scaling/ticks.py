@@ -1,0 +1,70 @@
+"""What passes from one tick to the next: changes of the number of replicas, activity, and gaps."""
+
+from dataclasses import replace
+
+from warmfleet_operator.scaling.decision import ReplicaState
+from warmfleet_operator.scaling.memory import MAX_GROWTHS, ScalingMemory
+from warmfleet_operator.scaling.policy import AutoscalingPolicy
+from warmfleet_operator.scaling.signals import FleetSignals
+
+
+def ticked(
+    policy: AutoscalingPolicy,
+    memory: ScalingMemory,
+    signals: FleetSignals,
+    state: ReplicaState,
+    now_seconds: float,
+) -> ScalingMemory:
+    """The memory at the beginning of a tick."""
+    last = memory.last_seconds
+    if last is None or not 0 <= now_seconds - last <= policy.gap_seconds:
+        memory = _after_gap(memory, state, now_seconds)
+    added = state.spec_replicas - memory.spec_replicas
+    growths = tuple(item for item in memory.growths if item[0] > now_seconds - policy.up_period_seconds)
+    if added > 0:
+        growths = (*growths, (now_seconds, added))
+    busy = memory.busy_seconds
+    # What is not known may be a request.
+    if busy is None or not signals.complete or _has_requests(signals):
+        busy = now_seconds
+    return replace(
+        memory,
+        last_seconds=now_seconds,
+        spec_replicas=state.spec_replicas,
+        growths=growths[-MAX_GROWTHS:],
+        changed_seconds=now_seconds if added else memory.changed_seconds,
+        decreased_seconds=now_seconds if added < 0 else memory.decreased_seconds,
+        busy_seconds=busy,
+    )
+
+
+def idle_seconds(memory: ScalingMemory, now_seconds: float) -> int:
+    """Since the last request anywhere; -1 while there is one."""
+    busy = memory.busy_seconds
+    return -1 if busy is None or now_seconds <= busy else int(now_seconds - busy)
+
+
+def _after_gap(memory: ScalingMemory, state: ReplicaState, now_seconds: float) -> ScalingMemory:
+    """A first tick, a pause of the operator, or a clock that was set: nothing counts as observed.
+
+    What was learnt about a replica stays.
+    """
+    first = memory.last_seconds is None
+    return ScalingMemory(
+        since_seconds=now_seconds,
+        spec_replicas=state.spec_replicas,
+        changed_seconds=None if first else now_seconds,
+        decreased_seconds=None if memory.decreased_seconds is None else now_seconds,
+        supply_samples=memory.supply_samples,
+        supply_tokens=memory.supply_tokens,
+        compute_samples=memory.compute_samples,
+        first_token_floor_ms=memory.first_token_floor_ms,
+        inter_token_floor_ms=memory.inter_token_floor_ms,
+    )
+
+
+def _has_requests(signals: FleetSignals) -> bool:
+    waiting = signals.queued_requests + signals.held_requests
+    running = any(replica.running_sequences + replica.waiting_sequences for replica in signals.replicas)
+    traffic = signals.traffic
+    return bool(waiting or running or traffic.requests or traffic.prompt_tokens or traffic.generated_tokens)
