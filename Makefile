@@ -23,7 +23,7 @@ define install_system
 else echo "error: $(1) is missing; on Debian: sudo apt-get install $(1)"; exit 1; fi; }
 endef
 
-.PHONY: help up setup model controlplane clients fmt lint types imports collect test check chart images reference soak constraints client-pins clean
+.PHONY: help up setup model controlplane promtool clients fmt lint types imports collect test check chart images reference soak constraints client-pins clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ model: setup ## Fetch and convert the catalog model (93 MB, once)
 controlplane: setup ## Build the Kubernetes control plane of the devcluster (once, 8 minutes on two cores)
 	@$(BIN)/python -m warmfleet_devcluster.control_plane.build
 
+promtool: setup ## Build Prometheus' promtool, which tests the chart's alerts (once, 3 minutes on two cores)
+	@PYTHONPATH=tests/support $(BIN)/python -m warmfleet_testing.resources.promtool
+
 clients: $(CLIENTS:%=.venv-clients/%/.ready) ## Install every client that the API is tested with
 
 .venv-clients/%/.ready: $(CLIENT_PINS)/%.txt | $(READY)
@@ -77,7 +80,7 @@ collect: setup ## Import every test module, as the tests do before the first one
 		|| { echo "$$collected"; exit 1; }; echo "$$collected" | grep "tests collected"
 
 # Only root can start a control plane: any other user's tests need not wait for its build.
-test: model clients $(if $(filter 0,$(shell id -u)),controlplane) ## All tests but those that need a GPU, or root
+test: model clients promtool $(if $(filter 0,$(shell id -u)),controlplane) ## All tests but those that need a GPU, or root
 	@command -v curl >/dev/null || $(call install_system,curl)
 	@$(BIN)/pytest -m "not gpu" --numprocesses $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder
 

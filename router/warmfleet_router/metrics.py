@@ -16,6 +16,8 @@ from warmfleet_router.workers.fleet import WorkerStatus
 
 MAX_TENANT_LABELS: Final = 256
 """Tenants that have a series of their own."""
+_CONNECTION: Final = "connection"
+"""Reason of a failed attempt without a status."""
 
 
 M = TypeVar("M", bound=MetricWrapperBase)
@@ -47,6 +49,8 @@ class RouterMetrics:
         self._key_file_loads = self._counter(
             names.ROUTER_KEY_FILE_LOADS, "Changed key files by what came of them.", ("result",)
         )
+        for result in ("loaded", "refused"):
+            self._key_file_loads.labels(result)
         self._decisions = self._counter(
             names.ROUTER_DECISIONS,
             "First choices, by whether the prefix index and the tokenizer were known.",
@@ -143,7 +147,7 @@ class RouterMetrics:
         self._decision_seconds.observe(seconds)
 
     def on_failed_attempt(self, model: str, status: int | None) -> None:
-        reason = "connection" if status is None else str(status)
+        reason = _CONNECTION if status is None else str(status)
         self._of(self._failed_attempts, model, reason).inc()
 
     def on_broken_stream(self, model: str) -> None:
@@ -232,7 +236,11 @@ class RouterMetrics:
         """The exposition, with the gauges of the moment. `held`: requests and tokens that wait, by model.
 
         Series of models that are neither in `models` nor in `held` are dropped once they have been exposed.
+        Failures of a model count from 0: of a series that begins at 1, Prometheus sees no increase.
         """
+        for model in models:
+            self._of(self._broken_streams, model)
+            self._of(self._failed_attempts, model, _CONNECTION)
         for model, (requests, tokens) in held.items():
             self._of(self._held_requests, model).set(requests)
             self._of(self._held_tokens, model).set(tokens)

