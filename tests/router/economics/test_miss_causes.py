@@ -21,8 +21,8 @@ from warmfleet_router.economics.misses import (
     prompt_causes,
 )
 from warmfleet_router.economics.model_counts import ModelCount
+from warmfleet_testing.cache.miss_oracle import MissOracle
 from warmfleet_testing.engine.digests import digest_of
-from warmfleet_testing.router.miss_oracle import MissOracle
 from warmfleet_testing.router.picker_fleet import (
     BLOCK,
     IDENTITY,

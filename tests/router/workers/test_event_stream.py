@@ -15,8 +15,8 @@ from warmfleet_router.errors import HelloRefusedError, StreamUnavailableError
 from warmfleet_router.workers.event_stream import ResyncNeededError, StreamTiming, WorkerStream, verify_hello
 from warmfleet_router.workers.fleet import Fleet
 from warmfleet_router.workers.prefix_index import PrefixIndex
+from warmfleet_testing.cache.prefix_matches import matches
 from warmfleet_testing.engine.modelled_worker import IDENTITY, ModelledWorker, hash_of
-from warmfleet_testing.router.prefix_matches import matches
 
 TIMING = StreamTiming()
 NONCE = b"n" * 16

@@ -18,8 +18,8 @@ from warmfleet_router.workers.event_stream import ResyncNeededError, StreamTimin
 from warmfleet_router.workers.prefix_index import NO_UNIQUE_VALUE, IndexFullError, PrefixIndex, Suspicion
 from warmfleet_router.workers.slots import MAX_RETIRED_PER_WORKER
 from warmfleet_router.workers.table_pass import SLICE_BLOCKS
+from warmfleet_testing.cache.prefix_matches import matches
 from warmfleet_testing.engine.modelled_worker import ModelledWorker, hash_of
-from warmfleet_testing.router.prefix_matches import matches
 
 TIMING = StreamTiming()
 UIDS = ("worker-0", "worker-1", "worker-2")

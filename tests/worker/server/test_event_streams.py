@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from warmfleet_contracts.cache.kv_events import Frame, Hello, MessageReader, PlainAnswer, hello_proof
+from warmfleet_testing.cache.event_follower import Follower
 from warmfleet_testing.engine.worker_process import TINY_NAME, WorkerProcess, running_worker
-from warmfleet_testing.router.event_follower import Follower
 
 
 def test_a_routers_set_after_real_requests_is_the_workers_own(shared_worker):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from warmfleet_contracts.cache.kv_events import Frame, LoadReport, PlainAnswer
 from warmfleet_contracts.cache.resident import ResidentSet
+from warmfleet_testing.cache.event_follower import Follower
 from warmfleet_testing.engine import engine_ready
-from warmfleet_testing.router.event_follower import Follower
 from warmfleet_worker.engine.messages import SequenceUpdate, StepReport
 from warmfleet_worker.server import events as events_module
 from warmfleet_worker.server.events import EventHub
