@@ -28,6 +28,7 @@ COPY operator operator
 COPY router router
 COPY worker worker
 COPY devcluster/warmfleet_devcluster devcluster/warmfleet_devcluster
+COPY simulator simulator
 COPY cli cli
 RUN /opt/tools/bin/uv build --wheel --no-build-isolation --python /opt/tools/bin/python --out-dir /dist .
 

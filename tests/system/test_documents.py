@@ -41,7 +41,7 @@ from warmfleet_testing.resources.crd_schema import root_schema
 every_document = pytest.mark.parametrize(
     "page", DOCUMENTS, ids=lambda page: str(page.relative_to(REPOSITORY))
 )
-PACKAGES = ("contracts", "runtime", "operator", "router", "worker", "devcluster", "cli")
+PACKAGES = ("contracts", "runtime", "operator", "router", "worker", "devcluster", "simulator", "cli")
 MODULE = re.compile(rf"(?:{'|'.join(PACKAGES)})/[\w/{{}},.]+")
 FILES = re.compile(r"(?:examples|docs|charts|crds|tests|benchmarks|images)/[\w./-]+\.(?:md|ya?ml|py|json)")
 

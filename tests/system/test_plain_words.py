@@ -14,7 +14,7 @@ import pytest
 ROOT: Final = Path(__file__).parents[2]
 FOLDERS: Final = (
     *("benchmarks", "charts", "cli", "contracts", "crds", "devcluster", "docs", "examples", "images"),
-    *("operator", "router", "runtime", "tests", "worker", ".ci"),
+    *("operator", "router", "runtime", "simulator", "tests", "worker", ".ci"),
 )
 SUFFIXES: Final = frozenset({".py", ".md", ".yaml", ".yml", ".toml", ".sh", ".tpl", ".txt"})
 NAMES: Final = frozenset({"Makefile", "Dockerfile", "run"})

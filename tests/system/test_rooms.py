@@ -13,7 +13,7 @@ import pytest
 ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = (
     *(ROOT / name / f"warmfleet_{name}" for name in ("contracts", "runtime", "operator", "router", "worker")),
-    *(ROOT / name / f"warmfleet_{name}" for name in ("devcluster", "cli")),
+    *(ROOT / name / f"warmfleet_{name}" for name in ("devcluster", "simulator", "cli")),
     ROOT / "tests/support/warmfleet_testing",
 )
 PRODUCT: Final = PACKAGES[:-1]

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES: Final = sorted(
     path
-    for part in ("contracts", "runtime", "operator", "router", "worker", "devcluster", "cli")
+    for part in ("contracts", "runtime", "operator", "router", "worker", "devcluster", "simulator", "cli")
     for path in (ROOT / part).rglob("*.py")
 )
 FORBIDDEN_MODULES: Final = frozenset(

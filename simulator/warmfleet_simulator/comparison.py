@@ -1,0 +1,114 @@
+"""Runs one trace through several fleets, one after the other, as `warmfleet simulate` asks for them."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from warmfleet_contracts.cache.kv_events import StepTimeFit
+from warmfleet_contracts.decoding import UNDECODABLE
+from warmfleet_simulator.errors import SimulationError
+from warmfleet_simulator.hardware import replica_settings
+from warmfleet_simulator.progress import Progress
+from warmfleet_simulator.replica.settings import ReplicaSettings
+from warmfleet_simulator.report import Report
+from warmfleet_simulator.router.routings import ROUTINGS, routing_of
+from warmfleet_simulator.simulation import SimulationSettings, simulate
+from warmfleet_simulator.step_times import StepTimes
+from warmfleet_simulator.traces.mooncake import TraceFile, read_mooncake
+
+ALL: Final = "all"
+MAX_FILE_BYTES: Final = 64 * 1024
+"""Of a file with step times."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaChoice:
+    """What a user gives of a replica."""
+
+    gpu: str
+    model: str
+    step_times: Path | None = None
+    """A JSON object with the fields of `StepTimeFit`, in place of the GPU's times."""
+    kv_tokens: int | None = None
+    """Of its KV cache, in place of what the GPU's memory leaves."""
+    block_size_tokens: int
+    seats: int
+
+    def settings(self) -> ReplicaSettings:
+        """The replica.
+
+        Raises:
+            SimulationError: a name, or the file with step times.
+        """
+        chosen = replica_settings(self.gpu, self.model, block_size_tokens=self.block_size_tokens)
+        if self.step_times is not None:
+            chosen = replace(chosen, step_times=read_step_times(self.step_times))
+        if self.kv_tokens is not None:
+            chosen = replace(chosen, total_blocks=max(self.kv_tokens // self.block_size_tokens, 1))
+        return replace(chosen, seats=self.seats)
+
+
+def named_routings(names: str) -> Sequence[str]:
+    """The ways to route of a comma-separated list, or all of them.
+
+    Raises:
+        UnknownNameError: one is unknown.
+    """
+    if names == ALL:
+        return tuple(ROUTINGS)
+    listed = tuple(dict.fromkeys(name.strip() for name in names.split(",")))
+    for name in listed:
+        routing_of(name)
+    return listed
+
+
+def compare_routings(
+    trace: Path,
+    routings: Sequence[str],
+    *,
+    replica: ReplicaSettings,
+    replicas: int,
+    seed: int,
+    on_progress: Callable[[str, Progress], None],
+) -> Iterator[Report]:
+    """The report of each routing, as soon as it is done; `on_progress` gets its name, too.
+
+    Raises:
+        TraceError: a line of the trace.
+    """
+    for name in routings:
+        with TraceFile(trace) as file:
+            yield simulate(
+                read_mooncake(file),
+                SimulationSettings(replica=replica, replicas=replicas, routing=name, seed=seed),
+                done_ratio=lambda: file.read_bytes / max(file.total_bytes, 1),
+                on_progress=lambda progress: on_progress(name, progress),  # noqa: B023
+            )
+
+
+def read_step_times(path: Path) -> StepTimes:
+    """The step times that an engine was measured to have.
+
+    Raises:
+        SimulationError: the file cannot be read, or no step can take such times.
+    """
+    try:
+        with path.open("rb") as file:
+            fit = msgspec.json.decode(file.read(MAX_FILE_BYTES), type=StepTimeFit)
+    except OSError as error:
+        raise SimulationError(f"{path}: {error.strerror}") from error
+    except UNDECODABLE as error:
+        raise SimulationError(f"{path}: {error}") from error
+    for name, value in msgspec.structs.asdict(fit).items():
+        if not 0 <= value <= MAX_VALUE:
+            raise SimulationError(f"{path}: {name} {value} is not between 0 and {MAX_VALUE}")
+    if not fit.base_seconds or not fit.per_prefill_token_seconds:
+        raise SimulationError(f"{path}: base_seconds and per_prefill_token_seconds are needed")
+    return StepTimes.of(fit)
+
+
+MAX_VALUE: Final = 1_000_000
+"""Of one field, in seconds or tokens."""

@@ -1,0 +1,25 @@
+"""What a simulation refuses.
+
+SimulationError
+├── TraceError         a trace cannot be read; the text names the line
+└── UnknownNameError   no GPU, model or routing policy has that name
+"""
+
+from collections.abc import Iterable
+
+from warmfleet_contracts.errors import WarmfleetError
+
+
+class SimulationError(WarmfleetError):
+    """A simulation cannot be run as asked; the text is fit to be shown."""
+
+
+class TraceError(SimulationError):
+    """A trace cannot be read; the text names file and line."""
+
+
+class UnknownNameError(SimulationError):
+    """No entry of a table has the name."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        super().__init__(f"no {kind} is called {name[:64]!r}; known are {', '.join(known)}")

@@ -1,0 +1,208 @@
+"""The worker's engine with a clock instead of a model: production scheduler, block pool and prefix cache.
+
+`step` does what `step` of the worker's `engine.Engine` does, with two differences: no chunk is computed, and
+the token budget follows the known step times where a worker estimates its own. `skip` does many steps at
+once.
+
+A stretch of **quiet** steps is what `skip` replaces. In a quiet step every running sequence generates one
+token and nothing else happens: no sequence starts, ends or is preempted, no block is allocated, filled or
+evicted. If a step planned decodes alone, then so does the next one while no sequence reaches a block edge,
+its end or the context's limit, and no message arrives: what kept the waiting sequences from starting (seats,
+blocks) does not change. So only the number of tokens does, and the time of the stretch has a closed form.
+"""
+
+from array import array
+from dataclasses import dataclass
+
+from warmfleet_contracts.cache.blocks import BlockHash, CacheIdentity
+from warmfleet_contracts.cache.kv_events import LoadReport
+from warmfleet_simulator.replica.settings import ReplicaSettings
+from warmfleet_simulator.step_times import ModelledBudget
+from warmfleet_worker.engine.batch import Chunk, ChunkResult
+from warmfleet_worker.engine.messages import SequenceUpdate, StepReport
+from warmfleet_worker.engine.sampling_params import SamplingParameters
+from warmfleet_worker.engine.scheduler import Scheduler, SchedulerSettings
+from warmfleet_worker.engine.sequence import Sequence
+from warmfleet_worker.engine.sequence_tokens import SequenceTokens
+from warmfleet_worker.engine.step_plan import StepPlan
+from warmfleet_worker.engine.step_time import StepShape
+from warmfleet_worker.kv_cache.block_pool import BlockPool
+from warmfleet_worker.kv_cache.prefix_cache import PrefixCache
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStep:
+    """One step, or several that were skipped."""
+
+    report: StepReport
+    picoseconds: int
+    is_quiet: bool
+    """Whether it planned decodes alone and ended no sequence: `quiet_steps` may follow."""
+
+
+class SimulatedEngine:
+    """Used by one `Replica`. Sequence ids are never used again.
+
+    engine.add(1, prompt, output_tokens=40, answer_token=7, router_id="r", dispatch=1)
+    step = engine.step()
+    if step.is_quiet and (steps := engine.quiet_steps()):
+        report = engine.skip(steps)
+    """
+
+    def __init__(self, identity: CacheIdentity, settings: ReplicaSettings) -> None:
+        self.settings = settings
+        self._pool = BlockPool(settings.total_blocks)
+        self._cache = PrefixCache(self._pool, identity, settings.block_size_tokens)
+        self._scheduler = Scheduler(
+            self._pool,
+            self._cache,
+            SchedulerSettings(
+                max_running_sequences=settings.seats,
+                max_model_length_tokens=max(settings.capacity_tokens, 2),
+            ),
+        )
+        self._budget = ModelledBudget(settings.step_times)
+        self._step_time = settings.step_times.fit()
+        self._root = self._cache.root(b"")
+        self._answer_tokens: dict[int, int] = {}
+        self._admitted_dispatches: dict[str, int] = {}
+        self._arrivals = 0
+        self._seq = 0
+        self._reported_evictions = 0
+
+    @property
+    def has_work(self) -> bool:
+        return self._scheduler.has_work
+
+    @property
+    def evicted_blocks(self) -> int:
+        """Since the start."""
+        return self._pool.evicted_blocks
+
+    def add(
+        self,
+        sequence_id: int,
+        prompt: "array[int]",
+        *,
+        output_tokens: int,
+        answer_token: int,
+        router_id: str,
+        dispatch: int,
+    ) -> None:
+        """Queue a sequence whose prompt leaves room for one token in the pool."""
+        hashes: list[BlockHash] = []
+        self._cache.extend_hashes(hashes, self._root, prompt)
+        self._arrivals += 1
+        self._answer_tokens[sequence_id] = answer_token
+        self._admitted_dispatches[router_id] = max(self._admitted_dispatches.get(router_id, 0), dispatch)
+        self._scheduler.add(
+            Sequence(
+                sequence_id=sequence_id,
+                token_ids=SequenceTokens(prompt),
+                sampling=SamplingParameters(max_output_tokens=output_tokens),
+                limit_tokens=self.settings.capacity_tokens,
+                root=self._root,
+                block_hashes=hashes,
+                uses_cache=True,
+                arrival=self._arrivals,
+                prompt_tokens=len(prompt),
+            )
+        )
+
+    def step(self) -> EngineStep:
+        """Schedule and apply one step; there is work."""
+        plan = self._scheduler.schedule(self._budget)
+        assert plan.batch.chunks, "a step without a sequence"
+        shape = StepShape.of(plan.batch)
+        outcomes = self._scheduler.apply(plan, [self._result(chunk) for chunk in plan.batch.chunks])
+        for update in outcomes:
+            if update.finish_reason:
+                del self._answer_tokens[update.sequence_id]
+        return EngineStep(
+            report=self._report([*plan.admissions, *outcomes], plan.preempted_sequences),
+            picoseconds=self.settings.step_times.step_ps(shape),
+            is_quiet=self._is_quiet(plan, shape, outcomes),
+        )
+
+    @property
+    def running_ids(self) -> list[int]:
+        """Ids of the sequences that run."""
+        return [sequence.sequence_id for sequence in self._scheduler.running]
+
+    def quiet_steps(self) -> int:
+        """How many quiet steps follow a quiet step, if no message arrives."""
+        block_size = self.settings.block_size_tokens
+        quiet = 0
+        for number, sequence in enumerate(self._scheduler.running):
+            if sequence.uncomputed_tokens != 1:
+                return 0
+            tokens = len(sequence.token_ids)
+            steps = min(
+                len(sequence.table) * block_size - tokens + 1,
+                (sequence.table.committed_blocks + 1) * block_size - tokens,
+                sequence.sampling.max_output_tokens - sequence.output_tokens - 1,
+                sequence.limit_tokens - tokens - 1,
+            )
+            quiet = min(quiet, steps) if number else steps
+        return max(quiet, 0)
+
+    def next_decodes(self) -> StepShape:
+        """The shape of the first of the quiet steps that follow."""
+        return StepShape.of_decodes([sequence.computed_tokens for sequence in self._scheduler.running])
+
+    def skip(self, steps: int) -> StepReport:
+        """Do `steps` of the `quiet_steps` at once; their tokens are in no update."""
+        for sequence in self._scheduler.running:
+            answer_token = self._answer_tokens[sequence.sequence_id]
+            for _ in range(steps):
+                sequence.append(answer_token)
+            sequence.computed_tokens += steps
+        return self._report([], preempted_sequences=0)
+
+    def _result(self, chunk: Chunk) -> ChunkResult:
+        token = self._answer_tokens[chunk.sequence_id] if chunk.sample is not None else None
+        return ChunkResult(chunk.sequence_id, finite=True, next_token_id=token)
+
+    def _is_quiet(self, plan: StepPlan, shape: StepShape, outcomes: list[SequenceUpdate]) -> bool:
+        return not (
+            shape.prefill_tokens
+            or plan.preempted_sequences
+            or plan.admissions
+            or any(update.finish_reason for update in outcomes)
+        )
+
+    def _report(self, updates: list[SequenceUpdate], preempted_sequences: int) -> StepReport:
+        changes = self._pool.take_changes()
+        self._seq += bool(changes)
+        evicted_blocks = self._pool.evicted_blocks - self._reported_evictions
+        self._reported_evictions = self._pool.evicted_blocks
+        return StepReport(
+            updates=updates,
+            seq=self._seq,
+            cleared=changes.cleared,
+            stored=list(changes.stored),
+            removed=list(changes.removed),
+            load=self._load(),
+            preempted_sequences=preempted_sequences,
+            evicted_blocks=evicted_blocks,
+        )
+
+    def _load(self) -> LoadReport:
+        """As the worker's engine reports it."""
+        running, waiting = self._scheduler.running, self._scheduler.waiting
+        queued_tokens = sum(sequence.uncached_tokens for sequence in waiting)
+        queued_tokens += sum(
+            sequence.uncomputed_tokens for sequence in running if sequence.uncomputed_tokens > 1
+        )
+        return LoadReport(
+            running_sequences=len(running),
+            waiting_sequences=len(waiting),
+            max_running_sequences=self.settings.seats,
+            queued_uncached_tokens=queued_tokens,
+            context_tokens=sum(sequence.computed_tokens for sequence in running),
+            total_blocks=self._pool.total_blocks,
+            pinned_blocks=self._pool.pinned_blocks,
+            cached_blocks=self._pool.evictable_blocks,
+            step_time=self._step_time,
+            admitted_dispatches=dict(self._admitted_dispatches),
+        )

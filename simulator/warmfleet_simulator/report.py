@@ -1,0 +1,98 @@
+"""The figures of one simulation: what it cost, and what its clients noticed."""
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from warmfleet_simulator.replica.token_gaps import TokenGaps
+from warmfleet_simulator.router.outcome import Outcome
+
+PERCENTS = (50, 90, 99)
+
+
+class Percentiles(msgspec.Struct, frozen=True):
+    """In milliseconds; None without any value."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """One simulation. Times are virtual, but for `wall_seconds`."""
+
+    routing: str
+    replicas: int
+    replica_seconds: float
+    """Replicas times seconds from the first arrival to the last answer."""
+    requests: int
+    answered: int
+    refused: dict[str, int]
+    """Requests that the router refused, by code of the error."""
+    prompt_tokens: int
+    """Of the answered requests."""
+    cached_tokens: int
+    """Those of them that were found in a KV cache."""
+    hit_rate: float
+    output_tokens: int
+    first_token_ms: Percentiles
+    """From arrival at the router."""
+    inter_token_ms: Percentiles
+    """Between two tokens of an answer, over all tokens, within one percent."""
+    evicted_blocks: int
+    steps: int
+    virtual_seconds: float
+    wall_seconds: float
+
+
+class Tally:
+    """Adds up outcomes as they come; keeps a number per answer."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.refused: Counter[str] = Counter()
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.output_tokens = 0
+        self._first_token_seconds = array("d")
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one request that has ended."""
+        self.requests += 1
+        if outcome.refusal:
+            self.refused[outcome.refusal] += 1
+            return
+        self.prompt_tokens += outcome.prompt_tokens
+        self.cached_tokens += outcome.cached_tokens
+        self.output_tokens += outcome.output_tokens
+        self._first_token_seconds.append(outcome.first_token_seconds)
+
+    @property
+    def answered(self) -> int:
+        return len(self._first_token_seconds)
+
+    @property
+    def hit_rate(self) -> float:
+        """Share of the prompt tokens that were cached."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+    def first_token_ms(self) -> Percentiles:
+        """Exact percentiles of the time to first token."""
+        in_order = sorted(self._first_token_seconds)
+        return Percentiles(*(_percentile_ms(in_order, percent) for percent in PERCENTS))
+
+
+def inter_token_ms(gaps: TokenGaps) -> Percentiles:
+    """Percentiles of the time between tokens."""
+    seconds = (gaps.percentile_seconds(percent) for percent in PERCENTS)
+    return Percentiles(*(None if value is None else value * 1e3 for value in seconds))
+
+
+def _percentile_ms(in_order: Sequence[float], percent: float) -> float | None:
+    """The least value that is not below `percent` of them (nearest rank)."""
+    if not in_order:
+        return None
+    return in_order[math.ceil(len(in_order) * percent / 100) - 1] * 1e3
