@@ -18,6 +18,7 @@ with importing():
     from warmfleet_cli.keys import keys_app
     from warmfleet_cli.model import model_app
     from warmfleet_cli.output import OutputFormat, OutputOption, print_error, print_json
+    from warmfleet_cli.simulate import simulate
     from warmfleet_cli.status import status
     from warmfleet_cli.up import up
     from warmfleet_cli.why import why
@@ -32,6 +33,7 @@ _COMMANDS: Final[dict[Callable[..., None], str]] = {
     status: "warmfleet status --output json",
     down: "warmfleet down --name smollm2",
     chat: 'warmfleet chat --once "What is the capital of France?"',
+    simulate: "warmfleet simulate --trace conversation.jsonl.gz --replicas 16 --routing all",
     why: "warmfleet why ID, with the id from the x-warmfleet-decision header or from `warmfleet chat`",
 }
 

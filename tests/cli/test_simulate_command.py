@@ -1,0 +1,119 @@
+"""`warmfleet simulate` as a user meets it: its table, its JSON, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from warmfleet_cli.__main__ import app
+from warmfleet_cli.errors import ExitCode
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["simulate", *arguments])
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """Forty prompts, each twice, so that every second one can hit."""
+    path = tmp_path / "trace.jsonl"
+    lines = [
+        {
+            "timestamp": 500 * number,
+            "input_length": 1500,
+            "output_length": 20,
+            "hash_ids": [3 * (number // 2) + block for block in range(3)],
+        }
+        for number in range(80)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_routings_stand_side_by_side(trace: Path) -> None:
+    result = run("--trace", str(trace), "--replicas", "2", "--routing", "LowestCost,RoundRobin")
+
+    assert result.exit_code == 0
+    title, lowest_cost, round_robin, _ = result.stdout.splitlines()
+    assert title.split()[:3] == ["ROUTING", "REPLICAS", "REPLICA-SECONDS"]
+    assert lowest_cost.split()[:2] == ["LowestCost", "2"]
+    assert "34.1%" in lowest_cost  # 1,024 of 3,000 tokens of each pair
+    assert " 0.0%" in round_robin
+    assert result.stderr == ""
+
+
+def test_json_has_the_replica_and_every_figure(trace: Path) -> None:
+    result = run(
+        "--trace", str(trace), "--replicas", "3", "--routing", "all", "--gpu", "L4", "--output", "json"
+    )
+
+    document = json.loads(result.stdout)
+    assert [report["routing"] for report in document["reports"]] == [
+        "LowestCost", "LeastLoaded", "RoundRobin", "ConsistentHash", "ApproximatePrefix",
+    ]  # fmt: skip
+    report = document["reports"][0]
+    assert (report["requests"], report["answered"], report["refused"]) == (80, 80, {})
+    assert report["cached_tokens"] == 40 * 1024
+    assert report["first_token_ms"]["p50"] < report["first_token_ms"]["p99"]
+    assert document["replica"]["block_size_tokens"] == 512
+
+
+def test_measured_step_times_replace_the_gpus(trace: Path, tmp_path: Path) -> None:
+    times = tmp_path / "times.json"
+    times.write_text('{"base_seconds": 0.5, "per_prefill_token_seconds": 0.0001}')
+    arguments = ("--trace", str(trace), "--kv-tokens", "5000", "--output", "json")
+
+    document = json.loads(run(*arguments, "--step-times", str(times)).stdout)
+
+    assert document["replica"]["step_times"]["base_ps"] == 5 * 10**11
+    assert document["replica"]["total_blocks"] == 9
+    assert document["reports"][0]["inter_token_ms"]["p50"] == pytest.approx(500, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--routing", "Fastest"], "no routing is called 'Fastest'; known are LowestCost"),
+        (["--gpu", "H900"], "no GPU is called 'H900'"),
+        (["--model", "gpt"], "no model is called 'gpt'"),
+        (["--step-times", "/none.json"], "/none.json: No such file"),
+    ],
+)
+def test_unknown_names_are_refused_with_the_known_ones(
+    trace: Path, arguments: list[str], reason: str
+) -> None:
+    result = run("--trace", str(trace), *arguments)
+
+    assert result.exit_code == ExitCode.FAILED
+    assert reason in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("times", "reason"),
+    [
+        ("{", "times.json: "),
+        ("{}", "base_seconds and per_prefill_token_seconds are needed"),
+        ('{"base_seconds": -1}', "base_seconds -1.0 is not between"),
+        ('{"base_seconds": 1e300}', "base_seconds 1e+300 is not between"),
+        ('{"base_seconds": "x"}', "times.json: "),
+    ],
+)
+def test_step_times_that_no_engine_has_are_refused(
+    trace: Path, tmp_path: Path, times: str, reason: str
+) -> None:
+    path = tmp_path / "times.json"
+    path.write_text(times)
+    result = run("--trace", str(trace), "--step-times", str(path))
+
+    assert result.exit_code == ExitCode.FAILED
+    assert reason in result.stderr
+
+
+def test_a_damaged_trace_ends_with_its_line(trace: Path) -> None:
+    trace.write_text(trace.read_text()[:-20])
+    result = run("--trace", str(trace), "--replicas", "2")
+
+    assert result.exit_code == ExitCode.FAILED
+    assert "trace.jsonl, line 80" in result.stderr
+    assert result.stdout == ""
