@@ -21,7 +21,7 @@ from warmfleet_router.routing.picker import Picker
 from warmfleet_router.routing.prompt_hashes import BYTES_PER_TOKEN, RequestPrompts
 from warmfleet_router.tenants import ANONYMOUS
 from warmfleet_router.workers.breakers import Breakers
-from warmfleet_router.workers.gradual_release import GradualRelease
+from warmfleet_router.workers.index_sweeper import IndexSweeper
 from warmfleet_router.workers.prefix_index import PrefixIndex
 from warmfleet_simulator.router.fleet import MODEL, TOKENIZER, SimulatedFleet, follow_fleet
 from warmfleet_simulator.router.network import Network
@@ -63,7 +63,9 @@ class SimulatedRouter:
         self._breakers = Breakers(now=now, draw=lambda: 0.0)
         self._hash_memory = BlockHashMemory()
         self._limits = InFlightLimits(admission.max_in_flight, now=now, metrics=metrics)
-        index = PrefixIndex(release=GradualRelease())
+        dropped = asyncio.Event()
+        index = PrefixIndex(on_dropped=dropped.set)
+        self._sweeper = IndexSweeper(index, dropped)
         self._workers = follow_fleet(
             fleet,
             index,
@@ -84,6 +86,7 @@ class SimulatedRouter:
 
     async def start(self) -> None:
         """Begin to follow the replicas; returns at once."""
+        await self._sweeper.start()
         await self._workers.start()
         await self._admission.start()
 
@@ -91,6 +94,7 @@ class SimulatedRouter:
         """Close all event streams."""
         await self._admission.stop()
         await self._workers.stop()
+        await self._sweeper.stop()
 
     @property
     def ready_replicas(self) -> int:
