@@ -59,11 +59,12 @@ def render(
         dict(REGISTRY if values is None else values), name=name, namespace=namespace
     )
     notes = "".join(text for path, text in rendered.items() if path.endswith("NOTES.txt"))
+    # Parsed in C: in Python it takes four times as long as Helm itself.
     objects = [
         item
         for path, text in sorted(rendered.items())
         if not path.endswith("NOTES.txt")
-        for item in yaml.safe_load_all(text)
+        for item in yaml.load_all(text, Loader=yaml.CSafeLoader)
         if item
     ]
     return Rendered(tuple(objects), notes)
