@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Self
 
 import typer
+from rich.console import Console
 from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBars
 
@@ -117,6 +118,23 @@ def print_reports(reports: "Sequence[Report]") -> None:
     console.print(
         "hit rate: prompt tokens found in a KV cache; milliseconds to the first token and between tokens"
     )
+    if causes := list(dict.fromkeys(cause for report in reports for cause in report.missed_tokens)):
+        print_misses(console, reports, causes)
+
+
+def print_misses(console: Console, reports: "Sequence[Report]", causes: Sequence[str]) -> None:
+    """Why the other tokens were computed, and what that cost."""
+    rows = [
+        [
+            report.routing,
+            *(_share(report.missed_tokens.get(cause), report.prompt_tokens) for cause in causes),
+            f"{sum(report.missed_replica_seconds.values()):,.0f}" if report.missed_tokens else "-",
+        ]
+        for report in reports
+    ]
+    console.print()
+    columns = ["MISSED TOKENS", *(f">{cause.upper()}" for cause in causes), ">REPLICA-SECONDS"]
+    print_table(console, columns, rows)
 
 
 class _Bars:
@@ -154,6 +172,10 @@ class _Bars:
 
     def __exit__(self, *exception: object) -> None:
         self._bars.stop()
+
+
+def _share(tokens: int | None, of: int) -> str:
+    return "-" if tokens is None or not of else f"{tokens / of:.1%}"
 
 
 def _cells(percentiles: "Percentiles", form: str) -> list[str]:

@@ -4,13 +4,16 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
+from warmfleet_contracts.cache.fleet_totals import MissTokens
 from warmfleet_simulator.replica.token_gaps import TokenGaps
 from warmfleet_simulator.router.outcome import Outcome
 
-PERCENTS = (50, 90, 99)
+PERCENTS: Final = (50, 90, 99)
+MISS_CAUSES: Final = MissTokens.__struct_fields__
 
 
 class Percentiles(msgspec.Struct, frozen=True):
@@ -37,6 +40,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int
     """Those of them that were found in a KV cache."""
     hit_rate: float
+    missed_tokens: dict[str, int]
+    """Those that were computed, by why they were not cached (`MissTokens`); empty where no router knows."""
+    missed_replica_seconds: dict[str, float]
+    """What these cost, at the replica's time per prefill token."""
     output_tokens: int
     first_token_ms: Percentiles
     """From arrival at the router."""
@@ -57,6 +64,7 @@ class Tally:
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.output_tokens = 0
+        self.missed_tokens: Counter[str] = Counter(dict.fromkeys(MISS_CAUSES, 0))
         self._first_token_seconds = array("d")
 
     def add(self, outcome: Outcome) -> None:
@@ -68,6 +76,8 @@ class Tally:
         self.prompt_tokens += outcome.prompt_tokens
         self.cached_tokens += outcome.cached_tokens
         self.output_tokens += outcome.output_tokens
+        for cause in MISS_CAUSES:
+            self.missed_tokens[cause] += getattr(outcome.misses, cause)
         self._first_token_seconds.append(outcome.first_token_seconds)
 
     @property

@@ -17,6 +17,7 @@ from warmfleet_simulator.router.fleet import SimulatedFleet
 from warmfleet_simulator.router.network import Network
 from warmfleet_simulator.router.router import SimulatedRouter
 from warmfleet_simulator.router.routings import routing_of
+from warmfleet_simulator.step_times import PICOSECONDS
 from warmfleet_simulator.traces.request import TraceRequest
 
 IDENTITY = CacheIdentity(b"simulated-cache.")
@@ -108,6 +109,7 @@ async def _simulate(
     gaps = TokenGaps()
     for replica in replicas:
         gaps.merge(replica.gaps)
+    missed_tokens = dict(tally.missed_tokens) if routing.sees_events else {}
     return Report(
         routing=settings.routing,
         replicas=settings.replicas,
@@ -118,6 +120,11 @@ async def _simulate(
         prompt_tokens=tally.prompt_tokens,
         cached_tokens=tally.cached_tokens,
         hit_rate=tally.hit_rate,
+        missed_tokens=missed_tokens,
+        missed_replica_seconds={
+            cause: tokens * settings.replica.step_times.prefill_token_ps / PICOSECONDS
+            for cause, tokens in missed_tokens.items()
+        },
         output_tokens=tally.output_tokens,
         first_token_ms=tally.first_token_ms(),
         inter_token_ms=inter_token_ms(gaps),

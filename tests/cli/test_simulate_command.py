@@ -35,12 +35,21 @@ def test_routings_stand_side_by_side(trace: Path) -> None:
     result = run("--trace", str(trace), "--replicas", "2", "--routing", "LowestCost,RoundRobin")
 
     assert result.exit_code == 0
-    title, lowest_cost, round_robin, _ = result.stdout.splitlines()
+    title, lowest_cost, round_robin, _, _, causes, first, second = result.stdout.splitlines()
     assert title.split()[:3] == ["ROUTING", "REPLICAS", "REPLICA-SECONDS"]
     assert lowest_cost.split()[:2] == ["LowestCost", "2"]
     assert "34.1%" in lowest_cost  # 1,024 of 3,000 tokens of each pair
     assert " 0.0%" in round_robin
+    assert causes.split()[2:7] == ["COMPULSORY", "PLACEMENT", "CAPACITY", "LOST", "ROLLOUT"]
+    assert first.split()[:3] == ["LowestCost", "65.9%", "0.0%"]
+    assert second.split()[:3] == ["RoundRobin", "65.9%", "34.1%"]
     assert result.stderr == ""
+
+
+def test_a_router_without_events_shows_no_causes(trace: Path) -> None:
+    result = run("--trace", str(trace), "--routing", "ApproximatePrefix")
+
+    assert "MISSED" not in result.stdout
 
 
 def test_json_has_the_replica_and_every_figure(trace: Path) -> None:

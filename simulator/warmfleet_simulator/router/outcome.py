@@ -2,6 +2,10 @@
 
 import msgspec
 
+from warmfleet_contracts.cache.fleet_totals import MissTokens
+
+NO_MISSES = MissTokens()
+
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
     """Times in virtual seconds. Of a refused request only the first three fields have a meaning."""
@@ -16,6 +20,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """From the arrival to the first token at the router."""
     answer_seconds: float = 0.0
     """From the arrival to the last token."""
+    misses: MissTokens = NO_MISSES
+    """Tokens of the prompt that were computed, by why the router knows them not to have been cached."""
 
     @property
     def seconds_per_token(self) -> float:

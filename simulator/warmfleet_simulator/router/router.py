@@ -8,16 +8,19 @@ import asyncio
 from array import array
 from typing import Final
 
+from warmfleet_contracts.cache.kv_events import Frame
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.admission import Admission
 from warmfleet_router.admission.dispatch import Dispatch
 from warmfleet_router.admission.in_flight_limits import InFlightLimits, InFlightTicket
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
 from warmfleet_router.admission.queued_request import QueuedRequest
+from warmfleet_router.economics.ghost_list import GhostList
+from warmfleet_router.economics.misses import PromptCauses, missed_tokens, prompt_causes
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 from warmfleet_router.routing.leases import Leases
-from warmfleet_router.routing.picker import Picker
+from warmfleet_router.routing.picker import PickedWorker, Picker
 from warmfleet_router.routing.prompt_hashes import BYTES_PER_TOKEN, RequestPrompts
 from warmfleet_router.tenants import ANONYMOUS
 from warmfleet_router.workers.breakers import Breakers
@@ -62,6 +65,7 @@ class SimulatedRouter:
         self._leases = Leases(LIFE_ID, now, on_capacity=capacity_changed.set)
         self._breakers = Breakers(now=now, draw=lambda: 0.0)
         self._hash_memory = BlockHashMemory()
+        self._ghosts = GhostList()
         self._limits = InFlightLimits(admission.max_in_flight, now=now, metrics=metrics)
         dropped = asyncio.Event()
         index = PrefixIndex(on_dropped=dropped.set)
@@ -69,7 +73,7 @@ class SimulatedRouter:
         self._workers = follow_fleet(
             fleet,
             index,
-            on_frame=self._leases.frame_arrived,
+            on_frame=self._frame_arrived,
             on_change=capacity_changed.set,
             on_gone=self._forget,
         )
@@ -152,6 +156,7 @@ class SimulatedRouter:
         """What the proxy does around one answer that streams and does not fail."""
         picked = dispatch.picked
         uid = picked.endpoint.uid
+        causes = self._causes(picked)
         remembered = self._fleet.remembered(uid)
         if remembered is not None and picked.prediction.prompts:
             remembered.dispatched(picked.prediction.prompts[0].hashes)
@@ -183,12 +188,30 @@ class SimulatedRouter:
             output_tokens=output_tokens,
             first_token_seconds=first_token_seconds,
             answer_seconds=self._now() - arrived_at,
+            misses=missed_tokens(
+                causes,
+                first_cached_tokens=cached_tokens,
+                prompt_tokens=request.prompt_tokens,
+                cached_tokens=cached_tokens,
+            ),
         )
+
+    def _causes(self, picked: PickedWorker) -> list[PromptCauses]:
+        """Why tokens of the prompt would be missed, by what is known before it is sent."""
+        return [
+            prompt_causes(holders, self._ghosts.cause_of_loss, predicted_cached_tokens=part.cached_tokens)
+            for holders, part in zip(picked.holders, picked.prediction.parts, strict=False)
+        ]
+
+    def _frame_arrived(self, uid: str, frame: Frame) -> None:
+        self._leases.frame_arrived(uid, frame)
+        self._ghosts.frame_arrived(uid, frame)
 
     def _forget(self, uid: str) -> None:
         """A replica has gone."""
         self._leases.forget(uid)
         self._breakers.forget(uid)
+        self._ghosts.forget(uid)
 
 
 def _refused(request: TraceRequest, code: str) -> Outcome:
