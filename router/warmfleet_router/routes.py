@@ -2,6 +2,7 @@
 
 from starlette.routing import Route
 
+from warmfleet_contracts.cache.fleet_totals import FLEET_TOTALS_PATH
 from warmfleet_contracts.cache.worker_api import DECISION_HEADER
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.admission import Admission
@@ -11,6 +12,7 @@ from warmfleet_router.api.authentication import Authentication
 from warmfleet_router.api.completions import DECODERS, CompletionEndpoint
 from warmfleet_router.api.cors import CrossOrigin
 from warmfleet_router.api.debug import ConfigEndpoint, DecisionEndpoints, FleetEndpoint
+from warmfleet_router.api.fleet_totals import FleetTotalsEndpoint
 from warmfleet_router.api.health import HealthEndpoints
 from warmfleet_router.api.metrics import MetricsEndpoint
 from warmfleet_router.api.models import ModelEndpoints
@@ -145,11 +147,18 @@ def _observation_routes(
         encoders=workers.encoders,
         metrics=common.metrics,
     )
+    totals = FleetTotalsEndpoint(
+        life_id=common.life_id,
+        fleet=workers.fleet,
+        admission=admission,
+        counts=common.metrics.models,
+    )
     decisions = DecisionEndpoints(routing.decisions)
     config = ConfigEndpoint(effective_settings(settings), keys)
     return [
         Route("/metrics", exposition.metrics, methods=["GET"]),
         Route("/internal/fleet", fleet.fleet, methods=["GET"]),
+        Route(FLEET_TOTALS_PATH, totals.totals, methods=["GET"]),
         Route("/internal/decisions", decisions.decisions, methods=["GET"]),
         Route("/debug/config", config.config, methods=["GET"]),
         Route("/debug/decisions/{id}", decisions.decision, methods=["GET"]),

@@ -30,7 +30,8 @@ LATENCY_BOUNDS_MS: Final = tuple(_BOUND_RATIO**index for index in range(118))
 A percentile read from a bucket is at most 12 % off for any latencies in it; 1 ms stands for all below.
 """
 
-Amount = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+MAX_AMOUNT: Final = 1e15
+Amount = Annotated[float, msgspec.Meta(ge=0, le=MAX_AMOUNT)]
 """A rate, an age or a value: never negative, and always finite."""
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)]
 

@@ -31,7 +31,8 @@ BUSY_SILENCE_SECONDS: Final = 3.0
 """A busy worker that sends no frame for this long counts as silent."""
 IDLE_SILENCE_SECONDS: Final = 12.0
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+MAX_COUNT: Final = 2**53
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
 """Of what a worker has: sums of several are numbers that every encoding takes."""
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from warmfleet_contracts.cache.fleet_totals import FLEET_TOTALS_PATH
 from warmfleet_contracts.cache.worker_api import CACHE_PATH, KV_EVENTS_PATH, TOKENIZER_PATH
 from warmfleet_contracts.openapi.requests import Schema
 
@@ -233,6 +234,15 @@ OPERATIONS: Final = (
         path="/internal/fleet",
         tag="internal",
         summary="Every endpoint with its load, and the sums over those that are ready.",
+        servers=("router",),
+        answers=((JSON, ""),),
+    ),
+    Operation(
+        id="getFleetTotals",
+        method="get",
+        path=FLEET_TOTALS_PATH,
+        tag="internal",
+        summary="Sums per model and replica: demand, capacity, missed tokens by cause, latencies.",
         servers=("router",),
         answers=((JSON, ""),),
     ),

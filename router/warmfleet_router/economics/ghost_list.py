@@ -5,6 +5,7 @@ evicted it (a larger cache would still have it), or went away with it. Nothing h
 when a worker goes: its life ends, and with it all that was stored in it.
 
 Beyond the bound, what was changed longest ago is forgotten: such a block counts as one that was never seen.
+Its misses become compulsory (or rollout, where another revision has it), which is no reason to grow.
 
 In 256 small tables, because Python grows a table at once and nothing else runs meanwhile. Bytes and integers
 in a dict are nothing that a garbage collection walks.

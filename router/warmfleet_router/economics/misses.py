@@ -79,7 +79,9 @@ def prompt_causes(
 ) -> PromptCauses:
     """The causes for a prompt whose worker has just been chosen. Costs one look-up per block not held."""
     size, runs = holders.block_size_tokens, []
-    held, elsewhere = holders.held_blocks, holders.held_elsewhere_blocks
+    # A worker may hold the last block, too, which no cache may serve.
+    held = min(holders.held_blocks, len(holders.hashes))
+    elsewhere = min(holders.held_elsewhere_blocks, len(holders.hashes))
     if held:
         runs.append(CauseRun(MissCause.CAPACITY, held * size))
     if elsewhere > held:

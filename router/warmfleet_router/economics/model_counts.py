@@ -34,18 +34,14 @@ class ModelCount:
         self.cached_tokens = 0
         self.first_token = LatencyCounts()
         self.inter_token = LatencyCounts()
-        self._missed = dict.fromkeys(MissCause, 0)
-
-    @property
-    def misses(self) -> MissTokens:
-        return MissTokens(**self._missed)
+        self.missed_tokens = dict.fromkeys(MissCause, 0)
 
     def answered(self, prompt_tokens: int, cached_tokens: int, misses: MissTokens) -> None:
         """A worker reported what it found cached."""
         self.prompt_tokens += prompt_tokens
         self.cached_tokens += cached_tokens
         for cause in MissCause:
-            self._missed[cause] += getattr(misses, cause)
+            self.missed_tokens[cause] += getattr(misses, cause)
 
 
 class ModelCounts:

@@ -11,7 +11,8 @@ from warmfleet_testing.router.planted_keys import bearer
 from warmfleet_testing.router.router_fixture import running_router
 
 TOKEN = "0f" * 32
-INSIDE = ("/internal/fleet", "/internal/decisions", "/debug/config", "/internal/nothing", "/debug")
+READ = ("/internal/fleet", "/internal/fleet/totals", "/internal/decisions", "/debug/config")
+INSIDE = (*READ, "/internal/nothing", "/debug")
 BODIES = {
     "/v1/completions": {"model": "stub", "prompt": "x"},
     "/v1/chat/completions": {"model": "stub", "messages": [{"role": "user", "content": "x"}]},
@@ -25,7 +26,7 @@ async def test_the_operator_reads_the_fleet_and_asks_no_model(stub, keys, tmp_pa
     settings = {"keys": keys.file} if with_keys else {"allow_anonymous": True}
     with structlog.testing.capture_logs() as lines:
         async with running_router([stub], tmp_path, operator_token=TOKEN.encode(), **settings) as router:
-            for path in ("/internal/fleet", "/internal/decisions", "/debug/config", "/metrics", "/readyz"):
+            for path in (*READ, "/metrics", "/readyz"):
                 assert await status_of(router, "GET", path, bearer(TOKEN)) == 200, path
             for path, body in BODIES.items():
                 assert await status_of(router, "POST", path, bearer(TOKEN), json=body) == 403, path
