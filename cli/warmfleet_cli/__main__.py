@@ -20,6 +20,7 @@ with importing():
     from warmfleet_cli.output import OutputFormat, OutputOption, print_error, print_json
     from warmfleet_cli.simulate import simulate
     from warmfleet_cli.status import status
+    from warmfleet_cli.top.command import top
     from warmfleet_cli.up import up
     from warmfleet_cli.why import why
     from warmfleet_contracts.cache.contract_versions import CONTRACT_VERSION
@@ -31,6 +32,7 @@ with importing():
 _COMMANDS: Final[dict[Callable[..., None], str]] = {
     up: "warmfleet up -f examples/smollm2.yaml --replicas 3 --detach",
     status: "warmfleet status --output json",
+    top: "warmfleet top -f examples/autoscaling.yaml",
     down: "warmfleet down --name smollm2",
     chat: 'warmfleet chat --once "What is the capital of France?"',
     simulate: "warmfleet simulate --trace conversation.jsonl.gz --replicas 16 --routing all",

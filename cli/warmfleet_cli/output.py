@@ -37,19 +37,29 @@ def print_json(value: Any) -> None:
     sys.stdout.flush()
 
 
-def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print columns two spaces apart, never truncated; a column `>NAME` is right-aligned.
+def table_lines(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The head and the rows, columns two spaces apart, never truncated; `>NAME` is right-aligned.
 
-    print_table(console, ["NAME", ">SIZE"], [["smollm2-135m-instruct", "260.0 MiB"]])
+    table_lines(["NAME", ">SIZE"], [["smollm2-135m-instruct", "260.0 MiB"]])
     """
     titles = [column.removeprefix(">") for column in columns]
     widths = [max(len(title), *(len(row[i]) for row in rows), 0) for i, title in enumerate(titles)]
+    lines = []
     for row in (titles, *rows):
         cells = [
             cell.rjust(width) if column.startswith(">") else cell.ljust(width)
             for cell, width, column in zip(row, widths, columns, strict=True)
         ]
-        console.print(Text("  ".join(cells).rstrip(), style="bold" if row is titles else ""))
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def print_table(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print `table_lines`, the head in bold."""
+    head, *lines = table_lines(columns, rows)
+    console.print(Text(head, style="bold"))
+    for line in lines:
+        console.print(line)
 
 
 def print_error(error: WarmfleetError) -> None:

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -63,6 +63,8 @@ class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The deployment's name if all its callers share one cache; empty: each tenant has its own."""
     startup_timeout_seconds: float
     drain_timeout_seconds: float
+    autoscaling: dict[str, Any] | None = None
+    """`spec.autoscaling` as the manifest has it."""
 
     @property
     def processes(self) -> tuple[ProcessPlan, ...]:
@@ -140,7 +142,7 @@ def _notices(deployment: ModelDeployment, *, has_keys: bool) -> Iterable[str]:
     if ignored:
         yield f"only a cluster acts on {', '.join(f'spec.{field}' for field in ignored)}"
     if spec.autoscaling is not None:
-        yield "spec.autoscaling needs the operator; the number of local workers stays fixed"
+        yield "spec.autoscaling needs the operator; `warmfleet top` shows the number that it would want"
     if not has_keys and "sharing" in spec.kv_cache.model_fields_set:
         yield "spec.kvCache.sharing: without --keys-file all callers are one tenant"
     if deployment.metadata.namespace is not None:
@@ -179,7 +181,7 @@ def plan_fleet(
         CliError: two processes would listen on one port.
     """
     count = worker_count(deployment, options)
-    name = deployment.metadata.name
+    name, autoscaling = deployment.metadata.name, deployment.spec.autoscaling
     threads = max(1, cores // count)
     workers = tuple(
         _plan_worker(
@@ -215,6 +217,7 @@ def plan_fleet(
         shared_cache=name if deployment.spec.kv_cache.sharing == "Deployment" else "",
         startup_timeout_seconds=float(deployment.spec.rollout.startup_timeout_seconds),
         drain_timeout_seconds=float(deployment.spec.rollout.drain_timeout_seconds),
+        autoscaling=None if autoscaling is None else autoscaling.model_dump(by_alias=True, exclude_none=True),
     )
 
 

@@ -4,7 +4,7 @@ import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -48,6 +48,8 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True):
     served_names: list[str]
     drain_timeout_seconds: float
     processes: list[ProcessState]
+    autoscaling: dict[str, Any] | None = None
+    """`spec.autoscaling` of its manifest: `warmfleet top` advises by it."""
 
     @property
     def is_running(self) -> bool:

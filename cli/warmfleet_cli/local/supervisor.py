@@ -347,6 +347,7 @@ class Supervisor:
             served_names=list(self._plan.served_names),
             drain_timeout_seconds=self._plan.drain_timeout_seconds,
             processes=[member.state() for member in self._members],
+            autoscaling=self._plan.autoscaling,
         )
 
     def _emit(self, kind: EventKind, process: str, text: str) -> None:

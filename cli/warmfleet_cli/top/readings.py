@@ -1,0 +1,77 @@
+"""What the routers of a fleet report: their totals, and which replica serves which model under which name."""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import httpx
+import msgspec
+
+from warmfleet_cli.errors import CliError, ExitCode
+from warmfleet_cli.router_client import get_json, refusal, unreachable
+from warmfleet_contracts.cache.fleet_totals import FLEET_TOTALS_PATH, FleetTotals, decode_totals
+from warmfleet_contracts.errors import ContractError
+
+
+class EndpointView(msgspec.Struct, frozen=True):
+    """A replica in a router's `/internal/fleet`."""
+
+    uid: str
+    name: str
+    served_names: tuple[str, ...] = ()
+
+
+class _Fleet(msgspec.Struct, frozen=True):
+    endpoints: tuple[EndpointView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """One round over all routers."""
+
+    totals: tuple[FleetTotals, ...] = ()
+    endpoints: tuple[EndpointView, ...] = ()
+    """Of the first router that answers."""
+    problems: tuple[str, ...] = field(default=())
+    """Of routers that did not answer."""
+
+
+def read_routers(clients: Sequence[httpx.Client]) -> Readings:
+    """Ask every router once.
+
+    Raises:
+        CliError: none of them answers, or one refuses the key.
+    """
+    totals: list[FleetTotals] = []
+    endpoints: tuple[EndpointView, ...] = ()
+    errors: list[CliError] = []
+    for client in clients:
+        try:
+            totals.append(_totals(client))
+            endpoints = endpoints or _endpoints(client)
+        except CliError as error:
+            if error.exit_code is ExitCode.REFUSED:
+                raise
+            errors.append(error)
+    if errors and not totals:
+        raise errors[0]
+    return Readings(tuple(totals), endpoints, tuple(str(error) for error in errors))
+
+
+def _totals(client: httpx.Client) -> FleetTotals:
+    try:
+        answer = client.get(FLEET_TOTALS_PATH)
+    except httpx.HTTPError as error:
+        raise unreachable(str(client.base_url), error) from error
+    if answer.status_code != 200:
+        raise refusal(answer.status_code, answer.content)
+    try:
+        return decode_totals(answer.content)
+    except ContractError as error:
+        raise CliError(f"{client.base_url}: {error}", exit_code=ExitCode.REFUSED) from error
+
+
+def _endpoints(client: httpx.Client) -> tuple[EndpointView, ...]:
+    with contextlib.suppress(msgspec.ValidationError):
+        return msgspec.convert(get_json(client, "/internal/fleet"), _Fleet).endpoints
+    return ()
