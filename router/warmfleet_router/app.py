@@ -30,6 +30,7 @@ from warmfleet_router.routes import build_api
 from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 from warmfleet_router.routing.decision_ring import DecisionRing
 from warmfleet_router.routing.leases import Leases
+from warmfleet_router.routing.miss_causes import MissCauses
 from warmfleet_router.routing.picker import PickedWorker, Picker
 from warmfleet_router.routing.slow_workers import SlowWorkerDetector, SlowWorkerEjector
 from warmfleet_router.settings import RouterSettings
@@ -261,7 +262,7 @@ def build_proxies(
         comparison=CacheComparison(
             fleet=workers.fleet,
             predictor=routing.picker.predictor,
-            ghosts=workers.ghosts,
+            causes=MissCauses(workers.fleet.index, workers.ghosts, workers.fleet.worker),
             metrics=common.metrics,
         ),
         upstream=workers.upstream,

@@ -13,13 +13,12 @@ from warmfleet_contracts.cache.worker_api import (
     TOTAL_PROMPT_TOKENS_HEADER,
 )
 from warmfleet_router.admission.dispatch import Dispatch
-from warmfleet_router.economics.ghost_list import GhostList
-from warmfleet_router.economics.misses import PromptCauses, missed_tokens, prompt_causes
+from warmfleet_router.economics.misses import PromptCauses, missed_tokens
 from warmfleet_router.error_responses import header_text, header_tokens
 from warmfleet_router.metrics import AnsweredTokens, RouterMetrics
 from warmfleet_router.routing.decision_recorder import DecisionRecorder
 from warmfleet_router.routing.decisions import WorkerAnswer, difference_of
-from warmfleet_router.routing.picker import PickedWorker
+from warmfleet_router.routing.miss_causes import MissCauses
 from warmfleet_router.routing.prediction import Predictor
 from warmfleet_router.workers.fleet import Fleet
 from warmfleet_router.workers.upstream import UpstreamResponse
@@ -31,19 +30,16 @@ class CacheComparison:
     """Predictions against answers."""
 
     def __init__(
-        self, *, fleet: Fleet, predictor: Predictor, ghosts: GhostList, metrics: RouterMetrics
+        self, *, fleet: Fleet, predictor: Predictor, causes: MissCauses, metrics: RouterMetrics
     ) -> None:
         self._fleet = fleet
         self._predictor = predictor
-        self._ghosts = ghosts
+        self._causes = causes
         self._metrics = metrics
 
-    def causes(self, picked: PickedWorker) -> list[PromptCauses]:
+    def causes(self, dispatch: Dispatch) -> list[PromptCauses]:
         """Why tokens of each prompt would be missed, by what is known before it is sent."""
-        return [
-            prompt_causes(holders, self._ghosts.cause_of_loss, predicted_cached_tokens=part.cached_tokens)
-            for holders, part in zip(picked.holders, picked.prediction.parts, strict=False)
-        ]
+        return self._causes.of(dispatch.picked, dispatch.request.prompts)
 
     def answered(
         self,

@@ -161,7 +161,7 @@ class Exchanges:
 
     async def _send(self, exchange: Exchange) -> None:
         request, dispatch = exchange.request, exchange.dispatch
-        causes = self._comparison.causes(dispatch.picked)
+        causes = self._comparison.causes(dispatch)
         try:
             async with self._upstream.request(
                 dispatch.picked.endpoint,

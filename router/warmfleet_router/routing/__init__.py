@@ -4,7 +4,7 @@ Public: `picker` (`Picker`, `PickedWorker`), `leases` (`Leases`, `Lease`), `deci
 parts), `decision_recorder` (`DecisionRecorder`), `decision_ring` (`DecisionRing`), `capacity`,
 `prompt_hashes` (`RequestPrompts`), `block_hash_memory` (`BlockHashMemory`), `slow_workers`, `policies`
 (`POLICIES`, `Candidate`), `cost` (`CostTerms`), `fleet_snapshot` (`FleetSnapshot`), `prediction`
-(`Prediction`) and `block_holders`. The picker predicts, prices and ranks, and changes nothing; `leases`, with
+(`Prediction`) and `miss_causes`. The picker predicts, prices and ranks, and changes nothing; `leases`, with
 `open_dispatches` and `pending_blocks`, is the state that dispatches change. Imports `workers`, `economics`
 and `discovery`, no I/O.
 """

@@ -11,8 +11,6 @@ from typing import Final
 import msgspec
 
 from warmfleet_router.discovery.base import Endpoint
-from warmfleet_router.economics.misses import PromptHolders
-from warmfleet_router.routing.block_holders import prompt_holders
 from warmfleet_router.routing.cost import Work, request_cost
 from warmfleet_router.routing.fleet_snapshot import FleetSnapshot
 from warmfleet_router.routing.leases import Charge, Leases
@@ -35,8 +33,6 @@ class PickedWorker(msgspec.Struct, frozen=True):
     """Why ready workers were not considered, by uid."""
     candidate: Candidate
     prediction: Prediction
-    holders: tuple[PromptHolders, ...]
-    """Of each prompt's blocks, at this moment; empty without the worker's tokenizer."""
     ranking: Ranking
     charge: Charge
     policy: str
@@ -73,7 +69,6 @@ class RankedWorkers(msgspec.Struct, frozen=True):
             left_out=self.left_out,
             candidate=candidate,
             prediction=prediction,
-            holders=prompt_holders(candidate.uid, self.workers, self.predictions),
             ranking=self.ranking.led_by(candidate, reason) if reason else self.ranking,
             charge=Charge(
                 uid=candidate.uid,

@@ -6,7 +6,7 @@ among the candidates, and not again on a retry.
 
 import hashlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -102,6 +102,11 @@ class RequestPrompts:
             known = tuple(self._hash(token_ids, hello) for token_ids in encoded)
             self._hashed[key] = known
         return known
+
+    @property
+    def all_hashed(self) -> Collection[tuple[HashedPrompt, ...]]:
+        """The prompts under each identity that was asked for so far."""
+        return self._hashed.values()
 
     @property
     def head_key(self) -> bytes:

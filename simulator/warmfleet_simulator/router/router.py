@@ -16,11 +16,12 @@ from warmfleet_router.admission.in_flight_limits import InFlightLimits, InFlight
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
 from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.economics.ghost_list import GhostList
-from warmfleet_router.economics.misses import PromptCauses, missed_tokens, prompt_causes
+from warmfleet_router.economics.misses import missed_tokens
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 from warmfleet_router.routing.leases import Leases
-from warmfleet_router.routing.picker import PickedWorker, Picker
+from warmfleet_router.routing.miss_causes import MissCauses
+from warmfleet_router.routing.picker import Picker
 from warmfleet_router.routing.prompt_hashes import BYTES_PER_TOKEN, RequestPrompts
 from warmfleet_router.tenants import ANONYMOUS
 from warmfleet_router.workers.breakers import Breakers
@@ -77,6 +78,7 @@ class SimulatedRouter:
             on_change=capacity_changed.set,
             on_gone=self._forget,
         )
+        self._miss_causes = MissCauses(index, self._ghosts, self._workers.worker)
         self._admission = Admission(
             admission,
             limits=self._limits,
@@ -156,7 +158,7 @@ class SimulatedRouter:
         """What the proxy does around one answer that streams and does not fail."""
         picked = dispatch.picked
         uid = picked.endpoint.uid
-        causes = self._causes(picked)
+        causes = self._miss_causes.of(picked, dispatch.request.prompts)
         remembered = self._fleet.remembered(uid)
         if remembered is not None and picked.prediction.prompts:
             remembered.dispatched(picked.prediction.prompts[0].hashes)
@@ -195,13 +197,6 @@ class SimulatedRouter:
                 cached_tokens=cached_tokens,
             ),
         )
-
-    def _causes(self, picked: PickedWorker) -> list[PromptCauses]:
-        """Why tokens of the prompt would be missed, by what is known before it is sent."""
-        return [
-            prompt_causes(holders, self._ghosts.cause_of_loss, predicted_cached_tokens=part.cached_tokens)
-            for holders, part in zip(picked.holders, picked.prediction.parts, strict=False)
-        ]
 
     def _frame_arrived(self, uid: str, frame: Frame) -> None:
         self._leases.frame_arrived(uid, frame)

@@ -21,6 +21,7 @@ from warmfleet_router.economics.misses import (
     prompt_causes,
 )
 from warmfleet_router.economics.model_counts import ModelCount
+from warmfleet_router.routing.miss_causes import MissCauses
 from warmfleet_testing.cache.miss_oracle import MissOracle
 from warmfleet_testing.engine.digests import digest_of
 from warmfleet_testing.router.picker_fleet import (
@@ -147,8 +148,8 @@ class Replay:
         asked = prompts(conversation)
         picked = self.fleet.pick(asked)
         uid, tokens = picked.candidate.uid, len(conversation)
-        (holders,) = picked.holders
-        causes = prompt_causes(holders, self.ghosts.cause_of_loss, predicted_cached_tokens=0)
+        statuses = {worker.endpoint.uid: worker for worker in self.fleet.workers}
+        (causes,) = MissCauses(self.fleet.index, self.ghosts, statuses.get).of(picked, asked)
         identity = self.fleet.identity[uid]
         hashes = chain(conversation, identity)
         others = {other for other in self.fleet.identity.values() if other != identity}
@@ -263,3 +264,21 @@ def test_any_numbers_of_a_worker_give_as_many_missed_tokens_as_it_computed(
     tokens = [getattr(missed, cause) for cause in MissCause]
     assert sum(tokens) == max(prompt_tokens - cached_tokens, 0)
     assert min(tokens) >= 0
+
+
+@pytest.mark.parametrize(("is_ready", "cause"), [(True, MissCause.PLACEMENT), (False, MissCause.COMPULSORY)])
+def test_a_ready_worker_that_could_not_be_picked_holds_blocks_all_the_same(
+    is_ready: bool,
+    cause: MissCause,
+) -> None:
+    fleet = PickerFleet("a", "b")
+    fleet.store("a", chain(range(64)))
+    if not is_ready:
+        fleet.unready.add("a")
+    asked = prompts([*range(64), 7])
+
+    picked = fleet.pick(asked, excluded=["a"])
+    statuses = {worker.endpoint.uid: worker for worker in fleet.workers}
+    (causes,) = MissCauses(fleet.index, GhostList(), statuses.get).of(picked, asked)
+
+    assert causes.runs == (CauseRun(cause, 64),)
