@@ -68,3 +68,24 @@ def test_the_antagonist_attacks_in_every_way_while_another_tenant_works(tmp_path
     assert set(attacked["attack"]) == {"idle", "chunked", "tokenize", "wide", "large", "leaving"}
     assert all(sum(outcomes.values()) > 0 for outcomes in attacked["attack"].values())
     assert alone["attack"] == {}
+
+
+def test_the_benchmark_of_decisions_makes_each_kind_of_decision_in_a_filled_fleet(tmp_path):
+    small = {"--workers": 40, "--blocks": 300, "--decisions": 5}
+
+    (fleet,) = results_of("router_decisions", tmp_path, small)["decisions"]
+
+    assert fleet["blocks"] >= 40 * 300
+    assert [len(fleet[kind]) for kind in ("hot_ms", "cold_ms", "idle_ms")] == [5, 5, 5]
+
+
+def test_the_benchmark_of_the_index_stays_within_its_bytes_and_finds_no_wrong_block(tmp_path):
+    small = {"--workers": 40, "--blocks": 400_000, "--restarted-blocks": 2000}
+
+    results = results_of("index_memory", tmp_path, small)
+
+    assert results["restart"]["differing"] == 0
+    (memory,) = results["memory"]
+    assert 64 < memory["per_block"] <= 130
+    assert memory["per_block_after_churn"] <= 130
+    assert max(memory["per_further_holder"]) <= 16

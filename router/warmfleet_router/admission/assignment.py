@@ -70,18 +70,24 @@ class Assigner:
         `may_wait`: for the cheapest worker while another has capacity. `is_next`: the request is first in the
         fair order, so that it may bypass what a worker was sent.
         """
-        ranked = self._picker.rank(fleet, request.prompts, tried=tried, planned=planned)
-        if ranked is None:
-            return Placement(None, "no worker that was not tried is ready")
-        return place(
-            ranked,
-            fleet.loads,
-            self.limits,
-            may_use_headroom=_is_within_share(request, queue, fleet),
-            # Only where the order is one of cost can a wait pay.
-            may_wait_for_cheapest=may_wait and fleet.policy in PRICED,
-            may_bypass=lambda uid: is_next and self.may_bypass(request, queue, fleet, uid),
-        )
+        for shortlisted in (True, False):
+            ranked = self._picker.rank(
+                fleet, request.prompts, tried=tried, planned=planned, shortlisted=shortlisted
+            )
+            if ranked is None:
+                break
+            placement = place(
+                ranked,
+                fleet.loads,
+                self.limits,
+                may_use_headroom=_is_within_share(request, queue, fleet),
+                # Only where the order is one of cost can a wait pay.
+                may_wait_for_cheapest=may_wait and fleet.policy in PRICED,
+                may_bypass=lambda uid: is_next and self.may_bypass(request, queue, fleet, uid),
+            )
+            if placement is not None:
+                return placement
+        return Placement(None, "no worker that was not tried is ready")
 
     def barred(self, request: QueuedRequest) -> frozenset[str]:
         """Uids of workers that a request does not get now: those that compute a suspect, for another one."""

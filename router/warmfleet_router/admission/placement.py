@@ -36,15 +36,17 @@ def place(
     may_use_headroom: bool,
     may_wait_for_cheapest: bool,
     may_bypass: Callable[[str], bool],
-) -> Placement:
+) -> Placement | None:
     """Decide for one request; `loads` are the workers' without what is only planned.
+
+    None if that takes a ranking of all workers: those that are ranked for certain have no capacity.
 
     `may_bypass` returns for a worker whose window is full, by uid, whether the request bypasses its prompts.
     """
     cheapest = ranked.ranking.candidates[0]
     with_capacity: Candidate | None = None
     first_lack: Shortage | None = None
-    for candidate in ranked.ranking.candidates:
+    for candidate in ranked.ranking.candidates[: ranked.certain]:
         need = Need(ranked.sequences, ranked.needed_blocks(candidate), may_use_headroom)
         lack = shortage_in(loads[candidate.uid], candidate.rates, need, limits)
         if lack is None or (lack is Shortage.PREFILL and _follows(candidate, limits)):
@@ -56,6 +58,8 @@ def place(
         first_lack = first_lack or lack
     if with_capacity is cheapest:
         return Placement(ranked.pick(cheapest))
+    if with_capacity is None and ranked.certain < len(ranked.workers):
+        return None
     if with_capacity is None:
         return _wait(
             ranked, cheapest, f"no worker has capacity; the cheapest, {cheapest.endpoint}, lacks {first_lack}"

@@ -137,6 +137,38 @@ def request_cost(work: Work, load: WorkerLoad, rates: StepRates, *, seat_seconds
     )
 
 
+SMALLEST_WORK: Final = Work(uncached_tokens=0, needed_blocks=0)
+
+
+class PriceFloor(msgspec.Struct, frozen=True, gc=False):
+    """A bound below `request_cost`: a wait for seats or blocks, if there is one, is only in `idle_ms`.
+
+    What a request costs never falls with its tokens, blocks or sequences. It costs no less than one sequence
+    without prefill does, plus its own prefill as far as that does not fit below the knee.
+    """
+
+    idle_ms: float
+    """Of one sequence that needs neither prefill nor blocks."""
+    per_token_ms: float
+    """What a prompt token costs the request, and all those that run."""
+    free_tokens: int
+    """Prompt tokens that may cost nothing."""
+
+    def at(self, uncached_tokens: int) -> float:
+        """No request with so many uncached prompt tokens costs less, in milliseconds."""
+        return self.idle_ms + max(uncached_tokens - self.free_tokens, 0) * self.per_token_ms
+
+
+def price_floor(load: WorkerLoad, rates: StepRates, *, seat_seconds: float) -> PriceFloor:
+    """The least that a request costs on a worker under `load`."""
+    per_token_seconds = rates.per_prefill_token_seconds
+    return PriceFloor(
+        idle_ms=request_cost(SMALLEST_WORK, load, rates, seat_seconds=seat_seconds).total_ms,
+        per_token_ms=per_token_seconds * (1 + load.running_sequences) * 1e3,
+        free_tokens=max(rates.knee_tokens - load.running_sequences, 0),
+    )
+
+
 def measured_rates(fit: StepTimeFit) -> StepRates | None:
     """The worker's own rates, or None while too few steps, or no prefill, stand behind them."""
     coefficients = (

@@ -213,7 +213,7 @@ def choice_of(picked: PickedWorker) -> Choice:
                 strict=True,
             )
         ),
-        candidate_count=len(ranking.candidates),
+        candidate_count=len(ranking.candidates) + ranking.unlisted,
         not_considered=dict(islice(picked.left_out.items(), MAX_RECORDED_CANDIDATES)),
         predicted_prompt_tokens=first.prompt_tokens,
         predicted_cached_tokens=first.cached_tokens,

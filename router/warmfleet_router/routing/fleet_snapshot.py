@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from warmfleet_router.routing.capacity import CapacityLimits, Need, Shortage, prefill_seconds, shortage_in
-from warmfleet_router.routing.cost import StepRates, WorkerLoad, measured_rates, median_rates, worker_load
+from warmfleet_router.routing.cost import PriceFloor, StepRates, WorkerLoad, median_rates, price_floor
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
 from warmfleet_router.workers.breakers import Breakers
@@ -41,33 +41,32 @@ class FleetSnapshot:
         self.left_out = {**ejections.reasons, **dict.fromkeys(tried, "tried before")}
         """Why ready workers cannot be given requests, by uid."""
         self.ready = {uid: worker for uid, worker in ready.items() if uid not in self.left_out}
-        self.loads: dict[str, WorkerLoad] = {uid: self.load_with(uid, None) for uid in self.ready}
-        self.rates = _rates(self.ready.values(), workers)
+        known = {uid: leases.loads.of(uid, worker.load) for uid, worker in self.ready.items()}
+        self.loads: dict[str, WorkerLoad] = {uid: one.load for uid, one in known.items()}
+        self.rates = _rates(self.ready, workers, {uid: one.rates for uid, one in known.items()})
         """Each worker's own rates, or its peers'."""
+        self._floors = {uid: one.floor for uid, one in known.items()}
         self.seats = sum(load.max_running_sequences for load in self.loads.values())
         """Of all of them; 0 while they are unknown."""
         sizes = [worker.hello.block_size_tokens for worker in self.ready.values() if worker.hello is not None]
         self.block_size_tokens = max(sizes, default=PRIOR_BLOCK_TOKENS)
 
-    def load_with(self, uid: str, planned: UnreportedLoad | None) -> WorkerLoad:
-        """A worker's report, less what has ended since, plus what this router sent or plans to send."""
-        report, dispatches = self.ready[uid].load, self._leases.dispatches
-        unreported = dispatches.unreported(uid, report.admitted_dispatches)
-        ended = dispatches.ended(uid, report)
-        if planned is not None:
-            unreported += planned
-        return worker_load(
-            report,
-            unreported_tokens=unreported.tokens,
-            unreported_seats=unreported.seats,
-            unreported_blocks=unreported.blocks,
-            ended_seats=ended.seats,
-            ended_blocks=ended.blocks,
-        )
+    def load_with(self, uid: str, planned: UnreportedLoad) -> WorkerLoad:
+        """A worker's load when it has got what is planned for it, too."""
+        return self._leases.loads.load_with(uid, self.ready[uid].load, planned)
+
+    def floor(self, uid: str) -> PriceFloor:
+        """The least that a request costs on a worker."""
+        floor = self._floors[uid]
+        if floor is None:
+            seat_seconds = self._leases.seat_times.seconds(uid)
+            floor = price_floor(self.loads[uid], self.rates[uid], seat_seconds=seat_seconds)
+        return floor
 
     def charged(self, uid: str) -> None:
         """A request was sent to `uid`: read its load again."""
-        self.loads[uid] = self.load_with(uid, None)
+        known = self._leases.loads.of(uid, self.ready[uid].load)
+        self.loads[uid], self._floors[uid] = known.load, known.floor
 
     def leave_out(self, uid: str, reason: str) -> None:
         """Give `uid` no request that follows."""
@@ -111,11 +110,12 @@ class FleetSnapshot:
         )
 
 
-def _rates(ready: Collection[WorkerStatus], workers: Sequence[WorkerStatus]) -> Mapping[str, StepRates]:
-    own = {worker.endpoint.uid: measured_rates(worker.load.step_time) for worker in ready}
-    unmeasured = {worker.identity for worker in ready if own[worker.endpoint.uid] is None}
+def _rates(
+    ready: Mapping[str, WorkerStatus], workers: Sequence[WorkerStatus], own: Mapping[str, StepRates | None]
+) -> Mapping[str, StepRates]:
+    unmeasured = {ready[uid].identity for uid, rates in own.items() if rates is None}
     peers = {
         identity: median_rates(worker.load.step_time for worker in workers if worker.identity == identity)
         for identity in unmeasured
     }
-    return {worker.endpoint.uid: own[worker.endpoint.uid] or peers[worker.identity] for worker in ready}
+    return {uid: rates or peers[ready[uid].identity] for uid, rates in own.items()}

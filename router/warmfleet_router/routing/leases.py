@@ -9,35 +9,16 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Final, Self, cast
+from typing import Self, cast
 
 import msgspec
 
 from warmfleet_contracts.cache.blocks import BlockHash
 from warmfleet_contracts.cache.kv_events import Frame, PlainAnswer
-from warmfleet_router.routing.cost import PRIOR_SEAT_SECONDS
+from warmfleet_router.routing.known_loads import KnownLoads
 from warmfleet_router.routing.open_dispatches import OpenDispatches
 from warmfleet_router.routing.pending_blocks import PendingBlocks
-
-SEAT_TIME_WEIGHT: Final = 0.1
-"""Weight of the newest answer in the moving average of how long a seat is kept."""
-
-
-class SeatTimes:
-    """How long a sequence keeps its seat on each worker, learned from answers that ended well."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}
-
-    def add(self, uid: str, seconds: float) -> None:
-        before = self._seconds.get(uid, seconds)
-        self._seconds[uid] = before + SEAT_TIME_WEIGHT * (seconds - before)
-
-    def seconds(self, uid: str) -> float:
-        return self._seconds.get(uid, PRIOR_SEAT_SECONDS)
-
-    def forget(self, uid: str) -> None:
-        self._seconds.pop(uid, None)
+from warmfleet_router.routing.seat_times import SeatTimes
 
 
 class Charge(msgspec.Struct, frozen=True):
@@ -70,6 +51,7 @@ class Leases:
         self.dispatches = OpenDispatches(life_id)
         self.pending = PendingBlocks(now)
         self.seat_times = SeatTimes()
+        self.loads = KnownLoads(self.dispatches, self.seat_times)
         self.on_capacity = on_capacity
         self._open: dict[int, Lease] = {}
         """By dispatch."""
@@ -82,6 +64,7 @@ class Leases:
         """A worker reported its load, or what it stored."""
         if frame.load is not None:
             self.dispatches.reported(uid, frame.load)
+            self.loads.reported(uid, frame.load)
             for answer in frame.load.plain_answers.get(self.dispatches.life_id, ()):
                 lease = self._open.get(answer.dispatch)
                 if lease is not None and lease.charge.uid == uid:
@@ -101,6 +84,7 @@ class Leases:
         self.dispatches.forget(uid)
         self.pending.forget(uid)
         self.seat_times.forget(uid)
+        self.loads.forget(uid)
 
 
 class Lease(AbstractAsyncContextManager["Lease"]):
@@ -146,6 +130,7 @@ class Lease(AbstractAsyncContextManager["Lease"]):
         if not self._first_byte:
             self._first_byte = True
             self._leases.dispatches.first_byte(self.charge.uid, self.dispatch)
+            self._leases.loads.changed(self.charge.uid)
             self._leases.pending.settle(self._ticket)
             self._leases.on_capacity()
 
@@ -161,6 +146,7 @@ class Lease(AbstractAsyncContextManager["Lease"]):
                 seats=charge.sequences,
                 blocks=charge.blocks,
             )
+            self._leases.loads.changed(charge.uid)
             self._ticket = self._leases.pending.insert(charge.uid, charge.new_hashes)
             self._leases.opened(self)
         return self
@@ -176,6 +162,7 @@ class Lease(AbstractAsyncContextManager["Lease"]):
             self._leases.pending.drop(self._ticket)
         elif ended_well and was_charged and self._seated_at is not None:
             self._leases.seat_times.add(self.charge.uid, self._leases.now() - self._seated_at)
+        self._leases.loads.changed(self.charge.uid)
         self._leases.on_capacity()
 
     async def __aenter__(self) -> Self:

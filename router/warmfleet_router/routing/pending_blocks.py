@@ -159,6 +159,14 @@ class PendingBlocks:
         claim = self._live_claims(uid).get(block_hash)
         return claim.entries if claim is not None else 0
 
+    def workers_with(self, block_hash: BlockHash) -> list[str]:
+        """The workers with an entry that computes a block, whether or not its time is over."""
+        return [uid for uid, claims in self._claims.items() if block_hash in claims]
+
+    def has_entry(self, uid: str, block_hash: BlockHash) -> bool:
+        """Whether an entry of a worker computes a block, whether or not its time is over."""
+        return block_hash in self._claims.get(uid, _NONE)
+
     @property
     def blocks(self) -> int:
         """Blocks of all live entries, a block counted once per entry."""

@@ -4,20 +4,31 @@ The picker reads the workers' status, the prefix index, pending blocks and open 
 nothing. The caller takes a lease on the worker that it picked.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from warmfleet_router.discovery.base import Endpoint
-from warmfleet_router.routing.cost import Work, request_cost
+from warmfleet_router.routing.cost import CostTerms, Work, WorkerLoad, request_cost
 from warmfleet_router.routing.fleet_snapshot import FleetSnapshot
 from warmfleet_router.routing.leases import Charge, Leases
+from warmfleet_router.routing.matched_prompts import MatchedPrompts
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
-from warmfleet_router.routing.policies import POLICIES, Candidate, Ranking, RoutedRequest, agreed_policy
+from warmfleet_router.routing.policies import (
+    POLICIES,
+    PRICED,
+    Candidate,
+    Ranking,
+    RoutedRequest,
+    agreed_policy,
+    rendezvous_weights,
+)
 from warmfleet_router.routing.prediction import Prediction, Predictor
 from warmfleet_router.routing.prompt_hashes import RequestPrompts
+from warmfleet_router.routing.seat_times import SeatTimes
+from warmfleet_router.routing.shortlist import LISTED_WORKERS, Shortlist, shortlist
 from warmfleet_router.workers.breakers import Breakers
 from warmfleet_router.workers.fleet import WorkerStatus
 from warmfleet_router.workers.prefix_index import PrefixIndex
@@ -55,6 +66,8 @@ class RankedWorkers(msgspec.Struct, frozen=True):
     ignores_ejections: bool
     workers: Mapping[str, WorkerStatus]
     predictions: Mapping[str, Prediction]
+    certain: int
+    """So many candidates are the first of a ranking of all workers, in the same order."""
 
     def needed_blocks(self, candidate: Candidate) -> int:
         """KV blocks that the prompts would pin at that worker."""
@@ -99,6 +112,7 @@ class Picker:
     ) -> None:
         """`policy` ranks for models whose deployment names none. Without `breakers` no worker is left out."""
         self.predictor = Predictor(index, leases.pending)
+        self._index = index
         self._breakers = breakers if breakers is not None else Breakers()
         self._leases = leases
         self._policy = policy
@@ -125,75 +139,97 @@ class Picker:
         *,
         tried: Collection[str] = (),
         planned: Mapping[str, UnreportedLoad] = NOTHING_PLANNED,
+        shortlisted: bool = True,
     ) -> RankedWorkers | None:
-        """Every worker of `fleet` that was not `tried`, best first; None if there is none.
+        """The workers of `fleet` that were not `tried`, best first; None if there is none.
 
-        `planned` is what will be sent to a worker before this request, by uid.
+        `planned` is what will be sent to a worker before this request, by uid. Under `LowestCost` only the
+        cheapest of a large fleet are priced and ranked, unless all are asked for: `shortlisted=False`.
         """
         workers = {uid: worker for uid, worker in fleet.ready.items() if uid not in tried}
         if not workers:
             return None
-        predictions = {uid: self.predictor.predict(worker, prompts) for uid, worker in workers.items()}
-        candidates = [
-            self._candidate(fleet, worker, predictions[uid], prompts.sequences, planned.get(uid))
-            for uid, worker in workers.items()
-        ]
+        matched = MatchedPrompts(prompts, self._index, self._leases.pending, self.predictor)
+        price = _Pricing(fleet, self._leases.seat_times, matched, prompts.sequences, planned)
+        listed = Shortlist(tuple(workers), certain=len(workers))
+        if shortlisted and fleet.policy in PRICED and len(workers) > LISTED_WORKERS:
+            listed = price.shortlist(workers)
+        predictions = {uid: matched.prediction(workers[uid]) for uid in listed.uids}
+        candidates = [price.candidate(workers[uid], predictions[uid]) for uid in listed.uids]
         request = RoutedRequest(
             head_key=prompts.head_key,
-            tie_key=_tie_key(workers.values(), prompts, predictions.values()),
+            tie_key=matched.tie_key(workers),
             dispatch_count=self._leases.dispatches.count,
+            unlisted_equals=listed.unlisted_equals,
         )
+        ranking = POLICIES[fleet.policy](candidates, request)
         return RankedWorkers(
-            ranking=POLICIES[fleet.policy](candidates, request),
+            ranking=msgspec.structs.replace(ranking, unlisted=len(workers) - len(candidates)),
             policy=fleet.policy,
             sequences=prompts.sequences,
             left_out={**fleet.left_out, **dict.fromkeys(tried, "tried before")},
             ignores_ejections=fleet.ignores_ejections,
             workers=workers,
             predictions=predictions,
+            certain=listed.certain,
         )
 
-    def _candidate(
+
+class _Pricing:
+    """What one request costs on each worker of a fleet."""
+
+    def __init__(
         self,
         fleet: FleetSnapshot,
-        worker: WorkerStatus,
-        prediction: Prediction,
+        seat_times: SeatTimes,
+        matched: MatchedPrompts,
         sequences: int,
-        planned: UnreportedLoad | None,
-    ) -> Candidate:
+        planned: Mapping[str, UnreportedLoad],
+    ) -> None:
+        self._fleet = fleet
+        self._seat_times = seat_times
+        self._matched = matched
+        self._sequences = sequences
+        self._planned = planned
+
+    def shortlist(self, workers: Mapping[str, WorkerStatus]) -> Shortlist:
+        """Those of `workers` where it costs least."""
+        least_tokens = self._matched.least_uncached_tokens(workers)
+        # Where something is planned the wait for seats may be shorter, as more sequences will end.
+        floors = {
+            uid: 0.0 if uid in self._planned else self._fleet.floor(uid).at(tokens)
+            for uid, tokens in least_tokens.items()
+        }
+        return shortlist(
+            floors,
+            lambda uid: self._cost(uid, self._matched.prediction(workers[uid])).total_ms,
+            rendezvous_weights(self._matched.tie_key(workers)),
+        )
+
+    def candidate(self, worker: WorkerStatus, prediction: Prediction) -> Candidate:
+        """A worker with its price."""
         uid = worker.endpoint.uid
-        load = fleet.loads[uid] if planned is None else fleet.load_with(uid, planned)
-        rates = fleet.rates[uid]
-        uncached = prediction.prompt_tokens - prediction.cached_tokens
-        work = Work(uncached_tokens=uncached, needed_blocks=prediction.needed_blocks, sequences=sequences)
         return Candidate(
             uid=uid,
             endpoint=worker.endpoint.name,
             precise=prediction.precise,
             cached_tokens=prediction.cached_tokens,
             pending_tokens=prediction.pending_tokens,
-            uncached_tokens=uncached,
-            load=load,
-            rates=rates,
-            cost=request_cost(work, load, rates, seat_seconds=self._leases.seat_times.seconds(uid)),
+            uncached_tokens=prediction.prompt_tokens - prediction.cached_tokens,
+            load=self._load(uid),
+            rates=self._fleet.rates[uid],
+            cost=self._cost(uid, prediction),
         )
 
+    def _cost(self, uid: str, prediction: Prediction) -> CostTerms:
+        work = Work(
+            uncached_tokens=prediction.prompt_tokens - prediction.cached_tokens,
+            needed_blocks=prediction.needed_blocks,
+            sequences=self._sequences,
+        )
+        seat_seconds = self._seat_times.seconds(uid)
+        return request_cost(work, self._load(uid), self._fleet.rates[uid], seat_seconds=seat_seconds)
 
-def _tie_key(
-    workers: Iterable[WorkerStatus], prompts: RequestPrompts, predictions: Iterable[Prediction]
-) -> bytes:
-    """The first block of the first prompt that no candidate holds; the whole prompt if all are held.
-
-    Only resident blocks count here, not pending ones: every router sees the same residents, so that
-    requests with the same new prefix meet at the same worker, whichever router they came through.
-    """
-    chains = [
-        (worker.identity, hashed[0].hashes)
-        for worker in workers
-        if worker.hello is not None and (hashed := prompts.hashed(worker.hello)) is not None
-    ]
-    if not chains:
-        return prompts.whole_key
-    held_blocks = max(prediction.first.resident_blocks for prediction in predictions)
-    _, hashes = min(chains)
-    return hashes[held_blocks] if held_blocks < len(hashes) else prompts.whole_key
+    def _load(self, uid: str) -> WorkerLoad:
+        planned = self._planned.get(uid)
+        return self._fleet.loads[uid] if planned is None else self._fleet.load_with(uid, planned)

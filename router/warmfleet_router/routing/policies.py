@@ -49,6 +49,8 @@ class RoutedRequest(msgspec.Struct, frozen=True):
     """The first block that no candidate holds; decides among equals, alike in every router."""
     dispatch_count: int
     """Dispatches of this router so far."""
+    unlisted_equals: int = 0
+    """Workers that cost as little as the best candidate and are no candidates: those come before them."""
 
 
 class Ranking(msgspec.Struct, frozen=True):
@@ -58,6 +60,8 @@ class Ranking(msgspec.Struct, frozen=True):
     scores: tuple[float, ...]
     """Of `candidates`, in the policy's own unit: milliseconds, sequences, or places."""
     reason: str
+    unlisted: int = 0
+    """Workers that were compared by the least that they can cost, and are behind the first of these."""
 
     def led_by(self, candidate: Candidate, reason: str) -> "Ranking":
         """The same with `candidate` moved to the front, for `reason`."""
@@ -65,7 +69,12 @@ class Ranking(msgspec.Struct, frozen=True):
         candidates, scores = list(self.candidates), list(self.scores)
         candidates.insert(0, candidates.pop(place))
         scores.insert(0, scores.pop(place))
-        return Ranking(tuple(candidates), tuple(scores), reason)
+        return Ranking(tuple(candidates), tuple(scores), reason, self.unlisted)
+
+
+def equality_limit_ms(best_ms: float) -> float:
+    """Up to which cost a candidate is as good as the best one."""
+    return best_ms + max(EQUAL_MS, best_ms * EQUAL_RATIO)
 
 
 Policy = Callable[[Sequence[Candidate], RoutedRequest], Ranking]
@@ -73,25 +82,26 @@ Policy = Callable[[Sequence[Candidate], RoutedRequest], Ranking]
 
 def lowest_cost(candidates: Sequence[Candidate], request: RoutedRequest) -> Ranking:
     """Least time to first token plus delay to others; among equals, rendezvous hashing."""
-    best_ms = min(candidate.cost.total_ms for candidate in candidates)
-    limit_ms = best_ms + max(EQUAL_MS, best_ms * EQUAL_RATIO)
+    weight_of = rendezvous_weights(request.tie_key)
+    limit_ms = equality_limit_ms(min(candidate.cost.total_ms for candidate in candidates))
 
     def rank(candidate: Candidate) -> tuple[bool, float, int]:
         total_ms = candidate.cost.total_ms
-        weight = -rendezvous_weight(candidate.uid, request.tie_key)
+        weight = -weight_of(candidate.uid)
         return (False, 0.0, weight) if total_ms <= limit_ms else (True, total_ms, weight)
 
-    equals = sum(candidate.cost.total_ms <= limit_ms for candidate in candidates)
+    equals = sum(candidate.cost.total_ms <= limit_ms for candidate in candidates) + request.unlisted_equals
     reason = "lowest cost" if equals == 1 else f"first of {equals} equals by rendezvous hash"
     return _ranked(candidates, rank, lambda candidate: candidate.cost.total_ms, reason)
 
 
 def least_loaded(candidates: Sequence[Candidate], request: RoutedRequest) -> Ranking:
     """Fewest running and waiting sequences, then fewest queued tokens."""
+    weight_of = rendezvous_weights(request.tie_key)
 
     def rank(candidate: Candidate) -> tuple[int, int, int]:
         load = candidate.load
-        weight = -rendezvous_weight(candidate.uid, request.tie_key)
+        weight = -weight_of(candidate.uid)
         return load.sequences, load.queued_uncached_tokens, weight
 
     return _ranked(candidates, rank, lambda candidate: candidate.load.sequences, "fewest sequences")
@@ -110,12 +120,14 @@ def consistent_hash(candidates: Sequence[Candidate], request: RoutedRequest) -> 
     total = sum(candidate.load.sequences for candidate in candidates)
     limit = math.ceil(BOUNDED_LOAD_RATIO * (total + 1) / len(candidates))
 
+    weight_of = rendezvous_weights(request.head_key)
+
     def rank(candidate: Candidate) -> tuple[bool, int]:
         full = candidate.load.sequences + 1 > limit
-        return full, -rendezvous_weight(candidate.uid, request.head_key)
+        return full, -weight_of(candidate.uid)
 
     ranking = _ranked(candidates, rank, lambda c: c.load.sequences, "owner of the prompt's head")
-    owner = max(candidates, key=lambda c: rendezvous_weight(c.uid, request.head_key))
+    owner = max(candidates, key=lambda c: weight_of(c.uid))
     if ranking.candidates[0] is not owner:
         return Ranking(ranking.candidates, ranking.scores, f"next after the head's owner, which has {limit}+")
     return ranking
@@ -144,10 +156,16 @@ def agreed_policy(named: Iterable[str], default: str) -> str:
     return name if name in POLICIES else default
 
 
-def rendezvous_weight(uid: str, key: bytes) -> int:
-    """Highest random weight (Thaler and Ravishankar, 1996): the same in every process."""
-    digest = hashlib.blake2b(uid.encode(), key=key[:64], digest_size=8).digest()
-    return int.from_bytes(digest, "little")
+def rendezvous_weights(key: bytes) -> Callable[[str], int]:
+    """Highest random weight (Thaler and Ravishankar, 1996): a weight per uid, the same in every process."""
+    keyed = hashlib.blake2b(key=key[:64], digest_size=8)
+
+    def weight(uid: str) -> int:
+        of_uid = keyed.copy()
+        of_uid.update(uid.encode())
+        return int.from_bytes(of_uid.digest(), "little")
+
+    return weight
 
 
 def _ranked(

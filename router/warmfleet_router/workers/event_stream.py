@@ -19,6 +19,7 @@ within 60 s mean that events cannot be trusted: the worker is routed by load onl
 import asyncio
 import contextlib
 import hmac
+import math
 import random
 import secrets
 from collections import deque
@@ -129,17 +130,20 @@ class WorkerStream:
         on_change: Callable[[], None] = lambda: None,
         *,
         on_ended: Callable[[str, str], None] = lambda _uid, _epoch: None,
+        on_event: Callable[[], None] = lambda: None,
     ) -> None:
         """Make a stream that is not open yet.
 
         `on_frame(uid, frame)` is called for each frame, before the index applies it, `on_change` when the
         load is reported or the worker is lost, `on_ended(uid, epoch)` when an epoch ended and the worker was
-        not draining; it may be called more than once for an epoch.
+        not draining; it may be called more than once for an epoch. `on_event` is called after each event of
+        the stream: what the queries return may be something else since.
         """
-        self.endpoint = endpoint
+        self._endpoint = endpoint
         self._on_frame = on_frame
         self._on_change = on_change
         self._on_ended = on_ended
+        self._on_event = on_event
         self.counts = StreamCounts()
         self.hello: Hello | None = None
         """The last verified hello; None before the first and after an impostor's."""
@@ -160,6 +164,16 @@ class WorkerStream:
         self._resyncing = False  # counted already, and not precise again yet
         self._load_only_until: float | None = None  # events are ignored: they kept contradicting themselves
 
+    @property
+    def endpoint(self) -> Endpoint:
+        """The worker as discovery describes it."""
+        return self._endpoint
+
+    @endpoint.setter
+    def endpoint(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._on_event()
+
     # Events.
 
     def opening(self, nonce: bytes) -> tuple[str, int]:
@@ -167,6 +181,7 @@ class WorkerStream:
         self._nonce = nonce
         self._verified = False
         self.counts.opened += 1
+        self._on_event()
         return self._index.position(self.endpoint.uid) or ("", 0)
 
     def received(self, message: Message, now: float) -> None:
@@ -178,6 +193,12 @@ class WorkerStream:
             ContractError: the message has no place here; reopen the stream.
         """
         self._last_message_at, self._closed_by_worker = now, False
+        try:
+            self._take(message, now)
+        finally:
+            self._on_event()
+
+    def _take(self, message: Message, now: float) -> None:
         if isinstance(message, Hello):
             self._accept_hello(message, now)
             return
@@ -216,6 +237,7 @@ class WorkerStream:
             self._lost_at = now
         if now - self._lost_at >= self._timing.forget_after_seconds:
             self._index.forget(self.endpoint.uid)
+        self._on_event()
         self._on_change()
 
     def ended(self) -> None:
@@ -227,6 +249,7 @@ class WorkerStream:
         """No frame for `silence_seconds`: the set is suspect until the stream proves otherwise."""
         self.counts.silences += 1
         self._index.suspect(self.endpoint.uid, Suspicion.SILENT)
+        self._on_event()
 
     # Queries.
 
@@ -256,6 +279,15 @@ class WorkerStream:
         if not (self._verified or self._in_grace(now)):
             return False
         return self._last_frame_at is None or now - self._last_frame_at <= self._frame_silence_seconds()
+
+    def unchanged_until(self, now: float) -> float:
+        """Until when `unready_reason` and `is_current` stay as they are at `now`, without an event."""
+        ends = [math.inf]
+        if self._in_grace(now) and self._lost_at is not None:
+            ends.append(self._lost_at + self._timing.reopen_grace_seconds)
+        if self._last_frame_at is not None and self.is_current(now):
+            ends.append(self._last_frame_at + self._frame_silence_seconds())
+        return min(ends)
 
     # Inside.
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 
 import msgspec
 import structlog
@@ -39,11 +41,17 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     """Whether the index knows this worker's blocks. A ready worker without that is routed by load only."""
     load: LoadReport
     """The last report; all zeros before the first of the worker's present epoch."""
-    report_age_seconds: float
-    """Age of `load`; infinite before the first."""
+    reported_at: float | None
+    """When `load` came, on `clock`; None before the first."""
     resident_blocks: int
     counts: StreamCounts
     """Live counters of the stream, for metrics."""
+    clock: Callable[[], float] = time.monotonic
+
+    @property
+    def report_age_seconds(self) -> float:
+        """Age of `load` now; infinite before the first."""
+        return self.clock() - self.reported_at if self.reported_at is not None else math.inf
 
     @property
     def identity(self) -> bytes:
@@ -59,6 +67,17 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     def served_names(self) -> Sequence[str]:
         """Model names that this endpoint answers to: the discovered ones that it knows, else its own."""
         return served_names(self.endpoint, self.hello)
+
+
+class _View(msgspec.Struct, frozen=True):
+    """One worker as it was after the last event of its stream."""
+
+    stream: WorkerStream
+    status: WorkerStatus
+    names: frozenset[str]
+    """Model names that it serves."""
+    until: float
+    """From then on the status is another one, although nothing happened."""
 
 
 class Fleet:
@@ -103,6 +122,7 @@ class Fleet:
         self._on_ended = on_ended
         self._contract_versions = contract_versions
         self._streams: dict[str, WorkerStream] = {}
+        self._views: dict[str, _View] = {}
         self._followers: dict[str, asyncio.Task[None]] = {}
         self._watcher: asyncio.Task[None] | None = None
         self._names: frozenset[str] | None = None
@@ -120,16 +140,17 @@ class Fleet:
 
     def workers(self, model: str | None = None) -> list[WorkerStatus]:
         """Every endpoint, in order of discovery; with `model`, those that serve it."""
+        now = self._clock()
         return [
-            self._status(stream)
-            for stream in self._streams.values()
-            if model is None or serves(stream.endpoint, stream.hello, model)
+            view.status if now < view.until else self._status(view.stream, now)
+            for view in self._views.values()
+            if model is None or model in view.names
         ]
 
     def worker(self, uid: str) -> WorkerStatus | None:
         """One endpoint; None if it is not (or no longer) discovered."""
         stream = self._streams.get(uid)
-        return self._status(stream) if stream is not None else None
+        return self._status(stream, self._clock()) if stream is not None else None
 
     def seconds_since_last_message(self, uid: str) -> float:
         """Time since a worker's last message on its event stream; 0 for one that is not followed."""
@@ -162,6 +183,7 @@ class Fleet:
         ]
         for uid in gone:
             stream = self._streams.pop(uid)
+            del self._views[uid]
             if uid not in wanted:
                 stream.ended()
         await _cancelled([self._followers.pop(uid) for uid in gone])
@@ -180,8 +202,10 @@ class Fleet:
                     self._on_frame,
                     self._on_change,
                     on_ended=self._on_ended,
+                    on_event=partial(self._observe, uid),
                 )
                 self._streams[uid] = stream
+                self._observe(uid)
                 self._followers[uid] = asyncio.create_task(
                     follow(
                         stream,
@@ -211,8 +235,20 @@ class Fleet:
                 return
             await asyncio.sleep(self._timing.longest_backoff_seconds)
 
-    def _status(self, stream: WorkerStream) -> WorkerStatus:
+    def _observe(self, uid: str) -> None:
+        """Look at a worker after an event, so that requests need not."""
+        stream = self._streams.get(uid)
+        if stream is None:
+            return  # it left the list, and its stream is being closed
         now = self._clock()
+        self._views[uid] = _View(
+            stream=stream,
+            status=self._status(stream, now),
+            names=frozenset(served_names(stream.endpoint, stream.hello)),
+            until=stream.unchanged_until(now),
+        )
+
+    def _status(self, stream: WorkerStream, now: float) -> WorkerStatus:
         uid = stream.endpoint.uid
         reason = stream.unready_reason(now)
         return WorkerStatus(
@@ -222,9 +258,10 @@ class Fleet:
             unready_reason=reason,
             precise=self.index.is_precise(uid) and stream.is_current(now),
             load=stream.load,
-            report_age_seconds=now - stream.load_at if stream.load_at is not None else float("inf"),
+            reported_at=stream.load_at,
             resident_blocks=self.index.resident_blocks(uid),
             counts=stream.counts,
+            clock=self._clock,
         )
 
 

@@ -1,6 +1,7 @@
 """`/internal/fleet/totals`: what it counts, how large it is, and that every report makes a valid answer."""
 
 import asyncio
+import math
 import tracemalloc
 from pathlib import Path
 
@@ -57,9 +58,10 @@ def status(number: int, load: LoadReport, *, age_seconds: float = 0.123, size: i
         unready_reason="",
         precise=True,
         load=load,
-        report_age_seconds=age_seconds,
+        reported_at=-age_seconds if math.isfinite(age_seconds) else None,
         resident_blocks=0,
         counts=StreamCounts(),
+        clock=lambda: 0.0,
     )
 
 

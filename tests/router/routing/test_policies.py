@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmfleet_router.routing.cost import PRIOR, CostTerms, WorkerLoad
-from warmfleet_router.routing.policies import POLICIES, Candidate, RoutedRequest, rendezvous_weight
+from warmfleet_router.routing.policies import POLICIES, Candidate, RoutedRequest, rendezvous_weights
 
 
 def candidate(uid: str, total_ms: float = 100.0, *, sequences: int = 0, queued: int = 0) -> Candidate:
@@ -129,4 +129,4 @@ def test_every_router_makes_the_same_choice_from_the_same_view(
 
 
 def test_rendezvous_weights_are_the_same_in_every_process() -> None:
-    assert rendezvous_weight("w0", b"key") == 10522015769044675290
+    assert rendezvous_weights(b"key")("w0") == 10522015769044675290

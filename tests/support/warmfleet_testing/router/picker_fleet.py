@@ -96,7 +96,7 @@ class PickerFleet:
                 unready_reason="",
                 precise=self.index.is_precise(uid),
                 load=self.load[uid],
-                report_age_seconds=0.0,
+                reported_at=None,
                 resident_blocks=0,
                 counts=StreamCounts(),
             )
