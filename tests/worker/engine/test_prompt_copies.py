@@ -10,6 +10,7 @@ import pytest
 from warmfleet_contracts.errors import ContractError
 from warmfleet_testing.engine.add_messages import add_sequence
 from warmfleet_testing.engine.fake_runner import EngineDriver, naive_output
+from warmfleet_worker.engine import scheduler
 from warmfleet_worker.engine.messages import (
     AddSequences,
     NewSequence,
@@ -54,6 +55,7 @@ def test_512_copies_of_a_prompt_are_hashed_once_and_share_its_tokens(hashed_toke
     assert len(waiting) == 512
     assert hashed_tokens == [4000]
     assert len({id(sequence.token_ids._prompt) for sequence in waiting}) == 1
+    assert len({id(sequence.block_hashes) for sequence in waiting}) == 1
     assert [sequence.sampling.seed for sequence in waiting] == list(range(1000, 1512))
 
 
@@ -89,6 +91,83 @@ def test_each_copy_is_answered_exactly_and_grows_for_itself():
 
     expected, _ = naive_output(prompt, SAMPLING, driver.engine.max_model_length_tokens)
     assert list(outputs.values()) == [expected] * 6
+
+
+def test_a_copy_that_grows_has_hashes_of_its_own():
+    driver = EngineDriver()
+    driver.engine.add(copies_of([1, 2, 3, 4, 5], 2))
+    first, second = driver.engine._scheduler.waiting
+
+    first.own_block_hashes().append(b"of the first")
+    first.own_block_hashes().append(b"of the first, too")
+
+    assert len(first.block_hashes) == 3
+    assert len(second.block_hashes) == 1
+
+
+def test_copies_of_a_cached_prompt_start_a_bounded_number_of_blocks_per_step(monkeypatch):
+    # given 6 copies of a prompt of which 9 blocks are cached, and at most 20 of them per step
+    monkeypatch.setattr(scheduler, "MAX_ADOPTED_BLOCKS", 20)
+    driver = EngineDriver(max_batched_tokens=100)
+    prompt = list(range(40))
+    driver.add(100, prompt)
+    driver.run()
+    for number in range(6):
+        driver.add(number, prompt)
+
+    # when they are served
+    running = []
+    while driver.engine.has_work:
+        running.append(driver.step().load.running_sequences)
+
+    # then two start with each step, and all answers are exact
+    assert running[:3] == [2, 4, 6]
+    driver.assert_exact(*range(6))
+
+
+def test_a_prompt_with_more_cached_blocks_than_a_step_starts_is_served(monkeypatch):
+    monkeypatch.setattr(scheduler, "MAX_ADOPTED_BLOCKS", 3)
+    driver = EngineDriver(max_batched_tokens=100)
+    for number in range(3):
+        driver.add(number, list(range(40)))
+
+    driver.run()
+
+    driver.assert_exact(*range(3))
+
+
+def test_aborting_copies_that_wait_looks_at_none_of_their_blocks(monkeypatch):
+    driver = EngineDriver(max_running_sequences=1)
+    driver.engine.add(copies_of([1] * 100, 64))
+    driver.engine.step()
+    looked_at = []
+    stop_leading = prefix_cache.PrefixCache.stop_leading
+
+    def counted(cache, sequence_id, hashes):
+        looked_at.append(len(hashes))
+        stop_leading(cache, sequence_id, hashes)
+
+    monkeypatch.setattr(prefix_cache.PrefixCache, "stop_leading", counted)
+    for number in range(64):
+        driver.engine.abort(number)
+
+    assert not driver.engine._scheduler.has_work
+    assert driver.engine._cache.led_blocks == 0
+    assert sum(looked_at) <= 25
+
+
+def test_copies_share_the_distinct_tokens_of_their_prompt_until_one_adds_to_them():
+    first = TokenCounts([3, 4, 3])
+    second = first.copy()
+    third = second.copy()
+    assert first.seen is second.seen is third.seen
+
+    second.add(4)
+    assert first.seen is second.seen
+    second.add(9)
+
+    assert (sorted(first.seen), sorted(second.seen)) == ([3, 4], [3, 4, 9])
+    assert first.seen is third.seen
 
 
 def test_copies_count_their_own_tokens_for_penalties():

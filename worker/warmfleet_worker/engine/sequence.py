@@ -33,7 +33,7 @@ class Sequence:
     """Most tokens of prompt and output together."""
     root: BlockHash
     block_hashes: list[BlockHash]
-    """Of the full blocks of `token_ids`, possibly without the newest ones."""
+    """Of the full blocks of `token_ids`, possibly without the newest ones. See `own_block_hashes`."""
     uses_cache: bool
     """Whether its blocks are committed to the prefix cache, and cached ones used (see `reads_cache`)."""
     arrival: int
@@ -42,6 +42,8 @@ class Sequence:
     """False while every position of the prompt must be computed."""
     priority: int = 0
     """Lower is better."""
+    shares_block_hashes: bool = False
+    """Whether other sequences of its prompt have the same list of `block_hashes`."""
     state: SequenceState = SequenceState.WAITING
     token_counts: TokenCounts | None = None
     """Of `token_ids`, exactly if a penalty reads them."""
@@ -74,6 +76,13 @@ class Sequence:
         self.token_ids.append(token_id)
         if self.token_counts is not None:
             self.token_counts.add(token_id)
+
+    def own_block_hashes(self) -> list[BlockHash]:
+        """`block_hashes` to append to: other sequences do not see it."""
+        if self.shares_block_hashes:
+            self.block_hashes = self.block_hashes.copy()
+            self.shares_block_hashes = False
+        return self.block_hashes
 
     @property
     def output_tokens(self) -> int:

@@ -48,6 +48,8 @@ class PlanDraft:
     budget: StepBudget
     seats: int
     admissions: list[SequenceUpdate] = field(default_factory=list)
+    adopted_blocks: int = 0
+    """Cached blocks that the sequences admitted so far start with."""
 
     def has_room(self, first_position: int) -> bool:
         """Whether the step takes a token more of a prompt that is computed up to `first_position`."""

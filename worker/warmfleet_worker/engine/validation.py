@@ -79,9 +79,12 @@ def _misfit(message: AddSequences, prompt_tokens: int, limits: EngineLimits) -> 
 
 
 def _unknown_token(message: AddSequences, prompt: Sequence[int], vocabulary_size: int) -> str:
-    for field, token_ids in (("prompt", prompt), ("bias", message.sampling.logit_bias)):
-        if token_ids and (min(token_ids) < 0 or max(token_ids) >= vocabulary_size):
-            return f"a {field} token id lies outside the vocabulary of {vocabulary_size}"
+    outside = f"token id lies outside the vocabulary of {vocabulary_size}"
+    if max(prompt) >= vocabulary_size:  # none is negative: they came as u32
+        return f"a prompt {outside}"
+    bias = message.sampling.logit_bias
+    if bias and (min(bias) < 0 or max(bias) >= vocabulary_size):
+        return f"a bias {outside}"
     # A stop token outside the vocabulary is harmless: it is never generated.
     if min(message.sampling.stop_token_ids, default=0) < 0:
         return "a stop token id is negative"

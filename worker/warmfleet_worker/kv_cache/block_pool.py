@@ -125,6 +125,17 @@ class BlockPool:
         """The committed or evictable block with this content, None if there is none. Changes nothing."""
         return self._by_hash.get(block_hash)
 
+    def find_run(self, block_hashes: Iterable[BlockHash]) -> tuple[Block, ...]:
+        """The blocks that `find` returns, up to the first None."""
+        found: list[Block] = []
+        find = self._by_hash.get  # `self.find` takes as long as the rest
+        for block_hash in block_hashes:
+            block = find(block_hash)
+            if block is None:
+                break
+            found.append(block)
+        return tuple(found)
+
     def allocate(self, count: int) -> list[Block]:
         """`count` blocks for one writer, least recently used first; evicts what they held.
 

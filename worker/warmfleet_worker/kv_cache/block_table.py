@@ -36,9 +36,9 @@ class BlockTable:
         self.committed_blocks = len(self._blocks)
 
     def extend(self, blocks: Iterable[Block]) -> None:
-        for block in blocks:
-            self._blocks.append(block)
-            self._ids.append(block.block_id)
+        added = list(blocks)
+        self._blocks += added
+        self._ids += [block.block_id for block in added]
 
     @property
     def next_uncommitted(self) -> Block:

@@ -23,8 +23,12 @@ class PrefixHit:
 
     @property
     def evictable_blocks(self) -> int:
-        """Blocks of the hit without a holder: pinning them takes as many from the available ones."""
-        return sum(not block.references for block in self.blocks)
+        """Blocks of the hit without a holder: pinning them takes as many from the available ones.
+
+        In O(log blocks): who holds a block holds those before it.
+        """
+        held = bisect_left(self.blocks, True, key=lambda block: not block.references)
+        return len(self.blocks) - held
 
 
 NO_HIT = PrefixHit()
@@ -59,15 +63,10 @@ class PrefixCache:
     def match(self, hashes: Sequence[BlockHash], sequence_tokens: int) -> PrefixHit:
         """Longest run of resident full blocks from block 0, without the last token. Changes nothing."""
         limit_blocks = cacheable_tokens(sequence_tokens, self.block_size_tokens) // self.block_size_tokens
-        blocks: list[Block] = []
-        for block_hash in hashes[:limit_blocks]:
-            block = self._pool.find(block_hash)
-            if block is None:
-                break
-            blocks.append(block)
+        blocks = self._pool.find_run(hashes[:limit_blocks])
         if not blocks:
             return NO_HIT
-        return PrefixHit(tuple(blocks), len(blocks) * self.block_size_tokens)
+        return PrefixHit(blocks, len(blocks) * self.block_size_tokens)
 
     def matched_blocks(self, hashes: Sequence[BlockHash], sequence_tokens: int, previous_blocks: int) -> int:
         """How many blocks `match` would return, given its number at an earlier time. Changes nothing.

@@ -365,7 +365,9 @@ class EngineDriver:
     def _check_match(self, sequence: EngineSequence) -> None:
         """The incremental match equals a full one, for every previous result; residency has no gaps."""
         cache, pool, tokens = self.engine._cache, self.engine._pool, len(sequence.token_ids)
-        matched = len(cache.match(sequence.block_hashes, tokens).blocks)
+        hit = cache.match(sequence.block_hashes, tokens)
+        assert hit.evictable_blocks == sum(not block.references for block in hit.blocks)
+        matched = len(hit.blocks)
         for previous in {0, sequence.matched_blocks, len(sequence.block_hashes)}:
             assert cache.matched_blocks(sequence.block_hashes, tokens, previous) == matched
         resident = [pool.find(block_hash) is not None for block_hash in sequence.block_hashes]
