@@ -150,4 +150,16 @@ OPERATOR_DEPLOYMENT_WANTED: Final = "warmfleet_operator_deployment_wanted_replic
 """Labels `namespace`, `name`."""
 OPERATOR_DEPLOYMENT_READY: Final = "warmfleet_operator_deployment_ready_replicas"
 """Labels `namespace`, `name`."""
+OPERATOR_SCALING_WANTED: Final = "warmfleet_operator_scaling_wanted_replicas"
+"""Labels `namespace`, `name`: what autoscaling wants, for an HPA or KEDA that acts on it."""
+OPERATOR_SCALING_RECOMMENDED: Final = "warmfleet_operator_scaling_recommended_replicas"
+"""Labels `namespace`, `name`, `signal`: tokens, sequences, compute, firstToken, betweenTokens,
+capacityMisses, requests."""
+OPERATOR_SCALING_BLIND: Final = "warmfleet_operator_scaling_blind"
+"""Labels `namespace`, `name`: 1 while signals are missing, so that nothing would shrink."""
+OPERATOR_SCALING_CAPACITY_PENDING: Final = "warmfleet_operator_scaling_capacity_pending_replicas"
+"""Labels `namespace`, `name`: replicas that found no node for too long, or that a quota refuses."""
+OPERATOR_SCALING_TICK_SECONDS: Final = "warmfleet_operator_scaling_tick_seconds"
+"""Time of one decision for all fleets, without the reading of routers."""
+OPERATOR_SCALING_TICK_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 OPERATOR_RECONCILE_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

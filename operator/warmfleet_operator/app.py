@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -23,9 +24,11 @@ from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.reconcile.reconcile import Reconciler
 from warmfleet_operator.reconcile.writer import Writer
 from warmfleet_operator.settings import OperatorSettings
+from warmfleet_operator.status.advisor import ScalingAdvisor
 from warmfleet_operator.status.fleet import FleetView
 from warmfleet_operator.status.hit_rates import HitRates
 from warmfleet_operator.status.routers import RouterPoller
+from warmfleet_operator.status.totals import TotalsReader
 from warmfleet_operator.watch.entry import Key
 from warmfleet_operator.watch.key_processor import KeyProcessor
 from warmfleet_operator.watch.kopf_watches import KopfWatches
@@ -57,12 +60,22 @@ class Operator:
         self._routers = RouterPoller(
             cluster=cluster, key_secrets=self._key_secrets, settings=settings, on_change=self._on_fleet_change
         )
+        self._totals = TotalsReader(
+            routers=self._routers, key_secrets=self._key_secrets, router_port=settings.router_port
+        )
+        self._advisor = ScalingAdvisor(
+            store=self._store,
+            totals=self._totals,
+            no_room_seconds=settings.no_room_seconds,
+            on_change=self._processor.add,
+        )
         self._reconciler = Reconciler(
             store=self._store,
             writer=Writer(cluster=cluster, store=self._store, metrics=self.metrics, settings=settings),
             key_secrets=self._key_secrets,
             routers=self._routers,
             hits=self._hits,
+            advisor=self._advisor,
             settings=settings,
         )
         self._sync = Sync(
@@ -111,6 +124,7 @@ class Operator:
                     self._start_reconciling(),
                     self._resync(),
                     self._poll(),
+                    self._scale(),
                 ) as failed,
             ):
                 done, _ = await asyncio.wait(
@@ -123,6 +137,7 @@ class Operator:
         finally:
             stopping.cancel()
             await self._watches.stop()
+            await self._totals.close()
 
     def liveness_failure(self) -> str:
         """Why the kubelet should restart this process; empty if it should not."""
@@ -146,11 +161,13 @@ class Operator:
             objects=self._store.counts(),
             conditions=self._store.conditions(),
             states={(key.namespace, key.name): state for key, state in self._store.states().items()},
+            advice={(key.namespace, key.name): item for key, item in self._advisor.all_advice().items()},
         )
 
     def _on_leadership(self, leading: bool) -> None:  # noqa: FBT001 - signature of the callback
         if not leading:
             self._reconciling = False
+            self._advisor.forget_all()
         self._leadership_changed.set()
 
     async def _start_reconciling(self) -> None:
@@ -179,6 +196,16 @@ class Operator:
             if self._reconciling and (self._reconciler.waiting_for_routers or self.fence.clock() >= due):
                 await self._routers.poll()
                 polled = self.fence.clock()
+
+    async def _scale(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.scaling_seconds)
+            if not self._reconciling or not self._advisor.follows_any:
+                continue
+            await self._totals.read()
+            if self._reconciling:  # it may have ended while routers were asked
+                with self.metrics.scaling_seconds.time():
+                    self._advisor.tick(time.time())
 
     def _enqueue_all(self, within_seconds: float) -> None:
         for key in self._store.deployments():

@@ -9,6 +9,7 @@ from prometheus_client.process_collector import ProcessCollector
 from warmfleet_contracts import metrics as names
 from warmfleet_operator.objects.deployment_state import DeploymentState
 from warmfleet_operator.objects.kinds import Kind
+from warmfleet_operator.scaling.advice import Advice
 
 MAX_DEPLOYMENTS: Final = 1000
 """ModelDeployments with figures of their own: the first ones by namespace and name. Sums count all."""
@@ -51,6 +52,12 @@ class OperatorMetrics:
             ["condition", "status"],
             registry=registry,
         )
+        self.scaling_seconds = Histogram(
+            names.OPERATOR_SCALING_TICK_SECONDS,
+            "Duration of one decision about all fleets with autoscaling",
+            buckets=names.OPERATOR_SCALING_TICK_BUCKETS,
+            registry=registry,
+        )
         self._of_each = {
             name: Gauge(name, text, ["namespace", "name", *labels], registry=registry)
             for name, text, labels in (
@@ -61,6 +68,10 @@ class OperatorMetrics:
                 ),
                 (names.OPERATOR_DEPLOYMENT_WANTED, "Replicas that a ModelDeployment wants", []),
                 (names.OPERATOR_DEPLOYMENT_READY, "Replicas of a ModelDeployment that are ready", []),
+                (names.OPERATOR_SCALING_WANTED, "Replicas that autoscaling wants", []),
+                (names.OPERATOR_SCALING_RECOMMENDED, "Replicas that one signal alone asks for", ["signal"]),
+                (names.OPERATOR_SCALING_BLIND, "1 while signals of a ModelDeployment are missing", []),
+                (names.OPERATOR_SCALING_CAPACITY_PENDING, "Replicas that get no place", []),
             )
         }
 
@@ -73,8 +84,9 @@ class OperatorMetrics:
         objects: Mapping[str, int],
         conditions: Mapping[tuple[str, str], int],
         states: Mapping[tuple[str, str], DeploymentState],
+        advice: Mapping[tuple[str, str], Advice],
     ) -> bytes:
-        """The metrics page with these values for its gauges; `states` by namespace and name."""
+        """The metrics page with these values for its gauges; `states` and `advice` by namespace and name."""
         self._depth.set(depth)
         self._leader.set(leading)
         for kind, seconds in behind.items():
@@ -92,4 +104,14 @@ class OperatorMetrics:
                 self._of_each[names.OPERATOR_DEPLOYMENT_CONDITION].labels(*key, *item).set(1)
             self._of_each[names.OPERATOR_DEPLOYMENT_WANTED].labels(*key).set(state.wanted_replicas)
             self._of_each[names.OPERATOR_DEPLOYMENT_READY].labels(*key).set(state.ready_replicas)
+        for key in sorted(advice)[:MAX_DEPLOYMENTS]:
+            self._set_advice(key, advice[key])
         return generate_latest(self._registry)
+
+    def _set_advice(self, key: tuple[str, str], advice: Advice) -> None:
+        if advice.settled:
+            self._of_each[names.OPERATOR_SCALING_WANTED].labels(*key).set(advice.wanted)
+        for signal, number in advice.latest.recommendations.items():
+            self._of_each[names.OPERATOR_SCALING_RECOMMENDED].labels(*key, signal).set(number)
+        self._of_each[names.OPERATOR_SCALING_BLIND].labels(*key).set(bool(advice.missing))
+        self._of_each[names.OPERATOR_SCALING_CAPACITY_PENDING].labels(*key).set(advice.unschedulable)

@@ -114,6 +114,8 @@ class OperatorSettings:
     sync_seconds: float = 60.0
     """The store is compared with lists this often; a watch that stays behind fails the liveness probe."""
     router_poll_seconds: float = 10.0
+    scaling_seconds: float = 2.0
+    """Routers are asked for totals, and the number of replicas is decided, this often."""
     no_room_seconds: float = 120.0
     """A pod without a node for longer than this stalls its deployment."""
     workers: int = 4
@@ -204,6 +206,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Oper
         resync_seconds=_positive("--resync-seconds", given.resync_seconds),
         sync_seconds=_positive("--sync-seconds", given.sync_seconds),
         router_poll_seconds=_positive("--router-poll-seconds", given.router_poll_seconds),
+        scaling_seconds=_positive("--scaling-seconds", given.scaling_seconds),
         no_room_seconds=_positive("--no-room-seconds", given.no_room_seconds),
         workers=int(_positive("--workers", given.workers)),
         host=given.host,
@@ -335,6 +338,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--resync-seconds", type=float, default=60.0, help="every deployment is reconciled this often")
     add("--sync-seconds", type=float, default=60.0, help="watches are compared with lists this often")
     add("--router-poll-seconds", type=float, default=10.0, help="routers are polled this often")
+    add("--scaling-seconds", type=float, default=2.0, help="numbers of replicas are decided this often")
     add("--no-room-seconds", type=float, default=120.0, help="without a node for so long: stalled")
     add("--workers", type=int, default=4, help="deployments reconciled at once")
     add("--host", default="0.0.0.0", help="address of health and metrics")  # noqa: S104 - as above

@@ -56,6 +56,9 @@ class Reason(StrEnum):
     SUSPENDED = "Suspended"
     NO_REPLICAS = "NoReplicas"
     FIXED_REPLICAS = "FixedReplicas"
+    PAUSED = "Paused"
+    ADVISORY = "Advisory"
+    NOT_YET_ACTING = "NotYetActing"
 
     # Under way.
     PROGRESSING = "Progressing"
@@ -78,6 +81,10 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     UNSUPPORTED_SPEC = "UnsupportedSpec"
     NAME_TAKEN = "NameTaken"
+
+    # Of autoscaling.
+    CAPACITY_PENDING = "CapacityPending"
+    SIGNALS_MISSING = "SignalsMissing"
 
     # Of the routers.
     NO_ROUTER = "NoRouter"
@@ -141,7 +148,17 @@ _REASONS: Final[dict[ConditionType, dict[ConditionStatus, tuple[Reason, ...]]]] 
         _F: (*_NONE_WANTED, *_ROUTER_TROUBLE),
         _U: (Reason.ROUTER_UNREACHABLE,),
     },
-    ConditionType.SCALING_ACTIVE: {_F: (Reason.FIXED_REPLICAS,)},
+    ConditionType.SCALING_ACTIVE: {
+        _F: (
+            Reason.FIXED_REPLICAS,
+            Reason.SUSPENDED,
+            Reason.PAUSED,
+            Reason.ADVISORY,
+            Reason.NOT_YET_ACTING,
+            Reason.CAPACITY_PENDING,
+        ),
+        _U: (Reason.SIGNALS_MISSING,),
+    },
 }
 
 CONDITIONS: Final[tuple[tuple[ConditionType, ConditionStatus, Reason], ...]] = tuple(

@@ -15,6 +15,16 @@ class DeploymentState:
     ready_replicas: int = 0
 
 
+def set_replicas(spec: Mapping[str, Any]) -> int:
+    """Workers that a spec asks for: none while suspended, otherwise within the bounds of autoscaling."""
+    if spec.get("suspend"):
+        return 0
+    replicas, scaling = int(spec.get("replicas", 1)), spec.get("autoscaling")
+    if not scaling:
+        return replicas
+    return max(int(scaling.get("minReplicas", 1)), min(replicas, int(scaling["maxReplicas"])))
+
+
 def deployment_state(deployment: Mapping[str, Any]) -> DeploymentState:
     """The state of a ModelDeployment of the API server; empty before its first status."""
     status = deployment.get("status") or {}
@@ -22,6 +32,6 @@ def deployment_state(deployment: Mapping[str, Any]) -> DeploymentState:
         conditions=tuple(
             (condition["type"], condition["status"]) for condition in status.get("conditions") or ()
         ),
-        wanted_replicas=int(status.get("desiredReplicas") or 0),
+        wanted_replicas=set_replicas(deployment.get("spec") or {}) if status.get("conditions") else 0,
         ready_replicas=int(status.get("readyReplicas") or 0),
     )

@@ -30,6 +30,7 @@ from warmfleet_operator.reconcile.plan import Manifest, Plan, controlled_by, pla
 from warmfleet_operator.reconcile.wanted import Wanted, wanted_by
 from warmfleet_operator.reconcile.writer import Writer
 from warmfleet_operator.settings import OperatorSettings
+from warmfleet_operator.status.advisor import ScalingAdvisor
 from warmfleet_operator.status.hit_rates import HitRates
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.problem import Problem
@@ -60,6 +61,7 @@ class Reconciler:
         key_secrets: KeySecrets,
         routers: RouterPoller,
         hits: HitRates,
+        advisor: ScalingAdvisor,
         settings: OperatorSettings,
     ) -> None:
         self._store = store
@@ -67,6 +69,7 @@ class Reconciler:
         self._key_secrets = key_secrets
         self._routers = routers
         self._hits = hits
+        self._advisor = advisor
         self._settings = settings
         self._upgrade_slot = asyncio.Lock()
         self.waiting_for_routers: set[Key] = set()
@@ -84,15 +87,21 @@ class Reconciler:
         deployment = self._store.deployment(key)
         if deployment is None or "deletionTimestamp" in deployment["metadata"]:
             self._writer.forget(key)
+            self._advisor.forget(key)
             self.waiting_for_routers.discard(key)
             return None  # Kubernetes deletes its children by their owner references
         owner = self._other_owner(key, deployment)
         adopts = owner is not None and owner.release in self._settings.own_releases
         await self._writer.write_conflict(key, deployment, None if adopts else owner)
         if owner is not None and not adopts:
+            self._advisor.forget(key)
             self.waiting_for_routers.discard(key)
             return None  # an event of its objects or its status will come when that changes
         wanted = wanted_by(deployment, self._settings)
+        if wanted.policy is None:
+            self._advisor.forget(key)
+        else:
+            self._advisor.follow(key, wanted.policy, request_names(deployment))
         observation = Observation(
             deployment,
             time.time(),
@@ -200,6 +209,7 @@ class Reconciler:
             job=next((child for child in children if kind_of(child) is JOB), None),
             pods=tuple(sorted(self._store.pods(key), key=lambda pod: (pod.created_seconds, pod.name))),
             fleet=self._routers.view,
+            advice=self._advisor.advice(key),
             hit_percent=self._hits.percent(request_names(observation.deployment)),
             name_owner=claim,
             contested_name=contested,

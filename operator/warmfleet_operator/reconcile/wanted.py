@@ -15,6 +15,7 @@ from warmfleet_operator.desired.worker import replicas
 from warmfleet_operator.objects.kinds import DEPLOYMENT, kind_of
 from warmfleet_operator.objects.rollouts import spec_hash
 from warmfleet_operator.reconcile.plan import Manifest
+from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.status.problem import Problem
 
@@ -27,6 +28,8 @@ class Wanted:
     replicas: int = 0
     image: str = ""
     is_fetched: bool = True
+    policy: AutoscalingPolicy | None = None
+    """By which the number of replicas is decided; None where nothing decides it."""
     spec_hash: str = ""
     """Hash of what the user wrote; it decides whether a user or a release causes a rollout."""
     problem: Problem | None = None
@@ -53,4 +56,11 @@ def wanted_by(deployment: Mapping[str, Any], settings: OperatorSettings) -> Want
     image = next(
         str(container.get("image", "")) for container in containers if container["name"] == ENGINE_CONTAINER
     )
-    return Wanted(objects, number, image, fetched, spec_hash(checked.written_spec()))
+    return Wanted(objects, number, image, fetched, _policy(checked), spec_hash(checked.written_spec()))
+
+
+def _policy(checked: CheckedDeployment) -> AutoscalingPolicy | None:
+    scaling = checked.spec.autoscaling
+    if scaling is None or scaling.mode == "Paused" or checked.spec.suspend:
+        return None
+    return AutoscalingPolicy.of(scaling)

@@ -30,7 +30,12 @@ from warmfleet_operator.reconcile.plan import (
 )
 from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.status.conditions import release_condition, status_conditions
-from warmfleet_operator.status.events import changes_to_announce, event_of
+from warmfleet_operator.status.events import (
+    changes_to_announce,
+    decision_event_of,
+    decision_to_announce,
+    event_of,
+)
 from warmfleet_operator.status.problem import Problem
 from warmfleet_operator.status.status import Gauges, to_write
 from warmfleet_operator.watch.entry import Key, entry_of
@@ -116,6 +121,10 @@ class Writer:
                 message=condition["message"],
             )
             await self._record(event_of(deployment, condition, self._settings.identity, time.time()))
+        decision = decision_to_announce(current, chosen)
+        if decision is not None:
+            log.info("scaling decision", deployment=str(key), decision=decision)
+            await self._record(decision_event_of(deployment, decision, self._settings.identity, time.time()))
 
     async def write_conflict(self, key: Key, deployment: Mapping[str, Any], owner: Owner | None) -> None:
         """Report that another release owns it, or with None end what this release has reported.

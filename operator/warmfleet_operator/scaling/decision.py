@@ -17,6 +17,8 @@ class ScalingReason(StrEnum):
     BELOW_MINIMUM = "BelowMinimum"
     ABOVE_MAXIMUM = "AboveMaximum"
     STEADY = "Steady"
+    REPLICAS_SET = "ReplicasSet"
+    """Of advice alone: another client changed the number of replicas."""
 
 
 class LimitingRule(StrEnum):

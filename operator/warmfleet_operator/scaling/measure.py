@@ -1,8 +1,10 @@
 """One tick: what is remembered next, what each signal asks for, and the whole numbers that decide."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from warmfleet_contracts.cache.fleet_totals import LatencyHistogram
 from warmfleet_operator.scaling import latency_guard, regret, supply
@@ -86,6 +88,8 @@ def measure(
     memory = supply.learnt(memory, signals, demand, now_seconds)
     memory = regret.noticed(policy, memory, signals, demand, now_seconds)
     each = supply_of(memory, signals)
+    load = demand.compute_permille
+    fleet_load = -1 if load < 0 else round(1000 * load / each.compute_permille)
     tick = _Tick(
         policy,
         signals,
@@ -93,13 +97,17 @@ def measure(
         now_seconds,
         demand,
         each,
-        first=replace(
-            _view(signals.first_token, policy.first_token, memory.first_token_floor_ms, demand, each),
+        first=LatencyView(
+            percentile_ms=_percentile_ms(signals.first_token, policy.first_token),
+            floor_ms=memory.first_token_floor_ms or 0.0,
+            load_permille=fleet_load,
             ready=state.ready,
             backlog_ms=_backlog_ms(demand, each),
         ),
-        between=replace(
-            _view(signals.inter_token, policy.between_tokens, memory.inter_token_floor_ms, demand, each),
+        between=LatencyView(
+            percentile_ms=_percentile_ms(signals.inter_token, policy.between_tokens),
+            floor_ms=memory.inter_token_floor_ms or 0.0,
+            load_permille=fleet_load,
             ready=state.ready,
             queues=False,
         ),
@@ -108,29 +116,13 @@ def measure(
     asks = _asks(tick, memory)
     memory, panic = _with_windows(tick, memory, asks)
     victim = victim_of(policy, signals, demand.prefill_rate)
-    inputs = replace(
-        _inputs(tick, memory, asks),
-        panic=panic,
-        stable_growth=_stable_growth(tick, memory, asks, panic),
-        victim_loss_ms=victim.loss_ms if victim else 0,
-    )
+    inputs = _inputs(tick, memory, asks, panic, victim.loss_ms if victim else 0)
     return Measured(memory, inputs, asks, victim.uid if victim else None)
 
 
-def _view(
-    histogram: LatencyHistogram,
-    goal: LatencyGoal | None,
-    floor_ms: float | None,
-    demand: Demand,
-    each: Supply,
-) -> LatencyView:
-    percentile = histogram.percentile_ms(goal.percentile / 100) if goal else None
-    load = demand.compute_permille
-    return LatencyView(
-        percentile_ms=percentile or 0.0,
-        floor_ms=floor_ms or 0.0,
-        load_permille=-1 if load < 0 else round(1000 * load / each.compute_permille),
-    )
+def _percentile_ms(histogram: LatencyHistogram, goal: LatencyGoal | None) -> float:
+    """0 without any request, or without a goal."""
+    return (histogram.percentile_ms(goal.percentile / 100) or 0.0) if goal is not None else 0.0
 
 
 def _backlog_ms(demand: Demand, each: Supply) -> float:
@@ -218,7 +210,9 @@ def _stable_growth(tick: _Tick, memory: ScalingMemory, asks: Mapping[str, Ask], 
     return memory.growth[0][1]
 
 
-def _inputs(tick: _Tick, memory: ScalingMemory, asks: Mapping[str, Ask]) -> DecisionInputs:
+def _inputs(
+    tick: _Tick, memory: ScalingMemory, asks: Mapping[str, Ask], panic: int, victim_loss_ms: int
+) -> DecisionInputs:
     policy, state, signals = tick.policy, tick.state, tick.signals
     first, between = (
         round(latency_guard.predicted_ms(view, tick.coming)) if goal is not None else 0
@@ -257,4 +251,7 @@ def _inputs(tick: _Tick, memory: ScalingMemory, asks: Mapping[str, Ask]) -> Deci
         stable_need=memory.need[0][1],
         growth_limit=growth_limit(policy, memory.growths, state.spec_replicas),
         changed_seconds=-1 if changed is None else int(tick.now_seconds - changed),
+        panic=panic,
+        stable_growth=_stable_growth(tick, memory, asks, panic),
+        victim_loss_ms=victim_loss_ms,
     )

@@ -4,8 +4,9 @@ After a restart it is empty: nothing shrinks before the windows have been observ
 replicas that is wanted follows from the Deployment's own and from live signals.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from warmfleet_operator.scaling.windows import Entries
 
@@ -14,9 +15,8 @@ LATE_TICKS: Final = 5
 MAX_GROWTHS: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class ScalingMemory:
-    """Times are those of `decide`'s clock."""
+class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """Times are those of `decide`'s clock. A struct: a tick replaces several fields one by one."""
 
     last_seconds: float | None = None
     """Of the last tick; None before the first."""

@@ -51,8 +51,15 @@ class AutoscalingPolicy:
     """Two ticks further apart than this: what the windows hold no longer counts as observed."""
     backlog_seconds: float = 60.0
     """Replicas are added so that what waits is computed within this time."""
+    missing_grace_seconds: float = 30.0
+    """Signals that are missing for less are reported to no user."""
     latency_margin_percent: int = 80
     """A shrink must keep predicted percentiles below this share of their target."""
+
+    @property
+    def has_latency_goal(self) -> bool:
+        """Whether the guard needs percentiles."""
+        return self.first_token is not None or self.between_tokens is not None
 
     @classmethod
     def of(cls, spec: AutoscalingSpec) -> Self:

@@ -5,8 +5,9 @@ are the router's. Another replica is worth it when what is recomputed takes at l
 the caches are full, and both lasted for the policy's time. After a shrink a smaller fleet caches anew first.
 """
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from warmfleet_operator.scaling.demand import Ask, Demand
 from warmfleet_operator.scaling.memory import ScalingMemory

@@ -8,6 +8,7 @@ ten times as large as the others' is an error. Times are ages and differences: n
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from operator import sub
 from statistics import median_low
 from typing import Final
 
@@ -122,6 +123,7 @@ def merged(
     ready_uids: Iterable[str],
     routers: int,
     now_seconds: float,
+    with_latencies: bool = True,
 ) -> tuple[SignalHistory, FleetSignals]:
     """One model's signals, and the history for the next call.
 
@@ -133,13 +135,19 @@ def merged(
         ready_uids: uids of its ready pods: all of them must have a usable report.
         routers: how many routers are ready.
         now_seconds: on any clock that rises.
+        with_latencies: whether the policy has a latency target; without one the histograms are left out.
     """
     names, ready_uids = tuple(names), tuple(ready_uids)
-    counters = {reading.totals.router: _of_model(reading.totals, names) for reading in readings[:MAX_ROUTERS]}
+    answers = readings[:MAX_ROUTERS]
+    counters = {reading.totals.router: _of_model(reading.totals, names) for reading in answers}
+    uptimes = {reading.totals.router: reading.totals.uptime_seconds for reading in answers}
     usable = _usable([reports[uid] for uid in sorted(ready_uids) if uid in reports])
-    uptimes = {reading.totals.router: reading.totals.uptime_seconds for reading in readings}
-    traffic = _changes(counters, uptimes, history, now_seconds, TRAFFIC_SECONDS)
-    latencies = _changes(counters, uptimes, history, now_seconds, LATENCY_SECONDS)
+    past = [sample for sample in history.samples if sample.at_seconds < now_seconds]
+    first, inter = LatencyHistogram(), LatencyHistogram()
+    if with_latencies:
+        _, pairs = _since(past, counters, uptimes, now_seconds, LATENCY_SECONDS)
+        first = _together([_less(now.first_token, before.first_token) for now, before in pairs])
+        inter = _together([_less(now.inter_token, before.inter_token) for now, before in pairs])
     signals = FleetSignals(
         replicas=tuple(usable),
         missing_replicas=len(ready_uids) - len(usable),
@@ -149,16 +157,9 @@ def merged(
         queued_tokens=sum(model.queued_tokens for model in counters.values()),
         held_requests=sum(model.held_requests for model in counters.values()),
         held_tokens=sum(model.held_tokens for model in counters.values()),
-        traffic=Traffic(
-            seconds=round(traffic.seconds, 3),
-            prompt_tokens=traffic.total.prompt_tokens,
-            cached_tokens=traffic.total.cached_tokens,
-            misses=traffic.total.misses,
-            requests=sum(traffic.total.first_token.counts),
-            generated_tokens=sum(traffic.total.inter_token.counts),
-        ),
-        first_token=latencies.total.first_token,
-        inter_token=latencies.total.inter_token,
+        traffic=_traffic(*_since(past, counters, uptimes, now_seconds, TRAFFIC_SECONDS)),
+        first_token=first,
+        inter_token=inter,
     )
     return _with_sample(history, Sample(now_seconds, counters)), signals
 
@@ -173,37 +174,56 @@ def _with_sample(history: SignalHistory, sample: Sample) -> SignalHistory:
     return SignalHistory((*(kept for kept in samples if kept.at_seconds >= oldest), sample))
 
 
-@dataclass(frozen=True, slots=True)
-class _Changes:
-    seconds: float
-    total: ModelTotals
-
-
-def _changes(
+def _since(
+    past: Sequence[Sample],
     counters: Mapping[str, ModelTotals],
     uptimes: Mapping[str, float],
-    history: SignalHistory,
     now_seconds: float,
     within_seconds: float,
-) -> _Changes:
-    """What the routers counted since the sample that is `within_seconds` old; at first since the oldest."""
-    past = [sample for sample in history.samples if sample.at_seconds <= now_seconds]
-    old_enough = [sample for sample in past if now_seconds - sample.at_seconds >= within_seconds]
-    start = old_enough[-1] if old_enough else past[0] if past else None
-    if start is None or now_seconds <= start.at_seconds:
-        return _Changes(0.0, ModelTotals())
+) -> tuple[float, list[tuple[ModelTotals, ModelTotals]]]:
+    """Each router's counters now and at the sample that is `within_seconds` old, and how old that is.
+
+    At first it is the oldest sample. A router that it does not have counts from its start, if that was later,
+    or from the first sample that has it.
+    """
+    if not past:
+        return 0.0, []
+    start = next((one for one in reversed(past) if now_seconds - one.at_seconds >= within_seconds), past[0])
     seconds = now_seconds - start.at_seconds
-    parts = []
+    pairs = []
     for router, now in counters.items():
         before = start.counters.get(router)
         if before is None:
             if uptimes[router] <= seconds:
-                before = ModelTotals()  # it started since
+                before = ModelTotals()
             else:
-                known = [item.counters[router] for item in past if router in item.counters]
-                before = known[0] if known else now
-        parts.append(_difference(now, before))
-    return _Changes(seconds, _sum(parts))
+                before = next((one.counters[router] for one in past if router in one.counters), now)
+        pairs.append((now, before))
+    return seconds, pairs
+
+
+def _traffic(seconds: float, pairs: Sequence[tuple[ModelTotals, ModelTotals]]) -> Traffic:
+    return Traffic(
+        seconds=round(seconds, 3),
+        prompt_tokens=_risen((now.prompt_tokens, before.prompt_tokens) for now, before in pairs),
+        cached_tokens=_risen((now.cached_tokens, before.cached_tokens) for now, before in pairs),
+        misses=MissTokens(
+            compulsory=_risen((now.misses.compulsory, old.misses.compulsory) for now, old in pairs),
+            placement=_risen((now.misses.placement, old.misses.placement) for now, old in pairs),
+            capacity=_risen((now.misses.capacity, old.misses.capacity) for now, old in pairs),
+            lost=_risen((now.misses.lost, old.misses.lost) for now, old in pairs),
+            rollout=_risen((now.misses.rollout, old.misses.rollout) for now, old in pairs),
+        ),
+        requests=_risen((sum(now.first_token.counts), sum(old.first_token.counts)) for now, old in pairs),
+        generated_tokens=_risen(
+            (sum(now.inter_token.counts), sum(old.inter_token.counts)) for now, old in pairs
+        ),
+    )
+
+
+def _risen(pairs: Iterable[tuple[int, int]]) -> int:
+    """By how much counters rose; those that fall are of another life, and count as no change."""
+    return sum([now - before for now, before in pairs if now > before])
 
 
 def _of_model(totals: FleetTotals, names: Iterable[str]) -> ModelTotals:
@@ -211,29 +231,14 @@ def _of_model(totals: FleetTotals, names: Iterable[str]) -> ModelTotals:
     return found[0] if len(found) == 1 else _sum(found)
 
 
-def _difference(now: ModelTotals, before: ModelTotals) -> ModelTotals:
-    """Counters that fall are those of another life, and count as no change."""
-    misses, old = now.misses, before.misses
-    return ModelTotals(
-        prompt_tokens=max(0, now.prompt_tokens - before.prompt_tokens),
-        cached_tokens=max(0, now.cached_tokens - before.cached_tokens),
-        misses=MissTokens(
-            compulsory=max(0, misses.compulsory - old.compulsory),
-            placement=max(0, misses.placement - old.placement),
-            capacity=max(0, misses.capacity - old.capacity),
-            lost=max(0, misses.lost - old.lost),
-            rollout=max(0, misses.rollout - old.rollout),
-        ),
-        first_token=_less(now.first_token, before.first_token),
-        inter_token=_less(now.inter_token, before.inter_token),
-    )
-
-
 def _less(now: LatencyHistogram, before: LatencyHistogram) -> LatencyHistogram:
     if now.counts == before.counts:
         return LatencyHistogram()
-    pairs = zip_longest(now.counts, before.counts, fillvalue=0)
-    return LatencyHistogram(tuple(max(0, count - old) for count, old in pairs))
+    known = before.counts
+    if len(known) < len(now.counts):
+        known = (*known, *[0] * (len(now.counts) - len(known)))
+    risen = tuple(map(sub, now.counts, known))
+    return LatencyHistogram(risen if min(risen, default=0) >= 0 else tuple(max(0, count) for count in risen))
 
 
 def _sum(parts: Sequence[ModelTotals]) -> ModelTotals:

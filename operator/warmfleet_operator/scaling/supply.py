@@ -5,9 +5,11 @@ WVA 2); work that waits at every replica shows how much they really compute. The
 counts, so that one odd second changes nothing.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Final
+
+from msgspec.structs import replace
 
 from warmfleet_contracts.cache.fleet_totals import ReplicaTotals
 from warmfleet_operator.scaling.demand import Demand

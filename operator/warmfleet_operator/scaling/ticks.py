@@ -1,6 +1,6 @@
 """What passes from one tick to the next: changes of the number of replicas, activity, and gaps."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from warmfleet_operator.scaling.decision import ReplicaState
 from warmfleet_operator.scaling.memory import MAX_GROWTHS, ScalingMemory

@@ -21,6 +21,7 @@ from warmfleet_operator.objects.times import time_of
 from warmfleet_operator.settings import Release
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.problem import Problem
+from warmfleet_operator.status.scaling_status import wanted_replicas
 from warmfleet_operator.status.stalls import stall
 
 MAX_MESSAGE_LENGTH: Final = 1024
@@ -282,8 +283,30 @@ def _router_ready(observation: Observation, idle: Problem | None) -> Condition:
 
 
 def _scaling_active(observation: Observation) -> Condition:
-    scaling = (observation.deployment.get("spec") or {}).get("autoscaling")
-    text = f"the number of replicas is fixed at {observation.desired_replicas}"
-    if scaling:
-        text += ": spec.autoscaling bounds it, and this release does not change it yet"
-    return Condition(ConditionType.SCALING_ACTIVE, FALSE, Reason.FIXED_REPLICAS, text)
+    """Never true in this release: advice is given and not acted on."""
+    spec = observation.deployment.get("spec") or {}
+    scaling, replicas = spec.get("autoscaling"), observation.desired_replicas
+    status, reason = FALSE, Reason.FIXED_REPLICAS
+    if not scaling:
+        text = f"the number of replicas is fixed at {replicas}"
+    elif spec.get("suspend"):
+        reason, text = Reason.SUSPENDED, "spec.suspend is true: every replica is stopped"
+    elif scaling.get("mode") == "Paused":
+        reason, text = Reason.PAUSED, f"spec.autoscaling.mode is Paused: the number of replicas is {replicas}"
+    else:
+        status, reason, text = _advice_given(observation, scaling.get("mode", "Active"))
+    return Condition(ConditionType.SCALING_ACTIVE, status, reason, text)
+
+
+def _advice_given(observation: Observation, mode: str) -> tuple[ConditionStatus, Reason, str]:
+    advice, replicas = observation.advice, observation.desired_replicas
+    if advice is not None and advice.missing:
+        text = f"{advice.missing}: nothing shrinks until it does"
+        return UNKNOWN, Reason.SIGNALS_MISSING, text
+    if advice is not None and advice.unschedulable:
+        text = f"not all of {replicas} replicas get a place; no more are wanted until they do"
+        return FALSE, Reason.CAPACITY_PENDING, text
+    text = f"{wanted_replicas(observation)} replicas are wanted, and {replicas} are set"
+    if mode == "Advisory":
+        return FALSE, Reason.ADVISORY, f"{text}; nothing is scaled"
+    return FALSE, Reason.NOT_YET_ACTING, f"{text}; this release advises and does not scale"

@@ -1,4 +1,4 @@
-"""Kubernetes events for changes of the conditions Ready, Stalled and NameAccepted. Pure."""
+"""Kubernetes events for changes of conditions and of the wanted number of replicas. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -20,10 +20,22 @@ _ANNOUNCED_BY_ANOTHER: Final = {
     ConditionType.READY: frozenset(STALLED_REASONS),
     ConditionType.STALLED: frozenset({Reason.NAME_TAKEN}),
     ConditionType.NAME_ACCEPTED: frozenset[Reason](),
+    ConditionType.SCALING_ACTIVE: frozenset[Reason](),
 }
 """By condition: reasons with which it changes together with another condition, which has the event."""
-_EXPECTED: Final = frozenset({Reason.PROGRESSING, Reason.FETCHING, Reason.WAITING_FOR_UPGRADE_SLOT})
-"""Reasons for which Ready is False because the spec asks for it, or for a limited time."""
+_EXPECTED: Final = frozenset(
+    {
+        Reason.PROGRESSING,
+        Reason.FETCHING,
+        Reason.WAITING_FOR_UPGRADE_SLOT,
+        Reason.FIXED_REPLICAS,
+        Reason.SUSPENDED,
+        Reason.PAUSED,
+        Reason.ADVISORY,
+        Reason.NOT_YET_ACTING,
+    }
+)
+"""Reasons for which a condition is False because the spec asks for it, or for a limited time."""
 
 
 def changes_to_announce(
@@ -46,20 +58,40 @@ def event_of(
     deployment: Mapping[str, Any], condition: Mapping[str, Any], identity: str, now_seconds: float
 ) -> dict[str, Any]:
     """The event of one change. An equal change has an equal name, so that it is counted, not repeated."""
-    metadata = deployment["metadata"]
-    note = f"{condition['type']} is {condition['status']}: {condition['message']}"[:MAX_NOTE_LENGTH]
-    change = digest([metadata["uid"], condition["type"], condition["reason"], note])
+    note = f"{condition['type']} is {condition['status']}: {condition['message']}"
+    kind = "Warning" if _is_failure(condition) else "Normal"
+    return _event(deployment, condition["type"], condition["reason"], note, kind) | _times(
+        identity, now_seconds
+    )
+
+
+def decision_to_announce(before: Mapping[str, Any], after: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The decision that a status has and the one before it has not; None if there is none."""
+    old, new = (((status.get("scaling") or {}).get("decisions") or [None])[0] for status in (before, after))
+    return new if new != old else None
+
+
+def decision_event_of(
+    deployment: Mapping[str, Any], decision: Mapping[str, Any], identity: str, now_seconds: float
+) -> dict[str, Any]:
+    """The event of a changed number of wanted replicas."""
+    note = f"wants {decision['to']} replicas instead of {decision['from']}: {decision['message']}"
+    made = _event(deployment, decision["time"], decision["reason"], note, "Normal")
+    return made | _times(identity, now_seconds) | {"action": "Scale"}
+
+
+def _event(deployment: Mapping[str, Any], subject: str, reason: str, note: str, kind: str) -> dict[str, Any]:
+    metadata, note = deployment["metadata"], note[:MAX_NOTE_LENGTH]
+    change = digest([metadata["uid"], subject, reason, note])
     return {
         "apiVersion": EVENT.api_version,
         "kind": EVENT.name,
         "metadata": {"namespace": metadata["namespace"], "name": f"{metadata['name']}.{change}"},
-        "eventTime": precise_time_of(now_seconds),
         "reportingController": f"warmfleet.dev/{FIELD_MANAGER}",
-        "reportingInstance": identity[:128],
         "action": "Reconcile",
-        "reason": condition["reason"],
+        "reason": reason,
         "note": note,
-        "type": "Warning" if _is_failure(condition) else "Normal",
+        "type": kind,
         "regarding": {
             "apiVersion": MODEL_DEPLOYMENT.api_version,
             "kind": MODEL_DEPLOYMENT.name,
@@ -68,6 +100,10 @@ def event_of(
             "uid": metadata["uid"],
         },
     }
+
+
+def _times(identity: str, now_seconds: float) -> dict[str, str]:
+    return {"eventTime": precise_time_of(now_seconds), "reportingInstance": identity[:128]}
 
 
 def _is_announced(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:

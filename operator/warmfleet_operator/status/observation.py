@@ -6,6 +6,7 @@ from typing import Any
 
 from warmfleet_contracts.resources.ownership import Claim
 from warmfleet_operator.objects.pods import PodView
+from warmfleet_operator.scaling.advice import Advice
 from warmfleet_operator.status.fleet import FleetView
 from warmfleet_operator.status.problem import Problem
 
@@ -37,6 +38,8 @@ class Observation:
     fleet: FleetView = field(default_factory=FleetView)
     hit_percent: int | None = None
     """Prefix cache hits of the last minutes, in percent of prompt tokens; None before any traffic."""
+    advice: Advice | None = None
+    """How many replicas are wanted; None where nothing decides it, and before the first tick."""
     url: str = ""
     release: str = ""
     """The release whose operator observes: `namespace/name`."""

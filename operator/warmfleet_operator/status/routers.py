@@ -14,6 +14,7 @@ from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.keys import KeySecrets
 from warmfleet_operator.objects.kinds import POD
 from warmfleet_operator.settings import OperatorSettings
+from warmfleet_operator.status.bounded_answer import bounded_answer, router_url
 from warmfleet_operator.status.fleet import FleetAnswer, FleetView, merged_view
 
 ANSWER_SECONDS: Final = 5.0
@@ -46,6 +47,8 @@ class RouterPoller:
         self._on_change = on_change
         self._answers: dict[str, tuple[float, FleetAnswer]] = {}
         self.view = FleetView()
+        self.addresses: Mapping[str, str] = {}
+        """Addresses of ready router pods by uid, as of the last poll that could list them."""
 
     async def poll(self) -> None:
         """Poll all routers once. Does not raise; `view.problem` holds the error."""
@@ -57,6 +60,7 @@ class RouterPoller:
             # The set of routers is unknown; their last answers count for as long as they are fresh.
             self.view = self._merged(before.routers, str(error))
         else:
+            self.addresses = addresses
             problems = await self._poll_all(addresses, token)
             for uid in self._answers.keys() - addresses.keys():
                 del self._answers[uid]
@@ -79,11 +83,10 @@ class RouterPoller:
             return [problem for problem in await asyncio.gather(*polls) if problem]
 
     async def _poll_one(self, client: httpx.AsyncClient, uid: str, ip: str, token: str) -> str:
-        host = f"[{ip}]" if ":" in ip else ip
-        url = f"http://{host}:{self._settings.router_port}/internal/fleet"
+        url = router_url(ip, self._settings.router_port, "/internal/fleet")
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                content = await _bounded(client, url, token)
+                content = await bounded_answer(client, url, token, MAX_ANSWER_BYTES)
             self._answers[uid] = (time.monotonic(), msgspec.json.decode(content, type=FleetAnswer))
         except (httpx.HTTPError, TimeoutError, ValueError) as error:
             return f"router at {ip}: {str(error) or type(error).__name__}"[:256]
@@ -93,18 +96,6 @@ class RouterPoller:
         oldest = time.monotonic() - FRESH_SECONDS
         fresh = [answer for at, answer in self._answers.values() if at >= oldest]
         return merged_view(fresh, routers=routers, problem=problem)
-
-
-async def _bounded(client: httpx.AsyncClient, url: str, token: str) -> bytes:
-    content = bytearray()
-    async with client.stream("GET", url, headers={"authorization": f"Bearer {token}"}) as response:
-        if response.status_code != 200:
-            raise ValueError(f"answers {response.status_code}")
-        async for chunk in response.aiter_bytes():
-            content += chunk
-            if len(content) > MAX_ANSWER_BYTES:
-                raise ValueError(f"answers more than {MAX_ANSWER_BYTES} bytes")
-    return bytes(content)
 
 
 def _is_ready(pod: Mapping[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from warmfleet_operator.objects.jobs import job_ended, retry_job_at_seconds
 from warmfleet_operator.objects.pods import ContainerView, PodView
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.problem import Problem
+from warmfleet_operator.status.replica_state import QUOTA_WORDS, replica_failure
 
 CRASHES: Final = 2
 """An engine that restarts this often without becoming ready is in a crash loop."""
@@ -152,5 +153,12 @@ def _deadline(observation: Observation) -> Iterator[Problem]:
             limit = f"spec.rollout.startupTimeoutSeconds ({seconds} s)" if seconds else "the time for it"
             text = f"no replica got ready within {limit} and ten minutes for its image and its model"
             yield Problem(Reason.STARTUP_TIMEOUT, text)
-        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            yield Problem(Reason.OBJECT_REFUSED, str(condition.get("message") or "pods are refused"))
+    refused = None if observation.workers is None else replica_failure(observation.workers)
+    if refused is not None and not _within_budget(observation, refused):
+        yield Problem(Reason.OBJECT_REFUSED, refused)
+
+
+def _within_budget(observation: Observation, refused: str) -> bool:
+    """Whether a fleet that scales has reached its namespace's quota: a budget, not an error."""
+    scales = bool((observation.deployment.get("spec") or {}).get("autoscaling"))
+    return scales and QUOTA_WORDS in refused and any(pod.ready for pod in observation.pods)

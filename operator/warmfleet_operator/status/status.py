@@ -12,6 +12,7 @@ from warmfleet_operator.objects.served_names import name_claims, request_names, 
 from warmfleet_operator.objects.times import time_of
 from warmfleet_operator.status.conditions import conditions_of, status_conditions
 from warmfleet_operator.status.observation import Observation
+from warmfleet_operator.status.scaling_status import scaling_status, wanted_replicas
 
 GAUGE_SECONDS: Final = 60.0
 """Gauges alone cause a write at most this often; any other change writes them, too."""
@@ -41,7 +42,7 @@ def status_of(observation: Observation) -> dict[str, Any]:
         "replicas": int(workers.get("replicas") or 0),
         "readyReplicas": ready,
         "updatedReplicas": int(workers.get("updatedReplicas") or 0),
-        "desiredReplicas": observation.desired_replicas,
+        "desiredReplicas": wanted_replicas(observation),
         "readySummary": f"{ready}/{observation.desired_replicas}",
         "servedNames": served_names(observation.deployment),
         "nameClaims": name_claims(observation.deployment, time_of(observation.now_seconds)),
@@ -59,6 +60,8 @@ def status_of(observation: Observation) -> dict[str, Any]:
     if accelerator:
         name = accelerator.get("resourceName", "nvidia.com/gpu")
         status["accelerator"] = f"{accelerator.get('count', 1)} x {name}"
+    if scaling := scaling_status(observation):
+        status["scaling"] = scaling
     if model := _model(observation):
         status["model"] = model
     return status | _figures(observation)

@@ -85,6 +85,11 @@ class Store:
         """Its objects of the kinds in `CHILDREN`, as dictionaries."""
         return [entry.decoded() for entry in self._owned(key) if entry.kind in CHILDREN]
 
+    def child(self, kind: Kind, key: Key) -> dict[str, Any] | None:
+        """One object of a kind in `CHILDREN`, as a dictionary; None if it is not known."""
+        entry = self._entries[kind].get(key)
+        return entry.decoded() if entry is not None else None
+
     def pods(self, key: Key) -> list[PodView]:
         """Its pods, those of its fetch Job included."""
         return [entry.body for entry in self._owned(key) if isinstance(entry.body, PodView)]

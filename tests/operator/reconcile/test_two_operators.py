@@ -17,7 +17,9 @@ from warmfleet_operator.objects.kinds import MODEL_DEPLOYMENT, Kind, kind_of
 from warmfleet_operator.objects.releases import release_of
 from warmfleet_operator.reconcile.reconcile import Reconciler
 from warmfleet_operator.reconcile.writer import Writer
+from warmfleet_operator.scaling.signals import Reading
 from warmfleet_operator.settings import OperatorSettings, Release
+from warmfleet_operator.status.advisor import ScalingAdvisor
 from warmfleet_operator.status.fleet import FleetView
 from warmfleet_operator.status.hit_rates import HitRates
 from warmfleet_operator.watch.entry import Key, entry_of
@@ -115,6 +117,13 @@ class NoRouters:
     view = FleetView(polled=True)
 
 
+class NoTotals:
+    routers = 0
+
+    def readings(self) -> tuple[Reading, ...]:
+        return ()
+
+
 class Operator:
     """The reconciliations of one operator, and its store."""
 
@@ -140,6 +149,12 @@ class Operator:
             key_secrets=Keys(keys),  # type: ignore[arg-type] # a part of it
             routers=NoRouters(),  # type: ignore[arg-type] # a part of it
             hits=HitRates(),
+            advisor=ScalingAdvisor(
+                store=self.store,
+                totals=NoTotals(),
+                no_room_seconds=made.no_room_seconds,
+                on_change=lambda _: None,
+            ),
             settings=made,
         )
 

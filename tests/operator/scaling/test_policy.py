@@ -31,7 +31,7 @@ EVERYTHING = {
     "scaleDown": {"periodSeconds": 120, "stabilizationSeconds": 600, "paybackSeconds": 900},
     "zero": {"idleSeconds": 1800, "holdSeconds": 120},
 }
-NOT_OF_THE_SPEC = {"gap_seconds", "backlog_seconds", "latency_margin_percent"}
+NOT_OF_THE_SPEC = {"gap_seconds", "backlog_seconds", "latency_margin_percent", "missing_grace_seconds"}
 
 
 def test_three_lines_mean_the_policys_own_defaults():

@@ -39,7 +39,7 @@ def test_argo_cd_sees_what_kstatus_sees(name, health) -> None:
     resource = reported(OBSERVATIONS[name])
     status, message = health(resource)
 
-    wanted = "Suspended" if name == "suspended" else HEALTH[kstatus(resource)]
+    wanted = "Suspended" if name in {"suspended", "advice is suspended"} else HEALTH[kstatus(resource)]
     assert status == wanted
     assert message in {
         f"{item['reason']}: {item['message']}" if item["type"] == "Stalled" else item["message"]

@@ -150,7 +150,9 @@ def test_deployments_are_counted_by_their_conditions() -> None:
     assert kept.conditions() == {("Ready", "True"): 1, ("Ready", "False"): 2}
     page = (
         OperatorMetrics()
-        .render(depth=0, leading=True, behind={}, objects={}, conditions=kept.conditions(), states={})
+        .render(
+            depth=0, leading=True, behind={}, objects={}, conditions=kept.conditions(), states={}, advice={}
+        )
         .decode()
     )
     assert 'warmfleet_operator_deployments{condition="Ready",status="False"} 2.0' in page
@@ -158,7 +160,7 @@ def test_deployments_are_counted_by_their_conditions() -> None:
 
 def test_each_deployment_has_its_figures_and_loses_them_with_its_end() -> None:
     kept, _ = store()
-    made = body(5)
+    made = body(5, replicas=3)
     made["status"] = {
         "conditions": [{"type": "Ready", "status": "True"}, {"type": "Stalled", "status": "False"}],
         "desiredReplicas": 3,
@@ -170,7 +172,13 @@ def test_each_deployment_has_its_figures_and_loses_them_with_its_end() -> None:
     def of_each() -> list[str]:
         states = {(key.namespace, key.name): state for key, state in kept.states().items()}
         page = metrics.render(
-            depth=0, leading=True, behind={}, objects={}, conditions=kept.conditions(), states=states
+            depth=0,
+            leading=True,
+            behind={},
+            objects={},
+            conditions=kept.conditions(),
+            states=states,
+            advice={},
         )
         lines = (line for line in page.decode().splitlines() if 'name="' in line)
         return [line.removeprefix("warmfleet_operator_deployment_") for line in lines]
@@ -195,7 +203,7 @@ def test_only_so_many_deployments_have_figures_of_their_own() -> None:
     state = DeploymentState((("Ready", "True"),), 1, 1)
     states = {("models", f"m{number:05}"): state for number in range(MAX_DEPLOYMENTS + 5)}
     page = OperatorMetrics().render(
-        depth=0, leading=True, behind={}, objects={}, conditions={}, states=states
+        depth=0, leading=True, behind={}, objects={}, conditions={}, states=states, advice={}
     )
 
     wanted = [line for line in page.decode().splitlines() if "wanted_replicas{" in line]

@@ -15,6 +15,7 @@ from warmfleet_operator.status.status import status_of
 from warmfleet_testing.resources.observations import (
     NO_ROOM_SECONDS,
     NOW,
+    advice,
     deployment,
     figures,
     fleet,
@@ -62,7 +63,31 @@ def stopped(**fields: Any) -> Observation:
     return serving(desired_replicas=0, workers=workers(wanted=0, ready=0), pods=(), fleet=fleet(), **fields)
 
 
+def scaled(mode: str = "Advisory", **fields: Any) -> Observation:
+    """A fleet with autoscaling that is at rest, by its advice."""
+    scaling = {"mode": mode, "minReplicas": 1, "maxReplicas": 8}
+    return serving(**{"deployment": deployment(autoscaling=scaling), "advice": advice(), **fields})
+
+
+def over_budget(**spec: Any) -> Observation:
+    """Two of three replicas run, and a quota refuses the third."""
+    return scaled(
+        deployment=deployment(replicas=3, autoscaling={"maxReplicas": 8}, **spec),
+        desired_replicas=3,
+        workers=workers(
+            wanted=3, ready=2, replicas=2, conditions=(failed("ReplicaFailure", "FailedCreate"),)
+        ),
+        advice=advice(unschedulable=1),
+    )
+
+
 OBSERVATIONS: Final[dict[str, Observation]] = {
+    "advice is given": scaled(),
+    "advice is given in place of action": scaled("Active"),
+    "advice is paused": scaled("Paused", advice=None),
+    "advice is suspended": stopped(deployment=deployment(suspend=True, autoscaling={"maxReplicas": 8})),
+    "advice lacks signals": scaled(advice=advice(missing="no router reports totals")),
+    "a quota refuses a replica": over_budget(),
     "everything is ready": serving(),
     "the volume holds the model": serving(is_fetched=False),
     "suspended": stopped(deployment=deployment(suspend=True)),
@@ -141,6 +166,11 @@ KSTATUS: Final[Mapping[str, frozenset[str]]] = {
     "Current": frozenset(
         {
             "everything is ready",
+            "advice is given",
+            "advice is given in place of action",
+            "advice is paused",
+            "advice is suspended",
+            "advice lacks signals",
             "the volume holds the model",
             "the Job is done",
             "the Job is not there",
@@ -152,6 +182,7 @@ KSTATUS: Final[Mapping[str, frozenset[str]]] = {
     "InProgress": frozenset(
         {
             "suspended, stopping",
+            "a quota refuses a replica",
             "just made",
             "starting",
             "pods fetch",

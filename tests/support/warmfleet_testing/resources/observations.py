@@ -3,6 +3,8 @@
 from typing import Any
 
 from warmfleet_operator.objects.pods import ContainerView, PodView
+from warmfleet_operator.scaling.advice import Advice
+from warmfleet_operator.scaling.decision import DecisionInputs, LimitingRule, ScalingDecision, ScalingReason
 from warmfleet_operator.status.fleet import FleetView, WorkerFigures
 from warmfleet_operator.status.observation import Observation
 
@@ -121,6 +123,29 @@ def fleet(*names: str, routers: int = 2, answering: int = 2, problem: str = "") 
     """RouterPollers with the workers of these names."""
     known = {f"uid-{name}": figures() for name in names}
     return FleetView(routers, answering, problem, known, polled=True)
+
+
+def decided(
+    to: int = 3, reason: ScalingReason = ScalingReason.DEMAND_ABOVE_SUPPLY, **fields: Any
+) -> ScalingDecision:
+    """A decision that two replicas become `to`."""
+    values: dict[str, Any] = {
+        "at_seconds": NOW,
+        "from_replicas": 2,
+        "to_replicas": to,
+        "reason": reason,
+        "recommendations": {"tokens": to, "compute": 1},
+        "limit": LimitingRule.NONE,
+        "inputs": DecisionInputs(spec_replicas=2, ready_replicas=2, demand_tokens=190, supply_tokens=95),
+    }
+    return ScalingDecision(**{**values, **fields})
+
+
+def advice(wanted: int = 2, decision: ScalingDecision | None = None, **fields: Any) -> Advice:
+    """What autoscaling advises."""
+    made = decision or decided(wanted)
+    values: dict[str, Any] = {"decision": made, "reason": made.reason, "latest": made}
+    return Advice(wanted=wanted, **{**values, **fields})
 
 
 def serving(**fields: Any) -> Observation:

@@ -1,0 +1,119 @@
+"""What a user is advised while nothing acts on decisions: a number that stays until it is acted on. Pure.
+
+Every tick decides from the replicas that are set. Growth that no client carries out is decided anew at each
+tick, and not at a tick without demand: so what was asked for stays for the time after which a replica that
+was really added could have been removed again.
+"""
+
+from dataclasses import dataclass
+
+from warmfleet_operator.scaling.decision import ReplicaState, ScalingDecision, ScalingReason
+from warmfleet_operator.scaling.policy import AutoscalingPolicy
+from warmfleet_operator.scaling.signals import FleetSignals
+from warmfleet_operator.scaling.windows import Entries, with_highest
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The wanted number, and what is to be known about it."""
+
+    wanted: int
+    decision: ScalingDecision
+    """With which the number became what it is."""
+    reason: ScalingReason
+    """Why it did."""
+    latest: ScalingDecision
+    """Of the last tick."""
+    settled: bool = True
+    """Whether it was observed for as long as growth must be asked for: a new leader first has to."""
+    missing: str = ""
+    """Which signals have been missing for too long; empty if none."""
+    unschedulable: int = 0
+    """Replicas that are set and get no place."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceMemory:
+    """What passes from one tick's advice to the next."""
+
+    growth: Entries = ()
+    missing_since_seconds: float | None = None
+
+
+def advised(
+    policy: AutoscalingPolicy,
+    memory: AdviceMemory,
+    *,
+    before: Advice | None,
+    decision: ScalingDecision,
+    signals: FleetSignals,
+    state: ReplicaState,
+) -> tuple[AdviceMemory, Advice]:
+    """The advice after one tick's decision; `before` is that of the tick before it."""
+    now, growth = decision.at_seconds, memory.growth
+    if growth and now < growth[-1][0]:
+        growth = ()  # the clock was set back
+    number = decision.to_replicas if decision.to_replicas > state.spec_replicas else 0
+    growth = with_highest(growth, now, number, policy.down_stabilization_seconds)
+    wanted = max(decision.to_replicas, min(growth[0][1], policy.max_replicas))
+    missing, since = missing_signals(signals), memory.missing_since_seconds
+    since = None if not missing else now if since is None or since > now else since
+    long_enough = since is not None and now - since >= policy.missing_grace_seconds
+    if before is not None and before.wanted == wanted:
+        reason, made_by = before.reason, before.decision
+    else:
+        reason, made_by = _reason(before, decision), decision
+    advice = Advice(
+        wanted=wanted,
+        decision=made_by,
+        reason=reason,
+        latest=decision,
+        settled=decision.inputs.observed_seconds >= policy.up_stabilization_seconds,
+        missing=missing if long_enough else "",
+        unschedulable=state.unschedulable,
+    )
+    return AdviceMemory(growth, since), advice
+
+
+def _reason(before: Advice | None, decision: ScalingDecision) -> ScalingReason:
+    """Why the wanted number became another one with this decision."""
+    if decision.reason is not ScalingReason.STEADY:
+        return decision.reason
+    if before is not None and before.latest.from_replicas == decision.from_replicas:
+        return ScalingReason.DEMAND_BELOW_SUPPLY  # the time for which growth was advised has passed
+    return ScalingReason.REPLICAS_SET
+
+
+def missing_signals(signals: FleetSignals) -> str:
+    """Which signals are missing, for people; empty if none is."""
+    if not signals.routers:
+        return "no router reports totals"
+    # Without numbers: they change all the time, and each change would be a write of the status.
+    if signals.missing_routers:
+        return "a router does not report totals"
+    return "a ready replica does not report" if signals.missing_replicas else ""
+
+
+def explained(decision: ScalingDecision) -> str:
+    """One sentence with the numbers that decided."""
+    inputs = decision.inputs
+    parts = [
+        f"{name} {_percent(demand, each * inputs.ready_replicas)}"
+        for name, demand, each in (
+            ("tokens", inputs.demand_tokens, inputs.supply_tokens),
+            ("sequences", inputs.demand_sequences, inputs.supply_sequences),
+            ("compute", inputs.demand_compute_permille, inputs.supply_compute_permille),
+        )
+    ]
+    text = f"demand of what ready replicas take: {', '.join(parts)}"
+    if inputs.first_token_ms:
+        text += f"; {inputs.first_token_ms} ms to the first token are predicted"
+    if inputs.inter_token_ms:
+        text += f"; {inputs.inter_token_ms} ms between tokens are predicted"
+    if inputs.capacity_miss_percent:
+        text += f"; {inputs.capacity_miss_percent} % of prompt tokens were evicted too early"
+    return f"{text}; limited by {decision.limit.value}" if decision.limit else text
+
+
+def _percent(demand: int, supply: int) -> str:
+    return f"{round(100 * demand / supply)} %" if supply else "unknown"

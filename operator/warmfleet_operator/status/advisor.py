@@ -1,0 +1,143 @@
+"""Decides at every tick how many replicas each fleet with autoscaling needs, and keeps the advice."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from warmfleet_operator.objects.kinds import DEPLOYMENT
+from warmfleet_operator.scaling.advice import Advice, AdviceMemory, advised
+from warmfleet_operator.scaling.decide import decide
+from warmfleet_operator.scaling.memory import ScalingMemory
+from warmfleet_operator.scaling.policy import AutoscalingPolicy
+from warmfleet_operator.scaling.signals import Reading, SignalHistory, merged, newest_reports
+from warmfleet_operator.status.replica_state import DeploymentScale, deployment_scale, replica_state
+from warmfleet_operator.watch.entry import Key
+from warmfleet_operator.watch.store import Store
+
+
+class TotalsSource(Protocol):
+    """The routers' last answers."""
+
+    @property
+    def routers(self) -> int:
+        """Ready routers, those that do not answer included."""
+
+    def readings(self) -> Sequence[Reading]:
+        """The last answer of each router, while it is recent."""
+
+
+@dataclass(slots=True)
+class _Followed:
+    """One fleet with autoscaling."""
+
+    policy: AutoscalingPolicy
+    names: tuple[str, ...]
+    memory: ScalingMemory = field(default_factory=ScalingMemory)
+    advice_memory: AdviceMemory = field(default_factory=AdviceMemory)
+    history: SignalHistory = field(default_factory=SignalHistory)
+    advice: Advice | None = None
+    version: tuple[str, int] | None = None
+    """Of the Deployment from which `scale` was read."""
+    scale: DeploymentScale | None = None
+
+
+class ScalingAdvisor:
+    """Ticks for all fleets that are followed; asks no router and writes nothing.
+
+    advisor.follow(key, policy, names)     # at every reconciliation
+    advisor.tick(time.time())              # every few seconds
+    advisor.advice(key)
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        totals: TotalsSource,
+        no_room_seconds: float,
+        on_change: Callable[[Key], None],
+    ) -> None:
+        """`on_change` receives each deployment whose advice differs in what its status shows."""
+        self._store = store
+        self._totals = totals
+        self._no_room_seconds = no_room_seconds
+        self._on_change = on_change
+        self._followed: dict[Key, _Followed] = {}
+
+    def follow(self, key: Key, policy: AutoscalingPolicy, names: Sequence[str]) -> None:
+        """Decide for `key` by this policy; what was learnt stays when only the policy changes."""
+        known = self._followed.get(key)
+        if known is None:
+            self._followed[key] = _Followed(policy, tuple(names))
+        else:
+            known.policy, known.names = policy, tuple(names)
+
+    def forget(self, key: Key) -> None:
+        """Decide no more for `key`."""
+        self._followed.pop(key, None)
+
+    def forget_all(self) -> None:
+        """Decide for no fleet: another replica of the operator leads."""
+        self._followed.clear()
+
+    @property
+    def follows_any(self) -> bool:
+        """Whether there is anything to decide."""
+        return bool(self._followed)
+
+    def advice(self, key: Key) -> Advice | None:
+        """The advice of the last tick; None before the first."""
+        known = self._followed.get(key)
+        return known.advice if known is not None else None
+
+    def all_advice(self) -> Mapping[Key, Advice]:
+        """Every advice, for metrics."""
+        return {key: known.advice for key, known in self._followed.items() if known.advice is not None}
+
+    def tick(self, now_seconds: float) -> None:
+        """Decide for every fleet."""
+        readings = self._totals.readings()
+        reports = newest_reports(readings)
+        routers = self._totals.routers
+        for key, fleet in self._followed.items():
+            scale = self._scale(key, fleet)
+            if scale is None:
+                continue  # its Deployment is not there yet
+            state, ready = replica_state(scale, self._store.pods(key), now_seconds, self._no_room_seconds)
+            fleet.history, signals = merged(
+                readings,
+                reports,
+                fleet.history,
+                names=fleet.names,
+                ready_uids=ready,
+                routers=routers,
+                now_seconds=now_seconds,
+                with_latencies=fleet.policy.has_latency_goal,
+            )
+            fleet.memory, decision = decide(fleet.policy, fleet.memory, signals, state, now_seconds)
+            before = fleet.advice
+            fleet.advice_memory, fleet.advice = advised(
+                fleet.policy,
+                fleet.advice_memory,
+                before=before,
+                decision=decision,
+                signals=signals,
+                state=state,
+            )
+            if _shown(before) != _shown(fleet.advice):
+                self._on_change(key)
+
+    def _scale(self, key: Key, fleet: _Followed) -> DeploymentScale | None:
+        version = self._store.version(DEPLOYMENT, key)
+        if version != fleet.version:
+            workers = self._store.child(DEPLOYMENT, key)
+            fleet.scale = None if workers is None else deployment_scale(workers)
+            fleet.version = version
+        return fleet.scale
+
+
+def _shown(advice: Advice | None) -> tuple[int, str, bool] | None:
+    """What a status shows of an advice."""
+    if advice is None or not advice.settled:
+        return None
+    return advice.wanted, advice.missing, bool(advice.unschedulable)

@@ -1,0 +1,78 @@
+"""`status.desiredReplicas` and `status.scaling`: what autoscaling wants, and how it came to that. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Final
+
+from pydantic.alias_generators import to_camel
+
+from warmfleet_operator.objects.times import time_of
+from warmfleet_operator.scaling.advice import Advice, explained
+from warmfleet_operator.scaling.decision import DecisionInputs
+from warmfleet_operator.status.observation import Observation
+
+MAX_DECISIONS: Final = 10
+_MAX_MESSAGE_LENGTH: Final = 1024
+
+
+def wanted_replicas(observation: Observation) -> int:
+    """`status.desiredReplicas`: what autoscaling wants, or what is set where nothing decides.
+
+    A new leader shows the known number until it has observed for long enough to have one of its own.
+    """
+    if observation.advice is None or not observation.advice.settled:
+        known = (observation.deployment.get("status") or {}).get("desiredReplicas")
+        return observation.desired_replicas if known is None or not _decides(observation) else int(known)
+    return observation.advice.wanted
+
+
+def scaling_status(observation: Observation) -> dict[str, Any]:
+    """`status.scaling`; empty with fixed replicas."""
+    if not (observation.deployment.get("spec") or {}).get("autoscaling"):
+        return {}
+    status = observation.deployment.get("status") or {}
+    decisions = list((status.get("scaling") or {}).get("decisions") or ())
+    before, wanted = status.get("desiredReplicas"), wanted_replicas(observation)
+    if observation.advice is not None and before is not None and before != wanted:
+        decisions.insert(0, _record(observation, observation.advice, int(before)))
+    return {"decisions": decisions[:MAX_DECISIONS]} if decisions else {}
+
+
+def inputs_as_text(inputs: DecisionInputs) -> dict[str, str]:
+    """Every number that is not its default, by its name in a status: `demandTokens: "90000"`."""
+    return {
+        to_camel(field.name): str(getattr(inputs, field.name))
+        for field in fields(inputs)
+        if getattr(inputs, field.name) != field.default
+    }
+
+
+def inputs_of_text(text: Mapping[str, str]) -> DecisionInputs:
+    """The inputs of a recorded decision, from which `decide.choose` gives the decision again."""
+    names = {to_camel(field.name): field.name for field in fields(DecisionInputs)}
+    return DecisionInputs(**{names[name]: int(number) for name, number in text.items() if name in names})
+
+
+def _decides(observation: Observation) -> bool:
+    spec = observation.deployment.get("spec") or {}
+    scaling = spec.get("autoscaling") or {}
+    return bool(scaling) and scaling.get("mode") != "Paused" and not spec.get("suspend")
+
+
+def _record(observation: Observation, advice: Advice, before: int) -> dict[str, Any]:
+    decision = advice.decision
+    record: dict[str, Any] = {
+        "time": time_of(decision.at_seconds),
+        "from": before,
+        "to": advice.wanted,
+        "reason": advice.reason.value,
+        "message": explained(decision)[:_MAX_MESSAGE_LENGTH],
+        "recommendations": dict(decision.recommendations),
+        "inputs": inputs_as_text(decision.inputs),
+    }
+    if decision.limit:
+        record["limitedBy"] = decision.limit.value
+    victim = next((pod.name for pod in observation.pods if pod.uid == decision.victim), "")
+    if victim:
+        record["victim"] = victim
+    return record

@@ -1,0 +1,148 @@
+"""Advice: a number that stays until it is acted on, and what is reported of missing signals."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from warmfleet_operator.scaling.advice import AdviceMemory, advised, explained, missing_signals
+from warmfleet_operator.scaling.decision import LimitingRule, ReplicaState, ScalingReason
+from warmfleet_operator.scaling.policy import AutoscalingPolicy
+from warmfleet_testing.resources.scaling_signals import (
+    SUPPLY_TOKENS,
+    Ticks,
+    at_rest,
+    fleet,
+    signals,
+)
+
+POLICY = AutoscalingPolicy(min_replicas=1, max_replicas=20)
+
+
+class Advised:
+    """Ticks with advice."""
+
+    def __init__(self, policy: AutoscalingPolicy = POLICY) -> None:
+        self.ticks = Ticks(policy)
+        self.memory, self.advice = AdviceMemory(), None
+
+    def run(self, view, state, seconds):
+        """The wanted number of each tick."""
+        numbers = []
+        for _ in range(round(seconds / 2) + 1):
+            decision = self.ticks.tick(view, state)
+            self.memory, self.advice = advised(
+                self.ticks.policy,
+                self.memory,
+                before=self.advice,
+                decision=decision,
+                signals=view,
+                state=state,
+            )
+            numbers.append(self.advice.wanted)
+        return numbers
+
+
+def loaded(percent, count=4):
+    return signals(fleet(count, pinned_tokens=SUPPLY_TOKENS * percent // 100))
+
+
+def test_growth_that_is_not_carried_out_stays_advised_for_the_time_of_stabilization():
+    fleet_of_four = Advised()
+    fleet_of_four.run(loaded(100), at_rest(4), 30)
+
+    numbers = fleet_of_four.run(loaded(70), at_rest(4), 310)
+
+    assert set(numbers[:150]) == {5}
+    assert numbers[-1] == 4
+    assert fleet_of_four.advice.reason is ScalingReason.DEMAND_BELOW_SUPPLY
+
+
+def test_demand_that_comes_and_goes_changes_the_number_once():
+    fleet_of_four = Advised()
+    numbers = []
+    for _ in range(60):
+        numbers += fleet_of_four.run(loaded(100), at_rest(4), 20)
+        numbers += fleet_of_four.run(loaded(75), at_rest(4), 20)
+
+    assert sum(first != second for first, second in itertools.pairwise(numbers)) == 1
+
+
+def test_the_reason_and_the_decision_are_those_of_the_change():
+    fleet_of_four = Advised()
+    fleet_of_four.run(loaded(100), at_rest(4), 30)
+    made_by = fleet_of_four.advice.decision
+
+    fleet_of_four.run(loaded(70), at_rest(4), 30)
+
+    assert fleet_of_four.advice.decision == made_by
+    assert fleet_of_four.advice.reason is ScalingReason.DEMAND_ABOVE_SUPPLY
+    assert fleet_of_four.advice.latest.reason is ScalingReason.STEADY
+
+
+def test_a_number_that_another_client_sets_is_followed_and_called_so():
+    fleet_of_four = Advised()
+    fleet_of_four.run(loaded(70), at_rest(4), 30)
+
+    assert fleet_of_four.run(loaded(70, 6), at_rest(6), 0) == [6]
+    assert fleet_of_four.advice.reason is ScalingReason.REPLICAS_SET
+
+
+def test_advice_is_settled_once_growth_could_have_been_asked_for():
+    fleet_of_four = Advised()
+
+    fleet_of_four.run(loaded(70), at_rest(4), 8)
+    early = fleet_of_four.advice.settled
+    fleet_of_four.run(loaded(70), at_rest(4), 2)
+
+    assert (early, fleet_of_four.advice.settled) == (False, True)
+
+
+def test_advice_stays_within_bounds_that_were_lowered():
+    fleet_of_four = Advised()
+    fleet_of_four.run(loaded(100), at_rest(4), 30)
+    fleet_of_four.ticks.policy = replace(POLICY, max_replicas=4)
+
+    assert fleet_of_four.run(loaded(100), at_rest(4), 0) == [4]
+
+
+@pytest.mark.parametrize(
+    ("view", "text"),
+    [
+        (signals(routers=0), "no router reports totals"),
+        (signals(missing_routers=1), "a router does not report totals"),
+        (signals(missing_replicas=3), "a ready replica does not report"),
+        (signals(), ""),
+    ],
+)
+def test_missing_signals_are_named_without_numbers_that_change(view, text):
+    assert missing_signals(view) == text
+
+
+def test_missing_signals_are_reported_after_half_a_minute_and_no_more_when_they_are_back():
+    blind = Advised()
+    view = replace(loaded(50), missing_routers=1)
+
+    blind.run(view, at_rest(4), 28)
+    early = blind.advice.missing
+    blind.run(view, at_rest(4), 2)
+    late = blind.advice.missing
+    blind.run(loaded(50), at_rest(4), 0)
+
+    assert (early, late, blind.advice.missing) == ("", "a router does not report totals", "")
+
+
+def test_replicas_without_a_place_are_reported_at_once():
+    stuck = Advised()
+    stuck.run(loaded(50), ReplicaState(6, 4, pending=2, unschedulable=2), 0)
+
+    assert stuck.advice.unschedulable == 2
+
+
+def test_a_decision_is_explained_with_its_numbers():
+    decision = Ticks(POLICY).run(loaded(100), at_rest(4), 30)[-1]
+
+    assert explained(decision) == (
+        "demand of what ready replicas take: tokens 100 %, sequences 0 %, compute 0 %"
+    )
+    assert explained(replace(decision, limit=LimitingRule.RATE)).endswith("; limited by ScaleUpRate")

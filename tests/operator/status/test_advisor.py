@@ -1,0 +1,120 @@
+"""The tick over all fleets: which it decides for, whom it reports, and how much work it is."""
+
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from warmfleet_operator.objects.kinds import DEPLOYMENT
+from warmfleet_operator.scaling.policy import AutoscalingPolicy
+from warmfleet_operator.watch.entry import Key, entry_of
+from warmfleet_testing.resources.observations import workers
+from warmfleet_testing.resources.scaled_fleets import POLICY, Fleets
+from warmfleet_testing.resources.scaling_signals import SUPPLY_TOKENS
+
+
+def test_a_fleet_that_is_followed_gets_advice_and_is_reported_when_it_changes() -> None:
+    fleets = Fleets(1, 2, pinned_tokens=SUPPLY_TOKENS)
+    (key,) = fleets.keys
+
+    fleets.run(8)
+    assert fleets.changed == []
+    fleets.run(20, start=10.0)
+
+    advice = fleets.advisor.advice(key)
+    assert advice is not None
+    assert advice.wanted == 3
+    assert fleets.changed == [key], "once, when its advice settled"
+
+
+def test_a_fleet_whose_deployment_is_not_there_yet_gets_none() -> None:
+    fleets = Fleets(0, 0)
+    fleets.advisor.follow(Key("models", "new"), POLICY, ["new"])
+
+    fleets.run(20)
+
+    assert fleets.advisor.advice(Key("models", "new")) is None
+    assert fleets.advisor.all_advice() == {}
+
+
+def test_what_is_forgotten_is_decided_no_more() -> None:
+    fleets = Fleets(2, 1)
+    fleets.run(20)
+
+    fleets.advisor.forget(fleets.keys[0])
+    kept = set(fleets.advisor.all_advice())
+    fleets.advisor.forget_all()
+
+    assert kept == {fleets.keys[1]}
+    assert fleets.advisor.all_advice() == {}
+
+
+def test_a_new_policy_takes_effect_and_keeps_what_was_observed() -> None:
+    fleets = Fleets(1, 2, pinned_tokens=SUPPLY_TOKENS)
+    (key,) = fleets.keys
+    fleets.run(20)
+
+    fleets.advisor.follow(key, AutoscalingPolicy(min_replicas=1, max_replicas=2), ["m0"])
+    fleets.advisor.tick(22.0)
+
+    advice = fleets.advisor.advice(key)
+    assert advice is not None
+    assert (advice.wanted, advice.settled) == (2, True)
+
+
+def test_a_restarted_operator_wants_the_same_number() -> None:
+    first, second = (Fleets(1, 2, pinned_tokens=SUPPLY_TOKENS) for _ in range(2))
+    first.run(300)
+    second.run(12, start=9000.0)
+
+    wanted = [fleets.advisor.advice(fleets.keys[0]).wanted for fleets in (first, second)]  # type: ignore[union-attr]
+
+    assert wanted == [3, 3]
+
+
+def test_the_deployment_is_decoded_once_per_version() -> None:
+    fleets = Fleets(1, 2)
+    decoded = []
+    child: Callable = fleets.store.child
+    fleets.store.child = lambda kind, key: (decoded.append(key), child(kind, key))[1]  # type: ignore[method-assign]
+
+    fleets.run(40)
+    assert len(decoded) == 1
+    made = workers()
+    made["metadata"] |= {"name": "m0", "uid": "uid-m0", "resourceVersion": "99"}
+    fleets.store.put(entry_of(DEPLOYMENT, made))
+    fleets.run(4, start=42.0)
+
+    assert len(decoded) == 2
+
+
+def calls(action: Callable[[], None]) -> int:
+    """Calls of Python functions that `action` makes."""
+    made = 0
+
+    def count(_frame: object, event: str, _arg: object) -> None:
+        nonlocal made
+        made += event == "call"
+
+    sys.setprofile(count)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return made
+
+
+@pytest.mark.parametrize("replicas", [1, 10])
+def test_the_work_of_a_tick_grows_with_fleets_and_replicas_and_with_nothing_else(replicas: int) -> None:
+    """benchmarks/scaling_tick.py has the time; totals are read and merged once for all fleets."""
+    few, many = Fleets(10, replicas), Fleets(40, replicas)
+    few.run(120)
+    many.run(120)
+    few.totals.reads = many.totals.reads = 0
+
+    made_few = calls(lambda: few.advisor.tick(122.0))
+    made_many = calls(lambda: many.advisor.tick(122.0))
+
+    assert few.totals.reads == many.totals.reads == 1
+    assert made_many <= 4.2 * made_few
+    assert made_many <= 40 * (400 + 40 * replicas)
