@@ -150,7 +150,7 @@ def _observation_routes(
     totals = FleetTotalsEndpoint(
         life_id=common.life_id,
         fleet=workers.fleet,
-        admission=admission,
+        queued=admission.held_by_model,
         counts=common.metrics.models,
     )
     decisions = DecisionEndpoints(routing.decisions)

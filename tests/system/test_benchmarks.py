@@ -40,6 +40,14 @@ def test_the_overhead_benchmark_measures_every_pair_and_finds_no_parity_bug(tmp_
         assert variant["prompt_tokens"] >= 300
 
 
+def test_the_benchmark_of_fleet_totals_reads_all_replicas_and_models(tmp_path):
+    costs = results_of("fleet_totals", tmp_path, {"--calls": 2})["costs"]
+
+    assert [(cost["replicas"], cost["models"]) for cost in costs] == [(100, 10), (1000, 100)]
+    for cost in costs:
+        assert 10 < cost["kib"] * 100 / cost["replicas"] <= 64
+
+
 @pytest.mark.model
 def test_the_isolation_benchmark_finds_hits_within_a_tenant_and_none_across(tmp_path):
     results = results_of(

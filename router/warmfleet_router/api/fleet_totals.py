@@ -17,7 +17,6 @@ from warmfleet_contracts.cache.fleet_totals import (
     encode_totals,
 )
 from warmfleet_contracts.cache.kv_events import MAX_COUNT, LoadReport
-from warmfleet_router.admission.admission import Admission
 from warmfleet_router.economics.misses import MissCause
 from warmfleet_router.economics.model_counts import ModelCount, ModelCounts
 from warmfleet_router.routing.cost import MIN_PREFILL_TOKEN_SECONDS, measured_rates
@@ -35,13 +34,14 @@ class FleetTotalsEndpoint:
         *,
         life_id: str,
         fleet: Fleet,
-        admission: Admission,
+        queued: Callable[[], Mapping[str, tuple[int, int]]],
         counts: ModelCounts,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`queued` returns requests and prompt tokens that wait, by model."""
         self._life_id = life_id
         self._fleet = fleet
-        self._admission = admission
+        self._queued = queued
         self._counts = counts
         self._now = now
         self._started_at = now()
@@ -52,7 +52,7 @@ class FleetTotalsEndpoint:
         totals = FleetTotals(
             router=self._life_id,
             uptime_seconds=round(self._now() - self._started_at, 3),
-            models=model_totals(self._admission.held_by_model(), self._counts.all()),
+            models=model_totals(self._queued(), self._counts.all()),
             replicas=replica_totals(self._fleet.workers(), self._fleet.index.unique_value),
         )
         return Response(encode_totals(totals), media_type="application/json")
@@ -61,7 +61,7 @@ class FleetTotalsEndpoint:
 def model_totals(
     queued: Mapping[str, tuple[int, int]], counts: Mapping[str, ModelCount]
 ) -> dict[str, ModelTotals]:
-    """Of every model that was asked for; `queued` are requests and prompt tokens that wait, by model."""
+    """Of every model that was asked for; `queued` as for the endpoint."""
     totals = {}
     for model in counts.keys() | queued.keys():
         requests, tokens = queued.get(model, (0, 0))
