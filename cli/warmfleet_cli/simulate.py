@@ -1,23 +1,35 @@
 """`warmfleet simulate`: replays a trace through the production router and scheduler, in virtual time."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBars
 
-from warmfleet_cli.errors import CliError
+from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json, print_table
 
 if TYPE_CHECKING:
+    from warmfleet_simulator.comparison import ScalingComparison
     from warmfleet_simulator.progress import Progress
     from warmfleet_simulator.report import Percentiles, Report
 
 MAX_REPLICAS: Final = 1024
 """Most endpoints that one router serves."""
+DEFAULT_GPU: Final = "H100"
+DEFAULT_MODEL: Final = "Llama-3.1-8B"
+
+
+class Policy(StrEnum):
+    """Values of `--policy`."""
+
+    FIXED = "Fixed"
+    OPERATOR = "Operator"
 
 
 def simulate(
@@ -34,12 +46,33 @@ def simulate(
             "ApproximatePrefix, or: all."
         ),
     ] = "LowestCost",
+    policy: Annotated[
+        Policy, typer.Option(help="What decides the number of replicas; Operator needs --slo.")
+    ] = Policy.FIXED,
+    slo: Annotated[
+        Path | None, typer.Option(help="File of service level objectives, as examples/slo.yaml.")
+    ] = None,
+    workload: Annotated[str, typer.Option(help="Which one of the file; not needed for a single one.")] = "",
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="Compare the operator's policy with fleets that know the traffic, of --replicas and fewer.",
+        ),
+    ] = False,
     gpu: Annotated[
-        str, typer.Option(help="Of a replica: L4, L40S, A100-80GB, H100, H200, MI300X; 8xH100 for eight.")
-    ] = "H100",
+        str,
+        typer.Option(
+            help="Of a replica: L4, L40S, A100-80GB, H100, H200, MI300X; 8xH100 for eight. Default: the "
+            "objective's, or H100."
+        ),
+    ] = "",
     model: Annotated[
-        str, typer.Option(help="Llama-3.1-8B, Llama-3.1-70B, Qwen3-8B or Qwen3-32B.")
-    ] = "Llama-3.1-8B",
+        str,
+        typer.Option(
+            help="Llama-3.1-8B or -70B, Qwen3-8B or -32B. Default: the objective's, or Llama-3.1-8B."
+        ),
+    ] = "",
     step_times: Annotated[
         Path | None,
         typer.Option(help="JSON file with step times that were measured, in place of the GPU's."),
@@ -52,62 +85,119 @@ def simulate(
     seed: Annotated[int, typer.Option(help="Seed of the network's delays.")] = 0,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
-    """Replay a trace through a fleet of simulated replicas, and compare ways to route.
+    """Replay a trace through a fleet of simulated replicas, and compare ways to route and to scale.
 
     Router and scheduler are the production code; a step takes the time that the GPU's data sheet gives it.
     """
     try:
-        from warmfleet_simulator.comparison import (  # noqa: PLC0415 - needs what the router needs
-            ReplicaChoice,
-            compare_routings,
-            named_routings,
-        )
+        from warmfleet_simulator import comparison  # noqa: PLC0415 - needs what the router needs
+        from warmfleet_simulator.scaling.objective import read_objective  # noqa: PLC0415
+        from warmfleet_simulator.simulation import SimulationSettings  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise CliError(
             f"the simulator runs the router's code, which needs {error.name}",
             advice="pip install 'warmfleet[cli,router]'",
         ) from error
-    routings = named_routings(routing)
-    choice = ReplicaChoice(
-        gpu=gpu,
-        model=model,
+    objective = read_objective(slo, workload) if slo is not None else None
+    if objective is None and (compare or policy is Policy.OPERATOR):
+        raise CliError(
+            "the operator's policy needs an objective",
+            advice="--slo examples/slo.yaml --workload conversation",
+            exit_code=ExitCode.USAGE,
+        )
+    routings = comparison.named_routings(routing)
+    choice = comparison.ReplicaChoice(
+        gpu=gpu or (objective.gpu if objective is not None else DEFAULT_GPU),
+        model=model or (objective.model if objective is not None else DEFAULT_MODEL),
         step_times=step_times,
         kv_tokens=kv_tokens,
         block_size_tokens=block_size,
         seats=seats,
     )
-    settings = choice.settings()
+    settings = SimulationSettings(
+        replica=choice.settings(), replicas=replicas, routing=routings[0], seed=seed, objective=objective
+    )
+    record: dict[str, Any] = {
+        "trace": str(trace),
+        "gpu": choice.gpu,
+        "model": choice.model,
+        "replica": settings.replica,
+    }
     with _Bars() as bars:
-        reports = list(
-            compare_routings(
-                trace,
-                routings,
-                replica=settings,
-                replicas=replicas,
-                seed=seed,
-                on_progress=bars.on_progress,
+        if compare and objective is not None:
+            compared = comparison.compare_scaling(
+                trace, settings=settings, objective=objective, on_progress=bars.on_progress
             )
-        )
+            record["comparison"] = compared
+        else:
+            if policy is Policy.OPERATOR and objective is not None:
+                settings = replace(
+                    settings,
+                    autoscaler=comparison.operator_autoscaler(objective),
+                    start_delay_seconds=objective.start_delay_seconds,
+                )
+            compared = None
+            reports = list(
+                comparison.compare_routings(trace, routings, settings=settings, on_progress=bars.on_progress)
+            )
+            record["reports"] = reports
     if output is OutputFormat.JSON:
-        print_json({"trace": str(trace), "gpu": gpu, "model": model, "replica": settings, "reports": reports})
+        print_json(record)
+    elif compared is not None:
+        print_comparison(compared)
     else:
         print_reports(reports)
+
+
+def print_comparison(compared: "ScalingComparison") -> None:
+    """The fixed fleets, the bounds, and the operator's policy, each against peak-static."""
+    console = make_console()
+    peak, peak_seconds = compared.peak_static_replicas, compared.peak_static_replica_seconds
+
+    def cells(name: str, report: "Report") -> list[str]:
+        return [
+            name,
+            f"{report.replica_seconds:,.0f}",
+            f"{report.replica_seconds / peak_seconds:.2f}",
+            _percent(report),
+            f"{report.hit_rate:.1%}",
+            *_cells(report.first_token_ms, ",.0f"),
+        ]
+
+    rows = [
+        cells(f"{replicas} replicas{', peak-static' if replicas == peak else ''}", report)
+        for replicas, report in compared.fixed.items()
+    ]
+    clairvoyant = compared.clairvoyant_replica_seconds
+    rows += [
+        ["clairvoyant", f"{clairvoyant:,.0f}", f"{clairvoyant / peak_seconds:.2f}", *"-----"],
+        cells("Operator", compared.autoscaled),
+    ]
+    columns = ["FLEET", ">REPLICA-SECONDS", ">OF PEAK-STATIC", ">SLO %", ">HIT RATE"]
+    print_table(console, [*columns, ">TTFT P50", ">P90", ">P99"], rows)
+    console.print(
+        "peak-static: the smallest fleet that meets the objective in the busiest window; clairvoyant: as "
+        f"many replicas as each window needs, at least {compared.smallest_fleet}, started in advance"
+    )
 
 
 def print_reports(reports: "Sequence[Report]") -> None:
     """One row per routing, and below it what the columns mean."""
     console = make_console()
     columns = [
-        "ROUTING", ">REPLICAS", ">REPLICA-SECONDS", ">REQUESTS", ">REFUSED", ">HIT RATE",
+        "ROUTING", ">REPLICAS", ">REPLICA-SECONDS", ">REQUESTS", ">REFUSED", ">SLO %", ">HIT RATE",
         ">TTFT P50", ">P90", ">P99", ">ITL P50", ">P90", ">P99",
     ]  # fmt: skip
     rows = [
         [
             report.routing,
-            str(report.replicas),
+            str(report.replicas)
+            if report.most_replicas == report.replicas
+            else f"{report.replicas} to {report.most_replicas}",
             f"{report.replica_seconds:,.0f}",
             f"{report.requests:,}",
             f"{sum(report.refused.values()):,}",
+            _percent(report),
             f"{report.hit_rate:.1%}",
             *_cells(report.first_token_ms, ",.0f"),
             *_cells(report.inter_token_ms, ",.1f"),
@@ -172,6 +262,10 @@ class _Bars:
 
     def __exit__(self, *exception: object) -> None:
         self._bars.stop()
+
+
+def _percent(report: "Report") -> str:
+    return "-" if report.objective_percent is None else f"{report.objective_percent:.1f}"
 
 
 def _share(tokens: int | None, of: int) -> str:

@@ -1,6 +1,6 @@
 """Runs one trace through several fleets, one after the other, as `warmfleet simulate` asks for them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -15,11 +15,21 @@ from warmfleet_simulator.progress import Progress
 from warmfleet_simulator.replica.settings import ReplicaSettings
 from warmfleet_simulator.report import Report
 from warmfleet_simulator.router.routings import ROUTINGS, routing_of
-from warmfleet_simulator.simulation import SimulationSettings, simulate
+from warmfleet_simulator.scaling.bounds import Met, clairvoyant_seconds, peak_static, windows_needed
+from warmfleet_simulator.scaling.objective import Objective
+from warmfleet_simulator.scaling.operator_policy import OperatorAutoscaler
+from warmfleet_simulator.simulation import Simulated, SimulationSettings, simulate_with_requests
 from warmfleet_simulator.step_times import StepTimes
 from warmfleet_simulator.traces.mooncake import TraceFile, read_mooncake
 
+NamedProgress = Callable[[str, Progress], None]
+"""Gets the name of what is simulated, and how far it is."""
 ALL: Final = "all"
+OPERATOR: Final = "Operator"
+MAX_REPLICAS: Final = 1000
+"""Most that the autoscaler may want."""
+FAILED_PERCENT: Final = 80.0
+"""A fleet in which fewer requests meet the objective shows nothing of single windows any more."""
 MAX_FILE_BYTES: Final = 64 * 1024
 """Of a file with step times."""
 
@@ -69,10 +79,8 @@ def compare_routings(
     trace: Path,
     routings: Sequence[str],
     *,
-    replica: ReplicaSettings,
-    replicas: int,
-    seed: int,
-    on_progress: Callable[[str, Progress], None],
+    settings: SimulationSettings,
+    on_progress: NamedProgress,
 ) -> Iterator[Report]:
     """The report of each routing, as soon as it is done; `on_progress` gets its name, too.
 
@@ -80,13 +88,86 @@ def compare_routings(
         TraceError: a line of the trace.
     """
     for name in routings:
-        with TraceFile(trace) as file:
-            yield simulate(
-                read_mooncake(file),
-                SimulationSettings(replica=replica, replicas=replicas, routing=name, seed=seed),
-                done_ratio=lambda: file.read_bytes / max(file.total_bytes, 1),
-                on_progress=lambda progress: on_progress(name, progress),  # noqa: B023
-            )
+        yield _simulate(trace, replace(settings, routing=name), name, on_progress).report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingComparison:
+    """An autoscaled fleet beside what fleets cost that know the traffic."""
+
+    peak_static_replicas: int
+    """The smallest fleet of fixed size that meets the objective in the busiest window."""
+    peak_static_replica_seconds: float
+    clairvoyant_replica_seconds: float
+    """Of a fleet that knows each window in advance."""
+    smallest_fleet: int
+    """No smaller one was simulated; the clairvoyant fleet has as many replicas at least."""
+    fixed: Mapping[int, Report]
+    """By size, from the largest on."""
+    autoscaled: Report
+    """Of the operator's policy, which begins with what the first window needs."""
+
+
+def compare_scaling(
+    trace: Path, *, settings: SimulationSettings, objective: Objective, on_progress: NamedProgress
+) -> ScalingComparison:
+    """Fleets of fixed size, from `settings.replicas` down to one that fails, then the operator's policy.
+
+    Raises:
+        TraceError: a line of the trace.
+        SimulationError: the trace is empty, or the largest fleet does not meet the objective.
+    """
+    settings = replace(settings, autoscaler=None, objective=objective)
+    fixed: dict[int, Report] = {}
+    met: dict[int, Sequence[Met]] = {}
+    for replicas in range(settings.replicas, 0, -1):
+        fleet = _simulate(trace, replace(settings, replicas=replicas), f"{replicas} replicas", on_progress)
+        fixed[replicas], met[replicas] = fleet.report, fleet.met
+        if (fleet.report.objective_percent or 0.0) < FAILED_PERCENT:
+            break
+    if not met[settings.replicas]:
+        raise SimulationError(f"{trace} has no requests")
+    peak = peak_static(met, objective)
+    if peak is None:
+        raise SimulationError(
+            f"{settings.replicas} replicas do not meet the objective in the busiest window: give more"
+        )
+    until_seconds = max(request.arrival_seconds for request in met[peak])
+    autoscaled = _simulate(
+        trace,
+        replace(
+            settings,
+            replicas=windows_needed(met, objective, until_seconds=until_seconds)[0],
+            autoscaler=operator_autoscaler(objective),
+            start_delay_seconds=objective.start_delay_seconds,
+        ),
+        OPERATOR,
+        on_progress,
+    ).report
+    return ScalingComparison(
+        peak_static_replicas=peak,
+        peak_static_replica_seconds=fixed[peak].replica_seconds,
+        clairvoyant_replica_seconds=clairvoyant_seconds(met, objective, until_seconds=until_seconds),
+        smallest_fleet=min(fixed),
+        fixed=fixed,
+        autoscaled=autoscaled,
+    )
+
+
+def operator_autoscaler(objective: Objective) -> Callable[[], OperatorAutoscaler]:
+    """Makes the operator's policy with its defaults and the objective as latency targets."""
+    policy = objective.policy(max_replicas=MAX_REPLICAS)
+    return lambda: OperatorAutoscaler(policy)
+
+
+def _simulate(trace: Path, settings: SimulationSettings, name: str, on_progress: NamedProgress) -> Simulated:
+    with TraceFile(trace) as file:
+        return simulate_with_requests(
+            read_mooncake(file),
+            settings,
+            done_ratio=lambda: file.read_bytes / max(file.total_bytes, 1),
+            on_progress=lambda progress: on_progress(name, progress),
+        )
 
 
 def read_step_times(path: Path) -> StepTimes:

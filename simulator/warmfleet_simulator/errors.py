@@ -2,6 +2,7 @@
 
 SimulationError
 ├── TraceError         a trace cannot be read; the text names the line
+├── ObjectiveError     a file of service level objectives is unusable
 └── UnknownNameError   no GPU, model or routing policy has that name
 """
 
@@ -16,6 +17,10 @@ class SimulationError(WarmfleetError):
 
 class TraceError(SimulationError):
     """A trace cannot be read; the text names file and line."""
+
+
+class ObjectiveError(SimulationError):
+    """A file of service level objectives is unusable; the text names the field."""
 
 
 class UnknownNameError(SimulationError):

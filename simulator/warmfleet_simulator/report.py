@@ -11,6 +11,9 @@ import msgspec
 from warmfleet_contracts.cache.fleet_totals import MissTokens
 from warmfleet_simulator.replica.token_gaps import TokenGaps
 from warmfleet_simulator.router.outcome import Outcome
+from warmfleet_simulator.scaling.bounds import Met
+from warmfleet_simulator.scaling.objective import Objective
+from warmfleet_simulator.scaling.pods import PodCounts
 
 PERCENTS: Final = (50, 90, 99)
 MISS_CAUSES: Final = MissTokens.__struct_fields__
@@ -29,8 +32,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     routing: str
     replicas: int
+    """At the beginning."""
+    most_replicas: int
+    """Pods at any time: pending, ready and draining."""
     replica_seconds: float
-    """Replicas times seconds from the first arrival to the last answer."""
+    """Of all pods, pending and draining ones among them, from the first arrival to the last answer."""
+    objective_percent: float | None
+    """Requests that met the service level objective, in percent of all; None without one."""
     requests: int
     answered: int
     refused: dict[str, int]
@@ -53,13 +61,18 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     virtual_seconds: float
     wall_seconds: float
+    timeline: list[PodCounts]
+    """Whenever it changed."""
 
 
 class Tally:
     """Adds up outcomes as they come; keeps a number per answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, objective: Objective | None = None) -> None:
+        self.met: list[Met] = []
+        """Which requests met the objective; empty without one."""
         self.requests = 0
+        self._objective = objective
         self.refused: Counter[str] = Counter()
         self.prompt_tokens = 0
         self.cached_tokens = 0
@@ -70,6 +83,9 @@ class Tally:
     def add(self, outcome: Outcome) -> None:
         """Count one request that has ended."""
         self.requests += 1
+        if self._objective is not None:
+            is_met = self._objective.is_met(outcome)
+            self.met.append(Met(outcome.arrival_seconds, outcome.prompt_tokens, is_met))
         if outcome.refusal:
             self.refused[outcome.refusal] += 1
             return
@@ -88,6 +104,10 @@ class Tally:
     def hit_rate(self) -> float:
         """Share of the prompt tokens that were cached."""
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
+
+    def objective_percent(self) -> float | None:
+        """Share of all requests that met the objective; None without one, or without requests."""
+        return 100 * sum(request.is_met for request in self.met) / len(self.met) if self.met else None
 
     def first_token_ms(self) -> Percentiles:
         """Exact percentiles of the time to first token."""

@@ -1,9 +1,10 @@
-"""Runs a trace through a fleet: replicas, router, arrivals, report."""
+"""Runs a trace through a fleet: replicas, router, arrivals, autoscaler, report."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from warmfleet_contracts.cache.blocks import CacheIdentity
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
@@ -16,12 +17,16 @@ from warmfleet_simulator.report import Report, Tally, inter_token_ms
 from warmfleet_simulator.router.fleet import SimulatedFleet
 from warmfleet_simulator.router.network import Network
 from warmfleet_simulator.router.router import SimulatedRouter
-from warmfleet_simulator.router.routings import routing_of
+from warmfleet_simulator.router.routings import Routing, routing_of
+from warmfleet_simulator.scaling.autoscaler import TICK_SECONDS, Autoscaler, Tick
+from warmfleet_simulator.scaling.bounds import Met
+from warmfleet_simulator.scaling.objective import Objective
+from warmfleet_simulator.scaling.pods import Pods
 from warmfleet_simulator.step_times import PICOSECONDS
 from warmfleet_simulator.traces.request import TraceRequest
 
-IDENTITY = CacheIdentity(b"simulated-cache.")
-_START_SECONDS = 1.0
+IDENTITY: Final = CacheIdentity(b"simulated-cache.")
+_START_SECONDS: Final = 1.0
 """From the replicas' start to the first arrival: by then the router follows their event streams."""
 
 
@@ -31,12 +36,26 @@ class SimulationSettings:
 
     replica: ReplicaSettings
     replicas: int
+    """Ready at the beginning."""
     routing: str
     """One of `ROUTINGS`."""
     seed: int = 0
     """Of the network's delays."""
+    autoscaler: Callable[[], Autoscaler] | None = None
+    """Makes what changes the number of replicas; None leaves it as it is."""
+    start_delay_seconds: float = 0.0
+    """Of a pod that is added."""
+    objective: Objective | None = None
+    """What the requests are compared with."""
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
     skips_quiet_steps: bool = True
+
+
+class Simulated(NamedTuple):
+    """A report, and which requests met the objective in the order of their ends; none without one."""
+
+    report: Report
+    met: Sequence[Met]
 
 
 def simulate(
@@ -46,7 +65,7 @@ def simulate(
     done_ratio: Callable[[], float] = lambda: 0.0,
     on_progress: OnProgress = ignore_progress,
 ) -> Report:
-    """Answer `requests`, read one after the other, with a fleet of fixed size.
+    """Answer `requests`, read one after the other.
 
     `done_ratio` returns how much of the trace is read.
 
@@ -54,82 +73,122 @@ def simulate(
         TraceError: a line of the trace.
         UnknownNameError: the routing.
     """
-    return run_in_virtual_time(_simulate(requests, settings, done_ratio, on_progress))
+    return simulate_with_requests(requests, settings, done_ratio=done_ratio, on_progress=on_progress).report
 
 
-async def _simulate(
+def simulate_with_requests(
     requests: Iterable[TraceRequest],
     settings: SimulationSettings,
-    done_ratio: Callable[[], float],
-    on_progress: OnProgress,
-) -> Report:
-    wall_start = time.monotonic()
-    routing = routing_of(settings.routing)
-    network = Network(settings.seed)
-    fleet = SimulatedFleet(network, sees_events=routing.sees_events)
-    replicas = [
-        Replica(
-            f"replica-{number:04}",
-            f"epoch-{number}",
-            IDENTITY,
-            settings.replica,
-            skips_quiet_steps=settings.skips_quiet_steps,
+    *,
+    done_ratio: Callable[[], float] = lambda: 0.0,
+    on_progress: OnProgress = ignore_progress,
+) -> Simulated:
+    """The same, with each request."""
+
+    async def run() -> Simulated:
+        simulation = _Simulation(settings)
+        return await simulation.run(requests, done_ratio, on_progress)
+
+    return run_in_virtual_time(run())
+
+
+class _Simulation:
+    """One fleet and its router on a virtual clock."""
+
+    def __init__(self, settings: SimulationSettings) -> None:
+        self._settings = settings
+        self._routing: Routing = routing_of(settings.routing)
+        self._now = asyncio.get_running_loop().time
+        network = Network(settings.seed)
+        fleet = SimulatedFleet(network, sees_events=self._routing.sees_events)
+        self._router = SimulatedRouter(
+            fleet,
+            network,
+            policy=self._routing.policy,
+            admission=settings.admission,
+            context_tokens=settings.replica.capacity_tokens,
         )
-        for number in range(settings.replicas)
-    ]
-    for replica in replicas:
-        fleet.add(replica)
-    router = SimulatedRouter(
-        fleet,
-        network,
-        policy=routing.policy,
-        admission=settings.admission,
-        context_tokens=settings.replica.capacity_tokens,
-    )
-    await router.start()
-    tally, now = Tally(), asyncio.get_running_loop().time
+        self._pods = Pods(fleet, self._replica, start_delay_seconds=settings.start_delay_seconds)
+        self._tally = Tally(settings.objective)
 
-    async def answer(request: TraceRequest) -> None:
-        tally.add(await router.answer(request))
+    async def run(
+        self, requests: Iterable[TraceRequest], done_ratio: Callable[[], float], on_progress: OnProgress
+    ) -> Simulated:
+        wall_start = time.monotonic()
+        self._pods.start_ready(self._settings.replicas)
+        await self._router.start()
+        scaler = asyncio.create_task(self._scale(self._settings.autoscaler))
+        try:
+            await self._answer_all(requests, done_ratio, on_progress)
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from group  # of the trace, most likely
+        finally:
+            scaler.cancel()
+        ended_at = max(self._now(), _START_SECONDS)
+        await self._router.stop()
+        self._pods.close()
+        return Simulated(self._report(ended_at, time.monotonic() - wall_start), self._tally.met)
 
-    read = 0
-    try:
+    async def _answer_all(
+        self, requests: Iterable[TraceRequest], done_ratio: Callable[[], float], on_progress: OnProgress
+    ) -> None:
+        read = 0
         async with asyncio.TaskGroup() as answers:
             for request in requests:
-                await asyncio.sleep(max(_START_SECONDS + request.arrival_seconds - now(), 0))
-                answers.create_task(answer(request))
+                await asyncio.sleep(max(_START_SECONDS + request.arrival_seconds - self._now(), 0))
+                answers.create_task(self._answer(request))
                 read += 1
                 on_progress(Progress(read, request.arrival_seconds, done_ratio()))
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from group  # of the trace, most likely
-    virtual_seconds = max(now() - _START_SECONDS, 0.0)
-    await router.stop()
-    for replica in replicas:
-        replica.close()
-    gaps = TokenGaps()
-    for replica in replicas:
-        gaps.merge(replica.gaps)
-    missed_tokens = dict(tally.missed_tokens) if routing.sees_events else {}
-    return Report(
-        routing=settings.routing,
-        replicas=settings.replicas,
-        replica_seconds=settings.replicas * virtual_seconds,
-        requests=tally.requests,
-        answered=tally.answered,
-        refused=dict(tally.refused),
-        prompt_tokens=tally.prompt_tokens,
-        cached_tokens=tally.cached_tokens,
-        hit_rate=tally.hit_rate,
-        missed_tokens=missed_tokens,
-        missed_replica_seconds={
-            cause: tokens * settings.replica.step_times.prefill_token_ps / PICOSECONDS
-            for cause, tokens in missed_tokens.items()
-        },
-        output_tokens=tally.output_tokens,
-        first_token_ms=tally.first_token_ms(),
-        inter_token_ms=inter_token_ms(gaps),
-        evicted_blocks=sum(replica.evicted_blocks for replica in replicas),
-        steps=sum(replica.steps for replica in replicas),
-        virtual_seconds=virtual_seconds,
-        wall_seconds=time.monotonic() - wall_start,
-    )
+
+    async def _answer(self, request: TraceRequest) -> None:
+        self._tally.add(await self._router.answer(request))
+
+    async def _scale(self, make: Callable[[], Autoscaler] | None) -> None:
+        if make is None:
+            return
+        autoscaler, pods = make(), self._pods
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            tick = Tick(self._now(), pods.state, pods.ready_uids, self._router.totals())
+            pods.scale(autoscaler.wanted(tick))
+
+    def _replica(self, uid: str) -> Replica:
+        return Replica(
+            uid,
+            f"epoch-of-{uid}",
+            IDENTITY,
+            self._settings.replica,
+            skips_quiet_steps=self._settings.skips_quiet_steps,
+            on_gap=self._router.count_gap,
+        )
+
+    def _report(self, ended_at: float, wall_seconds: float) -> Report:
+        settings, tally, pods = self._settings, self._tally, self._pods
+        gaps = TokenGaps()
+        for replica in pods.made:
+            gaps.merge(replica.gaps)
+        missed_tokens = dict(tally.missed_tokens) if self._routing.sees_events else {}
+        token_seconds = settings.replica.step_times.prefill_token_ps / PICOSECONDS
+        return Report(
+            routing=settings.routing,
+            replicas=settings.replicas,
+            most_replicas=max(counts.total for counts in pods.timeline),
+            replica_seconds=pods.replica_seconds(_START_SECONDS, ended_at),
+            objective_percent=tally.objective_percent(),
+            requests=tally.requests,
+            answered=tally.answered,
+            refused=dict(tally.refused),
+            prompt_tokens=tally.prompt_tokens,
+            cached_tokens=tally.cached_tokens,
+            hit_rate=tally.hit_rate,
+            missed_tokens=missed_tokens,
+            missed_replica_seconds={cause: tokens * token_seconds for cause, tokens in missed_tokens.items()},
+            output_tokens=tally.output_tokens,
+            first_token_ms=tally.first_token_ms(),
+            inter_token_ms=inter_token_ms(gaps),
+            evicted_blocks=sum(replica.evicted_blocks for replica in pods.made),
+            steps=sum(replica.steps for replica in pods.made),
+            virtual_seconds=ended_at - _START_SECONDS,
+            wall_seconds=wall_seconds,
+            timeline=pods.timeline,
+        )

@@ -126,3 +126,55 @@ def test_a_damaged_trace_ends_with_its_line(trace: Path) -> None:
     assert result.exit_code == ExitCode.FAILED
     assert "trace.jsonl, line 80" in result.stderr
     assert result.stdout == ""
+
+
+SLO = """
+workloads:
+  chat: {gpu: L4, model: Llama-3.1-8B, firstTokenMilliseconds: 2000, betweenTokensMilliseconds: 150}
+"""
+
+
+@pytest.fixture
+def slo(tmp_path: Path) -> Path:
+    path = tmp_path / "slo.yaml"
+    path.write_text(SLO)
+    return path
+
+
+def test_the_operators_policy_scales_within_an_objective(trace: Path, slo: Path) -> None:
+    result = run(
+        "--trace", str(trace), "--slo", str(slo), "--policy", "Operator", "--replicas", "2", "-o", "json"
+    )  # fmt: skip
+
+    document = json.loads(result.stdout)
+    report = document["reports"][0]
+    assert document["gpu"] == "L4"
+    assert report["objective_percent"] > 90
+    assert report["timeline"][0] == [0.0, 0, 2, 0]
+    assert report["replica_seconds"] > 0
+
+
+def test_fleets_that_know_the_traffic_stand_beside_the_policy(trace: Path, slo: Path) -> None:
+    result = run("--trace", str(trace), "--slo", str(slo), "--compare", "--replicas", "3")
+
+    assert result.exit_code == 0
+    names = [line.split("  ")[0] for line in result.stdout.splitlines()]
+    assert names[:2] == ["FLEET", "3 replicas"]
+    assert sum(", peak-static" in line for line in result.stdout.splitlines()) == 1
+    assert names[-3:-1] == ["clairvoyant", "Operator"]
+
+
+def test_a_fleet_that_is_too_small_for_the_objective_is_named(trace: Path, tmp_path: Path) -> None:
+    path = tmp_path / "hard.yaml"
+    path.write_text(SLO.replace("2000", "1"))
+    result = run("--trace", str(trace), "--slo", str(path), "--compare", "--replicas", "1")
+
+    assert result.exit_code == ExitCode.FAILED
+    assert "1 replicas do not meet the objective" in result.stderr
+
+
+def test_the_operators_policy_needs_an_objective(trace: Path) -> None:
+    for option in (["--compare"], ["--policy", "Operator"]):
+        result = run("--trace", str(trace), *option)
+        assert result.exit_code == ExitCode.USAGE
+        assert "needs an objective" in result.stderr

@@ -43,13 +43,17 @@ class Replica:
         settings: ReplicaSettings,
         *,
         skips_quiet_steps: bool = True,
+        on_gap: Callable[[float, int], None] = lambda _seconds, _count: None,
     ) -> None:
-        """An idle replica whose engine is ready. Without `skips_quiet_steps` it steps one by one."""
+        """An idle replica whose engine is ready. Without `skips_quiet_steps` it steps one by one.
+
+        `on_gap(seconds, count)` gets the gaps between tokens.
+        """
         self.uid = uid
         self.epoch = epoch
         self.identity = identity
         self.settings = settings
-        self.gaps = TokenGaps()
+        self.gaps = TokenGaps(on_gap)
         """Between the tokens of its answers."""
         self.steps = 0
         """So far, skipped ones included."""
@@ -118,6 +122,10 @@ class Replica:
     def events(self, epoch: str, after: int) -> AsyncGenerator[bytes, None]:
         """The frames of its event stream, after those that the subscriber has."""
         return self._hub.subscribe(epoch, after)
+
+    def drain(self) -> None:
+        """Report that it takes no more prompts; those that arrive nevertheless are answered."""
+        self._hub.drain()
 
     def close(self) -> None:
         """End its event streams."""

@@ -1,6 +1,7 @@
 """How long sequences wait for their next token, over many steps, in bounded memory."""
 
 import math
+from collections.abc import Callable
 from typing import Final
 
 from warmfleet_simulator.step_times import PICOSECONDS
@@ -15,7 +16,9 @@ _BUCKETS: Final = 2200
 class TokenGaps:
     """Counts of gaps between tokens by their length; those above the last bucket count in it."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_gap: Callable[[float, int], None] = lambda _seconds, _count: None) -> None:
+        """`on_gap(seconds, count)` is called whenever gaps are counted."""
+        self._on_gap = on_gap
         self.counts = [0] * _BUCKETS
         """By bucket, the shortest first."""
         self.total = 0
@@ -24,6 +27,7 @@ class TokenGaps:
         """Count a gap of so many picoseconds, `count` times."""
         self.counts[_bucket(gap_ps)] += count
         self.total += count
+        self._on_gap(gap_ps / PICOSECONDS, count)
 
     def add_series(self, first_ps: int, growth_ps: int, steps: int, count: int) -> None:
         """Count `steps` gaps, each `growth_ps` longer than the one before it, `count` times."""

@@ -40,6 +40,12 @@ class SimulatedFleet:
             self._remembered[replica.uid] = RememberedBlocks(replica.epoch, replica.settings.total_blocks)
         self._changed.set()
 
+    def remove(self, uid: str) -> None:
+        """A replica that answers nothing any more leaves the list."""
+        del self.replicas[uid]
+        self._remembered.pop(uid, None)
+        self._changed.set()
+
     def remembered(self, uid: str) -> RememberedBlocks | None:
         """What the router remembers of a replica; None if it sees events, or if there is none."""
         return self._remembered.get(uid)

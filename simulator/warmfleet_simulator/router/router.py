@@ -8,6 +8,7 @@ import asyncio
 from array import array
 from typing import Final
 
+from warmfleet_contracts.cache.fleet_totals import FleetTotals
 from warmfleet_contracts.cache.kv_events import Frame
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.admission import Admission
@@ -15,13 +16,14 @@ from warmfleet_router.admission.dispatch import Dispatch
 from warmfleet_router.admission.in_flight_limits import InFlightLimits, InFlightTicket
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
 from warmfleet_router.admission.queued_request import QueuedRequest
+from warmfleet_router.api.fleet_totals import model_totals, replica_totals
 from warmfleet_router.economics.ghost_list import GhostList
 from warmfleet_router.economics.misses import missed_tokens
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.miss_causes import MissCauses
-from warmfleet_router.routing.picker import Picker
+from warmfleet_router.routing.picker import PickedWorker, Picker
 from warmfleet_router.routing.prompt_hashes import BYTES_PER_TOKEN, RequestPrompts
 from warmfleet_router.tenants import ANONYMOUS
 from warmfleet_router.workers.breakers import Breakers
@@ -59,6 +61,8 @@ class SimulatedRouter:
         now = asyncio.get_running_loop().time
         capacity_changed = asyncio.Event()
         metrics = RouterMetrics()
+        self._counts = metrics.models.of(MODEL)
+        self._models = metrics.models
         self._fleet = fleet
         self._network = network
         self._now = now
@@ -69,25 +73,26 @@ class SimulatedRouter:
         self._ghosts = GhostList()
         self._limits = InFlightLimits(admission.max_in_flight, now=now, metrics=metrics)
         dropped = asyncio.Event()
-        index = PrefixIndex(on_dropped=dropped.set)
-        self._sweeper = IndexSweeper(index, dropped)
+        self._index = PrefixIndex(on_dropped=dropped.set)
+        self._sweeper = IndexSweeper(self._index, dropped)
         self._workers = follow_fleet(
             fleet,
-            index,
+            self._index,
             on_frame=self._frame_arrived,
             on_change=capacity_changed.set,
             on_gone=self._forget,
         )
-        self._miss_causes = MissCauses(index, self._ghosts, self._workers.worker)
+        self._miss_causes = MissCauses(self._index, self._ghosts, self._workers.worker)
         self._admission = Admission(
             admission,
             limits=self._limits,
             workers=self._workers.workers,
-            picker=Picker(index, self._leases, policy, self._breakers),
+            picker=Picker(self._index, self._leases, policy, self._breakers),
             leases=self._leases,
             breakers=self._breakers,
             capacity_changed=capacity_changed,
             metrics=metrics,
+            on_assigned=self._assigned,
         )
 
     async def start(self) -> None:
@@ -102,10 +107,18 @@ class SimulatedRouter:
         await self._workers.stop()
         await self._sweeper.stop()
 
-    @property
-    def ready_replicas(self) -> int:
-        """Replicas that may be sent requests now."""
-        return sum(worker.ready for worker in self._workers.workers(MODEL))
+    def totals(self) -> FleetTotals:
+        """What the operator reads."""
+        return FleetTotals(
+            router=LIFE_ID,
+            uptime_seconds=self._now(),
+            models=model_totals(self._admission.held_by_model(), self._models.all()),
+            replicas=replica_totals(self._workers.workers(), self._index.unique_value),
+        )
+
+    def count_gap(self, seconds: float, count: int) -> None:
+        """Count the time between two tokens of an answer, `count` times."""
+        self._counts.inter_token.add(seconds * 1e3, count)
 
     async def answer(self, request: TraceRequest) -> Outcome:
         """Have a request answered, or refused as the production router refuses it."""
@@ -174,10 +187,18 @@ class SimulatedRouter:
                 )
                 cached_tokens = await answer.admitted
                 lease.seated()
+                misses = missed_tokens(
+                    causes,
+                    first_cached_tokens=cached_tokens,
+                    prompt_tokens=request.prompt_tokens,
+                    cached_tokens=cached_tokens,
+                )
+                self._counts.answered(request.prompt_tokens, cached_tokens, misses)
                 await answer.first_token
                 await self._network.deliver()
                 lease.first_byte()
                 first_token_seconds = self._now() - arrived_at
+                self._counts.first_token.add(first_token_seconds * 1e3)
                 output_tokens = await answer.ended
                 await self._network.deliver()
                 trial.completed()
@@ -190,17 +211,16 @@ class SimulatedRouter:
             output_tokens=output_tokens,
             first_token_seconds=first_token_seconds,
             answer_seconds=self._now() - arrived_at,
-            misses=missed_tokens(
-                causes,
-                first_cached_tokens=cached_tokens,
-                prompt_tokens=request.prompt_tokens,
-                cached_tokens=cached_tokens,
-            ),
+            misses=misses,
         )
 
     def _frame_arrived(self, uid: str, frame: Frame) -> None:
         self._leases.frame_arrived(uid, frame)
         self._ghosts.frame_arrived(uid, frame)
+
+    def _assigned(self, picked: PickedWorker) -> None:
+        for prompt in picked.prediction.prompts:
+            self._index.touched(prompt.hashes)
 
     def _forget(self, uid: str) -> None:
         """A replica has gone."""

@@ -13,7 +13,9 @@ from warmfleet_testing.cluster.model_deployment_api import ModelDeploymentApi
 from warmfleet_testing.resources.full_manifests import ALL, Manifest, manifest_of
 from warmfleet_testing.resources.generated_manifests import manifests
 
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+OBJECTIVES = Path(__file__).parents[3] / "examples/slo.yaml"
+"""Of the simulator; no manifest."""
+EXAMPLES = sorted({*(Path(__file__).parents[3] / "examples").glob("*.yaml")} - {OBJECTIVES})
 
 
 def _parse(manifest: Manifest) -> ModelDeployment:

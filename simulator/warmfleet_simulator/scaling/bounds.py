@@ -1,0 +1,87 @@
+"""What a fleet would cost that knows the traffic: bounds for every autoscaler. Pure.
+
+Both follow from fleets of a fixed size: of each size, which requests met the objective. Peak-static is the
+smallest fleet that meets it in the busiest window, all the time. The clairvoyant fleet has in each window
+as many replicas as the smallest fixed fleet that meets the objective in it, and knows that in advance; each
+start costs the start delay, so it keeps a replica through a lull that is shorter. It is not exactly the
+least: a fleet of fixed size enters a window with warmer caches and other queues than one that changes.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from warmfleet_simulator.scaling.objective import Objective
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """A request of a fleet of fixed size."""
+
+    arrival_seconds: float
+    prompt_tokens: int
+    is_met: bool
+
+
+def peak_static(fleets: Mapping[int, Sequence[Met]], objective: Objective) -> int | None:
+    """The fewest replicas that meet the objective in the busiest window; None if no fleet does.
+
+    `fleets` has the outcomes of each size that was simulated. The busiest window is that with most tokens of
+    prompts.
+    """
+    length = objective.peak_window_seconds
+    tokens: dict[int, int] = {}
+    for request in next(iter(fleets.values())):
+        window = int(request.arrival_seconds // length)
+        tokens[window] = tokens.get(window, 0) + request.prompt_tokens
+    busiest = max(tokens, key=lambda window: (tokens[window], -window))
+    for replicas in sorted(fleets):
+        in_window = [
+            request for request in fleets[replicas] if int(request.arrival_seconds // length) == busiest
+        ]
+        if _share(in_window) * 100 >= objective.percent:
+            return replicas
+    return None
+
+
+def clairvoyant_seconds(
+    fleets: Mapping[int, Sequence[Met]], objective: Objective, *, until_seconds: float
+) -> float:
+    """Replica-seconds of a fleet that knows each window in advance, until `until_seconds`."""
+    length = objective.peak_window_seconds
+    needed = windows_needed(fleets, objective, until_seconds=until_seconds)
+    most, delay, seconds = max(needed, default=0), objective.start_delay_seconds, 0.0
+    for level in range(1, most + 1):
+        busy = [number for number, replicas in enumerate(needed) if replicas >= level]
+        on = len(busy) * length
+        starts = 1
+        for before, after in itertools.pairwise(busy):
+            lull = (after - before - 1) * length
+            if lull <= delay:
+                on += lull
+            else:
+                starts += 1
+        # What is needed from the beginning on is there at the beginning.
+        seconds += on + delay * (starts - (busy[0] == 0))
+    return seconds
+
+
+def windows_needed(
+    fleets: Mapping[int, Sequence[Met]], objective: Objective, *, until_seconds: float
+) -> list[int]:
+    """Of each window the smallest fleet that meets the objective in it; at least 1, at most the largest."""
+    length = objective.peak_window_seconds
+    needed = [max(fleets)] * max(math.ceil(until_seconds / length), 1)
+    for replicas in sorted(fleets, reverse=True):
+        windows: list[list[Met]] = [[] for _ in needed]
+        for request in fleets[replicas]:
+            windows[min(int(request.arrival_seconds // length), len(needed) - 1)].append(request)
+        for number, window in enumerate(windows):
+            if _share(window) * 100 >= objective.percent:
+                needed[number] = replicas
+    return needed
+
+
+def _share(requests: Sequence[Met]) -> float:
+    return sum(request.is_met for request in requests) / len(requests) if requests else 1.0
