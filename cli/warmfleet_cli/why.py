@@ -48,6 +48,8 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     actual_prompt_tokens: int | None
     actual_cached_tokens: int | None
     difference: str
+    missed_tokens: dict[str, int] | None = None
+    """By cause; of a router of the release before, None."""
     first_byte_after_ms: float | None
     status: int | None
     error: str | None
@@ -191,7 +193,11 @@ def _actual(decision: DecisionView) -> str:
     if decision.actual_cached_tokens is None:
         return "not known (yet)"
     difference = {"none": "as predicted"}.get(decision.difference, decision.difference.replace("_", " "))
-    return f"{decision.actual_cached_tokens} of {decision.actual_prompt_tokens} tokens cached: {difference}"
+    missed = [f"{tokens} {cause}" for cause, tokens in (decision.missed_tokens or {}).items() if tokens]
+    return (
+        f"{decision.actual_cached_tokens} of {decision.actual_prompt_tokens} tokens cached: {difference}"
+        + (f"; missed: {', '.join(missed)}" if missed else "")
+    )
 
 
 def _outcome(decision: DecisionView) -> str:

@@ -346,6 +346,7 @@ DECISION = {
     "actual_prompt_tokens": 61,
     "actual_cached_tokens": 32,
     "difference": "evicted",
+    "missed_tokens": {"compulsory": 13, "capacity": 16},
     "first_byte_after_ms": 21.0,
     "status": 200,
     "error": None,
@@ -431,7 +432,7 @@ def test_why_shows_candidates_predicted_and_actual_tokens(router: str) -> None:
     assert lines[5].split()[:3] == ["+~", "stub-0", "0"]
     assert "and 1 more" in lines[6]
     assert "predicted  48 of 61 tokens cached" in lines
-    assert "actual     32 of 61 tokens cached: evicted" in lines
+    assert "actual     32 of 61 tokens cached: evicted; missed: 13 compulsory, 16 capacity" in lines
     assert json.loads(run("why", "req-1", "--url", router, "-o", "json").stdout) == DECISION
 
 

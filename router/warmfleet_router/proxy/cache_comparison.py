@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import structlog
+from msgspec.structs import replace
 
 from warmfleet_contracts.cache.worker_api import (
     CACHED_TOKENS_HEADER,
@@ -65,8 +66,8 @@ class CacheComparison:
             ),
             position=header_text(headers.get(POSITION_HEADER)),
         )
-        recorder.answered(answer)
         if cached_tokens is None:
+            recorder.answered(answer)
             return
         total = header_tokens(headers.get(TOTAL_PROMPT_TOKENS_HEADER))
         total_cached = header_tokens(headers.get(TOTAL_CACHED_TOKENS_HEADER))
@@ -83,6 +84,7 @@ class CacheComparison:
             prompt_tokens=tokens.prompt,
             cached_tokens=tokens.cached,
         )
+        recorder.answered(replace(answer, misses=misses))
         self._metrics.on_answer(dispatch.request.model, predicted, tokens, misses, answer)
         if answer.last_block_matches is False:
             _log.error("router and worker hash a prompt differently", uid=dispatch.picked.endpoint.uid)

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from warmfleet_contracts.cache.fleet_totals import MissTokens
 from warmfleet_router.routing.picker import PickedWorker
 from warmfleet_router.routing.policies import Candidate
 
@@ -107,6 +108,8 @@ class WorkerAnswer(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """False is a parity bug; None where one side has no full block, or no tokenizer."""
     difference: Difference = "unknown"
     position: str | None = None
+    misses: MissTokens | None = None
+    """What was computed, by cause, over the prompts that are known: of a stream the first."""
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True):
@@ -135,6 +138,7 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
             "actual_cached_tokens": answer.cached_tokens if answer else None,
             "last_block_matches": answer.last_block_matches if answer else None,
             "difference": answer.difference if answer else "unknown",
+            "missed_tokens": msgspec.to_builtins(answer.misses) if answer and answer.misses else None,
             "position": answer.position if answer else None,
             "headers_after_ms": answer.headers_after_ms if answer else None,
             "first_byte_after_ms": self.first_byte_after_ms,
