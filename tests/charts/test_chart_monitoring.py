@@ -87,6 +87,29 @@ def series(name, **labels):
     return f"{name}{{{given}}}"
 
 
+EVICTED = series("warmfleet_worker_evicted_blocks_total", namespace="n", model_name="m", pod="p")
+BLIND = 'warmfleet_operator_scaling_blind{namespace="team",name="a"}'
+PENDING = 'warmfleet_operator_scaling_capacity_pending_replicas{namespace="team",name="a"}'
+
+
+def grows(step, minutes):
+    """A counter that rises by `step` each minute."""
+    return [step * minute for minute in range(minutes)]
+
+
+def prompts(tokens, cached):
+    """A router's counters of prompt tokens."""
+    return {
+        series("warmfleet_router_prompt_tokens_total", namespace="n", model_name="m", pod="p"): tokens,
+        series("warmfleet_router_cached_tokens_total", namespace="n", model_name="m", pod="p"): cached,
+    }
+
+
+def missed(cause, tokens):
+    labels = {"namespace": "n", "model_name": "m", "pod": "p", "cause": cause}
+    return {series("warmfleet_router_missed_tokens_total", **labels): tokens}
+
+
 @pytest.mark.parametrize(
     ("alert", "quiet", "firing", "labels"),
     [
@@ -191,6 +214,38 @@ def series(name, **labels):
             {series("warmfleet_operator_watch_behind_seconds", namespace="n", kind="pods"): [60] * 21},
             {series("warmfleet_operator_watch_behind_seconds", namespace="n", kind="pods"): [130] * 21},
             [{"kind": "pods", "namespace": "n"}],
+        ),
+        (
+            "WarmfleetHitRateDrops",
+            prompts(grows(100, 101), grows(70, 101)),
+            prompts(grows(100, 101), [*grows(70, 71), *(70 * 70 + 20 * more for more in range(1, 31))]),
+            [{"model_name": "m", "namespace": "n"}],
+        ),
+        (
+            "WarmfleetEvictionSurge",
+            {EVICTED: grows(600, 101)},
+            {EVICTED: [*grows(60, 81), *(80 * 60 + 600 * more for more in range(1, 21))]},
+            [{"model_name": "m", "namespace": "n"}],
+        ),
+        (
+            "WarmfleetPrefixesRecomputed",
+            prompts(grows(100, 41), grows(50, 41))
+            | missed("capacity", grows(5, 41))
+            | missed("lost", grows(40, 41)),
+            prompts(grows(100, 41), grows(50, 41)) | missed("capacity", grows(20, 41)),
+            [{"model_name": "m", "namespace": "n"}],
+        ),
+        (
+            "WarmfleetAutoscalerBlind",
+            {BLIND: [0] * 21},
+            {BLIND: [1] * 21},
+            [{"name": "a", "namespace": "team"}],
+        ),
+        (
+            "WarmfleetCapacityPending",
+            {PENDING: [0] * 21},
+            {PENDING: [2] * 21},
+            [{"name": "a", "namespace": "team"}],
         ),
         ("WarmfleetOperatorHasNoLeader", {LEADING: [1] * 21, STANDING_BY: [0] * 21}, {}, [{}]),
         (

@@ -5,8 +5,9 @@ import json
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from warmfleet_contracts.metrics import ROUTER_OVERLOADED
+from warmfleet_contracts.metrics import OPERATOR_SCALING_WANTED, ROUTER_OVERLOADED
 from warmfleet_contracts.names import OPERATOR_METRICS_PORT, ROUTER_PORT, WORKER_PORT
+from warmfleet_testing.cluster.cluster import eventually
 from warmfleet_testing.cluster.installed import Installed, tiny_deployment
 from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_testing.resources.chart_render import case_values, render
@@ -14,6 +15,8 @@ from warmfleet_testing.resources.promtool import expect_results, series_name
 
 MINUTES = 10
 NAME = "watched"
+ADVISORY = {"mode": "Advisory", "maxReplicas": 3, "scaleUp": {"stabilizationSeconds": 0}}
+"""Advice is given from the first tick on."""
 
 
 def scraped(models: Installed) -> dict[str, list[float]]:
@@ -35,7 +38,7 @@ def scraped(models: Installed) -> dict[str, list[float]]:
 
 
 def test_every_query_of_the_dashboard_yields_something_on_a_live_fleet(models: Installed) -> None:
-    models.apply(tiny_deployment(NAME))
+    models.apply(tiny_deployment(NAME, autoscaling=ADVISORY))
     models.wait_ready(NAME)
     models.chat(NAME, "A walk along the river.", max_tokens=4)
     (config,) = [
@@ -49,4 +52,8 @@ def test_every_query_of_the_dashboard_yields_something_on_a_live_fleet(models: I
     after_a_refusal = [query for query in queries if ROUTER_OVERLOADED in query]
     assert len(after_a_refusal) == 1
 
-    expect_results([query for query in queries if query not in after_a_refusal], scraped(models))
+    found = eventually(
+        lambda: scraped(models), lambda names: any(OPERATOR_SCALING_WANTED in name for name in names)
+    )
+
+    expect_results([query for query in queries if query not in after_a_refusal], found)
