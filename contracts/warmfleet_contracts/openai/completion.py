@@ -4,6 +4,7 @@ from typing import Annotated, Final, cast
 
 import msgspec
 
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.openai.generation import MAX_TOP_LOGPROBS, GenerationRequest, take_common
 from warmfleet_contracts.openai.request_fields import RequestError, RequestFields
 from warmfleet_contracts.openai.values import BOOL, COUNT, TokenId
@@ -60,6 +61,10 @@ def _take_logprobs(fields: RequestFields) -> int | None:
 
 
 def _take_prompts(fields: RequestFields) -> list[Prompt]:
+    of_token_ids = _token_id_prompts(fields.json("prompt"))
+    if of_token_ids is not None:
+        fields.drop("prompt")
+        return of_token_ids
     value = fields.take("prompt", _PROMPT, None)
     if value is None or value == []:
         raise RequestError("prompt: text or token ids are required", param="prompt")
@@ -78,6 +83,33 @@ def _take_prompts(fields: RequestFields) -> list[Prompt]:
     return prompts
 
 
+def _token_id_prompts(array: bytes) -> list[Prompt] | None:
+    """The prompts in a JSON array of at most `MAX_PROMPTS` arrays of token ids; equal ones are one list.
+
+    None for anything else. One by one, and equal ones once: a decoder holds the interpreter's lock, and every
+    stream waits, until it has decoded all that it is given.
+    """
+    prompts: list[Prompt] = []
+    distinct: dict[bytes, list[int]] = {}
+    start = array.find(b"[") + 1
+    while (begin := array.find(b"[", start)) >= 0:
+        end = array.find(b"]", begin) + 1
+        prompt = array[begin:end]
+        if len(prompts) == MAX_PROMPTS or array[start:begin].strip(_BETWEEN_PROMPTS):
+            return None
+        if prompt not in distinct:
+            try:
+                distinct[prompt] = _TOKEN_IDS.decode(prompt)
+            except UNDECODABLE:
+                return None
+        prompts.append(distinct[prompt])
+        start = end
+    return prompts if prompts and not array[start:].strip(_AFTER_PROMPTS) else None
+
+
+_TOKEN_IDS: Final = msgspec.json.Decoder(list[TokenId])
+_BETWEEN_PROMPTS: Final = b", \t\r\n"
+_AFTER_PROMPTS: Final = b"] \t\r\n"
 _PROMPT: Final[msgspec.json.Decoder[str | list[str | int | list[int]] | None]] = msgspec.json.Decoder(
     str | list[str | TokenId | list[TokenId]] | None
 )

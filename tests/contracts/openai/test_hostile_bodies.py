@@ -14,6 +14,7 @@ from warmfleet_contracts.openai import (
     decode_completion_request,
     decode_detokenize_request,
     decode_tokenize_request,
+    request_fields,
 )
 from warmfleet_contracts.openai.request_fields import MAX_JSON_STRINGS
 
@@ -172,6 +173,16 @@ def test_quotes_inside_text_are_no_strings():
     text = '"' * 2 * (MAX_JSON_STRINGS + 1)
 
     assert decode_completion_request(json.dumps({"model": "m", "prompt": text}).encode()).prompts == [text]
+
+
+@pytest.mark.parametrize("slice_bytes", [1, 2, 3, 7])
+def test_quotes_inside_text_are_no_strings_wherever_a_slice_ends(slice_bytes, monkeypatch):
+    monkeypatch.setattr(request_fields, "_SLICE_BYTES", slice_bytes)
+    monkeypatch.setattr(request_fields, "MAX_JSON_STRINGS", 4)  # two names and two values
+
+    request = decode_completion_request(json.dumps({"model": "m", "prompt": '"' * 50}).encode())
+
+    assert request.prompts == ['"' * 50]
 
 
 @given(st.data())

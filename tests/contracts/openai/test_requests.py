@@ -251,6 +251,35 @@ def test_a_completion_prompt_has_four_shapes(prompt, expected):
     assert request.max_output_tokens == 16
 
 
+def test_equal_prompts_of_token_ids_are_decoded_once():
+    first, second, third, fourth = decode_completion_request(
+        b'{"model": "m", "prompt": [ [5, 6],[7] ,\n[5, 6], [] ] }'
+    ).prompts
+
+    assert (first, second, third, fourth) == ([5, 6], [7], [5, 6], [])
+    assert first is third
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "[[1], 5, [2]]",
+        "[[1], 5]",
+        "[5, [1]]",
+        "[[[1]]]",
+        "[[1], [[2]]]",
+        '[[1], "["]',
+        "[[1], null]",
+        "[[1.5]]",
+    ],
+)
+def test_no_element_beside_the_arrays_of_token_ids_is_passed_over(prompt):
+    with pytest.raises(RequestError) as caught:
+        decode_completion_request(b'{"model": "m", "prompt": ' + prompt.encode() + b"}")
+
+    assert caught.value.param == "prompt"
+
+
 def completion(**fields: object) -> CompletionRequest:
     return decode_completion_request(json.dumps({"model": "m", "prompt": "x", **fields}).encode())
 

@@ -47,6 +47,19 @@ async def test_equal_prompts_of_token_ids_share_them(encoder):
     assert ids[0] != ids[2]
 
 
+@pytest.mark.parametrize("prompts", [["the cat"] * 3, [[5, 6, 7]] * 3])
+async def test_equal_prompts_share_what_is_echoed(encoder, prompts):
+    body = {"model": "m", "prompt": prompts, "n": 2, "max_tokens": 5, "echo": True, "logprobs": 0}
+    request = decode_completion_request(json.dumps(body).encode())
+    reader = PromptReader(encoder, READY, SegmentMemory())
+    sequences = await reader.completion(request, DispatchHeaders())
+
+    echoes = await reader.echoes(request, sequences)
+
+    assert len(echoes) == 6
+    assert len({id(echo) for echo in echoes}) == 1
+
+
 def request_of(prompt, seed=0, **fields):
     return SequenceRequest(prompt_token_ids=prompt, sampling=SamplingParameters(seed=seed), **fields)
 

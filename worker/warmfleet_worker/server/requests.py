@@ -122,10 +122,10 @@ class PromptReader:
     ) -> list[SequenceRequest]:
         """`n` sequences per prompt, those of a prompt together; raises RequestError.
 
-        Equal prompts are encoded once and share one list.
+        Equal texts are encoded once and share one list; equal prompts of token ids share theirs already.
         """
         segments = self._memory.of_salt(_request_salt(request, dispatch))
-        encoded: dict[str | tuple[int, ...], list[int]] = {}
+        encoded: dict[str, list[int]] = {}
         token_ids = []
         for prompt in request.prompts:
             if isinstance(prompt, str):
@@ -133,7 +133,7 @@ class PromptReader:
                     encoded[prompt] = await encode_text(self._encoder, prompt, segments)
                 token_ids.append(encoded[prompt])
             else:
-                token_ids.append(encoded.setdefault(tuple(prompt), prompt))
+                token_ids.append(prompt)
         return self._sequences(request, token_ids, dispatch, param="prompt")
 
     async def echoes(
@@ -142,14 +142,21 @@ class PromptReader:
         """For each of the request's sequences the prompt that precedes its text; empty without `echo`."""
         if not request.echo:
             return [EchoedPrompt()] * len(sequences)
-        by_prompt = [
-            await self._echo(prompt, sequence.prompt_token_ids, with_tokens=request.logprobs is not None)
-            for prompt, sequence in zip(request.prompts, sequences[:: request.n], strict=True)
-        ]
-        return [echo for echo in by_prompt for _ in range(request.n)]
+        echoes: dict[int, EchoedPrompt] = {}  # by the list object of the prompt
+        for prompt, sequence in zip(request.prompts, sequences[:: request.n], strict=True):
+            token_ids = sequence.prompt_token_ids
+            if id(token_ids) not in echoes:
+                with_tokens = request.logprobs is not None
+                echoes[id(token_ids)] = await self._echo(prompt, token_ids, with_tokens=with_tokens)
+        return [echoes[id(sequence.prompt_token_ids)] for sequence in sequences]
 
     async def _echo(self, prompt: Prompt, token_ids: list[int], *, with_tokens: bool) -> EchoedPrompt:
-        text = prompt if isinstance(prompt, str) else self._encoder.decode(prompt)
+        if isinstance(prompt, str):
+            text = prompt
+        elif len(prompt) > INLINE_PROMPT_CHARS:
+            text = await asyncio.to_thread(self._encoder.decode, prompt)
+        else:
+            text = self._encoder.decode(prompt)
         if not with_tokens:
             return EchoedPrompt(text)
         tokenizer = self._encoder.tokenizer
