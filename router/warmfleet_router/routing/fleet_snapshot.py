@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import Final, cast
 
 from warmfleet_router.routing.capacity import CapacityLimits, Need, Shortage, prefill_seconds, shortage_in
 from warmfleet_router.routing.cost import PriceFloor, StepRates, WorkerLoad, median_rates, price_floor
@@ -35,12 +35,16 @@ class FleetSnapshot:
         """Name of the policy that ranks them."""
         self._leases = leases
         ready = {worker.endpoint.uid: worker for worker in workers if worker.ready}
-        ejections = breakers.ejections({uid: worker.epoch for uid, worker in ready.items()})
+        epochs = {uid: worker.epoch for uid, worker in ready.items()} if breakers.any_opened else {}
+        ejections = breakers.ejections(epochs)
         self.ignores_ejections = ejections.panic
         """Too many workers are ejected, so that none is left out."""
         self.left_out = {**ejections.reasons, **dict.fromkeys(tried, "tried before")}
         """Why ready workers cannot be given requests, by uid."""
-        self.ready = {uid: worker for uid, worker in ready.items() if uid not in self.left_out}
+        left_out = self.left_out
+        self.ready = (
+            {uid: worker for uid, worker in ready.items() if uid not in left_out} if left_out else ready
+        )
         known = {uid: leases.loads.of(uid, worker.load) for uid, worker in self.ready.items()}
         self.loads: dict[str, WorkerLoad] = {uid: one.load for uid, one in known.items()}
         self.rates = _rates(self.ready, workers, {uid: one.rates for uid, one in known.items()})
@@ -114,6 +118,8 @@ def _rates(
     ready: Mapping[str, WorkerStatus], workers: Sequence[WorkerStatus], own: Mapping[str, StepRates | None]
 ) -> Mapping[str, StepRates]:
     unmeasured = {ready[uid].identity for uid, rates in own.items() if rates is None}
+    if not unmeasured:
+        return cast("Mapping[str, StepRates]", own)
     peers = {
         identity: median_rates(worker.load.step_time for worker in workers if worker.identity == identity)
         for identity in unmeasured

@@ -146,7 +146,9 @@ class Picker:
         `planned` is what will be sent to a worker before this request, by uid. Under `LowestCost` only the
         cheapest of a large fleet are priced and ranked, unless all are asked for: `shortlisted=False`.
         """
-        workers = {uid: worker for uid, worker in fleet.ready.items() if uid not in tried}
+        workers = dict(fleet.ready)
+        for uid in tried:
+            workers.pop(uid, None)
         if not workers:
             return None
         matched = MatchedPrompts(prompts, self._index, self._leases.pending, self.predictor)

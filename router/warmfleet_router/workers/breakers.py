@@ -111,6 +111,11 @@ class Breakers:
         self._on_ejected = on_ejected
         self._breakers: dict[str, _Breaker] = {}
 
+    @property
+    def any_opened(self) -> bool:
+        """Whether any breaker is not closed; while none is, no worker is ejected."""
+        return any(breaker.opened_at is not None for breaker in self._breakers.values())
+
     def ejections(self, epochs: Mapping[str, str]) -> Ejections:
         """Which of a model's ready workers get no request now; `epochs` is their epoch by uid."""
         now = self._now()
