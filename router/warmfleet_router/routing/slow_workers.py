@@ -90,7 +90,7 @@ class SlowWorkerDetector:
             for candidate in candidates
             if candidate.uid != picked.uid and (seconds := _reference_step_seconds(candidate)) is not None
         ]
-        times = own / statistics.median(peers) if own is not None and peers else 0.0
+        times = own / max(statistics.median(peers), 1e-9) if own is not None and peers else 0.0
         if times < self._settings.ratio:
             self._slow_reports.pop(picked.uid, None)
             return ""
