@@ -5,9 +5,13 @@ rho / (1 - rho) of the fleet's compute load, as in a queue with one server (M/G/
 causes it, as between tokens, or while the load is unknown. The first part is what was seen while the load was
 low: where that alone misses the target, no number of replicas meets it, and none is asked for. The prompt
 tokens that wait now are a forecast of their own: the next request waits until they are computed.
+
+A percentile of few long prompts moves by itself, and close to its target no number of replicas would seem
+enough. So the guard asks for no more replicas than bring the load down to `LOW_LOAD`, where nothing queues.
 """
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Final
 
 from warmfleet_operator.scaling.demand import Ask
@@ -63,8 +67,10 @@ def predicted_ms(view: LatencyView, replicas: int) -> float:
     return min(view.floor_ms, view.percentile_ms or view.floor_ms) + max(waits, view.backlog_ms / replicas)
 
 
-def asks(view: LatencyView, target_ms: int, margin_percent: int, replicas: int, *, late: bool) -> Ask:
-    """Replicas for the target.
+def asks(
+    view: LatencyView, target_ms: int, margin_percent: int, replicas: int, *, late: bool, most: int
+) -> Ask:
+    """Replicas for the target, at most `most`.
 
     Args:
         view: the latency now.
@@ -72,17 +78,25 @@ def asks(view: LatencyView, target_ms: int, margin_percent: int, replicas: int, 
         margin_percent: of the target; a shrink must leave the percentile below it.
         replicas: those that are ready or will be.
         late: whether the target was missed often enough to act.
+        most: `at_low_load` of what arrives and waits.
     """
     if view.percentile_ms <= 0 and view.backlog_ms <= 0:
         return Ask()
     growth = 0
-    if late and view.floor_ms < target_ms < predicted_ms(view, replicas):
-        growth = _fewest(view, target_ms, replicas)
+    if late and replicas < most and view.floor_ms < target_ms < predicted_ms(view, replicas):
+        growth = min(_fewest(view, target_ms, replicas), most)
     margin_ms = target_ms * margin_percent / 100
     if view.floor_ms >= margin_ms:
         # The target is not met without load either: what is there stays, as more would not help.
-        return Ask(growth, replicas if predicted_ms(view, replicas) > target_ms else 0)
-    return Ask(growth, _fewest(view, margin_ms, 0))
+        return Ask(growth, min(replicas, most) if predicted_ms(view, replicas) > target_ms else 0)
+    return Ask(growth, min(_fewest(view, margin_ms, 0), most))
+
+
+def at_low_load(load_permille: int, supply_permille: int) -> int:
+    """Replicas whose load is `LOW_LOAD`; without bound while the load is unknown."""
+    if load_permille <= 0:
+        return _MOST_REPLICAS
+    return min(_MOST_REPLICAS, ceil(load_permille / (LOW_LOAD * supply_permille)))
 
 
 def _fewest(view: LatencyView, limit_ms: float, above: int) -> int:

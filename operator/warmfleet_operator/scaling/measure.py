@@ -161,13 +161,17 @@ def _asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
         "requests": Ask(int(signals.queued_requests + signals.held_requests > 0), 1),
     }
     late = sum(memory.late) >= LATE_TO_ACT
+    known = tick.load_permille if tick.demand.compute_permille >= 0 else 0
+    most = latency_guard.at_low_load(known, tick.supply.compute_permille)
     for name, goal, view in (
         ("firstToken", policy.first_token, tick.first),
         ("betweenTokens", policy.between_tokens, tick.between),
     ):
         if goal is not None and state.ready:
             margin = policy.latency_margin_percent
-            asks[name] = latency_guard.asks(view, goal.target_milliseconds, margin, tick.coming, late=late)
+            asks[name] = latency_guard.asks(
+                view, goal.target_milliseconds, margin, tick.coming, late=late, most=most
+            )
     return asks
 
 

@@ -1,7 +1,7 @@
 """Replicas for the cache: tokens that were computed again because a replica had to evict them.
 
 Only capacity misses count; compulsory, lost and rollout misses are no reason to grow, and placement misses
-are the router's. Another replica is worth it when what is recomputed takes at least half of a replica's time,
+are the router's. Another replica is worth it when what is recomputed takes at least a replica's whole time,
 the caches are full, and both lasted for the policy's time. After a shrink a smaller fleet caches anew first.
 """
 
@@ -16,7 +16,7 @@ from warmfleet_operator.scaling.signals import FleetSignals
 
 FULL_PERCENT: Final = 85
 """Of the fleet's KV memory, pinned or cached."""
-WORTH_REPLICAS: Final = 0.5
+WORTH_REPLICAS: Final = 1.0
 """Of a replica's time, recomputed: less than that costs less than a replica."""
 
 

@@ -165,6 +165,27 @@ def test_a_target_that_no_number_of_replicas_meets_adds_none():
     assert {decision.to_replicas for decision in decisions} == {4}
 
 
+def test_a_target_that_is_missed_at_low_load_adds_no_more_than_halve_the_load():
+    """A percentile of few long prompts moves by itself: no number of replicas would seem enough."""
+    decisions = {}
+    for load_permille in (1900, 2600):
+        ticks = Ticks(TARGETED)
+        ticks.run(served(800, 200), at_rest(4), 60)
+        decisions[load_permille] = ticks.run(served(load_permille, 30_000), at_rest(4), 60)
+
+    assert {decision.to_replicas for decision in decisions[1900]} == {4}
+    assert max(decision.to_replicas for decision in decisions[2600]) == 6
+
+
+def test_a_backlog_that_is_gone_before_a_replica_is_ready_adds_none():
+    ticks = Ticks(TARGETED)
+    ticks.run(served(800, 200), at_rest(4), 60)
+
+    short = replace(served(800, 200), queued_tokens=200_000, queued_requests=20)
+
+    assert {item.to_replicas for item in ticks.run(short, at_rest(4), 20)} == {4}
+
+
 def test_one_odd_tick_adds_nothing():
     ticks = Ticks(replace(TARGETED, up_stabilization_seconds=0.0))
     ticks.run(served(3000, 200), at_rest(4), 60)
@@ -175,7 +196,7 @@ def test_one_odd_tick_adds_nothing():
 
 
 def test_prompts_that_wait_are_a_forecast_before_any_of_them_was_answered():
-    waiting = replace(served(800, 200), queued_tokens=200_000, queued_requests=20)
+    waiting = replace(served(800, 200), queued_tokens=2_000_000, queued_requests=20)
     ticks = Ticks(TARGETED)
     ticks.run(served(800, 200), at_rest(4), 60)
 
@@ -199,13 +220,13 @@ def test_a_shrink_must_leave_the_predicted_percentile_within_its_target():
 
 # Capacity misses.
 
-RECOMPUTED = round(30 * 0.3 * PREFILL_RATE)
+RECOMPUTED = round(30 * 0.6 * PREFILL_RATE)
 
 
 def regretful(count=2, **kinds):
     kinds = kinds or {"capacity": RECOMPUTED * 2}
     full = fleet(count, evictable_tokens=90_000, pinned_tokens=5000)
-    return signals(full, traffic=misses(RECOMPUTED * 3, **kinds))
+    return signals(full, traffic=misses(RECOMPUTED * 3, cached=RECOMPUTED, **kinds))
 
 
 def test_capacity_misses_that_last_add_one_replica():
