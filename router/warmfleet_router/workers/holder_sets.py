@@ -71,11 +71,18 @@ def joined(entry: int, slot: int) -> int:
 
 def without(entry: int, gone: int) -> int:
     """The entry without the slots of the mask `gone`; 0 if no other slot holds the block."""
-    mask = holders(entry)
-    if not mask & gone:
-        return entry
-    left = mask & ~gone
-    return _entry(left, level(entry)) if left else 0
+    if entry < 0:
+        mask = holders(entry)
+        left = mask & ~gone
+        return entry if left == mask else _entry(left, level(entry)) if left else 0
+    left, shift, fields = level(entry), LEVEL_BITS, entry >> LEVEL_BITS
+    while fields:
+        field = fields & _FIELD
+        if not gone >> field - 1 & 1:
+            left |= field << shift
+            shift += SLOT_BITS
+        fields >>= SLOT_BITS
+    return left if shift > LEVEL_BITS else 0
 
 
 def level(entry: int) -> int:
