@@ -19,8 +19,11 @@ from warmfleet_contracts.cache.blocks import HASH_BYTES, BlockHash
 from warmfleet_contracts.cache.kv_events import Frame
 from warmfleet_router.economics.misses import MissCause
 
-DEFAULT_MAX_BLOCKS: Final = 1_000_000
-"""About 150 bytes each, 90 of them for a block that the prefix index holds, too."""
+DEFAULT_MAX_BLOCKS: Final = 262_144
+"""Four million tokens at 16 per block."""
+BLOCK_BYTES: Final = 176
+"""Of a block at most: 64 of its hash, which the prefix index shares while it is held, and 54 to 108 of a
+table that Python sizes for three times as many."""
 PARTS: Final = 256
 """Tables, by a hash's first byte."""
 _DROPPED_SHARE: Final = 32

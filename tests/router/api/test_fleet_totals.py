@@ -21,7 +21,7 @@ from warmfleet_contracts.cache.fleet_totals import (
 from warmfleet_contracts.cache.kv_events import MAX_COUNT, Frame, Hello, LoadReport, StepTimeFit
 from warmfleet_router.api.fleet_totals import model_totals, replica_totals
 from warmfleet_router.discovery.base import Discovered, Endpoint
-from warmfleet_router.economics.ghost_list import GhostList
+from warmfleet_router.economics.ghost_list import BLOCK_BYTES, GhostList
 from warmfleet_router.economics.model_counts import ModelCount
 from warmfleet_router.workers.event_stream import StreamCounts
 from warmfleet_router.workers.fleet import WorkerStatus
@@ -150,7 +150,7 @@ def test_what_is_remembered_of_1000_replicas_is_bounded() -> None:
         tracemalloc.stop()
 
     assert len(ghosts) <= 100_000
-    assert held_bytes <= 100_000 * 200
+    assert held_bytes <= 100_000 * BLOCK_BYTES
     assert ghosts.cause_of_loss(BlockHash(hashes(999)[-1])) is not None
 
 
