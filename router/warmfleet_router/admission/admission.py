@@ -129,7 +129,7 @@ class Admission:
         """
         queue = self._queue(request.model)
         fleet = self._assigner.snapshot(queue)
-        if not fleet.ready:
+        if not fleet.serving:
             raise no_worker_error(request.model)
         because = f"{queue.waiting} wait already"
         if not queue.waiting:
@@ -139,7 +139,7 @@ class Admission:
                 fleet,
                 may_wait=True,
                 is_next=True,
-                tried=self._assigner.barred(request),
+                left_out=self._assigner.left_out(request, fleet),
             )
             if placement.picked is not None:
                 return self._assigner.assign_at_once(request, queue, placement.picked)
@@ -163,7 +163,7 @@ class Admission:
         queue = self._queue(request.model)
         self._assigner.leave_worker(failed, queue)
         fleet = self._assigner.snapshot(queue, failed.tried)
-        if not fleet.ready:
+        if not fleet.serving:
             return None
         if not queue.waiting_retries:
             placement = self._assigner.decide(
@@ -172,7 +172,7 @@ class Admission:
                 fleet,
                 may_wait=False,
                 is_next=False,
-                tried=failed.tried | self._assigner.barred(request),
+                left_out=self._assigner.left_out(request, fleet, tried=failed.tried),
             )
             if placement.picked is not None:
                 return self._assigner.reassign(request, failed, queue, placement.picked)

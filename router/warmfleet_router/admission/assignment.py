@@ -5,16 +5,16 @@ from typing import Final
 
 from warmfleet_contracts.cache.worker_api import HIGHEST_PRIORITY
 from warmfleet_router.admission.dispatch import Dispatch, RequestUsage
+from warmfleet_router.admission.isolation import ALONE_SECONDS, Isolations
 from warmfleet_router.admission.model_queue import ModelQueue, WaitingRequest, cost_of
 from warmfleet_router.admission.placement import Placement, place
 from warmfleet_router.admission.queue_bypass import may_bypass
 from warmfleet_router.admission.queued_request import QueuedRequest
-from warmfleet_router.admission.suspect_prompts import SuspectPrompts
 from warmfleet_router.routing.capacity import CapacityLimits, Need, Shortage, shortage_in
 from warmfleet_router.routing.fleet_snapshot import FleetSnapshot
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
-from warmfleet_router.routing.picker import NOTHING_PLANNED, PickedWorker, Picker
+from warmfleet_router.routing.picker import NONE_LEFT_OUT, NOTHING_PLANNED, PickedWorker, Picker
 from warmfleet_router.routing.policies import PRICED
 from warmfleet_router.workers.breakers import Breakers
 from warmfleet_router.workers.fleet import WorkerStatus
@@ -44,7 +44,7 @@ class Assigner:
         self._breakers = breakers
         self._on_release = on_release
         self._on_assigned = on_assigned
-        self._suspects = SuspectPrompts()
+        self._isolations = Isolations(leases.now)
 
     def most_seats(self, model: str) -> int:
         """What the widest worker of a model has reported; 0 if none has."""
@@ -52,7 +52,11 @@ class Assigner:
 
     def snapshot(self, queue: ModelQueue, tried: Collection[str] = NONE_TRIED) -> FleetSnapshot:
         """The workers of a model that can be given requests now."""
-        return self._picker.snapshot(self._workers(queue.model), tried)
+        fleet = self._picker.snapshot(self._workers(queue.model), tried)
+        for uid in self._isolations.workers:
+            if uid in fleet.ready:
+                fleet.leave_out(uid, "computes a prompt alone that may have ended an engine")
+        return fleet
 
     def decide(
         self,
@@ -62,17 +66,17 @@ class Assigner:
         *,
         may_wait: bool,
         is_next: bool,
-        tried: frozenset[str] = NONE_TRIED,
+        left_out: Mapping[str, str] = NONE_LEFT_OUT,
         planned: Mapping[str, UnreportedLoad] = NOTHING_PLANNED,
     ) -> Placement:
-        """A worker of `fleet`, or why it is better to wait; changes nothing.
+        """A worker of `fleet` that is not `left_out`, or why it is better to wait; changes nothing.
 
         `may_wait`: for the cheapest worker while another has capacity. `is_next`: the request is first in the
         fair order, so that it may bypass what a worker was sent.
         """
         for shortlisted in (True, False):
             ranked = self._picker.rank(
-                fleet, request.prompts, tried=tried, planned=planned, shortlisted=shortlisted
+                fleet, request.prompts, left_out=left_out, planned=planned, shortlisted=shortlisted
             )
             if ranked is None:
                 break
@@ -87,11 +91,32 @@ class Assigner:
             )
             if placement is not None:
                 return placement
-        return Placement(None, "no worker that was not tried is ready")
+        reasons = sorted({*fleet.left_out.values(), *left_out.values()})
+        return Placement(None, f"every ready worker is left out: {'; '.join(reasons)}")
 
-    def barred(self, request: QueuedRequest) -> frozenset[str]:
-        """Uids of workers that a request does not get now: those that compute a suspect, for another one."""
-        return self._suspects.workers if request.is_suspect else NONE_TRIED
+    def left_out(
+        self,
+        request: QueuedRequest,
+        fleet: FleetSnapshot,
+        *,
+        tried: frozenset[str] = NONE_TRIED,
+        waited_seconds: float = 0.0,
+    ) -> dict[str, str]:
+        """Workers of `fleet` that this request does not get now, by uid, with the reason.
+
+        A suspect gets none that computes another prompt, until it has waited for too long.
+        """
+        left_out = dict.fromkeys(tried, "tried before")
+        if request.is_suspect and waited_seconds < ALONE_SECONDS:
+            computing = [uid for uid in fleet.ready if self._computes_a_prompt(fleet, uid)]
+            left_out = {**dict.fromkeys(computing, "computes another prompt"), **left_out}
+        return left_out
+
+    def _computes_a_prompt(self, fleet: FleetSnapshot, uid: str) -> bool:
+        """Whether a prompt at a worker may have no token yet, by its report and by what was sent to it."""
+        load = fleet.loads[uid]
+        is_reported = load.queued_uncached_tokens > 0 or load.waiting_sequences > 0
+        return is_reported or self._leases.awaits_first_byte(uid)
 
     def lacks_capacity(
         self, request: QueuedRequest, queue: ModelQueue, fleet: FleetSnapshot, wished: Placement
@@ -107,8 +132,9 @@ class Assigner:
         lack = shortage_in(fleet.loads[uid], fleet.rates[uid], need, self.limits)
         if lack is not Shortage.PREFILL:
             return lack is not None
-        others = frozenset(fleet.ready) - {uid}
-        return self.decide(request, queue, fleet, may_wait=False, is_next=False, tried=others).picked is None
+        others = {other: "is not waited for" for other in fleet.ready if other != uid}
+        placement = self.decide(request, queue, fleet, may_wait=False, is_next=False, left_out=others)
+        return placement.picked is None
 
     def may_bypass(self, request: QueuedRequest, queue: ModelQueue, fleet: FleetSnapshot, uid: str) -> bool:
         """Whether the request, if it is next, passes what this router has sent to a worker."""
@@ -137,7 +163,7 @@ class Assigner:
         """Charge worker and tenant for a request that did not have to wait."""
         cost = queue.expected_cost(request, picked.candidate.uncached_tokens)
         queue.serve_at_once(request, cost)
-        return self._dispatch(request, queue, picked, RequestUsage(cost))
+        return self._dispatch(request, queue, picked, RequestUsage(cost), is_alone=request.is_suspect)
 
     def assign_waiting(self, waiting: WaitingRequest, queue: ModelQueue, picked: PickedWorker) -> Dispatch:
         """Take a request out of its queue and charge the worker; a retry costs its tenant nothing more."""
@@ -148,7 +174,14 @@ class Assigner:
             return self.reassign(request, failed, queue, picked, waited_seconds=waited_seconds)
         cost = queue.expected_cost(request, picked.candidate.uncached_tokens)
         queue.serve(waiting, cost)
-        return self._dispatch(request, queue, picked, RequestUsage(cost), queued_seconds=waited_seconds)
+        return self._dispatch(
+            request,
+            queue,
+            picked,
+            RequestUsage(cost),
+            is_alone=_is_alone(request, waited_seconds),
+            queued_seconds=waited_seconds,
+        )
 
     def reassign(
         self,
@@ -164,7 +197,13 @@ class Assigner:
         if waited_seconds is not None:
             queued_seconds = (queued_seconds or 0.0) + waited_seconds
         return self._dispatch(
-            request, queue, picked, failed.usage, tried=failed.tried, queued_seconds=queued_seconds
+            request,
+            queue,
+            picked,
+            failed.usage,
+            is_alone=_is_alone(request, waited_seconds or 0.0),
+            tried=failed.tried,
+            queued_seconds=queued_seconds,
         )
 
     def leave_worker(self, dispatch: Dispatch, queue: ModelQueue) -> None:
@@ -175,7 +214,8 @@ class Assigner:
         dispatch.lease.close()
         dispatch.trial.release()
         queue.prefills.remove(dispatch.lease)
-        self._suspects.remove(dispatch.lease)
+        if dispatch.isolation is not None:
+            self._isolations.end(dispatch.isolation)
         if usage.seats:
             queue.shares.give_back(dispatch.request.tenant.name, usage.seats)
             usage.seats = 0
@@ -199,6 +239,7 @@ class Assigner:
         picked: PickedWorker,
         usage: RequestUsage,
         *,
+        is_alone: bool,
         tried: frozenset[str] = NONE_TRIED,
         queued_seconds: float | None = None,
     ) -> Dispatch:
@@ -208,8 +249,8 @@ class Assigner:
         priority = max(request.priority - picked.bypasses, HIGHEST_PRIORITY)
         lease = self._leases.lease(picked.charge).open()
         queue.prefills.add(lease, tenant, priority)
-        if request.is_suspect:
-            self._suspects.add(lease)
+        self._isolations.join(picked.candidate.uid)
+        isolation = self._isolations.begin(lease) if is_alone else None
         usage.seats = request.sequences
         queue.shares.take(tenant, usage.seats)
         return Dispatch(
@@ -221,8 +262,14 @@ class Assigner:
             tried | {picked.candidate.uid},
             queued_seconds,
             usage,
+            isolation,
             self._on_release,
         )
+
+
+def _is_alone(request: QueuedRequest, waited_seconds: float) -> bool:
+    """Whether a request was assigned to a worker because that computes no other prompt (`left_out`)."""
+    return request.is_suspect and waited_seconds < ALONE_SECONDS
 
 
 def _is_within_share(request: QueuedRequest, queue: ModelQueue, fleet: FleetSnapshot) -> bool:

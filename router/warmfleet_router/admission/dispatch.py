@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from warmfleet_router.admission.isolation import Isolation
 from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.routing.leases import Lease
 from warmfleet_router.routing.picker import PickedWorker
@@ -49,7 +50,14 @@ class Dispatch(msgspec.Struct, frozen=True, eq=False):
     queued_seconds: float | None
     """How long it waited for its workers, in all; None if it never did."""
     usage: RequestUsage
+    isolation: Isolation | None
+    """Of a suspect that got a worker which computed no other prompt."""
     on_release: Callable[["Dispatch"], None]
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the worker computed no other prompt of this router, and none was sent there since."""
+        return self.isolation is not None and self.isolation.is_kept
 
     def release(self) -> None:
         """Give back the worker and correct the charge. Idempotent."""

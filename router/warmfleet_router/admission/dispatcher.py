@@ -49,8 +49,6 @@ class _Scan:
     def __init__(self, fleet: FleetSnapshot, limits: CapacityLimits) -> None:
         self.fleet = fleet
         """The workers that requests may still get."""
-        self.ready = frozenset(fleet.ready)
-        """All ready workers, with the one that is kept for a wide request."""
         self.planned: dict[str, UnreportedLoad] = {}
         """What requests that wait for a worker will ask of it, by uid."""
         self.is_next = True
@@ -65,7 +63,6 @@ class _Scan:
     def look(self, fleet: FleetSnapshot) -> None:
         """Go on with a newer snapshot."""
         self.fleet = fleet
-        self.ready = frozenset(fleet.ready)
         self._fitting.clear()
         self._unfit.clear()
         if self._kept_uid in fleet.ready:
@@ -77,7 +74,7 @@ class _Scan:
         self._fitting.clear()
 
     def keep(self, uid: str) -> None:
-        """Keep what becomes free on a worker for a request that fits nowhere: those behind it get others."""
+        """Keep what becomes free on a worker for a request that gets none: those behind it get others."""
         self._kept_uid = uid
         self.fleet.leave_out(uid, "kept for a request that needs more of it than is free")
         self._fitting.clear()
@@ -168,7 +165,7 @@ class Dispatcher:
         """One pass over a queue."""
         queue.shares.expire()
         fleet = self._assigner.snapshot(queue)
-        if not fleet.ready:
+        if not fleet.serving:
             self._wait_for_a_worker(queue)
             return
         self._unready_since.pop(queue.model, None)
@@ -180,7 +177,7 @@ class Dispatcher:
                 await asyncio.sleep(0)
                 resumed_at = self._now()
                 scan.look(self._assigner.snapshot(queue))
-                if not scan.ready:
+                if not scan.fleet.serving:
                     return
             if waiting.assigned.done():
                 continue  # cancelled, and about to leave the queue
@@ -192,8 +189,8 @@ class Dispatcher:
                 dispatch = self._assigner.assign_waiting(waiting, queue, picked)
                 self._wait_queue.assign(waiting, dispatch)
                 self._metrics.on_held(queue.model, dispatch.queued_seconds or 0.0)
-                if dispatch.trial.is_probe:
-                    scan.look(self._assigner.snapshot(queue))  # the half-open worker gets no other request
+                if dispatch.trial.is_probe or dispatch.is_alone:
+                    scan.look(self._assigner.snapshot(queue))  # the worker gets no other request
                 else:
                     scan.charged(picked.candidate.uid)
         if assigned and len(head) >= SCANNED_REQUESTS:
@@ -201,16 +198,18 @@ class Dispatcher:
 
     def _consider(self, waiting: WaitingRequest, queue: ModelQueue, scan: _Scan) -> PickedWorker | None:
         """A worker for `waiting`; None if it is passed over this time."""
-        request, tried = waiting.request, waiting.tried
-        if tried.issuperset(scan.ready):
+        request, fleet = waiting.request, scan.fleet
+        if waiting.tried.issuperset(fleet.serving):
             self._wait_queue.refuse(queue, waiting, no_worker_error(queue.model))
             return None
-        assigner, fleet = self._assigner, scan.fleet
-        tried |= assigner.barred(request)
-        if tried.issuperset(fleet.ready):
+        assigner, waited_seconds = self._assigner, self._now() - waiting.since
+        is_aged = waited_seconds >= self._settings.patience_seconds
+        left_out = assigner.left_out(request, fleet, tried=waiting.tried, waited_seconds=waited_seconds)
+        if left_out.keys() >= fleet.ready.keys():
+            if is_aged:
+                self._keep_a_worker_alone(scan, waiting.tried)
             scan.pass_over()
             return None
-        is_aged = self._now() - waiting.since >= self._settings.patience_seconds
         bypasses = scan.is_next and any(
             assigner.may_bypass(request, queue, fleet, uid) for uid in fleet.ready
         )
@@ -219,18 +218,20 @@ class Dispatcher:
                 scan.pass_over(wish)
                 return None
             need = assigner.need(request, queue, fleet)
-            if scan.fits_nowhere(need) or (tried and not fleet.has_capacity(need, assigner.limits, tried)):
+            if scan.fits_nowhere(need) or (
+                left_out and not fleet.has_capacity(need, assigner.limits, left_out)
+            ):
                 if is_aged:
-                    self._keep_a_worker(request, queue, scan, tried)
+                    self._keep_a_worker(request, queue, scan, left_out)
                 scan.pass_over()
                 return None
         placement = assigner.decide(
             request,
             queue,
             fleet,
-            may_wait=not is_aged and not tried,
+            may_wait=not is_aged and not left_out,
             is_next=scan.is_next,
-            tried=tried,
+            left_out=left_out,
             planned=scan.planned,
         )
         if placement.picked is None:
@@ -247,7 +248,7 @@ class Dispatcher:
         return wish.placement if stands else None
 
     def _keep_a_worker(
-        self, request: QueuedRequest, queue: ModelQueue, scan: _Scan, tried: frozenset[str]
+        self, request: QueuedRequest, queue: ModelQueue, scan: _Scan, left_out: Mapping[str, str]
     ) -> None:
         """Keep what becomes free on a worker for a request that fits nowhere and has waited for long enough.
 
@@ -256,10 +257,15 @@ class Dispatcher:
         if scan.keeps_a_worker:
             return
         need = self._assigner.need(request, queue, scan.fleet, may_use_headroom=True)
-        shortages = scan.fleet.shortages(need, self._assigner.limits, tried)
+        shortages = scan.fleet.shortages(need, self._assigner.limits, left_out)
         # None: only the headroom is missing. A full prefill window empties by itself.
         if shortages.isdisjoint({None, Shortage.PREFILL}):
-            scan.keep(scan.fleet.nearest(need, tried))
+            scan.keep(scan.fleet.nearest(need, left_out))
+
+    def _keep_a_worker_alone(self, scan: _Scan, tried: frozenset[str]) -> None:
+        """Send no further prompt to a worker until a suspect that has waited for long enough can have it."""
+        if not scan.keeps_a_worker and not tried.issuperset(scan.fleet.ready):
+            scan.keep(scan.fleet.soonest_idle(tried))
 
     def _wait_for_a_worker(self, queue: ModelQueue) -> None:
         now = self._now()

@@ -31,7 +31,7 @@ class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     body_read_at: float
     """Clock time in seconds at which the body was complete."""
     is_suspect: bool = False
-    """An engine may have ended because of it: no worker computes its prompt beside another suspect's."""
+    """An engine may have ended because of it: its prompt is computed alone (`isolation`)."""
 
     @property
     def most_output_tokens(self) -> int:

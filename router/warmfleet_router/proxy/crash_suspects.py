@@ -5,9 +5,10 @@ at the price of an engine. So a dispatch that failed without a token, after its 
 remembered by the request's content. If the epoch of its worker ends soon after, or did so just before, that
 epoch counts against the content: a refused connection, a worker that drains, and one that lives on do not.
 
-An engine's end counts against all that it was about to answer. A request against which one epoch counts is a
-*suspect*: admission computes no two suspects on one worker at a time, so that the next end names one of them.
-An answer clears its request.
+An engine's end counts against all that it was about to answer, also against a prompt that others joined. A
+request against which one epoch counts is a *suspect*, which admission has computed alone
+(`admission/isolation`). It is refused only if an epoch ended while it was alone: what other clients sent
+beside it never refuses it. An answer clears its request.
 
 Contents are those of one tenant: what one sends never refuses the same text of another. Each router counts
 for itself.
@@ -27,7 +28,7 @@ import structlog
 from warmfleet_router.error_responses import fatal_request_error
 
 FATAL_EPOCHS: Final = 2
-"""So many epochs have to end under a request before it is refused."""
+"""So many epochs have to end under a request before it is refused, one of them while it was alone."""
 CONFIRM_SECONDS: Final = 10.0
 """A dispatch failed because of an engine's end if the two are no further apart."""
 SETTLE_SECONDS: Final = 1.0
@@ -73,6 +74,8 @@ class _Failure(NamedTuple):
     at: float
     is_lost: bool
     """The connection broke, so that the worker's process has probably ended."""
+    was_alone: bool
+    """No other prompt was computed beside it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +87,13 @@ class _Record:
     failed: dict[Epoch, _Failure] = field(default_factory=dict)
     """Failed dispatches under epochs that are not known to have ended."""
     ended: set[Epoch] = field(default_factory=set)
+    ended_alone: bool = False
+    """Whether one of them ended while the request was computed alone."""
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether the request is refused."""
+        return self.ended_alone and len(self.ended) >= FATAL_EPOCHS
 
     def failing(self, now: float) -> dict[Epoch, _Failure]:
         """Failed dispatches that the end of their epoch would still explain."""
@@ -114,10 +124,19 @@ class CrashSuspects:
 
     # Events.
 
-    def failed(self, content: RequestContent, uid: str, epoch: str, *, is_lost: bool = True) -> None:
+    def failed(
+        self,
+        content: RequestContent,
+        uid: str,
+        epoch: str,
+        *,
+        is_lost: bool = True,
+        was_alone: bool = True,
+    ) -> None:
         """A dispatch brought no token, although the worker may have begun to compute it.
 
-        `is_lost`: because its connection broke; the worker has not answered with an error.
+        `is_lost`: because its connection broke; the worker has not answered with an error. `was_alone`: the
+        worker computed no other prompt beside it.
         """
         now = self._now()
         self._expire(now)
@@ -125,9 +144,9 @@ class CrashSuspects:
         record.changed_at = now
         record.failed = record.failing(now)
         if (uid, epoch) in self._ended:
-            self._count(record, (uid, epoch))
+            self._count(record, (uid, epoch), was_alone=was_alone)
         else:
-            record.failed[uid, epoch] = _Failure(now, is_lost)
+            record.failed[uid, epoch] = _Failure(now, is_lost, was_alone)
         self._records[content.key] = record
         self._sizes[record.size] += 1
         if len(self._records) > MAX_CONTENTS:
@@ -141,8 +160,9 @@ class CrashSuspects:
         self._ended.pop(ended, None)
         self._ended[ended] = now
         for record in self._records.values():
-            if ended in record.failing(now):
-                self._count(record, ended)
+            failure = record.failing(now).get(ended)
+            if failure is not None:
+                self._count(record, ended, was_alone=failure.was_alone)
         self._next_end.set()
         self._next_end = asyncio.Event()
 
@@ -169,7 +189,7 @@ class CrashSuspects:
             RequestError: 422.
         """
         record = self._find(content)
-        if record is not None and len(record.ended) >= FATAL_EPOCHS:
+        if record is not None and record.is_fatal:
             raise fatal_request_error(len(record.ended), KEPT_SECONDS)
 
     def is_suspect(self, content: RequestContent) -> bool:
@@ -199,10 +219,12 @@ class CrashSuspects:
             del self._sizes[record.size]
         return record
 
-    def _count(self, record: _Record, ended: Epoch) -> None:
+    def _count(self, record: _Record, ended: Epoch, *, was_alone: bool) -> None:
+        was_fatal = record.is_fatal
         record.failed.pop(ended, None)
         record.ended.add(ended)
-        if len(record.ended) == FATAL_EPOCHS:
+        record.ended_alone |= was_alone
+        if record.is_fatal and not was_fatal:
             _log.warning("engines ended under a request, which is refused from now on", tenant=record.size[0])
 
     def _expire(self, now: float) -> None:

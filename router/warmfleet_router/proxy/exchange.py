@@ -312,7 +312,8 @@ class Exchanges:
         """The attempt failed. If the worker's epoch ends, too, that may be because of the request."""
         epoch = exchange.dispatch.picked.epoch
         if exchange.dispatch.lease.is_prefilling:
-            self._suspects.failed(exchange.content, exchange.uid, epoch, is_lost=is_lost)
+            was_alone = exchange.dispatch.is_alone
+            self._suspects.failed(exchange.content, exchange.uid, epoch, is_lost=is_lost, was_alone=was_alone)
 
     def _first_byte(self, exchange: Exchange) -> float:
         """The first token of a stream is here; milliseconds since the dispatch."""

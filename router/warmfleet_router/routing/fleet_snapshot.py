@@ -45,6 +45,8 @@ class FleetSnapshot:
         self.ready = (
             {uid: worker for uid, worker in ready.items() if uid not in left_out} if left_out else ready
         )
+        self.serving = frozenset(self.ready)
+        """Uids of `ready` as it was made: those that `leave_out` takes from it will get requests again."""
         known = {uid: leases.loads.of(uid, worker.load) for uid, worker in self.ready.items()}
         self.loads: dict[str, WorkerLoad] = {uid: one.load for uid, one in known.items()}
         self.rates = _rates(self.ready, workers, {uid: one.rates for uid, one in known.items()})
@@ -90,6 +92,17 @@ class FleetSnapshot:
             return max(sequences, 0), max(blocks, 0), uid
 
         return min((uid for uid in self.loads if uid not in tried), key=missing)
+
+    def soonest_idle(self, tried: Collection[str] = ()) -> str:
+        """The worker that has the least prefill in its queue.
+
+        A worker that gets no requests stays so, or another one becomes sooner.
+        """
+
+        def left(uid: str) -> tuple[float, str]:
+            return prefill_seconds(self.loads[uid].queued_uncached_tokens, self.rates[uid]), uid
+
+        return min((uid for uid in self.loads if uid not in tried), key=left)
 
     def shortages(
         self, need: Need, limits: CapacityLimits, tried: Collection[str] = ()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Self, cast
+from typing import Final, Self, cast
 
 import msgspec
 
@@ -19,6 +19,9 @@ from warmfleet_router.routing.known_loads import KnownLoads
 from warmfleet_router.routing.open_dispatches import OpenDispatches
 from warmfleet_router.routing.pending_blocks import PendingBlocks
 from warmfleet_router.routing.seat_times import SeatTimes
+
+ABANDONED_SECONDS: Final = 1.0
+"""A worker may compute a prompt for so long after its dispatch was given up: until it has noticed."""
 
 
 class Charge(msgspec.Struct, frozen=True):
@@ -55,6 +58,8 @@ class Leases:
         self.on_capacity = on_capacity
         self._open: dict[int, Lease] = {}
         """By dispatch."""
+        self._abandoned_at: dict[str, float] = {}
+        """When the latest dispatch to a worker ended without a byte, by uid."""
 
     def lease(self, charge: Charge) -> "Lease":
         """A lease that is charged from `async with` to the end of that block."""
@@ -75,9 +80,21 @@ class Leases:
         """A lease is open: what its worker reports of it reaches it."""
         self._open[lease.dispatch] = lease
 
-    def closed(self, lease: "Lease") -> None:
-        """A lease was given back."""
+    def closed(self, lease: "Lease") -> bool:
+        """A lease was given back; returns whether it was charged until now: its worker is still there."""
         self._open.pop(lease.dispatch, None)
+        return self.dispatches.close(lease.charge.uid, lease.dispatch)
+
+    def abandoned(self, uid: str) -> None:
+        """A dispatch ended without a byte; its worker is still there."""
+        self._abandoned_at[uid] = self.now()
+
+    def awaits_first_byte(self, uid: str) -> bool:
+        """Whether a worker may compute a prompt of this router that has no byte of an answer."""
+        abandoned_at = self._abandoned_at.get(uid)
+        if abandoned_at is not None and self.now() - abandoned_at < ABANDONED_SECONDS:
+            return True
+        return self.dispatches.awaits_first_byte(uid)
 
     def forget(self, uid: str) -> None:
         """The worker is gone. Live leases on it end by themselves."""
@@ -85,6 +102,7 @@ class Leases:
         self.pending.forget(uid)
         self.seat_times.forget(uid)
         self.loads.forget(uid)
+        self._abandoned_at.pop(uid, None)
 
 
 class Lease(AbstractAsyncContextManager["Lease"]):
@@ -156,10 +174,11 @@ class Lease(AbstractAsyncContextManager["Lease"]):
         if not self._open or self._closed:
             return
         self._closed = True
-        self._leases.closed(self)
-        was_charged = self._leases.dispatches.close(self.charge.uid, self.dispatch)
+        was_charged = self._leases.closed(self)
         if not self._first_byte:
             self._leases.pending.drop(self._ticket)
+            if was_charged:
+                self._leases.abandoned(self.charge.uid)
         elif ended_well and was_charged and self._seated_at is not None:
             self._leases.seat_times.add(self.charge.uid, self._leases.now() - self._seated_at)
         self._leases.loads.changed(self.charge.uid)

@@ -52,6 +52,7 @@ class _Charge:
     tokens: int
     seats: int
     blocks: int
+    has_first_byte: bool = False
 
 
 @dataclass(slots=True)
@@ -89,6 +90,7 @@ class OpenDispatches:
         charge = self._charges.get(uid, {}).get(counter)
         if charge is not None:
             charge.tokens = 0
+            charge.has_first_byte = True
 
     def close(self, uid: str, counter: int) -> bool:
         """The answer ended, failed or was abandoned: nothing is charged any more. Idempotent.
@@ -138,6 +140,10 @@ class OpenDispatches:
     def open_count(self, uid: str) -> int:
         """Dispatches to `uid` that have not ended."""
         return len(self._charges.get(uid, {}))
+
+    def awaits_first_byte(self, uid: str) -> bool:
+        """Whether a dispatch to `uid` has not ended and has no byte of its answer yet."""
+        return any(not charge.has_first_byte for charge in self._charges.get(uid, {}).values())
 
     def forget(self, uid: str) -> None:
         """The worker is gone, with all that was dispatched to it."""

@@ -62,7 +62,7 @@ class RankedWorkers(msgspec.Struct, frozen=True):
     """Name of the policy that ranked them."""
     sequences: int
     left_out: Mapping[str, str]
-    """Why ready workers were not considered, by uid: ejected, or tried before."""
+    """Why ready workers were not considered, by uid: ejected, tried before, or kept for another request."""
     ignores_ejections: bool
     workers: Mapping[str, WorkerStatus]
     predictions: Mapping[str, Prediction]
@@ -96,6 +96,7 @@ class RankedWorkers(msgspec.Struct, frozen=True):
         )
 
 
+NONE_LEFT_OUT: Final[Mapping[str, str]] = MappingProxyType({})
 NOTHING_PLANNED: Final[Mapping[str, UnreportedLoad]] = MappingProxyType({})
 
 
@@ -137,17 +138,18 @@ class Picker:
         fleet: FleetSnapshot,
         prompts: RequestPrompts,
         *,
-        tried: Collection[str] = (),
+        left_out: Mapping[str, str] = NONE_LEFT_OUT,
         planned: Mapping[str, UnreportedLoad] = NOTHING_PLANNED,
         shortlisted: bool = True,
     ) -> RankedWorkers | None:
-        """The workers of `fleet` that were not `tried`, best first; None if there is none.
+        """The workers of `fleet` that are not `left_out`, best first; None if there is none.
 
-        `planned` is what will be sent to a worker before this request, by uid. Under `LowestCost` only the
-        cheapest of a large fleet are priced and ranked, unless all are asked for: `shortlisted=False`.
+        `left_out` holds reasons by uid; `planned` is what will be sent to a worker before this request. Under
+        `LowestCost` only the cheapest of a large fleet are priced and ranked, unless all are asked for:
+        `shortlisted=False`.
         """
         workers = dict(fleet.ready)
-        for uid in tried:
+        for uid in left_out:
             workers.pop(uid, None)
         if not workers:
             return None
@@ -169,7 +171,7 @@ class Picker:
             ranking=msgspec.structs.replace(ranking, unlisted=len(workers) - len(candidates)),
             policy=fleet.policy,
             sequences=prompts.sequences,
-            left_out={**fleet.left_out, **dict.fromkeys(tried, "tried before")},
+            left_out={**fleet.left_out, **left_out},
             ignores_ejections=fleet.ignores_ejections,
             workers=workers,
             predictions=predictions,

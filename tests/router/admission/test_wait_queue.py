@@ -54,6 +54,7 @@ class Waits:
             tried=frozenset({"w0"}),
             queued_seconds=0.0,
             usage=RequestUsage(1.0),
+            isolation=None,
             on_release=self.released.append,
         )
 

@@ -13,7 +13,7 @@ from warmfleet_router.proxy.crash_suspects import (
     CrashSuspects,
     RequestContent,
 )
-from warmfleet_testing.router.admission_fleet import AdmissionFleet, Clock, seats
+from warmfleet_testing.router.admission_fleet import Clock
 from warmfleet_testing.router.planted_keys import PlantedKeys, bearer
 from warmfleet_testing.router.router_fixture import running_router
 from warmfleet_testing.router.stub_worker import running_stubs
@@ -134,19 +134,19 @@ async def test_a_retry_waits_until_it_is_known_whether_the_last_epoch_ended() ->
     assert is_refused(suspects)
 
 
-async def test_a_worker_computes_one_suspect_at_a_time() -> None:
-    async with AdmissionFleet(2, seats(8, 0)) as admission:
-        suspects = [admission.submit([number] * 4, is_suspect=True) for number in range(3)]
-        other = admission.submit([9] * 4)
-        await admission.serve()
+def test_ends_beside_other_prompts_refuse_nothing_until_one_comes_alone() -> None:
+    suspects = CrashSuspects(Clock())
+    for uid in ("w0", "w1", "w2"):
+        suspects.failed(FATAL, uid, "epoch", was_alone=False)
+        suspects.engine_ended(uid, "epoch")
+    suspects.engine_ended("w3", "epoch")
+    suspects.failed(FATAL, "w3", "epoch", was_alone=False)
+    assert suspects.is_suspect(FATAL)
+    assert not is_refused(suspects)
 
-        assigned = [task.result().picked.candidate.uid for task in suspects if task.done()]
-        assert sorted(assigned) == ["w0", "w1"]
-        assert other.done()
+    end_under(suspects, "w4")
 
-        next(task for task in suspects if task.done()).result().lease.first_byte()
-        await admission.serve()
-        assert all(task.done() for task in suspects)
+    assert is_refused(suspects)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -187,3 +187,30 @@ async def test_a_request_that_is_answered_after_an_engine_ended_under_it_is_no_s
                     statuses.append((await router.ask("unlucky", stream=stream))[0])
 
     assert set(statuses) == {200}
+
+
+async def test_a_tenant_that_ends_engines_gets_no_request_of_another_refused(tmp_path: Path) -> None:
+    keys = PlantedKeys()
+    attacker, victim = keys.add("attacker"), keys.add("victim")
+    with running_stubs(3) as stubs:
+        for stub in stubs:
+            stub.faults.fatal = b"poison"
+        stubs[0].faults.first_byte_delay_seconds = 30.0
+        async with running_router(stubs, tmp_path, keys=keys.file, policy="RoundRobin") as router:
+            harmless = asyncio.create_task(router.ask("hello", stream=True, headers=bearer(victim)))
+            await router.until(stubs[0].arrived.is_set)
+            for _ in stubs[1:]:
+                assert (await router.ask("hi", stream=True, headers=bearer(attacker)))[0] == 200
+            for stub in stubs[1:]:
+                stub.faults.first_byte_delay_seconds = 1.0
+            # Beside the harmless one; its retry ends the engine of one of the two others.
+            poison = await router.ask("poison", stream=True, headers=bearer(attacker))
+            (last,) = (stub for stub in stubs if not stub.ended)
+            await router.until(lambda: any(b"hello" in body for body in last.bodies))
+            fresh = asyncio.create_task(router.ask("fresh poison", stream=True, headers=bearer(attacker)))
+            status, _, body = await harmless
+            await fresh
+
+    assert stubs[0].ended
+    assert poison[0] == 422
+    assert (status, body.count(b"data: {")) == (200, 3)

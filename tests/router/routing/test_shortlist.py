@@ -93,11 +93,15 @@ class Replay:
         tokens = [request, *range(200)] if is_new else draw.choice(self.prompts)
         asked = prompts(tokens[: draw.randrange(100, len(tokens) + 1)], choices=draw.choice([1, 1, 2]))
         snapshot = fleet.picker.snapshot(fleet.workers)
-        tried = draw.sample(self.uids, draw.choice([0, 0, 2]))
+        left_out = dict.fromkeys(draw.sample(self.uids, draw.choice([0, 0, 2])), "tried before")
         planned = {uid: UnreportedLoad(500, 1, 20) for uid in draw.sample(self.uids, draw.choice([0, 0, 3]))}
         short, full = (
             fleet.picker.rank(
-                snapshot, asked, tried=tried, planned=planned or NOTHING_PLANNED, shortlisted=shortlisted
+                snapshot,
+                asked,
+                left_out=left_out,
+                planned=planned or NOTHING_PLANNED,
+                shortlisted=shortlisted,
             )
             for shortlisted in (True, False)
         )
