@@ -45,7 +45,7 @@ from warmfleet_router.discovery.static import StaticDiscovery
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 from warmfleet_router.routing.leases import Leases
-from warmfleet_router.routing.picker import PickedWorker, Picker
+from warmfleet_router.routing.picker import Picker
 from warmfleet_router.routing.prompt_hashes import RequestPrompts
 from warmfleet_router.tenants import Tenant
 from warmfleet_router.workers.breakers import Breakers
@@ -136,7 +136,7 @@ class MeasuredFleet:
             breakers=breakers,
             capacity_changed=self._capacity_changed,
             metrics=metrics,
-            on_assigned=self._on_assigned,
+            touched=self.index.touched,
         )
         self._hashes = BlockHashMemory()
         self._digests: dict[str, ResidentDigest] = {}
@@ -207,10 +207,6 @@ class MeasuredFleet:
         dispatch.lease.first_byte()
         dispatch.release()
         return took * 1e3
-
-    def _on_assigned(self, picked: PickedWorker) -> None:
-        for prompt in picked.prediction.prompts:
-            self.index.touched(prompt.hashes)
 
 
 async def measure(workers: int, blocks: int, count: int) -> Decisions:

@@ -31,7 +31,7 @@ from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 from warmfleet_router.routing.decision_ring import DecisionRing
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.miss_causes import MissCauses
-from warmfleet_router.routing.picker import PickedWorker, Picker
+from warmfleet_router.routing.picker import Picker
 from warmfleet_router.routing.slow_workers import SlowWorkerDetector, SlowWorkerEjector
 from warmfleet_router.settings import RouterSettings
 from warmfleet_router.workers.breakers import Breakers, Cause
@@ -226,11 +226,6 @@ def build_admission(
     common: Common, workers: WorkersRoom, routing: RoutingRoom, limits: InFlightLimits
 ) -> Admission:
     """Orders requests; `limits` learn from it how long requests take, the index which blocks are used."""
-
-    def on_assigned(picked: PickedWorker) -> None:
-        for prompt in picked.prediction.prompts:
-            workers.fleet.index.touched(prompt.hashes)
-
     return Admission(
         common.settings.admission,
         limits=limits,
@@ -240,7 +235,7 @@ def build_admission(
         breakers=workers.breakers,
         capacity_changed=common.capacity_changed,
         metrics=common.metrics,
-        on_assigned=on_assigned,
+        touched=workers.fleet.index.touched,
     )
 
 

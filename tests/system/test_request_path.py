@@ -36,6 +36,7 @@ OWN_METHODS: Final = {
         "InFlightTicket.answer",
         "BufferedAnswer.receive",
         "InFlightTicket.add_tokens",
+        "Dispatch.is_alone",
         "Dispatch.release",
     ),
 }

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from msgspec.structs import replace
 
+from warmfleet_contracts.cache.blocks import BlockHash
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.assignment import Assigner
 from warmfleet_router.admission.dispatch import Dispatch
@@ -22,7 +23,7 @@ from warmfleet_router.admission.wait_queue import WaitQueue
 from warmfleet_router.error_responses import no_worker_error
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.routing.leases import Leases
-from warmfleet_router.routing.picker import PickedWorker, Picker
+from warmfleet_router.routing.picker import Picker
 from warmfleet_router.routing.prompt_hashes import BYTES_PER_TOKEN
 from warmfleet_router.workers.breakers import Breakers
 from warmfleet_router.workers.fleet import WorkerStatus
@@ -51,11 +52,11 @@ class Admission:
         breakers: Breakers,
         capacity_changed: asyncio.Event,
         metrics: RouterMetrics,
-        on_assigned: Callable[[PickedWorker], None] = lambda _: None,
+        touched: Callable[[Sequence[BlockHash]], None] = lambda _: None,
     ) -> None:
         """`workers` returns those of a model; `capacity_changed` is set when one may have capacity again.
 
-        `on_assigned` is called when a request gets its first worker.
+        `touched` counts a use of the blocks of a prompt, once per request.
         """
         self._limits = limits
         self._now = leases.now
@@ -69,7 +70,7 @@ class Admission:
             leases=leases,
             breakers=breakers,
             on_release=self._release,
-            on_assigned=on_assigned,
+            touched=touched,
         )
         self._dispatcher = Dispatcher(
             settings,

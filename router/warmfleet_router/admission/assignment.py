@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from warmfleet_contracts.cache.blocks import BlockHash
 from warmfleet_contracts.cache.worker_api import HIGHEST_PRIORITY
 from warmfleet_router.admission.dispatch import Dispatch, RequestUsage
 from warmfleet_router.admission.isolation import ALONE_SECONDS, Isolations
@@ -34,16 +35,16 @@ class Assigner:
         leases: Leases,
         breakers: Breakers,
         on_release: Callable[[Dispatch], None],
-        on_assigned: Callable[[PickedWorker], None],
+        touched: Callable[[Sequence[BlockHash]], None],
     ) -> None:
-        """`workers` returns a model's; `on_assigned` is called when a request gets its first worker."""
+        """`workers` returns a model's; `touched` counts a use of the blocks of a prompt."""
         self.limits = limits
         self._workers = workers
         self._picker = picker
         self._leases = leases
         self._breakers = breakers
         self._on_release = on_release
-        self._on_assigned = on_assigned
+        self._touched = touched
         self._isolations = Isolations(leases.now)
 
     def most_seats(self, model: str) -> int:
@@ -244,7 +245,8 @@ class Assigner:
         queued_seconds: float | None = None,
     ) -> Dispatch:
         if not tried:
-            self._on_assigned(picked)
+            for prompt in picked.prediction.prompts:
+                self._touched(prompt.hashes)
         tenant = request.tenant.name
         priority = max(request.priority - picked.bypasses, HIGHEST_PRIORITY)
         lease = self._leases.lease(picked.charge).open()

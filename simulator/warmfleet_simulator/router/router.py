@@ -23,7 +23,7 @@ from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.miss_causes import MissCauses
-from warmfleet_router.routing.picker import PickedWorker, Picker
+from warmfleet_router.routing.picker import Picker
 from warmfleet_router.routing.prompt_hashes import BYTES_PER_TOKEN, RequestPrompts
 from warmfleet_router.tenants import ANONYMOUS
 from warmfleet_router.workers.breakers import Breakers
@@ -92,7 +92,7 @@ class SimulatedRouter:
             breakers=self._breakers,
             capacity_changed=capacity_changed,
             metrics=metrics,
-            on_assigned=self._assigned,
+            touched=self._index.touched,
         )
 
     async def start(self) -> None:
@@ -217,10 +217,6 @@ class SimulatedRouter:
     def _frame_arrived(self, uid: str, frame: Frame) -> None:
         self._leases.frame_arrived(uid, frame)
         self._ghosts.frame_arrived(uid, frame)
-
-    def _assigned(self, picked: PickedWorker) -> None:
-        for prompt in picked.prediction.prompts:
-            self._index.touched(prompt.hashes)
 
     def _forget(self, uid: str) -> None:
         """A replica has gone."""
