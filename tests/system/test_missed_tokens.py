@@ -17,6 +17,7 @@ from warmfleet_contracts.cache.kv_events import Frame, MessageReader
 from warmfleet_contracts.cache.worker_api import KV_EVENTS_PATH, NONCE_HEADER, VERSIONS_HEADER
 from warmfleet_router.discovery.base import Discovered, Endpoint
 from warmfleet_router.economics.misses import MissCause
+from warmfleet_router.routing.slow_workers import SlowWorkerSettings
 from warmfleet_testing.cache.miss_oracle import MissOracle
 from warmfleet_testing.engine.worker_process import (
     TINY_NAME,
@@ -31,6 +32,8 @@ TOKEN: Final = "token-of-all-workers"
 KV_CACHE_BYTES: Final = "1500000"
 """Too few blocks for all that is asked, so that some are evicted."""
 CONVERSATIONS: Final = 24
+NEVER_SLOW: Final = SlowWorkerSettings(ratio=1e9)
+"""On a busy machine a worker would be ejected as slow, and all requests go to the other one."""
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +145,7 @@ class WatchedFleet:
 async def watched_fleet(workers: dict[str, WorkerProcess], home: Path) -> AsyncGenerator[WatchedFleet, None]:
     async with AsyncExitStack() as stack:
         router = await stack.enter_async_context(
-            running_router([], home, wait_ready=False, policy="RoundRobin")
+            running_router([], home, wait_ready=False, policy="RoundRobin", outliers=NEVER_SLOW)
         )
         fleet = WatchedFleet(router, workers)
         yield fleet

@@ -43,6 +43,7 @@ DEPLOYMENTS = {
     "refused": {"podTemplate": {"spec": {"containers": [{"name": "sidecar"}]}}},
     "inadmissible": {"podTemplate": {"spec": {"hostNetwork": True}}},
     "younger": {"model": SHARED},
+    "paused": {"autoscaling": {"mode": "Paused", "maxReplicas": 2}},
 }
 
 SUBJECTS = {
@@ -50,6 +51,7 @@ SUBJECTS = {
     "FetchFailed": "unfilled",
     "Fetching": "unfetched",
     "ImagePullFailed": "unpulled",
+    "Paused": "paused",
     "Unschedulable": "unplaced",
 }
 """Who is in the trouble that a section speaks of; for all others the healthy one will do."""
@@ -192,6 +194,7 @@ def test_each_turn_is_one_event_however_often_it_is_looked_at(fleet: Installed) 
         "refused": {"ObjectRefused": 1},
         "inadmissible": {"ObjectRefused": 1},
         "younger": {"NameTaken": 1},
+        "paused": {"WorkersReady": 1},
     }
     eventually(lambda: events(fleet), once_each)  # an event follows its condition
     shown = fleet.kubectl("describe", "mdep", "healthy")
