@@ -1,9 +1,7 @@
 """`warmfleet top`: what it makes of routers' totals, what it prints, and how it fails."""
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 
@@ -27,6 +25,7 @@ from warmfleet_contracts.cache.fleet_totals import (
     encode_totals,
 )
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
+from warmfleet_testing.cluster.stub_router import StubRouter, stub_router
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENDPOINTS = (
@@ -144,38 +143,26 @@ def test_a_model_that_has_gone_is_forgotten() -> None:
     assert watch.views(Readings((FleetTotals(router="router-a"),), ()), 5.0) == []
 
 
-class Router(BaseHTTPRequestHandler):
-    """Answers as a router with two replicas, for the key "admin"."""
+class GrowingRouter(StubRouter):
+    """A router with two replicas, whose counts grow with each reading; for the key "admin"."""
 
-    turns = count()
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = count()
 
-    def do_GET(self) -> None:
-        if self.headers["authorization"] != "Bearer admin":
-            return self.answer(403, b'{"error": {"message": "this key has no admin scope"}}')
-        if self.path == FLEET_TOTALS_PATH:
-            return self.answer(200, encode_totals(totals(next(self.turns))))
-        return self.answer(200, msgspec.json.encode({"endpoints": ENDPOINTS}))
-
-    def answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *arguments: object) -> None:
-        pass
+    def answer(self, path: str, authorization: str) -> tuple[int, bytes]:
+        if authorization != "Bearer admin":
+            return 403, b'{"error": {"message": "this key has no admin scope"}}'
+        if path == FLEET_TOTALS_PATH:
+            return 200, encode_totals(totals(next(self.turns)))
+        return 200, msgspec.json.encode({"endpoints": ENDPOINTS})
 
 
 @pytest.fixture
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("WARMFLEET_HOME", str(tmp_path))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Router)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with stub_router(GrowingRouter()) as router:
+        yield f"http://127.0.0.1:{router.port}"
 
 
 def top(url: str, *arguments: str, key: str = "admin") -> Result:

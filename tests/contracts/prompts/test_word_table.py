@@ -72,12 +72,25 @@ TEXTS = st.lists(PIECES, max_size=8).map("".join)
 
 
 def table_and_oracle(description):
+    table, encode, _ = observed_table(description)
+    return table, encode
+
+
+def observed_table(description):
+    """A table, its oracle, and the texts for which the table has asked the tokenizer since it was made."""
     tokenizer = tokenizers.Tokenizer.from_str(json.dumps(description))
+    asked = []
 
     def encode(text):
         return tokenizer.encode(text, add_special_tokens=False).ids
 
-    return WordTable.of(description, tokenizer.model, encode), encode
+    def observed(text):
+        asked.append(text)
+        return encode(text)
+
+    table = WordTable.of(description, tokenizer.model, observed)
+    asked.clear()
+    return table, encode, asked
 
 
 @cache
@@ -137,15 +150,7 @@ def test_real_text_and_288_hard_strings_encode_as_the_real_tokenizer_encodes_the
 @pytest.mark.model
 def test_english_is_encoded_without_asking_the_tokenizer():
     description = json.loads((pulled_catalog_model() / "tokenizer.json").read_text())
-    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(description))
-    asked = []
-
-    def encode(text):
-        asked.append(text)
-        return tokenizer.encode(text, add_special_tokens=False).ids
-
-    table = WordTable.of(description, tokenizer.model, encode)
-    asked.clear()
+    table, _, asked = observed_table(description)
     table.encode((Path(__file__).parents[3] / "LICENSE").read_text())
 
     assert asked == []
@@ -158,17 +163,9 @@ def test_the_tokenizer_encodes_only_the_surroundings_of_what_the_table_does_not_
     description["model"]["merges"] += MERGES
     for left, right in MERGES:
         description["model"]["vocab"].setdefault(left + right, len(description["model"]["vocab"]))
-    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(description))
-    asked = []
+    table, encode, asked = observed_table(description)
 
-    def encode(text):
-        asked.append(text)
-        return tokenizer.encode(text, add_special_tokens=False).ids
-
-    table = WordTable.of(description, tokenizer.model, encode)
-    asked.clear()
-
-    assert table.encode(text) == tokenizer.encode(text, add_special_tokens=False).ids
+    assert table.encode(text) == encode(text)
     assert stranger in "".join(asked)
     assert len("".join(asked)) < len(stranger) + 800
 

@@ -12,7 +12,7 @@ from warmfleet_contracts.errors import ManifestError
 from warmfleet_contracts.resources import fields, model_deployment, model_spec
 from warmfleet_contracts.resources.manifests import MAX_MANIFEST_BYTES, load_manifest
 from warmfleet_contracts.resources.quantities import format_bytes, parse_bytes
-from warmfleet_testing.resources.full_manifests import manifest_of
+from warmfleet_testing.resources.full_manifests import FULL, manifest_of
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "smollm2.yaml"
 
@@ -25,48 +25,11 @@ spec:
   kvCache: {size: 64Mi}
 """
 
-EVERYTHING = """
-apiVersion: warmfleet.dev/v1alpha1
-kind: ModelDeployment
-metadata: {name: big, namespace: team-a, labels: {a: b}, annotations: {c: d}, uid: 1, generation: 3}
-spec:
-  model:
-    servedNames: [org/big, big]
-    source: {huggingFace: {repository: org/big, revision: 0123456789012345678901234567890123456789,
-             tokenSecretRef: {name: hub, key: token}}}
-    cache: {persistentVolumeClaim: {claimName: models}}
-  engine: {type: Warmfleet, image: registry/worker@sha256, dtype: BFloat16, weightQuantization: Int8,
-           maxModelLengthTokens: 8192, maxRunningSequences: 128, maxBatchedTokens: 4096,
-           env: [{name: A, value: b}, {name: C, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]}
-  kvCache: {deviceMemoryPercent: 80, dtype: Int8, blockSizeTokens: 64,
-            prefixCaching: Disabled, sharing: Deployment}
-  replicas: 3
-  autoscaling:
-    mode: Advisory
-    minReplicas: 0
-    maxReplicas: 9
-    utilization: {scaleUpPercent: 80, scaleDownPercent: 50}
-    latency:
-      firstToken: {percentile: 90, targetMilliseconds: 2000}
-      betweenTokens: {percentile: 99, targetMilliseconds: 80}
-    capacityMisses: {mode: Disabled, percent: 20, windowSeconds: 60, pauseAfterShrinkSeconds: 600}
-    scaleUp: {replicas: 4, percent: 50, periodSeconds: 15, stabilizationSeconds: 5,
-              panicPercent: 150, panicSeconds: 90}
-    scaleDown: {periodSeconds: 120, stabilizationSeconds: 600, paybackSeconds: 900}
-    zero: {idleSeconds: 1800, holdSeconds: 120}
-  routing: {policy: ConsistentHash}
-  rollout: {maxSurge: 0, maxUnavailable: 1, drainTimeoutSeconds: 60, startupTimeoutSeconds: 600}
-  accelerator: {resourceName: nvidia.com/gpu, count: 2, runtimeClassName: nvidia, sharedMemorySize: 8Gi}
-  resources: {limits: {memory: 32Gi}}
-  nodeSelector: {zone: a}
-  tolerations: [{operator: Exists}]
-  affinity: {nodeAffinity: {}}
-  priorityClassName: high
-  imagePullSecrets: [{name: registry}]
-  podTemplate: {metadata: {labels: {x: y}}, spec: {hostNetwork: false}}
-  suspend: true
-status: {readyReplicas: 2}
-"""
+BOOKKEEPING = {"namespace": "team-a", "uid": 1, "generation": 3}
+EVERYTHING = yaml.safe_dump(
+    {**FULL, "metadata": {**FULL["metadata"], **BOOKKEEPING}, "status": {"readyReplicas": 2}}
+)
+"""As the API server returns it."""
 
 
 def test_the_example_is_a_valid_deployment_of_two_workers() -> None:

@@ -34,9 +34,9 @@ class StubRouter:
 
 
 @contextmanager
-def stub_router() -> Iterator[StubRouter]:
-    """A router on a free port of 127.0.0.1."""
-    router = StubRouter()
+def stub_router(router: StubRouter | None = None) -> Iterator[StubRouter]:
+    """A router on a free port of 127.0.0.1; `router` answers otherwise than a `StubRouter`."""
+    router = router or StubRouter()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
