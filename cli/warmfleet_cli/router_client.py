@@ -72,8 +72,8 @@ def error_text(body: bytes) -> str:
     return message[:_MAX_ERROR_CHARS] if isinstance(message, str) else ""
 
 
-def get_json(client: httpx.Client, path: str) -> Any:
-    """The document at `path`.
+def get_body(client: httpx.Client, path: str) -> bytes:
+    """The body of the answer to `path`.
 
     Raises:
         CliError: no router answers, or it returns an error.
@@ -84,8 +84,18 @@ def get_json(client: httpx.Client, path: str) -> Any:
         raise unreachable(str(client.base_url), error) from error
     if answer.status_code != 200:
         raise refusal(answer.status_code, answer.content)
+    return answer.content
+
+
+def get_json(client: httpx.Client, path: str) -> Any:
+    """The document at `path`.
+
+    Raises:
+        CliError: as `get_body`, or the answer is no JSON.
+    """
+    body = get_body(client, path)
     try:
-        return msgspec.json.decode(answer.content)
+        return msgspec.json.decode(body)
     except UNDECODABLE:
         raise CliError(
             f"{client.base_url} answers, but is not a router", exit_code=ExitCode.REFUSED

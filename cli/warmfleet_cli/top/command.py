@@ -54,9 +54,9 @@ def top(
     after two readings. The wanted number is advice: the operator's policy, computed here.
     """
     fleet = choose_fleet(warmfleet_home(), None) if url is None else None
-    is_local = fleet is not None and fleet.is_running
-    urls = fleet.urls if fleet is not None and is_local else [router_url(url)]
-    watch = FleetWatch(_policy(file, fleet if is_local else None))
+    local = fleet if fleet is not None and fleet.is_running else None
+    urls = local.urls if local is not None else [router_url(url)]
+    watch = FleetWatch(_policy(file, local))
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(router_client(address, api_key)) for address in urls]
         readings = _rounds(clients, watch, interval)

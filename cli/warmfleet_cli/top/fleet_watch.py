@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from warmfleet_cli.top.readings import Readings
-from warmfleet_cli.top.views import LatencyView, ModelView, ReplicaView
+from warmfleet_cli.top.views import ModelView, Percentiles, ReplicaView
 from warmfleet_contracts.cache.fleet_totals import LatencyHistogram, ReplicaTotals
 from warmfleet_operator.scaling.decide import decide
 from warmfleet_operator.scaling.decision import ReplicaState, ScalingDecision
@@ -146,9 +146,9 @@ def _replica(name: str, listed: ReplicaTotals, report: ReplicaTotals | None) -> 
     )
 
 
-def _latency(histogram: LatencyHistogram) -> LatencyView:
+def _latency(histogram: LatencyHistogram) -> Percentiles:
     values = (histogram.percentile_ms(share) for share in (0.5, 0.9, 0.99))
-    return LatencyView(*(None if value is None else round(value, 1) for value in values))
+    return Percentiles(*(None if value is None else round(value, 1) for value in values))
 
 
 def _remark(signals: FleetSignals) -> str:

@@ -2,13 +2,13 @@
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import httpx
 import msgspec
 
 from warmfleet_cli.errors import CliError, ExitCode
-from warmfleet_cli.router_client import get_json, refusal, unreachable
+from warmfleet_cli.router_client import get_body, get_json
 from warmfleet_contracts.cache.fleet_totals import FLEET_TOTALS_PATH, FleetTotals, decode_totals
 from warmfleet_contracts.errors import ContractError
 
@@ -32,7 +32,7 @@ class Readings:
     totals: tuple[FleetTotals, ...] = ()
     endpoints: tuple[EndpointView, ...] = ()
     """Of the first router that answers."""
-    problems: tuple[str, ...] = field(default=())
+    problems: tuple[str, ...] = ()
     """Of routers that did not answer."""
 
 
@@ -60,13 +60,7 @@ def read_routers(clients: Sequence[httpx.Client]) -> Readings:
 
 def _totals(client: httpx.Client) -> FleetTotals:
     try:
-        answer = client.get(FLEET_TOTALS_PATH)
-    except httpx.HTTPError as error:
-        raise unreachable(str(client.base_url), error) from error
-    if answer.status_code != 200:
-        raise refusal(answer.status_code, answer.content)
-    try:
-        return decode_totals(answer.content)
+        return decode_totals(get_body(client, FLEET_TOTALS_PATH))
     except ContractError as error:
         raise CliError(f"{client.base_url}: {error}", exit_code=ExitCode.REFUSED) from error
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from warmfleet_cli.output import table_lines
-from warmfleet_cli.top.views import LatencyView, ModelView, ReplicaView
+from warmfleet_cli.top.views import ModelView, Percentiles, ReplicaView
 from warmfleet_operator.scaling.decision import LimitingRule, ScalingDecision, ScalingReason
 
 _COLUMNS: Final = (
@@ -85,7 +85,7 @@ def _misses(view: ModelView) -> str:
     return ", ".join(f"{share} % {kind}" for kind, share in shares if share) or "none"
 
 
-def _latency(latency: LatencyView) -> str:
+def _latency(latency: Percentiles) -> str:
     values = (("p50", latency.p50), ("p90", latency.p90), ("p99", latency.p99))
     known = [f"{name} {value:,.0f} ms" for name, value in values if value is not None]
     return ", ".join(known) or "none yet"

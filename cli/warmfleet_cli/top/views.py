@@ -27,8 +27,8 @@ class ReplicaView:
 
 
 @dataclass(frozen=True, slots=True)
-class LatencyView:
-    """Percentiles in milliseconds over the last minute; None without requests."""
+class Percentiles:
+    """Of a latency over the last minute, in milliseconds; None without requests."""
 
     p50: float | None
     p90: float | None
@@ -51,8 +51,8 @@ class ModelView:
     """Prompt tokens that were computed, by why they were not cached: the names of `MissTokens`."""
     queued_requests: int
     queued_tokens: int
-    first_token: LatencyView
-    inter_token: LatencyView
+    first_token: Percentiles
+    inter_token: Percentiles
     decision: ScalingDecision | None
     """None without a policy."""
     remark: str = ""
