@@ -5,16 +5,8 @@ import asyncio
 from warmfleet_router.workers.index_sweeper import PASSES_PER_HALVING, IndexSweeper
 from warmfleet_router.workers.prefix_index import PrefixIndex
 from warmfleet_router.workers.table_pass import SLICE_BLOCKS
+from warmfleet_testing.cache.filled_index import filled
 from warmfleet_testing.engine.modelled_worker import ModelledWorker, hash_of
-
-
-def filled(index: PrefixIndex, uid: str, blocks: int) -> ModelledWorker:
-    worker = ModelledWorker(uid, chunk_hashes=4096)
-    worker.change(stored=[hash_of(number) for number in range(blocks)])
-    index.connected(uid, worker.epoch)
-    for frame in worker.snapshot():
-        index.apply(uid, frame)
-    return worker
 
 
 async def test_the_event_loop_runs_between_the_slices_of_a_sweep() -> None:
@@ -23,7 +15,7 @@ async def test_the_event_loop_runs_between_the_slices_of_a_sweep() -> None:
     sweeper = IndexSweeper(index, dropped)
     await sweeper.start()
     for uid in ("worker-0", "worker-1"):
-        filled(index, uid, 2 * SLICE_BLOCKS)
+        filled(ModelledWorker(uid), index, range(2 * SLICE_BLOCKS))
 
     for uid in ("worker-0", "worker-1"):
         index.forget(uid)
@@ -43,7 +35,7 @@ async def test_a_set_that_is_dropped_later_is_swept_too() -> None:
     await sweeper.start()
 
     for _ in range(2):
-        filled(index, "worker-0", 10)
+        filled(ModelledWorker("worker-0"), index, range(10))
         index.forget("worker-0")
         async with asyncio.timeout(10):
             while index._slots.retired:  # noqa: ASYNC110 - no event is set by it
@@ -56,7 +48,7 @@ async def test_a_set_that_is_dropped_later_is_swept_too() -> None:
 async def test_use_is_counted_and_halved_although_no_set_is_dropped() -> None:
     index = PrefixIndex()
     sweeper = IndexSweeper(index, asyncio.Event(), halving_seconds=PASSES_PER_HALVING * 0.005)
-    filled(index, "worker-0", 10)
+    filled(ModelledWorker("worker-0"), index, range(10))
     index.touched([hash_of(0)])
     await sweeper.start()
 
