@@ -9,14 +9,13 @@ from warmfleet_operator.scaling.advice import AdviceMemory, advised, explained, 
 from warmfleet_operator.scaling.decision import LimitingRule, ReplicaState, ScalingReason
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_testing.resources.scaling_signals import (
+    POLICY,
     SUPPLY_TOKENS,
     Ticks,
     at_rest,
     fleet,
     signals,
 )
-
-POLICY = AutoscalingPolicy(min_replicas=1, max_replicas=20)
 
 
 class Advised:

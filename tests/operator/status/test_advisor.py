@@ -9,8 +9,8 @@ from warmfleet_operator.objects.kinds import DEPLOYMENT
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.watch.entry import Key, entry_of
 from warmfleet_testing.resources.observations import workers
-from warmfleet_testing.resources.scaled_fleets import POLICY, Fleets
-from warmfleet_testing.resources.scaling_signals import SUPPLY_TOKENS
+from warmfleet_testing.resources.scaled_fleets import Fleets
+from warmfleet_testing.resources.scaling_signals import POLICY, SUPPLY_TOKENS
 
 
 def test_a_fleet_that_is_followed_gets_advice_and_is_reported_when_it_changes() -> None:

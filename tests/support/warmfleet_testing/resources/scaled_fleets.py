@@ -1,5 +1,6 @@
 """Fleets with autoscaling in a store, the totals that routers report of them, and the advisor over both."""
 
+from dataclasses import replace
 from typing import Any, Final
 
 from warmfleet_contracts.cache.fleet_totals import (
@@ -10,18 +11,15 @@ from warmfleet_contracts.cache.fleet_totals import (
     ModelTotals,
 )
 from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD
-from warmfleet_operator.scaling.policy import AutoscalingPolicy, LatencyGoal
+from warmfleet_operator.scaling.policy import LatencyGoal
 from warmfleet_operator.scaling.signals import Reading
 from warmfleet_operator.status.advisor import ScalingAdvisor
 from warmfleet_operator.watch.entry import Key, entry_of
 from warmfleet_operator.watch.store import Store
 from warmfleet_testing.resources.observations import deployment, workers
-from warmfleet_testing.resources.scaling_signals import replica
+from warmfleet_testing.resources.scaling_signals import POLICY, replica
 
-POLICY: Final = AutoscalingPolicy(min_replicas=1, max_replicas=20)
-WITH_TARGETS: Final = AutoscalingPolicy(
-    min_replicas=1, max_replicas=20, first_token=LatencyGoal(), between_tokens=LatencyGoal()
-)
+WITH_TARGETS: Final = replace(POLICY, first_token=LatencyGoal(), between_tokens=LatencyGoal())
 
 
 class Totals:

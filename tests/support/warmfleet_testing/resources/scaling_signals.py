@@ -31,6 +31,9 @@ SUPPLY_TOKENS: Final = 95_000
 PREFILL_RATE: Final = 10_000.0
 DECODE_RATE: Final = 1_000.0
 TICK_SECONDS: Final = 2.0
+FULL_MINUTES: Final = 400.0
+"""Seconds: longer than a shrink has to be needed."""
+POLICY: Final = AutoscalingPolicy(min_replicas=1, max_replicas=20)
 
 
 def replica(uid: str, **fields: Any) -> ReplicaTotals:
@@ -58,6 +61,11 @@ def signals(replicas: Iterable[ReplicaTotals] = (), **fields: Any) -> FleetSigna
     """Complete signals of one router."""
     values: dict[str, Any] = {"replicas": tuple(replicas), "routers": 1, "traffic": Traffic(seconds=30.0)}
     return FleetSignals(**{**values, **fields})
+
+
+def loaded(count: int, percent: int, **fields: Any) -> FleetSignals:
+    """Signals of replicas whose live sequences hold this percent of their supply."""
+    return signals(fleet(count, pinned_tokens=SUPPLY_TOKENS * percent // 100, **fields))
 
 
 def misses(prompt_tokens: int, *, seconds: float = 30.0, cached: int = 0, **kinds: int) -> Traffic:
@@ -95,6 +103,13 @@ class Ticks:
     def run(self, view: FleetSignals, state: ReplicaState, seconds: float) -> list[ScalingDecision]:
         """Ticks with the same signals for so long."""
         return [self.tick(view, state) for _ in range(round(seconds / TICK_SECONDS) + 1)]
+
+
+def last(
+    policy: AutoscalingPolicy, view: FleetSignals, state: ReplicaState, seconds: float = FULL_MINUTES
+) -> ScalingDecision:
+    """The decision after the same signals for so long."""
+    return Ticks(policy).run(view, state, seconds)[-1]
 
 
 def totals(router: str, *, uptime_seconds: float = 1e6, replicas: Sequence[ReplicaTotals] = (), **model: Any):

@@ -1,0 +1,99 @@
+"""Latency targets: which percentiles add replicas, and which no number of replicas would mend."""
+
+from dataclasses import replace
+
+from warmfleet_operator.scaling.decision import ScalingReason
+from warmfleet_operator.scaling.policy import LatencyGoal
+from warmfleet_operator.scaling.signals import Traffic
+from warmfleet_testing.resources.scaling_signals import (
+    FULL_MINUTES,
+    POLICY,
+    PREFILL_RATE,
+    Ticks,
+    at_rest,
+    fleet,
+    latencies,
+    signals,
+)
+
+TARGETED = replace(POLICY, first_token=LatencyGoal(percentile=95, target_milliseconds=1000))
+
+
+def served(load_permille, milliseconds, count=4):
+    """Replicas whose prompts take this load, and whose requests took so long."""
+    prompts = round(30 * load_permille / 1000 * PREFILL_RATE)
+    traffic = Traffic(seconds=30.0, prompt_tokens=prompts, requests=100)
+    return signals(fleet(count), traffic=traffic, first_token=latencies(milliseconds))
+
+
+def test_a_percentile_above_its_target_adds_replicas_below_the_targets_of_utilization():
+    ticks = Ticks(TARGETED)
+    ticks.run(served(800, 200), at_rest(4), 60)
+
+    decision = ticks.run(served(3300, 3000), at_rest(4), 30)[-1]
+
+    assert decision.reason is ScalingReason.LATENCY_ABOVE_TARGET
+    assert decision.to_replicas > 4
+    assert decision.inputs.first_token_ms > 1000
+
+
+def test_a_target_that_no_number_of_replicas_meets_adds_none():
+    ticks = Ticks(TARGETED)
+    ticks.run(served(800, 1500), at_rest(4), 60)
+
+    decisions = ticks.run(served(1200, 1600), at_rest(4), 60)
+
+    assert {decision.to_replicas for decision in decisions} == {4}
+
+
+def test_a_target_that_is_missed_at_low_load_adds_no_more_than_halve_the_load():
+    """A percentile of few long prompts moves by itself: no number of replicas would seem enough."""
+    decisions = {}
+    for load_permille in (1900, 2600):
+        ticks = Ticks(TARGETED)
+        ticks.run(served(800, 200), at_rest(4), 60)
+        decisions[load_permille] = ticks.run(served(load_permille, 30_000), at_rest(4), 60)
+
+    assert {decision.to_replicas for decision in decisions[1900]} == {4}
+    assert max(decision.to_replicas for decision in decisions[2600]) == 6
+
+
+def test_a_backlog_that_is_gone_before_a_replica_is_ready_adds_none():
+    ticks = Ticks(TARGETED)
+    ticks.run(served(800, 200), at_rest(4), 60)
+
+    short = replace(served(800, 200), queued_tokens=200_000, queued_requests=20)
+
+    assert {item.to_replicas for item in ticks.run(short, at_rest(4), 20)} == {4}
+
+
+def test_one_odd_tick_adds_nothing():
+    ticks = Ticks(replace(TARGETED, up_stabilization_seconds=0.0))
+    ticks.run(served(3000, 200), at_rest(4), 60)
+
+    decision = ticks.tick(served(3000, 5000), at_rest(4))
+
+    assert decision.to_replicas == 4
+
+
+def test_prompts_that_wait_are_a_forecast_before_any_of_them_was_answered():
+    waiting = replace(served(800, 200), queued_tokens=2_000_000, queued_requests=20)
+    ticks = Ticks(TARGETED)
+    ticks.run(served(800, 200), at_rest(4), 60)
+
+    decision = ticks.run(waiting, at_rest(4), 20)[-1]
+
+    assert decision.inputs.first_token_ms > 1000
+    assert decision.recommendations["firstToken"] > 4
+
+
+def test_a_shrink_must_leave_the_predicted_percentile_within_its_target():
+    goal = replace(TARGETED, scale_up_percent=100, scale_down_percent=99)
+    near = Ticks(goal)
+    near.run(served(800, 200), at_rest(4), 60)
+
+    held = near.run(served(2600, 700), at_rest(4), FULL_MINUTES)[-1]
+    free = Ticks(goal).run(served(2600, 5), at_rest(4), FULL_MINUTES)[-1]
+
+    assert held.to_replicas == 4
+    assert free.to_replicas == 3

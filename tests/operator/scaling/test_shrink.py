@@ -1,0 +1,99 @@
+"""Shrinking: by one replica, which one, and what forbids it."""
+
+from dataclasses import replace
+
+import pytest
+
+from warmfleet_operator.scaling.decision import LimitingRule, ReplicaState, ScalingReason
+from warmfleet_testing.resources.scaling_signals import (
+    FULL_MINUTES,
+    POLICY,
+    PREFILL_RATE,
+    Ticks,
+    at_rest,
+    fleet,
+    last,
+    loaded,
+    replica,
+    signals,
+)
+
+
+def test_nothing_shrinks_within_a_minute_after_a_panic():
+    policy = replace(POLICY, down_stabilization_seconds=0.0, down_period_seconds=1.0)
+    ticks = Ticks(policy)
+    ticks.tick(replace(loaded(4, 100), queued_tokens=900_000), at_rest(4))
+
+    after = [ticks.tick(loaded(4, 5), at_rest(4)) for _ in range(32)]
+
+    assert {decision.limit for decision in after[:28]} == {LimitingRule.PANIC}
+    assert after[-1].to_replicas == 3
+
+
+def test_a_shrink_takes_one_replica_and_names_the_one_that_holds_least_of_value():
+    values = {"pod-0": 900.0, "pod-1": 3.0, "pod-2": 40.0, "pod-3": 500.0}
+    pods = [replica(uid, unique_value_tokens_per_second=value) for uid, value in values.items()]
+
+    decision = last(POLICY, signals(pods), at_rest(4))
+
+    assert (decision.from_replicas, decision.to_replicas) == (4, 3)
+    assert decision.reason is ScalingReason.DEMAND_BELOW_SUPPLY
+    assert decision.limit is LimitingRule.ONE_AT_A_TIME
+    assert decision.victim == "pod-1"
+
+
+def test_of_equal_values_the_replica_with_less_to_do_goes():
+    pods = [replica("a", pinned_tokens=900), replica("b", pinned_tokens=30), replica("c", pinned_tokens=700)]
+
+    assert last(POLICY, signals(pods), at_rest(3)).victim == "b"
+
+
+def test_a_replica_that_holds_more_than_its_idle_time_saves_stays():
+    held = {"unique_blocks": 10**7, "unique_value_tokens_per_second": 0.6 * PREFILL_RATE}
+    less = {**held, "unique_value_tokens_per_second": 0.4 * PREFILL_RATE}
+
+    kept, given = (
+        last(POLICY, signals(fleet(3, **held)), at_rest(3)),
+        last(POLICY, signals(fleet(3, **less)), at_rest(3)),
+    )
+
+    assert (kept.to_replicas, kept.limit) == (3, LimitingRule.CACHE_VALUE)
+    assert given.to_replicas == 2
+
+
+def test_the_highest_need_of_five_minutes_keeps_its_replicas():
+    ticks = Ticks(POLICY)
+    ticks.run(loaded(4, 10), at_rest(4), 280)
+    ticks.tick(loaded(4, 70), at_rest(4))
+
+    decisions = ticks.run(loaded(4, 10), at_rest(4), 320)
+
+    assert {item.to_replicas for item in decisions[:148]} == {4}
+    assert decisions[-1].to_replicas == 3
+
+
+def test_the_next_replica_goes_a_minute_after_the_last_change_at_the_earliest():
+    ticks = Ticks(POLICY)
+    ticks.run(loaded(4, 5), at_rest(4), FULL_MINUTES)
+
+    decisions = ticks.run(loaded(3, 5), at_rest(3), 62)
+
+    assert {item.limit for item in decisions[:30]} == {LimitingRule.PERIOD}
+    assert decisions[-1].to_replicas == 2
+
+
+@pytest.mark.parametrize(
+    ("state", "limit"),
+    [
+        (ReplicaState(4, 4, in_rollout=True), LimitingRule.ROLLOUT),
+        (ReplicaState(4, 3, pending=1), LimitingRule.NOT_READY),
+        (ReplicaState(4, 3), LimitingRule.NOT_READY),
+        (ReplicaState(4, 5), LimitingRule.NOT_READY),
+        (ReplicaState(4, 4, stopping=1), LimitingRule.STOPPING),
+        (ReplicaState(4, 3, pending=1, unschedulable=1), LimitingRule.CAPACITY_PENDING),
+    ],
+)
+def test_a_fleet_that_is_not_at_rest_keeps_its_replicas(state, limit):
+    decision = last(POLICY, loaded(state.ready, 2), state)
+
+    assert (decision.to_replicas, decision.limit) == (4, limit)

@@ -1,0 +1,41 @@
+"""What one replica takes: it is learnt where work waits, and only there."""
+
+from warmfleet_operator.scaling.signals import Traffic
+from warmfleet_testing.resources.scaling_signals import (
+    POLICY,
+    PREFILL_RATE,
+    SUPPLY_TOKENS,
+    Ticks,
+    at_rest,
+    fleet,
+    loaded,
+    signals,
+)
+
+
+def test_a_replica_whose_queue_waits_for_memory_teaches_what_it_takes():
+    ticks = Ticks(POLICY)
+    stuck = {"pinned_tokens": 60_000, "running_sequences": 8, "waiting_sequences": 3}
+
+    ticks.run(signals(fleet(2, **stuck)), at_rest(2), 20)
+    decision = ticks.tick(loaded(2, 50), at_rest(2))
+
+    assert decision.inputs.supply_tokens == 60_000
+
+
+def test_a_request_that_waits_for_the_next_step_teaches_nothing():
+    ticks = Ticks(POLICY)
+    arriving = {"pinned_tokens": 900, "running_sequences": 1, "waiting_sequences": 1}
+
+    (*_, decision) = ticks.run(signals(fleet(2, **arriving)), at_rest(2), 20)
+
+    assert decision.inputs.supply_tokens == SUPPLY_TOKENS
+
+
+def test_replicas_that_compute_all_they_can_teach_their_speed():
+    busy = fleet(2, queued_uncached_tokens=round(3 * PREFILL_RATE))
+    traffic = Traffic(seconds=30.0, prompt_tokens=round(30 * 2 * 0.6 * PREFILL_RATE))
+
+    decision = Ticks(POLICY).run(signals(busy, traffic=traffic), at_rest(2), 60)[-1]
+
+    assert decision.inputs.supply_compute_permille == 600

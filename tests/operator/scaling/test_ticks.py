@@ -1,0 +1,54 @@
+"""From tick to tick: clocks that jump, restarts of the operator, and no reversal at constant load."""
+
+import pytest
+
+from warmfleet_operator.scaling.decision import ScalingReason
+from warmfleet_testing.resources.scaling_signals import (
+    CAPACITY_TOKENS,
+    POLICY,
+    SUPPLY_TOKENS,
+    Ticks,
+    at_rest,
+    fleet,
+    loaded,
+    signals,
+)
+
+
+@pytest.mark.parametrize("seconds", [3600.0, -3600.0])
+def test_a_clock_that_is_an_hour_off_shrinks_nothing(seconds):
+    ticks = Ticks(POLICY)
+    ticks.run(loaded(4, 5), at_rest(4), 290)
+    ticks.now_seconds += seconds
+
+    decisions = ticks.run(loaded(4, 5), at_rest(4), 290)
+
+    assert {decision.to_replicas for decision in decisions} == {4}
+
+
+def test_a_restarted_operator_wants_the_same_number_and_shrinks_nothing_it_has_not_observed():
+    before = Ticks(POLICY)
+    grown = before.run(loaded(4, 100), at_rest(4), 60)[-1]
+
+    after = Ticks(POLICY)
+    again = after.run(loaded(4, 100), at_rest(4), 12)[-1]
+    idle = Ticks(POLICY).run(loaded(5, 2), at_rest(5), 298)
+
+    assert again.to_replicas == grown.to_replicas == 5
+    assert {decision.to_replicas for decision in idle} == {5}
+
+
+def test_no_reversal_within_a_day_of_constant_load():
+    for percent in (5, 30, 50, 64, 66, 80, 86, 99):
+        ticks, replicas = Ticks(POLICY), 4
+        directions = set()
+        total = 4 * SUPPLY_TOKENS * percent // 100
+        for _ in range(12 * 3600 // 2):
+            view = signals(fleet(replicas, pinned_tokens=min(CAPACITY_TOKENS, total // replicas)))
+            decision = ticks.tick(view, at_rest(replicas))
+            if decision.to_replicas != replicas:
+                directions.add(decision.to_replicas > replicas)
+            replicas = decision.to_replicas
+            if ticks.now_seconds > 3600 and decision.reason is ScalingReason.STEADY:
+                break
+        assert len(directions) <= 1, percent
