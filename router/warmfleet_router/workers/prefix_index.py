@@ -151,12 +151,6 @@ class PrefixIndex:
                 return position
         return len(hashes)
 
-    def holders(self, block_hash: BlockHash) -> list[str]:
-        """The precise workers that hold this very block."""
-        return [
-            self._shown[slot] for slot in slots_of(holders(self._table.entry(block_hash)) & self._shown_mask)
-        ]
-
     def holds(self, uid: str, block_hash: BlockHash) -> bool:
         """Whether a precise worker holds this very block; False where nothing is known."""
         slot = self._shown_slot(uid)

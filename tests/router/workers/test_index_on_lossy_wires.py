@@ -195,7 +195,7 @@ class FleetOnALossyWire(RuleBasedStateMachine):
             assert matches(self.index, prompt, [*UIDS, "stranger"]) == expected
             assert self.index.matches(prompt) == {uid: run for uid, run in expected.items() if run}
         for block in every[: 2 * BLOCKS : 5]:
-            assert set(self.index.holders(block)) == {uid for uid, held in trusted.items() if block in held}
+            assert self.index.matches([block]) == {uid: 1 for uid, held in trusted.items() if block in held}
 
     def teardown(self):
         if not hasattr(self, "wires"):
