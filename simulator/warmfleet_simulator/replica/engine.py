@@ -15,11 +15,11 @@ from array import array
 from dataclasses import dataclass
 
 from warmfleet_contracts.cache.blocks import BlockHash, CacheIdentity
-from warmfleet_contracts.cache.kv_events import LoadReport
 from warmfleet_simulator.replica.settings import ReplicaSettings
 from warmfleet_simulator.step_times import ModelledBudget
 from warmfleet_worker.engine.batch import Chunk, ChunkResult
 from warmfleet_worker.engine.messages import SequenceUpdate, StepReport
+from warmfleet_worker.engine.reporter import Reporter
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine.scheduler import Scheduler, SchedulerSettings
 from warmfleet_worker.engine.sequence import Sequence
@@ -61,14 +61,12 @@ class SimulatedEngine:
                 max_model_length_tokens=max(settings.capacity_tokens, 2),
             ),
         )
+        self._reporter = Reporter(self._pool, self._scheduler, seats=settings.seats)
         self._budget = ModelledBudget(settings.step_times)
         self._step_time = settings.step_times.fit()
         self._root = self._cache.root(b"")
         self._answer_tokens: dict[int, int] = {}
-        self._admitted_dispatches: dict[str, int] = {}
         self._arrivals = 0
-        self._seq = 0
-        self._reported_evictions = 0
 
     @property
     def has_work(self) -> bool:
@@ -94,7 +92,7 @@ class SimulatedEngine:
         self._cache.extend_hashes(hashes, self._root, prompt)
         self._arrivals += 1
         self._answer_tokens[sequence_id] = answer_token
-        self._admitted_dispatches[router_id] = max(self._admitted_dispatches.get(router_id, 0), dispatch)
+        self._reporter.count_dispatch(router_id, dispatch)
         self._scheduler.add(
             Sequence(
                 sequence_id=sequence_id,
@@ -119,7 +117,11 @@ class SimulatedEngine:
             if update.finish_reason:
                 del self._answer_tokens[update.sequence_id]
         return EngineStep(
-            report=self._report([*plan.admissions, *outcomes], plan.preempted_sequences),
+            report=self._reporter.step(
+                [*plan.admissions, *outcomes],
+                self._step_time,
+                preempted_sequences=plan.preempted_sequences,
+            ),
             picoseconds=self.settings.step_times.step_ps(shape),
             is_quiet=self._is_quiet(plan, shape, outcomes),
         )
@@ -157,7 +159,7 @@ class SimulatedEngine:
             for _ in range(steps):
                 sequence.append(answer_token)
             sequence.computed_tokens += steps
-        return self._report([], preempted_sequences=0)
+        return self._reporter.step([], self._step_time)
 
     def _result(self, chunk: Chunk) -> ChunkResult:
         token = self._answer_tokens[chunk.sequence_id] if chunk.sample is not None else None
@@ -169,40 +171,4 @@ class SimulatedEngine:
             or plan.preempted_sequences
             or plan.admissions
             or any(update.finish_reason for update in outcomes)
-        )
-
-    def _report(self, updates: list[SequenceUpdate], preempted_sequences: int) -> StepReport:
-        changes = self._pool.take_changes()
-        self._seq += bool(changes)
-        evicted_blocks = self._pool.evicted_blocks - self._reported_evictions
-        self._reported_evictions = self._pool.evicted_blocks
-        return StepReport(
-            updates=updates,
-            seq=self._seq,
-            cleared=changes.cleared,
-            stored=list(changes.stored),
-            removed=list(changes.removed),
-            load=self._load(),
-            preempted_sequences=preempted_sequences,
-            evicted_blocks=evicted_blocks,
-        )
-
-    def _load(self) -> LoadReport:
-        """As the worker's engine reports it."""
-        running, waiting = self._scheduler.running, self._scheduler.waiting
-        queued_tokens = sum(sequence.uncached_tokens for sequence in waiting)
-        queued_tokens += sum(
-            sequence.uncomputed_tokens for sequence in running if sequence.uncomputed_tokens > 1
-        )
-        return LoadReport(
-            running_sequences=len(running),
-            waiting_sequences=len(waiting),
-            max_running_sequences=self.settings.seats,
-            queued_uncached_tokens=queued_tokens,
-            context_tokens=sum(sequence.computed_tokens for sequence in running),
-            total_blocks=self._pool.total_blocks,
-            pinned_blocks=self._pool.pinned_blocks,
-            cached_blocks=self._pool.evictable_blocks,
-            step_time=self._step_time,
-            admitted_dispatches=dict(self._admitted_dispatches),
         )

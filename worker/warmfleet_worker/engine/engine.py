@@ -5,7 +5,6 @@ runner that cannot compute anything any more ends the engine, and a supervisor s
 """
 
 from array import array
-from collections import OrderedDict
 from collections.abc import Sequence as Seq
 from typing import Final, Protocol
 
@@ -13,11 +12,11 @@ import msgspec
 import structlog
 
 from warmfleet_contracts.cache.blocks import BlockHash, CacheIdentity, prefix_caching_supported
-from warmfleet_contracts.cache.kv_events import LoadReport
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_worker.engine.batch import Chunk, StepBatch, StepResult
 from warmfleet_worker.engine.logprobs import joined
 from warmfleet_worker.engine.messages import AddSequences, SequenceUpdate, StepReport, unpacked_tokens
+from warmfleet_worker.engine.reporter import NOTHING_COMPUTED, Reporter
 from warmfleet_worker.engine.scheduler import Scheduler, SchedulerSettings
 from warmfleet_worker.engine.sequence import Sequence
 from warmfleet_worker.engine.sequence_tokens import SequenceTokens
@@ -29,8 +28,6 @@ from warmfleet_worker.engine.validation import MAX_ROUTER_ID_CHARS, EngineLimits
 from warmfleet_worker.kv_cache.block_pool import BlockPool
 from warmfleet_worker.kv_cache.prefix_cache import PrefixCache
 
-MAX_ROUTERS: Final = 64
-"""Routers whose dispatch counters are kept; the least recently used one is dropped first."""
 _LARGEST_TOKEN_ID: Final = 2**32 - 1
 MAX_FAILED_STEPS: Final = 3
 """Consecutive steps of which nothing could be computed, nor a probe after each, before the engine ends."""
@@ -91,16 +88,13 @@ class Engine:
         self._pool = BlockPool(runner.total_blocks, poison=runner.poison_blocks if poison else None)
         self._cache = PrefixCache(self._pool, identity, block_size_tokens)
         self._scheduler = Scheduler(self._pool, self._cache, settings)
+        self._reporter = Reporter(self._pool, self._scheduler, seats=settings.max_running_sequences)
         self._step_time = StepTimeEstimator()
         fixed_tokens = settings.max_batched_tokens
         self._budget: StepBudget = FixedBudget(fixed_tokens) if fixed_tokens else self._step_time
         self._pending: dict[int, SequenceUpdate] = {}
-        self._admitted_dispatches: OrderedDict[str, int] = OrderedDict()
         self._arrivals = 0
-        self._seq = 0
-        self._reported_evictions = 0
         self._failed_steps = 0
-        self._draining = False
 
     @property
     def max_model_length_tokens(self) -> int:
@@ -122,7 +116,8 @@ class Engine:
 
     def add(self, message: AddSequences) -> None:
         """Queue sequences of one prompt. Those that can never run get an error update in the next report."""
-        self._count_dispatch(message)
+        if 0 < len(message.router_id) <= MAX_ROUTER_ID_CHARS:
+            self._reporter.count_dispatch(message.router_id, message.dispatch)
         prompt = unpacked_tokens(message.prompt)
         refusal = validation_error(message, prompt, self._limits) or self._queue_full_error()
         if not refusal:
@@ -199,7 +194,7 @@ class Engine:
 
     def drain(self) -> None:
         """Report `draining` from now on; live and late sequences are served."""
-        self._draining = True
+        self._reporter.drain()
 
     def step(self) -> StepReport:
         """Schedule and compute one step, and report all changes since the last one.
@@ -213,33 +208,21 @@ class Engine:
         self._check_runner(outcome)
         updates = _merged([*self._pending.values(), *plan.admissions, *outcomes])
         self._pending.clear()
-        changes = self._pool.take_changes()
-        self._seq += bool(changes)
-        evicted_blocks = self._pool.evicted_blocks - self._reported_evictions
-        self._reported_evictions = self._pool.evicted_blocks
-        return StepReport(
-            updates=updates,
-            seq=self._seq,
-            cleared=changes.cleared,
-            stored=list(changes.stored),
-            removed=list(changes.removed),
-            load=self._load(),
+        return self._reporter.step(
+            updates,
+            self._step_time.fit(),
             scheduled_tokens=plan.batch.scheduled_tokens,
-            step_seconds=outcome.seconds,
             preempted_sequences=plan.preempted_sequences,
-            evicted_blocks=evicted_blocks,
-            paused_sequences=self._scheduler.paused_sequences,
-            failed_executions=outcome.failures,
-            failed_sequences=outcome.failed_chunks,
+            outcome=outcome,
         )
 
     def report(self) -> StepReport:
         """Load only; updates and cache changes stay for the next step."""
-        return StepReport(seq=self._seq, load=self._load(), paused_sequences=self._scheduler.paused_sequences)
+        return self._reporter.load_only(self._step_time.fit())
 
     def _compute(self, batch: StepBatch) -> StepOutcome:
         if not batch.chunks:
-            return StepOutcome((), 0.0)
+            return NOTHING_COMPUTED
         outcome = compute_step(self._runner.execute, batch)
         if not outcome.failures:
             self._step_time.observe(StepShape.of(batch), outcome.seconds)
@@ -274,38 +257,6 @@ class Engine:
         if len(self._scheduler.waiting) + self._scheduler.paused_sequences >= limit:
             return f"{limit} sequences are waiting already"
         return ""
-
-    def _count_dispatch(self, message: AddSequences) -> None:
-        if not 0 < len(message.router_id) <= MAX_ROUTER_ID_CHARS:
-            return
-        highest = self._admitted_dispatches.get(message.router_id, 0)
-        self._admitted_dispatches[message.router_id] = max(highest, message.dispatch)
-        self._admitted_dispatches.move_to_end(message.router_id)
-        if len(self._admitted_dispatches) > MAX_ROUTERS:
-            self._admitted_dispatches.popitem(last=False)
-
-    def _load(self) -> LoadReport:
-        running, waiting = self._scheduler.running, self._scheduler.waiting
-        queued_tokens = sum(sequence.uncached_tokens for sequence in waiting)
-        context_tokens = 0
-        for sequence in running:
-            context_tokens += sequence.computed_tokens
-            uncomputed_tokens = sequence.uncomputed_tokens
-            if uncomputed_tokens > 1:
-                queued_tokens += uncomputed_tokens
-        return LoadReport(
-            running_sequences=len(running),
-            waiting_sequences=len(waiting),
-            max_running_sequences=self._settings.max_running_sequences,
-            queued_uncached_tokens=queued_tokens,
-            context_tokens=context_tokens,
-            total_blocks=self._pool.total_blocks,
-            pinned_blocks=self._pool.pinned_blocks,
-            cached_blocks=self._pool.evictable_blocks,
-            step_time=self._step_time.fit(),
-            admitted_dispatches=dict(self._admitted_dispatches),
-            draining=self._draining,
-        )
 
 
 def _merged(updates: Seq[SequenceUpdate]) -> list[SequenceUpdate]:

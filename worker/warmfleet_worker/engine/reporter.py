@@ -1,0 +1,101 @@
+"""What an engine reports of its cache and its load."""
+
+from collections import OrderedDict
+from typing import Final
+
+from warmfleet_contracts.cache.kv_events import LoadReport, StepTimeFit
+from warmfleet_worker.engine.messages import SequenceUpdate, StepReport
+from warmfleet_worker.engine.scheduler import Scheduler
+from warmfleet_worker.engine.step_recovery import StepOutcome
+from warmfleet_worker.kv_cache.block_pool import BlockPool
+
+MAX_ROUTERS: Final = 64
+"""Routers whose dispatch counters are kept; the least recently used one is dropped first."""
+NOTHING_COMPUTED: Final = StepOutcome((), 0.0)
+
+
+class Reporter:
+    """Reports what changed since the last step, and the load as it is; one per engine.
+
+    reporter.count_dispatch("router-0", 7)
+    report = reporter.step(updates, fit, scheduled_tokens=32, outcome=outcome)
+    """
+
+    def __init__(self, pool: BlockPool, scheduler: Scheduler, *, seats: int) -> None:
+        self._pool = pool
+        self._scheduler = scheduler
+        self._seats = seats
+        self._admitted_dispatches: OrderedDict[str, int] = OrderedDict()
+        self._seq = 0
+        self._reported_evictions = 0
+        self._draining = False
+
+    def count_dispatch(self, router_id: str, dispatch: int) -> None:
+        """A dispatch of a router has arrived; the highest of each router is reported."""
+        self._admitted_dispatches[router_id] = max(self._admitted_dispatches.get(router_id, 0), dispatch)
+        self._admitted_dispatches.move_to_end(router_id)
+        if len(self._admitted_dispatches) > MAX_ROUTERS:
+            self._admitted_dispatches.popitem(last=False)
+
+    def drain(self) -> None:
+        """Report `draining` from now on."""
+        self._draining = True
+
+    def step(
+        self,
+        updates: list[SequenceUpdate],
+        step_time: StepTimeFit,
+        *,
+        scheduled_tokens: int = 0,
+        preempted_sequences: int = 0,
+        outcome: StepOutcome = NOTHING_COMPUTED,
+    ) -> StepReport:
+        """The report of one step, with all changes of the cache since the last one."""
+        changes = self._pool.take_changes()
+        self._seq += bool(changes)
+        evicted_blocks = self._pool.evicted_blocks - self._reported_evictions
+        self._reported_evictions = self._pool.evicted_blocks
+        return StepReport(
+            updates=updates,
+            seq=self._seq,
+            cleared=changes.cleared,
+            stored=list(changes.stored),
+            removed=list(changes.removed),
+            load=self._load(step_time),
+            scheduled_tokens=scheduled_tokens,
+            step_seconds=outcome.seconds,
+            preempted_sequences=preempted_sequences,
+            evicted_blocks=evicted_blocks,
+            paused_sequences=self._scheduler.paused_sequences,
+            failed_executions=outcome.failures,
+            failed_sequences=outcome.failed_chunks,
+        )
+
+    def load_only(self, step_time: StepTimeFit) -> StepReport:
+        """The load; changes of the cache stay for the next step."""
+        return StepReport(
+            seq=self._seq, load=self._load(step_time), paused_sequences=self._scheduler.paused_sequences
+        )
+
+    def _load(self, step_time: StepTimeFit) -> LoadReport:
+        running, waiting = self._scheduler.running, self._scheduler.waiting
+        queued_tokens = sum(sequence.uncached_tokens for sequence in waiting)
+        context_tokens = 0
+        for sequence in running:
+            context_tokens += sequence.computed_tokens
+            uncomputed_tokens = sequence.uncomputed_tokens
+            if uncomputed_tokens > 1:
+                queued_tokens += uncomputed_tokens
+        return LoadReport(
+            running_sequences=len(running),
+            waiting_sequences=len(waiting),
+            max_running_sequences=self._seats,
+            queued_uncached_tokens=queued_tokens,
+            context_tokens=context_tokens,
+            total_blocks=self._pool.total_blocks,
+            pinned_blocks=self._pool.pinned_blocks,
+            cached_blocks=self._pool.evictable_blocks,
+            step_time=step_time,
+            admitted_dispatches=dict(self._admitted_dispatches),
+            draining=self._draining,
+        )
