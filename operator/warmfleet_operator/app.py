@@ -27,6 +27,7 @@ from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.status.advisor import ScalingAdvisor
 from warmfleet_operator.status.fleet import FleetView
 from warmfleet_operator.status.hit_rates import HitRates
+from warmfleet_operator.status.router_client import RouterClient
 from warmfleet_operator.status.routers import RouterPoller
 from warmfleet_operator.status.totals import TotalsReader
 from warmfleet_operator.watch.entry import Key
@@ -57,12 +58,11 @@ class Operator:
         self._store = Store(self._processor.add)
         self._key_secrets = KeySecrets(cluster, settings, self._store.namespaces)
         self._hits = HitRates()
+        self._client = RouterClient(key_secrets=self._key_secrets, router_port=settings.router_port)
         self._routers = RouterPoller(
-            cluster=cluster, key_secrets=self._key_secrets, settings=settings, on_change=self._on_fleet_change
+            cluster=cluster, client=self._client, settings=settings, on_change=self._on_fleet_change
         )
-        self._totals = TotalsReader(
-            routers=self._routers, key_secrets=self._key_secrets, router_port=settings.router_port
-        )
+        self._totals = TotalsReader(routers=self._routers, client=self._client)
         self._advisor = ScalingAdvisor(
             store=self._store,
             totals=self._totals,
@@ -137,7 +137,7 @@ class Operator:
         finally:
             stopping.cancel()
             await self._watches.stop()
-            await self._totals.close()
+            await self._client.close()
 
     def liveness_failure(self) -> str:
         """Why the kubelet should restart this process; empty if it should not."""

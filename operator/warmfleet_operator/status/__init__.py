@@ -5,6 +5,6 @@ May import `objects`, `scaling`, `watch`, `keys`, `cluster`, `settings` and cont
 `stalls.stall` (why only a user can change something), `events.changes_to_announce`, `hit_rates.HitRates`,
 `replica_state` (replicas as the scaling policy sees them) and `scaling_status` (all pure).
 `routers.RouterPoller` asks the routers and keeps their `fleet.FleetView`; `totals.TotalsReader` asks them for
-totals every other second; `bounded_answer` is one answer of theirs. `advisor.ScalingAdvisor` decides by the
+totals every other second, both by one `router_client`. `advisor.ScalingAdvisor` decides by the
 totals, and keeps the advice.
 """

@@ -1,24 +1,24 @@
 """Polls the routers for their view of the workers."""
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import httpx
 import msgspec
 import structlog
 
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_operator.cluster import Cluster
-from warmfleet_operator.keys import KeySecrets
 from warmfleet_operator.objects.kinds import POD
 from warmfleet_operator.settings import OperatorSettings
-from warmfleet_operator.status.bounded_answer import bounded_answer, router_url
 from warmfleet_operator.status.fleet import FleetAnswer, FleetView, merged_view
+from warmfleet_operator.status.router_client import RouterClient, RouterRequest
 
 ANSWER_SECONDS: Final = 5.0
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
+FLEET: Final = RouterRequest(
+    "/internal/fleet", msgspec.json.Decoder(FleetAnswer).decode, MAX_ANSWER_BYTES, ANSWER_SECONDS
+)
 MAX_ROUTERS: Final = 32
 FRESH_SECONDS: Final = 45.0
 """An answer stays valid for this long, so that one lost answer changes nothing."""
@@ -36,13 +36,13 @@ class RouterPoller:
         self,
         *,
         cluster: Cluster,
-        key_secrets: KeySecrets,
+        client: RouterClient,
         settings: OperatorSettings,
         on_change: Callable[[FleetView, FleetView], None],
     ) -> None:
         """`on_change` receives the view before and after each poll."""
         self._cluster = cluster
-        self._key_secrets = key_secrets
+        self._client = client
         self._settings = settings
         self._on_change = on_change
         self._answers: dict[str, tuple[float, FleetAnswer]] = {}
@@ -55,16 +55,16 @@ class RouterPoller:
         before = self.view
         try:
             addresses = await self._addresses()
-            token = await self._key_secrets.ensure_operator_token()
+            answers = await self._client.ask(addresses, FLEET)
         except WarmfleetError as error:
             # The set of routers is unknown; their last answers count for as long as they are fresh.
             self.view = self._merged(before.routers, str(error))
         else:
             self.addresses = addresses
-            problems = await self._poll_all(addresses, token)
+            self._answers |= answers.by_router
             for uid in self._answers.keys() - addresses.keys():
                 del self._answers[uid]
-            self.view = self._merged(len(addresses), next(iter(problems), ""))
+            self.view = self._merged(len(addresses), answers.problem)
         if self.view.problem and self.view.problem != before.problem:
             log.warning("a router does not answer", reason=self.view.problem)
         self._on_change(before, self.view)
@@ -75,22 +75,6 @@ class RouterPoller:
         pods = await self._cluster.selected(POD, self._settings.release_namespace, labels)
         ready = [pod for pod in pods if _is_ready(pod)][:MAX_ROUTERS]
         return {pod["metadata"]["uid"]: pod["status"]["podIP"] for pod in ready}
-
-    async def _poll_all(self, addresses: Mapping[str, str], token: str) -> list[str]:
-        timeout = httpx.Timeout(ANSWER_SECONDS)
-        async with httpx.AsyncClient(timeout=timeout, trust_env=False, verify=False) as client:  # noqa: S501 - plain HTTP inside the cluster
-            polls = (self._poll_one(client, uid, ip, token) for uid, ip in addresses.items())
-            return [problem for problem in await asyncio.gather(*polls) if problem]
-
-    async def _poll_one(self, client: httpx.AsyncClient, uid: str, ip: str, token: str) -> str:
-        url = router_url(ip, self._settings.router_port, "/internal/fleet")
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                content = await bounded_answer(client, url, token, MAX_ANSWER_BYTES)
-            self._answers[uid] = (time.monotonic(), msgspec.json.decode(content, type=FleetAnswer))
-        except (httpx.HTTPError, TimeoutError, ValueError) as error:
-            return f"router at {ip}: {str(error) or type(error).__name__}"[:256]
-        return ""
 
     def _merged(self, routers: int, problem: str) -> FleetView:
         oldest = time.monotonic() - FRESH_SECONDS

@@ -11,6 +11,7 @@ import pytest
 from warmfleet_contracts.cache.fleet_totals import MAX_TOTALS_BYTES
 from warmfleet_operator.errors import KeysMissingError
 from warmfleet_operator.status import totals as totals_room
+from warmfleet_operator.status.router_client import RouterClient
 from warmfleet_operator.status.totals import TotalsReader
 from warmfleet_testing.cluster.stub_router import StubRouter, stub_router
 from warmfleet_testing.resources.scaling_signals import totals
@@ -32,15 +33,18 @@ def reading(test: Callable[[StubRouter, TotalsReader, Any], Awaitable[None]]) ->
 
     async def run(router: StubRouter) -> None:
         routers = SimpleNamespace(addresses={"uid-0": "127.0.0.1"})
-        reader = TotalsReader(
-            routers=routers,  # type: ignore[arg-type] # a part of it
+        client = RouterClient(
             key_secrets=Keys(),  # type: ignore[arg-type] # a part of it
             router_port=router.port,
+        )
+        reader = TotalsReader(
+            routers=routers,  # type: ignore[arg-type] # a part of it
+            client=client,
         )
         try:
             await test(router, reader, routers)
         finally:
-            await reader.close()
+            await client.close()
 
     with stub_router() as router:
         asyncio.run(run(router))

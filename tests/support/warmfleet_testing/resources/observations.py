@@ -120,7 +120,7 @@ def figures(**fields: Any) -> WorkerFigures:
 
 
 def fleet(*names: str, routers: int = 2, answering: int = 2, problem: str = "") -> FleetView:
-    """RouterPollers with the workers of these names."""
+    """What routers report of the workers of these names."""
     known = {f"uid-{name}": figures() for name in names}
     return FleetView(routers, answering, problem, known, polled=True)
 
