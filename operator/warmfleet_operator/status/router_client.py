@@ -1,4 +1,4 @@
-"""Asks routers as the operator, over connections that are kept, and reads no answer further than its bound."""
+"""Asks routers as the operator, over kept connections, and reads no answer further than its bound."""
 
 import asyncio
 import time
@@ -33,7 +33,7 @@ class RouterAnswers(Generic[T]):
     """The answers of the routers that gave one."""
 
     by_router: Mapping[str, tuple[float, T]]
-    """When it was received, on the monotonic clock, and what it says."""
+    """When it was received, on the monotonic clock, and its content."""
     problem: str
     """Of a router that gave none; empty if all did."""
 
@@ -75,7 +75,7 @@ class RouterClient:
         )
 
     async def _ask_one(self, ip: str, token: str, request: RouterRequest[T]) -> tuple[float, T] | str:
-        """When the answer was received and what it says, or why there is none."""
+        """When the answer was received and its content, or why there is none."""
         try:
             async with asyncio.timeout(request.within_seconds):
                 body = await self._body(ip, token, request)
@@ -86,13 +86,15 @@ class RouterClient:
     async def _body(self, ip: str, token: str, request: RouterRequest[T]) -> bytes:
         host = f"[{ip}]" if ":" in ip else ip
         url = f"http://{host}:{self._port}{request.path}"
-        headers = {"authorization": f"Bearer {token}"}
+        headers = {"authorization": f"Bearer {token}", "accept-encoding": "identity"}
         content = bytearray()
         async with self._client.stream(
             "GET", url, headers=headers, timeout=request.within_seconds
         ) as response:
             if response.status_code != 200:
                 raise ValueError(f"answers {response.status_code}")
+            if "content-encoding" in response.headers:
+                raise ValueError("answers compressed, which was not asked for")
             async for chunk in response.aiter_bytes():
                 content += chunk
                 if len(content) > request.most_bytes:

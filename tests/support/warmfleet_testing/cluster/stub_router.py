@@ -20,9 +20,13 @@ class StubRouter:
         """Instead of the encoded totals."""
         self.endpoints: list[dict[str, Any]] = []
         self.status = 200
+        self.headers: dict[str, str] = {}
+        """In every answer."""
         self.connections = 0
         self.tokens: set[str] = set()
         """Bearer tokens that reads of totals came with."""
+        self.encodings: set[str] = set()
+        """What clients accept."""
         self.port = 0
 
     def answer(self, path: str, authorization: str) -> tuple[int, bytes]:
@@ -46,9 +50,12 @@ def stub_router(router: StubRouter | None = None) -> Iterator[StubRouter]:
             router.connections += 1
 
         def do_GET(self) -> None:
+            router.encodings.add(self.headers.get("accept-encoding", ""))
             status, body = router.answer(self.path, self.headers.get("authorization", ""))
             self.send_response(status)
             self.send_header("content-length", str(len(body)))
+            for name, value in router.headers.items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(body)
 
