@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from warmfleet_contracts.cache.fleet_totals import (
 )
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_testing.cluster.stub_router import StubRouter, stub_router
+from warmfleet_testing.resources.scaling_signals import POLICY
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENDPOINTS = (
@@ -79,7 +81,7 @@ def watched(policy: AutoscalingPolicy | None, turns: int = 12, **fields: int) ->
 
 
 def test_a_model_is_shown_with_the_reasons_of_its_misses_and_the_wanted_number() -> None:
-    assert lines_of(watched(AutoscalingPolicy(max_replicas=8))) == [
+    assert lines_of(watched(replace(POLICY, max_replicas=8))) == [
         "model        chat, chat-latest",
         "replicas     2 of 2 ready, 3 wanted",
         "because      demand above supply",
@@ -105,9 +107,7 @@ def test_without_a_policy_no_number_is_wanted() -> None:
 
 
 def test_a_number_that_a_bound_keeps_names_the_bound() -> None:
-    assert "because      steady, limited by MaxReplicas" in lines_of(
-        watched(AutoscalingPolicy(max_replicas=2))
-    )
+    assert "because      steady, limited by MaxReplicas" in lines_of(watched(replace(POLICY, max_replicas=2)))
 
 
 def test_the_first_reading_shows_replicas_and_no_rates() -> None:

@@ -1,6 +1,6 @@
 """`spec.autoscaling`: how the number of replicas follows the demand. Only `maxReplicas` has no default.
 
-A part that is absent has the defaults of its members: `warmfleet_operator` reads them in one place.
+The only place of the defaults in code. A part that is absent has those of its members.
 """
 
 from typing import Literal, Self

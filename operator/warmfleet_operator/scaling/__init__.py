@@ -5,7 +5,7 @@
 `decide.choose` needs nothing else, so that recorded inputs give the recorded decision again. One rule each:
 `demand` (tokens, sequences and compute), `supply` (what a replica takes, learnt), `latency_guard` (predicted
 percentiles), `regret` (capacity misses), `limits` (bounds, rates, what is unsafe), `shrink` (victim, price).
-`ticks` and `windows` carry time from one tick to the next, `policy` holds every parameter with its default.
+`ticks` and `windows` carry time from one tick to the next, `policy` holds every parameter.
 `advice` is what a user sees while nothing acts.
 
 Formulas: token demand against learnt supply as in llm-d's WVA 2, panic as in Knative's KPA, windows of

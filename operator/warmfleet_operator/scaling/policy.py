@@ -1,4 +1,4 @@
-"""Every parameter of the scaling policy, with its default. `AutoscalingPolicy.of` reads them from a spec."""
+"""Every parameter of the scaling policy: those of a spec, with its defaults, and those that no user sets."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -18,34 +18,34 @@ from warmfleet_contracts.resources.autoscaling_spec import (
 class LatencyGoal:
     """A percentile of a latency and what it may be."""
 
-    percentile: int = 95
-    target_milliseconds: int = 1000
+    percentile: int
+    target_milliseconds: int
 
 
 @dataclass(frozen=True, slots=True)
 class AutoscalingPolicy:
     """What a user may set, and below it what is the same for all."""
 
-    min_replicas: int = 1
-    max_replicas: int = 1000
-    scale_up_percent: int = 85
-    scale_down_percent: int = 65
-    first_token: LatencyGoal | None = None
-    between_tokens: LatencyGoal | None = None
-    capacity_misses_enabled: bool = True
-    capacity_miss_percent: int = 10
-    capacity_miss_seconds: float = 120.0
-    pause_after_shrink_seconds: float = 300.0
-    up_replicas: int = 2
-    up_percent: int = 100
-    up_period_seconds: float = 30.0
-    up_stabilization_seconds: float = 10.0
-    panic_percent: int = 200
-    panic_seconds: float = 60.0
-    down_period_seconds: float = 60.0
-    down_stabilization_seconds: float = 300.0
-    payback_seconds: float = 600.0
-    idle_seconds: float = 600.0
+    min_replicas: int
+    max_replicas: int
+    scale_up_percent: int
+    scale_down_percent: int
+    first_token: LatencyGoal | None
+    between_tokens: LatencyGoal | None
+    capacity_misses_enabled: bool
+    capacity_miss_percent: int
+    capacity_miss_seconds: float
+    pause_after_shrink_seconds: float
+    up_replicas: int
+    up_percent: int
+    up_period_seconds: float
+    up_stabilization_seconds: float
+    panic_percent: int
+    panic_seconds: float
+    down_period_seconds: float
+    down_stabilization_seconds: float
+    payback_seconds: float
+    idle_seconds: float
 
     gap_seconds: float = 60.0
     """Two ticks further apart than this: what the windows hold no longer counts as observed."""

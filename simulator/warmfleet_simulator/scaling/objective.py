@@ -6,7 +6,8 @@ from typing import Annotated, Final
 import msgspec
 import yaml
 
-from warmfleet_operator.scaling.policy import AutoscalingPolicy, LatencyGoal
+from warmfleet_contracts.resources.autoscaling_spec import AutoscalingSpec
+from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_simulator.errors import ObjectiveError, UnknownNameError
 from warmfleet_simulator.router.outcome import Outcome
 
@@ -40,11 +41,16 @@ class Objective(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
 
     def policy(self, *, max_replicas: int) -> AutoscalingPolicy:
         """The operator's policy with all defaults, and this objective as its latency targets."""
-        return AutoscalingPolicy(
-            max_replicas=max_replicas,
-            first_token=LatencyGoal(self.percent, self.first_token_milliseconds),
-            between_tokens=LatencyGoal(self.percent, self.between_tokens_milliseconds),
-        )
+        targets = {
+            "firstToken": self.first_token_milliseconds,
+            "betweenTokens": self.between_tokens_milliseconds,
+        }
+        latency = {
+            name: {"percentile": self.percent, "targetMilliseconds": milliseconds}
+            for name, milliseconds in targets.items()
+        }
+        spec = {"maxReplicas": max_replicas, "latency": latency}
+        return AutoscalingPolicy.of(AutoscalingSpec.model_validate(spec))
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,5 +1,6 @@
 """What no sequence of signals, however odd, makes the policy do."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from warmfleet_operator.scaling.decision import (
 from warmfleet_operator.scaling.memory import ScalingMemory
 from warmfleet_operator.scaling.policy import AutoscalingPolicy, LatencyGoal
 from warmfleet_operator.scaling.signals import FleetSignals, Traffic
+from warmfleet_testing.resources.scaling_signals import POLICY
 
 TOKENS = st.sampled_from((0, 1, 100, 50_000, 100_000, 10**6, 2**40))
 RATES = st.sampled_from((0.0, 0.5, 1000.0, 1e9))
@@ -33,8 +35,8 @@ GOALS = st.none() | st.builds(
     LatencyGoal, percentile=st.integers(50, 99), target_milliseconds=st.sampled_from((1, 500, 600_000))
 )
 POLICIES = st.builds(
-    lambda least, more, **fields: AutoscalingPolicy(
-        min_replicas=least, max_replicas=max(1, least + more), **fields
+    lambda least, more, **fields: replace(
+        POLICY, min_replicas=least, max_replicas=max(1, least + more), **fields
     ),
     least=st.integers(0, 4),
     more=st.integers(0, 8),

@@ -1,4 +1,4 @@
-"""The policy of a spec: every default of the resource is the policy's own."""
+"""The policy of a spec."""
 
 from dataclasses import fields
 
@@ -34,14 +34,21 @@ EVERYTHING = {
 NOT_OF_THE_SPEC = {"gap_seconds", "backlog_seconds", "latency_margin_percent", "missing_grace_seconds"}
 
 
-def test_three_lines_mean_the_policys_own_defaults():
-    spec = AutoscalingSpec.model_validate({"mode": "Active", "minReplicas": 2, "maxReplicas": 8})
+def test_three_lines_mean_the_defaults_of_every_part():
+    parts = {part: {} for part in ("utilization", "capacityMisses", "scaleUp", "scaleDown", "zero")}
+    three, all_parts = (
+        AutoscalingPolicy.of(AutoscalingSpec.model_validate({"minReplicas": 0, "maxReplicas": 8, **more}))
+        for more in ({}, parts)
+    )
 
-    assert AutoscalingPolicy.of(spec) == AutoscalingPolicy(min_replicas=2, max_replicas=8)
+    assert three == all_parts
 
 
 def test_every_field_of_the_spec_reaches_the_policy():
-    policy, default = AutoscalingPolicy.of(AutoscalingSpec.model_validate(EVERYTHING)), AutoscalingPolicy()
+    policy, default = (
+        AutoscalingPolicy.of(AutoscalingSpec.model_validate(spec))
+        for spec in (EVERYTHING, {"maxReplicas": 8})
+    )
 
     same = {item.name for item in fields(policy) if getattr(policy, item.name) == getattr(default, item.name)}
 

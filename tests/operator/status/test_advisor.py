@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from warmfleet_operator.objects.kinds import DEPLOYMENT
-from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.watch.entry import Key, entry_of
 from warmfleet_testing.resources.observations import workers
 from warmfleet_testing.resources.scaled_fleets import Fleets
@@ -54,7 +54,7 @@ def test_a_new_policy_takes_effect_and_keeps_what_was_observed() -> None:
     (key,) = fleets.keys
     fleets.run(20)
 
-    fleets.advisor.follow(key, AutoscalingPolicy(min_replicas=1, max_replicas=2), ["m0"])
+    fleets.advisor.follow(key, replace(POLICY, max_replicas=2), ["m0"])
     fleets.advisor.tick(22.0)
 
     advice = fleets.advisor.advice(key)

@@ -1,12 +1,12 @@
 """What a status shows of autoscaling: the wanted number, its last changes, and one event for each."""
 
 import itertools
+from dataclasses import replace
 
 from warmfleet_operator.objects.deployment_state import deployment_state, set_replicas
 from warmfleet_operator.scaling.decide import choose, decide
 from warmfleet_operator.scaling.decision import LimitingRule, ScalingReason
 from warmfleet_operator.scaling.memory import ScalingMemory
-from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.status.events import (
     changes_to_announce,
     decision_event_of,
@@ -16,7 +16,7 @@ from warmfleet_operator.status.scaling_status import MAX_DECISIONS, inputs_as_te
 from warmfleet_operator.status.status import Gauges, status_of, to_write
 from warmfleet_testing.resources.condition_observations import scaled
 from warmfleet_testing.resources.observations import NOW, advice, decided, deployment, serving
-from warmfleet_testing.resources.scaling_signals import at_rest, fleet, signals
+from warmfleet_testing.resources.scaling_signals import POLICY, at_rest, fleet, signals
 
 SCALING = {"mode": "Advisory", "maxReplicas": 8}
 
@@ -134,7 +134,7 @@ def test_lost_signals_and_pending_capacity_are_warnings_and_modes_are_no_event()
 
 def test_recorded_inputs_give_the_recorded_decision_again():
     """What `kubectl get` shows is enough, with the policy of the same spec."""
-    policy = AutoscalingPolicy(max_replicas=8)
+    policy = replace(POLICY, max_replicas=8)
     view = signals(fleet(2, pinned_tokens=99_000, running_sequences=60), queued_tokens=500_000)
     _, decision = decide(policy, ScalingMemory(), view, at_rest(2), NOW)
 

@@ -19,7 +19,7 @@ from warmfleet_operator.watch.store import Store
 from warmfleet_testing.resources.observations import deployment, workers
 from warmfleet_testing.resources.scaling_signals import POLICY, replica
 
-WITH_TARGETS: Final = replace(POLICY, first_token=LatencyGoal(), between_tokens=LatencyGoal())
+WITH_TARGETS: Final = replace(POLICY, first_token=LatencyGoal(95, 1000), between_tokens=LatencyGoal(95, 1000))
 
 
 class Totals:

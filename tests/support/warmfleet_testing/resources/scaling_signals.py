@@ -12,6 +12,7 @@ from warmfleet_contracts.cache.fleet_totals import (
     ModelTotals,
     ReplicaTotals,
 )
+from warmfleet_contracts.resources.autoscaling_spec import AutoscalingSpec
 from warmfleet_operator.scaling.decide import decide
 from warmfleet_operator.scaling.decision import ReplicaState, ScalingDecision
 from warmfleet_operator.scaling.memory import ScalingMemory
@@ -33,7 +34,7 @@ DECODE_RATE: Final = 1_000.0
 TICK_SECONDS: Final = 2.0
 FULL_MINUTES: Final = 400.0
 """Seconds: longer than a shrink has to be needed."""
-POLICY: Final = AutoscalingPolicy(min_replicas=1, max_replicas=20)
+POLICY: Final = AutoscalingPolicy.of(AutoscalingSpec.model_validate({"maxReplicas": 20}))
 
 
 def replica(uid: str, **fields: Any) -> ReplicaTotals:
