@@ -1,4 +1,4 @@
-"""`warmfleet simulate`: replays a trace through the production router and scheduler, in virtual time."""
+"""`warmfleet simulate`: replays traffic through the production router and scheduler, in virtual time."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from warmfleet_simulator.comparison import ScalingComparison
     from warmfleet_simulator.progress import Progress
     from warmfleet_simulator.report import Percentiles, Report
+    from warmfleet_simulator.traces.traffic import Traffic
 
 MAX_REPLICAS: Final = 1024
 """Most endpoints that one router serves."""
@@ -35,9 +36,16 @@ class Policy(StrEnum):
 def simulate(
     *,
     trace: Annotated[
-        Path,
+        Path | None,
         typer.Option(help="Requests in Mooncake's format, one JSON object per line, plain or gzip."),
-    ],
+    ] = None,
+    generate: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME[,FIELD=VALUE...]",
+            help="In place of a trace: steady, bursty or shared, with other parameters than their defaults.",
+        ),
+    ] = "",
     replicas: Annotated[int, typer.Option(min=1, max=MAX_REPLICAS, help="Size of the fleet.")] = 16,
     routing: Annotated[
         str,
@@ -105,6 +113,7 @@ def simulate(
             advice="--slo examples/slo.yaml --workload conversation",
             exit_code=ExitCode.USAGE,
         )
+    traffic = _traffic(trace, generate)
     routings = comparison.named_routings(routing)
     choice = comparison.ReplicaChoice(
         gpu=gpu or (objective.gpu if objective is not None else DEFAULT_GPU),
@@ -118,7 +127,7 @@ def simulate(
         replica=choice.settings(), replicas=replicas, routing=routings[0], seed=seed, objective=objective
     )
     record: dict[str, Any] = {
-        "trace": str(trace),
+        "traffic": traffic.name,
         "gpu": choice.gpu,
         "model": choice.model,
         "replica": settings.replica,
@@ -126,7 +135,7 @@ def simulate(
     with _Bars() as bars:
         if compare and objective is not None:
             compared = comparison.compare_scaling(
-                trace, settings=settings, objective=objective, on_progress=bars.on_progress
+                traffic, settings=settings, objective=objective, on_progress=bars.on_progress
             )
             record["comparison"] = compared
         else:
@@ -138,7 +147,9 @@ def simulate(
                 )
             compared = None
             reports = list(
-                comparison.compare_routings(trace, routings, settings=settings, on_progress=bars.on_progress)
+                comparison.compare_routings(
+                    traffic, routings, settings=settings, on_progress=bars.on_progress
+                )
             )
             record["reports"] = reports
     if output is OutputFormat.JSON:
@@ -147,6 +158,20 @@ def simulate(
         print_comparison(compared)
     else:
         print_reports(reports)
+
+
+def _traffic(trace: Path | None, generate: str) -> "Traffic":
+    """What to replay: exactly one of a file and a workload."""
+    from warmfleet_simulator.traces.traffic import RecordedTraffic  # noqa: PLC0415
+    from warmfleet_simulator.workloads.named import GeneratedTraffic, workload_of  # noqa: PLC0415
+
+    if (trace is None) == (not generate):
+        raise CliError(
+            "give either a trace or a workload to generate",
+            advice="--trace FILE, or --generate steady",
+            exit_code=ExitCode.USAGE,
+        )
+    return RecordedTraffic(trace) if trace is not None else GeneratedTraffic(workload_of(generate))
 
 
 def print_comparison(compared: "ScalingComparison") -> None:

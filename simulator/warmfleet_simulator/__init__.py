@@ -5,6 +5,7 @@ forward pass is replaced, by its time, and the network, by delays.
 
 Public: `comparison` (`compare_routings`, `compare_scaling`), `simulation` (`simulate`,
 `SimulationSettings`), `report` (`Report`), `progress` (`Progress`), `hardware` (`replica_settings`),
-`step_times` (`StepTimes`), `clock` (`run_in_virtual_time`) and `errors`. Imports the torch-free part of the
-worker, the router without its HTTP and the operator's `scaling`; the command line imports it.
+`step_times` (`StepTimes`), `workloads` (generated traffic), `traces` (recorded traffic), `clock`
+(`run_in_virtual_time`) and `errors`. Imports the torch-free part of the worker, the router
+without its HTTP and the operator's `scaling`; the command line imports it.
 """

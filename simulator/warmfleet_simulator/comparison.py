@@ -1,4 +1,4 @@
-"""Runs one trace through several fleets, one after the other, as `warmfleet simulate` asks for them."""
+"""Runs one traffic through several fleets, one after the other, as `warmfleet simulate` asks for them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from warmfleet_simulator.scaling.objective import Objective
 from warmfleet_simulator.scaling.operator_policy import OperatorAutoscaler
 from warmfleet_simulator.simulation import Simulated, SimulationSettings, simulate_with_requests
 from warmfleet_simulator.step_times import StepTimes
-from warmfleet_simulator.traces.mooncake import TraceFile, read_mooncake
+from warmfleet_simulator.traces.traffic import Traffic
 
 NamedProgress = Callable[[str, Progress], None]
 """Gets the name of what is simulated, and how far it is."""
@@ -76,7 +76,7 @@ def named_routings(names: str) -> Sequence[str]:
 
 
 def compare_routings(
-    trace: Path,
+    traffic: Traffic,
     routings: Sequence[str],
     *,
     settings: SimulationSettings,
@@ -88,7 +88,7 @@ def compare_routings(
         TraceError: a line of the trace.
     """
     for name in routings:
-        yield _simulate(trace, replace(settings, routing=name), name, on_progress).report
+        yield _simulate(traffic, replace(settings, routing=name), name, on_progress).report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class ScalingComparison:
 
 
 def compare_scaling(
-    trace: Path, *, settings: SimulationSettings, objective: Objective, on_progress: NamedProgress
+    traffic: Traffic, *, settings: SimulationSettings, objective: Objective, on_progress: NamedProgress
 ) -> ScalingComparison:
     """Fleets of fixed size, from `settings.replicas` down to one that fails, then the operator's policy.
 
@@ -121,12 +121,12 @@ def compare_scaling(
     fixed: dict[int, Report] = {}
     met: dict[int, Sequence[Met]] = {}
     for replicas in range(settings.replicas, 0, -1):
-        fleet = _simulate(trace, replace(settings, replicas=replicas), f"{replicas} replicas", on_progress)
+        fleet = _simulate(traffic, replace(settings, replicas=replicas), f"{replicas} replicas", on_progress)
         fixed[replicas], met[replicas] = fleet.report, fleet.met
         if (fleet.report.objective_percent or 0.0) < FAILED_PERCENT:
             break
     if not met[settings.replicas]:
-        raise SimulationError(f"{trace} has no requests")
+        raise SimulationError(f"{traffic.name} has no requests")
     peak = peak_static(met, objective)
     if peak is None:
         raise SimulationError(
@@ -134,7 +134,7 @@ def compare_scaling(
         )
     until_seconds = max(request.arrival_seconds for request in met[peak])
     autoscaled = _simulate(
-        trace,
+        traffic,
         replace(
             settings,
             replicas=windows_needed(met, objective, until_seconds=until_seconds)[0],
@@ -160,12 +160,14 @@ def operator_autoscaler(objective: Objective) -> Callable[[], OperatorAutoscaler
     return lambda: OperatorAutoscaler(policy)
 
 
-def _simulate(trace: Path, settings: SimulationSettings, name: str, on_progress: NamedProgress) -> Simulated:
-    with TraceFile(trace) as file:
+def _simulate(
+    traffic: Traffic, settings: SimulationSettings, name: str, on_progress: NamedProgress
+) -> Simulated:
+    with traffic.open() as reading:
         return simulate_with_requests(
-            read_mooncake(file),
+            reading.requests,
             settings,
-            done_ratio=lambda: file.read_bytes / max(file.total_bytes, 1),
+            done_ratio=reading.done_ratio,
             on_progress=lambda progress: on_progress(name, progress),
         )
 

@@ -2,6 +2,7 @@
 
 SimulationError
 ├── TraceError         a trace cannot be read; the text names the line
+├── WorkloadError      parameters of a generated workload are impossible
 ├── ObjectiveError     a file of service level objectives is unusable
 └── UnknownNameError   no GPU, model or routing policy has that name
 """
@@ -17,6 +18,10 @@ class SimulationError(WarmfleetError):
 
 class TraceError(SimulationError):
     """A trace cannot be read; the text names file and line."""
+
+
+class WorkloadError(SimulationError):
+    """Parameters of a generated workload are impossible; the text names the field."""
 
 
 class ObjectiveError(SimulationError):

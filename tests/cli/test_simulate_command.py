@@ -80,6 +80,26 @@ def test_measured_step_times_replace_the_gpus(trace: Path, tmp_path: Path) -> No
     assert document["reports"][0]["inter_token_ms"]["p50"] == pytest.approx(500, rel=0.02)
 
 
+def test_a_workload_is_generated_in_place_of_a_trace() -> None:
+    result = run(
+        "--generate", "shared,requests=40,seed=5", "--block-size", "100", "--replicas", "1", "-o", "json"
+    )  # fmt: skip
+
+    document = json.loads(result.stdout)
+    (report,) = document["reports"]
+    assert document["traffic"].startswith("shared,requests=40,requestsPerSecond=10.0")
+    assert report["answered"] == 40
+    assert 0.3 < report["hit_rate"] < 0.8
+
+
+@pytest.mark.parametrize("arguments", [(), ("--trace", "t.jsonl", "--generate", "steady")])
+def test_traffic_is_a_trace_or_a_workload(arguments: tuple[str, ...]) -> None:
+    result = run(*arguments)
+
+    assert result.exit_code == ExitCode.USAGE
+    assert "give either a trace or a workload" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

@@ -1,4 +1,5 @@
 """Traces: requests with the times of their arrivals, read one after the other.
 
-Public: `request` (`TraceRequest`, `Segment`) and `mooncake` (`read_mooncake`, `TraceFile`).
+Public: `request` (`TraceRequest`, `Segment`), `traffic` (`Traffic`, `RecordedTraffic`) and `mooncake`
+(`read_mooncake`, `TraceFile`).
 """

@@ -1,1 +1,4 @@
-"""Oracles of what caches hold (`event_follower`, `miss_oracle`, `prefix_matches`), and `filled_index`."""
+"""Oracles of what caches hold, and `filled_index`.
+
+The oracles are `event_follower`, `infinite_cache`, `miss_oracle` and `prefix_matches`.
+"""
