@@ -29,12 +29,12 @@ from warmfleet_operator.objects.served_names import request_names, served_names
 from warmfleet_operator.reconcile.plan import Manifest, Plan, controlled_by, plan_changes
 from warmfleet_operator.reconcile.wanted import Wanted, wanted_by
 from warmfleet_operator.reconcile.writer import Writer
+from warmfleet_operator.routers.hit_rates import HitRates
+from warmfleet_operator.routers.poller import RouterPoller
 from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.status.advisor import ScalingAdvisor
-from warmfleet_operator.status.hit_rates import HitRates
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.problem import Problem
-from warmfleet_operator.status.routers import RouterPoller
 from warmfleet_operator.status.stalls import seconds_to_next_change
 from warmfleet_operator.status.status import status_of
 from warmfleet_operator.watch.entry import Key

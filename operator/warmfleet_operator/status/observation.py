@@ -6,8 +6,8 @@ from typing import Any
 
 from warmfleet_contracts.resources.ownership import Claim
 from warmfleet_operator.objects.pods import PodView
+from warmfleet_operator.routers.fleet import FleetView
 from warmfleet_operator.scaling.advice import Advice
-from warmfleet_operator.status.fleet import FleetView
 from warmfleet_operator.status.problem import Problem
 
 

@@ -17,11 +17,11 @@ from warmfleet_operator.objects.kinds import MODEL_DEPLOYMENT, Kind, kind_of
 from warmfleet_operator.objects.releases import release_of
 from warmfleet_operator.reconcile.reconcile import Reconciler
 from warmfleet_operator.reconcile.writer import Writer
+from warmfleet_operator.routers.fleet import FleetView
+from warmfleet_operator.routers.hit_rates import HitRates
 from warmfleet_operator.scaling.signals import Reading
 from warmfleet_operator.settings import OperatorSettings, Release
 from warmfleet_operator.status.advisor import ScalingAdvisor
-from warmfleet_operator.status.fleet import FleetView
-from warmfleet_operator.status.hit_rates import HitRates
 from warmfleet_operator.watch.entry import Key, entry_of
 from warmfleet_operator.watch.store import Store
 from warmfleet_testing.resources.observations import deployment

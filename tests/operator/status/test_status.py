@@ -10,10 +10,10 @@ from warmfleet_contracts.resources.conditions import Reason
 from warmfleet_contracts.resources.ownership import Claim
 from warmfleet_operator.objects.pods import ContainerView
 from warmfleet_operator.objects.times import time_of
+from warmfleet_operator.routers.fleet import FleetAnswer, FleetView, Tokens, merged_view
+from warmfleet_operator.routers.hit_rates import HitRates
 from warmfleet_operator.status.conditions import conditions_of, status_conditions
 from warmfleet_operator.status.events import changes_to_announce, event_of
-from warmfleet_operator.status.fleet import FleetAnswer, FleetView, Tokens, merged_view
-from warmfleet_operator.status.hit_rates import HitRates
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.problem import Problem
 from warmfleet_operator.status.status import GAUGE_SECONDS, Gauges, status_of, to_write

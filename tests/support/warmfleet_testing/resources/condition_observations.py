@@ -7,7 +7,7 @@ from typing import Any, Final
 from warmfleet_contracts.resources.conditions import Reason
 from warmfleet_contracts.resources.ownership import Claim
 from warmfleet_operator.objects.pods import ContainerView, PodView
-from warmfleet_operator.status.fleet import FleetView
+from warmfleet_operator.routers.fleet import FleetView
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.problem import Problem
 from warmfleet_operator.status.stalls import CRASHES

@@ -3,9 +3,9 @@
 from typing import Any
 
 from warmfleet_operator.objects.pods import ContainerView, PodView
+from warmfleet_operator.routers.fleet import FleetView, WorkerFigures
 from warmfleet_operator.scaling.advice import Advice
 from warmfleet_operator.scaling.decision import DecisionInputs, LimitingRule, ScalingDecision, ScalingReason
-from warmfleet_operator.status.fleet import FleetView, WorkerFigures
 from warmfleet_operator.status.observation import Observation
 
 NOW = 1_800_000_000.0

@@ -10,9 +10,9 @@ import pytest
 
 from warmfleet_contracts.cache.fleet_totals import MAX_TOTALS_BYTES
 from warmfleet_operator.errors import KeysMissingError
-from warmfleet_operator.status import totals as totals_room
-from warmfleet_operator.status.router_client import RouterClient
-from warmfleet_operator.status.totals import TotalsReader
+from warmfleet_operator.routers import totals as totals_room
+from warmfleet_operator.routers.client import RouterClient
+from warmfleet_operator.routers.totals import TotalsReader
 from warmfleet_testing.cluster.stub_router import StubRouter, stub_router
 from warmfleet_testing.resources.scaling_signals import totals
 

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from warmfleet_operator.status.fleet import Tokens
+from warmfleet_operator.routers.fleet import Tokens
 
 WINDOW_SECONDS: Final = 300.0
 MAX_MODELS: Final = 4096

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from warmfleet_operator.status.router_client import RouterAnswers, RouterClient, RouterRequest
+from warmfleet_operator.routers.client import RouterAnswers, RouterClient, RouterRequest
 from warmfleet_testing.cluster.stub_router import StubRouter, stub_router
 
 MOST_BYTES = 100_000

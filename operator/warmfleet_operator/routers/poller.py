@@ -10,9 +10,9 @@ import structlog
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.objects.kinds import POD
+from warmfleet_operator.routers.client import RouterClient, RouterRequest
+from warmfleet_operator.routers.fleet import FleetAnswer, FleetView, merged_view
 from warmfleet_operator.settings import OperatorSettings
-from warmfleet_operator.status.fleet import FleetAnswer, FleetView, merged_view
-from warmfleet_operator.status.router_client import RouterClient, RouterRequest
 
 ANSWER_SECONDS: Final = 5.0
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024

@@ -7,9 +7,9 @@ import structlog
 
 from warmfleet_contracts.cache.fleet_totals import FLEET_TOTALS_PATH, MAX_TOTALS_BYTES, decode_totals
 from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_operator.routers.client import RouterClient, RouterRequest
+from warmfleet_operator.routers.poller import RouterPoller
 from warmfleet_operator.scaling.signals import Reading
-from warmfleet_operator.status.router_client import RouterClient, RouterRequest
-from warmfleet_operator.status.routers import RouterPoller
 
 ANSWER_SECONDS: Final = 1.5
 RECENT_SECONDS: Final = 10.0

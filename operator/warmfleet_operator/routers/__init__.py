@@ -1,0 +1,7 @@
+"""What the operator knows from its routers.
+
+May import `keys`, `cluster`, `objects`, `scaling`, `settings` and contracts. Public: `client.RouterClient`
+asks all routers for one thing; with it `poller.RouterPoller` asks for their workers and keeps the
+`fleet.FleetView`, and `totals.TotalsReader` asks for totals every other second. `hit_rates.HitRates` are
+those of the last minutes, out of such views (pure, as `fleet`).
+"""
