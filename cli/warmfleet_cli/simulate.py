@@ -1,8 +1,6 @@
 """`warmfleet simulate`: replays traffic through the production router and scheduler, in virtual time."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
@@ -24,13 +22,6 @@ MAX_REPLICAS: Final = 1024
 """Most endpoints that one router serves."""
 DEFAULT_GPU: Final = "H100"
 DEFAULT_MODEL: Final = "Llama-3.1-8B"
-
-
-class Policy(StrEnum):
-    """Values of `--policy`."""
-
-    FIXED = "Fixed"
-    OPERATOR = "Operator"
 
 
 def simulate(
@@ -55,8 +46,13 @@ def simulate(
         ),
     ] = "LowestCost",
     policy: Annotated[
-        Policy, typer.Option(help="What decides the number of replicas; Operator needs --slo.")
-    ] = Policy.FIXED,
+        str,
+        typer.Option(
+            metavar="NAME[:SETTING]",
+            help="What decides the number of replicas: Fixed, Operator, or another autoscaler's with its "
+            "setting, as KvUtilization:60 (docs/reference/simulator.md). All but Fixed need --slo.",
+        ),
+    ] = "Fixed",
     slo: Annotated[
         Path | None, typer.Option(help="File of service level objectives, as examples/slo.yaml.")
     ] = None,
@@ -107,9 +103,9 @@ def simulate(
             advice="pip install 'warmfleet[cli,router]'",
         ) from error
     objective = read_objective(slo, workload) if slo is not None else None
-    if objective is None and (compare or policy is Policy.OPERATOR):
+    if objective is None and (compare or policy != comparison.FIXED):
         raise CliError(
-            "the operator's policy needs an objective",
+            "a policy needs an objective",
             advice="--slo examples/slo.yaml --workload conversation",
             exit_code=ExitCode.USAGE,
         )
@@ -139,12 +135,7 @@ def simulate(
             )
             record["comparison"] = compared
         else:
-            if policy is Policy.OPERATOR and objective is not None:
-                settings = replace(
-                    settings,
-                    autoscaler=comparison.operator_autoscaler(objective),
-                    start_delay_seconds=objective.start_delay_seconds,
-                )
+            settings = comparison.with_policy(settings, policy, objective)
             compared = None
             reports = list(
                 comparison.compare_routings(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -9,12 +10,14 @@ import msgspec
 
 from warmfleet_contracts.cache.kv_events import StepTimeFit
 from warmfleet_contracts.decoding import UNDECODABLE
+from warmfleet_simulator.autoscalers.catalog import check_setting, make_autoscaler, parse_setting
 from warmfleet_simulator.errors import SimulationError
 from warmfleet_simulator.hardware import replica_settings
 from warmfleet_simulator.progress import Progress
 from warmfleet_simulator.replica.settings import ReplicaSettings
 from warmfleet_simulator.report import Report
 from warmfleet_simulator.router.routings import ROUTINGS, routing_of
+from warmfleet_simulator.scaling.autoscaler import Autoscaler
 from warmfleet_simulator.scaling.bounds import Met, clairvoyant_seconds, peak_static, windows_needed
 from warmfleet_simulator.scaling.objective import Objective
 from warmfleet_simulator.scaling.operator_policy import OperatorAutoscaler
@@ -26,6 +29,7 @@ NamedProgress = Callable[[str, Progress], None]
 """Gets the name of what is simulated, and how far it is."""
 ALL: Final = "all"
 OPERATOR: Final = "Operator"
+FIXED: Final = "Fixed"
 MAX_REPLICAS: Final = 1000
 """Most that the autoscaler may want."""
 FAILED_PERCENT: Final = 80.0
@@ -136,10 +140,8 @@ def compare_scaling(
     autoscaled = _simulate(
         traffic,
         replace(
-            settings,
+            with_policy(settings, OPERATOR, objective),
             replicas=windows_needed(met, objective, until_seconds=until_seconds)[0],
-            autoscaler=operator_autoscaler(objective),
-            start_delay_seconds=objective.start_delay_seconds,
         ),
         OPERATOR,
         on_progress,
@@ -154,10 +156,29 @@ def compare_scaling(
     )
 
 
-def operator_autoscaler(objective: Objective) -> Callable[[], OperatorAutoscaler]:
+def operator_autoscaler(objective: Objective) -> Callable[[], Autoscaler]:
     """Makes the operator's policy with its defaults and the objective as latency targets."""
-    policy = objective.policy(max_replicas=MAX_REPLICAS)
-    return lambda: OperatorAutoscaler(policy)
+    return partial(OperatorAutoscaler, objective.policy(max_replicas=MAX_REPLICAS))
+
+
+def with_policy(settings: SimulationSettings, policy: str, objective: Objective | None) -> SimulationSettings:
+    """`settings` with the policy of `Fixed`, `Operator`, or as `KvUtilization:60` another with its setting.
+
+    Raises:
+        SimulationError: there is no such policy or setting, or it needs an objective.
+    """
+    if policy == FIXED:
+        return settings
+    if objective is None:
+        raise SimulationError(f"{policy} needs an objective")
+    name, _, text = policy.partition(":")
+    if policy == OPERATOR:
+        autoscaler = operator_autoscaler(objective)
+    else:
+        setting = parse_setting(text)
+        check_setting(name, setting)
+        autoscaler = partial(make_autoscaler, name, setting, objective)
+    return replace(settings, autoscaler=autoscaler, start_delay_seconds=objective.start_delay_seconds)
 
 
 def _simulate(

@@ -4,7 +4,8 @@ SimulationError
 ├── TraceError         a trace cannot be read; the text names the line
 ├── WorkloadError      parameters of a generated workload are impossible
 ├── ObjectiveError     a file of service level objectives is unusable
-└── UnknownNameError   no GPU, model or routing policy has that name
+├── SettingError       a policy has no such setting
+└── UnknownNameError   no GPU, model, routing or scaling policy has that name
 """
 
 from collections.abc import Iterable
@@ -26,6 +27,13 @@ class WorkloadError(SimulationError):
 
 class ObjectiveError(SimulationError):
     """A file of service level objectives is unusable; the text names the field."""
+
+
+class SettingError(SimulationError):
+    """A policy has no such setting; the text has what it needs."""
+
+    def __init__(self, policy: str, needed: str, given: str) -> None:
+        super().__init__(f"{policy}:{given[:64]} is no setting; {policy} needs {needed}, as numbers above 0")
 
 
 class UnknownNameError(SimulationError):

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from warmfleet_contracts.cache.blocks import CacheIdentity
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
+from warmfleet_router.economics.model_counts import LatencyCounts
 from warmfleet_simulator.clock import run_in_virtual_time
 from warmfleet_simulator.progress import OnProgress, Progress, ignore_progress
 from warmfleet_simulator.replica.replica import Replica
@@ -110,6 +111,8 @@ class _Simulation:
         )
         self._pods = Pods(fleet, self._replica, start_delay_seconds=settings.start_delay_seconds)
         self._tally = Tally(settings.objective)
+        self._arrived_requests = 0
+        self._time_per_output_token = LatencyCounts()
 
     async def run(
         self, requests: Iterable[TraceRequest], done_ratio: Callable[[], float], on_progress: OnProgress
@@ -132,16 +135,18 @@ class _Simulation:
     async def _answer_all(
         self, requests: Iterable[TraceRequest], done_ratio: Callable[[], float], on_progress: OnProgress
     ) -> None:
-        read = 0
         async with asyncio.TaskGroup() as answers:
             for request in requests:
                 await asyncio.sleep(max(_START_SECONDS + request.arrival_seconds - self._now(), 0))
                 answers.create_task(self._answer(request))
-                read += 1
-                on_progress(Progress(read, request.arrival_seconds, done_ratio()))
+                self._arrived_requests += 1
+                on_progress(Progress(self._arrived_requests, request.arrival_seconds, done_ratio()))
 
     async def _answer(self, request: TraceRequest) -> None:
-        self._tally.add(await self._router.answer(request))
+        outcome = await self._router.answer(request)
+        self._tally.add(outcome)
+        if outcome.seconds_per_token:
+            self._time_per_output_token.add(1e3 * outcome.seconds_per_token)
 
     async def _scale(self, make: Callable[[], Autoscaler] | None) -> None:
         if make is None:
@@ -149,7 +154,14 @@ class _Simulation:
         autoscaler, pods = make(), self._pods
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            tick = Tick(self._now(), pods.state, pods.ready_uids, self._router.totals())
+            tick = Tick(
+                self._now(),
+                pods.state,
+                pods.ready_uids,
+                self._router.totals(),
+                self._arrived_requests,
+                self._time_per_output_token.histogram,
+            )
             pods.scale(autoscaler.wanted(tick))
 
     def _replica(self, uid: str) -> Replica:

@@ -193,8 +193,8 @@ def test_a_fleet_that_is_too_small_for_the_objective_is_named(trace: Path, tmp_p
     assert "1 replicas do not meet the objective" in result.stderr
 
 
-def test_the_operators_policy_needs_an_objective(trace: Path) -> None:
-    for option in (["--compare"], ["--policy", "Operator"]):
+def test_a_policy_needs_an_objective(trace: Path) -> None:
+    for option in (["--compare"], ["--policy", "Operator"], ["--policy", "KvUtilization:60"]):
         result = run("--trace", str(trace), *option)
         assert result.exit_code == ExitCode.USAGE
         assert "needs an objective" in result.stderr
