@@ -126,14 +126,17 @@ class Admission:
         `on_queued` is called when it begins to wait, with about how many are before it, and why it waits.
 
         Raises:
-            RequestError: no worker is ready (503), it may not wait, or it waited too long (429).
+            RequestError: no worker is there, or none became ready (503); it may not wait, or it waited too
+                long (429).
         """
         queue = self._queue(request.model)
         fleet = self._assigner.snapshot(queue)
-        if not fleet.serving:
-            raise no_worker_error(request.model)
         because = f"{queue.waiting} wait already"
-        if not queue.waiting:
+        if not fleet.serving:
+            if not self._assigner.has_workers(request.model):
+                raise no_worker_error(request.model)
+            because = "no worker is ready"
+        elif not queue.waiting:
             placement = self._assigner.decide(
                 request,
                 queue,

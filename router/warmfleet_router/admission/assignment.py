@@ -51,6 +51,10 @@ class Assigner:
         """What the widest worker of a model has reported; 0 if none has."""
         return max((worker.load.max_running_sequences for worker in self._workers(model)), default=0)
 
+    def has_workers(self, model: str) -> bool:
+        """Whether a model has workers at all, ready or not."""
+        return bool(self._workers(model))
+
     def snapshot(self, queue: ModelQueue, tried: Collection[str] = NONE_TRIED) -> FleetSnapshot:
         """The workers of a model that can be given requests now."""
         fleet = self._picker.snapshot(self._workers(queue.model), tried)

@@ -270,8 +270,8 @@ class Dispatcher:
     def _wait_for_a_worker(self, queue: ModelQueue) -> None:
         now = self._now()
         since = self._unready_since.setdefault(queue.model, now)
-        if now - since >= self._settings.no_worker_seconds:
-            for waiting in list(queue):
+        for waiting in list(queue):
+            if now - max(since, waiting.since) >= self._settings.no_worker_seconds:
                 self._wait_queue.refuse(queue, waiting, no_worker_error(queue.model))
 
 

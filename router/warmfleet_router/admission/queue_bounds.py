@@ -87,7 +87,7 @@ class AdmissionSettings:
     """How long a request may wait for the worker that holds more of its prompt while another has capacity,
     and be passed over by smaller ones while it fits nowhere."""
     no_worker_seconds: float = 5.0
-    """How long requests wait while no worker is ready."""
+    """How long a request waits while the model has workers, and none of them is ready."""
     ping_seconds: float = 10.0
     """A stream that has sent nothing for this long gets its headers and a comment line."""
     room: CapacityLimits = CapacityLimits()  # noqa: RUF009 - frozen

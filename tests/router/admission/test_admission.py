@@ -5,7 +5,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from warmfleet_router.admission.queue_bounds import AdmissionSettings, Amount
-from warmfleet_testing.router.full_fleet import BRISK, SLOW, cancelled, held, is_empty, occupied, until
+from warmfleet_testing.router.full_fleet import (
+    BRISK,
+    SLOW,
+    cancelled,
+    held,
+    is_empty,
+    occupied,
+    unready,
+    until,
+)
 from warmfleet_testing.router.router_fixture import RunningRouter, running_router
 from warmfleet_testing.router.stub_worker import StubWorker, running_stub, running_stubs
 
@@ -59,6 +68,39 @@ async def test_held_requests_end_when_no_worker_comes_back(tmp_path: Path) -> No
             await is_empty(router)
 
     assert {status for status, _, _ in answers} == {503}
+
+
+async def test_a_request_that_comes_while_the_only_worker_is_briefly_not_ready_waits_for_it(
+    tmp_path: Path,
+) -> None:
+    with running_stub(StubWorker(uid="w0")) as stub:
+        async with running_router([stub], tmp_path) as router:
+            await unready(router, stub)
+            waiting = [asyncio.create_task(router.ask("hi", stream=n % 2 == 0)) for n in range(4)]
+            await until(lambda: held(router).requests == 4)
+            stub.total_blocks = 4096
+            answers = await asyncio.gather(*waiting)
+            await is_empty(router)
+            _, decisions = await router.get("/internal/decisions?limit=1")
+
+    assert [status for status, _, _ in answers] == [200] * 4
+    assert decisions["decisions"][0]["held_because"] == "no worker is ready"
+
+
+async def test_every_request_that_comes_while_no_worker_is_ready_waits_as_long(tmp_path: Path) -> None:
+    settings = AdmissionSettings(no_worker_seconds=0.3)
+    with running_stub(StubWorker(uid="w0")) as stub:
+        async with running_router([stub], tmp_path, admission=settings) as router:
+            await unready(router, stub)
+            answers, seconds = [], []
+            for _ in range(2):
+                started = asyncio.get_running_loop().time()
+                answers.append(await router.ask("hi"))
+                seconds.append(asyncio.get_running_loop().time() - started)
+            await is_empty(router)
+
+    assert [(status, headers["retry-after"]) for status, headers, _ in answers] == [(503, "1")] * 2
+    assert min(seconds) >= 0.3
 
 
 async def test_two_routers_overshoot_by_no_more_than_their_own_seats(tmp_path: Path) -> None:

@@ -43,6 +43,12 @@ async def occupied(router: RunningRouter, stub: StubWorker, count: int) -> "list
     return asking
 
 
+async def unready(router: RunningRouter, stub: StubWorker) -> None:
+    """Until `total_blocks` is set again, the router's only worker reports that it cannot compute."""
+    stub.total_blocks = 0
+    await until(lambda: not any(worker.ready for worker in router.router.workers.fleet.workers()))
+
+
 async def cancelled(tasks: "list[asyncio.Task[object]]") -> None:
     for task in tasks:
         task.cancel()
