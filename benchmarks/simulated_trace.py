@@ -21,7 +21,9 @@ from warmfleet_simulator.hardware import replica_settings
 from warmfleet_simulator.replica.settings import ReplicaSettings
 from warmfleet_simulator.simulation import SimulationSettings, simulate
 from warmfleet_simulator.step_times import StepTimes
-from warmfleet_simulator.traces.mooncake import BLOCK_TOKENS, TraceFile, read_mooncake
+from warmfleet_simulator.traces.mooncake import BLOCK_TOKENS
+from warmfleet_simulator.traces.reader import read_trace
+from warmfleet_simulator.traces.trace_file import TraceFile
 
 MAX_DIFFERENCE_POINTS: Final = 0.1
 MAX_SECONDS: Final = 60.0
@@ -35,7 +37,7 @@ def naive_hit_rate(trace: Path, capacity_blocks: int) -> float:
     kept: OrderedDict[Hashable, None] = OrderedDict()
     cached_tokens = prompt_tokens = 0
     with TraceFile(trace) as file:
-        for request in read_mooncake(file):
+        for request in read_trace(file):
             tokens = request.prompt_tokens
             # The last token of an answer is never computed: it is in no block.
             answer = range(tokens // BLOCK_TOKENS, (tokens + request.output_tokens - 1) // BLOCK_TOKENS)
@@ -58,7 +60,7 @@ def simulated_hit_rate(trace: Path, capacity_blocks: int) -> float:
     replica = ReplicaSettings(SHORT_STEPS, BLOCK_TOKENS, capacity_blocks)
     with TraceFile(trace) as file:
         settings = SimulationSettings(replica=replica, replicas=1, routing="RoundRobin")
-        return simulate(read_mooncake(file), settings).hit_rate
+        return simulate(read_trace(file), settings).hit_rate
 
 
 def main() -> int:
@@ -87,7 +89,7 @@ def main() -> int:
     replica = replica_settings(options.gpu, options.model, block_size_tokens=BLOCK_TOKENS)
     with TraceFile(options.trace) as file:
         settings = SimulationSettings(replica=replica, replicas=REPLICAS, routing="LowestCost")
-        fleet = simulate(read_mooncake(file), settings)
+        fleet = simulate(read_trace(file), settings)
     lines.append(
         f"{REPLICAS} replicas on {options.gpu}: {fleet.requests:,} requests, {fleet.steps:,} steps, "
         f"hit rate {fleet.hit_rate:.1%}"

@@ -18,6 +18,7 @@ with importing():
     from warmfleet_cli.keys import keys_app
     from warmfleet_cli.model import model_app
     from warmfleet_cli.output import OutputFormat, OutputOption, print_error, print_json
+    from warmfleet_cli.record import record
     from warmfleet_cli.simulate import simulate
     from warmfleet_cli.status import status
     from warmfleet_cli.top.command import top
@@ -36,6 +37,7 @@ _COMMANDS: Final[dict[Callable[..., None], str]] = {
     down: "warmfleet down --name smollm2",
     chat: 'warmfleet chat --once "What is the capital of France?"',
     simulate: "warmfleet simulate --trace conversation.jsonl.gz --replicas 16 --routing all",
+    record: "warmfleet record --url http://127.0.0.1:8080 > requests.jsonl",
     why: "warmfleet why ID, with the id from the x-warmfleet-decision header or from `warmfleet chat`",
 }
 

@@ -28,7 +28,7 @@ def simulate(
     *,
     trace: Annotated[
         Path | None,
-        typer.Option(help="Requests in Mooncake's format, one JSON object per line, plain or gzip."),
+        typer.Option(help="File of requests, plain or gzip: Mooncake's format, or of `warmfleet record`."),
     ] = None,
     generate: Annotated[
         str,

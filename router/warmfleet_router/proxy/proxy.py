@@ -124,6 +124,7 @@ class Proxy:
                 exchange = dataclasses.replace(exchange, dispatch=another)
         finally:
             exchange.dispatch.release()
+            recorder.generated(exchange.dispatch.usage.output_tokens)
 
     def _record(self, recorder: DecisionRecorder, dispatch: Dispatch) -> None:
         recorder.dispatched(

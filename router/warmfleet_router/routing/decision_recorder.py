@@ -5,6 +5,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from warmfleet_contracts.cache.recorded_prefix import RecordedPrefix
 from warmfleet_router.routing.decisions import (
     Attempt,
     Decision,
@@ -15,6 +16,7 @@ from warmfleet_router.routing.decisions import (
     choice_of,
 )
 from warmfleet_router.routing.picker import PickedWorker
+from warmfleet_router.routing.prompt_hashes import HashedPrompt
 
 
 class DecisionRecorder:
@@ -28,11 +30,12 @@ class DecisionRecorder:
         recorder.answered(WorkerAnswer(status=200, headers_after_ms=recorder.age_ms()))
         recorder.first_byte()
         recorder.became("completed")
+        recorder.generated(120)
         recorder.ended()
         recorder.decision.as_json()
     """
 
-    __slots__ = ("_decision", "_now", "_since", "request")
+    __slots__ = ("_decision", "_now", "_prompt", "_since", "request")
 
     def __init__(self, request: RequestRecord, *, since: float, now: Callable[[], float]) -> None:
         """`since` is the time by `now`, in seconds, at which the request's body was complete."""
@@ -40,6 +43,7 @@ class DecisionRecorder:
         self._since = since
         self._now = now
         self._decision = Decision(request)
+        self._prompt: HashedPrompt | None = None
 
     @property
     def decision(self) -> Decision:
@@ -63,6 +67,8 @@ class DecisionRecorder:
     def dispatched(self, picked: PickedWorker, *, dispatch: int, held_seconds: float | None) -> None:
         """The request goes to another worker; `held_seconds` is how long it waited so far, None if not."""
         age_ms, so_far = self.age_ms(), self._decision
+        if picked.prediction.prompts:
+            self._prompt = picked.prediction.prompts[0]
         self._decision = replace(
             so_far,
             decision_ms=so_far.decision_ms if so_far.queue_place or so_far.attempts else age_ms,
@@ -88,11 +94,18 @@ class DecisionRecorder:
         """How the request ends, as far as it is known; the last call counts."""
         self._decision = replace(self._decision, outcome=outcome)
 
+    def generated(self, tokens: int) -> None:
+        """The last attempt has ended, with so many tokens over all sequences."""
+        self._decision = replace(self._decision, output_tokens=tokens)
+
     def ended(self) -> None:
         """The request is over. One without an outcome was cancelled by the server's own end."""
-        outcome = self._decision.outcome
+        outcome, prompt = self._decision.outcome, self._prompt
         self._decision = replace(
-            self._decision, outcome="failed" if outcome == "in flight" else outcome, total_ms=self.age_ms()
+            self._decision,
+            outcome="failed" if outcome == "in flight" else outcome,
+            total_ms=self.age_ms(),
+            prefix=RecordedPrefix.of(prompt.hashes, prompt.block_size_tokens) if prompt is not None else None,
         )
 
     def _add(self, attempt: Attempt) -> None:

@@ -11,6 +11,7 @@ from typing import Final, Literal
 import msgspec
 
 from warmfleet_contracts.cache.fleet_totals import MissTokens
+from warmfleet_contracts.cache.recorded_prefix import RecordedPrefix
 from warmfleet_router.routing.picker import PickedWorker
 from warmfleet_router.routing.policies import Candidate
 
@@ -161,6 +162,10 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
     outcome: Outcome = "in flight"
     total_ms: float | None = None
     """None while it is open."""
+    output_tokens: int | None = None
+    """Generated over all sequences, as far as the client got them; None until a worker's attempt ended."""
+    prefix: RecordedPrefix | None = None
+    """None while it is open, and where no tokenizer is known."""
 
     @property
     def mode(self) -> Mode:
@@ -194,6 +199,9 @@ class Decision(msgspec.Struct, frozen=True, array_like=True):
             "held_because": place.because if place else "",
             "outcome": self.outcome,
             "total_ms": self.total_ms,
+            "output_tokens": self.output_tokens,
+            "block_size_tokens": self.prefix.block_size_tokens if self.prefix else None,
+            "prefix": self.prefix.marks.hex() if self.prefix else None,
             **last,
             "retries": self.retries,
             "retried": attempts[:-1],

@@ -1,5 +1,6 @@
 """Traces: requests with the times of their arrivals, read one after the other.
 
-Public: `request` (`TraceRequest`, `Segment`), `traffic` (`Traffic`, `RecordedTraffic`) and `mooncake`
-(`read_mooncake`, `TraceFile`).
+Public: `request` (`TraceRequest`, `Segment`), `traffic` (`Traffic`, `RecordedTraffic`), `reader`
+(`read_trace`), `trace_file` (`TraceFile`) and `recorded` (`RecordedRequest`). One module per format
+(`mooncake`, `recorded`), each of them a `trace_format`.
 """

@@ -5,8 +5,9 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from warmfleet_simulator.traces.mooncake import TraceFile, read_mooncake
+from warmfleet_simulator.traces.reader import read_trace
 from warmfleet_simulator.traces.request import TraceRequest
+from warmfleet_simulator.traces.trace_file import TraceFile
 
 
 class Reading(NamedTuple):
@@ -47,4 +48,4 @@ class RecordedTraffic:
     def open(self) -> Iterator[Reading]:
         """Open the file; each reading opens it anew."""
         with TraceFile(self._path) as file:
-            yield Reading(read_mooncake(file), lambda: file.read_bytes / max(file.total_bytes, 1))
+            yield Reading(read_trace(file), lambda: file.read_bytes / max(file.total_bytes, 1))

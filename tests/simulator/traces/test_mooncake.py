@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from warmfleet_simulator.errors import TraceError
-from warmfleet_simulator.traces.mooncake import MAX_LINE_BYTES, TraceFile, read_mooncake
+from warmfleet_simulator.traces.reader import read_trace
 from warmfleet_simulator.traces.request import TraceRequest
+from warmfleet_simulator.traces.trace_file import MAX_LINE_BYTES, TraceFile
 
 GOOD: dict[str, Any] = {"timestamp": 3000, "input_length": 1100, "output_length": 7, "hash_ids": [5, 6, 7]}
 
@@ -25,7 +26,7 @@ def read(tmp_path: Path) -> Callable[[bytes], list[TraceRequest]]:
         path = tmp_path / "trace.jsonl"
         path.write_bytes(content)
         with TraceFile(path) as file:
-            return list(read_mooncake(file))
+            return list(read_trace(file))
 
     return read_bytes
 
@@ -68,7 +69,7 @@ def test_reading_is_lazy_and_its_progress_known(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text(line() * 50_000)
     with TraceFile(path) as file:
-        requests = read_mooncake(file)
+        requests = read_trace(file)
         next(requests)
         assert 0 < file.read_bytes < file.total_bytes / 10
         for _ in requests:
