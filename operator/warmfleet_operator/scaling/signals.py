@@ -275,16 +275,25 @@ def _usable(reports: Sequence[ReplicaTotals]) -> list[ReplicaTotals]:
     possible = [
         report
         for report in reports
-        if report.capacity_tokens > 0 and report.pinned_tokens <= report.capacity_tokens
+        if report.capacity_tokens > 0
+        and report.pinned_tokens + report.evictable_tokens <= report.capacity_tokens
+        and not 0 < report.seats < report.running_sequences
     ]
     if len(possible) < 2:
         return possible
     # The lower median: of two that differ that much, the larger one is wrong.
     capacity = median_low([report.capacity_tokens for report in possible])
     queued = median_low([report.queued_uncached_tokens for report in possible])
+    seats = median_low([report.seats for report in possible])
+    sequences = median_low([_sequences(report) for report in possible])
     return [
         report
         for report in possible
-        if report.capacity_tokens < IMPLAUSIBLE * capacity
+        if capacity < IMPLAUSIBLE * report.capacity_tokens < IMPLAUSIBLE**2 * capacity
         and report.queued_uncached_tokens <= IMPLAUSIBLE * max(queued, capacity)
+        and _sequences(report) <= IMPLAUSIBLE * max(sequences, seats or capacity)
     ]
+
+
+def _sequences(report: ReplicaTotals) -> int:
+    return report.running_sequences + report.waiting_sequences

@@ -10,7 +10,14 @@ from warmfleet_operator.scaling.signals import (
     Reading,
     newest_reports,
 )
-from warmfleet_testing.resources.scaling_signals import CAPACITY_TOKENS, Merges, fleet, replica, totals
+from warmfleet_testing.resources.scaling_signals import (
+    CAPACITY_TOKENS,
+    SEATS,
+    Merges,
+    fleet,
+    replica,
+    totals,
+)
 
 
 def test_the_newest_report_of_a_replica_counts_and_what_routers_queue_adds_up():
@@ -52,8 +59,13 @@ def test_routers_that_disagree_are_settled_by_age_in_either_order():
         {"report_age_seconds": 3600.0},
         {"capacity_tokens": 0},
         {"pinned_tokens": CAPACITY_TOKENS + 1},
+        {"evictable_tokens": CAPACITY_TOKENS + 1},
         {"capacity_tokens": 10 * CAPACITY_TOKENS},
+        {"capacity_tokens": CAPACITY_TOKENS // 10},
         {"queued_uncached_tokens": 10 * CAPACITY_TOKENS + 1},
+        {"running_sequences": SEATS + 1},
+        {"running_sequences": 10 * SEATS, "waiting_sequences": 1, "seats": 10 * SEATS},
+        {"waiting_sequences": 10 * SEATS + 1, "seats": 0},
     ],
     ids=str,
 )
@@ -65,6 +77,23 @@ def test_a_report_that_is_late_or_cannot_be_right_is_missing(broken):
     assert [item.uid for item in view.replicas] == ["pod-0", "pod-1"]
     assert view.missing_replicas == 1
     assert not view.complete
+
+
+@pytest.mark.parametrize(
+    "much",
+    [
+        {"pinned_tokens": CAPACITY_TOKENS},
+        {"evictable_tokens": CAPACITY_TOKENS},
+        {"running_sequences": SEATS, "waiting_sequences": 9 * SEATS},
+        {"queued_uncached_tokens": 10 * CAPACITY_TOKENS},
+        {"seats": 0, "running_sequences": SEATS},
+    ],
+    ids=str,
+)
+def test_a_report_that_may_be_right_counts_however_far_it_is_from_the_others(much):
+    merges = Merges(ready_uids=("pod-0", "pod-1", "pod-2"))
+
+    assert merges.at(0.0, totals("a", replicas=[*fleet(2), replica("pod-2", **much)])).complete
 
 
 def test_a_replica_that_is_not_ready_is_neither_counted_nor_missed():

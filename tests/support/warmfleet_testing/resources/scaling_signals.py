@@ -29,6 +29,7 @@ from warmfleet_operator.scaling.signals import (
 CAPACITY_TOKENS: Final = 100_000
 SUPPLY_TOKENS: Final = 95_000
 """Of one replica, before anything was learnt."""
+SEATS: Final = 64
 PREFILL_RATE: Final = 10_000.0
 DECODE_RATE: Final = 1_000.0
 TICK_SECONDS: Final = 2.0
@@ -46,7 +47,7 @@ def replica(uid: str, **fields: Any) -> ReplicaTotals:
         "report_age_seconds": 1.0,
         "block_size_tokens": 16,
         "capacity_tokens": CAPACITY_TOKENS,
-        "seats": 64,
+        "seats": SEATS,
         "prefill_tokens_per_second": PREFILL_RATE,
         "decode_tokens_per_second": DECODE_RATE,
     }
