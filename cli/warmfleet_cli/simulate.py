@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from warmfleet_simulator.comparison import ScalingComparison
     from warmfleet_simulator.progress import Progress
     from warmfleet_simulator.report import Percentiles, Report
+    from warmfleet_simulator.scaling.objective import Objective
     from warmfleet_simulator.traces.traffic import Traffic
 
 MAX_REPLICAS: Final = 1024
@@ -109,7 +110,7 @@ def simulate(
             advice="--slo examples/slo.yaml --workload conversation",
             exit_code=ExitCode.USAGE,
         )
-    traffic = _traffic(trace, generate)
+    traffic = _traffic(trace, generate, objective)
     routings = comparison.named_routings(routing)
     choice = comparison.ReplicaChoice(
         gpu=gpu or (objective.gpu if objective is not None else DEFAULT_GPU),
@@ -151,18 +152,22 @@ def simulate(
         print_reports(reports)
 
 
-def _traffic(trace: Path | None, generate: str) -> "Traffic":
-    """What to replay: exactly one of a file and a workload."""
+def _traffic(trace: Path | None, generate: str, objective: "Objective | None") -> "Traffic":
+    """What to replay: a file, or a workload, by default the objective's."""
     from warmfleet_simulator.traces.traffic import RecordedTraffic  # noqa: PLC0415
     from warmfleet_simulator.workloads.named import GeneratedTraffic, workload_of  # noqa: PLC0415
 
-    if (trace is None) == (not generate):
-        raise CliError(
-            "give either a trace or a workload to generate",
-            advice="--trace FILE, or --generate steady",
-            exit_code=ExitCode.USAGE,
-        )
-    return RecordedTraffic(trace) if trace is not None else GeneratedTraffic(workload_of(generate))
+    if trace is not None and not generate:
+        return RecordedTraffic(trace)
+    if generate and trace is None:
+        return GeneratedTraffic(workload_of(generate))
+    if trace is None and objective is not None and objective.generate is not None:
+        return GeneratedTraffic(objective.generate)
+    raise CliError(
+        "give either a trace or a workload to generate",
+        advice="--trace FILE, or --generate steady",
+        exit_code=ExitCode.USAGE,
+    )
 
 
 def print_comparison(compared: "ScalingComparison") -> None:

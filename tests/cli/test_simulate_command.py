@@ -92,6 +92,19 @@ def test_a_workload_is_generated_in_place_of_a_trace() -> None:
     assert 0.3 < report["hit_rate"] < 0.8
 
 
+def test_an_objective_may_generate_its_requests(tmp_path: Path) -> None:
+    path = tmp_path / "slo.yaml"
+    path.write_text(SLO.replace("150}", "150, generate: {name: steady, requests: 12}}"))
+
+    document = json.loads(run("--slo", str(path), "--replicas", "1", "-o", "json").stdout)
+    shorter = json.loads(
+        run("--slo", str(path), "--generate", "steady,requests=3", "--replicas", "1", "-o", "json").stdout
+    )
+
+    assert document["reports"][0]["requests"] == 12
+    assert shorter["reports"][0]["requests"] == 3
+
+
 @pytest.mark.parametrize("arguments", [(), ("--trace", "t.jsonl", "--generate", "steady")])
 def test_traffic_is_a_trace_or_a_workload(arguments: tuple[str, ...]) -> None:
     result = run(*arguments)

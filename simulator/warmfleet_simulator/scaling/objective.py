@@ -10,6 +10,7 @@ from warmfleet_contracts.resources.autoscaling_spec import AutoscalingSpec
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_simulator.errors import ObjectiveError, UnknownNameError
 from warmfleet_simulator.router.outcome import Outcome
+from warmfleet_simulator.workloads.named import AnyWorkload
 
 MAX_FILE_BYTES: Final = 64 * 1024
 _Milliseconds = Annotated[int, msgspec.Meta(ge=1, le=600_000)]
@@ -30,6 +31,8 @@ class Objective(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
     start_delay_seconds: _Seconds = 120.0
     """From a pod's creation to its readiness."""
     peak_window_seconds: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 60.0
+    generate: AnyWorkload | None = None
+    """What makes its requests, where they are not read from a trace."""
 
     def is_met(self, outcome: Outcome) -> bool:
         """Whether one request was within it."""

@@ -13,12 +13,19 @@ EXAMPLE = Path(__file__).parents[3] / "examples/slo.yaml"
 OBJECTIVE = Objective(gpu="L4", model="m", first_token_milliseconds=1000, between_tokens_milliseconds=100)
 
 
-@pytest.mark.parametrize("workload", ["conversation", "synthetic"])
+@pytest.mark.parametrize("workload", ["conversation", "synthetic", "constant"])
 def test_the_example_names_replicas_that_exist(workload: str) -> None:
     objective = read_objective(EXAMPLE, workload)
 
     assert replica_settings(objective.gpu, objective.model, block_size_tokens=512).total_blocks > 100
     assert (objective.percent, objective.start_delay_seconds, objective.peak_window_seconds) == (97, 120, 60)
+
+
+def test_an_example_that_generates_its_requests_names_how() -> None:
+    workload = read_objective(EXAMPLE, "constant").generate
+
+    assert workload is not None
+    assert workload.requests / workload.requests_per_second == 86_400
 
 
 @pytest.mark.parametrize(
@@ -58,6 +65,10 @@ def test_the_operators_policy_has_its_defaults_and_the_targets() -> None:
             "firstTokenMilliseconds",
         ),
         ("[" * 5000, "slo.yaml: "),
+        (
+            "workloads: {a: {generate: {name: steady, requests: 0}}}",
+            "generate.requests",
+        ),
         (
             "workloads: {a: {gpu: L4, model: m, firstTokenMilliseconds: 5, betweenTokensMilliseconds: 1}}",
             "no workload is called 'b'; known are a",
