@@ -170,6 +170,10 @@ class RouterMetrics:
         """`tokens` of an answer came, each so long after the one before."""
         self.models.of(model).inter_token.add(gap_ms, tokens)
 
+    def on_mean_gap(self, model: str, gap_ms: float) -> None:
+        """An answer ended; its tokens came so long after each other on average."""
+        self.models.of(model).mean_inter_token.add(gap_ms)
+
     def on_held(self, model: str, seconds: float) -> None:
         self._of(self._held_seconds, model).observe(seconds)
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from warmfleet_contracts.cache.fleet_totals import MissTokens
+from warmfleet_router.economics.misses import MissCause
 from warmfleet_simulator.replica.token_gaps import TokenGaps
 from warmfleet_simulator.router.outcome import Outcome
 from warmfleet_simulator.scaling.bounds import Met
@@ -16,7 +16,7 @@ from warmfleet_simulator.scaling.objective import Objective
 from warmfleet_simulator.scaling.pods import PodCounts
 
 PERCENTS: Final = (50, 90, 99)
-MISS_CAUSES: Final = MissTokens.__struct_fields__
+MISS_CAUSES: Final = tuple(cause.value for cause in MissCause)
 
 
 class Percentiles(msgspec.Struct, frozen=True):

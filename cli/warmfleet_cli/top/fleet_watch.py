@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
 from warmfleet_cli.top.readings import Readings
 from warmfleet_cli.top.views import ModelView, Percentiles, ReplicaView
 from warmfleet_contracts.cache.fleet_totals import LatencyHistogram, ReplicaTotals
@@ -92,7 +90,7 @@ class FleetWatch:
             seconds=signals.traffic.seconds,
             prompt_tokens=signals.traffic.prompt_tokens,
             cached_tokens=signals.traffic.cached_tokens,
-            misses=msgspec.structs.asdict(signals.traffic.misses),
+            misses=signals.traffic.misses.by_cause,
             queued_requests=signals.queued_requests + signals.held_requests,
             queued_tokens=signals.queued_tokens + signals.held_tokens,
             first_token=_latency(signals.first_token),

@@ -30,6 +30,9 @@ LATENCY_BOUNDS_MS: Final = tuple(_BOUND_RATIO**index for index in range(118))
 A percentile read from a bucket is at most 12 % off for any latencies in it; 1 ms stands for all below.
 """
 
+CACHE_DEPTHS: Final = tuple(2.0**exponent for exponent in range(-6, 2))
+"""Upper bounds of `MissTokens.capacity_depths`, in KV caches: from a 64th of one to two."""
+
 MAX_AMOUNT: Final = 1e15
 Amount = Annotated[float, msgspec.Meta(ge=0, le=MAX_AMOUNT)]
 """A rate, an age or a value: never negative, and always finite."""
@@ -49,6 +52,31 @@ class MissTokens(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Their worker left or restarted."""
     rollout: Count = 0
     """Held, or held once, under another cache identity only."""
+    capacity_depths: Annotated[tuple[Count, ...], msgspec.Meta(max_length=len(CACHE_DEPTHS))] = ()
+    """Of `capacity` what a larger cache would have spared, by how much larger than the worker's it had to be:
+    per bound of `CACHE_DEPTHS`, from the lowest on. Those beyond the last bound, or of an unknown depth, are
+    in none; a router that does not measure depths reports none."""
+
+    @property
+    def by_cause(self) -> dict[str, int]:
+        """The counts that add up."""
+        return {
+            "compulsory": self.compulsory,
+            "placement": self.placement,
+            "capacity": self.capacity,
+            "lost": self.lost,
+            "rollout": self.rollout,
+        }
+
+    def within_depth(self, depth: float) -> float:
+        """Of `capacity` what caches larger by this share would have spared; interpolated between bounds."""
+        tokens, lower = 0.0, 0.0
+        for count, upper in zip(self.capacity_depths, CACHE_DEPTHS, strict=False):
+            if depth <= lower:
+                break
+            tokens += count * min((depth - lower) / (upper - lower), 1.0)
+            lower = upper
+        return tokens
 
 
 class LatencyHistogram(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -94,6 +122,8 @@ class ModelTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """From the complete request to its first token, waits in the router included; since its start."""
     inter_token: LatencyHistogram = LatencyHistogram()
     """Between tokens of one answer; since the router's start."""
+    mean_inter_token: LatencyHistogram = LatencyHistogram()
+    """Mean time between the tokens of an answer, once per answer that has ended; since the router's start."""
 
 
 class ReplicaTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -41,7 +41,8 @@ def decide(
     """
     measured = measure(policy, memory, signals, replicas, now_seconds)
     choice = choose(policy, measured.inputs)
-    shrinks = choice.replicas < replicas.spec_replicas
+    # Of replicas without a place one goes first, by its own, and nothing has to be chosen.
+    shrinks = choice.replicas < replicas.spec_replicas and not replicas.unschedulable
     return measured.memory, ScalingDecision(
         at_seconds=now_seconds,
         from_replicas=replicas.spec_replicas,

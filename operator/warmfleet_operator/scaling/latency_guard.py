@@ -7,13 +7,16 @@ low: where that alone misses the target, no number of replicas meets it, and non
 tokens that wait now are a forecast of their own: the next request waits until they are computed.
 
 A percentile of few long prompts moves by itself, and close to its target no number of replicas would seem
-enough. So the guard asks for no more replicas than bring the load down to `LOW_LOAD`, where nothing queues.
+enough. So the guard asks for no more replicas than bring the load down to `LOW_LOAD`, where nothing queues,
+and only where more requests miss the target than chance alone would explain (a one-sided binomial test, by
+its normal approximation).
 """
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, sqrt
 from typing import Final
 
+from warmfleet_contracts.cache.fleet_totals import LatencyHistogram
 from warmfleet_operator.scaling.demand import Ask
 
 LOW_LOAD: Final = 0.5
@@ -22,6 +25,8 @@ MOST_LOAD: Final = 0.95
 LEAST_LOAD: Final = 0.02
 FLOOR_GAIN: Final = 0.1
 """How fast the part that stays follows what is seen at low load."""
+CHANCE_DEVIATIONS: Final = 1.645
+"""Standard deviations: fewer than one in twenty fleets that meet their target exceed it by more."""
 _MOST_REPLICAS: Final = 1000
 
 
@@ -31,6 +36,8 @@ class LatencyView:
 
     percentile_ms: float
     """Of the last minute, at `ready` replicas; 0 without any request."""
+    certain_ms: float
+    """What it is at least, chance excluded."""
     floor_ms: float
     """The part that stays without load."""
     load_permille: int
@@ -57,6 +64,21 @@ def floor_of(known_ms: float | None, view: LatencyView) -> float | None:
     if not view.low:
         return min(known_ms, percentile_ms)
     return known_ms + FLOOR_GAIN * (percentile_ms - known_ms)
+
+
+def certain_ms(histogram: LatencyHistogram, percent: int) -> float:
+    """What a percentile is at least, by a sample of requests; 0 without any."""
+    count, share = sum(histogram.counts), percent / 100
+    if not count:
+        return 0.0
+    least = share - CHANCE_DEVIATIONS * sqrt(share * (1 - share) / count)
+    return histogram.percentile_ms(max(least, 0.0)) or 0.0
+
+
+def is_late(view: LatencyView, target_ms: int) -> bool:
+    """Whether the target is missed now, or will be by what waits."""
+    waits_ms = view.floor_ms + view.backlog_ms / max(view.ready, 1) if view.backlog_ms else 0.0
+    return max(view.certain_ms, waits_ms) > target_ms
 
 
 def predicted_ms(view: LatencyView, replicas: int) -> float:

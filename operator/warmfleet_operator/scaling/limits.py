@@ -41,15 +41,19 @@ def forbids_zero(policy: AutoscalingPolicy, inputs: DecisionInputs) -> LimitingR
 
 
 def _first_unsafe(policy: AutoscalingPolicy, inputs: DecisionInputs) -> LimitingRule:
-    """What makes any shrink unsafe now, the most telling first."""
+    """What makes any shrink unsafe now, the most telling first.
+
+    A replica that gets no place does not have to become ready first: it is the one that goes, without loss.
+    """
     missing = inputs.missing_replicas or inputs.missing_routers or not inputs.known_routers
-    unready = inputs.pending_replicas or inputs.ready_replicas != inputs.spec_replicas
+    placed = inputs.spec_replicas - inputs.unschedulable_replicas
+    unready = inputs.pending_replicas > inputs.unschedulable_replicas or inputs.ready_replicas != placed
     changing = 0 <= inputs.changed_seconds < policy.down_period_seconds
-    loss_ms, saved_ms = inputs.victim_loss_ms, 1000 * policy.payback_seconds
+    loss_ms = 0 if inputs.unschedulable_replicas else inputs.victim_loss_ms
+    saved_ms = 1000 * policy.payback_seconds
     rules = (
         (missing, LimitingRule.SIGNALS_MISSING),
         (inputs.rollouts, LimitingRule.ROLLOUT),
-        (inputs.unschedulable_replicas, LimitingRule.CAPACITY_PENDING),
         (unready, LimitingRule.NOT_READY),
         (inputs.stopping_replicas, LimitingRule.STOPPING),
         (inputs.panic, LimitingRule.PANIC),

@@ -90,6 +90,8 @@ def measure(
     each = supply_of(memory, signals)
     load = demand.compute_permille
     fleet_load = -1 if load < 0 else round(1000 * load / each.compute_permille)
+    # Per answer, as clients see it. A router of an earlier release knows single gaps alone.
+    between = signals.mean_inter_token if signals.mean_inter_token.counts else signals.inter_token
     tick = _Tick(
         policy,
         signals,
@@ -99,13 +101,15 @@ def measure(
         each,
         first=LatencyView(
             percentile_ms=_percentile_ms(signals.first_token, policy.first_token),
+            certain_ms=_certain_ms(signals.first_token, policy.first_token),
             floor_ms=memory.first_token_floor_ms or 0.0,
             load_permille=fleet_load,
             ready=state.ready,
             backlog_ms=_backlog_ms(demand, each),
         ),
         between=LatencyView(
-            percentile_ms=_percentile_ms(signals.inter_token, policy.between_tokens),
+            percentile_ms=_percentile_ms(between, policy.between_tokens),
+            certain_ms=_certain_ms(between, policy.between_tokens),
             floor_ms=memory.inter_token_floor_ms or 0.0,
             load_permille=fleet_load,
             ready=state.ready,
@@ -125,6 +129,10 @@ def _percentile_ms(histogram: LatencyHistogram, goal: LatencyGoal | None) -> flo
     return (histogram.percentile_ms(goal.percentile / 100) or 0.0) if goal is not None else 0.0
 
 
+def _certain_ms(histogram: LatencyHistogram, goal: LatencyGoal | None) -> float:
+    return latency_guard.certain_ms(histogram, goal.percentile) if goal is not None else 0.0
+
+
 def _backlog_ms(demand: Demand, each: Supply) -> float:
     if demand.prefill_rate <= 0:
         return 0.0
@@ -133,7 +141,7 @@ def _backlog_ms(demand: Demand, each: Supply) -> float:
 
 def _with_latencies(tick: _Tick, memory: ScalingMemory) -> ScalingMemory:
     late = tick.coming > 0 and any(
-        goal is not None and latency_guard.predicted_ms(view, max(1, view.ready)) > goal.target_milliseconds
+        goal is not None and latency_guard.is_late(view, goal.target_milliseconds)
         for goal, view in ((tick.policy.first_token, tick.first), (tick.policy.between_tokens, tick.between))
     )
     return replace(

@@ -1,14 +1,21 @@
 """Replicas for the cache: tokens that were computed again because a replica had to evict them.
 
 Only capacity misses count; compulsory, lost and rollout misses are no reason to grow, and placement misses
-are the router's. Another replica is worth it when what is recomputed takes at least a replica's whole time,
-the caches are full, and both lasted for the policy's time. After a shrink a smaller fleet caches anew first.
+are the router's. Of n replicas each gets n / (n + k) of its requests when k more share them, as if its cache
+were k / n larger: so k more spare the misses of no greater depth, a stretch of the miss ratio curve (Mattson
+et al. 1970). They are worth it when computing those takes k replicas their whole time. A k beyond 1 matters
+where a set of prompts is read in turns: one more replica spares nothing then until all of it fits (the
+look-ahead of utility-based cache partitioning; Qureshi and Patt 2006). The caches must be full, and all this
+must last for the policy's time. After a shrink a smaller fleet caches anew first.
+
+Routers that measure no depths report none: nothing is worth a replica then.
 """
 
 from typing import Final
 
 from msgspec.structs import replace
 
+from warmfleet_contracts.cache.fleet_totals import CACHE_DEPTHS
 from warmfleet_operator.scaling.demand import Ask, Demand
 from warmfleet_operator.scaling.memory import ScalingMemory
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
@@ -17,7 +24,9 @@ from warmfleet_operator.scaling.signals import FleetSignals
 FULL_PERCENT: Final = 85
 """Of the fleet's KV memory, pinned or cached."""
 WORTH_REPLICAS: Final = 1.0
-"""Of a replica's time, recomputed: less than that costs less than a replica."""
+"""Of a replica's time, spared by each replica that is added: less than that costs less than a replica."""
+MOST_AHEAD: Final = 8
+"""Replicas that are looked ahead for together."""
 
 
 def miss_percent(signals: FleetSignals) -> int:
@@ -44,7 +53,7 @@ def noticed(
 
 
 def asks(policy: AutoscalingPolicy, memory: ScalingMemory, replicas: int, now_seconds: float) -> Ask:
-    """One more replica for capacity misses that lasted, and none fewer while there are any."""
+    """One more replica for capacity misses that lasted, and none fewer while one more would be worth it."""
     since = memory.misses_since_seconds
     if since is None or replicas <= 0:
         return Ask()
@@ -65,7 +74,10 @@ def _worth(policy: AutoscalingPolicy, signals: FleetSignals, demand: Demand) -> 
         return False
     capacity = sum(replica.capacity_tokens for replica in signals.replicas)
     used = sum(replica.pinned_tokens + replica.evictable_tokens for replica in signals.replicas)
-    if traffic.misses.capacity <= 0 or 100 * used < FULL_PERCENT * capacity:
+    if not demand.prefill_rate or 100 * used < FULL_PERCENT * capacity:
         return False
-    recomputed = traffic.misses.capacity / traffic.seconds
-    return demand.prefill_rate <= 0 or recomputed >= WORTH_REPLICAS * demand.prefill_rate
+    count, price = len(signals.replicas), WORTH_REPLICAS * demand.prefill_rate * traffic.seconds
+    return any(
+        traffic.misses.within_depth(more / count) >= more * price
+        for more in range(1, min(round(count * CACHE_DEPTHS[-1]), MOST_AHEAD) + 1)
+    )

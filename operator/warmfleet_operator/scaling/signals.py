@@ -78,6 +78,8 @@ class FleetSignals:
     traffic: Traffic = Traffic()
     first_token: LatencyHistogram = field(default_factory=LatencyHistogram)
     inter_token: LatencyHistogram = field(default_factory=LatencyHistogram)
+    mean_inter_token: LatencyHistogram = field(default_factory=LatencyHistogram)
+    """Per answer."""
 
     @property
     def complete(self) -> bool:
@@ -143,11 +145,12 @@ def merged(
     uptimes = {reading.totals.router: reading.totals.uptime_seconds for reading in answers}
     usable = _usable([reports[uid] for uid in sorted(ready_uids) if uid in reports])
     past = [sample for sample in history.samples if sample.at_seconds < now_seconds]
-    first, inter = LatencyHistogram(), LatencyHistogram()
+    first = inter = mean_inter = LatencyHistogram()
     if with_latencies:
         _, pairs = _since(past, counters, uptimes, now_seconds, LATENCY_SECONDS)
         first = _together([_less(now.first_token, before.first_token) for now, before in pairs])
         inter = _together([_less(now.inter_token, before.inter_token) for now, before in pairs])
+        mean_inter = _together([_less(now.mean_inter_token, old.mean_inter_token) for now, old in pairs])
     signals = FleetSignals(
         replicas=tuple(usable),
         missing_replicas=len(ready_uids) - len(usable),
@@ -160,6 +163,7 @@ def merged(
         traffic=_traffic(*_since(past, counters, uptimes, now_seconds, TRAFFIC_SECONDS)),
         first_token=first,
         inter_token=inter,
+        mean_inter_token=mean_inter,
     )
     return _with_sample(history, Sample(now_seconds, counters)), signals
 
@@ -213,6 +217,9 @@ def _traffic(seconds: float, pairs: Sequence[tuple[ModelTotals, ModelTotals]]) -
             capacity=_risen((now.misses.capacity, old.misses.capacity) for now, old in pairs),
             lost=_risen((now.misses.lost, old.misses.lost) for now, old in pairs),
             rollout=_risen((now.misses.rollout, old.misses.rollout) for now, old in pairs),
+            capacity_depths=_added(
+                [_depths_risen(now.misses.capacity_depths, old.misses.capacity_depths) for now, old in pairs]
+            ),
         ),
         requests=_risen((sum(now.first_token.counts), sum(old.first_token.counts)) for now, old in pairs),
         generated_tokens=_risen(
@@ -224,6 +231,15 @@ def _traffic(seconds: float, pairs: Sequence[tuple[ModelTotals, ModelTotals]]) -
 def _risen(pairs: Iterable[tuple[int, int]]) -> int:
     """By how much counters rose; those that fall are of another life, and count as no change."""
     return sum([now - before for now, before in pairs if now > before])
+
+
+def _depths_risen(now: Sequence[int], before: Sequence[int]) -> tuple[int, ...]:
+    return tuple(_risen([pair]) for pair in zip_longest(now, before, fillvalue=0))
+
+
+def _added(counts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The sums of what stands at the same place."""
+    return tuple(map(sum, zip_longest(*counts, fillvalue=0)))
 
 
 def _of_model(totals: FleetTotals, names: Iterable[str]) -> ModelTotals:
@@ -257,9 +273,11 @@ def _sum(parts: Sequence[ModelTotals]) -> ModelTotals:
             capacity=sum(part.misses.capacity for part in parts),
             lost=sum(part.misses.lost for part in parts),
             rollout=sum(part.misses.rollout for part in parts),
+            capacity_depths=_added([part.misses.capacity_depths for part in parts]),
         ),
         first_token=_together([part.first_token for part in parts]),
         inter_token=_together([part.inter_token for part in parts]),
+        mean_inter_token=_together([part.mean_inter_token for part in parts]),
     )
 
 
@@ -267,7 +285,7 @@ def _together(histograms: Sequence[LatencyHistogram]) -> LatencyHistogram:
     counts = [histogram.counts for histogram in histograms if histogram.counts]
     if len(counts) < 2:
         return LatencyHistogram(counts[0] if counts else ())
-    return LatencyHistogram(tuple(map(sum, zip_longest(*counts, fillvalue=0))))
+    return LatencyHistogram(_added(counts))
 
 
 def _usable(reports: Sequence[ReplicaTotals]) -> list[ReplicaTotals]:

@@ -1,8 +1,9 @@
 """What one replica takes: tokens of KV memory, sequences, and compute time; learnt where work waits.
 
-A replica whose queue waits although sequences would fit shows how many tokens it really takes (k2 of llm-d's
-WVA 2); work that waits at every replica shows how much they really compute. The median of ten such samples
-counts, so that one odd second changes nothing.
+A replica whose queue waits although there are seats shows how many tokens it really takes (k2 of llm-d's
+WVA 2), if what waits is larger than what is free: a prompt that would fit waits for the steps before it, and
+so for compute. Work that waits at every replica shows how much they really compute. The median of ten such
+samples counts, so that one odd second changes nothing.
 """
 
 from dataclasses import dataclass
@@ -76,11 +77,16 @@ def _tokens(memory: ScalingMemory, replicas: tuple[ReplicaTotals, ...]) -> int:
 
 
 def _waits_for_memory(replica: ReplicaTotals) -> bool:
-    return (
-        replica.waiting_sequences > 0
-        and 0 < replica.running_sequences < replica.seats
-        and 100 * replica.pinned_tokens >= LEAST_PERCENT * replica.capacity_tokens
+    if not replica.waiting_sequences or not 0 < replica.running_sequences < replica.seats:
+        return False
+    # What waits is about as large as what runs, or as the prompts that are not computed yet.
+    waiting_tokens = max(
+        replica.pinned_tokens / replica.running_sequences,
+        replica.queued_uncached_tokens / replica.waiting_sequences,
     )
+    free_tokens = replica.capacity_tokens - replica.pinned_tokens
+    full_enough = 100 * replica.pinned_tokens >= LEAST_PERCENT * replica.capacity_tokens
+    return full_enough and waiting_tokens > free_tokens
 
 
 def _computes_all_it_can(signals: FleetSignals, demand: Demand) -> bool:

@@ -11,13 +11,11 @@ from warmfleet_contracts.cache.fleet_totals import (
     MAX_AMOUNT,
     MAX_NAME_CHARS,
     FleetTotals,
-    MissTokens,
     ModelTotals,
     ReplicaTotals,
     encode_totals,
 )
 from warmfleet_contracts.cache.kv_events import MAX_COUNT, LoadReport
-from warmfleet_router.economics.misses import MissCause
 from warmfleet_router.economics.model_counts import ModelCount, ModelCounts
 from warmfleet_router.routing.cost import MIN_PREFILL_TOKEN_SECONDS, measured_rates
 from warmfleet_router.workers.fleet import Fleet, WorkerStatus
@@ -71,9 +69,10 @@ def model_totals(
             queued_tokens=tokens,
             prompt_tokens=min(count.prompt_tokens, MAX_COUNT),
             cached_tokens=min(count.cached_tokens, MAX_COUNT),
-            misses=MissTokens(**{cause: min(count.missed_tokens[cause], MAX_COUNT) for cause in MissCause}),
+            misses=count.misses,
             first_token=count.first_token.histogram,
             inter_token=count.inter_token.histogram,
+            mean_inter_token=count.mean_inter_token.histogram,
         )
     return totals
 

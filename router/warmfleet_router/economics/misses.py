@@ -9,10 +9,14 @@ Per block that a cache could have served, in the order of these questions:
     the same tokens are, or were, held under another cache identity    rollout
     else    compulsory
 
+A capacity miss has a depth: how many blocks the worker evicted since, as a share of its cache. A cache that
+much larger would have spared it.
+
 Tokens that fill no block, and the last token, are always computed: compulsory. What is not known any more, or
 not yet, makes a miss compulsory and nothing else.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
@@ -20,7 +24,7 @@ from typing import NamedTuple
 import msgspec
 
 from warmfleet_contracts.cache.blocks import BlockHash
-from warmfleet_contracts.cache.fleet_totals import MissTokens
+from warmfleet_contracts.cache.fleet_totals import CACHE_DEPTHS, MissTokens
 
 
 class MissCause(StrEnum):
@@ -35,6 +39,8 @@ class MissCause(StrEnum):
 
 CauseOfLoss = Callable[[BlockHash], MissCause | None]
 """Why no worker holds a block that one held: capacity or lost; None if nothing is known of it."""
+EvictedSince = Callable[[BlockHash], int]
+"""Blocks that the worker which evicted this one evicted since."""
 
 
 class OtherIdentity(msgspec.Struct, frozen=True):
@@ -57,6 +63,8 @@ class PromptHolders(msgspec.Struct, frozen=True):
     held_elsewhere_blocks: int
     """Most that another worker of the same identity holds without a break from the first."""
     others: Sequence[OtherIdentity] = ()
+    cache_blocks: int = 0
+    """Of the chosen worker's whole cache; 0: unknown."""
 
 
 class CauseRun(NamedTuple):
@@ -64,6 +72,8 @@ class CauseRun(NamedTuple):
 
     cause: MissCause
     end_tokens: int
+    depth: int = 0
+    """Of a capacity miss, as an index of `CACHE_DEPTHS`; the number of bounds: deeper, or unknown."""
 
 
 class PromptCauses(msgspec.Struct, frozen=True):
@@ -75,15 +85,19 @@ class PromptCauses(msgspec.Struct, frozen=True):
 
 
 def prompt_causes(
-    holders: PromptHolders, cause_of_loss: CauseOfLoss, *, predicted_cached_tokens: int
+    holders: PromptHolders,
+    cause_of_loss: CauseOfLoss,
+    evicted_since: EvictedSince,
+    *,
+    predicted_cached_tokens: int,
 ) -> PromptCauses:
-    """The causes for a prompt whose worker has just been chosen. Costs one look-up per block not held."""
+    """The causes for a prompt whose worker has just been chosen. Costs two look-ups per block not held."""
     size, runs = holders.block_size_tokens, []
     # A worker may hold the last block, too, which no cache may serve.
     held = min(holders.held_blocks, len(holders.hashes))
     elsewhere = min(holders.held_elsewhere_blocks, len(holders.hashes))
     if held:
-        runs.append(CauseRun(MissCause.CAPACITY, held * size))
+        runs.append(CauseRun(MissCause.CAPACITY, held * size, len(CACHE_DEPTHS)))
     if elsewhere > held:
         runs.append(CauseRun(MissCause.PLACEMENT, elsewhere * size))
     first = max(held, elsewhere)
@@ -96,10 +110,12 @@ def prompt_causes(
                 if any(_was_held(other, end_tokens, cause_of_loss) for other in holders.others)
                 else MissCause.COMPULSORY
             )
-        if runs and runs[-1].cause is cause:
-            runs[-1] = CauseRun(cause, end_tokens)
-        else:
-            runs.append(CauseRun(cause, end_tokens))
+        depth = 0
+        if cause is MissCause.CAPACITY:
+            depth = _depth(evicted_since(block_hash), holders.cache_blocks)
+        if runs and runs[-1].cause is cause and runs[-1].depth == depth:
+            runs.pop()
+        runs.append(CauseRun(cause, end_tokens, depth))
     return PromptCauses(predicted_cached_tokens, tuple(runs))
 
 
@@ -112,14 +128,17 @@ def missed_tokens(
     shared out as it was predicted.
     """
     tokens = dict.fromkeys(MissCause, 0)
+    depths = [0] * (len(CACHE_DEPTHS) + 1)
     left = max(cached_tokens - first_cached_tokens, 0)
     for number, prompt in enumerate(causes):
         found = first_cached_tokens if number == 0 else min(prompt.predicted_cached_tokens, left)
         left -= found if number else 0
         start = found
-        for cause, end_tokens in prompt.runs:
+        for cause, end_tokens, depth in prompt.runs:
             if end_tokens > start:
                 tokens[cause] += end_tokens - start
+                if cause is MissCause.CAPACITY:
+                    depths[depth] += end_tokens - start
                 start = end_tokens
     del tokens[MissCause.COMPULSORY]
     missed = max(prompt_tokens - cached_tokens, 0)
@@ -127,7 +146,24 @@ def missed_tokens(
         # Where the worker reports fewer tokens than this router counted.
         tokens[cause] = min(count, missed)
         missed -= tokens[cause]
-    return MissTokens(compulsory=missed, **tokens)
+    return MissTokens(
+        compulsory=missed, **tokens, capacity_depths=_at_most(tokens[MissCause.CAPACITY], depths[:-1])
+    )
+
+
+def _depth(evicted_blocks: int, cache_blocks: int) -> int:
+    return bisect_left(CACHE_DEPTHS, evicted_blocks / cache_blocks) if cache_blocks else len(CACHE_DEPTHS)
+
+
+def _at_most(tokens: int, depths: Sequence[int]) -> tuple[int, ...]:
+    """The counts as far as they are no more than `tokens` together, without the zeros at the end."""
+    kept = []
+    for count in depths:
+        kept.append(min(count, tokens))
+        tokens -= kept[-1]
+    while kept and not kept[-1]:
+        kept.pop()
+    return tuple(kept)
 
 
 def _was_held(other: OtherIdentity, end_tokens: int, cause_of_loss: CauseOfLoss) -> bool:

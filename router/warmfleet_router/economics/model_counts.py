@@ -3,7 +3,13 @@
 from bisect import bisect_left
 from collections.abc import Collection
 
-from warmfleet_contracts.cache.fleet_totals import LATENCY_BOUNDS_MS, LatencyHistogram, MissTokens
+from warmfleet_contracts.cache.fleet_totals import (
+    CACHE_DEPTHS,
+    LATENCY_BOUNDS_MS,
+    LatencyHistogram,
+    MissTokens,
+)
+from warmfleet_contracts.cache.kv_events import MAX_COUNT
 from warmfleet_router.economics.misses import MissCause
 
 
@@ -34,7 +40,9 @@ class ModelCount:
         self.cached_tokens = 0
         self.first_token = LatencyCounts()
         self.inter_token = LatencyCounts()
+        self.mean_inter_token = LatencyCounts()
         self.missed_tokens = dict.fromkeys(MissCause, 0)
+        self._capacity_depths = [0] * len(CACHE_DEPTHS)
 
     def answered(self, prompt_tokens: int, cached_tokens: int, misses: MissTokens) -> None:
         """A worker reported what it found cached."""
@@ -42,6 +50,18 @@ class ModelCount:
         self.cached_tokens += cached_tokens
         for cause in MissCause:
             self.missed_tokens[cause] += getattr(misses, cause)
+        for number, tokens in enumerate(misses.capacity_depths):
+            self._capacity_depths[number] += tokens
+
+    @property
+    def misses(self) -> MissTokens:
+        """So far."""
+        depths = self._capacity_depths
+        end = next((number for number in range(len(depths), 0, -1) if depths[number - 1]), 0)
+        return MissTokens(
+            **{cause: min(tokens, MAX_COUNT) for cause, tokens in self.missed_tokens.items()},
+            capacity_depths=tuple(min(tokens, MAX_COUNT) for tokens in depths[:end]),
+        )
 
 
 class ModelCounts:

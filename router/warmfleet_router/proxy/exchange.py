@@ -211,6 +211,7 @@ class Exchanges:
             exchange.dispatch.request.sequences,
             now_ms=recorder.age_ms,
             record=partial(self._metrics.on_tokens, exchange.model),
+            record_mean=partial(self._metrics.on_mean_gap, exchange.model),
         )
         try:
             async for chunk in response.chunks():
@@ -260,6 +261,7 @@ class Exchanges:
             exchange.dispatch.trial.completed()
             recorder.became("completed")
             usage.is_completed = True
+            gaps.ended()
         await client.write(splitter.rest(), more=False)
 
     def _first_events(self, exchange: Exchange, ready: bytes) -> bytes:
@@ -350,6 +352,7 @@ class Exchanges:
             if tokens > 0:
                 gap_ms = (exchange.recorder.age_ms() - after_ms) * sequences / tokens
                 self._metrics.on_tokens(exchange.model, tokens, gap_ms)
+                self._metrics.on_mean_gap(exchange.model, gap_ms)
 
     def _headers(self, exchange: Exchange) -> list[tuple[str, str]]:
         request, lease = exchange.request, exchange.dispatch.lease

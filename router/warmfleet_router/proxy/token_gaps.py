@@ -17,13 +17,24 @@ class TokenGaps:
     """
 
     def __init__(
-        self, sequences: int, *, now_ms: Callable[[], float], record: Callable[[int, float], None]
+        self,
+        sequences: int,
+        *,
+        now_ms: Callable[[], float],
+        record: Callable[[int, float], None],
+        record_mean: Callable[[float], None],
     ) -> None:
-        """`record(tokens, gap_ms)` is called for tokens that came, each so long after the one before."""
+        """`record(tokens, gap_ms)` is called for tokens that came, each so long after the one before.
+
+        `record_mean(gap_ms)` is called at the end of an answer with more than one.
+        """
         self._sequences = sequences
         self._now_ms = now_ms
         self._record = record
+        self._record_mean = record_mean
         self._tokens = 0
+        self._timed_tokens = 0
+        self._timed_ms = 0.0
         self._arrived_ms = 0.0
         """When the last data arrived."""
         self._last_ms: float | None = None
@@ -36,10 +47,18 @@ class TokenGaps:
         if new <= 0 or ends_stream(data):
             return
         if self._last_ms is not None:
-            self._record(new, (now_ms - self._last_ms) * self._sequences / new)
+            waited_ms = (now_ms - self._last_ms) * self._sequences
+            self._timed_tokens += new
+            self._timed_ms += waited_ms
+            self._record(new, waited_ms / new)
         self._tokens, self._last_ms = tokens, now_ms
 
     def written(self) -> None:
         """The client took what arrived last."""
         if self._now_ms() - self._arrived_ms > PAUSE_MS:
             self._last_ms = None
+
+    def ended(self) -> None:
+        """The answer is complete."""
+        if self._timed_tokens:
+            self._record_mean(self._timed_ms / self._timed_tokens)

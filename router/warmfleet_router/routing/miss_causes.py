@@ -31,6 +31,7 @@ class MissCauses:
             prompt_causes(
                 self._holders(uid, prompt, [hashed[number] for hashed in others]),
                 self._ghosts.cause_of_loss,
+                self._ghosts.evicted_since,
                 predicted_cached_tokens=part.cached_tokens,
             )
             for number, (prompt, part) in enumerate(zip(own, picked.prediction.parts, strict=False))
@@ -39,11 +40,13 @@ class MissCauses:
     def _holders(self, uid: str, prompt: HashedPrompt, others: Sequence[HashedPrompt]) -> PromptHolders:
         hashes = _cacheable(prompt)
         matches = self._index.matches(hashes)
+        worker = self._worker(uid)
         return PromptHolders(
             hashes=hashes,
             block_size_tokens=prompt.block_size_tokens,
             held_blocks=matches.pop(uid, 0),
             held_elsewhere_blocks=self._most_held(matches),
+            cache_blocks=worker.load.total_blocks if worker is not None else 0,
             others=[self._other(other) for other in others],
         )
 

@@ -204,7 +204,7 @@ class SimulatedRouter:
                 trial.completed()
         dispatch.usage.output_tokens = output_tokens
         dispatch.usage.is_completed = True
-        return Outcome(
+        outcome = Outcome(
             arrival_seconds=request.arrival_seconds,
             prompt_tokens=request.prompt_tokens,
             cached_tokens=cached_tokens,
@@ -213,6 +213,9 @@ class SimulatedRouter:
             answer_seconds=self._now() - arrived_at,
             misses=misses,
         )
+        if output_tokens > 1:
+            self._counts.mean_inter_token.add(outcome.seconds_per_token * 1e3)
+        return outcome
 
     def _frame_arrived(self, uid: str, frame: Frame) -> None:
         self._leases.frame_arrived(uid, frame)

@@ -126,11 +126,14 @@ def test_any_sequence_of_ticks_keeps_the_invariants(policy: AutoscalingPolicy, d
             assert decision.to_replicas == spec - 1
             assert not state.in_rollout
             assert not state.stopping
-            assert state.ready == spec
+            assert state.ready == spec - state.unschedulable
             assert view.complete
             assert shrunk_at is None or not 0 <= now - shrunk_at < policy.down_period_seconds
             shrunk_at = now
-            assert decision.victim in {item.uid for item in view.replicas}
+            if state.unschedulable:
+                assert decision.victim is None
+            else:
+                assert decision.victim in {item.uid for item in view.replicas}
         else:
             assert decision.victim is None
         if decision.to_replicas > spec:

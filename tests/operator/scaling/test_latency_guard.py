@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from warmfleet_contracts.cache.fleet_totals import LatencyHistogram
 from warmfleet_operator.scaling.decision import ScalingReason
 from warmfleet_operator.scaling.policy import LatencyGoal
 from warmfleet_operator.scaling.signals import Traffic
@@ -85,6 +86,33 @@ def test_prompts_that_wait_are_a_forecast_before_any_of_them_was_answered():
 
     assert decision.inputs.first_token_ms > 1000
     assert decision.recommendations["firstToken"] > 4
+
+
+def test_as_many_late_requests_as_chance_brings_add_none():
+    """Of 100 requests at the 95th percentile 5 may be late; 8 are by chance often, 15 are not."""
+    decisions = {}
+    for late in (8, 15):
+        counts = latencies(200, 100 - late).counts
+        tail = latencies(3000, late).counts
+        mixed = LatencyHistogram((*counts, *tail[len(counts) :]))
+        ticks = Ticks(TARGETED)
+        ticks.run(served(800, 200), at_rest(4), 60)
+        decisions[late] = ticks.run(replace(served(3300, 200), first_token=mixed), at_rest(4), 30)[-1]
+
+    assert {late: item.to_replicas > 4 for late, item in decisions.items()} == {8: False, 15: True}
+
+
+def test_time_between_tokens_is_the_mean_of_each_answer():
+    """Single gaps beside a prefill are long at any number of replicas."""
+    goal = replace(POLICY, between_tokens=LatencyGoal(percentile=95, target_milliseconds=100))
+    views = {
+        "gaps": replace(served(3300, 50), inter_token=latencies(300), mean_inter_token=latencies(50)),
+        "answers": replace(served(3300, 50), inter_token=latencies(50), mean_inter_token=latencies(300)),
+    }
+    grown = {name: Ticks(goal).run(view, at_rest(4), 30)[-1].to_replicas for name, view in views.items()}
+
+    assert grown["gaps"] == 4
+    assert grown["answers"] > 4
 
 
 def test_a_shrink_must_leave_the_predicted_percentile_within_its_target():

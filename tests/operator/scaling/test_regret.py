@@ -17,10 +17,11 @@ from warmfleet_testing.resources.scaling_signals import (
 )
 
 RECOMPUTED = round(30 * 0.6 * PREFILL_RATE)
+NEAR = {"capacity": RECOMPUTED * 2, "capacity_depths": (RECOMPUTED * 2,)}
 
 
 def regretful(count=2, **kinds):
-    kinds = kinds or {"capacity": RECOMPUTED * 2}
+    kinds = kinds or NEAR
     full = fleet(count, evictable_tokens=90_000, pinned_tokens=5000)
     return signals(full, traffic=misses(RECOMPUTED * 3, cached=RECOMPUTED, **kinds))
 
@@ -44,13 +45,32 @@ def test_no_other_kind_of_miss_adds_a_replica(kind):
 @pytest.mark.parametrize(
     "view",
     [
-        signals(fleet(2, evictable_tokens=20_000), traffic=misses(RECOMPUTED * 3, capacity=RECOMPUTED * 2)),
-        signals(fleet(2, evictable_tokens=95_000), traffic=misses(3000, capacity=2000)),
+        signals(fleet(2, evictable_tokens=20_000), traffic=misses(RECOMPUTED * 3, **NEAR)),
+        signals(
+            fleet(2, evictable_tokens=95_000), traffic=misses(3000, capacity=2000, capacity_depths=(2000,))
+        ),
     ],
     ids=["caches are not full", "recomputing takes a fiftieth of a replica"],
 )
 def test_capacity_misses_that_a_replica_does_not_pay_for_add_none(view):
     assert last(POLICY, view, at_rest(2), 200).inputs.misses_replicas == 0
+
+
+@pytest.mark.parametrize(
+    ("depths", "replicas"),
+    [
+        pytest.param((0, 0, 0, 0, 0, RECOMPUTED * 2), 3, id="half a cache: one of two more"),
+        pytest.param((0, 0, 0, 0, 0, 0, RECOMPUTED * 4), 3, id="a cache each: both of two more, together"),
+        pytest.param((0, 0, 0, 0, 0, 0, RECOMPUTED), 2, id="a cache each, worth less than two replicas"),
+        pytest.param((), 2, id="deeper than any, or not known"),
+    ],
+)
+def test_only_what_a_larger_fleet_would_have_kept_counts(depths, replicas):
+    view = regretful(capacity=RECOMPUTED * 4, capacity_depths=depths)
+
+    decision = last(POLICY, view, at_rest(2), 200)
+
+    assert decision.to_replicas == replicas
 
 
 def test_capacity_misses_add_nothing_for_five_minutes_after_a_shrink():

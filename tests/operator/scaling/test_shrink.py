@@ -90,10 +90,21 @@ def test_the_next_replica_goes_a_minute_after_the_last_change_at_the_earliest():
         (ReplicaState(4, 3), LimitingRule.NOT_READY),
         (ReplicaState(4, 5), LimitingRule.NOT_READY),
         (ReplicaState(4, 4, stopping=1), LimitingRule.STOPPING),
-        (ReplicaState(4, 3, pending=1, unschedulable=1), LimitingRule.CAPACITY_PENDING),
+        (ReplicaState(4, 2, pending=2, unschedulable=1), LimitingRule.NOT_READY),
     ],
 )
 def test_a_fleet_that_is_not_at_rest_keeps_its_replicas(state, limit):
     decision = last(POLICY, loaded(state.ready, 2), state)
 
     assert (decision.to_replicas, decision.limit) == (4, limit)
+
+
+def test_a_replica_without_a_place_goes_first_when_demand_fell_and_costs_no_cache():
+    priceless = {"unique_blocks": 10**7, "unique_value_tokens_per_second": 0.6 * PREFILL_RATE}
+    stuck = ReplicaState(4, 3, pending=1, unschedulable=1)
+
+    decision = last(POLICY, signals(fleet(3, **priceless)), stuck)
+    needed = last(POLICY, loaded(3, 85), stuck)
+
+    assert (decision.to_replicas, decision.victim) == (3, None)
+    assert (needed.to_replicas, needed.limit) == (4, LimitingRule.NONE)

@@ -15,7 +15,12 @@ from warmfleet_testing.resources.scaling_signals import (
 
 def test_a_replica_whose_queue_waits_for_memory_teaches_what_it_takes():
     ticks = Ticks(POLICY)
-    stuck = {"pinned_tokens": 60_000, "running_sequences": 8, "waiting_sequences": 3}
+    stuck = {
+        "pinned_tokens": 60_000,
+        "running_sequences": 8,
+        "waiting_sequences": 3,
+        "queued_uncached_tokens": 150_000,
+    }
 
     ticks.run(signals(fleet(2, **stuck)), at_rest(2), 20)
     decision = ticks.tick(loaded(2, 50), at_rest(2))
@@ -28,6 +33,20 @@ def test_a_request_that_waits_for_the_next_step_teaches_nothing():
     arriving = {"pinned_tokens": 900, "running_sequences": 1, "waiting_sequences": 1}
 
     (*_, decision) = ticks.run(signals(fleet(2, **arriving)), at_rest(2), 20)
+
+    assert decision.inputs.supply_tokens == SUPPLY_TOKENS
+
+
+def test_prompts_that_would_fit_wait_for_compute_and_teach_nothing_of_memory():
+    ticks = Ticks(POLICY)
+    computing = {
+        "pinned_tokens": 60_000,
+        "running_sequences": 8,
+        "waiting_sequences": 3,
+        "queued_uncached_tokens": 30_000,
+    }
+
+    (*_, decision) = ticks.run(signals(fleet(2, **computing)), at_rest(2), 20)
 
     assert decision.inputs.supply_tokens == SUPPLY_TOKENS
 

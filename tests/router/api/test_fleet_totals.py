@@ -269,6 +269,10 @@ async def test_time_between_tokens_is_that_of_the_worker(tmp_path: Path) -> None
     median_ms = model.inter_token.percentile_ms(0.5)
     assert median_ms is not None
     assert median_ms >= 17.0
+    assert sum(model.mean_inter_token.counts) == 2
+    mean_ms = model.mean_inter_token.percentile_ms(0.5)
+    assert mean_ms is not None
+    assert mean_ms >= 17.0
 
 
 async def test_what_waits_is_counted_in_requests_and_tokens(tmp_path: Path) -> None:

@@ -64,6 +64,22 @@ def test_a_restart_and_a_clearing_lose_what_was_held() -> None:
     assert ghosts.cause_of_loss(three) is None
 
 
+def test_an_eviction_is_as_old_as_what_its_worker_evicted_since() -> None:
+    ghosts = GhostList()
+    ghosts.frame_arrived("a", removed(BLOCK))
+    ghosts.frame_arrived("b", removed(*map(block, range(500, 900))))
+
+    for first in range(0, 200, 10):
+        assert ghosts.evicted_since(BLOCK) == pytest.approx(first, abs=8)
+        ghosts.frame_arrived("a", removed(*map(block, range(first, first + 10))))
+
+    assert ghosts.evicted_since(block(195)) <= 8
+    ghosts.frame_arrived("a", stored(BLOCK))
+    assert ghosts.evicted_since(BLOCK) == 0
+    ghosts.forget("a")
+    assert ghosts.evicted_since(block(5)) == 0
+
+
 def test_the_end_of_an_earlier_epoch_ends_nothing() -> None:
     ghosts = GhostList()
     ghosts.frame_arrived("a", removed(BLOCK, epoch="e2"))

@@ -37,6 +37,10 @@ CACHE_BLOCKS: Final = 120
 CONVERSATIONS: Final = 60
 
 
+def no_evictions(block_hash: BlockHash) -> int:
+    return 0
+
+
 class Cache:
     """One worker process: least recently used blocks go first."""
 
@@ -214,7 +218,7 @@ def holders(held: int = 0, elsewhere: int = 0, *others: OtherIdentity) -> Prompt
 
 
 def test_what_was_held_when_the_worker_was_picked_and_not_when_it_was_matched_was_evicted() -> None:
-    causes = prompt_causes(holders(held=3), lambda _: None, predicted_cached_tokens=48)
+    causes = prompt_causes(holders(held=3), lambda _: None, no_evictions, predicted_cached_tokens=48)
 
     missed = missed_tokens([causes], first_cached_tokens=16, prompt_tokens=70, cached_tokens=16)
 
@@ -222,7 +226,7 @@ def test_what_was_held_when_the_worker_was_picked_and_not_when_it_was_matched_wa
 
 
 def test_more_cached_than_was_known_is_no_miss() -> None:
-    causes = prompt_causes(holders(elsewhere=4), lambda _: None, predicted_cached_tokens=0)
+    causes = prompt_causes(holders(elsewhere=4), lambda _: None, no_evictions, predicted_cached_tokens=0)
 
     assert missed_tokens([causes], first_cached_tokens=64, prompt_tokens=70, cached_tokens=64) == MissTokens(
         compulsory=6
@@ -232,7 +236,7 @@ def test_more_cached_than_was_known_is_no_miss() -> None:
 def test_the_other_revision_may_have_blocks_of_another_size() -> None:
     wide = OtherIdentity(chain(range(64), OTHER_IDENTITY), block_size_tokens=32, held_blocks=1)
 
-    causes = prompt_causes(holders(0, 0, wide), lambda _: None, predicted_cached_tokens=0)
+    causes = prompt_causes(holders(0, 0, wide), lambda _: None, no_evictions, predicted_cached_tokens=0)
 
     assert causes.runs == (CauseRun(MissCause.ROLLOUT, 32), CauseRun(MissCause.COMPULSORY, 64))
 
@@ -252,7 +256,9 @@ def test_what_is_known_of_all_prompts_together_is_shared_out_as_it_was_predicted
 def test_any_numbers_of_a_worker_give_as_many_missed_tokens_as_it_computed(
     prompt_tokens: int, cached_tokens: int
 ) -> None:
-    causes = prompt_causes(holders(held=1, elsewhere=2), lambda _: MissCause.LOST, predicted_cached_tokens=16)
+    causes = prompt_causes(
+        holders(held=1, elsewhere=2), lambda _: MissCause.LOST, no_evictions, predicted_cached_tokens=16
+    )
 
     missed = missed_tokens(
         [causes],

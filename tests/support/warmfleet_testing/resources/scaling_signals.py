@@ -70,7 +70,7 @@ def loaded(count: int, percent: int, **fields: Any) -> FleetSignals:
     return signals(fleet(count, pinned_tokens=SUPPLY_TOKENS * percent // 100, **fields))
 
 
-def misses(prompt_tokens: int, *, seconds: float = 30.0, cached: int = 0, **kinds: int) -> Traffic:
+def misses(prompt_tokens: int, *, seconds: float = 30.0, cached: int = 0, **kinds: Any) -> Traffic:
     """Prompts of the last seconds, and why their tokens were computed."""
     return Traffic(
         seconds=seconds, prompt_tokens=prompt_tokens, cached_tokens=cached, misses=MissTokens(**kinds)
