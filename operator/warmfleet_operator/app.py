@@ -23,6 +23,7 @@ from warmfleet_operator.leadership.fence import Fence
 from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.reconcile.reconcile import Reconciler
 from warmfleet_operator.reconcile.writer import Writer
+from warmfleet_operator.replicas.shrinks import Shrinks
 from warmfleet_operator.routers.client import RouterClient
 from warmfleet_operator.routers.fleet import FleetView
 from warmfleet_operator.routers.hit_rates import HitRates
@@ -69,6 +70,7 @@ class Operator:
             no_room_seconds=settings.no_room_seconds,
             on_change=self._processor.add,
         )
+        self._shrinks = Shrinks(totals=self._totals, metrics=self.metrics)
         self._reconciler = Reconciler(
             store=self._store,
             writer=Writer(cluster=cluster, store=self._store, metrics=self.metrics, settings=settings),
@@ -76,6 +78,7 @@ class Operator:
             routers=self._routers,
             hits=self._hits,
             advisor=self._advisor,
+            shrinks=self._shrinks,
             settings=settings,
         )
         self._sync = Sync(
@@ -168,6 +171,7 @@ class Operator:
         if not leading:
             self._reconciling = False
             self._advisor.forget_all()
+            self._shrinks.forget_all()
         self._leadership_changed.set()
 
     async def _start_reconciling(self) -> None:

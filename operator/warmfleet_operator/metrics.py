@@ -58,6 +58,14 @@ class OperatorMetrics:
             buckets=names.OPERATOR_SCALING_TICK_BUCKETS,
             registry=registry,
         )
+        self.shrink_victims = Counter(
+            names.OPERATOR_SHRINK_VICTIMS,
+            "Pods that went when a number of replicas was lowered",
+            ["choice"],
+            registry=registry,
+        )
+        for choice in ("ours", "other"):
+            self.shrink_victims.labels(choice)  # from 0, so that the first one is an increase
         self._of_each = {
             name: Gauge(name, text, ["namespace", "name", *labels], registry=registry)
             for name, text, labels in (

@@ -26,8 +26,8 @@ from warmfleet_contracts.cache.fleet_totals import (
     encode_totals,
 )
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
-from warmfleet_testing.cluster.stub_router import StubRouter, stub_router
 from warmfleet_testing.resources.scaling_signals import POLICY
+from warmfleet_testing.router.stub_router import StubRouter, stub_router
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENDPOINTS = (

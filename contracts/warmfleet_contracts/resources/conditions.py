@@ -51,6 +51,7 @@ class Reason(StrEnum):
     PROVIDED = "Provided"
     NAME_ACCEPTED = "NameAccepted"
     ROUTER_SERVING = "RouterServing"
+    FOLLOWS_DEMAND = "FollowsDemand"
 
     # Asked for.
     SUSPENDED = "Suspended"
@@ -58,7 +59,6 @@ class Reason(StrEnum):
     FIXED_REPLICAS = "FixedReplicas"
     PAUSED = "Paused"
     ADVISORY = "Advisory"
-    NOT_YET_ACTING = "NotYetActing"
 
     # Under way.
     PROGRESSING = "Progressing"
@@ -83,6 +83,7 @@ class Reason(StrEnum):
     NAME_TAKEN = "NameTaken"
 
     # Of autoscaling.
+    EXTERNAL_SCALER = "ExternalScaler"
     CAPACITY_PENDING = "CapacityPending"
     SIGNALS_MISSING = "SignalsMissing"
 
@@ -149,12 +150,13 @@ _REASONS: Final[dict[ConditionType, dict[ConditionStatus, tuple[Reason, ...]]]] 
         _U: (Reason.ROUTER_UNREACHABLE,),
     },
     ConditionType.SCALING_ACTIVE: {
+        _T: (Reason.FOLLOWS_DEMAND,),
         _F: (
             Reason.FIXED_REPLICAS,
             Reason.SUSPENDED,
             Reason.PAUSED,
             Reason.ADVISORY,
-            Reason.NOT_YET_ACTING,
+            Reason.EXTERNAL_SCALER,
             Reason.CAPACITY_PENDING,
         ),
         _U: (Reason.SIGNALS_MISSING,),

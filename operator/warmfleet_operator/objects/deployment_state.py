@@ -25,13 +25,19 @@ def set_replicas(spec: Mapping[str, Any]) -> int:
     return max(int(scaling.get("minReplicas", 1)), min(replicas, int(scaling["maxReplicas"])))
 
 
+def _set_replicas(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:
+    """As `set_replicas`; with autoscaling the number that the status counts ready replicas against."""
+    counted = str(status.get("readySummary") or "").partition("/")[2]
+    return int(counted) if spec.get("autoscaling") and counted.isdecimal() else set_replicas(spec)
+
+
 def deployment_state(deployment: Mapping[str, Any]) -> DeploymentState:
     """The state of a ModelDeployment of the API server; empty before its first status."""
-    status = deployment.get("status") or {}
+    spec, status = deployment.get("spec") or {}, deployment.get("status") or {}
     return DeploymentState(
         conditions=tuple(
             (condition["type"], condition["status"]) for condition in status.get("conditions") or ()
         ),
-        wanted_replicas=set_replicas(deployment.get("spec") or {}) if status.get("conditions") else 0,
+        wanted_replicas=_set_replicas(spec, status) if status.get("conditions") else 0,
         ready_replicas=int(status.get("readyReplicas") or 0),
     )

@@ -4,7 +4,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from warmfleet_contracts.names import ENGINE_CONTAINER, FETCHING_LABEL, MODEL_FETCH_CONTAINER, REVISION_LABEL
+from warmfleet_contracts.names import (
+    DELETION_COST_ANNOTATION,
+    ENGINE_CONTAINER,
+    FETCHING_LABEL,
+    MODEL_FETCH_CONTAINER,
+    REVISION_LABEL,
+)
 from warmfleet_operator.objects.times import seconds_of
 
 MAX_MESSAGE_LENGTH: Final = 1024
@@ -70,6 +76,10 @@ class PodView:
     """Whether it carries the label of pods that fetch their model."""
     fetches: bool = False
     """Whether it has a container that fetches before the engine starts."""
+    assigned: bool = True
+    """Whether it has a node."""
+    deletion_cost: int = 0
+    """Of pods that are as ready as it, a ReplicaSet deletes the one with the lowest first."""
 
     @property
     def holds_model(self) -> bool:
@@ -113,7 +123,17 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         fetch=_container(fetch),
         fetching=FETCHING_LABEL in labels,
         fetches=MODEL_FETCH_CONTAINER in _by_name(spec.get("initContainers")),
+        assigned=bool(spec.get("nodeName")),
+        deletion_cost=_deletion_cost(metadata.get("annotations") or {}),
     )
+
+
+def _deletion_cost(annotations: Mapping[str, str]) -> int:
+    """0 for what is no number: the API server accepts any text, and the ReplicaSet takes it as 0."""
+    try:
+        return int(annotations.get(DELETION_COST_ANNOTATION, "0"))
+    except ValueError:
+        return 0
 
 
 def _by_name(containers: Iterable[Mapping[str, Any]] | None) -> dict[str, Mapping[str, Any]]:

@@ -1,15 +1,21 @@
 """Computes the writes that turn existing objects into desired ones. Pure: equal input gives an equal plan."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from warmfleet_contracts.names import APPLIED_ANNOTATION, FETCHING_LABEL
+from warmfleet_contracts.names import (
+    APPLIED_ANNOTATION,
+    FETCHING_LABEL,
+    FIRST_REPLICAS_ANNOTATION,
+    REPLICAS_ANNOTATION,
+)
 from warmfleet_operator.objects.digest import digest
 from warmfleet_operator.objects.jobs import job_ended, retry_job_at_seconds
 from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, NETWORK_POLICY, Kind, kind_of
 from warmfleet_operator.objects.pods import PodView
 from warmfleet_operator.reconcile.field_ownership import owned_fields_match
+from warmfleet_operator.replicas.victims import Marking
 
 Manifest = Mapping[str, Any]
 
@@ -30,6 +36,8 @@ class Scaling:
 
     name: str
     replicas: int
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Of the Deployment, about its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +76,13 @@ Step = Apply | Removal | Scaling | Conflict | Pending
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Writes, in the order removals, applies, scalings, pods, and what prevents others."""
+    """Writes, in the order markings, removals, applies, scalings, labellings, and what prevents others."""
 
     applies: tuple[Manifest, ...] = ()
     removals: tuple[Removal, ...] = ()
     scalings: tuple[Scaling, ...] = ()
     labellings: tuple[Labelling, ...] = ()
+    markings: tuple[Marking, ...] = ()
     conflicts: tuple[str, ...] = ()
     """A message for each object that exists and is controlled by another owner."""
     pending: tuple[str, ...] = ()
@@ -81,7 +90,7 @@ class Plan:
 
     def __bool__(self) -> bool:
         """Whether there is something to write."""
-        return bool(self.applies or self.removals or self.scalings or self.labellings)
+        return bool(self.applies or self.removals or self.scalings or self.labellings or self.markings)
 
 
 def plan_changes(
@@ -149,7 +158,9 @@ def _changes(manifest: Manifest, current: Manifest, now_seconds: float, *, froze
     elif kind is DEPLOYMENT and frozen:
         replicas = manifest["spec"]["replicas"]
         if current["spec"].get("replicas") != replicas:
-            yield Scaling(name, replicas)
+            noted = manifest["metadata"].get("annotations") or {}
+            of_number = (REPLICAS_ANNOTATION, FIRST_REPLICAS_ANNOTATION)
+            yield Scaling(name, replicas, {key: noted[key] for key in of_number if key in noted})
     elif not is_up_to_date(manifest, current):
         yield Apply(manifest)
 

@@ -5,7 +5,7 @@ Level-based: a reconciliation reads the whole state and depends on no earlier on
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -29,12 +29,16 @@ from warmfleet_operator.objects.served_names import request_names, served_names
 from warmfleet_operator.reconcile.plan import Manifest, Plan, controlled_by, plan_changes
 from warmfleet_operator.reconcile.wanted import Wanted, wanted_by
 from warmfleet_operator.reconcile.writer import Writer
+from warmfleet_operator.replicas.number import ReplicaNumber, replica_number, with_number
+from warmfleet_operator.replicas.shrinks import NextNumber, Shrinks
+from warmfleet_operator.replicas.victims import Marking
 from warmfleet_operator.routers.hit_rates import HitRates
 from warmfleet_operator.routers.poller import RouterPoller
 from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.status.advisor import ScalingAdvisor
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.problem import Problem
+from warmfleet_operator.status.replica_state import deployment_scale, replica_state
 from warmfleet_operator.status.stalls import seconds_to_next_change
 from warmfleet_operator.status.status import status_of
 from warmfleet_operator.watch.entry import Key
@@ -62,6 +66,7 @@ class Reconciler:
         routers: RouterPoller,
         hits: HitRates,
         advisor: ScalingAdvisor,
+        shrinks: Shrinks,
         settings: OperatorSettings,
     ) -> None:
         self._store = store
@@ -70,6 +75,7 @@ class Reconciler:
         self._routers = routers
         self._hits = hits
         self._advisor = advisor
+        self._shrinks = shrinks
         self._settings = settings
         self._upgrade_slot = asyncio.Lock()
         self.waiting_for_routers: set[Key] = set()
@@ -87,6 +93,7 @@ class Reconciler:
         deployment = self._store.deployment(key)
         if deployment is None or "deletionTimestamp" in deployment["metadata"]:
             self._writer.forget(key)
+            self._shrinks.forget(key)
             self._advisor.forget(key)
             self.waiting_for_routers.discard(key)
             return None  # Kubernetes deletes its children by their owner references
@@ -101,7 +108,8 @@ class Reconciler:
         if wanted.policy is None:
             self._advisor.forget(key)
         else:
-            self._advisor.follow(key, wanted.policy, request_names(deployment))
+            acts = wanted.bounds.mode == "Active"
+            self._advisor.follow(key, wanted.policy, request_names(deployment), acts=acts)
         observation = Observation(
             deployment,
             time.time(),
@@ -150,25 +158,68 @@ class Reconciler:
             await self._key_secrets.ensure_namespace(key.namespace)
         except (KeysMissingError, RefusedError) as error:
             return replace(observation, problem=Problem(Reason.CONFIGURATION_MISSING, str(error))), None
-        plan, blocked_by = await self._planned(key, deployment, wanted, adopts=adopts)
+        number, following = await self._numbers(key, wanted)
+        uid = deployment["metadata"]["uid"]
+        sized = sized_objects(wanted.objects, number, following.replicas)
+        wanted = replace(wanted, objects=sized)
+        plan, blocked_by = self._planned(key, deployment, wanted, following.markings, adopts=adopts)
         if plan is None:
             async with self._upgrade_slot:  # of two upgrades that could start, only one may
-                plan, blocked_by = await self._planned(key, deployment, wanted, adopts=adopts, slot_held=True)
+                plan, blocked_by = self._planned(
+                    key, deployment, wanted, following.markings, adopts=adopts, slot_held=True
+                )
                 assert plan is not None
-                problem = await self._writer.carry_out(key, plan, deployment["metadata"]["uid"])
+                problem = await self._writer.carry_out(key, plan, uid)
         else:
-            problem = await self._writer.carry_out(key, plan, deployment["metadata"]["uid"])
-        waiting = bool(plan.pending) or blocked_by is not None
+            problem = await self._writer.carry_out(key, plan, uid)
+        self._shrinks.written(key, following, number.replicas)
+        waits = [WAIT_SECONDS] if plan.pending or blocked_by is not None else []
+        if following.again_seconds is not None:
+            waits.append(following.again_seconds)
         return (
-            replace(observation, problem=problem, upgrade_blocked_by=str(blocked_by or "")),
-            WAIT_SECONDS if waiting else None,
+            replace(
+                observation,
+                problem=problem,
+                upgrade_blocked_by=str(blocked_by or ""),
+                desired_replicas=number.replicas,
+                external_scaler=number.external_scaler,
+            ),
+            min(waits, default=None),
         )
 
-    async def _planned(
+    async def _numbers(self, key: Key, wanted: Wanted) -> tuple[ReplicaNumber, NextNumber]:
+        """The number that the Deployment is to have, and the one that is written now."""
+        workers = self._store.child(DEPLOYMENT, key)
+        manifest = next(manifest for manifest in wanted.objects if kind_of(manifest) is DEPLOYMENT)
+        advice = self._advisor.advice(key)
+        decision = advice.latest if advice is not None and advice.settled else None
+        if workers is None:
+            number = replica_number(wanted.bounds, None, None)
+            return number, NextNumber(number.replicas)
+        pods, scale = self._store.pods(key), deployment_scale(workers)
+        state, _ = replica_state(scale, pods, time.time(), self._settings.no_room_seconds)
+        number = replica_number(
+            wanted.bounds,
+            workers,
+            decision,
+            rolls=state.in_rollout or template_revision(manifest) != template_revision(workers),
+            without_place=min(state.unschedulable, state.pending),
+        )
+        following = await self._shrinks.next_number(
+            key,
+            pods,
+            current=state.spec_replicas,
+            wanted=number.replicas,
+            first=decision.victim if decision is not None else None,
+        )
+        return number, following
+
+    def _planned(
         self,
         key: Key,
         deployment: Mapping[str, Any],
         wanted: Wanted,
+        markings: Sequence[Marking],
         *,
         adopts: bool,
         slot_held: bool = False,
@@ -197,6 +248,7 @@ class Reconciler:
         frozen = blocked_by is not None
         pods = self._store.pods(key)
         plan = plan_changes(objects, existing, uid, pods=pods, now_seconds=time.time(), frozen=frozen)
+        plan = replace(plan, markings=tuple(markings))
         return adoption(plan) if adopts else plan, blocked_by
 
     def _observed(self, key: Key, observation: Observation) -> Observation:
@@ -225,6 +277,14 @@ class Reconciler:
             if holder is not None and holder.uid != deployment["metadata"]["uid"]:
                 return holder, served
         return None, ""
+
+
+def sized_objects(objects: Iterable[Manifest], number: ReplicaNumber, replicas: int) -> tuple[Manifest, ...]:
+    """The desired objects; the Deployment has `replicas` on its way to `number`."""
+    return tuple(
+        with_number(manifest, number, replicas) if kind_of(manifest) is DEPLOYMENT else manifest
+        for manifest in objects
+    )
 
 
 def adoption(plan: Plan) -> Plan:

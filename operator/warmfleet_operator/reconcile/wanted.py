@@ -1,7 +1,7 @@
 """What a ModelDeployment asks for. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from warmfleet_contracts.errors import ManifestError
@@ -15,6 +15,7 @@ from warmfleet_operator.desired.worker import replicas
 from warmfleet_operator.objects.kinds import DEPLOYMENT, kind_of
 from warmfleet_operator.objects.rollouts import spec_hash
 from warmfleet_operator.reconcile.plan import Manifest
+from warmfleet_operator.replicas.number import ReplicaBounds
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.status.problem import Problem
@@ -26,8 +27,10 @@ class Wanted:
 
     objects: tuple[Manifest, ...] = ()
     replicas: int = 0
+    """By the spec alone."""
     image: str = ""
     is_fetched: bool = True
+    bounds: ReplicaBounds = field(default_factory=ReplicaBounds)
     policy: AutoscalingPolicy | None = None
     """By which the number of replicas is decided; None where nothing decides it."""
     spec_hash: str = ""
@@ -56,11 +59,14 @@ def wanted_by(deployment: Mapping[str, Any], settings: OperatorSettings) -> Want
     image = next(
         str(container.get("image", "")) for container in containers if container["name"] == ENGINE_CONTAINER
     )
-    return Wanted(objects, number, image, fetched, _policy(checked), spec_hash(checked.written_spec()))
+    bounds = ReplicaBounds.of(checked.spec)
+    return Wanted(
+        objects, number, image, fetched, bounds, _policy(checked, bounds), spec_hash(checked.written_spec())
+    )
 
 
-def _policy(checked: CheckedDeployment) -> AutoscalingPolicy | None:
+def _policy(checked: CheckedDeployment, bounds: ReplicaBounds) -> AutoscalingPolicy | None:
     scaling = checked.spec.autoscaling
     if scaling is None or scaling.mode == "Paused" or checked.spec.suspend:
         return None
-    return AutoscalingPolicy.of(scaling)
+    return replace(AutoscalingPolicy.of(scaling), min_replicas=bounds.min_replicas)

@@ -6,7 +6,7 @@ from typing import Any
 
 import structlog
 
-from warmfleet_contracts.names import FETCHING_LABEL
+from warmfleet_contracts.names import DELETION_COST_ANNOTATION, FETCHING_LABEL
 from warmfleet_contracts.resources.conditions import RELEASE_CONFLICT, Reason
 from warmfleet_operator.cluster import Cluster
 from warmfleet_operator.errors import (
@@ -28,6 +28,7 @@ from warmfleet_operator.reconcile.plan import (
     conflict_message,
     controlled_by,
 )
+from warmfleet_operator.replicas.victims import Marking
 from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.status.conditions import release_condition, status_conditions
 from warmfleet_operator.status.events import (
@@ -80,6 +81,9 @@ class Writer:
         if plan.conflicts:
             problem = Problem(Reason.OBJECT_CONFLICT, "; ".join(plan.conflicts))
         write: Awaitable[Problem | None]
+        for marking in plan.markings:
+            # Without its mark another pod may go than the one that is worth least: no reason to keep both.
+            await self._unless_refused(key, POD, marking.name, self._mark(key, marking))
         for removal in plan.removals:
             write = self._delete(key, removal)
             problem = await self._unless_refused(key, removal.kind, removal.name, write) or problem
@@ -194,10 +198,23 @@ class Writer:
 
     async def _scale(self, key: Key, scaling: Scaling) -> None:
         log.info("scale", deployment=str(key), replicas=scaling.replicas)
-        changes = {"spec": {"replicas": scaling.replicas}}
+        changes: dict[str, Any] = {"spec": {"replicas": scaling.replicas}}
+        if scaling.annotations:
+            changes["metadata"] = {"annotations": dict(scaling.annotations)}
         answer = await self._cluster.merge(DEPLOYMENT, key.namespace, scaling.name, changes)
         self._metrics.writes.labels(DEPLOYMENT.name, "scale").inc()
         self._store.put(entry_of(DEPLOYMENT, answer))
+
+    async def _mark(self, key: Key, marking: Marking) -> None:
+        log.info("mark", deployment=str(key), pod=marking.name, deletion_cost=marking.cost)
+        cost = None if marking.cost is None else str(marking.cost)
+        changes = {"metadata": {"uid": marking.uid, "annotations": {DELETION_COST_ANNOTATION: cost}}}
+        try:
+            answer = await self._cluster.merge(POD, key.namespace, marking.name, changes)
+        except GoneError:
+            return
+        self._metrics.writes.labels(POD.name, "mark").inc()
+        self._store.put(entry_of(POD, answer))
 
     async def _label(self, key: Key, pod: Labelling) -> None:
         labels = {FETCHING_LABEL: "true" if pod.fetches else None}

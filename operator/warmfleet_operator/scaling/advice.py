@@ -1,8 +1,8 @@
-"""What a user is advised while nothing acts on decisions: a number that stays until it is acted on. Pure.
+"""What a user is shown of decisions; where nothing acts on them, a number that stays until one does. Pure.
 
 Every tick decides from the replicas that are set. Growth that no client carries out is decided anew at each
-tick, and not at a tick without demand: so what was asked for stays for the time after which a replica that
-was really added could have been removed again.
+tick, and not at a tick without demand: so in mode Advisory what was asked for stays for the time after which
+a replica that was really added could have been removed again.
 """
 
 from dataclasses import dataclass
@@ -48,11 +48,15 @@ def advised(
     decision: ScalingDecision,
     signals: FleetSignals,
     state: ReplicaState,
+    acts: bool = False,
 ) -> tuple[AdviceMemory, Advice]:
-    """The advice after one tick's decision; `before` is that of the tick before it."""
+    """The advice after one tick's decision; `before` is that of the tick before it.
+
+    With `acts` every decision is carried out, so that none has to be kept.
+    """
     now, growth = decision.at_seconds, memory.growth
-    if growth and now < growth[-1][0]:
-        growth = ()  # the clock was set back
+    if acts or (growth and now < growth[-1][0]):
+        growth = ()  # as each decision is carried out, or as the clock was set back
     number = decision.to_replicas if decision.to_replicas > state.spec_replicas else 0
     growth = with_highest(growth, now, number, policy.down_stabilization_seconds)
     wanted = max(decision.to_replicas, min(growth[0][1], policy.max_replicas))

@@ -30,10 +30,7 @@ def victim_of(policy: AutoscalingPolicy, signals: FleetSignals, prefill_rate: fl
     """The victim of a shrink now; None if no replica is known."""
     if not signals.replicas:
         return None
-    replica = min(
-        signals.replicas,
-        key=lambda item: (item.unique_value_tokens_per_second, _live_tokens(item), item.uid),
-    )
+    replica = min(signals.replicas, key=lambda item: (unique_value(item), item.uid))
     if prefill_rate <= 0:
         return Victim(replica.uid, 0)
     held = replica.unique_blocks * replica.block_size_tokens
@@ -41,5 +38,6 @@ def victim_of(policy: AutoscalingPolicy, signals: FleetSignals, prefill_rate: fl
     return Victim(replica.uid, round(1000 * min(held, reused) / prefill_rate))
 
 
-def _live_tokens(replica: ReplicaTotals) -> int:
-    return replica.pinned_tokens + replica.queued_uncached_tokens
+def unique_value(replica: ReplicaTotals) -> tuple[float, int]:
+    """What only it holds, in tokens that are reused per second; among equals what live sequences hold."""
+    return replica.unique_value_tokens_per_second, replica.pinned_tokens + replica.queued_uncached_tokens

@@ -32,6 +32,7 @@ class _Followed:
 
     policy: AutoscalingPolicy
     names: tuple[str, ...]
+    acts: bool
     memory: ScalingMemory = field(default_factory=ScalingMemory)
     advice_memory: AdviceMemory = field(default_factory=AdviceMemory)
     history: SignalHistory = field(default_factory=SignalHistory)
@@ -64,13 +65,22 @@ class ScalingAdvisor:
         self._on_change = on_change
         self._followed: dict[Key, _Followed] = {}
 
-    def follow(self, key: Key, policy: AutoscalingPolicy, names: Sequence[str]) -> None:
-        """Decide for `key` by this policy; what was learnt stays when only the policy changes."""
+    def follow(
+        self, key: Key, policy: AutoscalingPolicy, names: Sequence[str], *, acts: bool = False
+    ) -> None:
+        """Decide for `key` by this policy; what was learnt stays when only the policy changes.
+
+        Args:
+            key: the ModelDeployment.
+            policy: its policy.
+            names: by which requests ask for it.
+            acts: whether decisions are carried out: it is reported until its Deployment has the number.
+        """
         known = self._followed.get(key)
         if known is None:
-            self._followed[key] = _Followed(policy, tuple(names))
+            self._followed[key] = _Followed(policy, tuple(names), acts)
         else:
-            known.policy, known.names = policy, tuple(names)
+            known.policy, known.names, known.acts = policy, tuple(names), acts
 
     def forget(self, key: Key) -> None:
         """Decide no more for `key`."""
@@ -123,8 +133,10 @@ class ScalingAdvisor:
                 decision=decision,
                 signals=signals,
                 state=state,
+                acts=fleet.acts,
             )
-            if _shown(before) != _shown(fleet.advice):
+            due = fleet.acts and fleet.advice.settled and decision.to_replicas != scale.replicas
+            if due or _shown(before) != _shown(fleet.advice):
                 self._on_change(key)
 
     def _scale(self, key: Key, fleet: _Followed) -> DeploymentScale | None:

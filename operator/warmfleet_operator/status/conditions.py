@@ -283,7 +283,6 @@ def _router_ready(observation: Observation, idle: Problem | None) -> Condition:
 
 
 def _scaling_active(observation: Observation) -> Condition:
-    """Never true in this release: advice is given and not acted on."""
     spec = observation.deployment.get("spec") or {}
     scaling, replicas = spec.get("autoscaling"), observation.desired_replicas
     status, reason = FALSE, Reason.FIXED_REPLICAS
@@ -294,11 +293,11 @@ def _scaling_active(observation: Observation) -> Condition:
     elif scaling.get("mode") == "Paused":
         reason, text = Reason.PAUSED, f"spec.autoscaling.mode is Paused: the number of replicas is {replicas}"
     else:
-        status, reason, text = _advice_given(observation, scaling.get("mode", "Active"))
+        status, reason, text = _decided(observation, scaling.get("mode", "Active"))
     return Condition(ConditionType.SCALING_ACTIVE, status, reason, text)
 
 
-def _advice_given(observation: Observation, mode: str) -> tuple[ConditionStatus, Reason, str]:
+def _decided(observation: Observation, mode: str) -> tuple[ConditionStatus, Reason, str]:
     advice, replicas = observation.advice, observation.desired_replicas
     if advice is not None and advice.missing:
         text = f"{advice.missing}: nothing shrinks until it does"
@@ -306,7 +305,9 @@ def _advice_given(observation: Observation, mode: str) -> tuple[ConditionStatus,
     if advice is not None and advice.unschedulable:
         text = f"not all of {replicas} replicas get a place; no more are wanted until they do"
         return FALSE, Reason.CAPACITY_PENDING, text
+    if observation.external_scaler:
+        return FALSE, Reason.EXTERNAL_SCALER, observation.external_scaler
     text = f"{wanted_replicas(observation)} replicas are wanted, and {replicas} are set"
     if mode == "Advisory":
         return FALSE, Reason.ADVISORY, f"{text}; nothing is scaled"
-    return FALSE, Reason.NOT_YET_ACTING, f"{text}; this release advises and does not scale"
+    return TRUE, Reason.FOLLOWS_DEMAND, text

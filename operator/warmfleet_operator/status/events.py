@@ -32,7 +32,6 @@ _EXPECTED: Final = frozenset(
         Reason.SUSPENDED,
         Reason.PAUSED,
         Reason.ADVISORY,
-        Reason.NOT_YET_ACTING,
     }
 )
 """Reasons for which a condition is False because the spec asks for it, or for a limited time."""

@@ -22,6 +22,8 @@ class Observation:
     no_room_seconds: float
     """A pod without a node for longer than this stalls the deployment."""
     desired_replicas: int = 0
+    external_scaler: str = ""
+    """Which number of replicas another client wrote while autoscaling sets it; empty if none did."""
     workers: Mapping[str, Any] | None = None
     """The Deployment of workers; None before it exists."""
     job: Mapping[str, Any] | None = None

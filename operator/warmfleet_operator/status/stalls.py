@@ -133,6 +133,8 @@ def _no_room(observation: Observation, waiting: list[PodView]) -> Iterator[Probl
     surging = any(
         other.revision != pod.revision for other in observation.pods if other.live and not other.job
     )
+    if not pod.job and _scales_and_serves(observation) and (not surging or _shrinks(observation)):
+        return  # condition ScalingActive reports it; for the sake of a rollout such replicas are given back
     if surging and not pod.job and int(rollout.get("maxSurge", 1)) > 0:
         yield Problem(
             Reason.NO_ROOM_FOR_SURGE,
@@ -145,6 +147,8 @@ def _no_room(observation: Observation, waiting: list[PodView]) -> Iterator[Probl
 
 
 def _deadline(observation: Observation) -> Iterator[Problem]:
+    if _scales_and_serves(observation) and _only_lacks_places(observation):
+        return  # as in `_no_room`
     for condition in ((observation.workers or {}).get("status") or {}).get("conditions") or ():
         if condition["type"] == "Progressing" and condition.get("reason") == "ProgressDeadlineExceeded":
             seconds = ((observation.deployment.get("spec") or {}).get("rollout") or {}).get(
@@ -160,5 +164,19 @@ def _deadline(observation: Observation) -> Iterator[Problem]:
 
 def _within_budget(observation: Observation, refused: str) -> bool:
     """Whether a fleet that scales has reached its namespace's quota: a budget, not an error."""
+    return QUOTA_WORDS in refused and _scales_and_serves(observation)
+
+
+def _only_lacks_places(observation: Observation) -> bool:
+    unready = [pod for pod in observation.pods if pod.live and not pod.job and not pod.ready]
+    return bool(unready) and all(pod.unschedulable for pod in unready)
+
+
+def _shrinks(observation: Observation) -> bool:
+    workers = observation.workers
+    return workers is not None and observation.desired_replicas < int(workers["spec"].get("replicas", 1))
+
+
+def _scales_and_serves(observation: Observation) -> bool:
     scales = bool((observation.deployment.get("spec") or {}).get("autoscaling"))
-    return scales and QUOTA_WORDS in refused and any(pod.ready for pod in observation.pods)
+    return scales and any(pod.ready for pod in observation.pods)

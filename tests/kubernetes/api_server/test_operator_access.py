@@ -20,6 +20,8 @@ from warmfleet_testing.cluster.model_namespace import ModelNamespace, model_name
 from warmfleet_testing.cluster.operator_process import eventually, running_operator
 from warmfleet_testing.resources.chart_render import render
 
+POLICY_KINDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+
 
 @pytest.fixture
 def fleet(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[ModelNamespace]:
@@ -30,7 +32,7 @@ def fleet(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterat
 
 def test_the_charts_roles_are_enough_and_no_more_is_asked_for(fleet: ModelNamespace, tmp_path) -> None:
     rendered = render(namespace=fleet.namespace)
-    kinds = ("ServiceAccount", "Role", "RoleBinding")
+    kinds = ("ServiceAccount", "Role", "RoleBinding", *POLICY_KINDS)
     roles = [item for item in rendered.objects if item["kind"] in kinds]
     assert {item["kind"] for item in roles} == set(kinds)
     fleet.kubectl("apply", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": roles}))

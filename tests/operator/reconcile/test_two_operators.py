@@ -17,6 +17,7 @@ from warmfleet_operator.objects.kinds import MODEL_DEPLOYMENT, Kind, kind_of
 from warmfleet_operator.objects.releases import release_of
 from warmfleet_operator.reconcile.reconcile import Reconciler
 from warmfleet_operator.reconcile.writer import Writer
+from warmfleet_operator.replicas.shrinks import Shrinks
 from warmfleet_operator.routers.fleet import FleetView
 from warmfleet_operator.routers.hit_rates import HitRates
 from warmfleet_operator.scaling.signals import Reading
@@ -120,6 +121,9 @@ class NoRouters:
 class NoTotals:
     routers = 0
 
+    async def read(self) -> None:
+        """There is no router."""
+
     def readings(self) -> tuple[Reading, ...]:
         return ()
 
@@ -137,10 +141,11 @@ class Operator:
         made = OperatorSettings(
             release_namespace=release.namespace, release_name=release.name, adopted_releases=adopted
         )
+        metrics = OperatorMetrics()
         writer = Writer(
             cluster=server,  # type: ignore[arg-type] # a part of it
             store=self.store,
-            metrics=OperatorMetrics(),
+            metrics=metrics,
             settings=made,
         )
         self._reconciler = Reconciler(
@@ -155,6 +160,7 @@ class Operator:
                 no_room_seconds=made.no_room_seconds,
                 on_change=lambda _: None,
             ),
+            shrinks=Shrinks(totals=NoTotals(), metrics=metrics),
             settings=made,
         )
 

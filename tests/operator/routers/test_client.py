@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from warmfleet_operator.routers.client import RouterAnswers, RouterClient, RouterRequest
-from warmfleet_testing.cluster.stub_router import StubRouter, stub_router
+from warmfleet_testing.router.stub_router import StubRouter, stub_router
 
 MOST_BYTES = 100_000
 REQUEST = RouterRequest("/internal/fleet/totals", bytes.decode, MOST_BYTES, 2.0)

@@ -13,8 +13,8 @@ from warmfleet_operator.errors import KeysMissingError
 from warmfleet_operator.routers import totals as totals_room
 from warmfleet_operator.routers.client import RouterClient
 from warmfleet_operator.routers.totals import TotalsReader
-from warmfleet_testing.cluster.stub_router import StubRouter, stub_router
 from warmfleet_testing.resources.scaling_signals import totals
+from warmfleet_testing.router.stub_router import StubRouter, stub_router
 
 
 class Keys:

@@ -83,7 +83,10 @@ def over_budget(**spec: Any) -> Observation:
 
 OBSERVATIONS: Final[dict[str, Observation]] = {
     "advice is given": scaled(),
-    "advice is given in place of action": scaled("Active"),
+    "the number follows the demand": scaled("Active"),
+    "another client writes the number": scaled(
+        "Active", external_scaler="another client set spec.replicas from 2 to 5"
+    ),
     "advice is paused": scaled("Paused", advice=None),
     "advice is suspended": stopped(deployment=deployment(suspend=True, autoscaling={"maxReplicas": 8})),
     "advice lacks signals": scaled(advice=advice(missing="no router reports totals")),
@@ -167,7 +170,8 @@ KSTATUS: Final[Mapping[str, frozenset[str]]] = {
         {
             "everything is ready",
             "advice is given",
-            "advice is given in place of action",
+            "the number follows the demand",
+            "another client writes the number",
             "advice is paused",
             "advice is suspended",
             "advice lacks signals",

@@ -1,0 +1,145 @@
+"""The number of replicas of a Deployment: by the spec, or by autoscaling from the number that it has. Pure.
+
+The operator never writes a ModelDeployment's spec. With mode Active the memory of the number is the
+Deployment's own `spec.replicas`; `spec.replicas` of the ModelDeployment is its first size only.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from warmfleet_contracts.names import FIRST_REPLICAS_ANNOTATION, REPLICAS_ANNOTATION
+from warmfleet_contracts.resources.model_deployment import ModelDeploymentSpec
+from warmfleet_operator.scaling.decision import ScalingDecision
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaBounds:
+    """What a spec sets for the number of replicas."""
+
+    replicas: int = 1
+    mode: str | None = None
+    """None: a fixed number."""
+    min_replicas: int = 1
+    max_replicas: int = 1000
+    suspend: bool = False
+
+    @classmethod
+    def of(cls, spec: ModelDeploymentSpec) -> Self:
+        """The bounds of a checked spec."""
+        scaling = spec.autoscaling
+        if scaling is None:
+            return cls(spec.replicas, suspend=spec.suspend)
+        # No fleet sleeps yet: routers hold no requests for it.
+        lowest = max(1, scaling.min_replicas) if scaling.mode == "Active" else scaling.min_replicas
+        return cls(spec.replicas, scaling.mode, lowest, scaling.max_replicas, spec.suspend)
+
+    @property
+    def set_by_spec(self) -> int:
+        """`spec.replicas` within the bounds."""
+        return self.bounded(self.replicas) if self.mode is not None else self.replicas
+
+    def bounded(self, number: int) -> int:
+        """`number`, not below the lowest and not above the highest."""
+        return max(self.min_replicas, min(number, self.max_replicas))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaNumber:
+    """The number that a Deployment is to have."""
+
+    replicas: int
+    first: int | None = None
+    """`spec.replicas` when autoscaling took the number over; None where the spec alone decides."""
+    last: int | None = None
+    """The last number that an operator set by a decision; None where none does."""
+    external_scaler: str = ""
+    """Which number another client wrote, and what became of it; empty if none did."""
+
+
+def replica_number(
+    bounds: ReplicaBounds,
+    workers: Mapping[str, Any] | None,
+    decision: ScalingDecision | None,
+    *,
+    rolls: bool = False,
+    without_place: int = 0,
+) -> ReplicaNumber:
+    """The number of replicas now.
+
+    Args:
+        bounds: what the spec sets.
+        workers: the Deployment as the API server holds it; None before it exists.
+        decision: the newest decision of the scaling policy; it counts only for the number that it was made
+            from, so that it is carried out once, however often this is asked and by which operator.
+        rolls: a rollout is in progress or begins with this write; a shrink of the policy waits for its end.
+        without_place: replicas that have found no place for too long. A rollout would wait for them without
+            end, so for its sake they are given back.
+    """
+    current = None if workers is None else int((workers.get("spec") or {}).get("replicas", 1))
+    noted = {} if workers is None else workers["metadata"].get("annotations") or {}
+    first = _number(noted.get(FIRST_REPLICAS_ANNOTATION))
+    if bounds.mode == "Active":
+        decided = 0
+        if current:
+            decided = _decided(current, decision, rolls=rolls, without_place=without_place)
+        return _active(bounds, current, decided, first, _number(noted.get(REPLICAS_ANNOTATION)))
+    keeps = bounds.mode is not None and first == bounds.replicas
+    kept = first if keeps else None
+    if bounds.suspend:
+        return ReplicaNumber(0, kept)
+    if keeps and current:
+        # A change of mode must not move the number: pausing a grown fleet would cut it to its first size.
+        return ReplicaNumber(bounds.bounded(current), kept)
+    return ReplicaNumber(bounds.set_by_spec, kept)
+
+
+def _active(
+    bounds: ReplicaBounds, current: int | None, decided: int, first: int | None, last: int | None
+) -> ReplicaNumber:
+    first = bounds.replicas if first is None else first
+    external = ""
+    if bounds.suspend:
+        number = 0
+    elif not current:
+        number = bounds.set_by_spec  # new, or it was suspended
+    else:
+        number = bounds.bounded(decided)
+        if last is not None and last != current and number == current:
+            external = f"another client set the Deployment to {current} replicas: scaling goes on from there"
+    if bounds.replicas != first:
+        external = (
+            f"another client set spec.replicas from {first} to {bounds.replicas}, which has no effect while "
+            "spec.autoscaling.mode is Active"
+        )
+    # A number of another client becomes none of the operator's by being kept.
+    return ReplicaNumber(number, first, number if last is None or number != current else last, external)
+
+
+def _decided(current: int, decision: ScalingDecision | None, *, rolls: bool, without_place: int) -> int:
+    if rolls and without_place:
+        return current - without_place
+    if decision is None or decision.from_replicas != current or (rolls and decision.to_replicas < current):
+        return current
+    return decision.to_replicas
+
+
+def with_number(workers: Mapping[str, Any], number: ReplicaNumber, replicas: int) -> dict[str, Any]:
+    """A desired Deployment with `replicas` on its way to `number`, and what the next operator has to know."""
+    metadata = workers["metadata"]
+    noted = dict(metadata.get("annotations") or {})
+    if number.first is not None:
+        noted[FIRST_REPLICAS_ANNOTATION] = str(number.first)
+    if number.last is not None:
+        # While victims are being marked the number in the cluster is still the one before.
+        noted[REPLICAS_ANNOTATION] = str(number.last if replicas == number.replicas else replicas)
+    return {
+        **workers,
+        "metadata": {**metadata, **({"annotations": noted} if noted else {})},
+        "spec": {**workers["spec"], "replicas": replicas},
+    }
+
+
+def _number(text: str | None) -> int | None:
+    """An annotation, which any client may edit; None if it is no number."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 6 else None

@@ -1,0 +1,270 @@
+"""A ModelDeployment, its objects and pods as values, and a ReplicaSet that deletes by Kubernetes' rule.
+
+The ReplicaSet sees a lower number at once and marks late: within two seconds, as a busy controller may.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from warmfleet_contracts.cache.fleet_totals import FleetTotals
+from warmfleet_contracts.names import DELETION_COST_ANNOTATION, REVISION_LABEL
+from warmfleet_operator.errors import GoneError
+from warmfleet_operator.metrics import OperatorMetrics
+from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD, Kind, kind_of
+from warmfleet_operator.reconcile.reconcile import Reconciler
+from warmfleet_operator.reconcile.writer import Writer
+from warmfleet_operator.replicas.shrinks import Shrinks
+from warmfleet_operator.routers.fleet import FleetView
+from warmfleet_operator.routers.hit_rates import HitRates
+from warmfleet_operator.scaling.advice import Advice
+from warmfleet_operator.scaling.signals import Reading
+from warmfleet_operator.settings import OperatorSettings
+from warmfleet_operator.watch.entry import Key, entry_of
+from warmfleet_operator.watch.store import Store
+from warmfleet_testing.resources.observations import advice, decided, deployment
+from warmfleet_testing.resources.scaling_signals import replica
+
+M: Final = Key("models", "m")
+LATE_SECONDS: Final = 1.99
+"""By which the ReplicaSet learns of a mark."""
+
+
+class KilledError(Exception):
+    """The operator's process ends here."""
+
+
+class ShrinkingCluster:
+    """The API server and the ReplicaSet's controller; `values` are what only each pod holds."""
+
+    def __init__(self, values: Sequence[float], unready: Sequence[int] = (), **spec: Any) -> None:
+        self.now = 100.0
+        self.values = {f"uid-m-{number}": value for number, value in enumerate(values)}
+        self.deleted: list[str] = []
+        """Uids of the pods that the ReplicaSet has deleted, in its order."""
+        self.numbers: list[int] = []
+        """Every number of replicas that was written to the Deployment."""
+        self.kill_at: tuple[int, bool] | None = None
+        """The write, counted from 0, at which the operator ends, and whether it is carried out before."""
+        self._writes = itertools.count()
+        self._versions = itertools.count(100)
+        self._objects: dict[tuple[Kind, str], dict[str, Any]] = {}
+        self._marks: list[tuple[float, str, str | None]] = []
+        self._put(MODEL_DEPLOYMENT, deployment(replicas=len(values), **spec))
+        for number in range(len(values)):
+            self._put(POD, _pod(number, ready=number not in unready))
+
+    def objects(self) -> list[tuple[Kind, dict[str, Any]]]:
+        """All of them, by kind."""
+        return [(kind, body) for (kind, _), body in self._objects.items()]
+
+    def edit(self, **spec: Any) -> None:
+        """Change fields of the ModelDeployment's spec."""
+        body = self._objects[MODEL_DEPLOYMENT, "m"]
+        self._put(MODEL_DEPLOYMENT, {**body, "spec": {**body["spec"], **spec}})
+
+    def workers(self) -> dict[str, Any]:
+        """The Deployment."""
+        return self._objects[DEPLOYMENT, "m"]
+
+    def live(self) -> set[str]:
+        """Uids of the pods that are left."""
+        return self.values.keys() - set(self.deleted)
+
+    def pass_time(self, seconds: float) -> None:
+        """The clock goes on, and controllers act."""
+        self._delete_pods()
+        self.now += seconds
+
+    async def read(self, kind: Kind, _namespace: str, name: str) -> dict[str, Any]:
+        if (kind, name) not in self._objects:
+            raise GoneError(name)
+        return self._objects[kind, name]
+
+    async def apply(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        return self._write(kind_of(manifest), dict(manifest))
+
+    async def apply_status(
+        self, _namespace: str, _name: str, _uid: str, status: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        return self._put(MODEL_DEPLOYMENT, {**self._objects[MODEL_DEPLOYMENT, "m"], "status": dict(status)})
+
+    async def apply_conflict(self, *_: object) -> dict[str, Any]:
+        raise AssertionError("no other release is here")
+
+    async def merge(
+        self, kind: Kind, _namespace: str, name: str, changes: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        assert kind is POD
+        if (kind, name) not in self._objects:
+            raise GoneError(name)
+        body = self._objects[kind, name]
+        annotations = {
+            **(body["metadata"].get("annotations") or {}),
+            **changes["metadata"].get("annotations", {}),
+        }
+        kept = {key: value for key, value in annotations.items() if value is not None}
+        return self._write(kind, {**body, "metadata": {**body["metadata"], "annotations": kept}})
+
+    async def record(self, _event: Mapping[str, Any]) -> None:
+        """Events are not looked at."""
+
+    def _write(self, kind: Kind, body: dict[str, Any]) -> dict[str, Any]:
+        number = next(self._writes)
+        if self.kill_at == (number, False):
+            raise KilledError
+        written = self._put(kind, body)
+        if kind is POD:
+            cost = (body["metadata"].get("annotations") or {}).get(DELETION_COST_ANNOTATION)
+            self._marks.append((self.now, body["metadata"]["uid"], cost))
+        if kind is DEPLOYMENT and self.numbers[-1:] != [body["spec"]["replicas"]]:
+            self.numbers.append(body["spec"]["replicas"])
+            self._label_pods(body["spec"]["template"]["metadata"]["labels"][REVISION_LABEL])
+            self._delete_pods()  # as soon as it can
+        if self.kill_at == (number, True):
+            raise KilledError
+        return written
+
+    def _put(self, kind: Kind, body: dict[str, Any]) -> dict[str, Any]:
+        identity = kind, body["metadata"]["name"]
+        known = self._objects.get(identity, {}).get("metadata", {})
+        version = next(self._versions)
+        uid = known.get("uid") or body["metadata"].get("uid") or f"uid-{version}"
+        metadata = {**body["metadata"], "uid": uid, "resourceVersion": str(version)}
+        self._objects[identity] = {**body, "metadata": metadata}
+        return self._objects[identity]
+
+    def _label_pods(self, revision: str) -> None:
+        """They are of the Deployment's template."""
+        for kind, body in self.objects():
+            if kind is POD:
+                labels = {**body["metadata"]["labels"], REVISION_LABEL: revision}
+                self._put(kind, {**body, "metadata": {**body["metadata"], "labels": labels}})
+
+    def _delete_pods(self) -> None:
+        if (DEPLOYMENT, "m") not in self._objects:
+            return
+        costs = {uid: int(cost or 0) for at, uid, cost in self._marks if self.now - at >= LATE_SECONDS}
+        pods = [body for kind, body in self.objects() if kind is POD]
+        number = self.workers()["spec"]["replicas"]
+
+        def order(pod: dict[str, Any]) -> tuple[bool, int, float]:
+            created = float(pod["metadata"]["name"].rpartition("-")[2])  # the newest has the highest number
+            return _is_ready(pod), costs.get(pod["metadata"]["uid"], 0), -created
+
+        for pod in sorted(pods, key=order)[: max(0, len(pods) - number)]:
+            self.deleted.append(pod["metadata"]["uid"])
+            del self._objects[POD, pod["metadata"]["name"]]
+
+
+class _Totals:
+    routers = 1
+
+    def __init__(self, cluster: ShrinkingCluster) -> None:
+        self._cluster = cluster
+
+    async def read(self) -> None:
+        """The values do not change."""
+
+    def readings(self) -> tuple[Reading, ...]:
+        values = self._cluster.values.items()
+        reports = tuple(replica(uid, unique_value_tokens_per_second=value) for uid, value in values)
+        return (Reading(FleetTotals(router="a", uptime_seconds=1e6, replicas=reports)),)
+
+
+class _Keys:
+    async def ensure_namespace(self, _namespace: str) -> None:
+        """They are there."""
+
+
+class _NoRouters:
+    view = FleetView(polled=True)
+
+
+class _Advisor:
+    """Decides for one replica fewer than there are until `lowest` is reached."""
+
+    def __init__(self, cluster: ShrinkingCluster, lowest: int) -> None:
+        self._cluster = cluster
+        self._lowest = lowest
+
+    def follow(self, *_: object, **__: object) -> None:
+        """Its advice is the same for every policy."""
+
+    def forget(self, _key: Key) -> None:
+        """As above."""
+
+    def advice(self, _key: Key) -> Advice | None:
+        if (DEPLOYMENT, "m") not in {
+            (kind, body["metadata"]["name"]) for kind, body in self._cluster.objects()
+        }:
+            return None
+        current = self._cluster.workers()["spec"]["replicas"]
+        wanted = max(self._lowest, current - 1)
+        return advice(wanted, decided(wanted, from_replicas=current))
+
+
+class OperatorOf:
+    """One life of an operator: what it remembers ends with it."""
+
+    def __init__(self, cluster: ShrinkingCluster, lowest: int = 1) -> None:
+        self._cluster = cluster
+        self.metrics = OperatorMetrics()
+        self.store = Store(lambda _: None)
+        made = OperatorSettings(release_namespace="warmfleet")
+        writer = Writer(
+            cluster=cluster,  # type: ignore[arg-type] # a part of it
+            store=self.store,
+            metrics=self.metrics,
+            settings=made,
+        )
+        self._reconciler = Reconciler(
+            store=self.store,
+            writer=writer,
+            key_secrets=_Keys(),  # type: ignore[arg-type] # a part of it
+            routers=_NoRouters(),  # type: ignore[arg-type] # a part of it
+            hits=HitRates(),
+            advisor=_Advisor(cluster, lowest),  # type: ignore[arg-type] # a part of it
+            shrinks=Shrinks(totals=_Totals(cluster), metrics=self.metrics, clock=lambda: cluster.now),
+            settings=made,
+        )
+
+    async def reconcile(self) -> float | None:
+        """Observe everything and reconcile once; returns when the next one is due."""
+        listed = self._cluster.objects()
+        for kind, body in listed:
+            self.store.put(entry_of(kind, body))
+        uids = {body["metadata"]["uid"] for _, body in listed}
+        for pod in self.store.pods(M):
+            if pod.uid not in uids:
+                self.store.drop(POD, Key(M.namespace, pod.name), pod.uid)
+        return await self._reconciler.reconcile(M)
+
+    def went(self, choice: str) -> float:
+        """Pods that went after a lower number: `ours`, or `other`."""
+        name = f'warmfleet_operator_shrink_victims_total{{choice="{choice}"}} '
+        page = self.metrics.render(
+            depth=0, leading=True, behind={}, objects={}, conditions={}, states={}, advice={}
+        ).decode()
+        return next(float(line.removeprefix(name)) for line in page.splitlines() if line.startswith(name))
+
+
+def _pod(number: int, *, ready: bool) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": f"m-{number}",
+            "namespace": M.namespace,
+            "uid": f"uid-m-{number}",
+            "creationTimestamp": f"2026-01-01T00:00:{number:02}Z",
+            "labels": {"warmfleet.dev/model-deployment": "m"},
+        },
+        "spec": {"nodeName": "node-1"},
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+        },
+    }
+
+
+def _is_ready(pod: Mapping[str, Any]) -> bool:
+    return bool(pod["status"]["conditions"][0]["status"] == "True")
