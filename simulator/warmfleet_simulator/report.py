@@ -4,6 +4,7 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Final
 
 import msgspec
@@ -13,10 +14,20 @@ from warmfleet_simulator.replica.token_gaps import TokenGaps
 from warmfleet_simulator.router.outcome import Outcome
 from warmfleet_simulator.scaling.bounds import Met
 from warmfleet_simulator.scaling.objective import Objective
-from warmfleet_simulator.scaling.pods import PodCounts
+from warmfleet_simulator.scaling.pods import PodCounts, PodSeconds
 
 PERCENTS: Final = (50, 90, 99)
 MISS_CAUSES: Final = tuple(cause.value for cause in MissCause)
+
+
+class Stopped(StrEnum):
+    """The limit that ended a simulation."""
+
+    NO = ""
+    MISSED = "missed"
+    """Too many requests missed the objective."""
+    COST = "cost"
+    """Too many replica-seconds."""
 
 
 class Percentiles(msgspec.Struct, frozen=True):
@@ -37,9 +48,15 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Pods at any time: pending, ready and draining."""
     replica_seconds: float
     """Of all pods, pending and draining ones among them, from the first arrival to the last answer."""
+    pod_seconds: PodSeconds
+    """The same by state."""
+    stopped: Stopped
+    """Which limit ended it before its last answer; then all figures are those until there."""
     objective_percent: float | None
     """Requests that met the service level objective, in percent of all; None without one."""
     requests: int
+    met: int
+    """Of them those that met the objective; 0 without one."""
     answered: int
     refused: dict[str, int]
     """Requests that the router refused, by code of the error."""
@@ -71,6 +88,8 @@ class Tally:
     def __init__(self, objective: Objective | None = None) -> None:
         self.met: list[Met] = []
         """Which requests met the objective; empty without one."""
+        self.missed = 0
+        """How many did not."""
         self.requests = 0
         self._objective = objective
         self.refused: Counter[str] = Counter()
@@ -86,6 +105,7 @@ class Tally:
         if self._objective is not None:
             is_met = self._objective.is_met(outcome)
             self.met.append(Met(outcome.arrival_seconds, outcome.prompt_tokens, is_met))
+            self.missed += not is_met
         if outcome.refusal:
             self.refused[outcome.refusal] += 1
             return
@@ -107,7 +127,7 @@ class Tally:
 
     def objective_percent(self) -> float | None:
         """Share of all requests that met the objective; None without one, or without requests."""
-        return 100 * sum(request.is_met for request in self.met) / len(self.met) if self.met else None
+        return 100 * (len(self.met) - self.missed) / len(self.met) if self.met else None
 
     def first_token_ms(self) -> Percentiles:
         """Exact percentiles of the time to first token."""

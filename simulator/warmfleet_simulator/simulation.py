@@ -14,7 +14,7 @@ from warmfleet_simulator.progress import OnProgress, Progress, ignore_progress
 from warmfleet_simulator.replica.replica import Replica
 from warmfleet_simulator.replica.settings import ReplicaSettings
 from warmfleet_simulator.replica.token_gaps import TokenGaps
-from warmfleet_simulator.report import Report, Tally, inter_token_ms
+from warmfleet_simulator.report import Report, Stopped, Tally, inter_token_ms
 from warmfleet_simulator.router.fleet import SimulatedFleet
 from warmfleet_simulator.router.network import Network
 from warmfleet_simulator.router.router import SimulatedRouter
@@ -29,6 +29,16 @@ from warmfleet_simulator.traces.request import TraceRequest
 IDENTITY: Final = CacheIdentity(b"simulated-cache.")
 _START_SECONDS: Final = 1.0
 """From the replicas' start to the first arrival: by then the router follows their event streams."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What ends a simulation early, because its result is known to be of no use."""
+
+    missed_requests: int | None = None
+    """Most requests that may miss the objective."""
+    replica_seconds: float | None = None
+    """Most that the pods may cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +59,7 @@ class SimulationSettings:
     objective: Objective | None = None
     """What the requests are compared with."""
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
+    limits: Limits = Limits()
     skips_quiet_steps: bool = True
 
 
@@ -93,6 +104,10 @@ def simulate_with_requests(
     return run_in_virtual_time(run())
 
 
+class _LimitExceededError(Exception):
+    """Ends the simulation."""
+
+
 class _Simulation:
     """One fleet and its router on a virtual clock."""
 
@@ -111,6 +126,7 @@ class _Simulation:
         )
         self._pods = Pods(fleet, self._replica, start_delay_seconds=settings.start_delay_seconds)
         self._tally = Tally(settings.objective)
+        self._stopped = Stopped.NO
         self._arrived_requests = 0
         self._time_per_output_token = LatencyCounts()
 
@@ -124,7 +140,10 @@ class _Simulation:
         try:
             await self._answer_all(requests, done_ratio, on_progress)
         except ExceptionGroup as group:
-            raise group.exceptions[0] from group  # of the trace, most likely
+            if group.subgroup(_LimitExceededError) is None:
+                raise group.exceptions[0] from group  # of the trace, most likely
+            # A step that ends at this very moment finds its answer cancelled.
+            asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
         finally:
             scaler.cancel()
         ended_at = max(self._now(), _START_SECONDS)
@@ -145,8 +164,22 @@ class _Simulation:
     async def _answer(self, request: TraceRequest) -> None:
         outcome = await self._router.answer(request)
         self._tally.add(outcome)
+        self._stopped = self._limit()
+        if self._stopped:
+            raise _LimitExceededError
         if outcome.seconds_per_token:
             self._time_per_output_token.add(1e3 * outcome.seconds_per_token)
+
+    def _limit(self) -> Stopped:
+        """The limit that is exceeded by now."""
+        limits = self._settings.limits
+        if limits.missed_requests is not None and self._tally.missed > limits.missed_requests:
+            return Stopped.MISSED
+        if limits.replica_seconds is not None:
+            seconds = self._pods.seconds(_START_SECONDS, self._now())
+            if seconds.total > limits.replica_seconds:
+                return Stopped.COST
+        return Stopped.NO
 
     async def _scale(self, make: Callable[[], Autoscaler] | None) -> None:
         if make is None:
@@ -180,14 +213,18 @@ class _Simulation:
         for replica in pods.made:
             gaps.merge(replica.gaps)
         missed_tokens = dict(tally.missed_tokens) if self._routing.sees_events else {}
+        pod_seconds = pods.seconds(_START_SECONDS, ended_at)
         token_seconds = settings.replica.step_times.prefill_token_ps / PICOSECONDS
         return Report(
             routing=settings.routing,
             replicas=settings.replicas,
             most_replicas=max(counts.total for counts in pods.timeline),
-            replica_seconds=pods.replica_seconds(_START_SECONDS, ended_at),
+            replica_seconds=pod_seconds.total,
+            pod_seconds=pod_seconds,
+            stopped=self._stopped,
             objective_percent=tally.objective_percent(),
             requests=tally.requests,
+            met=len(tally.met) - tally.missed,
             answered=tally.answered,
             refused=dict(tally.refused),
             prompt_tokens=tally.prompt_tokens,

@@ -8,10 +8,11 @@ from typer.testing import CliRunner, Result
 
 from warmfleet_cli.__main__ import app
 from warmfleet_cli.errors import ExitCode
+from warmfleet_simulator.autoscalers.catalog import AUTOSCALERS
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["simulate", *arguments])
+    return CliRunner().invoke(app, ["simulate", "--jobs", "1", *arguments])
 
 
 @pytest.fixture
@@ -187,14 +188,21 @@ def test_the_operators_policy_scales_within_an_objective(trace: Path, slo: Path)
     assert report["replica_seconds"] > 0
 
 
-def test_fleets_that_know_the_traffic_stand_beside_the_policy(trace: Path, slo: Path) -> None:
-    result = run("--trace", str(trace), "--slo", str(slo), "--compare", "--replicas", "3")
+def test_policies_stand_beside_fleets_that_know_the_traffic(trace: Path, slo: Path) -> None:
+    trace.write_text("".join(trace.read_text().splitlines(keepends=True)[:24]))
+    result = run("--trace", str(trace), "--slo", str(slo), "--compare", "--replicas", "2")
 
     assert result.exit_code == 0
-    names = [line.split("  ")[0] for line in result.stdout.splitlines()]
-    assert names[:2] == ["FLEET", "3 replicas"]
-    assert sum(", peak-static" in line for line in result.stdout.splitlines()) == 1
-    assert names[-3:-1] == ["clairvoyant", "Operator"]
+    fleets, grid, verdict = result.stdout.split("\n\n")
+    names = [line.split("  ")[0] for line in fleets.splitlines()]
+    assert (names[0], names[2]) == ("FLEET", "clairvoyant")
+    assert names[1].startswith("peak-static: ")
+    policies = {name.split(":")[0] for name in names[3:-1]}
+    assert policies == {"Fixed", "Operator", *AUTOSCALERS}
+    assert len(grid.splitlines()) == 1 + 2 + 5 * len(AUTOSCALERS)
+    assert sum(line.endswith("best") for line in grid.splitlines()) == 1 + len(AUTOSCALERS)
+    assert verdict.startswith("Operator reaches 97 %: ")
+    assert result.stderr == ""
 
 
 def test_a_fleet_that_is_too_small_for_the_objective_is_named(trace: Path, tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ AUTOSCALERS: Final[Mapping[str, OtherAutoscaler]] = {
         lambda setting, _: RequestCount(requests_in_flight, *setting),
     ),
     "TokenSupply": OtherAutoscaler(
-        "percent of supply / stabilization in seconds",
+        "percent of supply / seconds before growth",
         2,
         _constant((85.0, 240.0), (85.0, 0.0), (65.0, 0.0), (45.0, 0.0), (30.0, 0.0)),
         lambda setting, _: TokenSupply(*setting),

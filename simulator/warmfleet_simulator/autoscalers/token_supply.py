@@ -27,6 +27,8 @@ KV_PERCENT: Final = 80
 """`kvCacheThreshold`."""
 QUEUE_LENGTH: Final = 5
 """`queueLengthThreshold`."""
+DOWN_SECONDS: Final = 240.0
+"""`hpa.behavior.scaleDown.stabilizationWindowSeconds` of the chart."""
 MAX_SAMPLES: Final = 10
 BATCHED_TOKENS: Final = 8192
 """vLLM's `max_num_batched_tokens` where it is not set, for the estimate of k2."""
@@ -129,16 +131,16 @@ def queued_demand(models: Iterable[ModelTotals], shape: RequestShape) -> float:
 class TokenSupply:
     """Grows above `up_percent` of the supply, shrinks below `up_percent` - 15.
 
-    `stabilization_seconds` is the HPA's window in both directions.
+    `up_seconds` is the HPA's stabilization window for growth; the chart's 240 s are that for a shrink.
     """
 
     DOWN_BELOW: Final = 15
     """Points between `scaleUpThreshold` 0.85 and `scaleDownBoundary` 0.70."""
 
-    def __init__(self, up_percent: float, stabilization_seconds: float) -> None:
+    def __init__(self, up_percent: float, up_seconds: float) -> None:
         change = (Change(150, pods=10),)
         self._up_percent = up_percent
-        self._hpa = Hpa(Behavior(change, change, stabilization_seconds, stabilization_seconds))
+        self._hpa = Hpa(Behavior(change, change, up_seconds, DOWN_SECONDS))
         self._capacity = ComputeCapacity()
         self._counters = Lookback[tuple[int, int, int, int]](AVERAGE_SECONDS)
         self._next_loop = 0.0

@@ -30,19 +30,15 @@ def peak_static(fleets: Mapping[int, Sequence[Met]], objective: Objective) -> in
     `fleets` has the outcomes of each size that was simulated. The busiest window is that with most tokens of
     prompts.
     """
-    length = objective.peak_window_seconds
-    tokens: dict[int, int] = {}
-    for request in next(iter(fleets.values())):
-        window = int(request.arrival_seconds // length)
-        tokens[window] = tokens.get(window, 0) + request.prompt_tokens
-    busiest = max(tokens, key=lambda window: (tokens[window], -window))
     for replicas in sorted(fleets):
-        in_window = [
-            request for request in fleets[replicas] if int(request.arrival_seconds // length) == busiest
-        ]
-        if _share(in_window) * 100 >= objective.percent:
+        if _share(_in_busiest_window(fleets[replicas], objective)) * 100 >= objective.percent:
             return replicas
     return None
+
+
+def peak_requests_per_second(requests: Sequence[Met], objective: Objective) -> float:
+    """Arrivals in the busiest window."""
+    return len(_in_busiest_window(requests, objective)) / objective.peak_window_seconds
 
 
 def clairvoyant_seconds(
@@ -81,6 +77,16 @@ def windows_needed(
             if _share(window) * 100 >= objective.percent:
                 needed[number] = replicas
     return needed
+
+
+def _in_busiest_window(requests: Sequence[Met], objective: Objective) -> Sequence[Met]:
+    windows: dict[int, list[Met]] = {}
+    for request in requests:
+        windows.setdefault(int(request.arrival_seconds // objective.peak_window_seconds), []).append(request)
+    busiest = max(
+        windows, key=lambda number: (sum(request.prompt_tokens for request in windows[number]), -number)
+    )
+    return windows[busiest]
 
 
 def _share(requests: Sequence[Met]) -> float:

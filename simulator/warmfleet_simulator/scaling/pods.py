@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+import msgspec
+
 from warmfleet_operator.scaling.decision import ReplicaState
 from warmfleet_simulator.replica.replica import Replica
 from warmfleet_simulator.router.fleet import SimulatedFleet
@@ -25,6 +27,19 @@ class PodCounts(NamedTuple):
 
     @property
     def total(self) -> int:
+        return self.pending + self.ready + self.draining
+
+
+class PodSeconds(msgspec.Struct, frozen=True):
+    """What pods cost, by their state."""
+
+    pending: float
+    """From creation to readiness: they load and warm up."""
+    ready: float
+    draining: float
+
+    @property
+    def total(self) -> float:
         return self.pending + self.ready + self.draining
 
 
@@ -84,13 +99,16 @@ class Pods:
                 self._drain(victim if victim in self._ready else next(reversed(self._ready)))
         self._count()
 
-    def replica_seconds(self, since_seconds: float, until_seconds: float) -> float:
+    def seconds(self, since_seconds: float, until_seconds: float) -> PodSeconds:
         """What the pods cost between two times."""
+        pending = ready = draining = 0.0
         ends = [*(counts.at_seconds for counts in self.timeline[1:]), until_seconds]
-        return sum(
-            counts.total * max(min(end, until_seconds) - max(counts.at_seconds, since_seconds), 0.0)
-            for counts, end in zip(self.timeline, ends, strict=True)
-        )
+        for counts, end in zip(self.timeline, ends, strict=True):
+            length = max(min(end, until_seconds) - max(counts.at_seconds, since_seconds), 0.0)
+            pending += counts.pending * length
+            ready += counts.ready * length
+            draining += counts.draining * length
+        return PodSeconds(pending, ready, draining)
 
     def close(self) -> None:
         """End all pods."""

@@ -1,0 +1,67 @@
+"""Progress of `warmfleet simulate`: a bar per simulation that runs, and a count of those that have ended."""
+
+from typing import TYPE_CHECKING, Self
+
+from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as ProgressBars
+
+from warmfleet_cli.output import make_console
+
+if TYPE_CHECKING:
+    from warmfleet_simulator.progress import Progress
+
+
+class SimulationBars:
+    """Bars on stderr; nothing where that is no terminal."""
+
+    def __init__(self) -> None:
+        console = make_console(stderr=True)
+        self._bars = ProgressBars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._all = self._bars.add_task("all", total=0, state="")
+        self._tasks: dict[str, TaskID] = {}
+        self._planned = 0
+        self._begun = 0
+        self._ended = 0
+
+    def planned(self, simulations: int) -> None:
+        """At least so many more will begin."""
+        self._planned = self._begun + simulations
+        self._show()
+
+    def began(self, name: str) -> None:
+        """A simulation runs."""
+        self._begun += 1
+        self._tasks[name] = self._bars.add_task(name, total=1.0, state="")
+        self._show()
+
+    def progressed(self, name: str, progress: "Progress") -> None:
+        """Show how far one simulation is."""
+        state = f"{progress.requests:,} requests, {progress.virtual_seconds:,.0f} s of the trace"
+        self._bars.update(self._tasks[name], completed=progress.done_ratio, state=state)
+
+    def ended(self, name: str) -> None:
+        """Take its bar away."""
+        self._ended += 1
+        self._bars.remove_task(self._tasks.pop(name))
+        self._show()
+
+    def _show(self) -> None:
+        total = max(self._planned, self._begun)
+        self._bars.update(
+            self._all, total=total, completed=self._ended, state=f"{self._ended} of {total} simulations"
+        )
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bars.stop()
