@@ -12,10 +12,23 @@ def served_names(deployment: Mapping[str, Any]) -> list[str]:
     return list(claimed_names(listed, deployment["metadata"]["name"]))
 
 
-def request_names(deployment: Mapping[str, Any]) -> list[str]:
-    """Values of `model` that reach it: its served names, and `namespace/name`, which is always its own."""
+def request_names(deployment: Mapping[str, Any], owner: Mapping[str, Claim]) -> list[str]:
+    """Values of `model` that reach it: the served names that it owns, and `namespace/name`.
+
+    `owner` is what `owners` found: what is asked by another's name is that one's alone to know.
+    """
     metadata = deployment["metadata"]
-    return [*served_names(deployment), f"{metadata['namespace']}/{metadata['name']}"]
+    names = [*served_names(deployment), f"{metadata['namespace']}/{metadata['name']}"]
+    return [name for name in names if name in owner and owner[name].uid == metadata["uid"]]
+
+
+def name_of_another(deployment: Mapping[str, Any], owner: Mapping[str, Claim]) -> tuple[Claim | None, str]:
+    """Another deployment that owns one of its served names, and that name; `owner` as above."""
+    for served in served_names(deployment):
+        holder = owner.get(served)
+        if holder is not None and holder.uid != deployment["metadata"]["uid"]:
+            return holder, served
+    return None, ""
 
 
 def claim_of(deployment: Mapping[str, Any]) -> Claim:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import structlog
 
 from warmfleet_contracts.resources.conditions import Reason
-from warmfleet_contracts.resources.ownership import Claim, owners
+from warmfleet_contracts.resources.ownership import owners
 from warmfleet_operator.errors import KeysMissingError, RefusedError
 from warmfleet_operator.keys import KeySecrets
 from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, kind_of
@@ -25,7 +25,7 @@ from warmfleet_operator.objects.rollouts import (
     spec_hash,
     template_revision,
 )
-from warmfleet_operator.objects.served_names import request_names, served_names
+from warmfleet_operator.objects.served_names import name_of_another, request_names
 from warmfleet_operator.reconcile.plan import Manifest, Plan, controlled_by, plan_changes
 from warmfleet_operator.reconcile.wanted import Wanted, wanted_by
 from warmfleet_operator.reconcile.writer import Writer
@@ -105,11 +105,14 @@ class Reconciler:
             self.waiting_for_routers.discard(key)
             return None  # an event of its objects or its status will come when that changes
         wanted = wanted_by(deployment, self._settings)
+        owner_by_name = owners(self._store.claims())
+        names = tuple(request_names(deployment, owner_by_name))
+        name_owner, contested_name = name_of_another(deployment, owner_by_name)
         if wanted.policy is None:
             self._advisor.forget(key)
         else:
             acts = wanted.bounds.mode == "Active"
-            self._advisor.follow(key, wanted.policy, request_names(deployment), acts=acts)
+            self._advisor.follow(key, wanted.policy, names, acts=acts)
         observation = Observation(
             deployment,
             time.time(),
@@ -119,6 +122,9 @@ class Reconciler:
             is_fetched=wanted.is_fetched,
             job_wanted=any(kind_of(manifest) is JOB for manifest in wanted.objects),
             problem=wanted.problem,
+            name_owner=name_owner,
+            contested_name=contested_name,
+            request_names=names,
         )
         again = None
         if wanted.problem is None:
@@ -254,7 +260,6 @@ class Reconciler:
     def _observed(self, key: Key, observation: Observation) -> Observation:
         """`observation` with the state of the cluster and of the routers after the writes."""
         children = self._store.children(key)
-        claim, contested = self._name_owner(observation.deployment)
         return replace(
             observation,
             workers=next((child for child in children if kind_of(child) is DEPLOYMENT), None),
@@ -262,21 +267,10 @@ class Reconciler:
             pods=tuple(sorted(self._store.pods(key), key=lambda pod: (pod.created_seconds, pod.name))),
             fleet=self._routers.view,
             advice=self._advisor.advice(key),
-            hit_percent=self._hits.percent(request_names(observation.deployment)),
-            name_owner=claim,
-            contested_name=contested,
+            hit_percent=self._hits.percent(observation.request_names),
             url=f"{self._settings.router_url}/v1",
             release=str(self._settings.release),
         )
-
-    def _name_owner(self, deployment: Mapping[str, Any]) -> tuple[Claim | None, str]:
-        """Another deployment that owns one of its served names, and that name."""
-        owner = owners(self._store.claims())
-        for served in served_names(deployment):
-            holder = owner.get(served)
-            if holder is not None and holder.uid != deployment["metadata"]["uid"]:
-                return holder, served
-        return None, ""
 
 
 def sized_objects(objects: Iterable[Manifest], number: ReplicaNumber, replicas: int) -> tuple[Manifest, ...]:

@@ -35,6 +35,8 @@ class Observation:
     name_owner: Claim | None = None
     """Another deployment that owns `contested_name`, a served name of this one."""
     contested_name: str = ""
+    request_names: tuple[str, ...] = ()
+    """By which requests reach it: none that another deployment owns."""
     upgrade_blocked_by: str = ""
     """The deployment whose upgrade has to finish before this one may start: `namespace/name`."""
     fleet: FleetView = field(default_factory=FleetView)

@@ -8,7 +8,7 @@ from warmfleet_contracts.names import COMPONENT_LABEL, MODEL_DEPLOYMENT_LABEL, W
 from warmfleet_contracts.resources.conditions import RELEASE_CONFLICT
 from warmfleet_contracts.resources.fetch_outcome import fetched_model
 from warmfleet_operator.objects.rollouts import template_revision
-from warmfleet_operator.objects.served_names import name_claims, request_names, served_names
+from warmfleet_operator.objects.served_names import name_claims, served_names
 from warmfleet_operator.objects.times import time_of
 from warmfleet_operator.status.conditions import conditions_of, status_conditions
 from warmfleet_operator.status.observation import Observation
@@ -94,7 +94,7 @@ def _figures(observation: Observation) -> dict[str, Any]:
     }
     if observation.hit_percent is not None:
         cache["hitPercent"] = observation.hit_percent
-    held = sum(observation.fleet.held.get(name, 0) for name in request_names(observation.deployment))
+    held = sum(observation.fleet.held.get(name, 0) for name in observation.request_names)
     return {"kvCache": cache, "waitingRequests": held + sum(worker.waiting for worker in figures)}
 
 

@@ -46,6 +46,13 @@ def test_a_status_sums_what_routers_report_of_its_own_pods() -> None:
     assert status["selector"] == "warmfleet.dev/component=worker,warmfleet.dev/model-deployment=m"
 
 
+def test_what_waits_for_a_name_that_another_deployment_owns_is_not_counted() -> None:
+    busy = replace(with_figures().fleet, held={"m": 3, "models/m": 1})
+
+    assert status_of(serving(fleet=busy))["waitingRequests"] == 4
+    assert status_of(serving(fleet=busy, request_names=("models/m",)))["waitingRequests"] == 1
+
+
 def test_workers_that_no_router_knows_have_no_figures() -> None:
     assert "kvCache" not in status_of(serving(fleet=FleetView()))
 

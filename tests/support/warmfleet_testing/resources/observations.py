@@ -159,6 +159,7 @@ def serving(**fields: Any) -> Observation:
             "workers": workers(),
             "pods": (pod("m-1"), pod("m-2")),
             "fleet": fleet("m-1", "m-2"),
+            "request_names": ("m", "models/m"),
             "url": URL,
             "image": "worker:1",
             **fields,
