@@ -7,6 +7,6 @@ Public: `scaling_comparison` (`compare_scaling`), `comparison` (`compare_routing
 (`open_runs`), `grid_search` (`best_setting`), `autoscalers` (policies of other autoscalers), `simulation`
 (`simulate`, `SimulationSettings`), `report` (`Report`), `progress` (`Progress`), `hardware`
 (`replica_settings`), `step_times` (`StepTimes`), `workloads` (generated traffic), `traces` (recorded
-traffic), `clock` (`run_in_virtual_time`) and `errors`. Imports the torch-free part of the worker, the router
-without its HTTP and the operator's `scaling`; the command line imports it.
+traffic), `clock` (`run_in_virtual_time`), `garbage` (`seldom_collected`) and `errors`. Imports the torch-free
+part of the worker, the router without its HTTP and the operator's `scaling`; the command line imports it.
 """

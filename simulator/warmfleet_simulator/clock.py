@@ -7,11 +7,13 @@ so it runs on this loop unchanged. One thread, no sockets: a simulation is deter
 import asyncio
 import selectors
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from warmfleet_simulator.errors import SimulationError
 
 T = TypeVar("T")
+_POLL_JUMPS: Final = 256
+"""The operating system is asked for events once in so many jumps: that takes longer than a jump."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -20,15 +22,18 @@ class _JumpingSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now_seconds = 0.0
+        self._jumps_left = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        # The loop's own pipe still works: a signal such as Ctrl-C arrives through it.
-        events = super().select(0) if timeout is None or timeout > 0 else []
-        if events:
-            return events
+        self._jumps_left -= 1
+        if timeout is None or self._jumps_left <= 0:
+            self._jumps_left = _POLL_JUMPS
+            # The loop's own pipe still works: a signal such as Ctrl-C arrives through it.
+            if events := super().select(0):
+                return events
         if timeout is None:
             raise SimulationError("the simulation waits for an event that will not come")
-        self.now_seconds += timeout
+        self.now_seconds += max(timeout, 0.0)
         return []
 
 

@@ -10,6 +10,7 @@ from warmfleet_contracts.cache.blocks import CacheIdentity
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
 from warmfleet_router.economics.model_counts import LatencyCounts
 from warmfleet_simulator.clock import run_in_virtual_time
+from warmfleet_simulator.garbage import seldom_collected
 from warmfleet_simulator.progress import OnProgress, Progress, ignore_progress
 from warmfleet_simulator.replica.replica import Replica
 from warmfleet_simulator.replica.settings import ReplicaSettings
@@ -138,7 +139,8 @@ class _Simulation:
         await self._router.start()
         scaler = asyncio.create_task(self._scale(self._settings.autoscaler))
         try:
-            await self._answer_all(requests, done_ratio, on_progress)
+            with seldom_collected():
+                await self._answer_all(requests, done_ratio, on_progress)
         except ExceptionGroup as group:
             if group.subgroup(_LimitExceededError) is None:
                 raise group.exceptions[0] from group  # of the trace, most likely

@@ -4,7 +4,6 @@ The formula is that of `StepTimeFit`, which a worker fits to its own steps and r
 numbers make the time of many steps, computed at once, exactly the sum of their times one by one.
 """
 
-import bisect
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,6 +66,26 @@ class StepTimes:
             + self.context_token_ps * shape.context_tokens
         )
 
+    def prefill_within(self, limit_ps: int, planned: StepShape, first_position: int) -> int:
+        """Most tokens of a prompt, from `first_position` on, with which the planned step takes `limit_ps`.
+
+        Negative if it takes longer without any, `MAX_AUTO_BATCHED_TOKENS` if tokens take no time.
+        """
+        left_ps = limit_ps - (
+            self.base_ps
+            + self.decode_ps * planned.decode_sequences
+            + self.context_token_ps * (planned.context_tokens + first_position)
+        )
+        free_tokens = max(self.knee_tokens - planned.decode_sequences, 0) - planned.prefill_tokens
+        if left_ps < min(self.context_token_ps * free_tokens, 0):
+            return -1
+        if left_ps < self.context_token_ps * free_tokens:
+            return left_ps // self.context_token_ps
+        token_ps = self.prefill_token_ps + self.context_token_ps
+        if not token_ps:
+            return MAX_AUTO_BATCHED_TOKENS
+        return (left_ps + self.prefill_token_ps * free_tokens) // token_ps
+
     def decodes_ps(self, first: StepShape, steps: int) -> int:
         """Time of `steps` steps that begin with `first` and in which all its sequences generate a token."""
         growth_ps = self.context_token_ps * first.decode_sequences
@@ -85,13 +104,10 @@ class ModelledBudget:
 
     def prefill_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
         """Tokens of a prompt, from `first_position` on, that fit beside what is planned."""
-        room = MAX_AUTO_BATCHED_TOKENS - planned.prefill_tokens
+        most = min(MAX_AUTO_BATCHED_TOKENS - planned.prefill_tokens, wanted_tokens)
         least = min(max(MIN_AUTO_BATCHED_TOKENS - planned.prefill_tokens, 0), wanted_tokens)
-        return least + bisect.bisect_right(
-            range(least + 1, min(room, wanted_tokens) + 1),
-            _TARGET_PS,
-            key=lambda tokens: self._times.step_ps(planned.with_prefill(first_position, tokens)),
-        )
+        in_time = self._times.prefill_within(_TARGET_PS, planned, first_position)
+        return max(min(most, in_time), least)
 
 
 _TARGET_PS: Final = round(TARGET_STEP_SECONDS * PICOSECONDS)

@@ -1,6 +1,7 @@
 """Virtual time passes as fast as callbacks run, in the order of their timers."""
 
 import asyncio
+import signal
 import time
 
 import pytest
@@ -47,4 +48,15 @@ def test_a_wait_for_what_will_never_come_is_an_error() -> None:
         await asyncio.Event().wait()
 
     with pytest.raises(SimulationError, match="will not come"):
+        run_in_virtual_time(main())
+
+
+def test_a_simulation_that_only_jumps_still_ends_by_ctrl_c() -> None:
+    async def main() -> None:
+        for second in range(10_000):
+            if second == 1000:
+                signal.raise_signal(signal.SIGINT)
+            await asyncio.sleep(1)
+
+    with pytest.raises(KeyboardInterrupt):
         run_in_virtual_time(main())

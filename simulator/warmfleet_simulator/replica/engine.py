@@ -6,13 +6,15 @@ once.
 
 A stretch of **quiet** steps is what `skip` replaces. In a quiet step every running sequence generates one
 token and nothing else happens: no sequence starts, ends or is preempted, no block is allocated, filled or
-evicted. If a step planned decodes alone, then so does the next one while no sequence reaches a block edge,
-its end or the context's limit, and no message arrives: what kept the waiting sequences from starting (seats,
-blocks) does not change. So only the number of tokens does, and the time of the stretch has a closed form.
+evicted. Such steps follow a step after which no sequence waits and each has a token, and, where sequences
+wait, a step that planned decodes alone: what kept those from starting (seats, blocks) does not change. They
+go on while no sequence reaches a block edge, its end or the context's limit, and no message arrives. So only
+the number of tokens changes, and the time of the stretch has a closed form.
 """
 
 from array import array
-from dataclasses import dataclass
+
+import msgspec
 
 from warmfleet_contracts.cache.blocks import BlockHash, CacheIdentity
 from warmfleet_simulator.replica.settings import ReplicaSettings
@@ -30,14 +32,13 @@ from warmfleet_worker.kv_cache.block_pool import BlockPool
 from warmfleet_worker.kv_cache.prefix_cache import PrefixCache
 
 
-@dataclass(frozen=True, slots=True)
-class EngineStep:
+class EngineStep(msgspec.Struct, frozen=True, gc=False):
     """One step, or several that were skipped."""
 
     report: StepReport
     picoseconds: int
     is_quiet: bool
-    """Whether it planned decodes alone and ended no sequence: `quiet_steps` may follow."""
+    """Whether `quiet_steps` may follow."""
 
 
 class SimulatedEngine:
@@ -155,9 +156,7 @@ class SimulatedEngine:
     def skip(self, steps: int) -> StepReport:
         """Do `steps` of the `quiet_steps` at once; their tokens are in no update."""
         for sequence in self._scheduler.running:
-            answer_token = self._answer_tokens[sequence.sequence_id]
-            for _ in range(steps):
-                sequence.append(answer_token)
+            sequence.extend(array("I", (self._answer_tokens[sequence.sequence_id],)) * steps)
             sequence.computed_tokens += steps
         return self._reporter.step([], self._step_time)
 
@@ -166,9 +165,8 @@ class SimulatedEngine:
         return ChunkResult(chunk.sequence_id, finite=True, next_token_id=token)
 
     def _is_quiet(self, plan: StepPlan, shape: StepShape, outcomes: list[SequenceUpdate]) -> bool:
-        return not (
-            shape.prefill_tokens
-            or plan.preempted_sequences
-            or plan.admissions
-            or any(update.finish_reason for update in outcomes)
-        )
+        ended = sum(bool(update.finish_reason) for update in outcomes)
+        if not self._scheduler.waiting:
+            # Nothing can start, so all that matters is that each sequence got a token and goes on.
+            return len(outcomes) - ended == len(self._scheduler.running)
+        return not (shape.prefill_tokens or plan.preempted_sequences or plan.admissions or ended)

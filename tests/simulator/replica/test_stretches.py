@@ -128,10 +128,10 @@ def test_the_schedules_preempt_evict_wait_and_hit() -> None:
     assert min(evicted, hits, waits) > SCHEDULES / 4
 
 
-def test_a_long_answer_takes_few_events() -> None:
-    """Each block of 512 tokens takes one step at either edge, and stretches of at most a second."""
+def counted_steps(output_tokens: int) -> tuple[int, int]:
+    """Steps of an answer, and how many of them the engine does one by one."""
     settings = ReplicaSettings(StepTimes(10**9, 10**6, 0, 0), block_size_tokens=512, total_blocks=64)
-    schedule = Schedule(settings, [Prompt(0.0, array("I", [1]) * 700, 10_000)])
+    prompt = array("I", [1]) * 700
 
     async def count() -> tuple[int, int]:
         replica = Replica("r", "e", IDENTITY, settings)
@@ -144,14 +144,22 @@ def test_a_long_answer_takes_few_events() -> None:
             return step()
 
         replica._engine.step = counted  # type: ignore[method-assign]
-        prompt = schedule.prompts[0]
         answer = replica.submit(
-            prompt.token_ids, output_tokens=10_000, answer_token=2, router_id="r", dispatch=1
+            prompt, output_tokens=output_tokens, answer_token=2, router_id="r", dispatch=1
         )
         await answer.ended
         return replica.steps, engine_steps
 
-    steps, engine_steps = run_in_virtual_time(count())
+    return run_in_virtual_time(count())
+
+
+def test_a_long_answer_takes_few_events() -> None:
+    """Each block of 512 tokens takes one step at either edge, and stretches of at most a second."""
+    steps, engine_steps = counted_steps(output_tokens=10_000)
 
     assert steps == 10_000
     assert engine_steps < 100
+
+
+def test_a_lone_answer_within_a_block_takes_the_step_of_its_prefill_and_that_of_its_end() -> None:
+    assert counted_steps(output_tokens=200) == (200, 2)

@@ -3,13 +3,14 @@
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
+import msgspec
+
 from warmfleet_worker.engine.logprobs import TokenLogprobs
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine.token_counts import TokenCounts
 
 
-@dataclass(frozen=True, slots=True)
-class SampleRequest:
+class SampleRequest(msgspec.Struct, frozen=True, gc=False):
     """Asks for the next token from the logits of a chunk's last token, the last known one of its sequence."""
 
     parameters: SamplingParameters
@@ -19,8 +20,7 @@ class SampleRequest:
     """Of prompt and output so far, exactly if a penalty reads them. Valid until the step is applied."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreRequest:
+class ScoreRequest(msgspec.Struct, frozen=True, gc=False):
     """Asks for the log probability of the prompt's next token at consecutive tokens of a chunk."""
 
     first: int
@@ -31,8 +31,7 @@ class ScoreRequest:
     """Number of most likely tokens to return with each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(msgspec.Struct, frozen=True, gc=False):
     """One sequence's share of a step: consecutive tokens whose KV is computed and written.
 
     A decode is a chunk of one token.
@@ -50,8 +49,7 @@ class Chunk:
     """Set if the request asks for the prompt's log probabilities and this chunk computes some."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepBatch:
+class StepBatch(msgspec.Struct, frozen=True, gc=False):
     """All chunks of one step, in a fixed order."""
 
     chunks: tuple[Chunk, ...]
@@ -61,8 +59,7 @@ class StepBatch:
         return sum(len(chunk.token_ids) for chunk in self.chunks)
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkResult:
+class ChunkResult(msgspec.Struct, frozen=True, gc=False):
     """The runner's result for one chunk."""
 
     sequence_id: int

@@ -306,7 +306,7 @@ class Scheduler:
             sample = SampleRequest(sequence.sampling, sequence.output_tokens, sequence.token_counts)
         return Chunk(
             sequence_id=sequence.sequence_id,
-            token_ids=tuple(sequence.token_ids[first:end]),
+            token_ids=sequence.token_ids[first:end],
             first_position=first,
             block_ids=sequence.table.ids(self._blocks(end)),
             sample=sample,

@@ -1,6 +1,7 @@
 """One sequence inside the engine: its tokens, its blocks, and how many tokens are computed."""
 
 import enum
+from array import array
 from dataclasses import dataclass, field
 
 from warmfleet_contracts.cache.blocks import BlockHash
@@ -76,6 +77,11 @@ class Sequence:
         self.token_ids.append(token_id)
         if self.token_counts is not None:
             self.token_counts.add(token_id)
+
+    def extend(self, token_ids: "array[int]") -> None:
+        """Add generated tokens, where no penalty counts them."""
+        assert self.token_counts is None, "each token is counted"
+        self.token_ids.extend(token_ids)
 
     def own_block_hashes(self) -> list[BlockHash]:
         """`block_hashes` to append to: other sequences do not see it."""

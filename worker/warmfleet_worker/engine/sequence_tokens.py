@@ -23,6 +23,10 @@ class SequenceTokens(Sequence[int]):
         """Add a generated token."""
         self._output.append(token_id)
 
+    def extend(self, token_ids: "array[int]") -> None:
+        """Add generated tokens."""
+        self._output.extend(token_ids)
+
     def __len__(self) -> int:
         return len(self._prompt) + len(self._output)
 
@@ -37,6 +41,8 @@ class SequenceTokens(Sequence[int]):
             return self._prompt[place] if place < prompt_tokens else self._output[place - prompt_tokens]
         first, end, step = index.indices(len(self))
         assert step == 1, "slices are consecutive"
+        if end <= prompt_tokens:
+            return self._prompt[first:end]
         return (
             self._prompt[first:end]
             + self._output[max(0, first - prompt_tokens) : max(0, end - prompt_tokens)]

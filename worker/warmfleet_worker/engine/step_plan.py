@@ -3,14 +3,15 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import msgspec
+
 from warmfleet_worker.engine.batch import StepBatch
 from warmfleet_worker.engine.messages import SequenceUpdate
 from warmfleet_worker.engine.sequence import Sequence
 from warmfleet_worker.engine.step_time import StepShape
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(msgspec.Struct, frozen=True, gc=False):
     """One step: the batch, and the sequence of each of its chunks in the same order."""
 
     batch: StepBatch

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from warmfleet_contracts.cache.kv_events import StepTimeFit
 from warmfleet_worker.engine.batch import Chunk, StepBatch
 from warmfleet_worker.engine.nonnegative_fit import NonNegativeFit
@@ -39,8 +41,7 @@ START_AUTO_BATCHED_TOKENS: Final = 128
 _TINY: Final = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class StepShape:
+class StepShape(msgspec.Struct, frozen=True, gc=False):
     """The features of a step that determine its time."""
 
     prefill_tokens: int

@@ -14,7 +14,8 @@ committed ones keep their hash until they are allocated again, so eviction needs
 import enum
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+
+import msgspec
 
 from warmfleet_contracts.cache.blocks import BlockHash
 from warmfleet_contracts.cache.resident import ChangeBuffer
@@ -54,8 +55,7 @@ class Block:
         return f"Block({self.block_id}, {self.state.value}, references={self.references})"
 
 
-@dataclass(frozen=True, slots=True)
-class ResidentChanges:
+class ResidentChanges(msgspec.Struct, frozen=True, gc=False):
     """How the set of matchable hashes changed: first `cleared`, then the two disjoint lists."""
 
     stored: tuple[bytes, ...] = ()

@@ -2,7 +2,8 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from warmfleet_contracts.cache.blocks import (
     BlockHash,
@@ -14,8 +15,7 @@ from warmfleet_contracts.cache.blocks import (
 from warmfleet_worker.kv_cache.block_pool import Block, BlockPool
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixHit:
+class PrefixHit(msgspec.Struct, frozen=True, gc=False):
     """The blocks that already hold a prefix. They are not pinned yet: pin them before allocating."""
 
     blocks: tuple[Block, ...] = ()
