@@ -3,15 +3,24 @@
 Demand D against supply S per replica (llm-d's WVA 2): more than `up` percent of n * S asks for
 ceil(D / (up * S)), and a shrink needs D below `down` percent of what is left. Cached blocks that no sequence
 holds are free capacity and no demand.
+
+The compute time of few requests varies by chance: of k independent ones whose lengths vary as much as their
+mean (exponential), the sum has a relative deviation of sqrt(2 / k). A shrink must leave the highest sum that
+a day of the same load is likely to bring below `up` percent, or that peak would add the replica again.
 """
 
 from dataclasses import dataclass
+from math import sqrt
 from statistics import median
 from typing import Final
 
 from warmfleet_contracts.cache.fleet_totals import ReplicaTotals
 from warmfleet_operator.scaling.signals import FleetSignals
 
+PEAK_DEVIATIONS: Final = 3.4
+"""Standard deviations that one in the 2,880 periods of 30 seconds of a day exceeds."""
+MEAN_GAIN: Final = 0.01
+"""How fast the mean load follows that of each tick: over some minutes."""
 _MOST_REPLICAS: Final = 1000
 """No deployment may have more."""
 
@@ -74,6 +83,17 @@ def backlog_permille(demand: Demand, backlog_seconds: float) -> int:
     if demand.prefill_rate <= 0:
         return 0
     return round(1000 * demand.backlog_tokens / (demand.prefill_rate * backlog_seconds))
+
+
+def mean_of(known: float | None, now: float) -> float:
+    """The mean with this tick's value."""
+    return now if known is None else known + MEAN_GAIN * (now - known)
+
+
+def daily_peak_permille(load_permille: float, requests: float) -> int:
+    """The highest load of a day whose mean is this with so many requests at a time; 0 requests: not known."""
+    chance = PEAK_DEVIATIONS * sqrt(2 / requests) if requests > 0 else 0.0
+    return round(load_permille * (1 + chance))
 
 
 def asked(demand: int, supply: int, up_percent: int, down_percent: int) -> Ask:

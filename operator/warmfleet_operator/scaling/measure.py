@@ -9,7 +9,15 @@ from msgspec.structs import replace
 from warmfleet_contracts.cache.fleet_totals import LatencyHistogram
 from warmfleet_operator.scaling import latency_guard, regret, supply
 from warmfleet_operator.scaling.decision import DecisionInputs, ReplicaState
-from warmfleet_operator.scaling.demand import Ask, Demand, asked, backlog_permille, demand_of
+from warmfleet_operator.scaling.demand import (
+    Ask,
+    Demand,
+    asked,
+    backlog_permille,
+    daily_peak_permille,
+    demand_of,
+    mean_of,
+)
 from warmfleet_operator.scaling.latency_guard import LatencyView
 from warmfleet_operator.scaling.limits import growth_limit
 from warmfleet_operator.scaling.memory import LATE_TICKS, ScalingMemory
@@ -85,6 +93,12 @@ def measure(
     """Everything that one tick shows."""
     memory = ticked(policy, memory, signals, state, now_seconds)
     demand = demand_of(signals, state.ready)
+    if demand.compute_permille >= 0:
+        memory = replace(
+            memory,
+            mean_load_permille=mean_of(memory.mean_load_permille, demand.compute_permille),
+            mean_requests=mean_of(memory.mean_requests, signals.traffic.requests),
+        )
     memory = supply.learnt(memory, signals, demand, now_seconds)
     memory = regret.noticed(policy, memory, signals, demand, now_seconds)
     each = supply_of(memory, signals)
@@ -158,6 +172,9 @@ def _asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
     tokens, sequences, compute = (
         asked(demand, each, policy.scale_up_percent, policy.scale_down_percent) for demand, each in tick.pairs
     )
+    peak = daily_peak_permille(memory.mean_load_permille or 0.0, memory.mean_requests or 0.0)
+    at_peak = asked(peak, tick.supply.compute_permille, policy.scale_up_percent, policy.scale_up_percent)
+    compute = Ask(compute.growth, max(compute.need, at_peak.need))
     asks = {
         "tokens": tokens,
         "sequences": sequences,

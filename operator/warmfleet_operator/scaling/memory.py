@@ -46,6 +46,10 @@ class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Supply of a replica when one reported last."""
     compute_samples: tuple[int, ...] = ()
     """Load in 1/1000 of a replica's measured speed, while work waited at every replica."""
+    mean_load_permille: float | None = None
+    """Of arrivals, in 1/1000 of one replica's time."""
+    mean_requests: float | None = None
+    """Those behind each sample of that load."""
     busy_since_seconds: float | None = None
     """Work has waited at every replica since then, or since the last sample."""
     first_token_floor_ms: float | None = None

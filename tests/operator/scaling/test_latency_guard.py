@@ -23,7 +23,8 @@ TARGETED = replace(POLICY, first_token=LatencyGoal(percentile=95, target_millise
 def served(load_permille, milliseconds, count=4):
     """Replicas whose prompts take this load, and whose requests took so long."""
     prompts = round(30 * load_permille / 1000 * PREFILL_RATE)
-    traffic = Traffic(seconds=30.0, prompt_tokens=prompts, requests=100)
+    # So many requests that chance does not move their load.
+    traffic = Traffic(seconds=30.0, prompt_tokens=prompts, requests=1_000_000)
     return signals(fleet(count), traffic=traffic, first_token=latencies(milliseconds))
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from warmfleet_operator.scaling.decision import LimitingRule, ReplicaState, ScalingReason
+from warmfleet_operator.scaling.signals import Traffic
 from warmfleet_testing.resources.scaling_signals import (
     FULL_MINUTES,
     POLICY,
@@ -59,6 +60,16 @@ def test_a_replica_that_holds_more_than_its_idle_time_saves_stays():
 
     assert (kept.to_replicas, kept.limit) == (3, LimitingRule.CACHE_VALUE)
     assert given.to_replicas == 2
+
+
+def test_a_load_of_few_requests_keeps_what_its_peaks_will_need_again():
+    """The load of 20 requests at a time varies by a third, and by all of it at the highest of a day."""
+    decisions = {}
+    for requests in (20, 20_000):
+        traffic = Traffic(seconds=30.0, prompt_tokens=round(30 * 1.6 * PREFILL_RATE), requests=requests)
+        decisions[requests] = last(POLICY, signals(fleet(4), traffic=traffic), at_rest(4))
+
+    assert {requests: item.to_replicas for requests, item in decisions.items()} == {20: 4, 20_000: 3}
 
 
 def test_the_highest_need_of_five_minutes_keeps_its_replicas():
