@@ -9,6 +9,7 @@ from typing import Final
 
 from warmfleet_contracts.cache.kv_events import StepTimeFit
 from warmfleet_worker.engine.step_time import (
+    IDLE_DELAY_RATIO,
     MAX_AUTO_BATCHED_TOKENS,
     MIN_AUTO_BATCHED_TOKENS,
     TARGET_STEP_SECONDS,
@@ -104,10 +105,21 @@ class ModelledBudget:
 
     def prefill_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
         """Tokens of a prompt, from `first_position` on, that fit beside what is planned."""
-        most = min(MAX_AUTO_BATCHED_TOKENS - planned.prefill_tokens, wanted_tokens)
         least = min(max(MIN_AUTO_BATCHED_TOKENS - planned.prefill_tokens, 0), wanted_tokens)
-        in_time = self._times.prefill_within(_TARGET_PS, planned, first_position)
-        return max(min(most, in_time), least)
+        return max(self._tokens_within(_TARGET_PS, planned, first_position, wanted_tokens), least)
+
+    def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
+        """The same of a prompt that no client waits for; what is planned takes at most a tenth longer."""
+        if not planned.tokens:
+            return self.prefill_tokens(planned, first_position, wanted_tokens)
+        limit_ps = min(round((1 + IDLE_DELAY_RATIO) * self._times.step_ps(planned)), _TARGET_PS)
+        return max(self._tokens_within(limit_ps, planned, first_position, wanted_tokens), 0)
+
+    def _tokens_within(
+        self, limit_ps: int, planned: StepShape, first_position: int, wanted_tokens: int
+    ) -> int:
+        most = min(MAX_AUTO_BATCHED_TOKENS - planned.prefill_tokens, wanted_tokens)
+        return min(most, self._times.prefill_within(limit_ps, planned, first_position))
 
 
 _TARGET_PS: Final = round(TARGET_STEP_SECONDS * PICOSECONDS)

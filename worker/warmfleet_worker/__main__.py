@@ -33,6 +33,7 @@ with importing():
     from warmfleet_worker.server.events import EventHub
     from warmfleet_worker.server.state import ReportForwarder, WorkerState
     from warmfleet_worker.server.token_texts import TokenTexts
+    from warmfleet_worker.server.warmup import Warmup
     from warmfleet_worker.server.watchdog import watch_engine
     from warmfleet_worker.settings import WorkerSettings, parse_settings
     from warmfleet_worker.termination_message import write_termination_message
@@ -90,12 +91,13 @@ def build_worker(
     encoder = PromptEncoder.from_assets(assets)
     metrics = WorkerMetrics(settings.served_names[0])
     events = EventHub(on_dropped=metrics.on_dropped_subscriber)
+    warmup = Warmup(events, settings.prewarm_seconds)
     engine_settings = msgspec.structs.replace(
         settings.engine,
         tokenizer_digest=bytes.fromhex(encoder.tokenizer_digest),
         chat_template_digest=encoder.chat_template_digest,
     )
-    engine = ProcessEngineClient(engine_settings, ReportForwarder(events, metrics), engine_module)
+    engine = ProcessEngineClient(engine_settings, ReportForwarder(events, metrics, warmup), engine_module)
     worker = WorkerState(
         settings=settings,
         assets=assets,
@@ -103,6 +105,7 @@ def build_worker(
         token_texts=TokenTexts(encoder.tokenizer),
         engine=engine,
         events=events,
+        warmup=warmup,
         metrics=metrics,
         started_seconds=int(time.time()),
         contract_versions=contract_versions,

@@ -72,6 +72,9 @@ class WorkerMetrics:
         self._failed_sequences = self._counter(
             names.WORKER_FAILED_SEQUENCES, "Sequences that could not be computed."
         )
+        self._prewarmed = self._counter(
+            names.WORKER_PREWARMED_TOKENS, "Tokens of prefixes computed ahead of requests."
+        )
         self._stalls = self._counter(names.WORKER_ENGINE_STALLS, "Times that a busy engine was silent.")
         self._subscribers = self._gauge(names.WORKER_EVENT_SUBSCRIBERS, "Event streams open.")
         self._dropped = self._counter(
@@ -93,6 +96,10 @@ class WorkerMetrics:
         )
         info.labels(*self._model, *config.values()).set(1)
         self._bytes_per_token.set(ready.kv_bytes_per_token)
+
+    def on_prewarmed(self, computed_tokens: int) -> None:
+        """A router had prefixes computed ahead of requests."""
+        self._prewarmed.inc(computed_tokens)
 
     def on_report(self, report: StepReport) -> None:
         self._load(report.load)

@@ -72,6 +72,8 @@ class WorkerSettings:
     """Open client connections; beyond it the one that has waited longest for a request is closed."""
     max_subscribers: int = 32
     """Event streams open at once."""
+    prewarm_seconds: float = 0.0
+    """How long routers may have prefixes computed before it is ready; 0: it waits for none."""
     drain_seconds: float = 300.0
     """How long live answers may go on after SIGTERM."""
     write_seconds: float = 60.0
@@ -131,6 +133,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Work
         max_live_sequences=given.max_live_sequences,
         max_connections=given.max_connections,
         max_subscribers=given.max_subscribers,
+        prewarm_seconds=given.prewarm_seconds,
         drain_seconds=given.drain_seconds,
         write_seconds=given.write_seconds,
         ping_seconds=given.ping_seconds,
@@ -198,6 +201,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--max-connections", type=_at_least(1), default=MAX_CONNECTIONS, help="open client connections")
     add("--max-subscribers", type=_at_least(1), default=32, help="event streams open at once")
+    add(
+        "--prewarm-seconds",
+        type=_seconds_or_none,
+        default=0.0,
+        help="time for routers to have prefixes computed before it is ready; 0: it waits for none",
+    )
     add("--drain-seconds", type=float, default=300.0, help="time for live answers after SIGTERM")
     add("--write-seconds", type=float, default=60.0, help="time for one write to a client")
     add(
@@ -221,6 +230,10 @@ def _seconds(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"expected a positive number of seconds, got {text}")
     return value
+
+
+def _seconds_or_none(text: str) -> float:
+    return 0.0 if float(text) == 0 else _seconds(text)
 
 
 def _percent(text: str) -> int:

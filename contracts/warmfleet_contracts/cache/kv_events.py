@@ -89,7 +89,8 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens: Count = 0
     """Tokens of KV that the running sequences attend to."""
     total_blocks: Count = 0
-    """0 while the engine cannot compute: it is still loading, or has work and reports no step."""
+    """0 while it takes no requests: the engine is still loading, has work and reports no step, or computes
+    prefixes ahead of requests."""
     pinned_blocks: Count = 0
     """Blocks that live sequences hold."""
     cached_blocks: Count = 0

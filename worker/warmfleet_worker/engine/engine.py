@@ -18,7 +18,7 @@ from warmfleet_worker.engine.logprobs import joined
 from warmfleet_worker.engine.messages import AddSequences, SequenceUpdate, StepReport, unpacked_tokens
 from warmfleet_worker.engine.reporter import NOTHING_COMPUTED, Reporter
 from warmfleet_worker.engine.scheduler import Scheduler, SchedulerSettings
-from warmfleet_worker.engine.sequence import Sequence
+from warmfleet_worker.engine.sequence import IDLE_PRIORITY, Sequence
 from warmfleet_worker.engine.sequence_tokens import SequenceTokens
 from warmfleet_worker.engine.step_plan import FixedBudget, StepBudget
 from warmfleet_worker.engine.step_recovery import StepOutcome, compute_step
@@ -153,7 +153,7 @@ class Engine:
                 arrival=self._arrivals,
                 prompt_tokens=len(prompt),
                 may_read_cache=message.may_read_cache,
-                priority=message.priority,
+                priority=IDLE_PRIORITY if message.is_idle else message.priority,
                 token_counts=None if counts is None else counts.copy(),
                 matched_blocks=matched_blocks,
             )

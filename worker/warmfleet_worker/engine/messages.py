@@ -45,6 +45,8 @@ class AddSequences(msgspec.Struct, frozen=True, kw_only=True, tag="add"):
     """False if the whole prompt must be computed, as for its log probabilities. Its blocks are cached."""
     priority: int = 0
     """Lower is scheduled first; equal priorities in order of arrival."""
+    is_idle: bool = False
+    """Nobody waits for it: it is computed with what others leave, and no load report has it."""
     router_id: str = ""
     dispatch: int = 0
 

@@ -78,7 +78,9 @@ class Reporter:
         )
 
     def _load(self, step_time: StepTimeFit) -> LoadReport:
-        running, waiting = self._scheduler.running, self._scheduler.waiting
+        # Idle sequences keep nobody waiting.
+        running = [sequence for sequence in self._scheduler.running if not sequence.is_idle]
+        waiting = [sequence for sequence in self._scheduler.waiting if not sequence.is_idle]
         queued_tokens = sum(sequence.uncached_tokens for sequence in waiting)
         context_tokens = 0
         for sequence in running:

@@ -15,6 +15,9 @@ the follower's rank (priority inheritance, Sha et al. 1990), so that no sequence
 and a seat and the blocks that the follower will need are reserved. The wait is bounded by the leader's
 prefill: a leader that ends, fails, is preempted or paused leads no longer, and the follower takes over.
 
+An idle sequence is one that no client waits for, such as a prefix that is computed ahead of requests. It
+takes what a step has left, and nothing while any other sequence waits.
+
 A paused sequence has a slow reader. It has released everything like a preempted one, and waits again at its
 old rank when it is resumed.
 """
@@ -133,6 +136,7 @@ class Scheduler:
     def schedule(self, budget: StepBudget) -> StepPlan:
         """Choose the next step's chunks and give them blocks. Empty only if there is nothing to compute."""
         seats = self._seats
+        self._withdraw_idle()
         self._inherit_ranks(seats - len(self._running))
         best_first = sorted(self._running, key=_effective_rank)
         planned, preempted_sequences = self._plan_decodes(best_first)
@@ -160,6 +164,14 @@ class Scheduler:
         ]
 
     # Planning.
+
+    def _withdraw_idle(self) -> None:
+        """Take seats and blocks from idle sequences while another waits; what is computed stays cached."""
+        if not self._waiting or self._waiting[0].is_idle:
+            return
+        for sequence in [running for running in self._running if running.is_idle]:
+            self._withdraw(sequence)
+            self._enqueue(sequence)
 
     def _inherit_ranks(self, free_seats: int) -> None:
         """Let each leader inherit the best rank among its followers."""
@@ -220,7 +232,7 @@ class Scheduler:
                 reserved_blocks += self._unled_blocks(sequence, leader)
                 place += 1  # its seat stays reserved
                 continue
-            if not draft.has_room(len(sequence.token_ids) - sequence.uncached_tokens):
+            if not draft.has_room_for(sequence, len(sequence.token_ids) - sequence.uncached_tokens):
                 return
             if draft.adopted_blocks and draft.adopted_blocks + sequence.matched_blocks > MAX_ADOPTED_BLOCKS:
                 return

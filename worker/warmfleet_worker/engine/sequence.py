@@ -3,8 +3,10 @@
 import enum
 from array import array
 from dataclasses import dataclass, field
+from typing import Final
 
 from warmfleet_contracts.cache.blocks import BlockHash
+from warmfleet_contracts.cache.worker_api import LOWEST_PRIORITY
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine.sequence_tokens import SequenceTokens
 from warmfleet_worker.engine.token_counts import TokenCounts
@@ -12,6 +14,8 @@ from warmfleet_worker.kv_cache.block_table import BlockTable
 
 Rank = tuple[int, int]
 """Priority, then arrival."""
+IDLE_PRIORITY: Final = LOWEST_PRIORITY + 1
+"""Of a sequence that no client waits for; no request can have it."""
 
 
 class SequenceState(enum.Enum):
@@ -61,6 +65,11 @@ class Sequence:
     """While it waits: tokens that are not cached, as of the last match."""
     inherited_rank: Rank | None = None
     """The best rank of the followers that wait for a block it computes (priority inheritance)."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits for it: it takes what others leave."""
+        return self.priority >= IDLE_PRIORITY
 
     @property
     def rank(self) -> Rank:

@@ -27,6 +27,9 @@ class StepBudget(Protocol):
     def prefill_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
         """Tokens of a prompt, from `first_position` on, that fit beside what is planned."""
 
+    def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
+        """The same of a prompt that nobody waits for; what is planned is hardly slower for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class FixedBudget:
@@ -36,6 +39,10 @@ class FixedBudget:
 
     def prefill_tokens(self, planned: StepShape, _first_position: int, wanted_tokens: int, /) -> int:
         return max(min(wanted_tokens, self.tokens - planned.tokens), 0)
+
+    def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
+        # How long a token takes is not known here.
+        return 0 if planned.tokens else self.prefill_tokens(planned, first_position, wanted_tokens)
 
 
 @dataclass(slots=True)
@@ -56,11 +63,18 @@ class PlanDraft:
         """Whether the step takes a token more of a prompt that is computed up to `first_position`."""
         return self.budget.prefill_tokens(self.shape, first_position, 1) > 0
 
+    def has_room_for(self, sequence: Sequence, first_position: int) -> bool:
+        """Whether the step takes a token of this sequence that is computed or cached up to there."""
+        if not sequence.is_idle:
+            return self.has_room(first_position)
+        return self.budget.idle_tokens(self.shape, first_position, 1) > 0
+
     def plan(self, sequence: Sequence) -> None:
         """Plan a prefill, as much as the step takes."""
         first_position = sequence.computed_tokens
         # One prediction for each prompt that a full step leaves out, where the bisection takes a dozen.
-        if self.has_room(first_position):
-            tokens = self.budget.prefill_tokens(self.shape, first_position, sequence.uncomputed_tokens)
+        if self.has_room_for(sequence, first_position):
+            tokens_beside = self.budget.idle_tokens if sequence.is_idle else self.budget.prefill_tokens
+            tokens = tokens_beside(self.shape, first_position, sequence.uncomputed_tokens)
             self.planned[sequence] = tokens
             self.shape = self.shape.with_prefill(first_position, tokens)

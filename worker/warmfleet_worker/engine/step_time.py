@@ -37,6 +37,8 @@ MIN_AUTO_BATCHED_TOKENS: Final = 32
 MAX_AUTO_BATCHED_TOKENS: Final = 2048
 START_AUTO_BATCHED_TOKENS: Final = 128
 """Until a step was measured."""
+IDLE_DELAY_RATIO: Final = 0.1
+"""What a prompt that nobody waits for may add to a step."""
 
 _TINY: Final = 1e-9
 
@@ -193,12 +195,24 @@ class StepTimeEstimator:
 
         A step takes at least `MIN_AUTO_BATCHED_TOKENS` of prefill, however long its decodes take.
         """
+        least = min(max(MIN_AUTO_BATCHED_TOKENS - planned.prefill_tokens, 0), wanted_tokens)
+        return self._tokens_within(TARGET_STEP_SECONDS, planned, first_position, least, wanted_tokens)
+
+    def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int) -> int:
+        """The same of a prompt that nobody waits for; what is planned takes at most a tenth longer."""
+        if not planned.tokens:
+            return self.prefill_tokens(planned, first_position, wanted_tokens)
+        limit_seconds = min((1 + IDLE_DELAY_RATIO) * self.predict_seconds(planned), TARGET_STEP_SECONDS)
+        return self._tokens_within(limit_seconds, planned, first_position, 0, wanted_tokens)
+
+    def _tokens_within(
+        self, seconds: float, planned: StepShape, first_position: int, least: int, wanted_tokens: int
+    ) -> int:
         largest = GROWTH * int(self._line.measured_tokens) if self._samples else START_AUTO_BATCHED_TOKENS
         room = min(MAX_AUTO_BATCHED_TOKENS, largest - planned.decode_sequences) - planned.prefill_tokens
-        least = min(max(MIN_AUTO_BATCHED_TOKENS - planned.prefill_tokens, 0), wanted_tokens)
         return least + bisect.bisect_right(
             range(least + 1, min(room, wanted_tokens) + 1),
-            TARGET_STEP_SECONDS,
+            seconds,
             key=lambda tokens: self.predict_seconds(planned.with_prefill(first_position, tokens)),
         )
 

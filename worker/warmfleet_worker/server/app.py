@@ -4,6 +4,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from warmfleet_contracts.cache.prewarm import PREWARM_PATH
 from warmfleet_contracts.cache.worker_api import CACHE_PATH, KV_EVENTS_PATH, TOKENIZER_PATH
 from warmfleet_runtime.http.app import openai_app
 from warmfleet_runtime.http.document import document_route
@@ -47,6 +48,7 @@ def build_app(worker: WorkerState) -> ASGIApp:
         document_route("worker"),
         Route(KV_EVENTS_PATH, internal.kv_events, methods=["GET"]),
         Route(TOKENIZER_PATH + "/{digest}", internal.tokenizer, methods=["GET"]),
+        Route(PREWARM_PATH, internal.prewarm, methods=["POST"]),
         Route(CACHE_PATH, internal.cache, methods=["GET"]),
         Route(CACHE_PATH, internal.clear_cache, methods=["DELETE"]),
     ]

@@ -63,6 +63,8 @@ class SequenceRequest:
     salt: bytes = b""
     may_read_cache: bool = True
     priority: int = 0
+    is_idle: bool = False
+    """Nobody waits for it."""
     router_id: str = ""
     dispatch: int = 0
 
@@ -314,6 +316,7 @@ def add_messages(
             use_prefix_cache=use_prefix_cache,
             may_read_cache=request.may_read_cache,
             priority=request.priority,
+            is_idle=request.is_idle,
             router_id=request.router_id,
             dispatch=request.dispatch,
         )

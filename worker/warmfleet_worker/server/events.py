@@ -130,6 +130,7 @@ class EventHub:
         self._requests = 0
         self._draining = False
         self._stalled = False
+        self._warming = False
         self._closed = False
         self._started = asyncio.Event()
 
@@ -200,6 +201,13 @@ class EventHub:
     def stall(self, *, stalled: bool) -> None:
         """Send at once that the engine has stalled, or that it has recovered."""
         self._stalled = stalled
+        self._load = self._marked(self._reported)
+        if self._started.is_set():
+            self._flush()
+
+    def warm_up(self, *, warming: bool) -> None:
+        """Send at once that this worker takes no requests yet, or that it does."""
+        self._warming = warming
         self._load = self._marked(self._reported)
         if self._started.is_set():
             self._flush()
@@ -291,11 +299,11 @@ class EventHub:
         self._schedule_heartbeat()
 
     def _marked(self, load: LoadReport) -> LoadReport:
-        """`load` with drain and stall marked: routers send nothing to an engine without blocks."""
+        """`load` as routers get it: they send nothing to a worker without blocks, and none that drains."""
         return msgspec.structs.replace(
             load,
             draining=load.draining or self._draining,
-            total_blocks=0 if self._stalled else load.total_blocks,
+            total_blocks=0 if self._stalled or self._warming else load.total_blocks,
         )
 
 

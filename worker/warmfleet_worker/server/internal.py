@@ -11,14 +11,44 @@ from starlette.types import Receive, Scope, Send
 
 from warmfleet_contracts.cache.contract_versions import common_version
 from warmfleet_contracts.cache.kv_events import Hello, encode_message, hello_proof
+from warmfleet_contracts.cache.prewarm import decode_prewarm
 from warmfleet_contracts.cache.worker_api import NONCE_HEADER, VERSIONS_HEADER
 from warmfleet_contracts.errors import ContractError
 from warmfleet_contracts.openai import RequestError
+from warmfleet_runtime.http.body import decode_body, read_body
 from warmfleet_runtime.http.disconnect import cancel_on_disconnect
+from warmfleet_worker.server.prewarm import PrewarmResponse
 from warmfleet_worker.server.state import WorkerState
 
 MAX_NONCE_BYTES: Final = 64
 MAX_EPOCH_CHARS: Final = 64
+MAX_PREWARMS: Final = 8
+"""Open at once; routers send one each."""
+
+
+class Slots:
+    """Counts what is open at once."""
+
+    def __init__(self, limit: int, what: str) -> None:
+        self._limit = limit
+        self._what = what
+        self._open = 0
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """Count one more, from its beginning to its end; 429 beyond the limit."""
+        if self._open >= self._limit:
+            raise RequestError(
+                f"{self._limit} {self._what} are open, which is the limit",
+                status=429,
+                code="overloaded",
+                retry_after_seconds=1,
+            )
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
 
 
 class InternalEndpoints:
@@ -26,7 +56,8 @@ class InternalEndpoints:
 
     def __init__(self, worker: WorkerState) -> None:
         self._worker = worker
-        self._open_streams = 0
+        self._streams = Slots(worker.settings.max_subscribers, "event streams")
+        self._prewarms = Slots(MAX_PREWARMS, "prewarm requests")
 
     async def kv_events(self, request: Request) -> Response:
         """The event stream; opens before the engine is ready, and sends `Hello` once it is."""
@@ -41,7 +72,7 @@ class InternalEndpoints:
         except ContractError as error:
             raise RequestError(f"{VERSIONS_HEADER}: {error}", param=VERSIONS_HEADER) from error
         messages = self._messages(nonce, epoch, int(after) if after else None, version)
-        return EventStream(messages, self._slot())
+        return EventStream(messages, self._streams.slot())
 
     async def tokenizer(self, request: Request) -> Response:
         """The assets with which a router encodes prompts, by their digest."""
@@ -71,29 +102,21 @@ class InternalEndpoints:
             }
         )
 
+    async def prewarm(self, request: Request) -> Response:
+        """Compute prefixes ahead of requests; the answer comes when they are computed."""
+        try:
+            decoded = await decode_body(await read_body(request), decode_prewarm)
+        except ContractError as error:
+            raise RequestError(str(error)) from error
+        self._worker.ready_engine()
+        return PrewarmResponse(self._worker, decoded.prefixes, self._prewarms.slot())
+
     async def clear_cache(self, request: Request) -> Response:
         """Forget every block without a holder."""
         del request
         self._worker.ready_engine()
         self._worker.engine.clear_cache()
         return Response(status_code=202)
-
-    @contextmanager
-    def _slot(self) -> Iterator[None]:
-        """Count one open stream, those that wait for the engine included; 429 beyond the limit."""
-        limit = self._worker.settings.max_subscribers
-        if self._open_streams >= limit:
-            raise RequestError(
-                f"{limit} event streams are open, which is the limit",
-                status=429,
-                code="overloaded",
-                retry_after_seconds=1,
-            )
-        self._open_streams += 1
-        try:
-            yield
-        finally:
-            self._open_streams -= 1
 
     async def _messages(
         self, nonce: bytes, epoch: str, after: int | None, version: int

@@ -10,7 +10,7 @@ from warmfleet_worker.server.state import WorkerState
 
 
 class Probes:
-    """Live: the step watchdog reports no stall. Ready: a request would be answered."""
+    """Live: the step watchdog reports no stall. Ready: a request is to come."""
 
     def __init__(self, worker: WorkerState) -> None:
         self._worker = worker
@@ -27,6 +27,8 @@ class Probes:
             self._worker.ready_engine()
         except RequestError as error:
             return JSONResponse({"status": error.message}, 503, error.headers())
+        if not self._worker.warmup.is_open:
+            return JSONResponse({"status": "prefixes are computed ahead of requests"}, 503)
         return JSONResponse({"status": "ready"})
 
     async def metrics(self, request: Request) -> Response:

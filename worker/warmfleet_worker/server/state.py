@@ -14,6 +14,7 @@ from warmfleet_worker.metrics import WorkerMetrics
 from warmfleet_worker.server.engine_client import EngineClient
 from warmfleet_worker.server.events import EventHub
 from warmfleet_worker.server.token_texts import TokenTexts
+from warmfleet_worker.server.warmup import Warmup
 from warmfleet_worker.settings import WorkerSettings
 
 
@@ -48,6 +49,7 @@ class WorkerState:
     token_texts: TokenTexts
     engine: EngineClient
     events: EventHub
+    warmup: Warmup
     metrics: WorkerMetrics
     started_seconds: int
     """Unix time."""
@@ -105,9 +107,10 @@ class WorkerState:
 class ReportForwarder:
     """Forwards the engine's reports to the event hub and the metrics."""
 
-    def __init__(self, events: EventHub, metrics: WorkerMetrics) -> None:
+    def __init__(self, events: EventHub, metrics: WorkerMetrics, warmup: Warmup) -> None:
         self._events = events
         self._metrics = metrics
+        self._warmup = warmup
 
     @property
     def position(self) -> str:
@@ -116,6 +119,7 @@ class ReportForwarder:
     def on_ready(self, ready: EngineReady) -> None:
         self._metrics.on_ready(ready)
         self._events.start(ready)
+        self._warmup.begin()
 
     def on_report(self, report: StepReport) -> None:
         self._metrics.on_report(report)

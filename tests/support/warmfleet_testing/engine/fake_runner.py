@@ -266,6 +266,7 @@ class EngineDriver:
         use_prefix_cache: bool = True,
         may_read_cache: bool = True,
         priority: int = 0,
+        is_idle: bool = False,
         **parameters: Any,
     ) -> None:
         """`parameters` are more of `SamplingParameters`; the runner ignores them."""
@@ -284,6 +285,7 @@ class EngineDriver:
                 use_prefix_cache=use_prefix_cache,
                 may_read_cache=may_read_cache,
                 priority=priority,
+                is_idle=is_idle,
             )
         )
 

@@ -1,0 +1,97 @@
+"""`POST /internal/prewarm`: prefixes that a router has a worker compute ahead of requests.
+
+The body is a `PrewarmRequest` in msgpack, the answer a `PrewarmAnswer` in JSON, sent when all prefixes are
+computed. They are computed one after the other, the first one first, with what requests leave of the engine;
+what is not computed when the caller closes the connection is given up.
+
+A worker that waits for its routers (`--prewarm-seconds`) is not ready, and reports `total_blocks` = 0 in its
+event stream, until the first such requests are answered. So a router sends it one in any case, if need be
+without a prefix.
+"""
+
+import sys
+from array import array
+from typing import Annotated, Final
+
+import msgspec
+
+from warmfleet_contracts.decoding import UNDECODABLE
+from warmfleet_contracts.errors import ContractError
+
+PREWARM_PATH: Final = "/internal/prewarm"
+MAX_PREFIXES: Final = 64
+MAX_SALT_BYTES: Final = 64
+MAX_PREFIX_TOKENS: Final = 1024 * 1024
+_TOKEN_BYTES: Final = 4
+
+
+class Prefix(msgspec.Struct, frozen=True, array_like=True):
+    """The beginning of prompts that came often."""
+
+    salt: Annotated[bytes, msgspec.Meta(max_length=MAX_SALT_BYTES)]
+    """Of its block hashes."""
+    tokens: Annotated[
+        bytes, msgspec.Meta(min_length=_TOKEN_BYTES, max_length=MAX_PREFIX_TOKENS * _TOKEN_BYTES)
+    ]
+    """Token ids as little-endian u32."""
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) % _TOKEN_BYTES:
+            raise ValueError(f"{len(self.tokens)} bytes are not {_TOKEN_BYTES} bytes per token")
+
+    @classmethod
+    def of(cls, salt: bytes, token_ids: "array[int]") -> "Prefix":
+        """A prefix of these u32 token ids."""
+        return cls(salt, _little_endian(token_ids).tobytes())
+
+    @property
+    def token_ids(self) -> "array[int]":
+        """As u32."""
+        token_ids = array("I")
+        token_ids.frombytes(self.tokens)
+        return _little_endian(token_ids)
+
+
+class PrewarmRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to compute, the most valuable prefix first."""
+
+    prefixes: Annotated[list[Prefix], msgspec.Meta(max_length=MAX_PREFIXES)] = []
+
+
+class PrewarmAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it, in tokens of all prefixes."""
+
+    computed_tokens: int = 0
+    cached_tokens: int = 0
+    """Cached before."""
+    refused_prefixes: int = 0
+    """That the engine cannot compute, such as one that is longer than the model's context."""
+
+
+def encode_prewarm(request: PrewarmRequest) -> bytes:
+    """The body of a request."""
+    return _encoder.encode(request)
+
+
+def decode_prewarm(body: bytes) -> PrewarmRequest:
+    """The request in a body.
+
+    Raises:
+        ContractError: malformed, or beyond a bound.
+    """
+    try:
+        return _decoder.decode(body)
+    except UNDECODABLE as error:
+        raise ContractError(f"malformed prewarm request: {error}") from error
+
+
+def _little_endian(token_ids: "array[int]") -> "array[int]":
+    assert token_ids.itemsize == _TOKEN_BYTES
+    if sys.byteorder == "big":
+        token_ids = token_ids[:]
+        token_ids.byteswap()
+    return token_ids
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final[msgspec.msgpack.Decoder[PrewarmRequest]] = msgspec.msgpack.Decoder(PrewarmRequest)
