@@ -19,6 +19,8 @@ from warmfleet_router.discovery.kubernetes import KubernetesDiscovery
 from warmfleet_router.discovery.static import StaticDiscovery
 from warmfleet_router.economics.ghost_list import GhostList
 from warmfleet_router.metrics import RouterMetrics
+from warmfleet_router.prewarm.hot_prefixes import HotPrefixes
+from warmfleet_router.prewarm.prewarmer import Prewarmer
 from warmfleet_router.proxy.cache_comparison import CacheComparison
 from warmfleet_router.proxy.crash_suspects import CrashSuspects
 from warmfleet_router.proxy.exchange import Exchanges
@@ -55,6 +57,7 @@ class Router:
     routing: RoutingRoom
     limits: InFlightLimits
     admission: Admission
+    prewarmer: Prewarmer
     api: ApiRoom
 
     @property
@@ -64,6 +67,7 @@ class Router:
         followed = [keys] if keys is not None else []
         return (
             workers.upstream,
+            self.prewarmer,
             workers.liveness_sweeper,
             workers.index_sweeper,
             workers.fleet,
@@ -101,6 +105,18 @@ def build_router(
     leases = Leases(life_id, now, on_capacity=common.capacity_changed.set)
     slow_workers = SlowWorkerDetector(settings.outliers)
     suspects = CrashSuspects(now)
+    hot = HotPrefixes()
+
+    def on_frame(uid: str, frame: Frame) -> None:
+        leases.frame_arrived(uid, frame)
+        prewarmer.frame_arrived(uid, frame)
+
+    def forget(uid: str) -> None:
+        for forget_worker in (leases.forget, slow_workers.forget, prewarmer.forget):
+            forget_worker(uid)
+
+    def is_tenant(name: str) -> bool:
+        return api.keys is None or api.keys.has_tenant(name)
 
     def on_models(models: Collection[str]) -> None:
         admission.keep_models(models)
@@ -110,15 +126,24 @@ def build_router(
         common,
         discovery,
         contract_versions,
-        on_frame=leases.frame_arrived,
-        forget=(leases.forget, slow_workers.forget),
+        on_frame=on_frame,
+        forget=forget,
         on_ended=suspects.engine_ended,
         on_models=on_models,
     )
     routing = build_routing(common, workers, leases, slow_workers)
     limits = InFlightLimits(settings.admission.max_in_flight, now=now, metrics=common.metrics)
     admission = build_admission(common, workers, routing, limits)
-    proxies = build_proxies(common, workers, routing, admission, suspects)
+    prewarmer = Prewarmer(
+        hot,
+        workers.upstream,
+        worker=workers.fleet.worker,
+        requests_wait=lambda: admission.held.requests > 0,
+        is_tenant=is_tenant,
+        now=now,
+        metrics=common.metrics,
+    )
+    proxies = build_proxies(common, workers, routing, admission, suspects=suspects, hot=hot)
     api = build_api(common, workers, routing, limits=limits, admission=admission, proxies=proxies)
     return Router(
         settings,
@@ -127,6 +152,7 @@ def build_router(
         routing=routing,
         limits=limits,
         admission=admission,
+        prewarmer=prewarmer,
         api=api,
     )
 
@@ -137,7 +163,7 @@ def build_workers(
     contract_versions: AbstractSet[int],
     *,
     on_frame: Callable[[str, Frame], None],
-    forget: tuple[Callable[[str], None], ...],
+    forget: Callable[[str], None],
     on_ended: Callable[[str, str], None],
     on_models: Callable[[Collection[str]], None],
 ) -> WorkersRoom:
@@ -155,7 +181,7 @@ def build_workers(
     ghosts = GhostList(settings.ghost_blocks)
 
     def on_gone(uid: str) -> None:
-        for forget_worker in (*forget, breakers.forget, ghosts.forget):
+        for forget_worker in (forget, breakers.forget, ghosts.forget):
             forget_worker(uid)
 
     def on_any_frame(uid: str, frame: Frame) -> None:
@@ -244,7 +270,9 @@ def build_proxies(
     workers: WorkersRoom,
     routing: RoutingRoom,
     admission: Admission,
+    *,
     suspects: CrashSuspects,
+    hot: HotPrefixes,
 ) -> ProxyRoom:
     """Generations go to the workers that `admission` assigns, but for those that end engines.
 
@@ -258,7 +286,9 @@ def build_proxies(
             fleet=workers.fleet,
             predictor=routing.picker.predictor,
             causes=MissCauses(workers.fleet.index, workers.ghosts, workers.fleet.worker),
+            hot=hot,
             metrics=common.metrics,
+            now=common.now,
         ),
         upstream=workers.upstream,
         suspects=suspects,

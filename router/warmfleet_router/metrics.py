@@ -68,6 +68,9 @@ class RouterMetrics:
         self._panics = self._counter(
             names.ROUTER_PANICS, "Choices that ignored ejections: there were too many.", ()
         )
+        self._prewarms = self._counter(
+            names.ROUTER_PREWARMS, "New workers by what came of filling their caches.", ("outcome",)
+        )
         self._refused_retries = self._counter(
             names.ROUTER_REFUSED_RETRIES, "Retries for which the budget had no room.", ()
         )
@@ -158,6 +161,10 @@ class RouterMetrics:
 
     def on_panic(self) -> None:
         self._panics.inc()
+
+    def on_prewarm(self, outcome: str) -> None:
+        """`computed`: a newcomer has its prefixes; `empty`: it was sent none; `failed`: it gave no answer."""
+        self._prewarms.labels(outcome).inc()
 
     def on_refused_retry(self) -> None:
         self._refused_retries.inc()

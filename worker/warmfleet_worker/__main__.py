@@ -31,9 +31,9 @@ with importing():
     from warmfleet_worker.server.app import build_app
     from warmfleet_worker.server.engine_client import ENGINE_MODULE, ProcessEngineClient
     from warmfleet_worker.server.events import EventHub
+    from warmfleet_worker.server.prewarm import Warmup
     from warmfleet_worker.server.state import ReportForwarder, WorkerState
     from warmfleet_worker.server.token_texts import TokenTexts
-    from warmfleet_worker.server.warmup import Warmup
     from warmfleet_worker.server.watchdog import watch_engine
     from warmfleet_worker.settings import WorkerSettings, parse_settings
     from warmfleet_worker.termination_message import write_termination_message

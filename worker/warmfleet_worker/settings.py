@@ -72,7 +72,7 @@ class WorkerSettings:
     """Open client connections; beyond it the one that has waited longest for a request is closed."""
     max_subscribers: int = 32
     """Event streams open at once."""
-    prewarm_seconds: float = 0.0
+    prewarm_seconds: float = 10.0
     """How long routers may have prefixes computed before it is ready; 0: it waits for none."""
     drain_seconds: float = 300.0
     """How long live answers may go on after SIGTERM."""
@@ -204,8 +204,9 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--prewarm-seconds",
         type=_seconds_or_none,
-        default=0.0,
-        help="time for routers to have prefixes computed before it is ready; 0: it waits for none",
+        default=10.0,
+        help="time for routers to have prefixes computed before it is ready, two seconds where none comes; "
+        "0: it waits for none",
     )
     add("--drain-seconds", type=float, default=300.0, help="time for live answers after SIGTERM")
     add("--write-seconds", type=float, default=60.0, help="time for one write to a client")

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from warmfleet_contracts.cache.fleet_totals import FLEET_TOTALS_PATH
+from warmfleet_contracts.cache.prewarm import PREWARM_PATH
 from warmfleet_contracts.cache.worker_api import CACHE_PATH, KV_EVENTS_PATH, TOKENIZER_PATH
 from warmfleet_contracts.openapi.requests import Schema
 
@@ -270,6 +271,16 @@ OPERATIONS: Final = (
         answers=(("application/msgpack", ""),),
         errors=(404,),
         parameters=(_path_parameter("digest", "Hex digest of the tokenizer."),),
+    ),
+    Operation(
+        id="prewarm",
+        method="post",
+        path=PREWARM_PATH,
+        tag="internal",
+        summary="Compute prefixes ahead of requests; the answer comes when they are computed.",
+        servers=("worker",),
+        answers=((JSON, ""),),
+        errors=(400, 408, 413, 429, 503),
     ),
     Operation(
         id="getCache",

@@ -166,6 +166,9 @@ class RolloutSpec(Resource):
     startup_timeout_seconds: int = Field(
         default=1800, ge=1, le=86_400, description="Seconds a worker may load before it counts as failed."
     )
+    prewarm_timeout_seconds: int = Field(
+        default=10, ge=0, le=300, description="Seconds routers may have a new worker compute hot prefixes."
+    )
 
     @model_validator(mode="after")
     def _can_roll(self) -> Self:

@@ -17,6 +17,7 @@ FIELD_FLAGS: Final = (
     ("--max-running-sequences", "engine", "max_running_sequences"),
     ("--max-batched-tokens", "engine", "max_batched_tokens"),
     ("--drain-seconds", "rollout", "drain_timeout_seconds"),
+    ("--prewarm-seconds", "rollout", "prewarm_timeout_seconds"),
 )
 """Flags of a worker for one field each: flag, part of the spec, field. A test compares both defaults."""
 

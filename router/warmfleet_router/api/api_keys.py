@@ -8,7 +8,14 @@ from typing import Final
 import structlog
 
 from warmfleet_contracts.errors import KeyFileError
-from warmfleet_contracts.keys import MAX_KEY_FILE_BYTES, KeyEntry, KeyFile, KeyRing, parse_key_file
+from warmfleet_contracts.keys import (
+    MAX_KEY_FILE_BYTES,
+    KeyEntry,
+    KeyFile,
+    KeyRing,
+    is_expired,
+    parse_key_file,
+)
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.tenants import Tenant
 
@@ -57,6 +64,11 @@ class KeySource:
         """The tenant and the entry of a presented key, expired or not; None if it is in no entry."""
         entry = self._ring.entry(presented)
         return (self._tenants[entry.id], entry) if entry is not None else None
+
+    def has_tenant(self, name: str) -> bool:
+        """Whether a key of that tenant is in force."""
+        last = self._last_keys.get(name)
+        return last is not None and not is_expired(last)
 
     @property
     def key_count(self) -> int:
@@ -118,5 +130,8 @@ class KeySource:
             )
             for key in keys.keys
         }
+        # Of each tenant the key that lasts longest.
+        by_end = sorted(keys.keys, key=lambda key: key.expires_unix_seconds)
+        self._last_keys = {key.tenant: key for key in by_end}
         self._problem = ""
         self._metrics.on_key_file("loaded", keys=len(keys.keys))

@@ -83,6 +83,16 @@ class PromptCauses(msgspec.Struct, frozen=True):
     runs: tuple[CauseRun, ...] = ()
     """From the first token on; after the last run all is compulsory."""
 
+    @property
+    def seen_tokens(self) -> int:
+        """Tokens, from the first on, that a worker holds or held under this identity."""
+        seen = 0
+        for cause, end_tokens, _ in self.runs:
+            if cause in {MissCause.COMPULSORY, MissCause.ROLLOUT}:
+                break
+            seen = end_tokens
+        return seen
+
 
 def prompt_causes(
     holders: PromptHolders,

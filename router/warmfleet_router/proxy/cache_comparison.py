@@ -1,6 +1,7 @@
 """Compares what a worker found cached with what was predicted when it was picked, and counts the rest."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import structlog
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from warmfleet_router.admission.dispatch import Dispatch
 from warmfleet_router.economics.misses import PromptCauses, missed_tokens
 from warmfleet_router.error_responses import header_text, header_tokens
 from warmfleet_router.metrics import AnsweredTokens, RouterMetrics
+from warmfleet_router.prewarm.hot_prefixes import HotPrefixes, PrefixOrigin
 from warmfleet_router.routing.decision_recorder import DecisionRecorder
 from warmfleet_router.routing.decisions import WorkerAnswer, difference_of
 from warmfleet_router.routing.miss_causes import MissCauses
@@ -31,9 +33,18 @@ class CacheComparison:
     """Predictions against answers."""
 
     def __init__(
-        self, *, fleet: Fleet, predictor: Predictor, causes: MissCauses, metrics: RouterMetrics
+        self,
+        *,
+        fleet: Fleet,
+        predictor: Predictor,
+        causes: MissCauses,
+        hot: HotPrefixes,
+        metrics: RouterMetrics,
+        now: Callable[[], float],
     ) -> None:
         self._fleet = fleet
+        self._hot = hot
+        self._now = now
         self._predictor = predictor
         self._causes = causes
         self._metrics = metrics
@@ -69,6 +80,8 @@ class CacheComparison:
         if cached_tokens is None:
             recorder.answered(answer)
             return
+        if len(causes) == 1:
+            self._used(dispatch, causes[0])
         total = header_tokens(headers.get(TOTAL_PROMPT_TOKENS_HEADER))
         total_cached = header_tokens(headers.get(TOTAL_CACHED_TOKENS_HEADER))
         if total is None or total_cached is None:
@@ -88,6 +101,22 @@ class CacheComparison:
         self._metrics.on_answer(dispatch.request.model, predicted, tokens, misses, answer)
         if answer.last_block_matches is False:
             _log.error("router and worker hash a prompt differently", uid=dispatch.picked.endpoint.uid)
+
+    def _used(self, dispatch: Dispatch, causes: PromptCauses) -> None:
+        """Count a use of what the prompt shares with those before it."""
+        picked, request = dispatch.picked, dispatch.request
+        [prompt] = picked.prediction.prompts
+        blocks = causes.seen_tokens // prompt.block_size_tokens
+        worker = self._fleet.worker(picked.candidate.uid)
+        if not blocks or worker is None or worker.hello is None or worker.epoch != picked.epoch:
+            return
+        digest = worker.hello.tokenizer_digest
+        self._hot.used(
+            prompt.hashes[blocks - 1],
+            PrefixOrigin(request.tenant.name, request.prompts.salt, request.model, digest),
+            partial(request.prompts.beginning, digest, blocks * prompt.block_size_tokens),
+            self._now(),
+        )
 
     def _is_coming(self, dispatch: Dispatch, cached_tokens: int | None) -> bool:
         """Whether the block after `cached_tokens` is still computed for another request."""

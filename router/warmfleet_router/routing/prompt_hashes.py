@@ -104,6 +104,15 @@ class RequestPrompts:
         return known
 
     @property
+    def salt(self) -> bytes:
+        """Of their block hashes."""
+        return self._salt
+
+    def beginning(self, tokenizer_digest: str, tokens: int) -> "array[int]":
+        """The first tokens of the first prompt under that tokenizer, which has encoded it."""
+        return self._encoded[tokenizer_digest][0][:tokens]
+
+    @property
     def all_hashed(self) -> Collection[tuple[HashedPrompt, ...]]:
         """The prompts under each identity that was asked for so far."""
         return self._hashed.values()

@@ -1,4 +1,4 @@
-"""Sequences that nobody waits for: prefixes that are computed ahead of requests."""
+"""Sequences that no client waits for: prefixes that are computed ahead of requests."""
 
 import pytest
 from hypothesis import given

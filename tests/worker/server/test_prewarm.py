@@ -24,7 +24,7 @@ from warmfleet_simulator.clock import run_in_virtual_time
 from warmfleet_testing.engine.worker_process import TINY_NAME, running_worker
 from warmfleet_testing.engine.worker_requests import fresh_text
 from warmfleet_worker.server.events import EventHub
-from warmfleet_worker.server.warmup import ROUTER_SECONDS, Warmup
+from warmfleet_worker.server.prewarm import ROUTER_SECONDS, Warmup
 
 SALT = b"salt of a tenant"
 
@@ -178,7 +178,7 @@ def test_a_request_that_comes_before_it_is_ready_is_answered(tiny_served_path):
 
 
 class Openings(EventHub):
-    """When routers were told that the worker takes requests."""
+    """When routers got that the worker takes requests."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -46,7 +46,7 @@ class AddSequences(msgspec.Struct, frozen=True, kw_only=True, tag="add"):
     priority: int = 0
     """Lower is scheduled first; equal priorities in order of arrival."""
     is_idle: bool = False
-    """Nobody waits for it: it is computed with what others leave, and no load report has it."""
+    """No client waits for it: it is computed with what others leave, and no load report has it."""
     router_id: str = ""
     dispatch: int = 0
 

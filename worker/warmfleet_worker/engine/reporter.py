@@ -78,7 +78,7 @@ class Reporter:
         )
 
     def _load(self, step_time: StepTimeFit) -> LoadReport:
-        # Idle sequences keep nobody waiting.
+        # Idle sequences keep no client waiting.
         running = [sequence for sequence in self._scheduler.running if not sequence.is_idle]
         waiting = [sequence for sequence in self._scheduler.waiting if not sequence.is_idle]
         queued_tokens = sum(sequence.uncached_tokens for sequence in waiting)

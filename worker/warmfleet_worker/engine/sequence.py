@@ -68,7 +68,7 @@ class Sequence:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits for it: it takes what others leave."""
+        """Whether no client waits for it: it takes what others leave."""
         return self.priority >= IDLE_PRIORITY
 
     @property

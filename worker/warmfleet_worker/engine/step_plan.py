@@ -28,7 +28,7 @@ class StepBudget(Protocol):
         """Tokens of a prompt, from `first_position` on, that fit beside what is planned."""
 
     def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
-        """The same of a prompt that nobody waits for; what is planned is hardly slower for it."""
+        """The same of a prompt that no client waits for; what is planned is hardly slower for it."""
 
 
 @dataclass(frozen=True, slots=True)

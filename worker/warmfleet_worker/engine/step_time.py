@@ -38,7 +38,7 @@ MAX_AUTO_BATCHED_TOKENS: Final = 2048
 START_AUTO_BATCHED_TOKENS: Final = 128
 """Until a step was measured."""
 IDLE_DELAY_RATIO: Final = 0.1
-"""What a prompt that nobody waits for may add to a step."""
+"""What a prompt that no client waits for may add to a step."""
 
 _TINY: Final = 1e-9
 
@@ -199,7 +199,7 @@ class StepTimeEstimator:
         return self._tokens_within(TARGET_STEP_SECONDS, planned, first_position, least, wanted_tokens)
 
     def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int) -> int:
-        """The same of a prompt that nobody waits for; what is planned takes at most a tenth longer."""
+        """The same of a prompt that no client waits for; what is planned takes at most a tenth longer."""
         if not planned.tokens:
             return self.prefill_tokens(planned, first_position, wanted_tokens)
         limit_seconds = min((1 + IDLE_DELAY_RATIO) * self.predict_seconds(planned), TARGET_STEP_SECONDS)

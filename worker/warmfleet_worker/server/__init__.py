@@ -2,7 +2,7 @@
 
 Public: `app.build_app` with all routes; `engine_client.EngineClient`, the engine as the server uses it;
 `sequence_handle.SequenceHandle`, one sequence in the engine; `events.EventHub`, the cache's event stream;
-`state.WorkerState`, what all endpoints share; `warmup.Warmup`, when it takes requests; `prewarm`, prefixes
-that are computed ahead of them; `token_texts.TokenTexts`; `watchdog.StepWatchdog`. Imports
-`engine` (messages, sampling parameters, validation), `metrics` and `settings`.
+`state.WorkerState`, what all endpoints share; `prewarm.Warmup`, when it takes requests;
+`token_texts.TokenTexts`; `watchdog.StepWatchdog`. Imports `engine` (messages, sampling parameters,
+validation), `metrics` and `settings`.
 """

@@ -64,7 +64,7 @@ class SequenceRequest:
     may_read_cache: bool = True
     priority: int = 0
     is_idle: bool = False
-    """Nobody waits for it."""
+    """No client waits for it."""
     router_id: str = ""
     dispatch: int = 0
 

@@ -1,6 +1,6 @@
 """`/internal/`: endpoints for routers and operators."""
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager
 from typing import Any, Final
 
@@ -11,13 +11,14 @@ from starlette.types import Receive, Scope, Send
 
 from warmfleet_contracts.cache.contract_versions import common_version
 from warmfleet_contracts.cache.kv_events import Hello, encode_message, hello_proof
-from warmfleet_contracts.cache.prewarm import decode_prewarm
+from warmfleet_contracts.cache.prewarm import Prefix, decode_prewarm
 from warmfleet_contracts.cache.worker_api import NONCE_HEADER, VERSIONS_HEADER
 from warmfleet_contracts.errors import ContractError
 from warmfleet_contracts.openai import RequestError
 from warmfleet_runtime.http.body import decode_body, read_body
 from warmfleet_runtime.http.disconnect import cancel_on_disconnect
-from warmfleet_worker.server.prewarm import PrewarmResponse
+from warmfleet_worker.server.engine_client import EngineGoneError
+from warmfleet_worker.server.prewarm import compute_prefixes
 from warmfleet_worker.server.state import WorkerState
 
 MAX_NONCE_BYTES: Final = 64
@@ -29,17 +30,16 @@ MAX_PREWARMS: Final = 8
 class Slots:
     """Counts what is open at once."""
 
-    def __init__(self, limit: int, what: str) -> None:
-        self._limit = limit
+    def __init__(self, what: str) -> None:
         self._what = what
         self._open = 0
 
     @contextmanager
-    def slot(self) -> Iterator[None]:
-        """Count one more, from its beginning to its end; 429 beyond the limit."""
-        if self._open >= self._limit:
+    def slot(self, limit: int) -> Iterator[None]:
+        """Count one more, from its beginning to its end; 429 beyond `limit`."""
+        if self._open >= limit:
             raise RequestError(
-                f"{self._limit} {self._what} are open, which is the limit",
+                f"{limit} {self._what} are open, which is the limit",
                 status=429,
                 code="overloaded",
                 retry_after_seconds=1,
@@ -56,8 +56,8 @@ class InternalEndpoints:
 
     def __init__(self, worker: WorkerState) -> None:
         self._worker = worker
-        self._streams = Slots(worker.settings.max_subscribers, "event streams")
-        self._prewarms = Slots(MAX_PREWARMS, "prewarm requests")
+        self._streams = Slots("event streams")
+        self._prewarms = Slots("prewarm requests")
 
     async def kv_events(self, request: Request) -> Response:
         """The event stream; opens before the engine is ready, and sends `Hello` once it is."""
@@ -72,7 +72,7 @@ class InternalEndpoints:
         except ContractError as error:
             raise RequestError(f"{VERSIONS_HEADER}: {error}", param=VERSIONS_HEADER) from error
         messages = self._messages(nonce, epoch, int(after) if after else None, version)
-        return EventStream(messages, self._streams.slot())
+        return EventStream(messages, self._streams.slot(self._worker.settings.max_subscribers))
 
     async def tokenizer(self, request: Request) -> Response:
         """The assets with which a router encodes prompts, by their digest."""
@@ -109,7 +109,7 @@ class InternalEndpoints:
         except ContractError as error:
             raise RequestError(str(error)) from error
         self._worker.ready_engine()
-        return PrewarmResponse(self._worker, decoded.prefixes, self._prewarms.slot())
+        return PrewarmResponse(self._worker, decoded.prefixes, self._prewarms.slot(MAX_PREWARMS))
 
     async def clear_cache(self, request: Request) -> Response:
         """Forget every block without a holder."""
@@ -169,6 +169,32 @@ class EventStream(Response):
         async for data in self._messages:
             await send(_body(data, more=True))
         await send(_body(b"", more=False))
+
+
+class PrewarmResponse(Response):
+    """Computes prefixes and answers what came of it; gives up when the router disconnects."""
+
+    def __init__(
+        self, worker: WorkerState, prefixes: Iterable[Prefix], slot: AbstractContextManager[None]
+    ) -> None:
+        super().__init__()
+        self._worker = worker
+        self._prefixes = prefixes
+        self._slot = slot
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        worker = self._worker
+        with self._slot, worker.warmup.computing():
+            async with cancel_on_disconnect(receive) as router:
+                try:
+                    answer = await compute_prefixes(
+                        worker.engine, self._prefixes, is_ending=lambda: worker.draining
+                    )
+                except EngineGoneError as error:
+                    raise worker.not_ready_error(str(error)) from error
+        if not router.disconnected:
+            worker.metrics.on_prewarmed(answer.computed_tokens)
+            await JSONResponse(msgspec.structs.asdict(answer))(scope, receive, send)
 
 
 def _body(data: bytes, *, more: bool) -> dict[str, Any]:

@@ -1,48 +1,79 @@
-"""Computes prefixes ahead of requests, as routers ask for it."""
+"""Prefixes that routers have a worker compute ahead of requests, and when it takes requests.
+
+Routers follow a worker's event stream, and so know of it before it is ready. It waits for the first of them
+for `ROUTER_SECONDS`, for what they have it compute for `--prewarm-seconds` in all, and depends on none.
+"""
 
 import asyncio
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
-import msgspec
-from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope, Send
+import structlog
 
 from warmfleet_contracts.cache.prewarm import Prefix, PrewarmAnswer
-from warmfleet_runtime.http.disconnect import cancel_on_disconnect
 from warmfleet_worker.engine.sampling_params import SamplingParameters
-from warmfleet_worker.server.engine_client import EngineClient, EngineGoneError, SequenceRequest
+from warmfleet_worker.server.engine_client import EngineClient, SequenceRequest
+from warmfleet_worker.server.events import EventHub
 from warmfleet_worker.server.sequence_handle import SequenceHandle
-from warmfleet_worker.server.state import WorkerState
 
+ROUTER_SECONDS: Final = 2.0
+"""From the engine's readiness to the first router's request."""
 NO_OUTPUT: Final = SamplingParameters(max_output_tokens=0)
 
+log = structlog.get_logger("warmfleet.worker.prewarm")
 
-class PrewarmResponse(Response):
-    """Computes prefixes and answers what came of it; gives up when the router disconnects."""
 
-    def __init__(
-        self, worker: WorkerState, prefixes: Iterable[Prefix], slot: AbstractContextManager[None]
-    ) -> None:
-        super().__init__()
-        self._worker = worker
-        self._prefixes = prefixes
-        self._slot = slot
+class Warmup:
+    """Open or not; opens once and for all.
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        worker = self._worker
-        with self._slot, worker.warmup.computing():
-            async with cancel_on_disconnect(receive) as router:
-                try:
-                    answer = await compute_prefixes(
-                        worker.engine, self._prefixes, is_ending=lambda: worker.draining
-                    )
-                except EngineGoneError as error:
-                    raise worker.not_ready_error(str(error)) from error
-        if not router.disconnected:
-            worker.metrics.on_prewarmed(answer.computed_tokens)
-            await JSONResponse(msgspec.structs.asdict(answer))(scope, receive, send)
+    warmup.begin()  # the engine is ready
+    with warmup.computing():  # what a router asks for
+        ...
+    """
+
+    def __init__(self, events: EventHub, seconds: float) -> None:
+        """`seconds`: from the engine's readiness on, at most; 0 makes it open from the start."""
+        self.is_open = seconds <= 0
+        self._events = events
+        self._seconds = seconds
+        self._computing = 0
+        self._timers: list[asyncio.TimerHandle] = []
+        events.warm_up(warming=not self.is_open)
+
+    def begin(self) -> None:
+        """The engine is ready: from now on time counts."""
+        if not self.is_open:
+            loop = asyncio.get_running_loop()
+            first = min(ROUTER_SECONDS, self._seconds)
+            self._timers = [
+                loop.call_later(first, self._waited),
+                loop.call_later(self._seconds, self._open, "its time is over"),
+            ]
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """A router has prefixes computed; opens after the last one's."""
+        self._computing += 1
+        try:
+            yield
+        finally:
+            self._computing -= 1
+            if not self._computing:
+                self._open("prewarmed")
+
+    def _waited(self) -> None:
+        if not self._computing:
+            self._open("no router came")
+
+    def _open(self, reason: str) -> None:
+        if self.is_open:
+            return
+        self.is_open = True
+        for timer in self._timers:
+            timer.cancel()
+        log.info("ready for requests", reason=reason)
+        self._events.warm_up(warming=False)
 
 
 async def compute_prefixes(

@@ -13,8 +13,8 @@ from warmfleet_worker.engine.messages import EngineReady, StepReport
 from warmfleet_worker.metrics import WorkerMetrics
 from warmfleet_worker.server.engine_client import EngineClient
 from warmfleet_worker.server.events import EventHub
+from warmfleet_worker.server.prewarm import Warmup
 from warmfleet_worker.server.token_texts import TokenTexts
-from warmfleet_worker.server.warmup import Warmup
 from warmfleet_worker.settings import WorkerSettings
 
 

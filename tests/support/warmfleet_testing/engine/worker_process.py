@@ -114,7 +114,18 @@ def running_worker(
     environment: Mapping[str, str] = {},
 ) -> Iterator[WorkerProcess]:
     """A worker on a free port, ready unless `wait` is false; killed at the end if it still runs."""
-    defaults = ("--served-name", TINY_NAME, "--port", "0", "--threads", "1", "--dtype", "Float32")
+    defaults = (
+        "--served-name",
+        TINY_NAME,
+        "--port",
+        "0",
+        "--threads",
+        "1",
+        "--dtype",
+        "Float32",
+        "--prewarm-seconds",
+        "0",
+    )
     command = [sys.executable, "-m", module, "--model", str(model_path), *defaults, *flags]
     with error_log() as (written, errors):
         process = subprocess.Popen(

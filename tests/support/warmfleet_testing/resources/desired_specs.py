@@ -57,7 +57,13 @@ GPU_FROM_THE_HUB_ON_A_CLAIM: Final[Manifest] = {
     "nodeSelector": {"accelerator": "h200"},
     "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
     "replicas": 3,
-    "rollout": {"maxSurge": 0, "maxUnavailable": 1, "drainTimeoutSeconds": 600, "startupTimeoutSeconds": 901},
+    "rollout": {
+        "maxSurge": 0,
+        "maxUnavailable": 1,
+        "drainTimeoutSeconds": 600,
+        "startupTimeoutSeconds": 901,
+        "prewarmTimeoutSeconds": 30,
+    },
 }
 FULL: Final[Manifest] = {
     "model": {
@@ -220,7 +226,11 @@ def specs(draw: st.DrawFn) -> Manifest:
     optional: Manifest = {
         "replicas": st.integers(0, 50),
         "rollout": st.fixed_dictionaries(
-            {"drainTimeoutSeconds": st.integers(0, 3600), "startupTimeoutSeconds": st.integers(1, 86_400)}
+            {
+                "drainTimeoutSeconds": st.integers(0, 3600),
+                "startupTimeoutSeconds": st.integers(1, 86_400),
+                "prewarmTimeoutSeconds": st.integers(0, 300),
+            }
         ),
         "resources": st.fixed_dictionaries(
             {"limits": st.fixed_dictionaries({"cpu": st.sampled_from(["1", "500m", "2.5", 4])})}

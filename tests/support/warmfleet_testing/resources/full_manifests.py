@@ -55,7 +55,8 @@ spec:
     scaleDown: {periodSeconds: 120, stabilizationSeconds: 600, paybackSeconds: 900}
     zero: {idleSeconds: 1800, holdSeconds: 120}
   routing: {policy: ConsistentHash}
-  rollout: {maxSurge: 0, maxUnavailable: 1, drainTimeoutSeconds: 60, startupTimeoutSeconds: 600}
+  rollout: {maxSurge: 0, maxUnavailable: 1, drainTimeoutSeconds: 60, startupTimeoutSeconds: 600,
+    prewarmTimeoutSeconds: 5}
   accelerator: {resourceName: amd.com/gpu, count: 2, runtimeClassName: nvidia, sharedMemorySize: 8Gi}
   resources: {limits: {memory: 32Gi}}
   nodeSelector: {zone: a}

@@ -35,6 +35,7 @@ from warmfleet_contracts.cache.kv_events import (
     encode_message,
     hello_proof,
 )
+from warmfleet_contracts.cache.prewarm import PREWARM_PATH, PrewarmAnswer, PrewarmRequest, decode_prewarm
 from warmfleet_contracts.cache.worker_api import (
     ADMITTED_AFTER_HEADER,
     CACHED_TOKENS_HEADER,
@@ -110,6 +111,10 @@ class StubWorker:
     token: str = ""
     max_running_sequences: int = 64
     total_blocks: int = 4096
+    waits_for_prefixes: bool = False
+    """It takes no requests until a router has prewarmed it."""
+    prewarms: list[PrewarmRequest] = field(default_factory=list)
+    """What routers had it compute ahead of requests."""
     max_model_length_tokens: int = 1_000_000
     prefill_tokens_per_second: float = 100_000.0
     event_seconds: float = 0.0
@@ -158,7 +163,7 @@ class StubWorker:
             running_sequences=self.running,
             max_running_sequences=self.max_running_sequences,
             queued_uncached_tokens=self.queued_tokens,
-            total_blocks=self.total_blocks,
+            total_blocks=0 if self.waits_for_prefixes else self.total_blocks,
             cached_blocks=len(self.resident),
             step_time=StepTimeFit(
                 base_seconds=0.001,
@@ -244,6 +249,21 @@ class StubWorker:
         return web.json_response(
             {"count": len(tokens), "max_model_len": self.max_model_length_tokens, "tokens": tokens}
         )
+
+    async def _prewarm(self, request: web.Request) -> web.Response:
+        if self.faults.refuse_status:
+            return web.json_response({"error": {}}, status=self.faults.refuse_status)
+        if self.faults.hold_headers:
+            await asyncio.Event().wait()
+        asked = decode_prewarm(await request.read())
+        self.prewarms.append(asked)
+        for prefix in asked.prefixes:
+            hashes = self._hashes(list(prefix.token_ids), {SALT_HEADER: prefix.salt.hex()})
+            self.publish([one for one in hashes if one not in self.resident])
+        self.waits_for_prefixes = False
+        self.publish()
+        tokens = sum(len(prefix.token_ids) for prefix in asked.prefixes)
+        return web.json_response(msgspec.structs.asdict(PrewarmAnswer(computed_tokens=tokens)))
 
     # Generation.
 
@@ -425,6 +445,7 @@ class StubWorker:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_get(KV_EVENTS_PATH, self._kv_events)
         app.router.add_get(TOKENIZER_PATH + "/{digest}", self._tokenizer)
+        app.router.add_post(PREWARM_PATH, self._prewarm)
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_post("/v1/completions", self._generate)
         app.router.add_post("/v1/chat/completions", self._generate)

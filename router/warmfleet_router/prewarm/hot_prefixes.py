@@ -1,0 +1,131 @@
+"""Beginnings of prompts that came more than once, with their token ids and how often they come.
+
+A prefix is what a prompt shares with prompts before it: as far as its blocks are, or were, held by a worker.
+Uses are counted with decay: a use weighs half after `HALF_LIFE_SECONDS`, so the count is a rate. A prefill
+takes time in proportion to its tokens, and saves that time at each use. So among prefixes that do not all fit
+into the time that there is, those with the highest rate save most, however long they are.
+
+The ids are what tenants wrote: they stay in memory, in no log, no answer and no file.
+"""
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Final
+
+import msgspec
+
+from warmfleet_contracts.cache.blocks import BlockHash
+from warmfleet_contracts.cache.prewarm import MAX_PREFIX_TOKENS
+
+MAX_HOT_PREFIXES: Final = 512
+MAX_HOT_BYTES: Final = 32 * 1024 * 1024
+"""Of token ids: eight million tokens."""
+HALF_LIFE_SECONDS: Final = 120.0
+_KEPT_SHARE: Final = 7 / 8
+"""Of both bounds, once one of them is exceeded: sorting is not worth it for one prefix at a time."""
+_TOKEN_BYTES: Final = 4
+
+
+class PrefixOrigin(msgspec.Struct, frozen=True):
+    """Whose prompts begin so, and at which workers."""
+
+    tenant: str
+    salt: bytes
+    model: str
+    """As requests name it."""
+    tokenizer_digest: str
+
+
+class HotPrefix(msgspec.Struct, frozen=True, gc=False):
+    """A prefix, and how often prompts began with it by `used_at`."""
+
+    origin: PrefixOrigin
+    token_ids: "array[int]"
+    """As u32."""
+    uses: float
+    used_at: float
+
+    @property
+    def size_bytes(self) -> int:
+        return _TOKEN_BYTES * len(self.token_ids)
+
+    def uses_at(self, now: float) -> float:
+        """Decayed until then, in seconds of the same clock."""
+        return self.uses * math.exp2((self.used_at - now) / HALF_LIFE_SECONDS)
+
+
+class HotPrefixes:
+    """The prefixes that came most often lately, bounded in number and bytes.
+
+    hot.used(block_hash, origin, lambda: token_ids, now)
+    hot.best(tokenizer_digest, served_names, now)
+    """
+
+    def __init__(self, max_prefixes: int = MAX_HOT_PREFIXES, max_bytes: int = MAX_HOT_BYTES) -> None:
+        self._max_prefixes = max_prefixes
+        self._max_bytes = max_bytes
+        self._prefixes: dict[BlockHash, HotPrefix] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._prefixes)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all token ids."""
+        return self._bytes
+
+    def used(
+        self,
+        block_hash: BlockHash,
+        origin: PrefixOrigin,
+        token_ids: Callable[[], "array[int]"],
+        now: float,
+    ) -> None:
+        """A prompt began with the prefix whose last block has this hash.
+
+        `token_ids` is called for a prefix that is not known yet.
+        """
+        known = self._prefixes.get(block_hash)
+        if known is not None:
+            uses = known.uses_at(now) + 1.0
+            self._prefixes[block_hash] = HotPrefix(origin, known.token_ids, uses, now)
+            return
+        prefix = HotPrefix(origin, token_ids(), 1.0, now)
+        if len(prefix.token_ids) > MAX_PREFIX_TOKENS:
+            return
+        self._prefixes[block_hash] = prefix
+        self._bytes += prefix.size_bytes
+        if len(self._prefixes) > self._max_prefixes or self._bytes > self._max_bytes:
+            self._shed(now)
+
+    def best(self, tokenizer_digest: str, models: Collection[str], now: float) -> list[HotPrefix]:
+        """Prefixes of prompts to these models, those that come most often first."""
+        found = [
+            prefix
+            for prefix in self._prefixes.values()
+            if prefix.origin.tokenizer_digest == tokenizer_digest and prefix.origin.model in models
+        ]
+        found.sort(key=lambda prefix: prefix.uses_at(now), reverse=True)
+        return found
+
+    def _shed(self, now: float) -> None:
+        """Keep seven eighths, so that tenants have equal parts of it: each loses its least used first."""
+        ranked = sorted(self._prefixes.items(), key=lambda item: item[1].uses_at(now), reverse=True)
+        of_tenant: Counter[str] = Counter()
+        by_share: list[tuple[int, BlockHash, HotPrefix]] = []
+        for block_hash, prefix in ranked:
+            # Each costs a place, too: many short ones are no smaller a part than a long one.
+            of_tenant[prefix.origin.tenant] += prefix.size_bytes + self._max_bytes // self._max_prefixes
+            by_share.append((of_tenant[prefix.origin.tenant], block_hash, prefix))
+        by_share.sort(key=lambda item: item[0])
+        kept: dict[BlockHash, HotPrefix] = {}
+        kept_bytes = 0
+        for _, block_hash, prefix in by_share:
+            is_full = len(kept) >= _KEPT_SHARE * self._max_prefixes
+            if not is_full and kept_bytes + prefix.size_bytes <= _KEPT_SHARE * self._max_bytes:
+                kept[block_hash] = prefix
+                kept_bytes += prefix.size_bytes
+        self._prefixes, self._bytes = kept, kept_bytes
