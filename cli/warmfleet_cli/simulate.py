@@ -10,6 +10,7 @@ from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.output import OutputFormat, OutputOption, print_json
 from warmfleet_cli.simulate_bars import SimulationBars
 from warmfleet_cli.simulate_tables import print_comparison, print_reports
+from warmfleet_cli.simulate_timeline import render_timeline
 
 if TYPE_CHECKING:
     from warmfleet_simulator.report import Report
@@ -89,6 +90,13 @@ def simulate(
     jobs: Annotated[
         int | None, typer.Option(min=1, max=256, help="Simulations at a time. Default: one per core.")
     ] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a timeline of pods, demand and requests in time to this file: of the one routing, or "
+            "with --compare of the operator's policy."
+        ),
+    ] = None,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
     """Replay a trace through a fleet of simulated replicas, and compare ways to route and to scale.
@@ -115,6 +123,8 @@ def simulate(
         )
     traffic = _traffic(trace, generate, objective)
     routings = comparison.named_routings(routing)
+    if svg is not None and len(routings) > 1:
+        raise CliError("a timeline shows one routing", exit_code=ExitCode.USAGE)
     choice = comparison.ReplicaChoice(
         gpu=gpu or (objective.gpu if objective is not None else DEFAULT_GPU),
         model=model or (objective.model if objective is not None else DEFAULT_MODEL),
@@ -146,12 +156,24 @@ def simulate(
             settings = comparison.with_policy(settings, policy, objective)
             reports = [done.report for done in comparison.compare_routings(runs, routings, settings)]
             record["reports"] = reports
+    if svg is not None:
+        report = compared.operator.report if compared is not None else reports[0]
+        title = f"{comparison.OPERATOR if compare else policy}, {report.routing}, {Path(traffic.name).name}"
+        percent = objective.percent if objective is not None else None
+        _write(svg, render_timeline(report, title=title, percent=percent))
     if output is OutputFormat.JSON:
         print_json(record)
     elif compared is not None:
         print_comparison(compared)
     else:
         print_reports(reports)
+
+
+def _write(path: Path, document: str) -> None:
+    try:
+        path.write_text(document, encoding="utf-8")
+    except OSError as error:
+        raise CliError(f"{path}: {error.strerror}") from error
 
 
 def _traffic(trace: Path | None, generate: str, objective: "Objective | None") -> "Traffic":

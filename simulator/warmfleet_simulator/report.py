@@ -17,6 +17,8 @@ from warmfleet_simulator.scaling.objective import Objective
 from warmfleet_simulator.scaling.pods import PodCounts, PodSeconds
 
 PERCENTS: Final = (50, 90, 99)
+WINDOW_SECONDS: Final = 60.0
+"""Without an objective."""
 MISS_CAUSES: Final = tuple(cause.value for cause in MissCause)
 
 
@@ -28,6 +30,17 @@ class Stopped(StrEnum):
     """Too many requests missed the objective."""
     COST = "cost"
     """Too many replica-seconds."""
+
+
+class WindowCounts(msgspec.Struct, frozen=True):
+    """Requests that arrived within a window."""
+
+    at_seconds: float
+    """Since the first arrival."""
+    requests: int
+    prompt_tokens: int
+    met: int
+    """Those that met the objective; 0 without one."""
 
 
 class Percentiles(msgspec.Struct, frozen=True):
@@ -79,7 +92,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     virtual_seconds: float
     wall_seconds: float
     timeline: list[PodCounts]
-    """Whenever it changed."""
+    """Whenever it changed, on the simulation's clock."""
+    first_arrival_seconds: float
+    """On that clock."""
+    window_seconds: float
+    """Of one of `windows`; as long as the objective's peak window."""
+    windows: list[WindowCounts]
+    """From the first arrival to the last one."""
 
 
 class Tally:
@@ -98,12 +117,17 @@ class Tally:
         self.output_tokens = 0
         self.missed_tokens: Counter[str] = Counter(dict.fromkeys(MISS_CAUSES, 0))
         self._first_token_seconds = array("d")
+        self.window_seconds = WINDOW_SECONDS if objective is None else objective.peak_window_seconds
+        self._windows: dict[int, tuple[int, int, int]] = {}
 
     def add(self, outcome: Outcome) -> None:
         """Count one request that has ended."""
         self.requests += 1
+        is_met = self._objective is not None and self._objective.is_met(outcome)
+        window = int(outcome.arrival_seconds // self.window_seconds)
+        requests, tokens, met = self._windows.get(window, (0, 0, 0))
+        self._windows[window] = requests + 1, tokens + outcome.prompt_tokens, met + is_met
         if self._objective is not None:
-            is_met = self._objective.is_met(outcome)
             self.met.append(Met(outcome.arrival_seconds, outcome.prompt_tokens, is_met))
             self.missed += not is_met
         if outcome.refusal:
@@ -115,6 +139,13 @@ class Tally:
         for cause in MISS_CAUSES:
             self.missed_tokens[cause] += getattr(outcome.misses, cause)
         self._first_token_seconds.append(outcome.first_token_seconds)
+
+    def windows(self) -> list[WindowCounts]:
+        """From the first arrival on, empty ones included."""
+        return [
+            WindowCounts(number * self.window_seconds, *self._windows.get(number, (0, 0, 0)))
+            for number in range(max(self._windows, default=-1) + 1)
+        ]
 
     @property
     def answered(self) -> int:

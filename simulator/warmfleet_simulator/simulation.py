@@ -242,4 +242,7 @@ class _Simulation:
             virtual_seconds=ended_at - _START_SECONDS,
             wall_seconds=wall_seconds,
             timeline=pods.timeline,
+            first_arrival_seconds=_START_SECONDS,
+            window_seconds=tally.window_seconds,
+            windows=tally.windows(),
         )

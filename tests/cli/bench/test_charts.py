@@ -13,8 +13,8 @@ from warmfleet_cli.bench.charts import (
     LineChart,
     render_bars,
     render_lines,
-    ticks,
 )
+from warmfleet_cli.svg import ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 
