@@ -130,10 +130,11 @@ class SaltedSegments:
         if len(text) < MIN_SEGMENT_CHARS:
             return encode(text)
         key = (self._salt, tokenizer_digest, text)
-        ids = self._memory._recall(key)  # noqa: SLF001 - one noun, seen by one salt
-        if ids is None:
-            ids = array("I", encode(text))
-            self._memory._remember(key, ids)  # noqa: SLF001
+        known = self._memory._recall(key)  # noqa: SLF001 - one noun, seen by one salt
+        if known is not None:
+            return known
+        ids = encode(text)
+        self._memory._remember(key, array("I", ids))  # noqa: SLF001
         return ids
 
 
