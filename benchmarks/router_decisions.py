@@ -5,7 +5,7 @@ streams are read from memory. Prompts are conversations with system prompts in c
 decision is everything between the encoded prompt and the choice of a worker: block hashes, matching, prices,
 the lease. Before each of them some workers report other loads, as they do all the time.
 
-    python benchmarks/router_decisions.py [--workers 100 1000] [--blocks 10000]     # about two minutes
+    python benchmarks/router_decisions.py [--workers 100 1000] [--policy LeastLoaded]     # about two minutes
 """
 
 import argparse
@@ -46,6 +46,7 @@ from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.picker import Picker
+from warmfleet_router.routing.policies import POLICIES
 from warmfleet_router.routing.prompt_hashes import RequestPrompts
 from warmfleet_router.tenants import Tenant
 from warmfleet_router.workers.breakers import Breakers
@@ -105,7 +106,7 @@ def chain(tokens: Sequence[int]) -> list[BlockHash]:
 class MeasuredFleet:
     """One router's state over a fleet; `decide` measures one decision."""
 
-    def __init__(self, workers: int, blocks: int) -> None:
+    def __init__(self, workers: int, blocks: int, *, policy: str) -> None:
         self._draw = random.Random(workers)
         self.conversations = Conversations(self._draw)
         self._source = MemorySource()
@@ -131,7 +132,7 @@ class MeasuredFleet:
             settings,
             limits=InFlightLimits(DEFAULT_IN_FLIGHT, now=time.monotonic, metrics=metrics),
             workers=self._fleet.workers,
-            picker=Picker(self.index, self._leases, "LowestCost", breakers),
+            picker=Picker(self.index, self._leases, policy, breakers),
             leases=self._leases,
             breakers=breakers,
             capacity_changed=self._capacity_changed,
@@ -209,9 +210,9 @@ class MeasuredFleet:
         return took * 1e3
 
 
-async def measure(workers: int, blocks: int, count: int) -> Decisions:
+async def measure(workers: int, blocks: int, count: int, *, policy: str) -> Decisions:
     """`count` decisions of each kind."""
-    fleet = MeasuredFleet(workers, blocks)
+    fleet = MeasuredFleet(workers, blocks, policy=policy)
     load_seconds = await fleet.start()
     gc.collect()
     gc.freeze()
@@ -270,11 +271,14 @@ def main() -> int:
     parser.add_argument("--workers", type=int, nargs="+", default=[100, 1000])
     parser.add_argument("--blocks", type=int, default=10_000, help="of each worker")
     parser.add_argument("--decisions", type=int, default=400, help="of each kind")
+    parser.add_argument("--policy", choices=POLICIES, default="LowestCost")
     parser.add_argument("--output-dir", type=Path, default=Path("bench-results/router-decisions"))
     options = parser.parse_args()
     outcome = Report.begin(options, machine_line())
     blocks, decisions = options.blocks, options.decisions
-    measured = [uvloop.run(measure(workers, blocks, decisions)) for workers in options.workers]
+    measured = [
+        uvloop.run(measure(workers, blocks, decisions, policy=options.policy)) for workers in options.workers
+    ]
     return outcome.end(
         "\n".join(map(text_of, measured)),
         [target for fleet in measured for target in targets_of(fleet)],

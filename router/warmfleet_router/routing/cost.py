@@ -108,32 +108,79 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def total_ms(self) -> float:
-        return self.ttft_ms + self.externality_ms
+        return self.wait_ms + self.prefill_ms + self.base_ms + self.externality_ms
 
 
-def request_cost(work: Work, load: WorkerLoad, rates: StepRates, *, seat_seconds: float) -> CostTerms:
-    """The cost of `work` on a worker under `load`.
+class WorkerPrices(msgspec.Struct, frozen=True, gc=False):
+    """What requests cost on one worker under one load: all of it that no request changes."""
 
-    `queued_uncached_tokens` holds the remaining prefill of a leader whose prefix `work` would share, so
-    a request that follows it is charged the wait. `seat_seconds` is how long a sequence keeps its seat.
-    """
-    per_token = rates.per_prefill_token_seconds
-    queued_tokens = rates.paid_tokens(load.queued_uncached_tokens, load.running_sequences)
-    tokens = rates.paid_tokens(load.queued_uncached_tokens + work.uncached_tokens, load.running_sequences)
+    rates: StepRates
+    running_sequences: int
+    queued_tokens: int
+    free_tokens: int
+    """Tokens, of the queue or of a prompt, that fit below the knee."""
+    base_ms: float
+    free_seats: float
+    """Negative where sequences wait; infinite where seats are unknown."""
+    free_blocks: float
+    """The same of KV blocks."""
+    blocks_per_sequence: float
+    seat_ms: float
+    """From the end of one sequence to that of the next: their ends are spread evenly over a seat's time."""
+
+    def cost(self, work: Work) -> CostTerms:
+        """What `work` costs.
+
+        The queue holds the remaining prefill of a leader whose prefix `work` would share, so a request that
+        follows it is charged the wait.
+        """
+        rates, running = self.rates, self.running_sequences
+        # Decisions price hundreds of workers: comparisons, which are quicker than calls of `max`.
+        queued_tokens = self.queued_tokens - self.free_tokens
+        tokens = queued_tokens + work.uncached_tokens
+        tokens = max(tokens, 0)
+        prefill_seconds = tokens * rates.per_prefill_token_seconds
+        externality_seconds = 0.0
+        if running:
+            # What every sequence that already runs waits longer: my prefill, and my row in a decode step.
+            own_tokens = tokens - queued_tokens if queued_tokens > 0 else tokens
+            externality_seconds = running * (
+                own_tokens * rates.per_prefill_token_seconds
+                + rates.per_decode_sequence_seconds * work.sequences
+            )
+        # Enough sequences have to end first.
+        ends = work.sequences - self.free_seats
+        short_blocks = work.needed_blocks - self.free_blocks
+        if short_blocks > 0:
+            ends = max(ends, math.ceil(short_blocks / self.blocks_per_sequence))
+        return CostTerms(
+            wait_ms=ends * self.seat_ms if ends > 0 else 0.0,
+            prefill_ms=prefill_seconds * 1e3,
+            base_ms=self.base_ms,
+            externality_ms=externality_seconds * 1e3,
+        )
+
+
+def worker_prices(load: WorkerLoad, rates: StepRates, *, seat_seconds: float) -> WorkerPrices:
+    """The prices of a worker under `load`; `seat_seconds` is how long a sequence keeps its seat."""
+    running = load.running_sequences
     base_seconds = (
         rates.base_seconds
-        + rates.per_decode_sequence_seconds * load.running_sequences
+        + rates.per_decode_sequence_seconds * running
         + rates.per_context_token_seconds * load.context_tokens
     )
-    # What every sequence that already runs waits longer: my prefill, and my row in a decode step.
-    extra_step_seconds = (
-        tokens - queued_tokens
-    ) * per_token + rates.per_decode_sequence_seconds * work.sequences
-    return CostTerms(
-        wait_ms=_wait_seconds(work, load, seat_seconds) * 1e3,
-        prefill_ms=tokens * per_token * 1e3,
+    most_seats, total_blocks = load.max_running_sequences, load.total_blocks
+    seated = max(running, 1)
+    return WorkerPrices(
+        rates=rates,
+        running_sequences=running,
+        queued_tokens=load.queued_uncached_tokens,
+        free_tokens=max(rates.knee_tokens - running, 0),
         base_ms=base_seconds * 1e3,
-        externality_ms=extra_step_seconds * load.running_sequences * 1e3,
+        free_seats=most_seats - load.sequences if most_seats else math.inf,
+        free_blocks=total_blocks - load.pinned_blocks if total_blocks else math.inf,
+        blocks_per_sequence=max(load.pinned_blocks / seated, 1.0),
+        seat_ms=seat_seconds / seated * 1e3,
     )
 
 
@@ -141,31 +188,34 @@ SMALLEST_WORK: Final = Work(uncached_tokens=0, needed_blocks=0)
 
 
 class PriceFloor(msgspec.Struct, frozen=True, gc=False):
-    """A bound below `request_cost`: a wait for seats or blocks, if there is one, is only in `idle_ms`.
-
-    What a request costs never falls with its tokens, blocks or sequences. It costs no less than one sequence
-    without prefill does, plus its own prefill as far as that does not fit below the knee.
-    """
+    """A bound below `WorkerPrices.cost`: the price of one sequence without a wait for its blocks."""
 
     idle_ms: float
-    """Of one sequence that needs neither prefill nor blocks."""
+    """Of one sequence that needs neither prefill nor blocks, a wait for its seat included."""
     per_token_ms: float
     """What a prompt token costs the request, and all those that run."""
     free_tokens: int
-    """Prompt tokens that may cost nothing."""
+    """Prompt tokens that cost nothing: they fit below the knee, beside the queue."""
+    free_blocks: float
 
     def at(self, uncached_tokens: int) -> float:
         """No request with so many uncached prompt tokens costs less, in milliseconds."""
-        return self.idle_ms + max(uncached_tokens - self.free_tokens, 0) * self.per_token_ms
+        paid_tokens = uncached_tokens - self.free_tokens
+        return self.idle_ms + paid_tokens * self.per_token_ms if paid_tokens > 0 else self.idle_ms
+
+    def is_price_of(self, work: Work) -> bool:
+        """Whether `work` costs no more than that, but for rounding."""
+        return work.sequences == 1 and work.needed_blocks <= self.free_blocks
 
 
-def price_floor(load: WorkerLoad, rates: StepRates, *, seat_seconds: float) -> PriceFloor:
-    """The least that a request costs on a worker under `load`."""
-    per_token_seconds = rates.per_prefill_token_seconds
+def price_floor(prices: WorkerPrices) -> PriceFloor:
+    """The least that a request costs on a worker."""
+    per_token_seconds = prices.rates.per_prefill_token_seconds
     return PriceFloor(
-        idle_ms=request_cost(SMALLEST_WORK, load, rates, seat_seconds=seat_seconds).total_ms,
-        per_token_ms=per_token_seconds * (1 + load.running_sequences) * 1e3,
-        free_tokens=max(rates.knee_tokens - load.running_sequences, 0),
+        idle_ms=prices.cost(SMALLEST_WORK).total_ms,
+        per_token_ms=per_token_seconds * (1 + prices.running_sequences) * 1e3,
+        free_tokens=max(prices.free_tokens - prices.queued_tokens, 0),
+        free_blocks=prices.free_blocks,
     )
 
 
@@ -233,17 +283,3 @@ def worker_load(
         total_blocks=report.total_blocks,
         pinned_blocks=max(report.pinned_blocks - ended_blocks, 0) + unreported_blocks,
     )
-
-
-def _wait_seconds(work: Work, load: WorkerLoad, seat_seconds: float) -> float:
-    """Time until enough running sequences have ended; their ends are spread evenly over a seat's time."""
-    running = max(load.running_sequences, 1)
-    ends = 0.0
-    if load.max_running_sequences:
-        ends = max(load.sequences + work.sequences - load.max_running_sequences, 0)
-    if load.total_blocks:
-        short_blocks = load.pinned_blocks + work.needed_blocks - load.total_blocks
-        if short_blocks > 0:
-            blocks_per_sequence = max(load.pinned_blocks / running, 1.0)
-            ends = max(ends, math.ceil(short_blocks / blocks_per_sequence))
-    return ends * seat_seconds / running

@@ -1,11 +1,19 @@
 """One model's workers at one moment: which can be given requests, their load and their capacity."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final, cast
+from collections.abc import Collection, Sequence
+from functools import cached_property
+from typing import Final
 
 from warmfleet_router.routing.capacity import CapacityLimits, Need, Shortage, prefill_seconds, shortage_in
-from warmfleet_router.routing.cost import PriceFloor, StepRates, WorkerLoad, median_rates, price_floor
+from warmfleet_router.routing.cost import (
+    StepRates,
+    WorkerLoad,
+    WorkerPrices,
+    median_rates,
+    price_floor,
+    worker_prices,
+)
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
 from warmfleet_router.workers.breakers import Breakers
@@ -47,32 +55,47 @@ class FleetSnapshot:
         )
         self.serving = frozenset(self.ready)
         """Uids of `ready` as it was made: those that `leave_out` takes from it will get requests again."""
-        known = {uid: leases.loads.of(uid, worker.load) for uid, worker in self.ready.items()}
+        known_load = leases.loads.of
+        known = {uid: known_load(uid, worker.load) for uid, worker in self.ready.items()}
+        unmeasured = {self.ready[uid].identity for uid, one in known.items() if one.prices is None}
+        self._peers_rates = {
+            identity: median_rates(worker.load.step_time for worker in workers if worker.identity == identity)
+            for identity in unmeasured
+        }
         self.loads: dict[str, WorkerLoad] = {uid: one.load for uid, one in known.items()}
-        self.rates = _rates(self.ready, workers, {uid: one.rates for uid, one in known.items()})
-        """Each worker's own rates, or its peers'."""
-        self._floors = {uid: one.floor for uid, one in known.items()}
-        self.seats = sum(load.max_running_sequences for load in self.loads.values())
+        self.prices = {uid: one.prices or self._prices_by_peers(uid) for uid, one in known.items()}
+        """By each worker's own rates, or its peers'."""
+        self.floors = {uid: one.floor or price_floor(self.prices[uid]) for uid, one in known.items()}
+        self.rates = {uid: prices.rates for uid, prices in self.prices.items()}
+        self.seats = sum([load.max_running_sequences for load in self.loads.values()])
         """Of all of them; 0 while they are unknown."""
+
+    @cached_property
+    def block_size_tokens(self) -> int:
+        """Of the worker with the largest blocks."""
         sizes = [worker.hello.block_size_tokens for worker in self.ready.values() if worker.hello is not None]
-        self.block_size_tokens = max(sizes, default=PRIOR_BLOCK_TOKENS)
+        return max(sizes, default=PRIOR_BLOCK_TOKENS)
 
     def load_with(self, uid: str, planned: UnreportedLoad) -> WorkerLoad:
         """A worker's load when it has got what is planned for it, too."""
         return self._leases.loads.load_with(uid, self.ready[uid].load, planned)
 
-    def floor(self, uid: str) -> PriceFloor:
-        """The least that a request costs on a worker."""
-        floor = self._floors[uid]
-        if floor is None:
-            seat_seconds = self._leases.seat_times.seconds(uid)
-            floor = price_floor(self.loads[uid], self.rates[uid], seat_seconds=seat_seconds)
-        return floor
+    def prices_with(self, uid: str, planned: UnreportedLoad) -> WorkerPrices:
+        """The same of its prices."""
+        return self._prices(uid, self.load_with(uid, planned), self.rates[uid])
 
     def charged(self, uid: str) -> None:
         """A request was sent to `uid`: read its load again."""
         known = self._leases.loads.of(uid, self.ready[uid].load)
-        self.loads[uid], self._floors[uid] = known.load, known.floor
+        self.loads[uid] = known.load
+        prices = self.prices[uid] = known.prices or self._prices_by_peers(uid)
+        self.floors[uid] = known.floor or price_floor(prices)
+
+    def _prices_by_peers(self, uid: str) -> WorkerPrices:
+        return self._prices(uid, self.loads[uid], self._peers_rates[self.ready[uid].identity])
+
+    def _prices(self, uid: str, load: WorkerLoad, rates: StepRates) -> WorkerPrices:
+        return worker_prices(load, rates, seat_seconds=self._leases.seat_times.seconds(uid))
 
     def leave_out(self, uid: str, reason: str) -> None:
         """Give `uid` no request that follows."""
@@ -125,16 +148,3 @@ class FleetSnapshot:
             for uid, load in self.loads.items()
             if uid not in tried
         )
-
-
-def _rates(
-    ready: Mapping[str, WorkerStatus], workers: Sequence[WorkerStatus], own: Mapping[str, StepRates | None]
-) -> Mapping[str, StepRates]:
-    unmeasured = {ready[uid].identity for uid, rates in own.items() if rates is None}
-    if not unmeasured:
-        return cast("Mapping[str, StepRates]", own)
-    peers = {
-        identity: median_rates(worker.load.step_time for worker in workers if worker.identity == identity)
-        for identity in unmeasured
-    }
-    return {uid: rates or peers[ready[uid].identity] for uid, rates in own.items()}

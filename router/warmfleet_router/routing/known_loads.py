@@ -1,7 +1,7 @@
 """Each worker's load as prices read it, computed when something of it changes instead of for each request.
 
 A load is the worker's last report, plus what this router sent since, less what ended since. With it are kept
-the worker's own rates, and the least that a request costs there.
+what requests cost there by the worker's own rates, and the least that any of them does.
 """
 
 import msgspec
@@ -11,9 +11,11 @@ from warmfleet_router.routing.cost import (
     PriceFloor,
     StepRates,
     WorkerLoad,
+    WorkerPrices,
     measured_rates,
     price_floor,
     worker_load,
+    worker_prices,
 )
 from warmfleet_router.routing.open_dispatches import OpenDispatches, UnreportedLoad
 from warmfleet_router.routing.seat_times import SeatTimes
@@ -24,10 +26,10 @@ class KnownLoad(msgspec.Struct, frozen=True):
 
     report: LoadReport
     load: WorkerLoad
-    rates: StepRates | None
-    """As the worker measured them itself; None while too few steps stand behind them."""
+    prices: WorkerPrices | None
+    """By the rates that the worker measured itself; None while too few steps stand behind them."""
     floor: PriceFloor | None
-    """None without rates of its own."""
+    """Of `prices`."""
 
 
 class KnownLoads:
@@ -46,7 +48,8 @@ class KnownLoads:
         """A dispatch to a worker was opened, got its first byte or ended."""
         known = self._known.get(uid)
         if known is not None:
-            self._known[uid] = self._known_load(uid, known.report, known.rates)
+            rates = known.prices.rates if known.prices is not None else None
+            self._known[uid] = self._known_load(uid, known.report, rates)
 
     def forget(self, uid: str) -> None:
         """The worker is gone."""
@@ -65,10 +68,10 @@ class KnownLoads:
 
     def _known_load(self, uid: str, report: LoadReport, rates: StepRates | None) -> KnownLoad:
         load = self._load(uid, report, self._dispatches.unreported(uid, report.admitted_dispatches))
-        floor = None
-        if rates is not None:
-            floor = price_floor(load, rates, seat_seconds=self._seat_times.seconds(uid))
-        return KnownLoad(report, load, rates, floor)
+        if rates is None:
+            return KnownLoad(report, load, None, None)
+        prices = worker_prices(load, rates, seat_seconds=self._seat_times.seconds(uid))
+        return KnownLoad(report, load, prices, price_floor(prices))
 
     def _load(self, uid: str, report: LoadReport, unreported: UnreportedLoad) -> WorkerLoad:
         ended = self._dispatches.ended(uid, report)

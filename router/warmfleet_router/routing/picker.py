@@ -9,26 +9,27 @@ from types import MappingProxyType
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from warmfleet_router.discovery.base import Endpoint
-from warmfleet_router.routing.cost import CostTerms, Work, WorkerLoad, request_cost
+from warmfleet_router.routing.cost import CostTerms, WorkerLoad
 from warmfleet_router.routing.fleet_snapshot import FleetSnapshot
 from warmfleet_router.routing.leases import Charge, Leases
 from warmfleet_router.routing.matched_prompts import MatchedPrompts
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
 from warmfleet_router.routing.policies import (
-    POLICIES,
+    LOAD_POLICIES,
     PRICED,
     Candidate,
     Ranking,
     RoutedRequest,
     agreed_policy,
+    lowest_cost,
     rendezvous_weights,
 )
 from warmfleet_router.routing.prediction import Prediction, Predictor
 from warmfleet_router.routing.prompt_hashes import RequestPrompts
-from warmfleet_router.routing.seat_times import SeatTimes
-from warmfleet_router.routing.shortlist import LISTED_WORKERS, Shortlist, shortlist
+from warmfleet_router.routing.shortlist import LISTED_WORKERS, shortlist
 from warmfleet_router.workers.breakers import Breakers
 from warmfleet_router.workers.fleet import WorkerStatus
 from warmfleet_router.workers.prefix_index import PrefixIndex
@@ -144,9 +145,8 @@ class Picker:
     ) -> RankedWorkers | None:
         """The workers of `fleet` that are not `left_out`, best first; None if there is none.
 
-        `left_out` holds reasons by uid; `planned` is what will be sent to a worker before this request. Under
-        `LowestCost` only the cheapest of a large fleet are priced and ranked, unless all are asked for:
-        `shortlisted=False`.
+        `left_out` holds reasons by uid; `planned` is what will be sent to a worker before this request. Of a
+        large fleet only the first workers are candidates, unless all are asked for: `shortlisted=False`.
         """
         workers = dict(fleet.ready)
         for uid in left_out:
@@ -154,85 +154,100 @@ class Picker:
         if not workers:
             return None
         matched = MatchedPrompts(prompts, self._index, self._leases.pending, self.predictor)
-        price = _Pricing(fleet, self._leases.seat_times, matched, prompts.sequences, planned)
-        listed = Shortlist(tuple(workers), certain=len(workers))
-        if shortlisted and fleet.policy in PRICED and len(workers) > LISTED_WORKERS:
-            listed = price.shortlist(workers)
-        predictions = {uid: matched.prediction(workers[uid]) for uid in listed.uids}
-        candidates = [price.candidate(workers[uid], predictions[uid]) for uid in listed.uids]
+        pricing = _Pricing(fleet, matched, workers, planned)
+        count = LISTED_WORKERS if shortlisted else len(workers)
         request = RoutedRequest(
             head_key=prompts.head_key,
             tie_key=matched.tie_key(workers),
             dispatch_count=self._leases.dispatches.count,
-            unlisted_equals=listed.unlisted_equals,
         )
-        ranking = POLICIES[fleet.policy](candidates, request)
+        if fleet.policy in PRICED:
+            listed = shortlist(
+                pricing.floors_ms(),
+                pricing.total_ms,
+                rendezvous_weights(request.tie_key),
+                is_price=pricing.is_floor,
+                count=count,
+            )
+            request = replace(request, unlisted_equals=listed.unlisted_equals)
+            ranking = lowest_cost([pricing.candidate(uid) for uid in listed.uids], request)
+            certain = listed.certain
+        else:
+            order = LOAD_POLICIES[fleet.policy](pricing.loads(), request, count)
+            candidates = tuple([pricing.candidate(uid) for uid in order.uids])
+            ranking = Ranking(candidates, order.scores, order.reason)
+            certain = len(candidates)
         return RankedWorkers(
-            ranking=msgspec.structs.replace(ranking, unlisted=len(workers) - len(candidates)),
+            ranking=replace(ranking, unlisted=len(workers) - len(ranking.candidates)),
             policy=fleet.policy,
             sequences=prompts.sequences,
             left_out={**fleet.left_out, **left_out},
             ignores_ejections=fleet.ignores_ejections,
             workers=workers,
-            predictions=predictions,
-            certain=listed.certain,
+            predictions=pricing.predictions,
+            certain=certain,
         )
 
 
 class _Pricing:
-    """What one request costs on each worker of a fleet."""
+    """What one request costs on each of `workers`."""
 
     def __init__(
         self,
         fleet: FleetSnapshot,
-        seat_times: SeatTimes,
         matched: MatchedPrompts,
-        sequences: int,
+        workers: Mapping[str, WorkerStatus],
         planned: Mapping[str, UnreportedLoad],
     ) -> None:
+        self.predictions: dict[str, Prediction] = {}
+        """Of each candidate."""
         self._fleet = fleet
-        self._seat_times = seat_times
         self._matched = matched
-        self._sequences = sequences
+        self._workers = workers
         self._planned = planned
+        self._works = matched.works(workers)
+        self._costs: dict[str, CostTerms] = {}
 
-    def shortlist(self, workers: Mapping[str, WorkerStatus]) -> Shortlist:
-        """Those of `workers` where it costs least."""
-        least_tokens = self._matched.least_uncached_tokens(workers)
+    def floors_ms(self) -> dict[str, float]:
+        """The least that it costs on each worker."""
+        bounds = self._fleet.floors
+        floors = {uid: bounds[uid].at(work.uncached_tokens) for uid, work in self._works.items()}
         # Where something is planned the wait for seats may be shorter, as more sequences will end.
-        floors = {
-            uid: 0.0 if uid in self._planned else self._fleet.floor(uid).at(tokens)
-            for uid, tokens in least_tokens.items()
-        }
-        return shortlist(
-            floors,
-            lambda uid: self._cost(uid, self._matched.prediction(workers[uid])).total_ms,
-            rendezvous_weights(self._matched.tie_key(workers)),
-        )
+        floors.update((uid, 0.0) for uid in self._planned if uid in floors)
+        return floors
 
-    def candidate(self, worker: WorkerStatus, prediction: Prediction) -> Candidate:
+    def is_floor(self, uid: str) -> bool:
+        """Whether it costs the least that it can, but for rounding."""
+        return uid not in self._planned and self._fleet.floors[uid].is_price_of(self._works[uid])
+
+    def total_ms(self, uid: str) -> float:
+        """What it costs on a worker."""
+        planned = self._planned.get(uid)
+        prices = self._fleet.prices[uid] if planned is None else self._fleet.prices_with(uid, planned)
+        cost = self._costs[uid] = prices.cost(self._works[uid])
+        return cost.total_ms
+
+    def loads(self) -> Mapping[str, WorkerLoad]:
+        """Load of each worker."""
+        return {uid: self._load(uid) for uid in self._workers}
+
+    def candidate(self, uid: str) -> Candidate:
         """A worker with its price."""
-        uid = worker.endpoint.uid
+        worker, fleet = self._workers[uid], self._fleet
+        prediction = self.predictions[uid] = self._matched.prediction(worker)
+        if uid not in self._costs:
+            self.total_ms(uid)
         return Candidate(
             uid=uid,
             endpoint=worker.endpoint.name,
             precise=prediction.precise,
             cached_tokens=prediction.cached_tokens,
             pending_tokens=prediction.pending_tokens,
-            uncached_tokens=prediction.prompt_tokens - prediction.cached_tokens,
+            uncached_tokens=prediction.uncached_tokens,
             load=self._load(uid),
-            rates=self._fleet.rates[uid],
-            cost=self._cost(uid, prediction),
+            rates=fleet.rates[uid],
+            cost=self._costs[uid],
         )
-
-    def _cost(self, uid: str, prediction: Prediction) -> CostTerms:
-        work = Work(
-            uncached_tokens=prediction.prompt_tokens - prediction.cached_tokens,
-            needed_blocks=prediction.needed_blocks,
-            sequences=self._sequences,
-        )
-        seat_seconds = self._seat_times.seconds(uid)
-        return request_cost(work, self._load(uid), self._fleet.rates[uid], seat_seconds=seat_seconds)
 
     def _load(self, uid: str) -> WorkerLoad:
         planned = self._planned.get(uid)

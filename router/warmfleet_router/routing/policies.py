@@ -1,12 +1,13 @@
-"""The routing policies: functions in a table, each from candidates to one ranking.
+"""The routing policies: pure functions, so that all routers rank alike what they see alike.
 
-A policy is pure: the same candidates and request give the same ranking in every router. Scores are
-costs, lower is better, in the policy's own unit.
+`lowest_cost` ranks priced candidates. The others, a table, order the workers of a fleet by load or name, and
+only the first of them have to be priced. Scores are costs, lower is better, in the policy's own unit.
 """
 
 import hashlib
+import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -53,6 +54,16 @@ class RoutedRequest(msgspec.Struct, frozen=True):
     """Workers that cost as little as the best candidate and are no candidates: those come before them."""
 
 
+class Order(msgspec.Struct, frozen=True):
+    """The first workers in the order of a policy that prices none."""
+
+    uids: tuple[str, ...]
+    scores: tuple[float, ...]
+    """Of `uids`, in the policy's own unit: sequences, or places."""
+    reason: str
+    """Why the first is first."""
+
+
 class Ranking(msgspec.Struct, frozen=True):
     """Candidates from best to worst, and why the first is first."""
 
@@ -61,7 +72,7 @@ class Ranking(msgspec.Struct, frozen=True):
     """Of `candidates`, in the policy's own unit: milliseconds, sequences, or places."""
     reason: str
     unlisted: int = 0
-    """Workers that were compared by the least that they can cost, and are behind the first of these."""
+    """Workers that were compared, too, and are behind the first of these."""
 
     def led_by(self, candidate: Candidate, reason: str) -> "Ranking":
         """The same with `candidate` moved to the front, for `reason`."""
@@ -77,9 +88,6 @@ def equality_limit_ms(best_ms: float) -> float:
     return best_ms + max(EQUAL_MS, best_ms * EQUAL_RATIO)
 
 
-Policy = Callable[[Sequence[Candidate], RoutedRequest], Ranking]
-
-
 def lowest_cost(candidates: Sequence[Candidate], request: RoutedRequest) -> Ranking:
     """Least time to first token plus delay to others; among equals, rendezvous hashing."""
     weight_of = rendezvous_weights(request.tie_key)
@@ -91,58 +99,62 @@ def lowest_cost(candidates: Sequence[Candidate], request: RoutedRequest) -> Rank
         return (False, 0.0, weight) if total_ms <= limit_ms else (True, total_ms, weight)
 
     equals = sum(candidate.cost.total_ms <= limit_ms for candidate in candidates) + request.unlisted_equals
-    reason = "lowest cost" if equals == 1 else f"first of {equals} equals by rendezvous hash"
-    return _ranked(candidates, rank, lambda candidate: candidate.cost.total_ms, reason)
+    # The uid decides last, so that the order in which workers were discovered never does.
+    ordered = sorted(candidates, key=lambda candidate: (rank(candidate), candidate.uid))
+    return Ranking(
+        candidates=tuple(ordered),
+        scores=tuple([candidate.cost.total_ms for candidate in ordered]),
+        reason="lowest cost" if equals == 1 else f"first of {equals} equals by rendezvous hash",
+    )
 
 
-def least_loaded(candidates: Sequence[Candidate], request: RoutedRequest) -> Ranking:
+LoadPolicy = Callable[[Mapping[str, WorkerLoad], RoutedRequest, int], Order]
+"""From the load of every worker, by uid, to the first so many of them."""
+
+
+def least_loaded(loads: Mapping[str, WorkerLoad], request: RoutedRequest, count: int) -> Order:
     """Fewest running and waiting sequences, then fewest queued tokens."""
     weight_of = rendezvous_weights(request.tie_key)
 
-    def rank(candidate: Candidate) -> tuple[int, int, int]:
-        load = candidate.load
-        weight = -weight_of(candidate.uid)
-        return load.sequences, load.queued_uncached_tokens, weight
+    def rank(uid: str) -> tuple[int, int, int, str]:
+        load = loads[uid]
+        return load.sequences, load.queued_uncached_tokens, -weight_of(uid), uid
 
-    return _ranked(candidates, rank, lambda candidate: candidate.load.sequences, "fewest sequences")
+    return _by_sequences(heapq.nsmallest(count, loads, key=rank), loads, "fewest sequences")
 
 
-def round_robin(candidates: Sequence[Candidate], request: RoutedRequest) -> Ranking:
+def round_robin(loads: Mapping[str, WorkerLoad], request: RoutedRequest, count: int) -> Order:
     """One after the other, in the order of their uids."""
-    in_order = sorted(candidates, key=lambda candidate: candidate.uid)
+    in_order = sorted(loads)
     start = request.dispatch_count % len(in_order)
-    place = {candidate.uid: (position - start) % len(in_order) for position, candidate in enumerate(in_order)}
-    return _ranked(candidates, lambda c: place[c.uid], lambda c: place[c.uid], "next in round robin")
+    uids = (in_order[start:] + in_order[:start])[:count]
+    return Order(tuple(uids), tuple(map(float, range(len(uids)))), "next in round robin")
 
 
-def consistent_hash(candidates: Sequence[Candidate], request: RoutedRequest) -> Ranking:
+def consistent_hash(loads: Mapping[str, WorkerLoad], request: RoutedRequest, count: int) -> Order:
     """Rendezvous hash of the prompt's head, skipping workers above 1.25 times the mean load."""
-    total = sum(candidate.load.sequences for candidate in candidates)
-    limit = math.ceil(BOUNDED_LOAD_RATIO * (total + 1) / len(candidates))
-
     weight_of = rendezvous_weights(request.head_key)
+    total = sum([load.sequences for load in loads.values()])
+    limit = math.ceil(BOUNDED_LOAD_RATIO * (total + 1) / len(loads))
+    weights = {uid: weight_of(uid) for uid in loads}
+    first = heapq.nsmallest(
+        count, loads, key=lambda uid: (loads[uid].sequences + 1 > limit, -weights[uid], uid)
+    )
+    is_owner = weights[first[0]] == max(weights.values())
+    reason = "owner of the prompt's head" if is_owner else f"next after the head's owner, which has {limit}+"
+    return _by_sequences(first, loads, reason)
 
-    def rank(candidate: Candidate) -> tuple[bool, int]:
-        full = candidate.load.sequences + 1 > limit
-        return full, -weight_of(candidate.uid)
 
-    ranking = _ranked(candidates, rank, lambda c: c.load.sequences, "owner of the prompt's head")
-    owner = max(candidates, key=lambda c: weight_of(c.uid))
-    if ranking.candidates[0] is not owner:
-        return Ranking(ranking.candidates, ranking.scores, f"next after the head's owner, which has {limit}+")
-    return ranking
-
-
-POLICIES: Final[dict[str, Policy]] = {
-    "LowestCost": lowest_cost,
+LOAD_POLICIES: Final[Mapping[str, LoadPolicy]] = {
     "LeastLoaded": least_loaded,
     "RoundRobin": round_robin,
     "ConsistentHash": consistent_hash,
 }
 
-
 PRICED: Final = frozenset({"LowestCost"})
 """Policies that send a slow worker less because it costs more; under the others it has to be ejected."""
+
+POLICIES: Final = ("LowestCost", *LOAD_POLICIES)
 
 
 def agreed_policy(named: Iterable[str], default: str) -> str:
@@ -168,16 +180,5 @@ def rendezvous_weights(key: bytes) -> Callable[[str], int]:
     return weight
 
 
-def _ranked(
-    candidates: Sequence[Candidate],
-    rank: Callable[[Candidate], object],
-    score: Callable[[Candidate], float],
-    reason: str,
-) -> Ranking:
-    # The uid decides last, so that the order in which workers were discovered never does.
-    ordered = sorted(candidates, key=lambda candidate: (rank(candidate), candidate.uid))
-    return Ranking(
-        candidates=tuple(ordered),
-        scores=tuple(float(score(candidate)) for candidate in ordered),
-        reason=reason,
-    )
+def _by_sequences(uids: Sequence[str], loads: Mapping[str, WorkerLoad], reason: str) -> Order:
+    return Order(tuple(uids), tuple([float(loads[uid].sequences) for uid in uids]), reason)

@@ -1,6 +1,6 @@
 """How much of a request's prompts a worker has in its cache, by prefix index and pending blocks."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -41,6 +41,11 @@ class Prediction(msgspec.Struct, frozen=True):
     """Whether `cached_tokens` comes from a complete index; otherwise it is 0, because nothing is known."""
 
     @property
+    def uncached_tokens(self) -> int:
+        """What the worker would compute."""
+        return self.prompt_tokens - self.cached_tokens
+
+    @property
     def first(self) -> PromptPrediction:
         """Of the first prompt: the worker's response headers describe that one."""
         return self.parts[0]
@@ -62,8 +67,13 @@ class Predictor:
         self._index = index
         self._pending = pending
 
-    def predict(self, worker: WorkerStatus, prompts: RequestPrompts) -> Prediction:
-        """What `worker` has cached of `prompts`."""
+    def predict(
+        self, worker: WorkerStatus, prompts: RequestPrompts, resident: Sequence[int] | None = None
+    ) -> Prediction:
+        """What `worker` has cached of `prompts`.
+
+        `resident` is how far the index matches each of them, where that is known, for a precise worker.
+        """
         hashed = prompts.hashed(worker.hello) if worker.hello is not None else None
         if hashed is None:
             tokens = prompts.token_count or prompts.estimated_tokens
@@ -75,11 +85,16 @@ class Predictor:
         precise = worker.precise and self._index.is_precise(uid)
         parts: list[PromptPrediction] = []
         earlier: set[BlockHash] = set()
-        for prompt in hashed:
-            part = self._predict_prompt(uid, prompt, earlier) if precise else _unknown(prompt)
-            parts.append(part)
+        for number, prompt in enumerate(hashed):
+            if not precise:
+                parts.append(_unknown(prompt))
+                continue
+            blocks = (
+                self._index.matched_blocks(uid, prompt.hashes) or 0 if resident is None else resident[number]
+            )
+            parts.append(self._predict_prompt(uid, prompt, blocks, earlier))
             if len(hashed) > 1:
-                earlier.update(prompt.hashes[part.resident_blocks :])
+                earlier.update(prompt.hashes[blocks:])
         return Prediction(
             prompts=hashed,
             parts=tuple(parts),
@@ -103,10 +118,9 @@ class Predictor:
         return is_resident or self._pending.claims(uid, block_hash) > 1
 
     def _predict_prompt(
-        self, uid: str, prompt: HashedPrompt, earlier_prompts: Collection[BlockHash]
+        self, uid: str, prompt: HashedPrompt, resident_blocks: int, earlier_prompts: Collection[BlockHash]
     ) -> PromptPrediction:
         hashes, block_size = prompt.hashes, prompt.block_size_tokens
-        resident_blocks = self._index.matched_blocks(uid, hashes) or 0
         match = self._pending.match(uid, hashes, resident_blocks, self._index)
         blocks, pending_blocks = match.blocks, match.pending_blocks
         # Prompts of one request share prefixes too: the first computes, the others wait for it.

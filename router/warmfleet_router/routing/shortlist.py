@@ -15,7 +15,7 @@ import msgspec
 
 from warmfleet_router.routing.policies import equality_limit_ms
 
-LISTED_WORKERS: Final = 32
+LISTED_WORKERS: Final = 16
 """Enough that one of them nearly always has capacity, and for comparing a slow worker with its peers."""
 _ROUNDING: Final = 1 + 1e-9
 
@@ -31,27 +31,36 @@ class Shortlist(msgspec.Struct, frozen=True):
 
 
 def shortlist(
-    floors: Mapping[str, float], price: Callable[[str], float], weight: Callable[[str], int]
+    floors: Mapping[str, float],
+    price: Callable[[str], float],
+    weight: Callable[[str], int],
+    *,
+    is_price: Callable[[str], bool] = lambda _: False,
+    count: int = LISTED_WORKERS,
 ) -> Shortlist:
-    """The cheapest of the workers in `floors`, by the least that the request costs there.
+    """The `count` cheapest of the workers in `floors`, by the least that the request costs there.
 
     `price` is a worker's cost in milliseconds, `weight` decides among equals: the largest is first.
+    `is_price` returns for a worker whether its cost is in `floors`, but for rounding.
     """
     costs: dict[str, float] = {}
     best_ms, limit_ms, least_unpriced_ms = math.inf, math.inf, math.inf
     for uid, floor_ms in sorted(floors.items(), key=itemgetter(1)):
-        if floor_ms > limit_ms * _ROUNDING and len(costs) >= LISTED_WORKERS:
+        if floor_ms > limit_ms * _ROUNDING and len(costs) >= count:
             least_unpriced_ms = floor_ms / _ROUNDING
             break
+        if best_ms < floor_ms * _ROUNDING and floor_ms * _ROUNDING**2 < limit_ms and is_price(uid):
+            costs[uid] = floor_ms  # what follows is no cheaper than the best: the limit stays
+            continue
         cost_ms = costs[uid] = price(uid)
         if cost_ms < best_ms:
             best_ms, limit_ms = cost_ms, equality_limit_ms(cost_ms)
     equals = [uid for uid, cost_ms in costs.items() if cost_ms <= limit_ms]
-    if len(equals) > LISTED_WORKERS:
-        first = heapq.nsmallest(LISTED_WORKERS, equals, key=lambda uid: (-weight(uid), uid))
-        return Shortlist(tuple(first), LISTED_WORKERS, len(equals) - LISTED_WORKERS)
-    others = sorted((cost_ms, uid) for uid, cost_ms in costs.items() if cost_ms > limit_ms)
-    room = LISTED_WORKERS - len(equals)
+    if len(equals) > count:
+        first = heapq.nsmallest(count, [(-weight(uid), uid) for uid in equals])
+        return Shortlist(tuple([uid for _, uid in first]), count, len(equals) - count)
+    others = sorted([(cost_ms, uid) for uid, cost_ms in costs.items() if cost_ms > limit_ms])
+    room = count - len(equals)
     # Where two cost the same their weights decide, and one of them may not be listed or not be priced.
     unlisted_ms = min([least_unpriced_ms, *(cost_ms for cost_ms, _ in others[room : room + 1])])
     certain = len(equals) + sum(cost_ms < unlisted_ms for cost_ms, _ in others[:room])

@@ -123,6 +123,10 @@ class Fleet:
         self._contract_versions = contract_versions
         self._streams: dict[str, WorkerStream] = {}
         self._views: dict[str, _View] = {}
+        self._serving: dict[str, dict[str, WorkerStatus]] = {}
+        """Statuses of `_views` by model and uid, in order of discovery."""
+        self._stands_until = math.inf
+        """From then on the status of a view may be another one."""
         self._followers: dict[str, asyncio.Task[None]] = {}
         self._watcher: asyncio.Task[None] | None = None
         self._names: frozenset[str] | None = None
@@ -141,6 +145,8 @@ class Fleet:
     def workers(self, model: str | None = None) -> list[WorkerStatus]:
         """Every endpoint, in order of discovery; with `model`, those that serve it."""
         now = self._clock()
+        if model is not None and now < self._stands_until:
+            return list(self._serving.get(model, {}).values())
         return [
             view.status if now < view.until else self._status(view.stream, now)
             for view in self._views.values()
@@ -183,7 +189,7 @@ class Fleet:
         ]
         for uid in gone:
             stream = self._streams.pop(uid)
-            del self._views[uid]
+            self._show(uid, None)
             if uid not in wanted:
                 stream.ended()
         await _cancelled([self._followers.pop(uid) for uid in gone])
@@ -241,7 +247,31 @@ class Fleet:
         if stream is None:
             return  # it left the list, and its stream is being closed
         now = self._clock()
-        self._views[uid] = _View(
+        self._show(uid, self._view(stream, now))
+        if now >= self._stands_until:
+            self._stands_until = math.inf
+            for other, view in list(self._views.items()):
+                self._show(other, view if now < view.until else self._view(view.stream, now))
+
+    def _show(self, uid: str, view: _View | None) -> None:
+        """Keep a worker as it is now; None: it is gone."""
+        before = self._views.pop(uid, None) if view is None else self._views.get(uid)
+        if view is not None:
+            self._views[uid] = view
+            self._stands_until = min(self._stands_until, view.until)
+        names = view.names if view is not None else frozenset[str]()
+        for name in names.symmetric_difference(before.names if before is not None else ()):
+            # Where it stands among the others is where it was discovered.
+            serving = {other: one.status for other, one in self._views.items() if name in one.names}
+            self._serving.pop(name, None)
+            if serving:
+                self._serving[name] = serving
+        if view is not None:
+            for name in names:
+                self._serving[name][uid] = view.status
+
+    def _view(self, stream: WorkerStream, now: float) -> _View:
+        return _View(
             stream=stream,
             status=self._status(stream, now),
             names=frozenset(served_names(stream.endpoint, stream.hello)),

@@ -14,8 +14,8 @@ from warmfleet_router.routing.cost import (
     WorkerLoad,
     measured_rates,
     median_rates,
-    request_cost,
     worker_load,
+    worker_prices,
 )
 
 RATES = StepRates(
@@ -32,7 +32,7 @@ def fit(per_token: float, samples: int = 100) -> StepTimeFit:
 
 
 def test_an_idle_worker_costs_the_own_prefill_and_one_step() -> None:
-    cost = request_cost(Work(100, 7), WorkerLoad(), RATES, seat_seconds=4)
+    cost = worker_prices(WorkerLoad(), RATES, seat_seconds=4).cost(Work(100, 7))
 
     assert cost.prefill_ms == pytest.approx(100)
     assert cost.base_ms == pytest.approx(10)
@@ -43,7 +43,7 @@ def test_an_idle_worker_costs_the_own_prefill_and_one_step() -> None:
 def test_queued_tokens_come_first_and_running_sequences_pay_for_the_prefill() -> None:
     load = WorkerLoad(running_sequences=3, queued_uncached_tokens=50, context_tokens=1000)
 
-    cost = request_cost(Work(100, 7), load, RATES, seat_seconds=4)
+    cost = worker_prices(load, RATES, seat_seconds=4).cost(Work(100, 7))
 
     assert cost.prefill_ms == pytest.approx(150)
     assert cost.base_ms == pytest.approx(10 + 3 * 2 + 10)
@@ -55,8 +55,8 @@ def test_prefill_below_the_knee_costs_nothing_and_decodes_fill_it_first() -> Non
     rates = msgspec.structs.replace(RATES, knee_tokens=64)
     load = WorkerLoad(running_sequences=4, queued_uncached_tokens=20)
 
-    below = request_cost(Work(40, 7), load, rates, seat_seconds=4)
-    above = request_cost(Work(100, 7), load, rates, seat_seconds=4)
+    below = worker_prices(load, rates, seat_seconds=4).cost(Work(40, 7))
+    above = worker_prices(load, rates, seat_seconds=4).cost(Work(100, 7))
 
     assert below.prefill_ms == 0
     assert below.externality_ms == pytest.approx(2 * 4)
@@ -75,15 +75,15 @@ def test_the_wait_for_a_seat_grows_with_who_stands_ahead(
 ) -> None:
     load = WorkerLoad(running_sequences=running, waiting_sequences=waiting, max_running_sequences=4)
 
-    assert request_cost(Work(1, 1), load, RATES, seat_seconds=4).wait_ms == pytest.approx(expected_ms)
+    assert worker_prices(load, RATES, seat_seconds=4).cost(Work(1, 1)).wait_ms == pytest.approx(expected_ms)
 
 
 def test_pinned_blocks_are_waited_for_and_evictable_ones_are_not() -> None:
     full = WorkerLoad(running_sequences=2, total_blocks=100, pinned_blocks=95)
     cached = WorkerLoad(running_sequences=2, total_blocks=100, pinned_blocks=10)
 
-    assert request_cost(Work(1, 10), full, RATES, seat_seconds=4).wait_ms == pytest.approx(2000)
-    assert request_cost(Work(1, 10), cached, RATES, seat_seconds=4).wait_ms == 0
+    assert worker_prices(full, RATES, seat_seconds=4).cost(Work(1, 10)).wait_ms == pytest.approx(2000)
+    assert worker_prices(cached, RATES, seat_seconds=4).cost(Work(1, 10)).wait_ms == 0
 
 
 def test_a_worker_without_samples_is_judged_by_the_median_of_its_peers() -> None:
@@ -132,7 +132,7 @@ def test_more_work_or_more_load_never_costs_less(
         total_blocks=1000,
         pinned_blocks=pinned,
     )
-    cost = request_cost(Work(uncached, 10), load, rates, seat_seconds=4).total_ms
+    cost = worker_prices(load, rates, seat_seconds=4).cost(Work(uncached, 10)).total_ms
 
     busier = WorkerLoad(
         running_sequences=running,
@@ -141,8 +141,8 @@ def test_more_work_or_more_load_never_costs_less(
         total_blocks=1000,
         pinned_blocks=pinned,
     )
-    assert request_cost(Work(uncached + more, 10), load, rates, seat_seconds=4).total_ms >= cost >= 0
-    assert request_cost(Work(uncached, 10), busier, rates, seat_seconds=4).total_ms >= cost
+    assert worker_prices(load, rates, seat_seconds=4).cost(Work(uncached + more, 10)).total_ms >= cost >= 0
+    assert worker_prices(busier, rates, seat_seconds=4).cost(Work(uncached, 10)).total_ms >= cost
 
 
 def test_a_sequence_that_ended_frees_its_seat_for_one_that_waits_at_the_worker() -> None:

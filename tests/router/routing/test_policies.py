@@ -1,13 +1,21 @@
 """The policies, as tables: which of the candidates is first."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from warmfleet_router.routing.cost import PRIOR, CostTerms, WorkerLoad
-from warmfleet_router.routing.policies import POLICIES, Candidate, RoutedRequest, rendezvous_weights
+from warmfleet_router.routing.policies import (
+    LOAD_POLICIES,
+    POLICIES,
+    Candidate,
+    RoutedRequest,
+    lowest_cost,
+    rendezvous_weights,
+)
 
 
 def candidate(uid: str, total_ms: float = 100.0, *, sequences: int = 0, queued: int = 0) -> Candidate:
@@ -28,8 +36,14 @@ def request(key: bytes = b"key", dispatch_count: int = 0) -> RoutedRequest:
     return RoutedRequest(head_key=key, tie_key=key, dispatch_count=dispatch_count)
 
 
+def ranked(policy: str, candidates: Sequence[Candidate], asked: RoutedRequest, count: int = 99) -> list[str]:
+    if policy in LOAD_POLICIES:
+        return list(LOAD_POLICIES[policy]({one.uid: one.load for one in candidates}, asked, count).uids)
+    return [one.uid for one in lowest_cost(candidates, asked).candidates]
+
+
 def best(policy: str, candidates: list[Candidate], asked: RoutedRequest) -> str:
-    return POLICIES[policy](candidates, asked).candidates[0].uid
+    return ranked(policy, candidates, asked)[0]
 
 
 @pytest.mark.parametrize(
@@ -121,11 +135,32 @@ def test_every_router_makes_the_same_choice_from_the_same_view(
     ]
     shuffled = data.draw(st.permutations(candidates))
 
-    first = POLICIES[policy](candidates, request(key))
-    second = POLICIES[policy](shuffled, request(key))
+    assert ranked(policy, candidates, request(key)) == ranked(policy, shuffled, request(key))
+    assert len(ranked(policy, candidates, request(key))) == len(candidates)
 
-    assert [c.uid for c in first.candidates] == [c.uid for c in second.candidates]
-    assert len(first.scores) == len(candidates)
+
+@given(
+    loads=st.dictionaries(
+        st.text("abcdef", min_size=1, max_size=4),
+        st.builds(WorkerLoad, running_sequences=st.integers(0, 3), queued_uncached_tokens=st.integers(0, 3)),
+        min_size=1,
+        max_size=20,
+    ),
+    policy=st.sampled_from(sorted(LOAD_POLICIES)),
+    dispatch_count=st.integers(0, 30),
+    count=st.integers(1, 20),
+)
+def test_the_first_workers_of_an_order_are_those_of_the_whole_one(
+    loads: dict[str, WorkerLoad], policy: str, dispatch_count: int, count: int
+) -> None:
+    asked = request(dispatch_count=dispatch_count)
+
+    first = LOAD_POLICIES[policy](loads, asked, count)
+    whole = LOAD_POLICIES[policy](loads, asked, len(loads))
+
+    assert sorted(whole.uids) == sorted(loads)
+    assert (first.uids, first.scores) == (whole.uids[:count], whole.scores[:count])
+    assert first.reason == whole.reason
 
 
 def test_rendezvous_weights_are_the_same_in_every_process() -> None:

@@ -1,9 +1,10 @@
 """The bound below a price against the price itself."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_router.routing.cost import RatesSource, StepRates, Work, WorkerLoad, price_floor, request_cost
+from warmfleet_router.routing.cost import RatesSource, StepRates, Work, WorkerLoad, price_floor, worker_prices
 
 SECONDS = st.floats(0, 0.1)
 COUNTS = st.integers(0, 300) | st.integers(0, 2**53)
@@ -31,7 +32,7 @@ works = st.builds(
     Work,
     uncached_tokens=st.integers(0, 200_000),
     needed_blocks=st.integers(0, 20_000),
-    sequences=st.integers(1, 64),
+    sequences=st.just(1) | st.integers(1, 64),
 )
 
 
@@ -40,17 +41,24 @@ works = st.builds(
 def test_no_request_costs_less_than_the_floor(
     load: WorkerLoad, rate: StepRates, work: Work, seat_seconds: float
 ) -> None:
-    floor = price_floor(load, rate, seat_seconds=seat_seconds)
+    floor = price_floor(worker_prices(load, rate, seat_seconds=seat_seconds))
 
-    cost = request_cost(work, load, rate, seat_seconds=seat_seconds)
+    cost = worker_prices(load, rate, seat_seconds=seat_seconds).cost(work)
 
     assert floor.at(work.uncached_tokens) <= cost.total_ms * (1 + 1e-9)
 
 
-def test_the_floor_is_the_price_where_a_prompt_does_not_wait_and_nothing_fits_below_the_knee() -> None:
-    load = WorkerLoad(running_sequences=3, max_running_sequences=8, queued_uncached_tokens=100)
-    rate = StepRates(0.01, 0.0001, 0.001, 0.0, RatesSource.MEASURED)
+@settings(max_examples=500)
+@given(load=loads, rate=rates, work=works, seat_seconds=st.floats(0, 100))
+def test_the_floor_is_the_price_of_one_sequence_that_does_not_wait_for_blocks(
+    load: WorkerLoad, rate: StepRates, work: Work, seat_seconds: float
+) -> None:
+    prices = worker_prices(load, rate, seat_seconds=seat_seconds)
+    floor = price_floor(prices)
+    assert floor.is_price_of(work) == (
+        work.sequences == 1
+        and (not load.total_blocks or load.pinned_blocks + work.needed_blocks <= load.total_blocks)
+    )
 
-    cost = request_cost(Work(uncached_tokens=500, needed_blocks=0), load, rate, seat_seconds=4.0)
-
-    assert abs(price_floor(load, rate, seat_seconds=4.0).at(500) - cost.total_ms) < 1e-9
+    if floor.is_price_of(work):
+        assert floor.at(work.uncached_tokens) == pytest.approx(prices.cost(work).total_ms, rel=1e-9)

@@ -3,6 +3,7 @@
 import random
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from warmfleet_router.routing.known_loads import KnownLoads
 from warmfleet_router.routing.leases import Lease
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
 from warmfleet_router.routing.picker import NOTHING_PLANNED, RankedWorkers
-from warmfleet_router.routing.policies import equality_limit_ms
+from warmfleet_router.routing.policies import LOAD_POLICIES, equality_limit_ms
 from warmfleet_router.routing.shortlist import LISTED_WORKERS, shortlist
 from warmfleet_testing.router.picker_fleet import PickerFleet, chain, prompts
 
@@ -43,7 +44,9 @@ def test_what_is_certain_of_a_shortlist_is_the_beginning_of_the_ranking_of_all(
     floors = {uid: cost_ms * (1 - looseness * draw.random()) for uid, cost_ms in costs.items()}
     weights = {uid: draw.getrandbits(64) for uid in costs}
 
-    listed = shortlist(floors, costs.__getitem__, weights.__getitem__)
+    known = {uid for uid, cost_ms in costs.items() if floors[uid] == cost_ms and draw.random() < 0.8}
+
+    listed = shortlist(floors, costs.__getitem__, weights.__getitem__, is_price=known.__contains__)
 
     everything = ranked_by_cost(costs, weights)
     certain = ranked_by_cost({uid: costs[uid] for uid in listed.uids}, weights)[: listed.certain]
@@ -57,11 +60,11 @@ def test_what_is_certain_of_a_shortlist_is_the_beginning_of_the_ranking_of_all(
 class Replay:
     """A fleet in use: conversations go on, workers report, store and forget, answers end."""
 
-    def __init__(self, workers: int, seed: int) -> None:
+    def __init__(self, workers: int, seed: int, policy: str = "LowestCost") -> None:
         self.draw = random.Random(seed)
         self.now = 1000.0
         self.uids = [f"w{number}" for number in range(workers)]
-        self.fleet = PickerFleet(*self.uids, now=lambda: self.now)
+        self.fleet = PickerFleet(*self.uids, policy=policy, now=lambda: self.now)
         self.leases: list[Lease] = []
         self.prompts = [
             [group, *range(64 * group, 64 * group + 95), *[self.draw.randrange(1000) for _ in range(160)]]
@@ -153,6 +156,20 @@ def test_ten_thousand_requests_get_the_worker_that_a_ranking_of_all_gives_them()
 
     assert (different, misplaced) == (0, 0)
     assert shortened == DECISIONS
+
+
+@pytest.mark.parametrize("policy", LOAD_POLICIES)
+def test_a_policy_that_prices_no_worker_lists_the_first_of_all(policy: str) -> None:
+    replay = Replay(workers=48, seed=3, policy=policy)
+
+    for request in range(100):
+        short, full, is_placed_alike = replay.step(request)
+        assert is_placed_alike
+        assert short.certain == len(short.ranking.candidates) == LISTED_WORKERS
+        assert short.ranking.candidates == full.ranking.candidates[:LISTED_WORKERS]
+        assert short.ranking.scores == full.ranking.scores[:LISTED_WORKERS]
+        assert short.ranking.reason == full.ranking.reason
+        assert short.ranking.unlisted == len(full.ranking.candidates) - LISTED_WORKERS
 
 
 def test_the_loads_that_are_known_are_those_that_the_reports_and_dispatches_give() -> None:
