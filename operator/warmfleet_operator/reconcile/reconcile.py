@@ -5,7 +5,7 @@ Level-based: a reconciliation reads the whole state and depends on no earlier on
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, kind_of
 from warmfleet_operator.objects.releases import Owner, owner_of
 from warmfleet_operator.objects.rollouts import (
     Cause,
+    UpgradeState,
     annotated,
     blocking,
     cause_of,
@@ -38,7 +39,7 @@ from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.status.advisor import ScalingAdvisor
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.problem import Problem
-from warmfleet_operator.status.replica_state import deployment_scale, replica_state
+from warmfleet_operator.status.replica_state import deployment_scale, lacks_only_places, replica_state
 from warmfleet_operator.status.stalls import seconds_to_next_change
 from warmfleet_operator.status.status import status_of
 from warmfleet_operator.watch.entry import Key
@@ -247,7 +248,7 @@ class Reconciler:
                 continue
             if template_revision(manifest) == template_revision(workers):
                 continue  # its upgrade has started already
-            blocked_by = blocking(key, self._store.upgrades(), self._settings.own_releases)
+            blocked_by = blocking(key, self._upgrades(), self._settings.own_releases)
             if blocked_by is None and not slot_held:
                 return None, None
         uid = deployment["metadata"]["uid"]
@@ -256,6 +257,16 @@ class Reconciler:
         plan = plan_changes(objects, existing, uid, pods=pods, now_seconds=time.time(), frozen=frozen)
         plan = replace(plan, markings=tuple(markings))
         return adoption(plan) if adopts else plan, blocked_by
+
+    def _upgrades(self) -> Iterator[tuple[Key, UpgradeState]]:
+        """The state of every upgrade, but of those that wait for places alone, where the release serves."""
+        now, no_room = time.time(), self._settings.no_room_seconds
+        for other, state in self._store.upgrades():
+            workers = self._store.child(DEPLOYMENT, other) if state.upgrading else None
+            if workers is None or not lacks_only_places(
+                deployment_scale(workers), self._store.pods(other), now, no_room
+            ):
+                yield other, state
 
     def _observed(self, key: Key, observation: Observation) -> Observation:
         """`observation` with the state of the cluster and of the routers after the writes."""

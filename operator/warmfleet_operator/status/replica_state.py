@@ -69,6 +69,19 @@ def replica_state(
     return state, ready
 
 
+def lacks_only_places(
+    scale: DeploymentScale, pods: Iterable[PodView], now_seconds: float, no_room_seconds: float
+) -> bool:
+    """Whether a rollout waits for nothing but places: a replica of the newest template serves."""
+    live = [pod for pod in pods if pod.live and not pod.job]
+    unready = [pod for pod in live if not pod.ready]
+    return (
+        bool(unready)
+        and all(_has_no_place(pod, now_seconds, no_room_seconds) for pod in unready)
+        and any(pod.ready and pod.revision == scale.revision for pod in live)
+    )
+
+
 def _has_no_place(pod: PodView, now_seconds: float, no_room_seconds: float) -> bool:
     if pod.unschedulable:
         return now_seconds - pod.unschedulable_since_seconds >= no_room_seconds

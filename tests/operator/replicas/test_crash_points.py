@@ -128,3 +128,17 @@ async def test_to_none_at_all_no_pod_is_marked() -> None:
     await operator.reconcile()
 
     assert cluster.numbers == [2, 0]
+
+
+async def test_a_rollout_begins_with_the_replicas_that_have_a_place() -> None:
+    cluster = ShrinkingCluster(
+        [1.0, 2.0, 3.0, 4.0], without_node=(3,), autoscaling={"mode": "Active", "maxReplicas": 8}
+    )
+    await settle(cluster, lowest=4)
+    assert cluster.numbers == [4]
+
+    cluster.edit(engine={"maxRunningSequences": 8})
+    await settle(cluster, lowest=2)
+
+    assert cluster.numbers == [4, 3], "and the policy's own shrink waits for its end"
+    assert cluster.deleted == ["uid-m-3"]

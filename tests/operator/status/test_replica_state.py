@@ -4,7 +4,7 @@ import pytest
 
 from warmfleet_operator.objects.pods import ContainerView
 from warmfleet_operator.scaling.decision import ReplicaState
-from warmfleet_operator.status.replica_state import deployment_scale, replica_state
+from warmfleet_operator.status.replica_state import deployment_scale, lacks_only_places, replica_state
 from warmfleet_testing.resources.condition_observations import failed
 from warmfleet_testing.resources.observations import NO_ROOM_SECONDS, NOW, pod, workers
 
@@ -84,3 +84,18 @@ def test_a_template_that_was_not_observed_yet_is_a_rollout():
     written["metadata"]["generation"] = 2
 
     assert replica_state(deployment_scale(written), [pod()], NOW, NO_ROOM_SECONDS)[0].in_rollout
+
+
+@pytest.mark.parametrize(
+    ("pods", "only_places"),
+    [
+        ((pod("m-1"), waiting(300)), True),
+        ((pod("m-1", revision="old"), waiting(300)), False),
+        ((pod("m-1"), waiting(60)), False),
+        ((pod("m-1"), waiting(300), pod("m-3", ready=False)), False),
+        ((pod("m-1"),), False),
+    ],
+    ids=["the release serves", "not yet", "for a minute", "one starts", "none is missing"],
+)
+def test_a_rollout_that_lacks_only_places_differs_from_one_that_the_release_breaks(pods, only_places):
+    assert lacks_only_places(deployment_scale(workers()), pods, NOW, NO_ROOM_SECONDS) is only_places

@@ -37,7 +37,13 @@ class KilledError(Exception):
 class ShrinkingCluster:
     """The API server and the ReplicaSet's controller; `values` are what only each pod holds."""
 
-    def __init__(self, values: Sequence[float], unready: Sequence[int] = (), **spec: Any) -> None:
+    def __init__(
+        self,
+        values: Sequence[float],
+        unready: Sequence[int] = (),
+        without_node: Sequence[int] = (),
+        **spec: Any,
+    ) -> None:
         self.now = 100.0
         self.values = {f"uid-m-{number}": value for number, value in enumerate(values)}
         self.deleted: list[str] = []
@@ -52,7 +58,8 @@ class ShrinkingCluster:
         self._marks: list[tuple[float, str, str | None]] = []
         self._put(MODEL_DEPLOYMENT, deployment(replicas=len(values), **spec))
         for number in range(len(values)):
-            self._put(POD, _pod(number, ready=number not in unready))
+            made = _pod_without_node if number in without_node else _pod
+            self._put(POD, made(number, ready=number not in unready))
 
     def objects(self) -> list[tuple[Kind, dict[str, Any]]]:
         """All of them, by kind."""
@@ -118,8 +125,9 @@ class ShrinkingCluster:
             cost = (body["metadata"].get("annotations") or {}).get(DELETION_COST_ANNOTATION)
             self._marks.append((self.now, body["metadata"]["uid"], cost))
         if kind is DEPLOYMENT and self.numbers[-1:] != [body["spec"]["replicas"]]:
+            if not self.numbers:
+                self._label_pods(body["spec"]["template"]["metadata"]["labels"][REVISION_LABEL])
             self.numbers.append(body["spec"]["replicas"])
-            self._label_pods(body["spec"]["template"]["metadata"]["labels"][REVISION_LABEL])
             self._delete_pods()  # as soon as it can
         if self.kill_at == (number, True):
             raise KilledError
@@ -135,7 +143,7 @@ class ShrinkingCluster:
         return self._objects[identity]
 
     def _label_pods(self, revision: str) -> None:
-        """They are of the Deployment's template."""
+        """They are of the first template, and no later one replaces them."""
         for kind, body in self.objects():
             if kind is POD:
                 labels = {**body["metadata"]["labels"], REVISION_LABEL: revision}
@@ -266,5 +274,12 @@ def _pod(number: int, *, ready: bool) -> dict[str, Any]:
     }
 
 
+def _pod_without_node(number: int, **_: object) -> dict[str, Any]:
+    """No node has fitted since last year."""
+    verdict = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    waiting = {"phase": "Pending", "conditions": [{**verdict, "lastTransitionTime": "2025-01-01T00:00:00Z"}]}
+    return {**_pod(number, ready=False), "spec": {}, "status": waiting}
+
+
 def _is_ready(pod: Mapping[str, Any]) -> bool:
-    return bool(pod["status"]["conditions"][0]["status"] == "True")
+    return {"type": "Ready", "status": "True"} in pod["status"]["conditions"]
