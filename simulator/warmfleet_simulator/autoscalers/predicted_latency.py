@@ -69,7 +69,9 @@ class PredictedLatency:
         self._hpa = Hpa(BEHAVIOR)
         self._first_tokens = Lookback[tuple[int, ...]](WINDOW_SECONDS)
         self._per_token = Lookback[tuple[int, ...]](WINDOW_SECONDS)
-        self._saturations: deque[float] = deque(maxlen=round(SMOOTHING_SECONDS / SYNC_SECONDS))
+        # There was no traffic before the first request: the source's rule gives 0 for that.
+        samples = round(SMOOTHING_SECONDS / SYNC_SECONDS)
+        self._saturations = deque([0.0] * samples, maxlen=samples)
 
     def wanted(self, tick: Tick) -> Wanted:
         """A number per sync period."""

@@ -135,11 +135,11 @@ def test_the_worse_of_both_latencies_counts_clamped_and_averaged() -> None:
     fleet = [replica(number) for number in range(2)]
     policy.wanted(tick(2, fleet))
     slow = ModelTotals(first_token=latencies(9000, 100))
-    # 9 times the objective is clamped to 2: 0, 2 average to 1, and 2 + ceil(2 * (1 / 0.55 - 1)) are 4.
-    assert policy.wanted(tick(16, fleet, model=slow)).replicas == 4
+    # 9 times the objective is clamped to 2. 0, 0, 2 average to 0.67: 2 + ceil(2 * (0.67 / 0.55 - 1)) are 3.
+    assert policy.wanted(tick(16, fleet, model=slow)).replicas == 3
     policy = PredictedLatency(OBJECTIVE, 55, 40)
     policy.wanted(tick(2, fleet))
-    assert policy.wanted(tick(16, fleet, per_token=latencies(110, 100))).replicas == 3
+    assert policy.wanted(tick(16, fleet, per_token=latencies(190, 100))).replicas == 3
 
 
 def test_every_grid_has_five_settings_that_are_accepted() -> None:
