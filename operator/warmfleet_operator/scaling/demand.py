@@ -21,6 +21,8 @@ PEAK_DEVIATIONS: Final = 3.4
 """Standard deviations that one in the 2,880 periods of 30 seconds of a day exceeds."""
 MEAN_GAIN: Final = 0.01
 """How fast the mean load follows that of each tick: over some minutes."""
+LEAST_RATE: Final = 0.1
+"""Tokens per second: a lower rate is no measurement, and to divide by it gives no finite number."""
 _MOST_REPLICAS: Final = 1000
 """No deployment may have more."""
 
@@ -75,7 +77,7 @@ def demand_of(signals: FleetSignals, ready: int) -> Demand:
 def rate(replicas: tuple[ReplicaTotals, ...], field: str) -> float:
     """The median of a measured rate; 0 if no replica has measured it."""
     known = [float(getattr(replica, field)) for replica in replicas]
-    return median([value for value in known if value > 0] or [0.0])
+    return median([value for value in known if value >= LEAST_RATE] or [0.0])
 
 
 def backlog_permille(demand: Demand, backlog_seconds: float) -> int:

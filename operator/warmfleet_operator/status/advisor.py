@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import structlog
+
+from warmfleet_contracts.cache.fleet_totals import ReplicaTotals
 from warmfleet_operator.objects.kinds import DEPLOYMENT
 from warmfleet_operator.scaling.advice import Advice, AdviceMemory, advised
 from warmfleet_operator.scaling.decide import decide
@@ -13,6 +16,8 @@ from warmfleet_operator.scaling.signals import Reading, SignalHistory, merged, n
 from warmfleet_operator.status.replica_state import DeploymentScale, deployment_scale, replica_state
 from warmfleet_operator.watch.entry import Key
 from warmfleet_operator.watch.store import Store
+
+log = structlog.get_logger("warmfleet.operator")
 
 
 class TotalsSource(Protocol):
@@ -105,39 +110,51 @@ class ScalingAdvisor:
         return {key: known.advice for key, known in self._followed.items() if known.advice is not None}
 
     def tick(self, now_seconds: float) -> None:
-        """Decide for every fleet."""
+        """Decide for every fleet. Does not raise: a fleet for which that fails keeps its last advice."""
         readings = self._totals.readings()
         reports = newest_reports(readings)
-        routers = self._totals.routers
         for key, fleet in self._followed.items():
-            scale = self._scale(key, fleet)
-            if scale is None:
-                continue  # its Deployment is not there yet
-            state, ready = replica_state(scale, self._store.pods(key), now_seconds, self._no_room_seconds)
-            fleet.history, signals = merged(
-                readings,
-                reports,
-                fleet.history,
-                names=fleet.names,
-                ready_uids=ready,
-                routers=routers,
-                now_seconds=now_seconds,
-                with_latencies=fleet.policy.has_latency_goal,
-            )
-            fleet.memory, decision = decide(fleet.policy, fleet.memory, signals, state, now_seconds)
-            before = fleet.advice
-            fleet.advice_memory, fleet.advice = advised(
-                fleet.policy,
-                fleet.advice_memory,
-                before=before,
-                decision=decision,
-                signals=signals,
-                state=state,
-                acts=fleet.acts,
-            )
-            due = fleet.acts and fleet.advice.settled and decision.to_replicas != scale.replicas
-            if due or _shown(before) != _shown(fleet.advice):
-                self._on_change(key)
+            try:
+                self._decide(key, fleet, readings, reports, now_seconds)
+            except Exception:
+                log.exception("no decision about replicas, the next tick tries again", deployment=str(key))
+
+    def _decide(
+        self,
+        key: Key,
+        fleet: _Followed,
+        readings: Sequence[Reading],
+        reports: Mapping[str, ReplicaTotals],
+        now_seconds: float,
+    ) -> None:
+        scale = self._scale(key, fleet)
+        if scale is None:
+            return  # its Deployment is not there yet
+        state, ready = replica_state(scale, self._store.pods(key), now_seconds, self._no_room_seconds)
+        fleet.history, signals = merged(
+            readings,
+            reports,
+            fleet.history,
+            names=fleet.names,
+            ready_uids=ready,
+            routers=self._totals.routers,
+            now_seconds=now_seconds,
+            with_latencies=fleet.policy.has_latency_goal,
+        )
+        fleet.memory, decision = decide(fleet.policy, fleet.memory, signals, state, now_seconds)
+        before = fleet.advice
+        fleet.advice_memory, fleet.advice = advised(
+            fleet.policy,
+            fleet.advice_memory,
+            before=before,
+            decision=decision,
+            signals=signals,
+            state=state,
+            acts=fleet.acts,
+        )
+        due = fleet.acts and fleet.advice.settled and decision.to_replicas != scale.replicas
+        if due or _shown(before) != _shown(fleet.advice):
+            self._on_change(key)
 
     def _scale(self, key: Key, fleet: _Followed) -> DeploymentScale | None:
         version = self._store.version(DEPLOYMENT, key)

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 
 from warmfleet_contracts.cache.fleet_totals import (
     LATENCY_BOUNDS_MS,
+    MAX_AMOUNT,
     LatencyHistogram,
     MissTokens,
     ReplicaTotals,
 )
+from warmfleet_contracts.cache.kv_events import MAX_COUNT
 from warmfleet_operator.scaling.decide import choose, decide
 from warmfleet_operator.scaling.decision import (
     DecisionInputs,
@@ -25,8 +27,8 @@ from warmfleet_operator.scaling.policy import AutoscalingPolicy, LatencyGoal
 from warmfleet_operator.scaling.signals import FleetSignals, Traffic
 from warmfleet_testing.resources.scaling_signals import POLICY
 
-TOKENS = st.sampled_from((0, 1, 100, 50_000, 100_000, 10**6, 2**40))
-RATES = st.sampled_from((0.0, 0.5, 1000.0, 1e9))
+TOKENS = st.sampled_from((0, 1, 100, 50_000, 100_000, 10**6, MAX_COUNT))
+RATES = st.sampled_from((0.0, 5e-324, 0.5, 1000.0, MAX_AMOUNT))
 SECONDS = st.sampled_from((0.0, 1.0, 5.0, 30.0))
 HISTOGRAMS = st.lists(st.sampled_from((0, 0, 1, 50)), max_size=len(LATENCY_BOUNDS_MS) + 1).map(
     lambda counts: LatencyHistogram(tuple(counts))

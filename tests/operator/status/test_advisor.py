@@ -3,10 +3,14 @@
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from warmfleet_operator.objects.kinds import DEPLOYMENT
+from warmfleet_operator.scaling.decide import decide
+from warmfleet_operator.scaling.policy import AutoscalingPolicy
+from warmfleet_operator.status import advisor as advisor_module
 from warmfleet_operator.watch.entry import Key, entry_of
 from warmfleet_testing.resources.observations import workers
 from warmfleet_testing.resources.scaled_fleets import Fleets
@@ -47,6 +51,22 @@ def test_what_is_forgotten_is_decided_no_more() -> None:
 
     assert kept == {fleets.keys[1]}
     assert fleets.advisor.all_advice() == {}
+
+
+def test_a_fleet_without_a_decision_keeps_no_other_from_having_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleets = Fleets(3, 2, pinned_tokens=SUPPLY_TOKENS)
+    broken = replace(POLICY, max_replicas=7)
+    fleets.advisor.follow(fleets.keys[1], broken, ["m1"])
+
+    def decides(policy: AutoscalingPolicy, *arguments: Any) -> Any:
+        if policy == broken:
+            raise OverflowError("cannot convert float infinity to integer")
+        return decide(policy, *arguments)
+
+    monkeypatch.setattr(advisor_module, "decide", decides)
+    fleets.run(20)
+
+    assert set(fleets.advisor.all_advice()) == {fleets.keys[0], fleets.keys[2]}
 
 
 def test_a_new_policy_takes_effect_and_keeps_what_was_observed() -> None:
