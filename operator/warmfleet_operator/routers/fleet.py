@@ -2,38 +2,44 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import msgspec
 
+from warmfleet_contracts.cache.fleet_totals import MAX_MODELS, MAX_REPLICAS
+from warmfleet_contracts.cache.kv_events import Count
+
+_Total = Annotated[int, msgspec.Meta(ge=0)]
+
 
 class _Load(msgspec.Struct):
-    waiting_sequences: int = 0
-    total_blocks: int = 0
-    pinned_blocks: int = 0
+    waiting_sequences: Count = 0
+    total_blocks: Count = 0
+    pinned_blocks: Count = 0
 
 
 class _Endpoint(msgspec.Struct):
     uid: str
     ready: bool = False
-    block_size_tokens: int | None = None
+    block_size_tokens: Count | None = None
     load: _Load = msgspec.field(default_factory=_Load)
 
 
 class _Held(msgspec.Struct):
-    requests: int = 0
+    requests: Count = 0
 
 
 class _Tokens(msgspec.Struct):
-    prompt: int = 0
-    cached: int = 0
+    prompt: _Total = 0
+    cached: _Total = 0
 
 
 class FleetAnswer(msgspec.Struct):
     """The fields that the operator reads of a router's `/internal/fleet`."""
 
-    endpoints: list[_Endpoint] = []
-    held: dict[str, _Held] = {}
-    tokens: dict[str, _Tokens] = {}
+    endpoints: Annotated[list[_Endpoint], msgspec.Meta(max_length=MAX_REPLICAS)] = []
+    held: Annotated[dict[str, _Held], msgspec.Meta(max_length=MAX_MODELS)] = {}
+    tokens: Annotated[dict[str, _Tokens], msgspec.Meta(max_length=MAX_MODELS)] = {}
     """By model name, since the router's start."""
 
 

@@ -17,6 +17,9 @@ from warmfleet_operator.status.scaling_status import scaling_status, wanted_repl
 GAUGE_SECONDS: Final = 60.0
 """Gauges alone cause a write at most this often; any other change writes them, too."""
 GAUGE_STEP_PERCENT: Final = 5
+_MOST_INT32: Final = 2**31 - 1
+_MOST_INT64: Final = 2**63 - 1
+"""The API server refuses a whole status for one number beyond its format."""
 _PERCENTAGES: Final = ("usedPercent", "hitPercent")
 
 
@@ -89,13 +92,16 @@ def _figures(observation: Observation) -> dict[str, Any]:
         return {}
     pinned = sum(worker.pinned_blocks for worker in figures)
     cache = {
-        "capacityTokens": sum(worker.total_blocks * worker.block_size_tokens for worker in figures),
+        "capacityTokens": min(
+            sum(worker.total_blocks * worker.block_size_tokens for worker in figures), _MOST_INT64
+        ),
         "usedPercent": min(100, round(100 * pinned / blocks)),
     }
     if observation.hit_percent is not None:
         cache["hitPercent"] = observation.hit_percent
     held = sum(observation.fleet.held.get(name, 0) for name in observation.request_names)
-    return {"kvCache": cache, "waitingRequests": held + sum(worker.waiting for worker in figures)}
+    waiting = held + sum(worker.waiting for worker in figures)
+    return {"kvCache": cache, "waitingRequests": min(waiting, _MOST_INT32)}
 
 
 def to_write(
