@@ -2,7 +2,9 @@
 
 Fed with the frames of all workers. Asked about a block that no worker holds, it returns why: its last worker
 evicted it (a larger cache would still have it), or went away with it. Nothing has to be done block by block
-when a worker goes: its life ends, and with it all that was stored in it.
+when a worker goes: its life ends, and with it all that was stored in it. A process that leaves the list of
+endpoints and comes back begins another life: what it evicted before counts as lost and not as capacity, until
+it is stored again. What happened while the router did not look is unknown, and lost is no reason to grow.
 
 Of an evicted block it also knows how many others its worker evicted since: a cache larger by so many blocks
 would still have it (reuse distance; Mattson et al. 1970, Evaluation techniques for storage hierarchies).

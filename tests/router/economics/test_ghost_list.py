@@ -64,6 +64,24 @@ def test_a_restart_and_a_clearing_lose_what_was_held() -> None:
     assert ghosts.cause_of_loss(three) is None
 
 
+def test_a_process_that_left_and_came_back_errs_from_capacity_to_lost_until_a_block_is_stored_again() -> None:
+    before, held, missed, after = block(1), block(2), block(3), block(4)
+    ghosts = GhostList()
+    ghosts.frame_arrived("a", stored(before, held, missed))
+    ghosts.frame_arrived("a", removed(before))
+
+    ghosts.forget("a")
+    ghosts.frame_arrived("a", stored(held, after))  # its snapshot, under the epoch that it had
+
+    assert ghosts.cause_of_loss(before) is MissCause.LOST, "although a living process evicted it"
+    assert ghosts.cause_of_loss(missed) is MissCause.LOST, "although it was evicted meanwhile"
+    ghosts.frame_arrived("a", removed(held, after))
+    assert ghosts.cause_of_loss(held) is ghosts.cause_of_loss(after) is MissCause.CAPACITY
+    ghosts.frame_arrived("a", stored(before))
+    ghosts.frame_arrived("a", removed(before))
+    assert ghosts.cause_of_loss(before) is MissCause.CAPACITY
+
+
 def test_an_eviction_is_as_old_as_what_its_worker_evicted_since() -> None:
     ghosts = GhostList()
     ghosts.frame_arrived("a", removed(BLOCK))
