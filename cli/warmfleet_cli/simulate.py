@@ -115,7 +115,7 @@ def simulate(
             advice="pip install 'warmfleet[cli,router]'",
         ) from error
     objective = read_objective(slo, workload) if slo is not None else None
-    if objective is None and (compare or policy != comparison.FIXED):
+    if objective is None and (compare or policy.partition(":")[0] != comparison.FIXED):
         raise CliError(
             "a policy needs an objective",
             advice="--slo examples/slo.yaml --workload conversation",

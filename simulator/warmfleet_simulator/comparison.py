@@ -11,7 +11,7 @@ import msgspec
 from warmfleet_contracts.cache.kv_events import StepTimeFit
 from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_simulator.autoscalers.catalog import check_setting, make_autoscaler, parse_setting
-from warmfleet_simulator.errors import SimulationError
+from warmfleet_simulator.errors import SettingError, SimulationError
 from warmfleet_simulator.hardware import replica_settings
 from warmfleet_simulator.parallel_runs import Run, Runs, single
 from warmfleet_simulator.replica.settings import ReplicaSettings
@@ -27,6 +27,7 @@ OPERATOR: Final = "Operator"
 FIXED: Final = "Fixed"
 MAX_REPLICAS: Final = 1000
 """Most that the autoscaler may want."""
+MAX_DIGITS: Final = 4
 MAX_FILE_BYTES: Final = 64 * 1024
 """Of a file with step times."""
 
@@ -88,16 +89,16 @@ def operator_autoscaler(objective: Objective) -> Callable[[], Autoscaler]:
 
 
 def with_policy(settings: SimulationSettings, policy: str, objective: Objective | None) -> SimulationSettings:
-    """`settings` with the policy of `Fixed`, `Operator`, or as `KvUtilization:60` another with its setting.
+    """`settings` with the policy of `Fixed`, `Fixed:8`, `Operator`, or as `KvUtilization:60` another's.
 
     Raises:
         SimulationError: there is no such policy or setting, or it needs an objective.
     """
-    if policy == FIXED:
-        return settings
+    name, colon, text = policy.partition(":")
+    if name == FIXED:
+        return replace(settings, replicas=_replicas(text)) if colon else settings
     if objective is None:
         raise SimulationError(f"{policy} needs an objective")
-    name, _, text = policy.partition(":")
     if policy == OPERATOR:
         autoscaler = operator_autoscaler(objective)
     else:
@@ -105,6 +106,12 @@ def with_policy(settings: SimulationSettings, policy: str, objective: Objective 
         check_setting(name, setting)
         autoscaler = partial(make_autoscaler, name, setting, objective)
     return replace(settings, autoscaler=autoscaler, start_delay_seconds=objective.start_delay_seconds)
+
+
+def _replicas(text: str) -> int:
+    if not (text.isdecimal() and len(text) <= MAX_DIGITS and 1 <= int(text) <= MAX_REPLICAS):
+        raise SettingError(FIXED, f"replicas, at most {MAX_REPLICAS}", text)
+    return int(text)
 
 
 def read_step_times(path: Path) -> StepTimes:

@@ -175,6 +175,26 @@ def slo(tmp_path: Path) -> Path:
     return path
 
 
+def test_a_policy_is_given_with_its_setting(trace: Path, slo: Path) -> None:
+    common = ("--trace", str(trace), "--slo", str(slo), "-o", "json", "--replicas", "2", "--policy")
+
+    fixed = json.loads(run(*common, "Fixed:3").stdout)["reports"][0]
+    assert fixed["timeline"] == [[0.0, 0, 3, 0]]
+    grown = json.loads(run(*common, "RequestsPerSecond:0.5").stdout)["reports"][0]
+    assert grown["pod_seconds"]["pending"] > 0
+    assert sum(grown["pod_seconds"].values()) == pytest.approx(grown["replica_seconds"])
+
+
+@pytest.mark.parametrize(
+    "policy", ["Fixed:0", "Fixed:", "Fixed:1001", "Fixed:²", "Operator:1", "KvUtilization", "TokenSupply:9/0"]
+)
+def test_a_policy_without_such_a_setting_is_refused(trace: Path, slo: Path, policy: str) -> None:
+    result = run("--trace", str(trace), "--slo", str(slo), "--policy", policy)
+
+    assert result.exit_code == ExitCode.FAILED
+    assert policy.partition(":")[0] in result.stderr
+
+
 def test_the_operators_policy_scales_within_an_objective(trace: Path, slo: Path) -> None:
     result = run(
         "--trace", str(trace), "--slo", str(slo), "--policy", "Operator", "--replicas", "2", "-o", "json"
@@ -190,9 +210,13 @@ def test_the_operators_policy_scales_within_an_objective(trace: Path, slo: Path)
 
 def test_policies_stand_beside_fleets_that_know_the_traffic(trace: Path, slo: Path) -> None:
     trace.write_text("".join(trace.read_text().splitlines(keepends=True)[:24]))
-    result = run("--trace", str(trace), "--slo", str(slo), "--compare", "--replicas", "2")
+    svg = trace.with_suffix(".svg")
+    result = run(
+        "--trace", str(trace), "--slo", str(slo), "--compare", "--replicas", "2", "--svg", str(svg)
+    )  # fmt: skip
 
     assert result.exit_code == 0
+    assert "<title>Operator, LowestCost, trace.jsonl</title>" in svg.read_text()
     fleets, grid, verdict = result.stdout.split("\n\n")
     names = [line.split("  ")[0] for line in fleets.splitlines()]
     assert (names[0], names[2]) == ("FLEET", "clairvoyant")
