@@ -43,7 +43,7 @@ def replica(uid: str, pinned_tokens: int) -> ReplicaTotals:
         report_age_seconds=0.5,
         capacity_tokens=10_000,
         pinned_tokens=pinned_tokens,
-        evictable_tokens=2_500,
+        evictable_tokens=1_000,
         running_sequences=3,
         waiting_sequences=1,
         seats=8,
@@ -86,7 +86,7 @@ def test_a_model_is_shown_with_the_reasons_of_its_misses_and_the_wanted_number()
         "replicas     2 of 2 ready, 3 wanted",
         "because      demand above supply",
         "asked for    3 by tokens, 2 by sequences, 1 by compute, 1 by requests",
-        "KV memory    90 % pinned, 25 % cached",
+        "KV memory    90 % pinned, 10 % cached",
         "prompts      6,000 tokens in 30 s, 60 % cached",
         "misses       25 % compulsory, 5 % placement, 10 % capacity",
         "queue        4 requests, 3,000 tokens",
@@ -94,8 +94,8 @@ def test_a_model_is_shown_with_the_reasons_of_its_misses_and_the_wanted_number()
         "next tokens  none yet",
         "",
         "REPLICA  STATE  KV TOKENS  PINNED  CACHED  RUNNING  WAITING  QUEUED  UNIQUE",
-        "chat-0   Ready     10,000    90 %    25 %        3        1   1,200  40.2/s",
-        "chat-1   Ready     10,000    90 %    25 %        3        1   1,200  40.2/s",
+        "chat-0   Ready     10,000    90 %    10 %        3        1   1,200  40.2/s",
+        "chat-1   Ready     10,000    90 %    10 %        3        1   1,200  40.2/s",
     ]
 
 
