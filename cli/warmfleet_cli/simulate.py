@@ -27,7 +27,7 @@ def simulate(
     *,
     trace: Annotated[
         Path | None,
-        typer.Option(help="File of requests, plain or gzip: Mooncake's format, or of `warmfleet record`."),
+        typer.Option(help="File of requests, plain or gzip: Mooncake's, Azure's, or of `warmfleet record`."),
     ] = None,
     generate: Annotated[
         str,

@@ -2,5 +2,5 @@
 
 Public: `request` (`TraceRequest`, `Segment`), `traffic` (`Traffic`, `RecordedTraffic`), `reader`
 (`read_trace`), `trace_file` (`TraceFile`) and `recorded` (`RecordedRequest`). One module per format
-(`mooncake`, `recorded`), each of them a `trace_format`.
+(`mooncake`, `azure`, `recorded`), each of them a `trace_format`.
 """

@@ -5,13 +5,14 @@ from typing import Final
 
 from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_simulator.errors import TraceError
+from warmfleet_simulator.traces.azure import AZURE
 from warmfleet_simulator.traces.mooncake import MOONCAKE
 from warmfleet_simulator.traces.recorded import RECORDED
 from warmfleet_simulator.traces.request import FIRST_ANSWER_ID, TraceRequest
 from warmfleet_simulator.traces.trace_file import TraceFile
 from warmfleet_simulator.traces.trace_format import Entry, TraceFormat
 
-FORMATS: Final = (RECORDED, MOONCAKE)
+FORMATS: Final = (RECORDED, MOONCAKE, AZURE)
 """The first that recognises a file reads it."""
 
 

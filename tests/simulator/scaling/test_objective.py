@@ -13,11 +13,17 @@ EXAMPLE = Path(__file__).parents[3] / "examples/slo.yaml"
 OBJECTIVE = Objective(gpu="L4", model="m", first_token_milliseconds=1000, between_tokens_milliseconds=100)
 
 
-@pytest.mark.parametrize("workload", ["conversation", "synthetic", "constant"])
-def test_the_example_names_replicas_that_exist(workload: str) -> None:
+@pytest.mark.parametrize(
+    ("workload", "block_size_tokens"),
+    [("conversation", 512), ("synthetic", 512), ("azure", 128), ("constant", 512)],
+)
+def test_the_example_names_replicas_that_exist(workload: str, block_size_tokens: int) -> None:
     objective = read_objective(EXAMPLE, workload)
 
-    assert replica_settings(objective.gpu, objective.model, block_size_tokens=512).total_blocks > 100
+    assert (
+        replica_settings(objective.gpu, objective.model, block_size_tokens=block_size_tokens).total_blocks
+        > 100
+    )
     assert (objective.percent, objective.start_delay_seconds, objective.peak_window_seconds) == (97, 120, 60)
 
 
