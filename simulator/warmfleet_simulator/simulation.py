@@ -16,6 +16,7 @@ from warmfleet_simulator.replica.replica import Replica
 from warmfleet_simulator.replica.settings import ReplicaSettings
 from warmfleet_simulator.replica.token_gaps import TokenGaps
 from warmfleet_simulator.report import Report, Stopped, Tally, inter_token_ms
+from warmfleet_simulator.router.admission_bounds import bounds_of_fleet
 from warmfleet_simulator.router.fleet import SimulatedFleet
 from warmfleet_simulator.router.network import Network
 from warmfleet_simulator.router.router import SimulatedRouter
@@ -60,6 +61,7 @@ class SimulationSettings:
     objective: Objective | None = None
     """What the requests are compared with."""
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
+    """Of one router; more than a hundred replicas have the bounds of several (`bounds_of_fleet`)."""
     limits: Limits = Limits()
     skips_quiet_steps: bool = True
 
@@ -122,7 +124,7 @@ class _Simulation:
             fleet,
             network,
             policy=self._routing.policy,
-            admission=settings.admission,
+            admission=bounds_of_fleet(settings.admission, settings.replicas),
             context_tokens=settings.replica.capacity_tokens,
         )
         self._pods = Pods(fleet, self._replica, start_delay_seconds=settings.start_delay_seconds)

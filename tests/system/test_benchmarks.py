@@ -97,3 +97,10 @@ def test_the_benchmark_of_the_index_stays_within_its_bytes_and_finds_no_wrong_bl
     assert 64 < memory["per_block"] <= 130
     assert memory["per_block_after_churn"] <= 130
     assert max(memory["per_further_holder"]) <= 16
+
+
+def test_the_benchmark_of_a_simulated_fleet_measures_each_tenth_and_the_end(tmp_path):
+    results = results_of("simulated_fleet", tmp_path, {"--requests": 40, "--replicas": 3})
+
+    assert [cost["requests"] for cost in results["costs"]] == [*range(4, 41, 4), 40]
+    assert results["answered"] == 40
