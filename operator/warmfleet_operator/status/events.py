@@ -12,9 +12,12 @@ from warmfleet_contracts.resources.conditions import (
 )
 from warmfleet_operator.objects.digest import digest
 from warmfleet_operator.objects.kinds import EVENT, MODEL_DEPLOYMENT
-from warmfleet_operator.objects.times import precise_time_of
+from warmfleet_operator.objects.times import precise_time_of, seconds_of
 
 MAX_NOTE_LENGTH: Final = 1000
+DECISION_EVENTS: Final = 5
+"""Of one deployment in a minute: stabilization of zero seconds allows a decision at every tick."""
+_MINUTE_SECONDS: Final = 60.0
 _GOOD_WHEN_FALSE: Final = frozenset({ConditionType.STALLED.value, RELEASE_CONFLICT})
 _ANNOUNCED_BY_ANOTHER: Final = {
     ConditionType.READY: frozenset(STALLED_REASONS),
@@ -65,9 +68,18 @@ def event_of(
 
 
 def decision_to_announce(before: Mapping[str, Any], after: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The decision that a status has and the one before it has not; None if there is none."""
-    old, new = (((status.get("scaling") or {}).get("decisions") or [None])[0] for status in (before, after))
-    return new if new != old else None
+    """The decision that a status has and the one before it has not; None if there is none.
+
+    None, too, after `DECISION_EVENTS` of them within a minute: the status has the last ones in any case.
+    """
+    old, new = ((status.get("scaling") or {}).get("decisions") or [] for status in (before, after))
+    if not new or new[:1] == old[:1]:
+        return None
+    if len(new) > DECISION_EVENTS:
+        latest, earlier = (seconds_of(decision["time"]) for decision in (new[0], new[DECISION_EVENTS]))
+        if latest - earlier < _MINUTE_SECONDS:
+            return None
+    return new[0]
 
 
 def decision_event_of(

@@ -116,6 +116,20 @@ def test_every_decision_has_an_event_of_its_own():
     assert decision_to_announce(changed, after(changed, advice(3))) is None
 
 
+def test_a_number_that_never_rests_has_five_events_a_minute():
+    status, announced = after({}), []
+    for turn in range(40):
+        made = advice(3 + turn % 2)
+        made = replace(made, decision=replace(made.decision, at_seconds=NOW + 2 * turn))
+        before, status = status, after(status, made)
+        if decision_to_announce(before, status) is not None:
+            announced.append(2 * turn)
+    made = replace(advice(5), decision=replace(advice(5).decision, at_seconds=NOW + 200))
+
+    assert announced == [0, 2, 4, 6, 8]
+    assert decision_to_announce(status, after(status, made)) is not None, "it rested for two minutes"
+
+
 def test_lost_signals_and_pending_capacity_are_warnings_and_modes_are_no_event():
     given = after({})
     blind = after(given, advice(missing="no router reports totals"))
