@@ -1,6 +1,6 @@
 """Kubernetes events for changes of conditions and of the wanted number of replicas. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from warmfleet_contracts.names import FIELD_MANAGER
@@ -72,7 +72,7 @@ def decision_to_announce(before: Mapping[str, Any], after: Mapping[str, Any]) ->
 
     None, too, after `DECISION_EVENTS` of them within a minute: the status has the last ones in any case.
     """
-    old, new = ((status.get("scaling") or {}).get("decisions") or [] for status in (before, after))
+    old, new = (_decisions(status) for status in (before, after))
     if not new or new[:1] == old[:1]:
         return None
     if len(new) > DECISION_EVENTS:
@@ -80,6 +80,10 @@ def decision_to_announce(before: Mapping[str, Any], after: Mapping[str, Any]) ->
         if latest - earlier < _MINUTE_SECONDS:
             return None
     return new[0]
+
+
+def _decisions(status: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return (status.get("scaling") or {}).get("decisions") or ()
 
 
 def decision_event_of(
