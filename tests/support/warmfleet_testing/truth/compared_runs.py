@@ -79,6 +79,13 @@ class Difference:
             100 * abs(other.first_token_p90_ms / live.first_token_p90_ms - 1),
         )
 
+    def line(self) -> str:
+        """For people to read."""
+        return (
+            f"{self.hit_points:.2f} points of the hit rate, {self.first_token_p50_percent:.0f} % of the "
+            f"median, {self.first_token_p90_percent:.0f} % of the 90th percentile"
+        )
+
 
 def wrongly_ordered(
     live: Mapping[str, float], simulated: Mapping[str, float], *, equal_ratio: float

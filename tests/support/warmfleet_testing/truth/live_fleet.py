@@ -1,10 +1,11 @@
-"""Three sleeping workers behind a router, all processes of their own, and a client that replays requests."""
+"""Workers behind a router, all processes of their own, and a client that replays requests in real time."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 import msgspec
@@ -12,10 +13,12 @@ import msgspec
 from warmfleet_cli.bench.client import Answer, Question, ask, benchmark_client
 from warmfleet_contracts.cache.blocks import tenant_salt
 from warmfleet_contracts.cache.fleet_totals import FLEET_TOTALS_PATH, decode_totals
+from warmfleet_contracts.cache.kv_events import StepTimeFit
 from warmfleet_contracts.names import SALT_KEY_VARIABLE
 from warmfleet_router.routing.decision_ring import MAX_DECISIONS
 from warmfleet_router.tenants import ANONYMOUS
 from warmfleet_simulator.replica.settings import ReplicaSettings
+from warmfleet_simulator.step_times import StepTimes
 from warmfleet_testing.engine.worker_process import (
     TINY_NAME,
     WorkerProcess,
@@ -63,6 +66,21 @@ class LiveFleet:
 
     router: RouterProcess
     workers: dict[str, WorkerProcess]
+    asks_in_text: bool = True
+    """Otherwise prompts are lists of token ids, for a model with another tokenizer."""
+
+    def replica(self, seats: int) -> ReplicaSettings:
+        """A simulated worker like these: as large, and with the mean of the step times that they report."""
+        with self.router.client() as client:
+            endpoints = client.get("/internal/fleet").raise_for_status().json()["endpoints"]
+        fits = [msgspec.convert(endpoint["load"]["step_time"], StepTimeFit) for endpoint in endpoints]
+        cache = next(iter(self.workers.values())).cache()
+        return ReplicaSettings(
+            StepTimes.of(_mean([fit for fit in fits if fit.samples])),
+            cache["block_size_tokens"],
+            cache["total_blocks"],
+            seats,
+        )
 
     def replay(self, requests: Sequence[TextRequest]) -> Replayed:
         """Send each request when it is due; times to first token count from then."""
@@ -91,13 +109,11 @@ class LiveFleet:
         async def one(number: int, request: TextRequest) -> Answer:
             due = start + request.arrival_seconds
             await asyncio.sleep(due - clock())
-            question = TextQuestion(
-                request_id=request_id_of(number),
-                model=TINY_NAME,
-                token_ids=request.token_ids(),
-                output_tokens=request.output_tokens,
-                text=request.text,
-                seed=request.answer_id,
+            asked = (request_id_of(number), TINY_NAME, request.token_ids(), request.output_tokens)
+            question = (
+                TextQuestion(*asked, request.text, request.answer_id)
+                if self.asks_in_text
+                else Question(*asked)
             )
             return await ask(client, self.router.url, question, due=due)
 
@@ -122,22 +138,64 @@ def sleeping_fleet(
         *("--max-running-sequences", str(replica.seats)),
     )
     environment = {STEP_TIMES_VARIABLE: msgspec.json.encode(replica.step_times).decode()}
+    module = "warmfleet_testing.truth.sleeping_worker"
+    with (
+        _workers(model, workers, flags, module, environment) as started,
+        _router(home, started, routing) as router,
+    ):
+        assert {worker.cache()["total_blocks"] for worker in started.values()} == {replica.total_blocks}
+        yield LiveFleet(router, started)
+
+
+@contextmanager
+def computing_fleet(
+    home: Path, model: Path, *, kv_cache_bytes: int, seats: int, workers: int, routing: str
+) -> Iterator[LiveFleet]:
+    """The same of workers that compute a model."""
+    flags = ("--kv-cache-bytes", str(kv_cache_bytes), "--max-running-sequences", str(seats))
+    with _workers(model, workers, flags) as started, _router(home, started, routing) as router:
+        yield LiveFleet(router, started, asks_in_text=False)
+
+
+@contextmanager
+def _workers(
+    model: Path,
+    count: int,
+    flags: Sequence[str],
+    module: str = "warmfleet_worker",
+    environment: Mapping[str, str] = {},
+) -> Iterator[dict[str, WorkerProcess]]:
     with ExitStack() as stack:
+        uids = [f"replica-{number:04}" for number in range(1, count + 1)]  # as in a simulation
         started = {
             uid: stack.enter_context(
                 running_worker(
-                    model,
-                    *("--uid", uid, *flags),
-                    module="warmfleet_testing.truth.sleeping_worker",
-                    environment=environment,
-                    wait=False,
+                    model, "--uid", uid, *flags, module=module, environment=environment, wait=False
                 )
             )
-            for uid in (f"replica-{number:04}" for number in range(1, workers + 1))
+            for uid in uids
         }
         for worker in started.values():
             worker.wait_until_ready()
-            assert worker.cache()["total_blocks"] == replica.total_blocks
-        keys = {SALT_KEY_VARIABLE: _SALT_KEY.hex()}
-        router = stack.enter_context(router_process(started, home, "--policy", routing, environment=keys))
-        yield LiveFleet(router, started)
+        yield started
+
+
+def _router(
+    home: Path, workers: Mapping[str, WorkerProcess], routing: str
+) -> AbstractContextManager[RouterProcess]:
+    keys = {SALT_KEY_VARIABLE: _SALT_KEY.hex()}
+    return router_process(workers, home, "--policy", routing, environment=keys)
+
+
+def _mean(fits: Sequence[StepTimeFit]) -> StepTimeFit:
+    def mean(name: str) -> float:
+        return fmean(getattr(fit, name) for fit in fits)
+
+    return StepTimeFit(
+        base_seconds=mean("base_seconds"),
+        per_prefill_token_seconds=mean("per_prefill_token_seconds"),
+        per_decode_sequence_seconds=mean("per_decode_sequence_seconds"),
+        per_context_token_seconds=mean("per_context_token_seconds"),
+        knee_tokens=round(mean("knee_tokens")),
+        samples=sum(fit.samples for fit in fits),
+    )
