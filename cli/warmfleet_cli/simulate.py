@@ -33,7 +33,8 @@ def simulate(
         str,
         typer.Option(
             metavar="NAME[,FIELD=VALUE...]",
-            help="In place of a trace: steady, bursty or shared, with other parameters than their defaults.",
+            help="In place of a trace: steady, bursty, shared, diurnal or agent, with other parameters than "
+            "their defaults.",
         ),
     ] = "",
     replicas: Annotated[int, typer.Option(min=1, max=MAX_REPLICAS, help="Size of the fleet.")] = 16,

@@ -1,5 +1,6 @@
 """Times of arrivals in seconds, without end."""
 
+import math
 import random
 from collections.abc import Iterator
 
@@ -35,3 +36,14 @@ def bursts(
                 yield at
                 at += draw.expovariate(rate)
             begins = ends
+
+
+def day(per_second: float, *, swing: float, day_seconds: float, draw: random.Random) -> Iterator[float]:
+    """Arrivals whose rate is a sine: `1 - swing` times `per_second` at first, `1 + swing` after half a day.
+
+    A Poisson process at the highest rate, of which each arrival is kept by chance (Lewis and Shedler 1979).
+    """
+    for at in poisson(per_second * (1 + swing), draw):
+        rate = 1 - swing * math.cos(2 * math.pi * at / day_seconds)
+        if draw.random() * (1 + swing) < rate:
+            yield at

@@ -9,11 +9,13 @@ import msgspec
 from warmfleet_simulator.errors import UnknownNameError, WorkloadError
 from warmfleet_simulator.traces.request import TraceRequest
 from warmfleet_simulator.traces.traffic import Reading
+from warmfleet_simulator.workloads.agents import Agents
 from warmfleet_simulator.workloads.bursty import Bursty
+from warmfleet_simulator.workloads.diurnal import Diurnal
 from warmfleet_simulator.workloads.shared_prompts import SharedPrompts
 from warmfleet_simulator.workloads.steady import Steady
 
-AnyWorkload = Steady | Bursty | SharedPrompts
+AnyWorkload = Steady | Bursty | SharedPrompts | Diurnal | Agents
 WORKLOADS: Final = {kind.__struct_config__.tag: kind for kind in get_args(AnyWorkload)}
 
 

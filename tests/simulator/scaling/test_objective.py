@@ -15,7 +15,10 @@ OBJECTIVE = Objective(gpu="L4", model="m", first_token_milliseconds=1000, betwee
 
 @pytest.mark.parametrize(
     ("workload", "block_size_tokens"),
-    [("conversation", 512), ("synthetic", 512), ("azure", 128), ("constant", 512)],
+    [
+        *(("conversation", 512), ("synthetic", 512), ("azure", 128)),
+        *(("diurnal", 512), ("agent", 512), ("constant", 512)),
+    ],
 )
 def test_the_example_names_replicas_that_exist(workload: str, block_size_tokens: int) -> None:
     objective = read_objective(EXAMPLE, workload)
@@ -27,11 +30,14 @@ def test_the_example_names_replicas_that_exist(workload: str, block_size_tokens:
     assert (objective.percent, objective.start_delay_seconds, objective.peak_window_seconds) == (97, 120, 60)
 
 
-def test_an_example_that_generates_its_requests_names_how() -> None:
-    workload = read_objective(EXAMPLE, "constant").generate
+@pytest.mark.parametrize(
+    ("workload", "seconds"), [("constant", 86_400), ("diurnal", 10_800), ("agent", 5000)]
+)
+def test_an_example_that_generates_its_requests_names_how(workload: str, seconds: float) -> None:
+    generated = read_objective(EXAMPLE, workload).generate
 
-    assert workload is not None
-    assert workload.requests / workload.requests_per_second == 86_400
+    assert generated is not None
+    assert generated.requests / generated.requests_per_second == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(

@@ -45,11 +45,17 @@ def test_requests_are_made_one_by_one(name: str) -> None:
 
 
 @every_workload
-def test_lengths_and_rate_have_the_given_means(name: str) -> None:
+def test_answers_have_the_given_mean(name: str) -> None:
     """Within four standard errors."""
     requests = generated(f"{name},requests=20000,requestsPerSecond=50,outputTokens=300,lengthVariation=0.5")
 
     assert statistics.mean(request.output_tokens for request in requests) == pytest.approx(300, rel=0.015)
+
+
+@pytest.mark.parametrize("name", ["steady", "bursty", "shared"])
+def test_prompts_have_the_given_mean(name: str) -> None:
+    requests = generated(f"{name},requests=20000,lengthVariation=0.5")
+
     assert statistics.mean(request.prompt_tokens for request in requests) == pytest.approx(2000, rel=0.015)
 
 
@@ -136,7 +142,7 @@ def test_traffic_is_the_same_each_time_it_is_opened_and_its_progress_known() -> 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "no workload is called ''; known are steady, bursty, shared"),
+        ("", "no workload is called ''; known are steady, bursty, shared, diurnal, agent"),
         ("quiet", "no workload is called 'quiet'"),
         ("steady,requests", "steady: 'requests' is not field=value"),
         ("steady,request=3", "unknown field `request`; its fields are requests, requestsPerSecond"),
@@ -148,6 +154,8 @@ def test_traffic_is_the_same_each_time_it_is_opened_and_its_progress_known() -> 
         ("steady,lengthVariation=-1", "`$.lengthVariation`"),
         ("bursty,burstFactor=0.5", "`$.burstFactor`"),
         ("shared,systemPrompts=1000000000", "`$.systemPrompts`"),
+        ("diurnal,swing=1.1", "`$.swing`"),
+        ("agent,calls=0.5", "`$.calls`"),
     ],
 )
 def test_impossible_parameters_are_refused_by_their_names(text: str, reason: str) -> None:

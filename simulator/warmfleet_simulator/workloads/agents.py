@@ -1,0 +1,71 @@
+"""Agents that call tools."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+
+from warmfleet_simulator.traces.request import TraceRequest
+from warmfleet_simulator.workloads.arrivals import bursts
+from warmfleet_simulator.workloads.lengths import Lengths, Spread
+from warmfleet_simulator.workloads.sessions import SessionShape, sessions
+from warmfleet_simulator.workloads.workload import Seconds, Tokens, Workload
+
+
+class Agents(Workload, frozen=True, kw_only=True, tag="agent"):
+    """Agents call the model, run a tool, and call again with its result; they are started in groups.
+
+    With C calls on average, S tokens of system prompt and tools, F of a task, R of a result and A of an
+    answer, an infinite cache misses `(F + (C - 1) R) / (C (S + F) + C (C - 1) (R + A))` of all tokens, and
+    what fills no block.
+    """
+
+    requests: Annotated[int, msgspec.Meta(ge=1, le=10**9)] = 20_000
+    requests_per_second: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)] = 4.0
+    """Mean over a long time."""
+    output_tokens: Tokens = 120
+    """Mean of an answer, which is a call of a tool."""
+    agents: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 3
+    """Kinds of agents, each with a system prompt of its own."""
+    system_tokens: Tokens = 10_000
+    """Of each system prompt with its tools."""
+    task_tokens: Tokens = 1000
+    """Mean of what an agent is to do."""
+    result_tokens: Tokens = 700
+    """Mean of what a tool returns."""
+    calls: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 15.0
+    """Mean of an agent's calls until it is done."""
+    pause_seconds: Seconds = 10.0
+    """Mean of what a tool takes."""
+    pause_variation: Annotated[float, msgspec.Meta(ge=0, le=4)] = 2.0
+    """Standard deviation of it as a multiple of the mean: most tools take a second, some minutes."""
+    token_seconds: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.05
+    """How long an answer is taken to need, per token."""
+    burst_factor: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 3.0
+    """In a burst agents are started at so many times the rate of the calm between bursts."""
+    burst_seconds: Seconds = 300.0
+    """Mean length of a burst."""
+    calm_seconds: Seconds = 900.0
+    """Mean time between two bursts."""
+
+    def generate(self) -> Iterator[TraceRequest]:
+        """The requests in the order of their arrivals."""
+        variation = self.length_variation
+        shape = SessionShape(
+            system_prompts=self.agents,
+            system_tokens=self.system_tokens,
+            first_inputs=Lengths(self.task_tokens, variation, self.draws("tasks")),
+            later_inputs=Lengths(self.result_tokens, variation, self.draws("results")),
+            outputs=Lengths(self.output_tokens, variation, self.draws("outputs")),
+            mean_calls=self.calls,
+            token_seconds=self.token_seconds,
+            pauses=Spread(self.pause_seconds, self.pause_variation, self.draws("pauses")),
+        )
+        starts = bursts(
+            self.requests_per_second / self.calls,
+            factor=self.burst_factor,
+            burst_seconds=self.burst_seconds,
+            calm_seconds=self.calm_seconds,
+            draw=self.draws("arrivals"),
+        )
+        return sessions(self, shape, starts)
