@@ -8,8 +8,8 @@ tokens that wait now are a forecast of their own: the next request waits until t
 
 A percentile of few long prompts moves by itself, and close to its target no number of replicas would seem
 enough. So the guard asks for no more replicas than bring the load down to `LOW_LOAD`, where nothing queues,
-and only where more requests miss the target than chance alone would explain (a one-sided binomial test, by
-its normal approximation).
+or, while the load is unknown, than there are sequences; and only where more requests miss the target than
+chance alone would explain (a one-sided binomial test, by its normal approximation).
 """
 
 from dataclasses import dataclass
@@ -114,11 +114,13 @@ def asks(
     return Ask(growth, min(_fewest(view, margin_ms, 0), most))
 
 
-def at_low_load(load_permille: int, supply_permille: int) -> int:
-    """Replicas whose load is `LOW_LOAD`; without bound while the load is unknown."""
-    if load_permille <= 0:
-        return _MOST_REPLICAS
-    return min(_MOST_REPLICAS, ceil(load_permille / (LOW_LOAD * supply_permille)))
+def at_low_load(load_permille: int, supply_permille: int, sequences: int) -> int:
+    """Replicas whose load is `LOW_LOAD`; one for each of `sequences` while the load is unknown (-1).
+
+    A sequence that has a replica to itself waits for no other.
+    """
+    replicas = sequences if load_permille < 0 else ceil(load_permille / (LOW_LOAD * supply_permille))
+    return min(_MOST_REPLICAS, max(1, replicas))
 
 
 def _fewest(view: LatencyView, limit_ms: float, above: int) -> int:

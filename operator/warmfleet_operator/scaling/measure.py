@@ -186,8 +186,8 @@ def _asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
         "requests": Ask(int(signals.queued_requests + signals.held_requests > 0), 1),
     }
     late = sum(memory.late) >= LATE_TO_ACT
-    known = tick.load_permille if tick.demand.compute_permille >= 0 else 0
-    most = latency_guard.at_low_load(known, tick.supply.compute_permille)
+    load = tick.load_permille if tick.demand.compute_permille >= 0 else -1
+    most = latency_guard.at_low_load(load, tick.supply.compute_permille, tick.demand.sequences)
     for name, goal, view in (
         ("firstToken", policy.first_token, tick.first),
         ("betweenTokens", policy.between_tokens, tick.between),

@@ -13,6 +13,7 @@ from warmfleet_testing.resources.scaling_signals import (
     Ticks,
     at_rest,
     fleet,
+    last,
     latencies,
     signals,
 )
@@ -58,6 +59,24 @@ def test_a_target_that_is_missed_at_low_load_adds_no_more_than_halve_the_load():
 
     assert {decision.to_replicas for decision in decisions[1900]} == {4}
     assert max(decision.to_replicas for decision in decisions[2600]) == 6
+
+
+def test_while_no_speed_is_measured_there_are_no_more_replicas_than_sequences():
+    """Without a load to divide, one slow request after the other would grow the fleet to its maximum."""
+    unmeasured = fleet(2, prefill_tokens_per_second=0.0, decode_tokens_per_second=0.0, running_sequences=3)
+    view = signals(unmeasured, first_token=latencies(30_000))
+
+    decisions = Ticks(TARGETED).run(view, at_rest(2), 60)
+    assert max(decision.recommendations["firstToken"] for decision in decisions) == 6
+    alone = replace(view, replicas=fleet(2, prefill_tokens_per_second=0.0))
+    assert {decision.to_replicas for decision in Ticks(TARGETED).run(alone, at_rest(2), 60)} == {2}
+
+
+def test_slow_requests_without_load_keep_no_replica_but_the_last():
+    decision = last(TARGETED, served(0, 30_000), at_rest(4))
+
+    assert decision.recommendations["firstToken"] == 1
+    assert decision.to_replicas == 3
 
 
 def test_a_backlog_that_is_gone_before_a_replica_is_ready_adds_none():
