@@ -25,10 +25,15 @@ def set_replicas(spec: Mapping[str, Any]) -> int:
     return max(int(scaling.get("minReplicas", 1)), min(replicas, int(scaling["maxReplicas"])))
 
 
-def _set_replicas(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:
-    """As `set_replicas`; with autoscaling the number that the status counts ready replicas against."""
+def counted_replicas(status: Mapping[str, Any]) -> int | None:
+    """The number that a status counts ready replicas against; None before the first status."""
     counted = str(status.get("readySummary") or "").partition("/")[2]
-    return int(counted) if spec.get("autoscaling") and counted.isdecimal() else set_replicas(spec)
+    return int(counted) if counted.isascii() and counted.isdigit() else None
+
+
+def _set_replicas(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:
+    counted = counted_replicas(status) if spec.get("autoscaling") else None
+    return set_replicas(spec) if counted is None else counted
 
 
 def deployment_state(deployment: Mapping[str, Any]) -> DeploymentState:

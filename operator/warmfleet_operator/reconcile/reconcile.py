@@ -15,6 +15,7 @@ from warmfleet_contracts.resources.conditions import Reason
 from warmfleet_contracts.resources.ownership import owners
 from warmfleet_operator.errors import KeysMissingError, RefusedError
 from warmfleet_operator.keys import KeySecrets
+from warmfleet_operator.objects.deployment_state import counted_replicas
 from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, kind_of
 from warmfleet_operator.objects.releases import Owner, owner_of
 from warmfleet_operator.objects.rollouts import (
@@ -165,7 +166,7 @@ class Reconciler:
             await self._key_secrets.ensure_namespace(key.namespace)
         except (KeysMissingError, RefusedError) as error:
             return replace(observation, problem=Problem(Reason.CONFIGURATION_MISSING, str(error))), None
-        number, following = await self._numbers(key, wanted)
+        number, following = await self._numbers(key, deployment, wanted)
         uid = deployment["metadata"]["uid"]
         sized = sized_objects(wanted.objects, number, following.replicas)
         wanted = replace(wanted, objects=sized)
@@ -194,14 +195,17 @@ class Reconciler:
             min(waits, default=None),
         )
 
-    async def _numbers(self, key: Key, wanted: Wanted) -> tuple[ReplicaNumber, NextNumber]:
+    async def _numbers(
+        self, key: Key, deployment: Mapping[str, Any], wanted: Wanted
+    ) -> tuple[ReplicaNumber, NextNumber]:
         """The number that the Deployment is to have, and the one that is written now."""
         workers = self._store.child(DEPLOYMENT, key)
         manifest = next(manifest for manifest in wanted.objects if kind_of(manifest) is DEPLOYMENT)
         advice = self._advisor.advice(key)
         decision = advice.latest if advice is not None and advice.settled else None
         if workers is None:
-            number = replica_number(wanted.bounds, None, None)
+            known = counted_replicas(deployment.get("status") or {})
+            number = replica_number(wanted.bounds, None, None, known=known)
             return number, NextNumber(number.replicas)
         pods, scale = self._store.pods(key), deployment_scale(workers)
         state, _ = replica_state(scale, pods, time.time(), self._settings.no_room_seconds)

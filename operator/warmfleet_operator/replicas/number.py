@@ -62,6 +62,7 @@ def replica_number(
     workers: Mapping[str, Any] | None,
     decision: ScalingDecision | None,
     *,
+    known: int | None = None,
     rolls: bool = False,
     without_place: int = 0,
 ) -> ReplicaNumber:
@@ -72,6 +73,7 @@ def replica_number(
         workers: the Deployment as the API server holds it; None before it exists.
         decision: the newest decision of the scaling policy; it counts only for the number that it was made
             from, so that it is carried out once, however often this is asked and by which operator.
+        known: the number that the status reports: a Deployment that was deleted is made again with it.
         rolls: a rollout is in progress or begins with this write; a shrink of the policy waits for its end.
         without_place: replicas that have found no place for too long. A rollout would wait for them without
             end, so for its sake they are given back.
@@ -80,7 +82,7 @@ def replica_number(
     noted = {} if workers is None else workers["metadata"].get("annotations") or {}
     first = _number(noted.get(FIRST_REPLICAS_ANNOTATION))
     if bounds.mode == "Active":
-        decided = 0
+        decided = known or 0 if current is None else 0
         if current:
             decided = _decided(current, decision, rolls=rolls, without_place=without_place)
         return _active(bounds, current, decided, first, _number(noted.get(REPLICAS_ANNOTATION)))
@@ -101,7 +103,7 @@ def _active(
     external = ""
     if bounds.suspend:
         number = 0
-    elif not current:
+    elif not decided:
         number = bounds.set_by_spec  # new, or it was suspended
     else:
         number = bounds.bounded(decided)
@@ -117,11 +119,12 @@ def _active(
 
 
 def _decided(current: int, decision: ScalingDecision | None, *, rolls: bool, without_place: int) -> int:
+    """At least 1: a fleet without any place keeps asking for one."""
     if rolls and without_place:
-        return current - without_place
+        return max(1, current - without_place)
     if decision is None or decision.from_replicas != current or (rolls and decision.to_replicas < current):
         return current
-    return decision.to_replicas
+    return max(1, decision.to_replicas)
 
 
 def with_number(workers: Mapping[str, Any], number: ReplicaNumber, replicas: int) -> dict[str, Any]:

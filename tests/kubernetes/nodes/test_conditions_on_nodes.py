@@ -51,6 +51,7 @@ SUBJECTS = {
     "FetchFailed": "unfilled",
     "Fetching": "unfetched",
     "ImagePullFailed": "unpulled",
+    "ExternalScaler": "paused",
     "Paused": "paused",
     "Unschedulable": "unplaced",
 }

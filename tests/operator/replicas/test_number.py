@@ -33,6 +33,13 @@ def test_a_new_fleet_begins_with_the_specs_number_within_its_bounds() -> None:
     assert replica_number(ReplicaBounds(1, "Active", 3, 8), None, None).replicas == 3
 
 
+def test_a_deployment_that_was_deleted_is_made_again_with_the_number_that_it_had() -> None:
+    assert replica_number(ACTIVE, None, None, known=6).replicas == 6
+    assert replica_number(ACTIVE, None, None, known=9).replicas == 8, "within the bounds"
+    assert replica_number(ACTIVE, None, None, known=0).replicas == 2, "it was suspended"
+    assert replica_number(FIXED, None, None, known=6).replicas == 2
+
+
 def test_a_decision_is_carried_out_once() -> None:
     grows = decides(4, 6)
 
@@ -110,6 +117,7 @@ def test_during_a_rollout_the_fleet_grows_and_does_not_shrink() -> None:
 def test_replicas_without_a_place_are_given_back_for_a_rollout_and_only_for_it() -> None:
     assert replica_number(ACTIVE, of(5), decides(5, 5), without_place=2).replicas == 5
     assert replica_number(ACTIVE, of(5), decides(5, 5), rolls=True, without_place=2).replicas == 3
+    assert replica_number(ACTIVE, of(1), None, rolls=True, without_place=1).replicas == 1
     lowest = ReplicaBounds(2, "Active", 4, 8)
     assert replica_number(lowest, of(5), None, rolls=True, without_place=2).replicas == 4
 
@@ -136,3 +144,4 @@ def test_an_edited_note_counts_as_none(text: str) -> None:
 def test_no_fleet_that_is_scaled_sleeps_yet() -> None:
     """Routers hold no requests for it."""
     assert ReplicaBounds(0, "Active", 1, 4).set_by_spec == 1
+    assert replica_number(ACTIVE, of(1), decides(1, 0)).replicas == 1
