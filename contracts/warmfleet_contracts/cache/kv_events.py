@@ -92,7 +92,7 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     """0 while it takes no requests: the engine is still loading, has work and reports no step, or computes
     prefixes ahead of requests."""
     pinned_blocks: Count = 0
-    """Blocks that live sequences hold."""
+    """Blocks that live sequences hold, without those that are computed ahead of requests."""
     cached_blocks: Count = 0
     """Committed blocks that no sequence holds: evictable, free capacity."""
     step_time: StepTimeFit = msgspec.field(default_factory=StepTimeFit)

@@ -1,8 +1,9 @@
 """`POST /internal/prewarm`: prefixes that a router has a worker compute ahead of requests.
 
 The body is a `PrewarmRequest` in msgpack, the answer a `PrewarmAnswer` in JSON, sent when all prefixes are
-computed. They are computed one after the other, the first one first, with what requests leave of the engine;
-what is not computed when the caller closes the connection is given up.
+computed. They are computed one after the other, the first one first, with what requests leave of the engine,
+and as long as blocks are free: nothing is evicted for them. What is not computed when the caller closes the
+connection is given up.
 
 A worker that waits for its routers (`--prewarm-seconds`) is not ready, and reports `total_blocks` = 0 in its
 event stream, until the first such requests are answered. So a router sends it one in any case, if need be
@@ -65,7 +66,7 @@ class PrewarmAnswer(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     """Cached before."""
     refused_prefixes: int = 0
-    """That the engine cannot compute, such as one that is longer than the model's context."""
+    """That the engine does not compute: longer than the model's context, or than the free part of its cache."""
 
 
 def encode_prewarm(request: PrewarmRequest) -> bytes:

@@ -135,3 +135,58 @@ def test_requests_among_idle_sequences_get_the_tokens_of_a_quiet_engine(asked):
 
     assert set(driver.finish_reasons) == set(range(len(asked)))
     driver.assert_exact(*requests)
+
+
+# What idle sequences may not take from requests.
+
+
+def test_blocks_of_idle_sequences_are_no_load():
+    driver = EngineDriver(max_batched_tokens=16)
+    driver.add(1, prompt_of(200), max_output_tokens=0, is_idle=True)
+
+    assert driver.step().load.pinned_blocks == 0
+
+    driver.add(2, prompt_of(20, first=300), max_output_tokens=8)
+    assert driver.step().load.pinned_blocks == 5
+
+
+def test_an_idle_sequence_evicts_nothing():
+    driver = EngineDriver(max_batched_tokens=16)
+    driver.add(1, prompt_of(100), max_output_tokens=1)
+    driver.add(2, prompt_of(100, first=200), max_output_tokens=1)
+    driver.run()
+    driver.add(3, prompt_of(100, first=350), max_output_tokens=0, is_idle=True)
+    driver.run()
+
+    assert (driver.finish_reasons[3], driver.evicted_blocks) == ("error", 0)
+
+
+def test_of_more_prefixes_than_fit_the_first_ones_stay():
+    driver = EngineDriver(max_batched_tokens=16)
+    for sequence_id in range(8):
+        driver.add(sequence_id, prompt_of(60, first=60 * sequence_id), max_output_tokens=0, is_idle=True)
+    driver.run()
+
+    assert list(driver.finish_reasons.values()).count("length") == 4
+    driver.add(9, prompt_of(60), max_output_tokens=1)
+    driver.run()
+    assert driver.cached_tokens[9] == 56
+
+
+def test_idle_sequences_take_no_place_in_the_queue():
+    driver = EngineDriver(max_batched_tokens=16, max_waiting_sequences=1)
+    driver.add(1, prompt_of(40), max_output_tokens=0, is_idle=True)
+    driver.add(2, prompt_of(40, first=100), max_output_tokens=0, is_idle=True)
+    driver.add(3, prompt_of(40, first=200))
+    driver.run()
+
+    assert driver.finish_reasons == {1: "length", 2: "error", 3: "length"}
+
+
+@pytest.mark.parametrize("settings", [{"prefix_caching": False}, {"window_tokens": 64}])
+def test_an_engine_that_caches_nothing_computes_nothing_ahead(settings):
+    driver = EngineDriver(**settings)
+    driver.add(1, prompt_of(40), max_output_tokens=0, is_idle=True)
+    driver.run()
+
+    assert (driver.finish_reasons[1], driver.runner.counters.steps) == ("error", 0)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from array import array
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import msgspec
@@ -27,6 +28,13 @@ from warmfleet_worker.server.events import EventHub
 from warmfleet_worker.server.prewarm import ROUTER_SECONDS, Warmup
 
 SALT = b"salt of a tenant"
+
+
+@pytest.fixture
+def client(client: httpx.Client) -> httpx.Client:
+    """Of a worker with free blocks: nothing is evicted for a prefix."""
+    client.delete("/internal/cache").raise_for_status()
+    return client
 
 
 def prefix(token_ids, salt=SALT):
@@ -134,6 +142,7 @@ def test_no_body_raises_anything_but_a_contract_error(body):
         decode_prewarm(body)
 
 
+@pytest.mark.usefixtures("client")
 def test_a_router_that_leaves_ends_its_prefixes(shared_worker):
     with shared_worker.client() as client, pytest.raises(httpx.ReadTimeout):
         many = [prefix(tokens_of(client, fresh_text(400))) for _ in range(MAX_PREFIXES)]
@@ -148,6 +157,21 @@ def test_a_router_that_leaves_ends_its_prefixes(shared_worker):
         assert client.get("/readyz").status_code == 200
         answer = prewarm(client, *many).json()
     assert answer["computed_tokens"] > len(many[0].token_ids)  # not all of them were computed
+
+
+def test_prefixes_take_no_place_from_the_requests_that_a_worker_takes_at_once(tiny_served_path):
+    flags = ("--kv-cache-bytes", "4000000", "--max-live-sequences", "1")
+    with (
+        running_worker(tiny_served_path, *flags) as worker,
+        worker.client() as client,
+        ThreadPoolExecutor(1) as router,
+    ):
+        many = [prefix(tokens_of(client, fresh_text(400))) for _ in range(8)]
+        computing = router.submit(prewarm, client, *many)
+        while not computing.done():
+            complete(client, range(65, 97))
+
+        assert computing.result().json()["computed_tokens"] > 0
 
 
 # Readiness.

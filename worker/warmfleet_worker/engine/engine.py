@@ -119,7 +119,7 @@ class Engine:
         if 0 < len(message.router_id) <= MAX_ROUTER_ID_CHARS:
             self._reporter.count_dispatch(message.router_id, message.dispatch)
         prompt = unpacked_tokens(message.prompt)
-        refusal = validation_error(message, prompt, self._limits) or self._queue_full_error()
+        refusal = validation_error(message, prompt, self._limits) or self._refusal_now(message)
         if not refusal:
             self._queue(message, prompt)
             return
@@ -138,7 +138,7 @@ class Engine:
         for new in message.sequences:
             if self._is_in_use(new.sequence_id):
                 continue
-            if refusal := self._queue_full_error():
+            if refusal := self._queue_full_error(message):
                 self._refuse(new.sequence_id, refusal)
                 continue
             sequence = Sequence(
@@ -251,10 +251,19 @@ class Engine:
         self._pool.release(blocks)
         return not outcome.wholly_failed
 
-    def _queue_full_error(self) -> str:
-        """Why the waiting queue takes no sequence, or ""."""
-        limit = self._settings.max_waiting_sequences
-        if len(self._scheduler.waiting) + self._scheduler.paused_sequences >= limit:
+    def _refusal_now(self, message: AddSequences) -> str:
+        """Why this engine does not take the sequences now, or ""."""
+        if message.is_idle and not self.prefix_caching:
+            return "nothing is cached here, so nothing is computed ahead of requests"
+        return self._queue_full_error(message)
+
+    def _queue_full_error(self, message: AddSequences) -> str:
+        """Why the waiting queue takes no sequence, or "". Idle ones take no place from the others."""
+        limit, scheduler = self._settings.max_waiting_sequences, self._scheduler
+        waiting = scheduler.requests_waiting
+        if message.is_idle:
+            waiting = len(scheduler.waiting) + scheduler.paused_sequences
+        if waiting >= limit:
             return f"{limit} sequences are waiting already"
         return ""
 

@@ -78,8 +78,9 @@ class Reporter:
         )
 
     def _load(self, step_time: StepTimeFit) -> LoadReport:
-        # Idle sequences keep no client waiting.
+        # Idle sequences keep no client waiting, and give their blocks to the first one that comes.
         running = [sequence for sequence in self._scheduler.running if not sequence.is_idle]
+        idle_blocks = sum(one.taken_blocks for one in self._scheduler.running if one.is_idle)
         waiting = [sequence for sequence in self._scheduler.waiting if not sequence.is_idle]
         queued_tokens = sum(sequence.uncached_tokens for sequence in waiting)
         context_tokens = 0
@@ -95,7 +96,7 @@ class Reporter:
             queued_uncached_tokens=queued_tokens,
             context_tokens=context_tokens,
             total_blocks=self._pool.total_blocks,
-            pinned_blocks=self._pool.pinned_blocks,
+            pinned_blocks=max(self._pool.pinned_blocks - idle_blocks, 0),
             cached_blocks=self._pool.evictable_blocks,
             step_time=step_time,
             admitted_dispatches=dict(self._admitted_dispatches),

@@ -16,7 +16,8 @@ and a seat and the blocks that the follower will need are reserved. The wait is 
 prefill: a leader that ends, fails, is preempted or paused leads no longer, and the follower takes over.
 
 An idle sequence is one that no client waits for, such as a prefix that is computed ahead of requests. It
-takes what a step has left, and nothing while any other sequence waits.
+takes what a step has left, and nothing while any other sequence waits. It evicts nothing: what requests or
+prefixes before it left in the cache is worth more, so it ends where the free blocks do not suffice.
 
 A paused sequence has a slow reader. It has released everything like a preempted one, and waits again at its
 old rank when it is resumed.
@@ -33,7 +34,7 @@ import msgspec
 
 from warmfleet_worker.engine.batch import Chunk, ChunkResult, SampleRequest, ScoreRequest, StepBatch
 from warmfleet_worker.engine.messages import SequenceUpdate
-from warmfleet_worker.engine.sequence import Rank, Sequence, SequenceState
+from warmfleet_worker.engine.sequence import IDLE_PRIORITY, Rank, Sequence, SequenceState
 from warmfleet_worker.engine.step_plan import PlanDraft, StepBudget, StepPlan
 from warmfleet_worker.engine.step_time import StepShape
 from warmfleet_worker.kv_cache.block_pool import BlockPool
@@ -45,6 +46,7 @@ WATERMARK_RATIO: Final = 0.01
 MAX_ADOPTED_BLOCKS: Final = 65_536
 """Cached blocks that the sequences admitted in one step start with; the first one may have more.
 Every stream waits while they are pinned: 8 seats on a document of 131,072 tokens take 10 ms."""
+_NO_FREE_BLOCKS: Final = "there are not enough free blocks to compute this ahead of requests"
 _STEP_FAILED: Final = "the engine failed while it computed this request"
 _LAST: Final[Rank] = (sys.maxsize, 0)
 """Worse than the rank of every sequence."""
@@ -100,6 +102,12 @@ class Scheduler:
     @property
     def paused_sequences(self) -> int:
         return len(self._sequences) - len(self._running) - len(self._waiting)
+
+    @property
+    def requests_waiting(self) -> int:
+        """Sequences that a client waits for and that do not run."""
+        idle_last = bisect.bisect_left(self._waiting, (IDLE_PRIORITY, 0), key=_rank)
+        return idle_last + self.paused_sequences
 
     @property
     def has_work(self) -> bool:
@@ -227,6 +235,9 @@ class Scheduler:
         ):
             sequence = self._waiting[place]
             self._update_match(sequence)
+            if sequence.is_idle and self._unmatched_blocks(sequence) > self._pool.free_blocks:
+                draft.admissions.append(self._finish(sequence, "error", _NO_FREE_BLOCKS))
+                continue
             leader = self._leader(sequence)
             if leader is not None and leader in draft.planned:
                 reserved_blocks += self._unled_blocks(sequence, leader)
@@ -267,17 +278,23 @@ class Scheduler:
             next_leader = self._cache.leader_of(hashes[awaited]) if awaited < len(hashes) else None
         return self._blocks(len(follower.token_ids)) - awaited
 
+    def _unmatched_blocks(self, sequence: Sequence) -> int:
+        """Blocks that a waiting sequence has to allocate, as of the last match."""
+        return self._blocks(len(sequence.token_ids)) - sequence.matched_blocks
+
     def _start(self, sequence: Sequence, reserved_blocks: int) -> bool:
         """Give a waiting sequence its blocks and a seat, if there are enough besides the reserved ones."""
         hit = self._match(sequence)
         # All blocks of the known tokens at once: a prefill that has begun never waits for blocks.
         missing = self._blocks(len(sequence.token_ids)) - len(hit.blocks)
+        taken_blocks = missing + hit.evictable_blocks
         watermark_blocks = self._watermark_blocks if self._running else 0
-        if missing + hit.evictable_blocks + watermark_blocks + reserved_blocks > self._pool.available_blocks:
+        if taken_blocks + watermark_blocks + reserved_blocks > self._pool.available_blocks:
             return False
         self._pool.pin(hit.blocks)
         sequence.table.adopt(hit.blocks)
         sequence.table.extend(self._pool.allocate(missing))
+        sequence.taken_blocks = taken_blocks
         sequence.computed_tokens = hit.cached_tokens
         sequence.state = SequenceState.RUNNING
         if sequence.uses_cache:

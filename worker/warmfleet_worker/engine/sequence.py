@@ -55,6 +55,8 @@ class Sequence:
     table: BlockTable = field(default_factory=BlockTable)
     computed_tokens: int = 0
     """Tokens whose KV is written and finite."""
+    taken_blocks: int = 0
+    """While it runs: how many blocks had no holder before it started."""
     scored_tokens: int = 0
     """Prompt tokens after the first whose log probability was reported. Kept through a preemption."""
     admitted: bool = False

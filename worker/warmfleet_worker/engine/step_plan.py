@@ -18,7 +18,7 @@ class StepPlan(msgspec.Struct, frozen=True, gc=False):
     sequences: tuple[Sequence, ...]
     preempted_sequences: int
     admissions: tuple[SequenceUpdate, ...]
-    """First updates of the sequences that start with this step."""
+    """First updates of the sequences that start with this step, and ends of idle ones that cannot start."""
 
 
 class StepBudget(Protocol):

@@ -85,7 +85,7 @@ class EngineClient(Protocol):
 
     @property
     def live_sequences(self) -> int:
-        """Submitted and neither finished nor aborted."""
+        """Submitted and neither finished nor aborted, without idle ones."""
         ...
 
     def submit(self, requests: Sequence[SequenceRequest], wake: asyncio.Event) -> list[SequenceHandle]:
@@ -131,6 +131,7 @@ class ProcessEngineClient:
         self._observer = observer
         self._ready: EngineReady | None = None
         self._handles: dict[int, SequenceHandle] = {}
+        self._idle: set[int] = set()
         self._paused: set[int] = set()
         self._child: _Child | None = None
         self._killed = ""
@@ -145,7 +146,7 @@ class ProcessEngineClient:
 
     @property
     def live_sequences(self) -> int:
-        return len(self._handles)
+        return len(self._handles) - len(self._idle)
 
     @property
     def refused(self) -> bool:
@@ -173,6 +174,7 @@ class ProcessEngineClient:
             self._send(message)
         handles = [SequenceHandle(sequence_id, wake, self) for sequence_id, _ in numbered]
         self._handles.update((handle.sequence_id, handle) for handle in handles)
+        self._idle.update(sequence_id for sequence_id, request in numbered if request.is_idle)
         return handles
 
     def clear_cache(self) -> None:
@@ -212,6 +214,7 @@ class ProcessEngineClient:
             for handle in list(self._handles.values()):
                 handle.fail("the engine is gone")
             self._handles.clear()
+            self._idle.clear()
             self._paused.clear()
             # End of file does not show why the process ended; its exit status does.
             status = await _exit_status(process)
@@ -255,10 +258,12 @@ class ProcessEngineClient:
             handle.apply(update, position)
             if handle.finished:
                 self._handles.pop(update.sequence_id, None)
+                self._idle.discard(update.sequence_id)
                 self._paused.discard(update.sequence_id)
         self._observer.on_report(report)
 
     def abort_sequence(self, sequence_id: int) -> None:
+        self._idle.discard(sequence_id)
         self._paused.discard(sequence_id)
         if self._handles.pop(sequence_id, None) is not None:
             self._send(AbortSequence(sequence_id=sequence_id))

@@ -313,6 +313,9 @@ class EngineDriver:
         self.failed_executions += report.failed_executions
         self._replay(report)
         self.check()
+        requests = [sequence for sequence in self.engine._scheduler.running if not sequence.is_idle]
+        held = {block.block_id for sequence in requests for block in sequence.table.blocks}
+        assert len(held) <= report.load.pinned_blocks <= self.engine._pool.pinned_blocks
         return report
 
     def run(self, limit_steps: int = 2000) -> None:
