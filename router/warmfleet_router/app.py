@@ -138,7 +138,7 @@ def build_router(
         hot,
         workers.upstream,
         worker=workers.fleet.worker,
-        requests_wait=lambda: admission.held.requests > 0,
+        requests_wait=admission.any_waits,
         is_tenant=is_tenant,
         now=now,
         metrics=common.metrics,

@@ -66,7 +66,7 @@ class PrewarmAnswer(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int = 0
     """Cached before."""
     refused_prefixes: int = 0
-    """That the engine does not compute: longer than the model's context, or than the free part of its cache."""
+    """That the engine does not compute: longer than the model's context, or than what its cache has free."""
 
 
 def encode_prewarm(request: PrewarmRequest) -> bytes:

@@ -189,6 +189,10 @@ class Admission:
         """What waits now, over all models."""
         return self._wait_queue.total
 
+    def any_waits(self, models: Collection[str]) -> bool:
+        """Whether a request for one of these models waits now."""
+        return any(self._queues[model].waiting for model in models if model in self._queues)
+
     def held_by_model(self) -> dict[str, tuple[int, int]]:
         """Requests and prompt tokens that wait, by model, for each model that was asked for before."""
         return {

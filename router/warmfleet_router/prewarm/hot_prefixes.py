@@ -11,7 +11,7 @@ The ids are what tenants wrote: they stay in memory, in no log, no answer and no
 import math
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -114,18 +114,29 @@ class HotPrefixes:
     def _shed(self, now: float) -> None:
         """Keep seven eighths, so that tenants have equal parts of it: each loses its least used first."""
         ranked = sorted(self._prefixes.items(), key=lambda item: item[1].uses_at(now), reverse=True)
-        of_tenant: Counter[str] = Counter()
-        by_share: list[tuple[int, BlockHash, HotPrefix]] = []
-        for block_hash, prefix in ranked:
-            # Each costs a place, too: many short ones are no smaller a part than a long one.
-            of_tenant[prefix.origin.tenant] += prefix.size_bytes + self._max_bytes // self._max_prefixes
-            by_share.append((of_tenant[prefix.origin.tenant], block_hash, prefix))
-        by_share.sort(key=lambda item: item[0])
-        kept: dict[BlockHash, HotPrefix] = {}
-        kept_bytes = 0
-        for _, block_hash, prefix in by_share:
-            is_full = len(kept) >= _KEPT_SHARE * self._max_prefixes
-            if not is_full and kept_bytes + prefix.size_bytes <= _KEPT_SHARE * self._max_bytes:
-                kept[block_hash] = prefix
-                kept_bytes += prefix.size_bytes
-        self._prefixes, self._bytes = kept, kept_bytes
+        places = in_equal_parts(
+            [prefix for _, prefix in ranked],
+            max_prefixes=int(_KEPT_SHARE * self._max_prefixes),
+            max_bytes=int(_KEPT_SHARE * self._max_bytes),
+        )
+        self._prefixes = dict(ranked[place] for place in places)
+        self._bytes = sum(prefix.size_bytes for prefix in self._prefixes.values())
+
+
+def in_equal_parts(ranked: Sequence[HotPrefix], *, max_prefixes: int, max_bytes: int) -> list[int]:
+    """Places of the prefixes that fit into both bounds, in the order that they have.
+
+    Tenants have equal parts of what fits: each loses its last ones first.
+    """
+    of_tenant: Counter[str] = Counter()
+    shares: list[int] = []
+    for prefix in ranked:
+        # Each costs a place, too: many short ones are no smaller a part than a long one.
+        of_tenant[prefix.origin.tenant] += prefix.size_bytes + max_bytes // max(max_prefixes, 1)
+        shares.append(of_tenant[prefix.origin.tenant])
+    kept: list[int] = []
+    for place in sorted(range(len(ranked)), key=shares.__getitem__):
+        if len(kept) < max_prefixes and ranked[place].size_bytes <= max_bytes:
+            kept.append(place)
+            max_bytes -= ranked[place].size_bytes
+    return sorted(kept)

@@ -6,12 +6,12 @@ worker, which is then ready at once.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 import structlog
 
-from warmfleet_contracts.cache.kv_events import Frame
+from warmfleet_contracts.cache.kv_events import Frame, Hello
 from warmfleet_contracts.cache.prewarm import (
     MAX_PREFIXES,
     PREWARM_PATH,
@@ -22,12 +22,14 @@ from warmfleet_contracts.cache.prewarm import (
 )
 from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.prewarm.hot_prefixes import HotPrefix, HotPrefixes
+from warmfleet_router.prewarm.hot_prefixes import HotPrefix, HotPrefixes, in_equal_parts
 from warmfleet_router.workers.fleet import WorkerStatus
 from warmfleet_router.workers.upstream import Upstream, UpstreamError
 
 MOST_BODY_BYTES = 16 * 1024 * 1024
 """Of the token ids that one worker is sent."""
+MOST_OPEN_BYTES = 64 * 1024 * 1024
+"""Of all that is sent and not answered yet: of many newcomers at once the last ones get fewer prefixes."""
 ANSWER_SECONDS = 300.0
 """The longest that a worker may be set to wait; by then it has long been ready."""
 _MOST_ANSWER_BYTES = 64 * 1024
@@ -37,6 +39,9 @@ _log = structlog.get_logger("warmfleet.router.prewarm")
 
 class Prewarmer:
     """Sends each newcomer its prefixes, once per epoch; the newcomer answers when they are computed.
+
+    One that did not answer gets none in its next epoch: should its engine have ended over a prefix, it would
+    do so in every life, and no newcomer would ever be ready.
 
     prewarmer.frame_arrived(uid, frame)  # each frame of a verified worker
     prewarmer.forget(uid)
@@ -49,12 +54,12 @@ class Prewarmer:
         upstream: Upstream,
         *,
         worker: Callable[[str], WorkerStatus | None],
-        requests_wait: Callable[[], bool],
+        requests_wait: Callable[[Collection[str]], bool],
         is_tenant: Callable[[str], bool],
         now: Callable[[], float],
         metrics: RouterMetrics,
     ) -> None:
-        """`requests_wait`: whether any waits for a worker; `is_tenant`: whether that one has a key still."""
+        """`requests_wait`: whether any waits for these models; `is_tenant`: whether one has a key still."""
         self._hot = hot
         self._upstream = upstream
         self._worker = worker
@@ -63,6 +68,10 @@ class Prewarmer:
         self._now = now
         self._metrics = metrics
         self._epochs: dict[str, str] = {}
+        self._unanswered: set[str] = set()
+        """Uids of those that were sent prefixes and have answered nothing since."""
+        self._open_bytes = 0
+        self._asking: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
@@ -79,37 +88,54 @@ class Prewarmer:
         load = frame.load
         if load is None or load.total_blocks or load.draining or self._epochs.get(uid) == frame.epoch:
             return
+        self._give_up(uid)
         self._epochs[uid] = frame.epoch
-        task = asyncio.create_task(self._prewarm(uid), name="prewarm")
+        task = self._asking[uid] = asyncio.create_task(self._prewarm(uid), name="prewarm")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def forget(self, uid: str) -> None:
         """A worker left the fleet."""
+        self._give_up(uid)
         self._epochs.pop(uid, None)
+        self._unanswered.discard(uid)
+
+    def _give_up(self, uid: str) -> None:
+        """Wait no longer for the answer of a life that has ended."""
+        asking = self._asking.pop(uid, None)
+        if asking is not None:
+            asking.cancel()
 
     async def _prewarm(self, uid: str) -> None:
         worker = self._worker(uid)
         if worker is None or worker.hello is None:
             return
-        prefixes = [] if self._requests_wait() else self._prefixes_for(worker)
+        prefixes = [] if uid in self._unanswered else self._prefixes_for(worker, worker.hello)
+        count, body = len(prefixes), encode_prewarm(PrewarmRequest(prefixes=prefixes))
+        del prefixes  # as large as the body
+        if count:
+            self._unanswered.add(uid)
+        self._open_bytes += len(body)
         try:
-            answer = await self._ask(worker, prefixes)
+            answer = await self._ask(worker, body)
         except (UpstreamError, TimeoutError) as error:
             self._metrics.on_prewarm("failed")
             _log.warning("worker not prewarmed", uid=uid, reason=str(error) or "no answer in time")
         else:
-            self._metrics.on_prewarm("computed" if prefixes else "empty")
-            _log.info("worker prewarmed", uid=uid, prefixes=len(prefixes), **answer)
+            self._unanswered.discard(uid)
+            self._metrics.on_prewarm("computed" if count else "empty")
+            _log.info("worker prewarmed", uid=uid, prefixes=count, **answer)
+        finally:
+            self._open_bytes -= len(body)
 
-    def _prefixes_for(self, worker: WorkerStatus) -> list[Prefix]:
-        hello = worker.hello
-        assert hello is not None
+    def _prefixes_for(self, worker: WorkerStatus, hello: Hello) -> list[Prefix]:
+        if self._requests_wait(worker.served_names):
+            return []
         hot = self._hot.best(hello.tokenizer_digest, worker.served_names, self._now())
-        return within_bounds([one for one in hot if self._is_tenant(one.origin.tenant)])
+        left_bytes = min(MOST_BODY_BYTES, MOST_OPEN_BYTES - self._open_bytes)
+        return within_bounds([one for one in hot if self._is_tenant(one.origin.tenant)], left_bytes)
 
-    async def _ask(self, worker: WorkerStatus, prefixes: list[Prefix]) -> Mapping[str, int]:
-        body = encode_prewarm(PrewarmRequest(prefixes=prefixes))
+    async def _ask(self, worker: WorkerStatus, body: bytes) -> Mapping[str, int]:
         async with (
             asyncio.timeout(ANSWER_SECONDS),
             self._upstream.request(worker.endpoint, "POST", PREWARM_PATH, body=body) as response,
@@ -124,12 +150,7 @@ class Prewarmer:
         return msgspec.structs.asdict(answer)
 
 
-def within_bounds(hot: Sequence[HotPrefix]) -> list[Prefix]:
-    """As many of the first as one request takes."""
-    prefixes: list[Prefix] = []
-    left_bytes = MOST_BODY_BYTES
-    for one in hot:
-        if len(prefixes) < MAX_PREFIXES and one.size_bytes <= left_bytes:
-            prefixes.append(Prefix.of(one.origin.salt, one.token_ids))
-            left_bytes -= one.size_bytes
-    return prefixes
+def within_bounds(hot: Sequence[HotPrefix], max_bytes: int = MOST_BODY_BYTES) -> list[Prefix]:
+    """As many as one request takes, the first ones of each tenant, in the order that they have."""
+    places = in_equal_parts(hot, max_prefixes=MAX_PREFIXES, max_bytes=max_bytes)
+    return [Prefix.of(hot[place].origin.salt, hot[place].token_ids) for place in places]
