@@ -36,6 +36,8 @@ class PrefixOrigin(msgspec.Struct, frozen=True):
     model: str
     """As requests name it."""
     tokenizer_digest: str
+    deployment: str = ""
+    """The ModelDeployment whose workers got them, `namespace/name`; empty outside a cluster."""
 
 
 class HotPrefix(msgspec.Struct, frozen=True, gc=False):
@@ -60,7 +62,7 @@ class HotPrefixes:
     """The prefixes that came most often lately, bounded in number and bytes.
 
     hot.used(block_hash, origin, lambda: token_ids, now)
-    hot.best(tokenizer_digest, served_names, now)
+    hot.best(tokenizer_digest, served_names, now, deployment="default/chat")
     """
 
     def __init__(self, max_prefixes: int = MAX_HOT_PREFIXES, max_bytes: int = MAX_HOT_BYTES) -> None:
@@ -101,12 +103,19 @@ class HotPrefixes:
         if len(self._prefixes) > self._max_prefixes or self._bytes > self._max_bytes:
             self._shed(now)
 
-    def best(self, tokenizer_digest: str, models: Collection[str], now: float) -> list[HotPrefix]:
-        """Prefixes of prompts to these models, those that come most often first."""
+    def best(
+        self, tokenizer_digest: str, models: Collection[str], now: float, *, deployment: str = ""
+    ) -> list[HotPrefix]:
+        """Prefixes of prompts to these models of a deployment, those that come most often first.
+
+        A name may get another owner, in another namespace, who is to see no prompt that came before.
+        """
         found = [
             prefix
             for prefix in self._prefixes.values()
-            if prefix.origin.tokenizer_digest == tokenizer_digest and prefix.origin.model in models
+            if prefix.origin.tokenizer_digest == tokenizer_digest
+            and prefix.origin.model in models
+            and prefix.origin.deployment == deployment
         ]
         found.sort(key=lambda prefix: prefix.uses_at(now), reverse=True)
         return found

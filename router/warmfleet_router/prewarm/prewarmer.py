@@ -131,7 +131,9 @@ class Prewarmer:
     def _prefixes_for(self, worker: WorkerStatus, hello: Hello) -> list[Prefix]:
         if self._requests_wait(worker.served_names):
             return []
-        hot = self._hot.best(hello.tokenizer_digest, worker.served_names, self._now())
+        hot = self._hot.best(
+            hello.tokenizer_digest, worker.served_names, self._now(), deployment=worker.endpoint.deployment
+        )
         left_bytes = min(MOST_BODY_BYTES, MOST_OPEN_BYTES - self._open_bytes)
         return within_bounds([one for one in hot if self._is_tenant(one.origin.tenant)], left_bytes)
 

@@ -113,7 +113,9 @@ class CacheComparison:
         digest = worker.hello.tokenizer_digest
         self._hot.used(
             prompt.hashes[blocks - 1],
-            PrefixOrigin(request.tenant.name, request.prompts.salt, request.model, digest),
+            PrefixOrigin(
+                request.tenant.name, request.prompts.salt, request.model, digest, picked.endpoint.deployment
+            ),
             partial(request.prompts.beginning, digest, blocks * prompt.block_size_tokens),
             self._now(),
         )

@@ -17,6 +17,7 @@ from warmfleet_router.workers.fleet import WorkerStatus
 from warmfleet_router.workers.upstream import UpstreamUnreachableError
 
 MODEL = "org/model"
+DEPLOYMENT = "ours/chat"
 LONG = 1024 * 1024
 """Tokens of 4 MiB."""
 
@@ -68,7 +69,7 @@ def worker(uid):
         proof=b"",
     )
     return WorkerStatus(
-        Endpoint(uid=uid, name=uid, url="http://worker"),
+        Endpoint(uid=uid, name=uid, url="http://worker", deployment=DEPLOYMENT),
         hello=hello,
         ready=False,
         unready_reason="",
@@ -92,9 +93,9 @@ def prewarmer_of(upstream, hot, waiting=()):
     )
 
 
-def hot_of(*counts, tenant="a", hot=None):
+def hot_of(*counts, tenant="a", deployment=DEPLOYMENT, hot=None):
     hot = HotPrefixes() if hot is None else hot
-    origin = PrefixOrigin(tenant, b"salt", MODEL, "d")
+    origin = PrefixOrigin(tenant, b"salt", MODEL, "d", deployment)
     for number, count in enumerate(counts):
         hot.used(f"{tenant}{number}".encode(), origin, lambda count=count: array("I", bytes(4 * count)), 0)
     return hot
@@ -179,4 +180,13 @@ async def test_a_tenant_with_many_prefixes_leaves_others_their_part_of_a_request
     [(_, body)] = upstream.bodies
     lengths = [len(prefix.token_ids) for prefix in decode_prewarm(body).prefixes]
     assert lengths == [100] * 61 + [99] * 3  # what comes most often is still computed first
+    await prewarmer.stop()
+
+
+async def test_the_next_owner_of_a_name_gets_no_prompts_that_came_to_the_last_one():
+    upstream = HeldUpstream()
+    prewarmer = prewarmer_of(upstream, hot_of(16, deployment="theirs/chat"))
+    await arrive(prewarmer, "w")
+
+    assert upstream.sent("w") == [0]
     await prewarmer.stop()

@@ -9,6 +9,8 @@ import pytest
 
 from warmfleet_contracts import metrics as names
 from warmfleet_contracts.keys import encode_key_file
+from warmfleet_router.discovery.base import Endpoint
+from warmfleet_router.discovery.static import StaticDiscovery
 from warmfleet_testing.engine.worker_process import running_worker, tiny_served_model
 from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_testing.processes.ports import free_port_range
@@ -142,6 +144,20 @@ async def test_what_a_tenant_without_a_key_asked_for_is_not_computed(tmp_path, k
             await arrives(router, new)
 
             assert sent(new) == [HOT[:32]]
+
+
+@pytest.mark.parametrize(("owner", "expected"), [("ours/chat", HOT), ("theirs/chat", None)])
+async def test_a_newcomer_computes_prompts_of_its_own_deployment_alone(tmp_path, owner, expected):
+    with old_and_new() as (old, new):
+        workers = StaticDiscovery(
+            Endpoint(stub.uid, stub.uid, stub.url, token=stub.token.encode(), deployment=deployment)
+            for stub, deployment in ((old, "ours/chat"), (new, owner))
+        )
+        async with serving(old, new, tmp_path, discovery=workers) as router:
+            await asked_with(router, HOT, 3)
+            await arrives(router, new)
+
+            assert next(iter(sent(new)), None) == expected
 
 
 # With real workers.
