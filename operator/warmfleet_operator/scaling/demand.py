@@ -23,6 +23,8 @@ MEAN_GAIN: Final = 0.01
 """How fast the mean load follows that of each tick: over some minutes."""
 LEAST_RATE: Final = 0.1
 """Tokens per second: a lower rate is no measurement, and to divide by it gives no finite number."""
+MOST_COMPUTE_PERMILLE: Final = 1200
+"""Of a replica's time that its work may take by its own measurement, which is a fit and may be off."""
 _MOST_REPLICAS: Final = 1000
 """No deployment may have more."""
 
@@ -68,7 +70,7 @@ def demand_of(signals: FleetSignals, ready: int) -> Demand:
     return Demand(
         tokens=round(pinned + backlog),
         sequences=round(sequences) + signals.queued_requests + signals.held_requests,
-        compute_permille=_compute_permille(signals, prefill, decode),
+        compute_permille=_compute_permille(signals, ready, prefill, decode),
         backlog_tokens=round(backlog),
         prefill_rate=prefill,
     )
@@ -110,11 +112,14 @@ def _ceil(dividend: int, divisor: int) -> int:
     return -(-dividend // divisor)
 
 
-def _compute_permille(signals: FleetSignals, prefill: float, decode: float) -> int:
-    """Prompt tokens over the speed of prefill, and generated tokens over that of full decode steps."""
+def _compute_permille(signals: FleetSignals, ready: int, prefill: float, decode: float) -> int:
+    """Prompt tokens over the speed of prefill, and generated tokens over that of full decode steps.
+
+    Ready replicas have computed all of them, so that speeds which ask for more of their time are wrong.
+    """
     traffic = signals.traffic
     if not traffic.seconds or prefill <= 0:
         return -1
     uncached = max(0, traffic.prompt_tokens - traffic.cached_tokens)
     load = uncached / prefill + (traffic.generated_tokens / decode if decode > 0 else 0.0)
-    return round(1000 * load / traffic.seconds)
+    return min(round(1000 * load / traffic.seconds), MOST_COMPUTE_PERMILLE * max(1, ready))

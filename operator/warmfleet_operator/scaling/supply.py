@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from warmfleet_contracts.cache.fleet_totals import ReplicaTotals
-from warmfleet_operator.scaling.demand import Demand
+from warmfleet_operator.scaling.demand import MOST_COMPUTE_PERMILLE, Demand
 from warmfleet_operator.scaling.memory import MAX_SAMPLES, ScalingMemory
 from warmfleet_operator.scaling.signals import TRAFFIC_SECONDS, FleetSignals
 
@@ -24,7 +24,6 @@ LEAST_PERCENT: Final = 50
 BUSY_SECONDS: Final = 2.0
 """Every replica has at least so much prefill waiting: then what they compute is all they can."""
 LEAST_COMPUTE_PERMILLE: Final = 400
-MOST_COMPUTE_PERMILLE: Final = 1200
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,19 @@ def test_ready_replicas_without_a_report_count_as_the_mean_for_growth():
     assert decision.to_replicas == 5
 
 
+def test_ready_replicas_have_computed_no_more_than_their_time_however_slow_they_report_to_be():
+    """What was answered was computed by them: a speed that contradicts it grows the fleet once, not again."""
+    slow = fleet(1, prefill_tokens_per_second=PREFILL_RATE / 1000, pinned_tokens=100)
+    view = signals(slow, traffic=misses(round(15 * PREFILL_RATE), compulsory=round(15 * PREFILL_RATE)))
+    ticks, replicas = Ticks(POLICY), 1
+
+    for _ in range(100):
+        state = ReplicaState(spec_replicas=replicas, ready=1, pending=replicas - 1)
+        replicas = ticks.tick(view, state).to_replicas
+
+    assert replicas == 2
+
+
 def test_the_price_of_a_miss_kind_is_never_added_to_demand_twice():
     """Misses are part of the prompt tokens that were computed, not a demand beside them."""
     traffic = Traffic(seconds=30.0, prompt_tokens=30_000, misses=MissTokens(compulsory=30_000))
