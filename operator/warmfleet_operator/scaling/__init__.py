@@ -6,7 +6,7 @@
 `demand` (tokens, sequences and compute), `supply` (what a replica takes, learnt), `latency_guard` (predicted
 percentiles), `regret` (capacity misses), `limits` (bounds, rates, what is unsafe), `shrink` (victim, price).
 `ticks` and `windows` carry time from one tick to the next, `policy` holds every parameter.
-`advice` is what a user sees while nothing acts.
+`advice` is what a user sees of decisions, and keeps the number up where nothing acts on them.
 
 Formulas: token demand against learnt supply as in llm-d's WVA 2, panic as in Knative's KPA, windows of
 recommendations as in the HPA.

@@ -84,12 +84,17 @@ class DecisionInputs:
     first_token_ms: int = 0
     """The predicted percentile, with the replicas that are ready or will be; 0: unknown."""
     inter_token_ms: int = 0
+    """The same between tokens."""
     hit_percent: int = 0
+    """Of prompt tokens, those that were cached."""
     capacity_miss_percent: int = 0
+    """Of prompt tokens, those that were evicted and asked for again."""
     misses_replicas: int = 0
     """What the rule for capacity misses asks for."""
     first_token_replicas: int = 0
+    """What its latency target asks for; 0: nothing."""
     first_token_needed: int = 0
+    """What a shrink must leave for it."""
     inter_token_replicas: int = 0
     inter_token_needed: int = 0
     waiting_requests: int = 0
