@@ -54,7 +54,7 @@ REPLICA: Final = ReplicaSettings(
     total_blocks=1400,
     seats=16,
 )
-"""Steps so long that little of a time is the machine's. Three such caches hold half of the conversations."""
+"""Steps so long that little of a time is the machine's. One cache holds about half of what is open."""
 
 
 NO_DIFFERENCE: Final = Difference(0.0, 0.0, 0.0)
