@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 from warmfleet_contracts.cache.blocks import CacheIdentity
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
-from warmfleet_router.economics.model_counts import LatencyCounts
 from warmfleet_simulator.clock import run_in_virtual_time
 from warmfleet_simulator.garbage import seldom_collected
 from warmfleet_simulator.progress import OnProgress, Progress, ignore_progress
@@ -131,7 +130,6 @@ class _Simulation:
         self._tally = Tally(settings.objective)
         self._stopped = Stopped.NO
         self._arrived_requests = 0
-        self._time_per_output_token = LatencyCounts()
 
     async def run(
         self, requests: Iterable[TraceRequest], done_ratio: Callable[[], float], on_progress: OnProgress
@@ -171,8 +169,6 @@ class _Simulation:
         self._stopped = self._limit()
         if self._stopped:
             raise _LimitExceededError
-        if outcome.seconds_per_token:
-            self._time_per_output_token.add(1e3 * outcome.seconds_per_token)
 
     def _limit(self) -> Stopped:
         """The limit that is exceeded by now."""
@@ -197,7 +193,6 @@ class _Simulation:
                 pods.ready_uids,
                 self._router.totals(),
                 self._arrived_requests,
-                self._time_per_output_token.histogram,
             )
             pods.scale(autoscaler.wanted(tick))
 

@@ -15,7 +15,7 @@ from collections import deque
 from statistics import fmean, median
 from typing import Final
 
-from warmfleet_contracts.cache.fleet_totals import LatencyHistogram
+from warmfleet_contracts.cache.fleet_totals import LatencyHistogram, ModelTotals
 from warmfleet_simulator.autoscalers.hpa import SYNC_SECONDS, Behavior, Change, Hpa, by_average
 from warmfleet_simulator.autoscalers.lookback import Lookback
 from warmfleet_simulator.scaling.autoscaler import Tick, Wanted
@@ -76,9 +76,9 @@ class PredictedLatency:
     def wanted(self, tick: Tick) -> Wanted:
         """A number per sync period."""
         state, now = tick.replicas, tick.now_seconds
-        first_tokens = [model.first_token for model in tick.totals.models.values()]
-        first = self._percentile_ms(self._first_tokens, now, *first_tokens)
-        between = self._percentile_ms(self._per_token, now, tick.time_per_output_token)
+        model = next(iter(tick.totals.models.values()), ModelTotals())
+        first = _percentile_ms(self._first_tokens, now, model.first_token)
+        between = _percentile_ms(self._per_token, now, model.mean_inter_token)
         if not self._hpa.is_due(now):
             return Wanted(state.spec_replicas)
         saturation = max(
@@ -96,14 +96,12 @@ class PredictedLatency:
         recommended = by_average(desired, replicas=state.spec_replicas, target=1.0)
         return Wanted(self._hpa.replicas(recommended, replicas=state.spec_replicas, now_seconds=now))
 
-    @staticmethod
-    def _percentile_ms(
-        lookback: Lookback[tuple[int, ...]], now: float, *histograms: LatencyHistogram
-    ) -> float:
-        """Of what was counted within the window; 0 without any."""
-        counts = histograms[0].counts if histograms else ()
-        before = lookback.add(now, counts).value
-        risen = tuple(
-            count - (before[bucket] if bucket < len(before) else 0) for bucket, count in enumerate(counts)
-        )
-        return LatencyHistogram(risen).percentile_ms(PERCENTILE) or 0.0
+
+def _percentile_ms(lookback: Lookback[tuple[int, ...]], now: float, histogram: LatencyHistogram) -> float:
+    """Of what was counted within the window; 0 without any."""
+    counts = histogram.counts
+    before = lookback.add(now, counts).value
+    risen = tuple(
+        count - (before[bucket] if bucket < len(before) else 0) for bucket, count in enumerate(counts)
+    )
+    return LatencyHistogram(risen).percentile_ms(PERCENTILE) or 0.0

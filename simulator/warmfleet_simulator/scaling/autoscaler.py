@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from warmfleet_contracts.cache.fleet_totals import FleetTotals, LatencyHistogram
+from warmfleet_contracts.cache.fleet_totals import FleetTotals
 from warmfleet_operator.scaling.decision import ReplicaState
 
 TICK_SECONDS: Final = 2.0
@@ -22,8 +22,6 @@ class Tick:
     """Of the one router."""
     arrived_requests: int
     """So far, as an ingress counts them; for the policies of other autoscalers."""
-    time_per_output_token: LatencyHistogram
-    """Mean time between tokens of each answer so far, as other routers count it; likewise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,6 @@ def tick(
     model: ModelTotals | None = None,
     pending: int = 0,
     arrived: int = 0,
-    per_token: LatencyHistogram | None = None,
 ) -> Tick:
     return Tick(
         now_seconds=now,
@@ -51,7 +50,6 @@ def tick(
         ready_uids=[one.uid for one in replicas],
         totals=FleetTotals(router="r", models={"m": model or ModelTotals()}, replicas=tuple(replicas)),
         arrived_requests=arrived,
-        time_per_output_token=per_token or LatencyHistogram(),
     )
 
 
@@ -139,7 +137,8 @@ def test_the_worse_of_both_latencies_counts_clamped_and_averaged() -> None:
     assert policy.wanted(tick(16, fleet, model=slow)).replicas == 3
     policy = PredictedLatency(OBJECTIVE, 55, 40)
     policy.wanted(tick(2, fleet))
-    assert policy.wanted(tick(16, fleet, per_token=latencies(190, 100))).replicas == 3
+    slow = ModelTotals(mean_inter_token=latencies(190, 100))
+    assert policy.wanted(tick(16, fleet, model=slow)).replicas == 3
 
 
 def test_every_grid_has_five_settings_that_are_accepted() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from warmfleet_contracts.cache.fleet_totals import FleetTotals, LatencyHistogram, ModelTotals, ReplicaTotals
+from warmfleet_contracts.cache.fleet_totals import FleetTotals, ModelTotals, ReplicaTotals
 from warmfleet_operator.scaling.decision import ReplicaState
 from warmfleet_simulator.autoscalers.token_supply import (
     ComputeCapacity,
@@ -123,7 +123,6 @@ def test_it_analyses_once_a_minute_and_acts_through_its_window() -> None:
             ["r"],
             FleetTotals(router="r", replicas=(replica(100_000 if now > 10 else 60_000),)),
             0,
-            LatencyHistogram(),
         )
 
     at_once, later = TokenSupply(85, 0), TokenSupply(85, 240)
