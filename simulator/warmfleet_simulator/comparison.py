@@ -30,6 +30,8 @@ MAX_REPLICAS: Final = 1000
 MAX_DIGITS: Final = 4
 MAX_FILE_BYTES: Final = 64 * 1024
 """Of a file with step times."""
+MAX_VALUE: Final = 1_000_000
+"""Of one of its fields, in seconds or tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +135,3 @@ def read_step_times(path: Path) -> StepTimes:
     if not fit.base_seconds or not fit.per_prefill_token_seconds:
         raise SimulationError(f"{path}: base_seconds and per_prefill_token_seconds are needed")
     return StepTimes.of(fit)
-
-
-MAX_VALUE: Final = 1_000_000
-"""Of one field, in seconds or tokens."""

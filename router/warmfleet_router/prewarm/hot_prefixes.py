@@ -47,7 +47,9 @@ class HotPrefix(msgspec.Struct, frozen=True, gc=False):
     token_ids: "array[int]"
     """As u32."""
     uses: float
+    """With decay, by `used_at`."""
     used_at: float
+    """Of the last one, in seconds of the caller's clock."""
 
     @property
     def size_bytes(self) -> int:

@@ -30,7 +30,7 @@ _log = structlog.get_logger("warmfleet.router.proxy")
 
 
 class CacheComparison:
-    """Predictions against answers."""
+    """Predictions against answers. Counts, for `prewarm`, uses of what prompts share with those before."""
 
     def __init__(
         self,
