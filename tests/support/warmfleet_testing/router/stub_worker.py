@@ -273,11 +273,13 @@ class StubWorker:
             return web.Response(status=MISDIRECTED_STATUS)
         body = await request.read()
         self.bodies.append(body)
+        # Before its arrival shows: a test, in another thread, may then end the fault for those that follow.
+        is_held = self.faults.hold_headers
         self.arrived.set()
         self.running += 1
         self.peak_running = max(self.peak_running, self.running)
         try:
-            return await self._answer(request, body)
+            return await self._answer(request, body, is_held=is_held)
         except (asyncio.CancelledError, ConnectionError):
             self.cancelled.set()
             raise
@@ -285,7 +287,7 @@ class StubWorker:
             self.running -= 1
             self.publish()
 
-    async def _answer(self, request: web.Request, body: bytes) -> web.StreamResponse:
+    async def _answer(self, request: web.Request, body: bytes, *, is_held: bool) -> web.StreamResponse:
         faults = self.faults
         if faults.fatal and faults.fatal in body:
             self.ended = True
@@ -298,7 +300,7 @@ class StubWorker:
         if faults.close_before_headers:
             _close(request)
             return web.Response()
-        if faults.hold_headers:
+        if is_held:
             await asyncio.Event().wait()
         received_at = asyncio.get_running_loop().time()
         is_chat = request.path == "/v1/chat/completions"
