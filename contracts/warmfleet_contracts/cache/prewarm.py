@@ -6,8 +6,8 @@ and as long as blocks are free: nothing is evicted for them. What is not compute
 connection is given up.
 
 A worker that waits for its routers (`--prewarm-seconds`) is not ready, and reports `total_blocks` = 0 in its
-event stream, until the first such requests are answered. So a router sends it one in any case, if need be
-without a prefix.
+event stream, until each router that follows its event stream has its answer. So a router sends it one in any
+case, if need be without a prefix.
 """
 
 import sys
@@ -57,6 +57,8 @@ class PrewarmRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to compute, the most valuable prefix first."""
 
     prefixes: Annotated[list[Prefix], msgspec.Meta(max_length=MAX_PREFIXES)] = []
+    requests_wait: bool = False
+    """For a worker, in the router: this one is to take requests at once."""
 
 
 class PrewarmAnswer(msgspec.Struct, frozen=True, kw_only=True):

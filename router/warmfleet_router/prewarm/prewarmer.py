@@ -110,8 +110,11 @@ class Prewarmer:
         worker = self._worker(uid)
         if worker is None or worker.hello is None:
             return
-        prefixes = [] if uid in self._unanswered else self._prefixes_for(worker, worker.hello)
-        count, body = len(prefixes), encode_prewarm(PrewarmRequest(prefixes=prefixes))
+        requests_wait = self._requests_wait(worker.served_names)
+        may_have = not requests_wait and uid not in self._unanswered
+        prefixes = self._prefixes_for(worker, worker.hello) if may_have else []
+        body = encode_prewarm(PrewarmRequest(prefixes=prefixes, requests_wait=requests_wait))
+        count = len(prefixes)
         del prefixes  # as large as the body
         if count:
             self._unanswered.add(uid)
@@ -129,8 +132,6 @@ class Prewarmer:
             self._open_bytes -= len(body)
 
     def _prefixes_for(self, worker: WorkerStatus, hello: Hello) -> list[Prefix]:
-        if self._requests_wait(worker.served_names):
-            return []
         hot = self._hot.best(
             hello.tokenizer_digest, worker.served_names, self._now(), deployment=worker.endpoint.deployment
         )

@@ -75,6 +75,7 @@ async def test_prompts_that_came_once_are_not_computed_ahead(tmp_path):
                 await asked_with(router, range(1000 * number, 1000 * number + 64), 1)
             await arrives(router, new)
 
+            assert not new.prewarms[0].requests_wait
             assert sent(new) == []
 
 
@@ -99,6 +100,7 @@ async def test_a_newcomer_is_ready_at_once_while_requests_wait(tmp_path):
 
             await arrives(router, new)
 
+            assert new.prewarms[0].requests_wait
             assert sent(new) == []
             await router.until(lambda: new.requests)
             for task in asking:

@@ -204,30 +204,38 @@ def test_a_request_that_comes_before_it_is_ready_is_answered(tiny_served_path):
 class Openings(EventHub):
     """When routers got that the worker takes requests."""
 
-    def __init__(self) -> None:
+    def __init__(self, routers: int) -> None:
         super().__init__()
         self.at: list[float] = []
+        self._routers = routers
+
+    @property
+    def subscribers(self) -> int:
+        return self._routers
 
     def warm_up(self, *, warming: bool) -> None:
         if not warming:
             self.at.append(asyncio.get_running_loop().time())
 
 
-def opened_after(seconds: float, *asked: tuple[float, float]) -> float:
-    """When a worker opens, in seconds from the engine's readiness, that routers ask from and to."""
+def opened_after(seconds: float, *asked: tuple[float, float], routers: int, waiting: int = -1) -> float:
+    """When a worker opens, in seconds from the engine's readiness, that routers ask from and to.
 
-    async def router(warmup: Warmup, start: float, end: float) -> None:
+    `routers` follow its event stream; requests wait in the one that asks as number `waiting`.
+    """
+
+    async def router(warmup: Warmup, start: float, end: float, *, requests_wait: bool) -> None:
         await asyncio.sleep(start)
-        with warmup.computing():
+        with warmup.computing(requests_wait=requests_wait):
             await asyncio.sleep(end - start)
 
     async def run() -> float:
-        begun, openings = asyncio.get_running_loop().time(), Openings()
+        begun, openings = asyncio.get_running_loop().time(), Openings(routers)
         warmup = Warmup(openings, seconds)
         warmup.begin()
         async with asyncio.TaskGroup() as group:
-            for start, end in asked:
-                group.create_task(router(warmup, start, end))
+            for number, (start, end) in enumerate(asked):
+                group.create_task(router(warmup, start, end, requests_wait=number == waiting))
             group.create_task(asyncio.sleep(seconds + 1))
         [opened] = openings.at
         return opened - begun
@@ -250,4 +258,21 @@ def opened_after(seconds: float, *asked: tuple[float, float]) -> float:
     ],
 )
 def test_a_worker_waits_for_routers_and_for_what_they_ask_but_only_so_long(seconds, asked, opened):
-    assert opened_after(seconds, *asked) == pytest.approx(opened)
+    assert opened_after(seconds, *asked, routers=1) == pytest.approx(opened)
+
+
+@pytest.mark.parametrize(
+    ("asked", "opened"),
+    [
+        ([(0.2, 0.2), (0.5, 1.2)], 1.2),  # the first knew no prefix
+        ([(0.2, 0.2), (1.5, 3)], 3),
+        ([(0.2, 1.0)], ROUTER_SECONDS),
+        ([(0.2, 3), (0.3, 0.4)], 3),
+    ],
+)
+def test_a_worker_waits_for_each_router_that_follows_its_events(asked, opened):
+    assert opened_after(10, *asked, routers=2) == pytest.approx(opened)
+
+
+def test_a_worker_takes_requests_as_soon_as_one_router_has_some_that_wait():
+    assert opened_after(10, (0.1, 5), (0.4, 0.4), routers=2, waiting=1) == pytest.approx(0.4)

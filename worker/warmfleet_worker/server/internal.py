@@ -1,6 +1,6 @@
 """`/internal/`: endpoints for routers and operators."""
 
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from warmfleet_contracts.cache.contract_versions import common_version
 from warmfleet_contracts.cache.kv_events import Hello, encode_message, hello_proof
-from warmfleet_contracts.cache.prewarm import Prefix, decode_prewarm
+from warmfleet_contracts.cache.prewarm import PrewarmRequest, decode_prewarm
 from warmfleet_contracts.cache.worker_api import NONCE_HEADER, VERSIONS_HEADER
 from warmfleet_contracts.errors import ContractError
 from warmfleet_contracts.openai import RequestError
@@ -109,7 +109,7 @@ class InternalEndpoints:
         except ContractError as error:
             raise RequestError(str(error)) from error
         self._worker.ready_engine()
-        return PrewarmResponse(self._worker, decoded.prefixes, self._prewarms.slot(MAX_PREWARMS))
+        return PrewarmResponse(self._worker, decoded, self._prewarms.slot(MAX_PREWARMS))
 
     async def clear_cache(self, request: Request) -> Response:
         """Forget every block without a holder."""
@@ -175,20 +175,20 @@ class PrewarmResponse(Response):
     """Computes prefixes and answers what came of it; gives up when the router disconnects."""
 
     def __init__(
-        self, worker: WorkerState, prefixes: Iterable[Prefix], slot: AbstractContextManager[None]
+        self, worker: WorkerState, request: PrewarmRequest, slot: AbstractContextManager[None]
     ) -> None:
         super().__init__()
         self._worker = worker
-        self._prefixes = prefixes
+        self._request = request
         self._slot = slot
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         worker = self._worker
-        with self._slot, worker.warmup.computing():
+        with self._slot, worker.warmup.computing(requests_wait=self._request.requests_wait):
             async with cancel_on_disconnect(receive) as router:
                 try:
                     answer = await compute_prefixes(
-                        worker.engine, self._prefixes, is_ending=lambda: worker.draining
+                        worker.engine, self._request.prefixes, is_ending=lambda: worker.draining
                     )
                 except EngineGoneError as error:
                     raise worker.not_ready_error(str(error)) from error

@@ -1,7 +1,7 @@
 """Prefixes that routers have a worker compute ahead of requests, and when it takes requests.
 
-Routers follow a worker's event stream, and so know of it before it is ready. It waits for the first of them
-for `ROUTER_SECONDS`, for what they have it compute for `--prewarm-seconds` in all, and depends on none.
+Routers follow a worker's event stream, and so know of it before it is ready. It waits for their requests for
+`ROUTER_SECONDS`, for what they have it compute for `--prewarm-seconds` in all, and depends on none.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from warmfleet_worker.server.events import EventHub
 from warmfleet_worker.server.sequence_handle import SequenceHandle
 
 ROUTER_SECONDS: Final = 2.0
-"""From the engine's readiness to the first router's request."""
+"""From the engine's readiness to the requests of its routers."""
 NO_OUTPUT: Final = SamplingParameters(max_output_tokens=0)
 
 log = structlog.get_logger("warmfleet.worker.prewarm")
@@ -37,7 +37,9 @@ class Warmup:
         self.is_open = seconds <= 0
         self._events = events
         self._seconds = seconds
-        self._computing = 0
+        self._computing = self._answered = 0
+        self._is_late = False
+        """Whether no further router is waited for."""
         self._timers: list[asyncio.TimerHandle] = []
         events.warm_up(warming=not self.is_open)
 
@@ -52,19 +54,26 @@ class Warmup:
             ]
 
     @contextmanager
-    def computing(self) -> Iterator[None]:
-        """A router has prefixes computed; opens after the last one's."""
+    def computing(self, *, requests_wait: bool = False) -> Iterator[None]:
+        """A router has prefixes computed. Opens once each that follows the event stream has its answer.
+
+        `requests_wait`: it opens at once.
+        """
+        if requests_wait:
+            self._open("requests wait")
         self._computing += 1
         try:
             yield
         finally:
             self._computing -= 1
-            if not self._computing:
+            self._answered += 1
+            if not self._computing and (self._is_late or self._answered >= self._events.subscribers):
                 self._open("prewarmed")
 
     def _waited(self) -> None:
+        self._is_late = True
         if not self._computing:
-            self._open("no router came")
+            self._open("prewarmed" if self._answered else "no router came")
 
     def _open(self, reason: str) -> None:
         if self.is_open:
