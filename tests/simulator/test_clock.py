@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -51,6 +52,15 @@ def test_a_wait_for_what_will_never_come_is_an_error() -> None:
         run_in_virtual_time(main())
 
 
+@pytest.fixture
+def default_ctrl_c() -> Iterator[None]:
+    """As in a terminal: a process that a shell started in the background ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("default_ctrl_c")
 def test_a_simulation_that_only_jumps_still_ends_by_ctrl_c() -> None:
     async def main() -> None:
         for second in range(10_000):

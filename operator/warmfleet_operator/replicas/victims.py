@@ -44,7 +44,7 @@ def victims_of(
     """
 
     def order(pod: PodView) -> tuple[object, ...]:
-        value = unique_value(reports[pod.uid]) if pod.uid in reports else (0.0, 0)
+        value = unique_value(reports[pod.uid]) if pod.uid in reports else (0.0, 0, 0)
         kubernetes = (pod.assigned, _PHASES.get(pod.phase, 2), pod.ready)
         return (*kubernetes, pod.uid != first, value, -pod.created_seconds, pod.name)
 

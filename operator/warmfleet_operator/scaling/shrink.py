@@ -38,6 +38,14 @@ def victim_of(policy: AutoscalingPolicy, signals: FleetSignals, prefill_rate: fl
     return Victim(replica.uid, round(1000 * min(held, reused) / prefill_rate))
 
 
-def unique_value(replica: ReplicaTotals) -> tuple[float, int]:
-    """What only it holds, in tokens that are reused per second; among equals what live sequences hold."""
-    return replica.unique_value_tokens_per_second, replica.pinned_tokens + replica.queued_uncached_tokens
+def unique_value(replica: ReplicaTotals) -> tuple[float, int, int]:
+    """What only it holds, in tokens that are reused per second; among equals all that it holds, then live.
+
+    Routers count reuse every half a minute: until then a replica that has just got its first prefixes equals
+    an empty one.
+    """
+    return (
+        replica.unique_value_tokens_per_second,
+        replica.pinned_tokens + replica.evictable_tokens,
+        replica.pinned_tokens + replica.queued_uncached_tokens,
+    )

@@ -53,6 +53,16 @@ def test_of_equal_pods_the_one_with_less_live_work_goes_then_the_newest() -> Non
     assert names(victims_of(pods, known, 2)) == ["new", "old"]
 
 
+def test_of_pods_whose_value_is_not_counted_yet_the_one_with_the_emptier_cache_goes() -> None:
+    pods = [pod("warm"), pod("cold")]
+    known = {
+        "uid-warm": replica("uid-warm", evictable_tokens=400),
+        "uid-cold": replica("uid-cold", evictable_tokens=0, queued_uncached_tokens=10),
+    }
+
+    assert names(victims_of(pods, known, 1)) == ["cold"]
+
+
 def test_the_policys_own_choice_goes_before_a_cheaper_one_but_not_before_one_that_is_not_ready() -> None:
     pods = [pod("a"), pod("b"), pod("c", ready=False)]
 

@@ -200,12 +200,12 @@ class FleetOnALossyWire(RuleBasedStateMachine):
     def teardown(self):
         if not hasattr(self, "wires"):
             return
-        swept(self.index)
         # Quiet at last, and any load-only period over: the index must hold what the workers hold.
         self.now += 1000.0
         for wire in self.wires:
             wire.send(wire.worker.load_frame())
             for _ in range(6):
+                swept(self.index)  # what the last connection had to drop
                 if wire.reader is None:
                     wire.connect()
                 wire.deliver(len(wire.queued), 1 << 20, self.now)

@@ -107,7 +107,6 @@ def test_a_prefix_that_the_engine_refuses_leaves_the_others(client, token_ids):
 @pytest.mark.parametrize(
     "body",
     [
-        b"",
         b"{}",
         msgspec.msgpack.encode({"prefixes": [[b"", b"abc"]]}),
         msgspec.msgpack.encode({"prefixes": [[b"", b""]]}),
@@ -172,6 +171,12 @@ def test_prefixes_take_no_place_from_the_requests_that_a_worker_takes_at_once(ti
             complete(client, range(65, 97))
 
         assert computing.result().json()["computed_tokens"] > 0
+
+
+def test_a_request_without_a_body_asks_for_no_prefix(client):
+    answer = client.post(PREWARM_PATH)
+
+    assert answer.json() == {"computed_tokens": 0, "cached_tokens": 0, "refused_prefixes": 0}
 
 
 # Readiness.

@@ -103,9 +103,10 @@ class InternalEndpoints:
         )
 
     async def prewarm(self, request: Request) -> Response:
-        """Compute prefixes ahead of requests; the answer comes when they are computed."""
+        """Compute prefixes ahead of requests; the answer comes when they are computed. No body, no prefix."""
+        body = await read_body(request)
         try:
-            decoded = await decode_body(await read_body(request), decode_prewarm)
+            decoded = await decode_body(body, decode_prewarm) if body else PrewarmRequest()
         except ContractError as error:
             raise RequestError(str(error)) from error
         self._worker.ready_engine()
