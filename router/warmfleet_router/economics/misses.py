@@ -166,14 +166,20 @@ def _depth(evicted_blocks: int, cache_blocks: int) -> int:
 
 
 def _at_most(tokens: int, depths: Sequence[int]) -> tuple[int, ...]:
-    """The counts as far as they are no more than `tokens` together, without the zeros at the end."""
+    """The counts as far as they are no more than `tokens` together."""
     kept = []
     for count in depths:
         kept.append(min(count, tokens))
         tokens -= kept[-1]
-    while kept and not kept[-1]:
-        kept.pop()
-    return tuple(kept)
+    return without_last_zeros(kept)
+
+
+def without_last_zeros(counts: Sequence[int]) -> tuple[int, ...]:
+    """Counts as the wire has them: what is absent is 0."""
+    end = len(counts)
+    while end and not counts[end - 1]:
+        end -= 1
+    return tuple(counts[:end])
 
 
 def _was_held(other: OtherIdentity, end_tokens: int, cause_of_loss: CauseOfLoss) -> bool:

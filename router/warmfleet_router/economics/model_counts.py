@@ -10,7 +10,7 @@ from warmfleet_contracts.cache.fleet_totals import (
     MissTokens,
 )
 from warmfleet_contracts.cache.kv_events import MAX_COUNT
-from warmfleet_router.economics.misses import MissCause
+from warmfleet_router.economics.misses import MissCause, without_last_zeros
 
 
 class LatencyCounts:
@@ -25,10 +25,7 @@ class LatencyCounts:
     @property
     def histogram(self) -> LatencyHistogram:
         """So far, without the empty buckets above the last one that is not."""
-        end = len(self._counts)
-        while end and not self._counts[end - 1]:
-            end -= 1
-        return LatencyHistogram(tuple(self._counts[:end]))
+        return LatencyHistogram(without_last_zeros(self._counts))
 
 
 class ModelCount:
@@ -56,11 +53,10 @@ class ModelCount:
     @property
     def misses(self) -> MissTokens:
         """So far."""
-        depths = self._capacity_depths
-        end = next((number for number in range(len(depths), 0, -1) if depths[number - 1]), 0)
+        depths = without_last_zeros(self._capacity_depths)
         return MissTokens(
             **{cause: min(tokens, MAX_COUNT) for cause, tokens in self.missed_tokens.items()},
-            capacity_depths=tuple(min(tokens, MAX_COUNT) for tokens in depths[:end]),
+            capacity_depths=tuple(min(tokens, MAX_COUNT) for tokens in depths),
         )
 
 
