@@ -1,8 +1,8 @@
 """Has newcomers compute hot prefixes before they take requests.
 
-A worker that is started with `--prewarm-seconds` reports no blocks until its routers have prewarmed it. This
-router sends each such life of a worker one request: the best prefixes, or none while requests wait for a
-worker, which is then ready at once.
+A worker reports no blocks until its routers have prewarmed it, unless its `--prewarm-seconds` are 0. This
+router sends each such life of a worker one request: the best prefixes, or none while requests wait for its
+models, which makes it ready at once.
 """
 
 import asyncio
@@ -72,16 +72,17 @@ class Prewarmer:
         """Uids of those that were sent prefixes and have answered nothing since."""
         self._open_bytes = 0
         self._asking: dict[str, asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        """Of each worker's newest epoch; ended ones stay until the next."""
 
     async def start(self) -> None:
         """Nothing to begin: frames do."""
 
     async def stop(self) -> None:
         """Give up what is not answered."""
-        for task in self._tasks:
+        asking = list(self._asking.values())
+        for task in asking:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*asking, return_exceptions=True)
 
     def frame_arrived(self, uid: str, frame: Frame) -> None:
         """A verified worker reports; one without blocks, that does not drain, may wait for prefixes."""
@@ -90,9 +91,7 @@ class Prewarmer:
             return
         self._give_up(uid)
         self._epochs[uid] = frame.epoch
-        task = self._asking[uid] = asyncio.create_task(self._prewarm(uid), name="prewarm")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._asking[uid] = asyncio.create_task(self._prewarm(uid), name="prewarm")
 
     def forget(self, uid: str) -> None:
         """A worker left the fleet."""
