@@ -16,12 +16,12 @@ from typing import Annotated, Final
 
 import msgspec
 
+from warmfleet_contracts.cache.worker_api import MAX_SALT_BYTES
 from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import ContractError
 
 PREWARM_PATH: Final = "/internal/prewarm"
 MAX_PREFIXES: Final = 64
-MAX_SALT_BYTES: Final = 64
 MAX_PREFIX_TOKENS: Final = 1024 * 1024
 _TOKEN_BYTES: Final = 4
 

@@ -21,6 +21,7 @@ ROUTER_HEADER_PREFIX: Final = b"x-warmfleet-"
 # Router -> worker.
 SALT_HEADER: Final = "x-warmfleet-salt"
 """Hex of the salt for this request's block hashes."""
+MAX_SALT_BYTES: Final = 64
 UID_HEADER: Final = "x-warmfleet-uid"
 """Uid of the worker that is addressed. A different worker at the same address answers `MISDIRECTED_STATUS`
 without reading the body."""

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from warmfleet_contracts.cache.worker_api import HIGHEST_PRIORITY, LOWEST_PRIORITY
+from warmfleet_contracts.cache.worker_api import HIGHEST_PRIORITY, LOWEST_PRIORITY, MAX_SALT_BYTES
 from warmfleet_contracts.openai import MAX_TOP_LOGPROBS
 from warmfleet_worker.engine.messages import AddSequences
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.kv_cache.block_table import blocks_for
 
-MAX_SALT_BYTES: Final = 64
 MAX_ROUTER_ID_CHARS: Final = 64
 MAX_STOP_TOKEN_IDS: Final = 1024
 MAX_LOGIT_BIASES: Final = 1024

@@ -15,6 +15,7 @@ from warmfleet_contracts.cache.worker_api import (
     DISPATCH_HEADER,
     HIGHEST_PRIORITY,
     LOWEST_PRIORITY,
+    MAX_SALT_BYTES,
     PRIORITY_HEADER,
     ROUTER_ID_HEADER,
     SALT_HEADER,
@@ -33,7 +34,7 @@ from warmfleet_contracts.prompts.encoder import ChatMessage, PromptEncoder
 from warmfleet_contracts.prompts.segment_memory import SaltedSegments, SegmentMemory
 from warmfleet_worker.engine.messages import EngineReady
 from warmfleet_worker.engine.sampling_params import SamplingParameters
-from warmfleet_worker.engine.validation import MAX_ROUTER_ID_CHARS, MAX_SALT_BYTES
+from warmfleet_worker.engine.validation import MAX_ROUTER_ID_CHARS
 from warmfleet_worker.server.answer_tokens import EchoedPrompt, text_offsets
 from warmfleet_worker.server.engine_client import SequenceRequest
 
