@@ -110,8 +110,6 @@ class ModelledBudget:
 
     def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
         """The same of a prompt that no client waits for; what is planned takes at most a tenth longer."""
-        if not planned.tokens:
-            return self.prefill_tokens(planned, first_position, wanted_tokens)
         limit_ps = min(round((1 + IDLE_DELAY_RATIO) * self._times.step_ps(planned)), _TARGET_PS)
         return max(self._tokens_within(limit_ps, planned, first_position, wanted_tokens), 0)
 

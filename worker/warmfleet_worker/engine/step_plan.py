@@ -28,7 +28,7 @@ class StepBudget(Protocol):
         """Tokens of a prompt, from `first_position` on, that fit beside what is planned."""
 
     def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
-        """The same of a prompt that no client waits for; what is planned is hardly slower for it."""
+        """The same of a prompt that no client waits for: what is planned, not nothing, is hardly slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class FixedBudget:
         return max(min(wanted_tokens, self.tokens - planned.tokens), 0)
 
     def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int, /) -> int:
-        # How long a token takes is not known here.
-        return 0 if planned.tokens else self.prefill_tokens(planned, first_position, wanted_tokens)
+        del planned, first_position, wanted_tokens
+        return 0  # how long a token takes is not known here
 
 
 @dataclass(slots=True)
@@ -65,16 +65,19 @@ class PlanDraft:
 
     def has_room_for(self, sequence: Sequence, first_position: int) -> bool:
         """Whether the step takes a token of this sequence that is computed or cached up to there."""
-        if not sequence.is_idle:
-            return self.has_room(first_position)
-        return self.budget.idle_tokens(self.shape, first_position, 1) > 0
+        return self._tokens_of(sequence, first_position, 1) > 0
 
     def plan(self, sequence: Sequence) -> None:
         """Plan a prefill, as much as the step takes."""
         first_position = sequence.computed_tokens
         # One prediction for each prompt that a full step leaves out, where the bisection takes a dozen.
         if self.has_room_for(sequence, first_position):
-            tokens_beside = self.budget.idle_tokens if sequence.is_idle else self.budget.prefill_tokens
-            tokens = tokens_beside(self.shape, first_position, sequence.uncomputed_tokens)
+            tokens = self._tokens_of(sequence, first_position, sequence.uncomputed_tokens)
             self.planned[sequence] = tokens
             self.shape = self.shape.with_prefill(first_position, tokens)
+
+    def _tokens_of(self, sequence: Sequence, first_position: int, wanted_tokens: int) -> int:
+        """An idle sequence alone gets as much of a step as any other."""
+        delays = sequence.is_idle and self.shape.tokens
+        tokens = self.budget.idle_tokens if delays else self.budget.prefill_tokens
+        return tokens(self.shape, first_position, wanted_tokens)

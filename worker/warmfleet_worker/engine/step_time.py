@@ -200,8 +200,6 @@ class StepTimeEstimator:
 
     def idle_tokens(self, planned: StepShape, first_position: int, wanted_tokens: int) -> int:
         """The same of a prompt that no client waits for; what is planned takes at most a tenth longer."""
-        if not planned.tokens:
-            return self.prefill_tokens(planned, first_position, wanted_tokens)
         limit_seconds = min((1 + IDLE_DELAY_RATIO) * self.predict_seconds(planned), TARGET_STEP_SECONDS)
         return self._tokens_within(limit_seconds, planned, first_position, 0, wanted_tokens)
 
