@@ -128,14 +128,6 @@ def replace_wall_time(report: Report) -> Report:
 def test_a_simulation_ends_once_a_limit_is_exceeded(
     traffic: RecordedTraffic, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def with_limits(limits: Limits) -> Run:
-        return Run(
-            "x",
-            SimulationSettings(
-                replica=SETTINGS.replica, replicas=1, routing="LowestCost", objective=OBJECTIVE, limits=limits
-            ),
-        )
-
     limits = (Limits(), Limits(missed_requests=5), Limits(replica_seconds=10.0))
     with open_runs(traffic, jobs=1, watcher=Seen()) as runs:
         works = [single(Run("fleet", settings(1, limit))) for limit in limits]
