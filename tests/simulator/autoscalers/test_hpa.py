@@ -45,22 +45,22 @@ def test_one_value_is_related_to_ready_pods_and_a_total_to_all() -> None:
     assert by_average(32, replicas=6, target=5) == 6
 
 
-def test_growth_is_at_most_four_pods_or_a_doubling_per_period() -> None:
-    hpa = Hpa()
-    replicas, numbers = 1, []
-    for sync in range(4):
-        replicas = hpa.replicas(100, replicas=replicas, now_seconds=15.0 * sync)
+def synced(hpa: Hpa, wanted: int, *, replicas: int, syncs: int, seconds: float = 15.0) -> list[int]:
+    """What so many syncs set, each `seconds` after the one before, if the metric asks for `wanted`."""
+    numbers = []
+    for sync in range(syncs):
+        replicas = hpa.replicas(wanted, replicas=replicas, now_seconds=seconds * sync)
         numbers.append(replicas)
-    assert numbers == [5, 10, 20, 40]
+    return numbers
+
+
+def test_growth_is_at_most_four_pods_or_a_doubling_per_period() -> None:
+    assert synced(Hpa(), 100, replicas=1, syncs=4) == [5, 10, 20, 40]
 
 
 def test_a_period_counts_what_was_added_in_it() -> None:
     hpa = Hpa(Behavior(up=(Change(60, pods=4),)))
-    numbers, replicas = [], 2
-    for sync in range(6):
-        replicas = hpa.replicas(100, replicas=replicas, now_seconds=15.0 * sync)
-        numbers.append(replicas)
-    assert numbers == [6, 6, 6, 6, 10, 10]
+    assert synced(hpa, 100, replicas=2, syncs=6) == [6, 6, 6, 6, 10, 10]
 
 
 def test_a_percentage_of_pods_goes_per_period() -> None:
@@ -68,10 +68,7 @@ def test_a_percentage_of_pods_goes_per_period() -> None:
     the number is rounded up to 8"; below 40 the policy of four pods allows more."""
     down = (Change(60, pods=4), Change(60, percent=10))
     hpa = Hpa(Behavior(down=down, down_stabilization_seconds=0))
-    replicas, numbers = 80, []
-    for minute in range(20):
-        replicas = hpa.replicas(10, replicas=replicas, now_seconds=60.0 * minute)
-        numbers.append(replicas)
+    numbers = synced(hpa, 10, replicas=80, syncs=20, seconds=60.0)
     assert numbers[:3] == [72, 64, 57]
     below = [number for number in numbers if number <= 36]
     assert [below[0] - below[1], below[1] - below[2]] == [4, 4]

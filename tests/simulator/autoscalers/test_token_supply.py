@@ -54,17 +54,22 @@ def test_ten_samples_count() -> None:
     assert capacity.tokens(replica(0), SHAPE) == 20_000
 
 
-def test_demand_above_the_threshold_lacks_tokens() -> None:
-    need = needed(
-        [replica(70_000), replica(70_000, waiting=4)],
+def need_of(*replicas: ReplicaTotals, queued_tokens: float = 0, pending: int = 0) -> Need:
+    """Of replicas that are all ready, at 85 and 70 percent."""
+    return needed(
+        replicas,
         ComputeCapacity(),
         SHAPE,
-        queued_demand_tokens=0,
-        ready=2,
-        pending=0,
+        queued_demand_tokens=queued_tokens,
+        ready=len(replicas),
+        pending=pending,
         up_percent=85,
         down_percent=70,
     )
+
+
+def test_demand_above_the_threshold_lacks_tokens() -> None:
+    need = need_of(replica(70_000), replica(70_000, waiting=4))
     # k1 is 80,000; demand 140,000 + 4 * 1,000; over 0.85 that is 169,412, of which 160,000 are there.
     assert need.replica_tokens == 80_000
     assert need.required_tokens == pytest.approx(144_000 / 0.85 - 160_000)
@@ -73,33 +78,14 @@ def test_demand_above_the_threshold_lacks_tokens() -> None:
 
 
 def test_pending_replicas_are_supply_for_growth_and_not_for_a_shrink() -> None:
-    def with_pending(pending: int) -> Need:
-        return needed(
-            [replica(70_000)] * 2,
-            ComputeCapacity(),
-            SHAPE,
-            queued_demand_tokens=20_000,
-            ready=2,
-            pending=pending,
-            up_percent=85,
-            down_percent=70,
-        )
+    busy = [replica(70_000)] * 2
 
-    assert with_pending(0).replicas(2) == 3
-    assert with_pending(1).replicas(3) == 3
+    assert need_of(*busy, queued_tokens=20_000).replicas(2) == 3
+    assert need_of(*busy, queued_tokens=20_000, pending=1).replicas(3) == 3
 
 
 def test_a_shrink_keeps_what_demand_over_the_boundary_needs() -> None:
-    need = needed(
-        [replica(20_000)] * 4,
-        ComputeCapacity(),
-        SHAPE,
-        queued_demand_tokens=0,
-        ready=4,
-        pending=0,
-        up_percent=85,
-        down_percent=70,
-    )
+    need = need_of(*[replica(20_000)] * 4)
     # 320,000 - 80,000 / 0.7 are 205,714 spare: two replicas of 80,000.
     assert need.spare_tokens == pytest.approx(320_000 - 80_000 / 0.7)
     assert need.replicas(4) == 2
