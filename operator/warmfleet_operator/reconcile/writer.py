@@ -208,22 +208,22 @@ class Writer:
     async def _mark(self, key: Key, marking: Marking) -> None:
         log.info("mark", deployment=str(key), pod=marking.name, deletion_cost=marking.cost)
         cost = None if marking.cost is None else str(marking.cost)
-        changes = {"metadata": {"uid": marking.uid, "annotations": {DELETION_COST_ANNOTATION: cost}}}
-        try:
-            answer = await self._cluster.merge(POD, key.namespace, marking.name, changes)
-        except GoneError:
-            return
-        self._metrics.writes.labels(POD.name, "mark").inc()
-        self._store.put(entry_of(POD, answer))
+        await self._change_pod(key, marking, "mark", {"annotations": {DELETION_COST_ANNOTATION: cost}})
 
     async def _label(self, key: Key, pod: Labelling) -> None:
-        labels = {FETCHING_LABEL: "true" if pod.fetches else None}
-        changes = {"metadata": {"uid": pod.uid, "labels": labels}}
+        fetching = "true" if pod.fetches else None
+        await self._change_pod(key, pod, "label", {"labels": {FETCHING_LABEL: fetching}})
+
+    async def _change_pod(
+        self, key: Key, pod: Marking | Labelling, verb: str, metadata: Mapping[str, Any]
+    ) -> None:
+        """Merge `metadata` into that pod's, and into no other's that has its name by now."""
         try:
+            changes = {"metadata": {"uid": pod.uid, **metadata}}
             answer = await self._cluster.merge(POD, key.namespace, pod.name, changes)
         except GoneError:
             return
-        self._metrics.writes.labels(POD.name, "label").inc()
+        self._metrics.writes.labels(POD.name, verb).inc()
         self._store.put(entry_of(POD, answer))
 
     async def _record(self, event: Mapping[str, Any]) -> None:
