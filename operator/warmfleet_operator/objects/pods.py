@@ -93,8 +93,13 @@ class PodView:
 
     @property
     def live(self) -> bool:
-        """Whether it counts as a replica."""
+        """Whether it has not ended and is not told to."""
         return not self.terminating and self.phase not in {"Failed", "Succeeded"}
+
+
+def replicas_of(pods: Iterable[PodView]) -> tuple[PodView, ...]:
+    """The pods that a ReplicaSet counts: those that live, without the pod of a Job."""
+    return tuple(pod for pod in pods if pod.live and not pod.job)
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView:

@@ -17,6 +17,7 @@ from warmfleet_operator.errors import KeysMissingError, RefusedError
 from warmfleet_operator.keys import KeySecrets
 from warmfleet_operator.objects.deployment_state import counted_replicas
 from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, kind_of
+from warmfleet_operator.objects.pods import replicas_of
 from warmfleet_operator.objects.releases import Owner, owner_of
 from warmfleet_operator.objects.rollouts import (
     Cause,
@@ -307,5 +308,5 @@ def adoption(plan: Plan) -> Plan:
 def unknown_to_routers(observation: Observation) -> bool:
     """Whether a worker is ready and some router that answers does not count it as ready."""
     fleet = observation.fleet
-    ready = [pod.uid for pod in observation.pods if pod.live and pod.ready and not pod.job]
+    ready = [pod.uid for pod in replicas_of(observation.pods) if pod.ready]
     return any(len(fleet.ready_in([uid])) < max(fleet.answering, 1) for uid in ready)

@@ -8,9 +8,9 @@ from typing import Final, Protocol
 import structlog
 
 from warmfleet_operator.metrics import OperatorMetrics
-from warmfleet_operator.objects.pods import PodView
+from warmfleet_operator.objects.pods import PodView, replicas_of
 from warmfleet_operator.replicas.shrink_step import MARKED_SECONDS, Marked, Step, shrink_step
-from warmfleet_operator.replicas.victims import Marking, markings, replicas_of, victims_of
+from warmfleet_operator.replicas.victims import Marking, markings, victims_of
 from warmfleet_operator.scaling.signals import Reading, newest_reports
 from warmfleet_operator.watch.entry import Key
 

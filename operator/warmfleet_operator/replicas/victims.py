@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from warmfleet_contracts.cache.fleet_totals import ReplicaTotals
-from warmfleet_operator.objects.pods import PodView
+from warmfleet_operator.objects.pods import PodView, replicas_of
 from warmfleet_operator.scaling.shrink import unique_value
 
 _PHASES: Final = {"Pending": 0, "Unknown": 1}
@@ -24,11 +24,6 @@ class Marking:
     uid: str
     cost: int | None
     """None: the annotation is removed."""
-
-
-def replicas_of(pods: Iterable[PodView]) -> tuple[PodView, ...]:
-    """The pods that a ReplicaSet counts."""
-    return tuple(pod for pod in pods if pod.live and not pod.job)
 
 
 def victims_of(

@@ -3,7 +3,7 @@
 `stalls` has the rules by which one stalls.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from warmfleet_contracts.resources.conditions import (
     Reason,
 )
 from warmfleet_operator.objects.jobs import job_ended
-from warmfleet_operator.objects.pods import PodView
+from warmfleet_operator.objects.pods import PodView, replicas_of
 from warmfleet_operator.objects.releases import Owner, conflict_message
 from warmfleet_operator.objects.rollouts import rollout_complete
 from warmfleet_operator.objects.times import time_of
@@ -180,7 +180,7 @@ def _progress(observation: Observation, cached: Condition) -> Problem | None:
         return None
     wanted = observation.desired_replicas
     old = f"; {replicas - updated} of another revision are left" if replicas > updated else ""
-    gated = _gated([pod for pod in observation.pods if pod.live and not pod.job])
+    gated = _gated(replicas_of(observation.pods))
     text = f"{ready} of {wanted} replicas are ready, {updated} up to date{old}{gated}"
     return Problem(Reason.PROGRESSING, text)
 
@@ -191,7 +191,7 @@ def _stopping(observation: Observation) -> Problem | None:
     return Problem(Reason.PROGRESSING, f"{left} pods are stopping") if left else None
 
 
-def _gated(workers: list[PodView]) -> str:
+def _gated(workers: Iterable[PodView]) -> str:
     """Pods that the scheduler leaves alone until their gates are removed, as Kueue does."""
     gated = [pod for pod in workers if pod.scheduling_gates]
     if not gated:
@@ -225,7 +225,7 @@ def _model_cached(observation: Observation, problem: Problem | None) -> Conditio
     elif observation.job_wanted:
         status, reason, text = _cached_by_job(observation.job)
     else:
-        status, reason, text = _cached_by_pods([pod for pod in observation.pods if pod.live and not pod.job])
+        status, reason, text = _cached_by_pods(replicas_of(observation.pods))
     return Condition(ConditionType.MODEL_CACHED, status, reason, text)
 
 
@@ -237,7 +237,7 @@ def _cached_by_job(job: Mapping[str, Any] | None) -> tuple[ConditionStatus, Reas
     return FALSE, Reason.FETCHING, "a Job fetches the model onto the claim"
 
 
-def _cached_by_pods(workers: list[PodView]) -> tuple[ConditionStatus, Reason, str]:
+def _cached_by_pods(workers: Collection[PodView]) -> tuple[ConditionStatus, Reason, str]:
     if any(pod.fetch.succeeded or pod.ready for pod in workers):
         return TRUE, Reason.CACHED, "every pod that serves holds the model"
     if any(pod.fetch.running for pod in workers):

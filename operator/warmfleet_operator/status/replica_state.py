@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from warmfleet_operator.objects.pods import PodView
+from warmfleet_operator.objects.pods import PodView, replicas_of
 from warmfleet_operator.objects.rollouts import template_revision
 from warmfleet_operator.scaling.decision import ReplicaState
 
@@ -53,8 +53,8 @@ def replica_state(
     A pod that found no node, or waits behind a scheduling gate, counts as pending until `no_room_seconds`
     have passed: until then an autoscaler of nodes may still make room.
     """
-    workers = [pod for pod in pods if not pod.job]
-    live = [pod for pod in workers if pod.live]
+    pods = tuple(pods)
+    live = replicas_of(pods)
     ready = tuple(pod.uid for pod in live if pod.ready)
     without_place = sum(_has_no_place(pod, now_seconds, no_room_seconds) for pod in live)
     refused = max(0, scale.replicas - len(live)) if scale.refused else 0
@@ -64,7 +64,7 @@ def replica_state(
         pending=max(0, scale.replicas - len(ready)),
         unschedulable=without_place + refused,
         in_rollout=scale.rolling or any(pod.revision != scale.revision for pod in live),
-        stopping=sum(pod.terminating for pod in workers),
+        stopping=sum(pod.terminating for pod in pods if not pod.job),
     )
     return state, ready
 
@@ -73,7 +73,7 @@ def lacks_only_places(
     scale: DeploymentScale, pods: Iterable[PodView], now_seconds: float, no_room_seconds: float
 ) -> bool:
     """Whether a rollout waits for nothing but places: a replica of the newest template serves."""
-    live = [pod for pod in pods if pod.live and not pod.job]
+    live = replicas_of(pods)
     unready = [pod for pod in live if not pod.ready]
     return (
         bool(unready)

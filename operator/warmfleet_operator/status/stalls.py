@@ -8,7 +8,7 @@ from typing import Final
 
 from warmfleet_contracts.resources.conditions import STALLED_REASONS, Reason
 from warmfleet_operator.objects.jobs import job_ended, retry_job_at_seconds
-from warmfleet_operator.objects.pods import ContainerView, PodView
+from warmfleet_operator.objects.pods import ContainerView, PodView, replicas_of
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.problem import Problem
 from warmfleet_operator.status.replica_state import QUOTA_WORDS, replica_failure
@@ -130,9 +130,7 @@ def _no_room(observation: Observation, waiting: list[PodView]) -> Iterator[Probl
         return
     pod = next(pod for pod in waiting if pod not in within_limit)
     rollout = (observation.deployment.get("spec") or {}).get("rollout") or {}
-    surging = any(
-        other.revision != pod.revision for other in observation.pods if other.live and not other.job
-    )
+    surging = any(other.revision != pod.revision for other in replicas_of(observation.pods))
     if not pod.job and _scales_and_serves(observation) and (not surging or _shrinks(observation)):
         return  # condition ScalingActive reports it; for the sake of a rollout such replicas are given back
     if surging and not pod.job and int(rollout.get("maxSurge", 1)) > 0:
@@ -168,7 +166,7 @@ def _within_budget(observation: Observation, refused: str) -> bool:
 
 
 def _only_lacks_places(observation: Observation) -> bool:
-    unready = [pod for pod in observation.pods if pod.live and not pod.job and not pod.ready]
+    unready = [pod for pod in replicas_of(observation.pods) if not pod.ready]
     return bool(unready) and all(pod.unschedulable for pod in unready)
 
 
