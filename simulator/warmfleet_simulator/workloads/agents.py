@@ -7,12 +7,12 @@ import msgspec
 
 from warmfleet_simulator.traces.request import TraceRequest
 from warmfleet_simulator.workloads.arrivals import bursts
-from warmfleet_simulator.workloads.lengths import Lengths, Spread
-from warmfleet_simulator.workloads.sessions import SessionShape, sessions
-from warmfleet_simulator.workloads.workload import Seconds, Tokens, Workload
+from warmfleet_simulator.workloads.lengths import Spread
+from warmfleet_simulator.workloads.sessions import Calls, SessionShape, SessionWorkload, sessions
+from warmfleet_simulator.workloads.workload import PerSecond, Requests, Seconds, Tokens
 
 
-class Agents(Workload, frozen=True, kw_only=True, tag="agent"):
+class Agents(SessionWorkload, frozen=True, kw_only=True, tag="agent"):
     """Agents call the model, run a tool, and call again with its result; they are started in groups.
 
     With C calls on average, S tokens of system prompt and tools, F of a task, R of a result and A of an
@@ -20,8 +20,8 @@ class Agents(Workload, frozen=True, kw_only=True, tag="agent"):
     what fills no block.
     """
 
-    requests: Annotated[int, msgspec.Meta(ge=1, le=10**9)] = 20_000
-    requests_per_second: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)] = 4.0
+    requests: Requests = 20_000
+    requests_per_second: PerSecond = 4.0
     """Mean over a long time."""
     output_tokens: Tokens = 120
     """Mean of an answer, which is a call of a tool."""
@@ -33,14 +33,12 @@ class Agents(Workload, frozen=True, kw_only=True, tag="agent"):
     """Mean of what an agent is to do."""
     result_tokens: Tokens = 700
     """Mean of what a tool returns."""
-    calls: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 15.0
+    calls: Calls = 15.0
     """Mean of an agent's calls until it is done."""
     pause_seconds: Seconds = 10.0
     """Mean of what a tool takes."""
     pause_variation: Annotated[float, msgspec.Meta(ge=0, le=4)] = 2.0
     """Standard deviation of it as a multiple of the mean: most tools take a second, some minutes."""
-    token_seconds: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.05
-    """How long an answer is taken to need, per token."""
     burst_factor: Annotated[float, msgspec.Meta(ge=1, le=1000)] = 3.0
     """In a burst agents are started at so many times the rate of the calm between bursts."""
     burst_seconds: Seconds = 300.0
@@ -50,15 +48,12 @@ class Agents(Workload, frozen=True, kw_only=True, tag="agent"):
 
     def generate(self) -> Iterator[TraceRequest]:
         """The requests in the order of their arrivals."""
-        variation = self.length_variation
         shape = SessionShape(
             system_prompts=self.agents,
             system_tokens=self.system_tokens,
-            first_inputs=Lengths(self.task_tokens, variation, self.draws("tasks")),
-            later_inputs=Lengths(self.result_tokens, variation, self.draws("results")),
-            outputs=Lengths(self.output_tokens, variation, self.draws("outputs")),
+            first_inputs=self.lengths(self.task_tokens, "tasks"),
+            later_inputs=self.lengths(self.result_tokens, "results"),
             mean_calls=self.calls,
-            token_seconds=self.token_seconds,
             pauses=Spread(self.pause_seconds, self.pause_variation, self.draws("pauses")),
         )
         starts = bursts(

@@ -10,7 +10,9 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from warmfleet_simulator.traces.request import Segment, TraceRequest
 from warmfleet_simulator.workloads.lengths import Lengths, Spread
@@ -18,6 +20,14 @@ from warmfleet_simulator.workloads.workload import Workload, request
 
 MOST_OF_MEAN: Final = 10
 """No session has more than so many times the mean of calls: one in 20,000 would have."""
+Calls = Annotated[float, msgspec.Meta(ge=1, le=1000)]
+
+
+class SessionWorkload(Workload, frozen=True, kw_only=True):
+    """Parameters that all workloads of sessions have."""
+
+    token_seconds: Annotated[float, msgspec.Meta(ge=0, le=10)] = 0.05
+    """How long an answer is taken to need, per token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +41,7 @@ class SessionShape:
     """What follows the system prompt in the first call."""
     later_inputs: Lengths
     """What follows the answer in each further call."""
-    outputs: Lengths
     mean_calls: float
-    token_seconds: float
-    """How long an answer takes, per token."""
     pauses: Spread
     """Seconds from the answer to the next call."""
 
@@ -50,12 +57,14 @@ class _Session:
     is_new: bool = field(compare=False, default=True)
 
 
-def sessions(workload: Workload, shape: SessionShape, starts: Iterator[float]) -> Iterator[TraceRequest]:
+def sessions(
+    workload: SessionWorkload, shape: SessionShape, starts: Iterator[float]
+) -> Iterator[TraceRequest]:
     """The requests of sessions that begin at `starts`, in the order of their arrivals.
 
     Kept are the sessions that have begun and not ended.
     """
-    draw = workload.draws("sessions")
+    draw, outputs = workload.draws("sessions"), workload.lengths(workload.output_tokens, "outputs")
     open_sessions: list[_Session] = []
     starting = _started(0, next(starts), shape, draw)
     for number in range(workload.requests):
@@ -66,13 +75,13 @@ def sessions(workload: Workload, shape: SessionShape, starts: Iterator[float]) -
             starting = _started(session.number + 1, next(starts), shape, draw)
         inputs = shape.first_inputs if session.is_new else shape.later_inputs
         prompt = (*session.context, Segment(shape.system_prompts + number, inputs.next()))
-        call = request(number, session.next_seconds, prompt, shape.outputs.next())
+        call = request(number, session.next_seconds, prompt, outputs.next())
         yield call
         if session.calls_left > 1:
             session.is_new = False
             session.calls_left -= 1
             session.context = (*prompt, Segment(call.answer_id, call.output_tokens))
-            session.next_seconds += call.output_tokens * shape.token_seconds + shape.pauses.next()
+            session.next_seconds += call.output_tokens * workload.token_seconds + shape.pauses.next()
             heapq.heappush(open_sessions, session)
 
 

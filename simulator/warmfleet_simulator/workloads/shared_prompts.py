@@ -8,7 +8,6 @@ import msgspec
 
 from warmfleet_simulator.traces.request import Segment, TraceRequest
 from warmfleet_simulator.workloads.arrivals import poisson
-from warmfleet_simulator.workloads.lengths import Lengths
 from warmfleet_simulator.workloads.workload import Tokens, Workload, request
 
 
@@ -30,8 +29,8 @@ class SharedPrompts(Workload, frozen=True, kw_only=True, tag="shared"):
     def generate(self) -> Iterator[TraceRequest]:
         """The requests in the order of their arrivals."""
         arrivals = poisson(self.requests_per_second, self.draws("arrivals"))
-        questions = Lengths(self.question_tokens, self.length_variation, self.draws("questions"))
-        outputs = Lengths(self.output_tokens, self.length_variation, self.draws("outputs"))
+        questions = self.lengths(self.question_tokens, "questions")
+        outputs = self.lengths(self.output_tokens, "outputs")
         prompts = range(self.system_prompts)
         popularity = list(accumulate((rank + 1) ** -self.popularity_exponent for rank in prompts))
         choice = self.draws("system prompts")

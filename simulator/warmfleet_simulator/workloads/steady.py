@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from warmfleet_simulator.traces.request import Segment, TraceRequest
 from warmfleet_simulator.workloads.arrivals import poisson
-from warmfleet_simulator.workloads.lengths import Lengths
 from warmfleet_simulator.workloads.workload import Tokens, Workload, request
 
 
@@ -25,7 +24,7 @@ def independent_prompts(
     workload: Workload, input_tokens: int, arrivals: Iterator[float]
 ) -> Iterator[TraceRequest]:
     """A prompt that no other has at each of `arrivals`, of `input_tokens` on average."""
-    inputs = Lengths(input_tokens, workload.length_variation, workload.draws("inputs"))
-    outputs = Lengths(workload.output_tokens, workload.length_variation, workload.draws("outputs"))
+    inputs = workload.lengths(input_tokens, "inputs")
+    outputs = workload.lengths(workload.output_tokens, "outputs")
     for number in range(workload.requests):
         yield request(number, next(arrivals), (Segment(number, inputs.next()),), outputs.next())

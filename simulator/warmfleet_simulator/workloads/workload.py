@@ -1,15 +1,17 @@
 """What all generated workloads have."""
 
 import random
-from collections.abc import Iterator
 from typing import Annotated, Final
 
 import msgspec
 
 from warmfleet_simulator.traces.request import FIRST_ANSWER_ID, Segment, TraceRequest
+from warmfleet_simulator.workloads.lengths import Lengths
 
 MAX_REQUESTS: Final = 10**9
 """Fewer than there are ids for segments and answers."""
+Requests = Annotated[int, msgspec.Meta(ge=1, le=MAX_REQUESTS)]
+PerSecond = Annotated[float, msgspec.Meta(gt=0, le=1_000_000)]
 Tokens = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 Seconds = Annotated[float, msgspec.Meta(ge=0.001, le=10_000_000)]
 
@@ -23,10 +25,10 @@ class Workload(
     rename="camel",
     tag_field="name",
 ):
-    """Parameters of a workload; equal ones give equal requests."""
+    """Parameters that all workloads have; equal ones give equal requests."""
 
-    requests: Annotated[int, msgspec.Meta(ge=1, le=MAX_REQUESTS)] = 10_000
-    requests_per_second: Annotated[float, msgspec.Meta(gt=0, le=1_000_000)] = 10.0
+    requests: Requests = 10_000
+    requests_per_second: PerSecond = 10.0
     """Mean over a long time."""
     output_tokens: Tokens = 200
     """Mean of an answer."""
@@ -34,13 +36,13 @@ class Workload(
     """Standard deviation of lengths as a multiple of their mean; 0 makes all equal."""
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
 
-    def generate(self) -> Iterator[TraceRequest]:
-        """The requests in the order of their arrivals, made one by one."""
-        raise NotImplementedError
-
     def draws(self, purpose: str) -> random.Random:
         """Random numbers for one purpose: what another one draws does not change them."""
         return random.Random(f"{self.seed} {purpose}")  # noqa: S311 - reproducible, no secret
+
+    def lengths(self, mean_tokens: int, purpose: str) -> Lengths:
+        """Lengths with the workload's variation, drawn for one purpose."""
+        return Lengths(mean_tokens, self.length_variation, self.draws(purpose))
 
 
 def request(number: int, at_seconds: float, prompt: tuple[Segment, ...], output_tokens: int) -> TraceRequest:
