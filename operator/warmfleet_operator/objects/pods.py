@@ -93,7 +93,7 @@ class PodView:
 
     @property
     def live(self) -> bool:
-        """Whether it has not ended and is not told to."""
+        """Whether it has not ended and has not been deleted."""
         return not self.terminating and self.phase not in {"Failed", "Succeeded"}
 
 

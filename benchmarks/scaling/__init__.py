@@ -1,0 +1,8 @@
+"""The scenarios of `scaling_e2e.py`: a fleet that scales on a devcluster of its own. May import the product.
+
+Each scenario is a module with a function that starts its own cluster, measures and returns an `Outcome`;
+`scaling_e2e.SCENARIOS` names it. A fault that a scenario plays stays within its cluster.
+
+- `scenario`: what a scenario returns, and the cluster with the chart in which it runs.
+- `shrinks`: replicas are taken away under live streams.
+"""
