@@ -24,7 +24,7 @@ from harness.tenant_keys import write_keys
 from warmfleet_cli.bench.processes import LocalProcess, spawned
 from warmfleet_contracts.names import HOME_VARIABLE, SALT_KEY_VARIABLE
 from warmfleet_contracts.prompts.encoder import PromptEncoder
-from warmfleet_router.settings import read_endpoints
+from warmfleet_router.discovery.endpoints_file import read_endpoints
 
 COMPLETIONS_PATH: Final = "/v1/completions"
 TENANT: Final = "benchmark"

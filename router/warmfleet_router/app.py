@@ -15,6 +15,7 @@ from warmfleet_contracts.cache.kv_events import Frame
 from warmfleet_router.admission.admission import Admission
 from warmfleet_router.admission.in_flight_limits import InFlightLimits
 from warmfleet_router.discovery.base import Discovery
+from warmfleet_router.discovery.endpoints_file import EndpointsFile
 from warmfleet_router.discovery.kubernetes import KubernetesDiscovery
 from warmfleet_router.discovery.static import StaticDiscovery
 from warmfleet_router.economics.ghost_list import GhostList
@@ -232,6 +233,8 @@ def build_workers(
 def _discovery(settings: RouterSettings) -> Discovery:
     if settings.cluster is not None:
         return KubernetesDiscovery(settings.cluster, settings.snapshot_path)
+    if settings.endpoints_path is not None:
+        return EndpointsFile(settings.endpoints_path, settings.endpoints)
     return StaticDiscovery(settings.endpoints)
 
 

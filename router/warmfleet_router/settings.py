@@ -9,10 +9,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from warmfleet_contracts.cache.worker_tokens import secret_from_hex
-from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import KeyFileError, WarmfleetError
 from warmfleet_contracts.keys import KeyFile, parse_key_file
 from warmfleet_contracts.names import (
@@ -31,8 +28,10 @@ from warmfleet_router.admission.queue_bounds import (
 from warmfleet_router.api.api_keys import read_key_file
 from warmfleet_router.api.cors import is_origin
 from warmfleet_router.discovery.base import Endpoint, vetted_endpoints
+from warmfleet_router.discovery.endpoints_file import read_endpoints
 from warmfleet_router.discovery.kubernetes import ClusterSettings
 from warmfleet_router.economics.ghost_list import DEFAULT_MAX_BLOCKS
+from warmfleet_router.errors import DiscoveryError
 from warmfleet_router.proxy.retry_budget import RetryBudgetSettings
 from warmfleet_router.routing.decision_ring import MAX_DECISIONS
 from warmfleet_router.routing.policies import POLICIES
@@ -44,7 +43,6 @@ from warmfleet_runtime.home import warmfleet_home
 from warmfleet_runtime.http.connections import MAX_CONNECTIONS
 from warmfleet_runtime.http.listener import is_loopback
 
-MAX_ENDPOINTS_FILE_BYTES: Final = 4 * 1024 * 1024
 _BOUNDS: Final = (
     "max_in_flight",
     "max_in_flight_mib",
@@ -74,12 +72,14 @@ class RouterSettings:
     """Everything that one router process is configured with."""
 
     endpoints: tuple[Endpoint, ...]
-    """All there are, unless they are found in a cluster."""
+    """Those that never change."""
     salt_key: bytes = field(repr=False)
     salt_key_is_own: bool = False
     """Drawn at this start: another router, or the next start, does not share this one's salts."""
     cluster: ClusterSettings | None = None
-    """Where workers are found; None: `endpoints` names them."""
+    """Where workers are found; None: outside of a cluster."""
+    endpoints_path: Path | None = None
+    """Where further endpoints are followed."""
     host: str = "127.0.0.1"
     port: int = 8080
     """0 lets the system choose; the line on stdout names it."""
@@ -127,15 +127,6 @@ class RouterSettings:
         return self.home / "router" / "last-good.json"
 
 
-class _FileEndpoint(msgspec.Struct):
-    uid: str
-    url: str
-    name: str = ""
-    token: str = ""
-    served_names: tuple[str, ...] = ()
-    shared_cache: str = ""
-
-
 def parse_settings(
     arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ
 ) -> RouterSettings:
@@ -146,37 +137,6 @@ def parse_settings(
         return _settings(given, environment)
     except WarmfleetError as error:
         parser.error(str(error))
-
-
-def read_endpoints(path: Path) -> list[Endpoint]:
-    """The endpoints in a JSON file: a list of objects as `_FileEndpoint` has them.
-
-    Raises:
-        SettingsError: the file cannot be read, or is not such a list.
-        DiscoveryError: an entry is unusable.
-    """
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_ENDPOINTS_FILE_BYTES + 1)
-    except OSError as error:
-        raise SettingsError(f"--endpoints-file: cannot be read: {error.strerror}") from error
-    if len(content) > MAX_ENDPOINTS_FILE_BYTES:
-        raise SettingsError(f"--endpoints-file: larger than {MAX_ENDPOINTS_FILE_BYTES} bytes")
-    try:
-        entries = msgspec.json.decode(content, type=list[_FileEndpoint])
-    except UNDECODABLE as error:
-        raise SettingsError(f"--endpoints-file: {error}") from error
-    return [
-        Endpoint(
-            uid=entry.uid,
-            name=entry.name or entry.uid,
-            url=entry.url,
-            served_names=entry.served_names,
-            shared_cache=entry.shared_cache,
-            token=entry.token.encode(),
-        )
-        for entry in entries
-    ]
 
 
 def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> RouterSettings:
@@ -193,16 +153,17 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Rout
         if not is_origin(origin):
             raise SettingsError(f"--cors-origin: expected scheme://host[:port] or *, got {origin!r}")
     cluster = _cluster(given, environment)
-    endpoints = [_endpoint(text) for text in given.endpoint]
+    endpoints = vetted_endpoints(_endpoint(text) for text in given.endpoint)
     if given.endpoints_file is not None:
-        endpoints += read_endpoints(given.endpoints_file)
-    if cluster is not None and endpoints:
+        _check_endpoints(given.endpoints_file, endpoints)
+    if cluster is not None and (endpoints or given.endpoints_file is not None):
         raise SettingsError(
             "--endpoint, --endpoints-file: with --discovery kubernetes the cluster names workers"
         )
     salt_key, is_own = _salt_key(environment)
     return RouterSettings(
-        endpoints=vetted_endpoints(endpoints),
+        endpoints=endpoints,
+        endpoints_path=given.endpoints_file,
         cluster=cluster,
         salt_key=salt_key,
         salt_key_is_own=is_own,
@@ -248,6 +209,14 @@ def _endpoint(text: str) -> Endpoint:
     if not separator:
         raise SettingsError(f"--endpoint: expected uid=URL, got {text!r}")
     return Endpoint(uid=uid, name=uid, url=url)
+
+
+def _check_endpoints(path: Path, fixed: tuple[Endpoint, ...]) -> None:
+    """Refuse at the start what could later only leave the last list in force."""
+    try:
+        vetted_endpoints([*fixed, *read_endpoints(path)])
+    except DiscoveryError as error:
+        raise SettingsError(f"--endpoints-file: {error}") from error
 
 
 def _keys(path: Path) -> KeyFile:
@@ -336,7 +305,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--host", default="127.0.0.1", help="address to listen on")
     add("--port", type=int, default=8080, help="port to listen on; 0 chooses a free one")
     add("--endpoint", action="append", default=[], metavar="UID=URL", help="a worker (repeatable)")
-    add("--endpoints-file", type=Path, help="JSON list of workers with uid, name, url and token")
+    add(
+        "--endpoints-file",
+        type=Path,
+        help="JSON list of workers with uid, name, url and token; followed while it runs",
+    )
     add("--discovery", choices=("static", "kubernetes"), default="static", help="where workers are found")
     add(
         "--namespace",

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from warmfleet_router.settings import parse_settings, read_endpoints
+from warmfleet_router.settings import parse_settings
 from warmfleet_runtime.http.app import SERVED_PATHS
 from warmfleet_testing.router.router_fixture import RunningRouter, running_router
 from warmfleet_testing.router.stub_worker import StubWorker, running_stub
@@ -412,13 +412,3 @@ def test_a_salt_key_that_is_missing_is_drawn_and_a_bad_one_is_refused(
     with pytest.raises(SystemExit):
         parse_settings([], {"WARMFLEET_SALT_KEY": "secret!"})
     assert "secret!" not in capsys.readouterr().err
-
-
-def test_endpoints_come_from_flags_and_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "endpoints.json"
-    path.write_text('[{"uid": "b", "name": "pod-b", "url": "http://127.0.0.1:2", "token": "t", "more": 1}]')
-
-    settings = parse_settings(["--endpoint", "a=http://127.0.0.1:1", "--endpoints-file", str(path)], {})
-
-    assert [endpoint.uid for endpoint in settings.endpoints] == ["a", "b"]
-    assert read_endpoints(path)[0].token == b"t"

@@ -72,7 +72,7 @@ class DiscoveryState:
 
 
 class Discovery(Protocol):
-    """A source of endpoint lists: `StaticDiscovery` or `KubernetesDiscovery`."""
+    """A source of endpoint lists: fixed, a file, or a cluster."""
 
     @property
     def state(self) -> DiscoveryState: ...

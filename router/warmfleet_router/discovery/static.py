@@ -1,4 +1,4 @@
-"""Endpoints from the command line or a file: a list that never changes."""
+"""Endpoints from the command line: a list that never changes."""
 
 from collections.abc import AsyncGenerator, Iterable
 
