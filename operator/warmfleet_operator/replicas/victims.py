@@ -11,7 +11,7 @@ from typing import Final
 
 from warmfleet_contracts.cache.fleet_totals import ReplicaTotals
 from warmfleet_operator.objects.pods import PodView, replicas_of
-from warmfleet_operator.scaling.shrink import unique_value
+from warmfleet_operator.scaling.shrink import removal_order
 
 _PHASES: Final = {"Pending": 0, "Unknown": 1}
 
@@ -39,9 +39,14 @@ def victims_of(
     """
 
     def order(pod: PodView) -> tuple[object, ...]:
-        value = unique_value(reports[pod.uid]) if pod.uid in reports else (0.0, 0, 0)
-        kubernetes = (pod.assigned, _PHASES.get(pod.phase, 2), pod.ready)
-        return (*kubernetes, pod.uid != first, value, -pod.created_seconds, pod.name)
+        common = removal_order(
+            pod.uid,
+            reports.get(pod.uid),
+            ready=pod.ready,
+            created_seconds=pod.created_seconds,
+            first=first,
+        )
+        return (pod.assigned, _PHASES.get(pod.phase, 2), *common, pod.name)
 
     return tuple(sorted(replicas_of(pods), key=order)[: max(0, count)])
 

@@ -6,10 +6,12 @@
 `demand` (tokens, sequences and compute), `supply` (what a replica takes, learnt), `latency_guard` (predicted
 percentiles), `regret` (capacity misses), `limits` (bounds, rates, what is unsafe), `shrink` (victim, price).
 `ticks` and `windows` carry time from one tick to the next, `policy` holds every parameter.
-`advice` is what a user sees of decisions, and keeps the number up where nothing acts on them.
+`advice` is what a user sees of decisions, and keeps the number up where nothing acts on them. `decider` runs
+all of it for one fleet, tick after tick.
 
 Formulas: token demand against learnt supply as in llm-d's WVA 2, panic as in Knative's KPA, windows of
 recommendations as in the HPA.
 
-Imports contracts alone, so that the simulator runs the same code: no clock, no cluster, no kopf.
+Imports contracts alone, so that the simulator and `warmfleet up` run the same code: no clock, no cluster, no
+kopf.
 """

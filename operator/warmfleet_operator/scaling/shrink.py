@@ -49,3 +49,27 @@ def unique_value(replica: ReplicaTotals) -> tuple[float, int, int]:
         replica.pinned_tokens + replica.evictable_tokens,
         replica.pinned_tokens + replica.queued_uncached_tokens,
     )
+
+
+def removal_order(
+    uid: str,
+    report: ReplicaTotals | None,
+    *,
+    ready: bool,
+    created_seconds: float,
+    first: str | None,
+) -> tuple[object, ...]:
+    """A sort key: of several replicas the one with the lowest goes first.
+
+    Those that serve nothing go first, then the one that the policy chose, then the one whose cache is worth
+    least, and of equals the newest.
+
+    Args:
+        uid: of the replica.
+        report: its newest; None: it holds nothing that is known.
+        ready: whether it serves.
+        created_seconds: when it was, on any clock.
+        first: uid of the one that the policy chose.
+    """
+    value = unique_value(report) if report is not None else (0.0, 0, 0)
+    return (ready, uid != first, value, -created_seconds)

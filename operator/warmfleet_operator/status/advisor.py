@@ -1,18 +1,17 @@
 """Decides at every tick how many replicas each fleet with autoscaling needs, and keeps the advice."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 
 from warmfleet_contracts.cache.fleet_totals import ReplicaTotals
 from warmfleet_operator.objects.kinds import DEPLOYMENT
-from warmfleet_operator.scaling.advice import Advice, AdviceMemory, advised
-from warmfleet_operator.scaling.decide import decide
-from warmfleet_operator.scaling.memory import ScalingMemory
+from warmfleet_operator.scaling.advice import Advice
+from warmfleet_operator.scaling.decider import FleetDecider
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
-from warmfleet_operator.scaling.signals import Reading, SignalHistory, merged, newest_reports
+from warmfleet_operator.scaling.signals import Reading, newest_reports
 from warmfleet_operator.status.replica_state import DeploymentScale, deployment_scale, replica_state
 from warmfleet_operator.watch.entry import Key
 from warmfleet_operator.watch.store import Store
@@ -35,13 +34,7 @@ class TotalsSource(Protocol):
 class _Followed:
     """One fleet with autoscaling."""
 
-    policy: AutoscalingPolicy
-    names: tuple[str, ...]
-    acts: bool
-    memory: ScalingMemory = field(default_factory=ScalingMemory)
-    advice_memory: AdviceMemory = field(default_factory=AdviceMemory)
-    history: SignalHistory = field(default_factory=SignalHistory)
-    advice: Advice | None = None
+    decider: FleetDecider
     version: tuple[str, int] | None = None
     """Of the Deployment from which `scale` was read."""
     scale: DeploymentScale | None = None
@@ -83,9 +76,10 @@ class ScalingAdvisor:
         """
         known = self._followed.get(key)
         if known is None:
-            self._followed[key] = _Followed(policy, tuple(names), acts)
+            self._followed[key] = _Followed(FleetDecider(policy, tuple(names), acts))
         else:
-            known.policy, known.names, known.acts = policy, tuple(names), acts
+            decider = known.decider
+            decider.policy, decider.names, decider.acts = policy, tuple(names), acts
 
     def forget(self, key: Key) -> None:
         """Decide no more for `key`."""
@@ -103,11 +97,12 @@ class ScalingAdvisor:
     def advice(self, key: Key) -> Advice | None:
         """The advice of the last tick; None before the first."""
         known = self._followed.get(key)
-        return known.advice if known is not None else None
+        return known.decider.advice if known is not None else None
 
     def all_advice(self) -> Mapping[Key, Advice]:
         """Every advice, for metrics."""
-        return {key: known.advice for key, known in self._followed.items() if known.advice is not None}
+        advice = {key: known.decider.advice for key, known in self._followed.items()}
+        return {key: item for key, item in advice.items() if item is not None}
 
     def tick(self, now_seconds: float) -> None:
         """Decide for every fleet. Does not raise: a fleet for which that fails keeps its last advice."""
@@ -131,29 +126,12 @@ class ScalingAdvisor:
         if scale is None:
             return  # its Deployment is not there yet
         state, ready = replica_state(scale, self._store.pods(key), now_seconds, self._no_room_seconds)
-        fleet.history, signals = merged(
-            readings,
-            reports,
-            fleet.history,
-            names=fleet.names,
-            ready_uids=ready,
-            routers=self._totals.routers,
-            now_seconds=now_seconds,
-            with_latencies=fleet.policy.has_latency_goal,
+        decider = fleet.decider
+        before = decider.advice
+        advice = decider.tick(
+            readings, reports, state, ready, routers=self._totals.routers, now_seconds=now_seconds
         )
-        fleet.memory, decision = decide(fleet.policy, fleet.memory, signals, state, now_seconds)
-        before = fleet.advice
-        fleet.advice_memory, fleet.advice = advised(
-            fleet.policy,
-            fleet.advice_memory,
-            before=before,
-            decision=decision,
-            signals=signals,
-            state=state,
-            acts=fleet.acts,
-        )
-        due = fleet.acts and fleet.advice.settled and decision.to_replicas != scale.replicas
-        if due or _shown(before) != _shown(fleet.advice):
+        if decider.due(scale.replicas) is not None or _shown(before) != _shown(advice):
             self._on_change(key)
 
     def _scale(self, key: Key, fleet: _Followed) -> DeploymentScale | None:

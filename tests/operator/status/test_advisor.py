@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from warmfleet_operator.objects.kinds import DEPLOYMENT
+from warmfleet_operator.scaling import decider as decider_module
 from warmfleet_operator.scaling.decide import decide
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
-from warmfleet_operator.status import advisor as advisor_module
 from warmfleet_operator.watch.entry import Key, entry_of
 from warmfleet_testing.resources.observations import workers
 from warmfleet_testing.resources.scaled_fleets import Fleets
@@ -63,7 +63,7 @@ def test_a_fleet_without_a_decision_keeps_no_other_from_having_one(monkeypatch: 
             raise OverflowError("cannot convert float infinity to integer")
         return decide(policy, *arguments)
 
-    monkeypatch.setattr(advisor_module, "decide", decides)
+    monkeypatch.setattr(decider_module, "decide", decides)
     fleets.run(20)
 
     assert set(fleets.advisor.all_advice()) == {fleets.keys[0], fleets.keys[2]}
