@@ -12,6 +12,5 @@ all of it for one fleet, tick after tick.
 Formulas: token demand against learnt supply as in llm-d's WVA 2, panic as in Knative's KPA, windows of
 recommendations as in the HPA.
 
-Imports contracts alone, so that the simulator and `warmfleet up` run the same code: no clock, no cluster, no
-kopf.
+Imports contracts alone, so that the simulator runs the same code: no clock, no cluster, no kopf.
 """

@@ -14,7 +14,7 @@ from warmfleet_operator.scaling.signals import Reading, SignalHistory, merged
 
 @dataclass(slots=True)
 class FleetDecider:
-    """Decides for one fleet, for whoever starts and ends its replicas: operator, `warmfleet up`, simulator.
+    """Decides for one fleet; its caller starts and ends replicas: the operator, a simulation.
 
     advice = decider.tick(readings, newest_reports(readings), state, ready_uids, routers=1, now_seconds=now)
     decider.due(state.spec_replicas)
