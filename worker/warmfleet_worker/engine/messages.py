@@ -113,7 +113,7 @@ class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
 
 
 class SequenceUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One step's outcome for one sequence.
+    """What became of one sequence since the report before.
 
     The first update of a sequence is its admission: `cached_tokens` is set, and `last_block` is the
     hash of the prompt's last full block. It may come in a step that produced no token yet.
@@ -123,6 +123,7 @@ class SequenceUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     cached_tokens: int | None = None
     last_block: bytes = b""
     token_ids: list[int] = []
+    """Generated since the update before, in order: of one step or of several. An end token is the last."""
     logprobs: TokenLogprobs | None = None
     """Of `token_ids`, if the sequence requests them."""
     prompt_logprobs: TokenLogprobs | None = None
