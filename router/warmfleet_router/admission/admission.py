@@ -206,6 +206,7 @@ class Admission:
         for model in gone:
             del self._queues[model]
             self._dispatcher.forget(model)
+            self._assigner.forget(model)
 
     def _queue(self, model: str) -> ModelQueue:
         queue = self._queues.get(model)

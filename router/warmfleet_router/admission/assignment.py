@@ -12,7 +12,7 @@ from warmfleet_router.admission.placement import Placement, place
 from warmfleet_router.admission.queue_bypass import may_bypass
 from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.routing.capacity import CapacityLimits, Need, Shortage, shortage_in
-from warmfleet_router.routing.fleet_snapshot import FleetSnapshot
+from warmfleet_router.routing.fleet_snapshot import FleetSnapshot, KeptFleet
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
 from warmfleet_router.routing.picker import NONE_LEFT_OUT, NOTHING_PLANNED, PickedWorker, Picker
@@ -46,6 +46,11 @@ class Assigner:
         self._on_release = on_release
         self._touched = touched
         self._isolations = Isolations(leases.now)
+        self._fleets: dict[str, KeptFleet] = {}
+
+    def forget(self, model: str) -> None:
+        """A model has gone, and no request waits for it."""
+        self._fleets.pop(model, None)
 
     def most_seats(self, model: str) -> int:
         """What the widest worker of a model has reported; 0 if none has."""
@@ -57,7 +62,11 @@ class Assigner:
 
     def snapshot(self, queue: ModelQueue, tried: Collection[str] = NONE_TRIED) -> FleetSnapshot:
         """The workers of a model that can be given requests now."""
-        fleet = self._picker.snapshot(self._workers(queue.model), tried)
+        kept = self._fleets.get(queue.model)
+        if kept is None:
+            kept = self._fleets[queue.model] = self._picker.fleet()
+        kept.update(self._workers(queue.model))
+        fleet = kept.snapshot(tried)
         for uid in self._isolations.workers:
             if uid in fleet.ready:
                 fleet.leave_out(uid, "computes a prompt alone that may have ended an engine")
@@ -134,7 +143,7 @@ class Assigner:
         if uid not in fleet.ready:
             return False
         need = Need(plan.seats, plan.blocks, _is_within_share(request, queue, fleet))
-        lack = shortage_in(fleet.loads[uid], fleet.rates[uid], need, self.limits)
+        lack = shortage_in(fleet.loads[uid], fleet.prices[uid].rates, need, self.limits)
         if lack is not Shortage.PREFILL:
             return lack is not None
         others = {other: "is not waited for" for other in fleet.ready if other != uid}

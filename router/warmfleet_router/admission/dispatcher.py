@@ -68,9 +68,9 @@ class _Scan:
         if self._kept_uid in fleet.ready:
             self.keep(self._kept_uid)
 
-    def charged(self, uid: str) -> None:
-        """A request was assigned to `uid`."""
-        self.fleet.charged(uid)
+    def charged(self) -> None:
+        """A request was assigned to a worker."""
+        self.fleet.charged()
         self._fitting.clear()
 
     def keep(self, uid: str) -> None:
@@ -192,14 +192,14 @@ class Dispatcher:
                 if dispatch.trial.is_probe or dispatch.is_alone:
                     scan.look(self._assigner.snapshot(queue))  # the worker gets no other request
                 else:
-                    scan.charged(picked.candidate.uid)
+                    scan.charged()
         if assigned and len(head) >= SCANNED_REQUESTS:
             self._capacity_changed.set()  # those behind them have not been considered yet
 
     def _consider(self, waiting: WaitingRequest, queue: ModelQueue, scan: _Scan) -> PickedWorker | None:
         """A worker for `waiting`; None if it is passed over this time."""
         request, fleet = waiting.request, scan.fleet
-        if waiting.tried.issuperset(fleet.serving):
+        if fleet.serving.keys() <= waiting.tried:
             self._wait_queue.refuse(queue, waiting, no_worker_error(queue.model))
             return None
         assigner, waited_seconds = self._assigner, self._now() - waiting.since

@@ -4,6 +4,8 @@ A load is the worker's last report, plus what this router sent since, less what 
 what requests cost there by the worker's own rates, and the least that any of them does.
 """
 
+from collections.abc import Iterator
+
 import msgspec
 
 from warmfleet_contracts.cache.kv_events import LoadReport
@@ -39,21 +41,33 @@ class KnownLoads:
         self._dispatches = dispatches
         self._seat_times = seat_times
         self._known: dict[str, KnownLoad] = {}
+        self._changes: dict[str, int] = {}
+        """The number of the last change of each worker's load, in their order."""
+        self.change = 0
+        """The number of the last change of any."""
 
     def reported(self, uid: str, report: LoadReport) -> None:
         """A worker reported its load; `dispatches` knows of it."""
-        self._known[uid] = self._known_load(uid, report, measured_rates(report.step_time))
+        self._keep(uid, self._known_load(uid, report, measured_rates(report.step_time)))
 
     def changed(self, uid: str) -> None:
         """A dispatch to a worker was opened, got its first byte or ended."""
         known = self._known.get(uid)
         if known is not None:
             rates = known.prices.rates if known.prices is not None else None
-            self._known[uid] = self._known_load(uid, known.report, rates)
+            self._keep(uid, self._known_load(uid, known.report, rates))
 
     def forget(self, uid: str) -> None:
         """The worker is gone."""
         self._known.pop(uid, None)
+        self._changes.pop(uid, None)
+
+    def changed_since(self, change: int) -> Iterator[str]:
+        """The workers whose load has changed since the change of that number."""
+        for uid in reversed(self._changes):
+            if self._changes[uid] <= change:
+                return
+            yield uid
 
     def of(self, uid: str, report: LoadReport) -> KnownLoad:
         """A worker's load under `report`."""
@@ -65,6 +79,12 @@ class KnownLoads:
     def load_with(self, uid: str, report: LoadReport, planned: UnreportedLoad) -> WorkerLoad:
         """A worker's load when it has got `planned` too."""
         return self._load(uid, report, self._dispatches.unreported(uid, report.admitted_dispatches) + planned)
+
+    def _keep(self, uid: str, known: KnownLoad) -> None:
+        self._known[uid] = known
+        self.change += 1
+        self._changes.pop(uid, None)
+        self._changes[uid] = self.change
 
     def _known_load(self, uid: str, report: LoadReport, rates: StepRates | None) -> KnownLoad:
         load = self._load(uid, report, self._dispatches.unreported(uid, report.admitted_dispatches))

@@ -41,7 +41,7 @@ class _Group(msgspec.Struct):
 class MatchedPrompts:
     """What workers have cached of one request's prompts, as index and pending blocks are now.
 
-    matched.works(workers)
+    matched.works(alike, workers)
     matched.tie_key(workers)  # of workers that were asked for before
     """
 
@@ -69,23 +69,17 @@ class MatchedPrompts:
             found = group.by_blocks[held] = self._predictor.predict(worker, self._prompts, held)
         return found
 
-    def works(self, workers: Mapping[str, WorkerStatus]) -> dict[str, Work]:
-        """What the request costs each worker, by uid; 0.3 us each, 0.5 us for those that hold some of it."""
-        works: dict[str, Work] = {}
-        for uid, worker in workers.items():
-            group, blocks = self._group(worker.hello), 0
-            if group is None or len(group.prompts) > 1:
-                works[uid] = self._work(worker)
-                continue
-            if uid in group.warm:
-                blocks = group.matches[0].get(uid, 0)
-                if not (blocks and worker.precise) or self._computes(uid, group.prompts[0], blocks):
-                    works[uid] = self._work(worker)
-                    continue
-            work = group.works.get(blocks)
-            if work is None:
-                work = group.works[blocks] = self._work(worker)
-            works[uid] = work
+    def works(self, alike: Sequence[str], workers: Mapping[str, WorkerStatus]) -> dict[str, Work]:
+        """What the request costs each worker of a group (`KeptFleet.alike`), by uid; `workers` are all.
+
+        All that hold and compute none of it cost the same; 0.5 us for each of the others.
+        """
+        group = self._group(workers[alike[0]].hello)
+        if group is None:
+            return dict.fromkeys(alike, self._work(workers[alike[0]]))
+        cold = next((uid for uid in alike if uid not in group.warm), None)
+        works = dict.fromkeys(alike, self._work(workers[cold])) if cold is not None else {}
+        works.update((uid, self._warm_work(group, workers[uid])) for uid in group.warm if uid in workers)
         return works
 
     def tie_key(self, workers: Mapping[str, WorkerStatus]) -> bytes:
@@ -112,6 +106,17 @@ class MatchedPrompts:
     def _work(self, worker: WorkerStatus) -> Work:
         prediction = self.prediction(worker)
         return Work(prediction.uncached_tokens, prediction.needed_blocks, self._prompts.sequences)
+
+    def _warm_work(self, group: _Group, worker: WorkerStatus) -> Work:
+        uid, blocks = worker.endpoint.uid, 0
+        if len(group.prompts) == 1 and worker.precise:
+            blocks = group.matches[0].get(uid, 0)
+        if not blocks or self._computes(uid, group.prompts[0], blocks):
+            return self._work(worker)
+        work = group.works.get(blocks)
+        if work is None:
+            work = group.works[blocks] = self._work(worker)
+        return work
 
     def _computes(self, uid: str, prompt: HashedPrompt, position: int) -> bool:
         """Whether a worker is computing the block of a prompt at `position`."""

@@ -12,8 +12,8 @@ import msgspec
 from msgspec.structs import replace
 
 from warmfleet_router.discovery.base import Endpoint
-from warmfleet_router.routing.cost import CostTerms, WorkerLoad
-from warmfleet_router.routing.fleet_snapshot import FleetSnapshot
+from warmfleet_router.routing.cost import CostTerms, Work, WorkerLoad
+from warmfleet_router.routing.fleet_snapshot import FleetSnapshot, KeptFleet
 from warmfleet_router.routing.leases import Charge, Leases
 from warmfleet_router.routing.matched_prompts import MatchedPrompts
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
@@ -104,7 +104,7 @@ NOTHING_PLANNED: Final[Mapping[str, UnreportedLoad]] = MappingProxyType({})
 class Picker:
     """Picks among the workers of one model.
 
-    snapshot = picker.snapshot(fleet.workers("org/model"))
+    snapshot = picker.snapshot(fleet.workers("org/model"))  # or that of a `KeptFleet`, for many decisions
     ranked = picker.rank(snapshot, prompts)  # None if no worker is ready
     picked = ranked.pick(ranked.ranking.candidates[0])
     """
@@ -121,7 +121,13 @@ class Picker:
 
     def snapshot(self, workers: Sequence[WorkerStatus], tried: Collection[str] = ()) -> FleetSnapshot:
         """The workers as they are now, for all calls of `rank` that follow at once."""
-        return FleetSnapshot(workers, self._leases, self._breakers, tried, policy=self.policy_among(workers))
+        fleet = self.fleet()
+        fleet.update(workers)
+        return fleet.snapshot(tried)
+
+    def fleet(self) -> KeptFleet:
+        """Keeps one model's workers from one decision to the next."""
+        return KeptFleet(self._leases, self._breakers, self._policy)
 
     def policy_among(self, workers: Sequence[WorkerStatus]) -> str:
         """Name of the policy by which `workers` are ranked."""
@@ -148,9 +154,9 @@ class Picker:
         `left_out` holds reasons by uid; `planned` is what will be sent to a worker before this request. Of a
         large fleet only the first workers are candidates, unless all are asked for: `shortlisted=False`.
         """
-        workers = dict(fleet.ready)
-        for uid in left_out:
-            workers.pop(uid, None)
+        workers = fleet.ready
+        if left_out:
+            workers = {uid: worker for uid, worker in workers.items() if uid not in left_out}
         if not workers:
             return None
         matched = MatchedPrompts(prompts, self._index, self._leases.pending, self.predictor)
@@ -205,7 +211,11 @@ class _Pricing:
         self._matched = matched
         self._workers = workers
         self._planned = planned
-        self._works = matched.works(workers)
+        self._works: dict[str, Work] = {}
+        for alike in fleet.alike:
+            uids = alike if len(workers) == len(fleet.loads) else [uid for uid in alike if uid in workers]
+            if uids:
+                self._works.update(matched.works(uids, workers))
         self._costs: dict[str, CostTerms] = {}
 
     def floors_ms(self) -> dict[str, float]:
@@ -245,7 +255,7 @@ class _Pricing:
             pending_tokens=prediction.pending_tokens,
             uncached_tokens=prediction.uncached_tokens,
             load=self._load(uid),
-            rates=fleet.rates[uid],
+            rates=fleet.prices[uid].rates,
             cost=self._costs[uid],
         )
 

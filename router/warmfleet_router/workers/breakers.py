@@ -110,21 +110,21 @@ class Breakers:
         self._draw = draw
         self._on_ejected = on_ejected
         self._breakers: dict[str, _Breaker] = {}
+        self._opened: dict[str, _Breaker] = {}
+        """Those of them that are not closed."""
 
     @property
     def any_opened(self) -> bool:
         """Whether any breaker is not closed; while none is, no worker is ejected."""
-        return any(breaker.opened_at is not None for breaker in self._breakers.values())
+        return bool(self._opened)
 
     def ejections(self, epochs: Mapping[str, str]) -> Ejections:
         """Which of a model's ready workers get no request now; `epochs` is their epoch by uid."""
         now = self._now()
         ejected = {
             uid: reason
-            for uid, breaker in self._breakers.items()
-            if breaker.opened_at is not None
-            and epochs.get(uid) == breaker.epoch
-            and (reason := _refusal(breaker, now))
+            for uid, breaker in self._opened.items()
+            if epochs.get(uid) == breaker.epoch and (reason := _refusal(breaker, now))
         }
         if not ejected:
             return NONE_EJECTED
@@ -167,6 +167,7 @@ class Breakers:
     def forget(self, uid: str) -> None:
         """The worker is gone."""
         self._breakers.pop(uid, None)
+        self._opened.pop(uid, None)
 
     # Results of trials.
 
@@ -180,7 +181,7 @@ class Breakers:
         elif now >= breaker.until and dispatched_at >= breaker.until:
             self._open(uid, breaker, Cause.FAILURES, f"failed its probe: {reason}", now)
 
-    def answered(self, breaker: _Breaker, dispatched_at: float) -> None:
+    def answered(self, uid: str, breaker: _Breaker, dispatched_at: float) -> None:
         """The first byte came. If the request was sent since the ejection, the breaker closes.
 
         Not so before a slow worker's time is over: it was ejected although it answers.
@@ -191,6 +192,8 @@ class Breakers:
             breaker.cause is not Cause.SLOW and dispatched_at > breaker.opened_at
         ):
             breaker.opened_at = None
+            if self.is_current(uid, breaker):
+                del self._opened[uid]
             breaker.calm_since = self._now()
             # The answer may still break off: until one is complete, a single failure ejects again.
             breaker.failures = self._settings.consecutive_failures - 1
@@ -203,6 +206,7 @@ class Breakers:
         breaker = self._breakers.get(uid)
         if breaker is None or breaker.epoch != epoch:
             breaker = self._breakers[uid] = _Breaker(epoch)
+            self._opened.pop(uid, None)
         return breaker
 
     def _open(self, uid: str, breaker: _Breaker, cause: Cause, reason: str, now: float) -> None:
@@ -213,6 +217,8 @@ class Breakers:
         seconds = min(settings.ejection_seconds * breaker.ejections, settings.longest_ejection_seconds)
         seconds *= 1 + settings.jitter_ratio * self._draw()
         breaker.opened_at, breaker.until = now, now + seconds
+        if self.is_current(uid, breaker):
+            self._opened[uid] = breaker
         breaker.cause, breaker.reason = cause, reason
         breaker.probe = None
         self._on_ejected(uid, cause, reason, seconds)
@@ -262,7 +268,7 @@ class Trial:
 
     def answered(self) -> None:
         """The first byte is here, and not slow."""
-        self._breakers.answered(self._breaker, self._dispatched_at)
+        self._breakers.answered(self._uid, self._breaker, self._dispatched_at)
 
     def completed(self) -> None:
         """The answer is complete."""

@@ -61,6 +61,7 @@ class PickerFleet:
         for uid in uids:
             self.index.connected(uid, "e")
             self.index.apply(uid, Frame(epoch="e", seq=0, snapshot_left=0))
+            self.leases.frame_arrived(uid, Frame(epoch="e", seq=0, load=self.load[uid]))
 
     @staticmethod
     def report(per_token_seconds: float, **fields: int) -> LoadReport:
