@@ -26,6 +26,7 @@ from warmfleet_operator.reconcile.writer import Writer
 from warmfleet_operator.replicas.shrinks import Shrinks
 from warmfleet_operator.routers.client import RouterClient
 from warmfleet_operator.routers.fleet import FleetView
+from warmfleet_operator.routers.handover import RouterHandover
 from warmfleet_operator.routers.hit_rates import HitRates
 from warmfleet_operator.routers.poller import RouterPoller
 from warmfleet_operator.routers.totals import TotalsReader
@@ -70,7 +71,12 @@ class Operator:
             no_room_seconds=settings.no_room_seconds,
             on_change=self._processor.add,
         )
-        self._shrinks = Shrinks(totals=self._totals, metrics=self.metrics)
+        self._shrinks = Shrinks(
+            totals=self._totals,
+            handover=RouterHandover(routers=self._routers, client=self._client, metrics=self.metrics),
+            on_handed_over=self._processor.add,
+            metrics=self.metrics,
+        )
         self._reconciler = Reconciler(
             store=self._store,
             writer=Writer(cluster=cluster, store=self._store, metrics=self.metrics, settings=settings),
@@ -140,6 +146,7 @@ class Operator:
         finally:
             stopping.cancel()
             await self._watches.stop()
+            await self._shrinks.stop()
             await self._client.close()
 
     def liveness_failure(self) -> str:

@@ -64,6 +64,12 @@ class OperatorMetrics:
             ["choice"],
             registry=registry,
         )
+        self.handover_seconds = Histogram(
+            names.OPERATOR_HANDOVER_SECONDS,
+            "Time that routers took to hand over what replicas held that were about to go",
+            buckets=names.OPERATOR_HANDOVER_BUCKETS,
+            registry=registry,
+        )
         for choice in ("ours", "other"):
             self.shrink_victims.labels(choice)  # from 0, so that the first one is an increase
         self._of_each = {

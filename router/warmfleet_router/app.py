@@ -20,8 +20,10 @@ from warmfleet_router.discovery.kubernetes import KubernetesDiscovery
 from warmfleet_router.discovery.static import StaticDiscovery
 from warmfleet_router.economics.ghost_list import GhostList
 from warmfleet_router.metrics import RouterMetrics
+from warmfleet_router.prewarm.handover import Handovers
 from warmfleet_router.prewarm.hot_prefixes import HotPrefixes
 from warmfleet_router.prewarm.prewarmer import Prewarmer
+from warmfleet_router.prewarm.worker_prewarms import WorkerPrewarms
 from warmfleet_router.proxy.cache_comparison import CacheComparison
 from warmfleet_router.proxy.crash_suspects import CrashSuspects
 from warmfleet_router.proxy.exchange import Exchanges
@@ -135,17 +137,29 @@ def build_router(
     routing = build_routing(common, workers, leases, slow_workers)
     limits = InFlightLimits(settings.admission.max_in_flight, now=now, metrics=common.metrics)
     admission = build_admission(common, workers, routing, limits)
+    prewarms = WorkerPrewarms(workers.upstream)
     prewarmer = Prewarmer(
         hot,
-        workers.upstream,
+        prewarms,
         worker=workers.fleet.worker,
         requests_wait=admission.any_waits,
         is_tenant=is_tenant,
         now=now,
         metrics=common.metrics,
     )
+    handovers = Handovers(
+        hot,
+        prewarms,
+        fleet=workers.fleet,
+        requests_wait=admission.any_waits,
+        is_tenant=is_tenant,
+        now=now,
+        metrics=common.metrics,
+    )
     proxies = build_proxies(common, workers, routing, admission, suspects=suspects, hot=hot)
-    api = build_api(common, workers, routing, limits=limits, admission=admission, proxies=proxies)
+    api = build_api(
+        common, workers, routing, limits=limits, admission=admission, proxies=proxies, handovers=handovers
+    )
     return Router(
         settings,
         common.metrics,

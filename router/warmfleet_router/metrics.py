@@ -8,6 +8,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from warmfleet_contracts import metrics as names
 from warmfleet_contracts.cache.fleet_totals import MissTokens
+from warmfleet_contracts.cache.handover import HandoverAnswer
 from warmfleet_router.discovery.base import DiscoveryState
 from warmfleet_router.economics.misses import MissCause
 from warmfleet_router.economics.model_counts import ModelCounts
@@ -70,6 +71,17 @@ class RouterMetrics:
         )
         self._prewarms = self._counter(
             names.ROUTER_PREWARMS, "New workers by what came of filling their caches.", ("outcome",)
+        )
+        self._handover_prefixes = self._counter(
+            names.ROUTER_HANDOVER_PREFIXES,
+            "Hot prefixes of workers that were about to go, by what came of them.",
+            ("outcome",),
+        )
+        self._handover_tokens = self._counter(
+            names.ROUTER_HANDOVER_TOKENS, "Tokens of them that workers that stay computed.", ()
+        )
+        self._handover_seconds = self._counter(
+            names.ROUTER_HANDOVER_SECONDS, "Time that moving them took.", ()
         )
         self._refused_retries = self._counter(
             names.ROUTER_REFUSED_RETRIES, "Retries for which the budget had no room.", ()
@@ -165,6 +177,13 @@ class RouterMetrics:
     def on_prewarm(self, outcome: str) -> None:
         """`computed`: a newcomer has its prefixes; `empty`: it was sent none; `failed`: it gave no answer."""
         self._prewarms.labels(outcome).inc()
+
+    def on_handover(self, answer: HandoverAnswer) -> None:
+        """What came of the hot prefixes of workers that are about to go."""
+        for outcome, count in {"moved": answer.moved_prefixes, **answer.skipped}.items():
+            self._handover_prefixes.labels(outcome).inc(count)
+        self._handover_tokens.inc(answer.computed_tokens)
+        self._handover_seconds.inc(answer.seconds)
 
     def on_refused_retry(self) -> None:
         self._refused_retries.inc()

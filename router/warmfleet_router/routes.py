@@ -3,6 +3,7 @@
 from starlette.routing import Route
 
 from warmfleet_contracts.cache.fleet_totals import FLEET_TOTALS_PATH
+from warmfleet_contracts.cache.handover import HANDOVER_PATH
 from warmfleet_contracts.cache.worker_api import DECISION_HEADER
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.admission import Admission
@@ -13,10 +14,12 @@ from warmfleet_router.api.completions import DECODERS, CompletionEndpoint
 from warmfleet_router.api.cors import CrossOrigin
 from warmfleet_router.api.debug import ConfigEndpoint, DecisionEndpoints, FleetEndpoint
 from warmfleet_router.api.fleet_totals import FleetTotalsEndpoint
+from warmfleet_router.api.handover import HandoverEndpoint
 from warmfleet_router.api.health import HealthEndpoints
 from warmfleet_router.api.metrics import MetricsEndpoint
 from warmfleet_router.api.models import ModelEndpoints
 from warmfleet_router.api.tokenize import TOKEN_DECODERS, TokenEndpoint
+from warmfleet_router.prewarm.handover import Handovers
 from warmfleet_router.rooms import ApiRoom, Common, ProxyRoom, RoutingRoom, WorkersRoom
 from warmfleet_router.settings import effective_settings
 from warmfleet_runtime.http.app import openai_app
@@ -32,6 +35,7 @@ def build_api(
     limits: InFlightLimits,
     admission: Admission,
     proxies: ProxyRoom,
+    handovers: Handovers,
 ) -> ApiRoom:
     """All routes, behind authentication."""
     settings, metrics = common.settings, common.metrics
@@ -45,6 +49,7 @@ def build_api(
         Route("/readyz", health.readyz, methods=["GET"]),
         document_route("router"),
         *_observation_routes(common, workers, routing, limits=limits, admission=admission, keys=keys),
+        Route(HANDOVER_PATH, HandoverEndpoint(handovers.hand_over).hand_over, methods=["POST"]),
     ]
 
     def on_refused(error: RequestError) -> None:

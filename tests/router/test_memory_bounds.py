@@ -12,7 +12,7 @@ from warmfleet_contracts.resources.quantities import parse_quantity
 from warmfleet_router.admission.queue_bounds import DEFAULT_HELD, DEFAULT_IN_FLIGHT, MIB
 from warmfleet_router.economics.ghost_list import BLOCK_BYTES, DEFAULT_MAX_BLOCKS
 from warmfleet_router.prewarm.hot_prefixes import MAX_HOT_BYTES
-from warmfleet_router.prewarm.prewarmer import MOST_BODY_BYTES
+from warmfleet_router.prewarm.worker_prewarms import MOST_BODY_BYTES
 from warmfleet_router.routing.block_hash_memory import MAX_RUNS
 from warmfleet_router.workers.encoders import ENCODING_THREADS
 from warmfleet_router.workers.upstream import READ_BYTES

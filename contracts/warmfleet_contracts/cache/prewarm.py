@@ -1,9 +1,10 @@
 """`POST /internal/prewarm`: prefixes that a router has a worker compute ahead of requests.
 
 The body is a `PrewarmRequest` in msgpack, the answer a `PrewarmAnswer` in JSON, sent when all prefixes are
-computed. They are computed one after the other, the first one first, with what requests leave of the engine,
-and as long as blocks are free: nothing is evicted for them. What is not computed when the caller closes the
-connection is given up.
+computed or their time is over. They are computed one after the other, the first one first, with what requests
+leave of the engine. For a newcomer's prefixes nothing is evicted; one that is handed over, because its worker
+is about to go, may take the place of blocks that were not used for longer. What is not computed when the
+caller closes the connection is given up.
 
 A worker that waits for its routers (`--prewarm-seconds`) is not ready, and reports `total_blocks` = 0 in its
 event stream, until each router that follows its event stream has its answer. So a router sends it one in any
@@ -35,15 +36,20 @@ class Prefix(msgspec.Struct, frozen=True, array_like=True):
         bytes, msgspec.Meta(min_length=_TOKEN_BYTES, max_length=MAX_PREFIX_TOKENS * _TOKEN_BYTES)
     ]
     """Token ids as little-endian u32."""
+    unused_seconds: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    """Blocks that the worker has not used for longer than this may be evicted for it; None: none may.
+
+    A worker of an earlier release evicts none.
+    """
 
     def __post_init__(self) -> None:
         if len(self.tokens) % _TOKEN_BYTES:
             raise ValueError(f"{len(self.tokens)} bytes are not {_TOKEN_BYTES} bytes per token")
 
     @classmethod
-    def of(cls, salt: bytes, token_ids: "array[int]") -> "Prefix":
+    def of(cls, salt: bytes, token_ids: "array[int]", unused_seconds: float | None = None) -> "Prefix":
         """A prefix of these u32 token ids."""
-        return cls(salt, _little_endian(token_ids).tobytes())
+        return cls(salt, _little_endian(token_ids).tobytes(), unused_seconds)
 
     @property
     def token_ids(self) -> "array[int]":
@@ -59,6 +65,8 @@ class PrewarmRequest(msgspec.Struct, frozen=True, kw_only=True):
     prefixes: Annotated[list[Prefix], msgspec.Meta(max_length=MAX_PREFIXES)] = []
     requests_wait: bool = False
     """For a worker, in the router: this one is to take requests at once."""
+    within_seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """What is not computed by then is given up."""
 
 
 class PrewarmAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +77,8 @@ class PrewarmAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Cached before."""
     refused_prefixes: int = 0
     """That the engine does not compute: longer than the model's context, or than what its cache has free."""
+    late_prefixes: int = 0
+    """Given up, in part or whole: `within_seconds` were over."""
 
 
 def encode_prewarm(request: PrewarmRequest) -> bytes:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from warmfleet_contracts.cache.fleet_totals import FLEET_TOTALS_PATH
+from warmfleet_contracts.cache.handover import HANDOVER_PATH
 from warmfleet_contracts.cache.prewarm import PREWARM_PATH
 from warmfleet_contracts.cache.worker_api import CACHE_PATH, KV_EVENTS_PATH, TOKENIZER_PATH
 from warmfleet_contracts.openapi.requests import Schema
@@ -246,6 +247,16 @@ OPERATIONS: Final = (
         summary="Sums per model and replica: demand, capacity, missed tokens by cause, latencies.",
         servers=("router",),
         answers=((JSON, ""),),
+    ),
+    Operation(
+        id="handOver",
+        method="post",
+        path=HANDOVER_PATH,
+        tag="internal",
+        summary="Have workers that stay compute what only workers hold that are about to go.",
+        servers=("router",),
+        answers=((JSON, ""),),
+        errors=(400, 408, 413, 429),
     ),
     Operation(
         id="followEvents",

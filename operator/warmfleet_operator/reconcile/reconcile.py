@@ -33,7 +33,7 @@ from warmfleet_operator.reconcile.plan import Manifest, Plan, controlled_by, pla
 from warmfleet_operator.reconcile.wanted import Wanted, wanted_by
 from warmfleet_operator.reconcile.writer import Writer
 from warmfleet_operator.replicas.number import ReplicaNumber, replica_number, with_number
-from warmfleet_operator.replicas.shrinks import NextNumber, Shrinks
+from warmfleet_operator.replicas.shrinks import PAYBACK_SECONDS, NextNumber, Shrinks
 from warmfleet_operator.replicas.victims import Marking
 from warmfleet_operator.routers.hit_rates import HitRates
 from warmfleet_operator.routers.poller import RouterPoller
@@ -181,7 +181,8 @@ class Reconciler:
                 problem = await self._writer.carry_out(key, plan, uid)
         else:
             problem = await self._writer.carry_out(key, plan, uid)
-        self._shrinks.written(key, following, number.replicas)
+        payback = PAYBACK_SECONDS if wanted.policy is None else wanted.policy.payback_seconds
+        self._shrinks.written(key, following, number.replicas, payback)
         waits = [WAIT_SECONDS] if plan.pending or blocked_by is not None else []
         if following.again_seconds is not None:
             waits.append(following.again_seconds)

@@ -6,6 +6,10 @@ from typing import Final
 
 MARKED_SECONDS: Final = 2.0
 """Between the last mark and the lower number: until the ReplicaSet's controller has observed the marks."""
+HANDOVER_SECONDS: Final = 5.0
+"""Between the last mark and the lower number while routers have what the victims hold computed elsewhere."""
+MOVING_SECONDS: Final = 4.0
+"""What they have for it; the rest is for their answers."""
 LONGEST_SECONDS: Final = 10.0
 """After this the number is lowered although its target or the victims keep changing."""
 
@@ -22,6 +26,10 @@ class Marked:
     begun_seconds: float
     """When the first victims of this shrink were marked."""
 
+    def due_seconds(self, *, handing_over: bool) -> float:
+        """When the number is lowered at the latest; sooner if the handover ends."""
+        return self.at_seconds + (HANDOVER_SECONDS if handing_over else MARKED_SECONDS)
+
 
 class Step(Enum):
     """What a reconciliation does about the number."""
@@ -35,7 +43,13 @@ class Step(Enum):
 
 
 def shrink_step(
-    *, current: int, wanted: int, marked: Marked | None, live: frozenset[str], now_seconds: float
+    *,
+    current: int,
+    wanted: int,
+    marked: Marked | None,
+    live: frozenset[str],
+    now_seconds: float,
+    handing_over: bool = False,
 ) -> Step:
     """The next step from `current` replicas to `wanted`.
 
@@ -45,6 +59,7 @@ def shrink_step(
         marked: what this operator has marked; None if nothing, also after a restart.
         live: uids of the pods that count as replicas.
         now_seconds: on a clock that only rises.
+        handing_over: what the marked ones hold is being computed elsewhere.
     """
     if wanted >= current or wanted == 0 or len(live) <= wanted:
         return Step.SET  # no pod goes, or all do
@@ -52,4 +67,4 @@ def shrink_step(
         return Step.SET
     if marked is None or marked.replicas != wanted or not live.issuperset(marked.victims):
         return Step.MARK
-    return Step.SET if now_seconds - marked.at_seconds >= MARKED_SECONDS else Step.WAIT
+    return Step.SET if now_seconds >= marked.due_seconds(handing_over=handing_over) else Step.WAIT

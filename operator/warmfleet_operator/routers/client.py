@@ -59,14 +59,20 @@ class RouterClient:
         """Close the connections."""
         await self._client.aclose()
 
-    async def ask(self, addresses: Mapping[str, str], request: RouterRequest[T]) -> RouterAnswers[T]:
-        """Ask the routers at these addresses, all at once.
+    async def ask(
+        self,
+        addresses: Mapping[str, str],
+        request: RouterRequest[T],
+        bodies: Mapping[str, bytes] | None = None,
+    ) -> RouterAnswers[T]:
+        """Ask the routers at these addresses, all at once; with `bodies`, by router, each is posted its own.
 
         Raises:
             WarmfleetError: there is no token to ask with.
         """
         token = await self._key_secrets.ensure_operator_token()
-        asked = [self._ask_one(ip, token, request) for ip in addresses.values()]
+        sent: Mapping[str, bytes] = bodies or {}
+        asked = [self._ask_one(ip, token, request, sent.get(uid)) for uid, ip in addresses.items()]
         answers = dict(zip(addresses, await asyncio.gather(*asked), strict=True))
         problems = [answer for answer in answers.values() if isinstance(answer, str)]
         return RouterAnswers(
@@ -74,22 +80,25 @@ class RouterClient:
             next(iter(problems), ""),
         )
 
-    async def _ask_one(self, ip: str, token: str, request: RouterRequest[T]) -> tuple[float, T] | str:
+    async def _ask_one(
+        self, ip: str, token: str, request: RouterRequest[T], sent: bytes | None
+    ) -> tuple[float, T] | str:
         """When the answer was received and its content, or why there is none."""
         try:
             async with asyncio.timeout(request.within_seconds):
-                body = await self._body(ip, token, request)
+                body = await self._body(ip, token, request, sent)
             return time.monotonic(), request.decode(body)
         except (httpx.HTTPError, TimeoutError, ValueError, WarmfleetError) as error:
             return f"router at {ip}: {str(error) or type(error).__name__}"[:256]
 
-    async def _body(self, ip: str, token: str, request: RouterRequest[T]) -> bytes:
+    async def _body(self, ip: str, token: str, request: RouterRequest[T], sent: bytes | None) -> bytes:
         host = f"[{ip}]" if ":" in ip else ip
         url = f"http://{host}:{self._port}{request.path}"
         headers = {"authorization": f"Bearer {token}", "accept-encoding": "identity"}
         content = bytearray()
+        method = "GET" if sent is None else "POST"
         async with self._client.stream(
-            "GET", url, headers=headers, timeout=request.within_seconds
+            method, url, headers=headers, content=sent, timeout=request.within_seconds
         ) as response:
             if response.status_code != 200:
                 raise ValueError(f"answers {response.status_code}")

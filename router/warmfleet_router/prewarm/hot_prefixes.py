@@ -43,6 +43,8 @@ class PrefixOrigin(msgspec.Struct, frozen=True):
 class HotPrefix(msgspec.Struct, frozen=True, gc=False):
     """A prefix, and how often prompts began with it by `used_at`."""
 
+    block_hash: BlockHash
+    """Of its last block."""
     origin: PrefixOrigin
     token_ids: "array[int]"
     """As u32."""
@@ -58,6 +60,10 @@ class HotPrefix(msgspec.Struct, frozen=True, gc=False):
     def uses_at(self, now: float) -> float:
         """Decayed until then, in seconds of the same clock."""
         return self.uses * math.exp2((self.used_at - now) / HALF_LIFE_SECONDS)
+
+    def uses_per_second(self, now: float) -> float:
+        """The steady rate that leaves so many uses."""
+        return self.uses_at(now) * math.log(2) / HALF_LIFE_SECONDS
 
 
 class HotPrefixes:
@@ -95,9 +101,9 @@ class HotPrefixes:
         known = self._prefixes.get(block_hash)
         if known is not None:
             uses = known.uses_at(now) + 1.0
-            self._prefixes[block_hash] = HotPrefix(origin, known.token_ids, uses, now)
+            self._prefixes[block_hash] = HotPrefix(block_hash, origin, known.token_ids, uses, now)
             return
-        prefix = HotPrefix(origin, token_ids(), 1.0, now)
+        prefix = HotPrefix(block_hash, origin, token_ids(), 1.0, now)
         if len(prefix.token_ids) > MAX_PREFIX_TOKENS:
             return
         self._prefixes[block_hash] = prefix

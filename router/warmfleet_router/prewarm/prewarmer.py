@@ -6,33 +6,21 @@ models, which makes it ready at once.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 import structlog
 
 from warmfleet_contracts.cache.kv_events import Frame, Hello
-from warmfleet_contracts.cache.prewarm import (
-    MAX_PREFIXES,
-    PREWARM_PATH,
-    Prefix,
-    PrewarmAnswer,
-    PrewarmRequest,
-    encode_prewarm,
-)
-from warmfleet_contracts.decoding import UNDECODABLE
+from warmfleet_contracts.cache.prewarm import MAX_PREFIXES, Prefix, PrewarmRequest, encode_prewarm
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.prewarm.hot_prefixes import HotPrefix, HotPrefixes, in_equal_parts
+from warmfleet_router.prewarm.worker_prewarms import WorkerPrewarms
 from warmfleet_router.workers.fleet import WorkerStatus
-from warmfleet_router.workers.upstream import Upstream, UpstreamError
+from warmfleet_router.workers.upstream import UpstreamError
 
-MOST_BODY_BYTES = 16 * 1024 * 1024
-"""Of the token ids that one worker is sent."""
-MOST_OPEN_BYTES = 64 * 1024 * 1024
-"""Of all that is sent and not answered yet: of many newcomers at once the last ones get fewer prefixes."""
 ANSWER_SECONDS = 300.0
 """The longest that a worker may be set to wait; by then it has long been ready."""
-_MOST_ANSWER_BYTES = 64 * 1024
 
 _log = structlog.get_logger("warmfleet.router.prewarm")
 
@@ -51,7 +39,7 @@ class Prewarmer:
     def __init__(
         self,
         hot: HotPrefixes,
-        upstream: Upstream,
+        prewarms: WorkerPrewarms,
         *,
         worker: Callable[[str], WorkerStatus | None],
         requests_wait: Callable[[Collection[str]], bool],
@@ -61,7 +49,7 @@ class Prewarmer:
     ) -> None:
         """`requests_wait`: whether any waits for these models; `is_tenant`: whether one has a key still."""
         self._hot = hot
-        self._upstream = upstream
+        self._prewarms = prewarms
         self._worker = worker
         self._requests_wait = requests_wait
         self._is_tenant = is_tenant
@@ -70,7 +58,6 @@ class Prewarmer:
         self._epochs: dict[str, str] = {}
         self._unanswered: set[str] = set()
         """Uids of those that were sent prefixes and have answered nothing since."""
-        self._open_bytes = 0
         self._asking: dict[str, asyncio.Task[None]] = {}
         """Of each worker's newest epoch; ended ones stay until the next."""
 
@@ -117,42 +104,25 @@ class Prewarmer:
         del prefixes  # as large as the body
         if count:
             self._unanswered.add(uid)
-        self._open_bytes += len(body)
         try:
-            answer = await self._ask(worker, body)
+            answer = await self._prewarms.ask(worker, body, ANSWER_SECONDS)
         except (UpstreamError, TimeoutError) as error:
             self._metrics.on_prewarm("failed")
             _log.warning("worker not prewarmed", uid=uid, reason=str(error) or "no answer in time")
         else:
             self._unanswered.discard(uid)
             self._metrics.on_prewarm("computed" if count else "empty")
-            _log.info("worker prewarmed", uid=uid, prefixes=count, **answer)
-        finally:
-            self._open_bytes -= len(body)
+            _log.info("worker prewarmed", uid=uid, prefixes=count, **msgspec.structs.asdict(answer))
 
     def _prefixes_for(self, worker: WorkerStatus, hello: Hello) -> list[Prefix]:
         hot = self._hot.best(
             hello.tokenizer_digest, worker.served_names, self._now(), deployment=worker.endpoint.deployment
         )
-        left_bytes = min(MOST_BODY_BYTES, MOST_OPEN_BYTES - self._open_bytes)
-        return within_bounds([one for one in hot if self._is_tenant(one.origin.tenant)], left_bytes)
-
-    async def _ask(self, worker: WorkerStatus, body: bytes) -> Mapping[str, int]:
-        async with (
-            asyncio.timeout(ANSWER_SECONDS),
-            self._upstream.request(worker.endpoint, "POST", PREWARM_PATH, body=body) as response,
-        ):
-            content = await response.body(_MOST_ANSWER_BYTES)
-        if response.status != 200:
-            raise UpstreamError(f"the worker answered {response.status}")
-        try:
-            answer = msgspec.json.decode(content, type=PrewarmAnswer)
-        except UNDECODABLE as error:
-            raise UpstreamError(f"the answer cannot be read: {error}") from error
-        return msgspec.structs.asdict(answer)
+        kept = [one for one in hot if self._is_tenant(one.origin.tenant)]
+        return within_bounds(kept, self._prewarms.left_bytes)
 
 
-def within_bounds(hot: Sequence[HotPrefix], max_bytes: int = MOST_BODY_BYTES) -> list[Prefix]:
+def within_bounds(hot: Sequence[HotPrefix], max_bytes: int) -> list[Prefix]:
     """As many as one request takes, the first ones of each tenant, in the order that they have."""
     places = in_equal_parts(hot, max_prefixes=MAX_PREFIXES, max_bytes=max_bytes)
     return [Prefix.of(hot[place].origin.salt, hot[place].token_ids) for place in places]

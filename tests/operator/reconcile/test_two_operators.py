@@ -128,6 +128,11 @@ class NoTotals:
         return ()
 
 
+class NoHandover:
+    async def hand_over(self, *_: object, **__: object) -> None:
+        """There is no router."""
+
+
 class Operator:
     """The reconciliations of one operator, and its store."""
 
@@ -160,7 +165,9 @@ class Operator:
                 no_room_seconds=made.no_room_seconds,
                 on_change=lambda _: None,
             ),
-            shrinks=Shrinks(totals=NoTotals(), metrics=metrics),
+            shrinks=Shrinks(
+                totals=NoTotals(), handover=NoHandover(), on_handed_over=lambda _: None, metrics=metrics
+            ),
             settings=made,
         )
 

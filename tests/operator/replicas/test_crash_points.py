@@ -121,6 +121,45 @@ async def test_all_victims_are_marked_before_the_one_write_and_those_that_went_a
     assert (operator.went("ours"), operator.went("other")) == (3.0, 0.0)
 
 
+async def test_the_number_waits_for_what_is_handed_over_and_no_longer_than_five_seconds() -> None:
+    cluster = ShrinkingCluster([4.0, 1.0, 3.0])
+    operator = await settle(cluster)
+    cluster.handover_ends.clear()  # a router does not answer
+    cluster.edit(replicas=2)
+    lowered_after = None
+    for seconds in range(8):
+        await operator.reconcile()
+        if cluster.numbers[-1] == 2 and lowered_after is None:
+            lowered_after = seconds
+        cluster.pass_time(1.0)
+
+    assert cluster.handed_over == [("uid-m-1",)]
+    assert lowered_after == 5
+
+    cluster.edit(replicas=1)
+    await operator.reconcile()
+    cluster.handover_ends.set()
+    cluster.pass_time(2.0)
+    await operator.reconcile()  # it ends after this
+    await operator.reconcile()
+    assert cluster.numbers == [3, 2, 1]
+    assert cluster.handed_over == [("uid-m-1",), ("uid-m-2",)]
+
+
+async def test_victims_that_stay_after_all_are_not_waited_for() -> None:
+    cluster = ShrinkingCluster([4.0, 1.0, 3.0])
+    operator = await settle(cluster)
+    cluster.handover_ends.clear()
+    cluster.edit(replicas=2)
+    await operator.reconcile()
+    cluster.edit(replicas=3)
+    await operator.reconcile()
+    await operator.reconcile()
+
+    assert cluster.numbers == [3]
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "handover"]
+
+
 async def test_to_none_at_all_no_pod_is_marked() -> None:
     cluster = ShrinkingCluster([1.0, 2.0])
     operator = await settle(cluster)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from warmfleet_contracts.cache.blocks import BlockHash
 from warmfleet_contracts.cache.prewarm import MAX_PREFIXES
 from warmfleet_router.prewarm.hot_prefixes import HALF_LIFE_SECONDS, HotPrefix, HotPrefixes, PrefixOrigin
-from warmfleet_router.prewarm.prewarmer import MOST_BODY_BYTES, within_bounds
+from warmfleet_router.prewarm.prewarmer import within_bounds
+from warmfleet_router.prewarm.worker_prewarms import MOST_BODY_BYTES
 
 MODEL = "org/model"
 
@@ -113,10 +114,10 @@ def test_a_tenant_with_long_prefixes_displaces_its_own():
 
 def test_one_request_has_a_bounded_number_of_prefixes_and_bytes():
     def hot_prefix(count):
-        return HotPrefix(origin(), array("I", bytes(4 * count)), 1.0, 0.0)
+        return HotPrefix(BlockHash(b"h"), origin(), array("I", bytes(4 * count)), 1.0, 0.0)
 
-    many = within_bounds([hot_prefix(1)] * (MAX_PREFIXES + 5))
-    large = within_bounds([hot_prefix(1024 * 1024)] * 6 + [hot_prefix(3)])
+    many = within_bounds([hot_prefix(1)] * (MAX_PREFIXES + 5), MOST_BODY_BYTES)
+    large = within_bounds([hot_prefix(1024 * 1024)] * 6 + [hot_prefix(3)], MOST_BODY_BYTES)
 
     assert len(many) == MAX_PREFIXES
     assert sum(len(prefix.tokens) for prefix in large) <= MOST_BODY_BYTES

@@ -12,7 +12,8 @@ from warmfleet_contracts.cache.prewarm import decode_prewarm
 from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.prewarm.hot_prefixes import HotPrefixes, PrefixOrigin
-from warmfleet_router.prewarm.prewarmer import MOST_OPEN_BYTES, Prewarmer
+from warmfleet_router.prewarm.prewarmer import Prewarmer
+from warmfleet_router.prewarm.worker_prewarms import MOST_OPEN_BYTES, WorkerPrewarms
 from warmfleet_router.workers.fleet import WorkerStatus
 from warmfleet_router.workers.upstream import UpstreamUnreachableError
 
@@ -84,7 +85,7 @@ def worker(uid):
 def prewarmer_of(upstream, hot, waiting=()):
     return Prewarmer(
         hot,
-        upstream,
+        WorkerPrewarms(upstream),
         worker=worker,
         requests_wait=lambda models: not set(waiting).isdisjoint(models),
         is_tenant=lambda _: True,

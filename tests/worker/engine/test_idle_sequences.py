@@ -190,3 +190,37 @@ def test_an_engine_that_caches_nothing_computes_nothing_ahead(settings):
     driver.run()
 
     assert (driver.finish_reasons[1], driver.runner.counters.steps) == ("error", 0)
+
+
+# What is handed over may take the place of what was not used for longer.
+
+
+def full_of(driver, *first_tokens):
+    """Cached prompts of 100 tokens, the oldest first; together they fill the cache."""
+    for number, first in enumerate(first_tokens):
+        driver.add(number, prompt_of(100, first=first), max_output_tokens=1)
+        driver.run()
+
+
+@pytest.mark.parametrize(("unused_seconds", "reason"), [(0.0, "length"), (1000.0, "error"), (None, "error")])
+def test_a_prefix_takes_the_place_of_what_was_not_used_for_longer_alone(unused_seconds, reason):
+    driver = EngineDriver(max_batched_tokens=16)
+    full_of(driver, 0, 200)
+    driver.add(3, prompt_of(60, first=350), max_output_tokens=0, is_idle=True, unused_seconds=unused_seconds)
+    driver.run()
+
+    assert driver.finish_reasons[3] == reason
+    assert bool(driver.evicted_blocks) is (reason == "length")
+
+
+def test_a_prefix_evicts_the_least_recently_used_and_keeps_its_own_beginning():
+    driver = EngineDriver(max_batched_tokens=16)
+    full_of(driver, 0, 200)
+    longer = [*prompt_of(96), *prompt_of(64, first=400)]  # its beginning is the oldest in the cache
+    driver.add(3, longer, max_output_tokens=0, is_idle=True, unused_seconds=0.0)
+    driver.run()
+    driver.add(4, [*longer, 7], max_output_tokens=1)
+    driver.run()
+
+    assert driver.finish_reasons[3] == "length"
+    assert driver.cached_tokens == {**driver.cached_tokens, 3: 96, 4: 160}

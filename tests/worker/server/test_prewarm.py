@@ -66,7 +66,12 @@ def test_a_prewarmed_prefix_is_cached_for_the_requests_that_begin_with_it(client
     answer = prewarm(client, prefix(token_ids)).json()
     response = complete(client, [*token_ids, 65, 66])
 
-    assert answer == {"computed_tokens": len(token_ids), "cached_tokens": 0, "refused_prefixes": 0}
+    assert answer == {
+        "computed_tokens": len(token_ids),
+        "cached_tokens": 0,
+        "refused_prefixes": 0,
+        "late_prefixes": 0,
+    }
     assert response.headers["x-warmfleet-cached-tokens"] == str(16 * blocks)
 
 
@@ -84,7 +89,12 @@ def test_prefixes_that_share_a_beginning_compute_it_once(client):
 
     answer = prewarm(client, prefix([*shared, *range(70, 86)]), prefix([*shared, *range(80, 96)])).json()
 
-    assert answer == {"computed_tokens": 176 + 16, "cached_tokens": 160, "refused_prefixes": 0}
+    assert answer == {
+        "computed_tokens": 176 + 16,
+        "cached_tokens": 160,
+        "refused_prefixes": 0,
+        "late_prefixes": 0,
+    }
 
 
 def test_a_prefix_is_cached_for_its_salt_alone(client):
@@ -101,7 +111,12 @@ def test_a_prefix_that_the_engine_refuses_leaves_the_others(client, token_ids):
 
     answer = prewarm(client, prefix(token_ids), prefix(good)).json()
 
-    assert answer == {"computed_tokens": len(good), "cached_tokens": 0, "refused_prefixes": 1}
+    assert answer == {
+        "computed_tokens": len(good),
+        "cached_tokens": 0,
+        "refused_prefixes": 1,
+        "late_prefixes": 0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -176,7 +191,12 @@ def test_prefixes_take_no_place_from_the_requests_that_a_worker_takes_at_once(ti
 def test_a_request_without_a_body_asks_for_no_prefix(client):
     answer = client.post(PREWARM_PATH)
 
-    assert answer.json() == {"computed_tokens": 0, "cached_tokens": 0, "refused_prefixes": 0}
+    assert answer.json() == {
+        "computed_tokens": 0,
+        "cached_tokens": 0,
+        "refused_prefixes": 0,
+        "late_prefixes": 0,
+    }
 
 
 # Readiness.

@@ -4,6 +4,7 @@ One thread owns it. No request ends it: a failure ends the sequences that it con
 runner that cannot compute anything any more ends the engine, and a supervisor starts another one.
 """
 
+import math
 from array import array
 from collections.abc import Sequence as Seq
 from typing import Final, Protocol
@@ -135,6 +136,8 @@ class Engine:
         self._cache.extend_hashes(hashes, root, prompt)
         counts = TokenCounts(prompt) if message.sampling.has_penalty else None
         matched_blocks = 0
+        ago = message.unused_seconds
+        evicts_unused_since = -math.inf if ago is None else self._pool.clock() - ago
         for new in message.sequences:
             if self._is_in_use(new.sequence_id):
                 continue
@@ -156,6 +159,7 @@ class Engine:
                 priority=IDLE_PRIORITY if message.is_idle else message.priority,
                 token_counts=None if counts is None else counts.copy(),
                 matched_blocks=matched_blocks,
+                evicts_unused_since=evicts_unused_since,
             )
             self._arrivals += 1
             self._scheduler.add(sequence)

@@ -47,6 +47,8 @@ class AddSequences(msgspec.Struct, frozen=True, kw_only=True, tag="add"):
     """Lower is scheduled first; equal priorities in order of arrival."""
     is_idle: bool = False
     """No client waits for it: it is computed with what others leave, and no load report has it."""
+    unused_seconds: float | None = None
+    """An idle one may evict blocks that were not used for longer; None: it evicts none."""
     router_id: str = ""
     dispatch: int = 0
 

@@ -16,8 +16,9 @@ and a seat and the blocks that the follower will need are reserved. The wait is 
 prefill: a leader that ends, fails, is preempted or paused leads no longer, and the follower takes over.
 
 An idle sequence is one that no client waits for, such as a prefix that is computed ahead of requests. It
-takes what a step has left, and nothing while any other sequence waits. It evicts nothing: what requests or
-prefixes before it left in the cache is worth more, so it ends where the free blocks do not suffice.
+takes what a step has left, and nothing while any other sequence waits. Where the free blocks do not suffice
+it ends, because what requests or prefixes before it left in the cache is worth more; one that was in use
+elsewhere may evict what was used before that, as one least-recently-used order over both caches would.
 
 A paused sequence has a slow reader. It has released everything like a preempted one, and waits again at its
 old rank when it is resumed.
@@ -235,9 +236,6 @@ class Scheduler:
         ):
             sequence = self._waiting[place]
             self._update_match(sequence)
-            if sequence.is_idle and self._unmatched_blocks(sequence) > self._pool.free_blocks:
-                draft.admissions.append(self._finish(sequence, "error", _NO_FREE_BLOCKS))
-                continue
             leader = self._leader(sequence)
             if leader is not None and leader in draft.planned:
                 reserved_blocks += self._unled_blocks(sequence, leader)
@@ -247,6 +245,9 @@ class Scheduler:
                 return
             if draft.adopted_blocks and draft.adopted_blocks + sequence.matched_blocks > MAX_ADOPTED_BLOCKS:
                 return
+            if sequence.is_idle and not self._has_unused_blocks_for(sequence):
+                draft.admissions.append(self._finish(sequence, "error", _NO_FREE_BLOCKS))
+                continue
             if not self._start(sequence, reserved_blocks):
                 return  # no sequence of worse rank may take the blocks that this one waits for
             draft.adopted_blocks += sequence.table.committed_blocks
@@ -281,6 +282,14 @@ class Scheduler:
     def _unmatched_blocks(self, sequence: Sequence) -> int:
         """Blocks that a waiting sequence has to allocate, as of the last match."""
         return self._blocks(len(sequence.token_ids)) - sequence.matched_blocks
+
+    def _has_unused_blocks_for(self, sequence: Sequence) -> bool:
+        """Whether an idle sequence can start without a block that is worth more than its own."""
+        missing = self._unmatched_blocks(sequence)
+        if missing <= self._pool.free_blocks:
+            return True
+        kept = self._match(sequence).blocks
+        return self._pool.has_unused(missing, sequence.evicts_unused_since, kept)
 
     def _start(self, sequence: Sequence, reserved_blocks: int) -> bool:
         """Give a waiting sequence its blocks and a seat, if there are enough besides the reserved ones."""

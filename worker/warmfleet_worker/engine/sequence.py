@@ -1,6 +1,7 @@
 """One sequence inside the engine: its tokens, its blocks, and how many tokens are computed."""
 
 import enum
+import math
 from array import array
 from dataclasses import dataclass, field
 from typing import Final
@@ -65,6 +66,8 @@ class Sequence:
     """While it waits: leading full blocks that are cached, as of the last match."""
     uncached_tokens: int = 0
     """While it waits: tokens that are not cached, as of the last match."""
+    evicts_unused_since: float = -math.inf
+    """While it is idle: it may evict blocks that were not used since then, on the pool's clock."""
     inherited_rank: Rank | None = None
     """The best rank of the followers that wait for a block it computes (priority inheritance)."""
 

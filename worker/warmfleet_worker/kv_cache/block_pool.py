@@ -12,6 +12,7 @@ committed ones keep their hash until they are allocated again, so eviction needs
 """
 
 import enum
+import time
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 
@@ -36,12 +37,14 @@ class BlockState(enum.Enum):
 class Block:
     """One KV block: its number in the arena, its count of holders, and its place in the free list."""
 
-    __slots__ = ("block_hash", "block_id", "following", "previous", "references")
+    __slots__ = ("block_hash", "block_id", "following", "previous", "references", "unused_since")
 
     def __init__(self, block_id: int) -> None:
         self.block_id = block_id
         self.references = 0
         self.block_hash: BlockHash | None = None
+        self.unused_since = 0.0
+        """When its last holder released it, on the pool's clock; of a block without a holder."""
         self.previous = self
         self.following = self
 
@@ -77,15 +80,23 @@ class BlockPool:
         pool.release([*hit.blocks, *blocks])
     """
 
-    def __init__(self, total_blocks: int, *, poison: Callable[[Sequence[int]], None] | None = None) -> None:
+    def __init__(
+        self,
+        total_blocks: int,
+        *,
+        poison: Callable[[Sequence[int]], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Make `total_blocks` free blocks.
 
-        `poison` is called with the ids of blocks whose content is no longer valid, before they are used
-        again: tests fill them with NaN to detect stale reads.
+        `clock`, in seconds, is read when blocks are released. `poison` is called with the ids of blocks
+        whose content is no longer valid, before they are used again: tests fill them with NaN to detect stale
+        reads.
         """
         if total_blocks < 1:
             raise ValueError(f"a block pool needs at least one block, not {total_blocks}")
         self.total_blocks = total_blocks
+        self.clock = clock
         self.evicted_blocks = 0
         """Committed blocks that were evicted for a new allocation, since start."""
         self._poison = poison
@@ -136,6 +147,20 @@ class BlockPool:
             found.append(block)
         return tuple(found)
 
+    def has_unused(self, count: int, since: float, kept: Iterable[Block]) -> bool:
+        """Whether `allocate(count)` would take free blocks and such as were not used since that time alone.
+
+        `kept` are pinned before: they do not count. Costs O(count).
+        """
+        but = set(kept)
+        block = self._ends.following
+        while count > 0:
+            if block is self._ends or (block.block_hash is not None and block.unused_since > since):
+                return False
+            count -= block not in but
+            block = block.following
+        return True
+
     def allocate(self, count: int) -> list[Block]:
         """`count` blocks for one writer, least recently used first; evicts what they held.
 
@@ -170,6 +195,7 @@ class BlockPool:
         Tail first: a prefix is useless once its head is gone, so the tail must be evicted first.
         """
         unhashed: list[Block] = []
+        now = self.clock()
         for block in reversed(blocks):
             assert block.references > 0, block
             block.references -= 1
@@ -179,6 +205,7 @@ class BlockPool:
                 self._link(block, before=self._ends.following)
                 unhashed.append(block)
             else:
+                block.unused_since = now
                 self._link(block, before=self._ends)
         self._poison_content(unhashed)
 

@@ -65,6 +65,8 @@ class SequenceRequest:
     priority: int = 0
     is_idle: bool = False
     """No client waits for it."""
+    unused_seconds: float | None = None
+    """An idle one may evict blocks that were not used for longer; None: it evicts none."""
     router_id: str = ""
     dispatch: int = 0
 
@@ -322,6 +324,7 @@ def add_messages(
             may_read_cache=request.may_read_cache,
             priority=request.priority,
             is_idle=request.is_idle,
+            unused_seconds=request.unused_seconds,
             router_id=request.router_id,
             dispatch=request.dispatch,
         )

@@ -189,7 +189,10 @@ class PrewarmResponse(Response):
             async with cancel_on_disconnect(receive) as router:
                 try:
                     answer = await compute_prefixes(
-                        worker.engine, self._request.prefixes, is_ending=lambda: worker.draining
+                        worker.engine,
+                        self._request.prefixes,
+                        within_seconds=self._request.within_seconds,
+                        is_ending=lambda: worker.draining,
                     )
                 except EngineGoneError as error:
                     raise worker.not_ready_error(str(error)) from error

@@ -5,8 +5,8 @@ Routers follow a worker's event stream, and so know of it before it is ready. It
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import structlog
@@ -86,35 +86,57 @@ class Warmup:
 
 
 async def compute_prefixes(
-    engine: EngineClient, prefixes: Iterable[Prefix], *, is_ending: Callable[[], bool]
+    engine: EngineClient,
+    prefixes: Sequence[Prefix],
+    *,
+    within_seconds: float | None = None,
+    is_ending: Callable[[], bool],
 ) -> PrewarmAnswer:
     """Have the engine compute prefixes, one after the other; cancellation gives up the rest.
 
-    `is_ending` is asked before each: a worker that drains begins with none.
+    `is_ending` is asked before each: a worker that drains begins with none. What is not computed
+    `within_seconds` is given up.
 
     Raises:
         EngineGoneError: the engine has ended, or does not keep up.
     """
-    computed_tokens = cached_tokens = refused_prefixes = 0
-    for prefix in prefixes:
-        if is_ending():
-            break
-        token_ids = prefix.token_ids.tolist()
-        request = SequenceRequest(
-            prompt_token_ids=token_ids, sampling=NO_OUTPUT, salt=prefix.salt, is_idle=True
-        )
-        wake = asyncio.Event()
-        [handle] = engine.submit([request], wake)
-        with handle:
-            reason = await _ended(handle, wake)
-        if reason != "length" or handle.cached_prefix is None:
-            refused_prefixes += 1
-            continue
-        cached_tokens += handle.cached_prefix.cached_tokens
-        computed_tokens += len(token_ids) - handle.cached_prefix.cached_tokens
+    computed_tokens = cached_tokens = refused_prefixes = ended_prefixes = 0
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_seconds):
+            for prefix in prefixes:
+                if is_ending():
+                    break
+                cached = await _computed(engine, prefix)
+                ended_prefixes += 1
+                if cached is None:
+                    refused_prefixes += 1
+                else:
+                    cached_tokens += cached
+                    computed_tokens += len(prefix.token_ids) - cached
     return PrewarmAnswer(
-        computed_tokens=computed_tokens, cached_tokens=cached_tokens, refused_prefixes=refused_prefixes
+        computed_tokens=computed_tokens,
+        cached_tokens=cached_tokens,
+        refused_prefixes=refused_prefixes,
+        late_prefixes=len(prefixes) - ended_prefixes,
     )
+
+
+async def _computed(engine: EngineClient, prefix: Prefix) -> int | None:
+    """Tokens of a prefix that were cached before it was computed; None: the engine does not compute it."""
+    request = SequenceRequest(
+        prompt_token_ids=prefix.token_ids.tolist(),
+        sampling=NO_OUTPUT,
+        salt=prefix.salt,
+        is_idle=True,
+        unused_seconds=prefix.unused_seconds,
+    )
+    wake = asyncio.Event()
+    [handle] = engine.submit([request], wake)
+    with handle:
+        reason = await _ended(handle, wake)
+    if reason != "length" or handle.cached_prefix is None:
+        return None
+    return handle.cached_prefix.cached_tokens
 
 
 async def _ended(handle: SequenceHandle, wake: asyncio.Event) -> str:

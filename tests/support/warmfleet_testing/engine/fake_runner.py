@@ -267,6 +267,7 @@ class EngineDriver:
         may_read_cache: bool = True,
         priority: int = 0,
         is_idle: bool = False,
+        unused_seconds: float | None = None,
         **parameters: Any,
     ) -> None:
         """`parameters` are more of `SamplingParameters`; the runner ignores them."""
@@ -286,6 +287,7 @@ class EngineDriver:
                 may_read_cache=may_read_cache,
                 priority=priority,
                 is_idle=is_idle,
+                unused_seconds=unused_seconds,
             )
         )
 

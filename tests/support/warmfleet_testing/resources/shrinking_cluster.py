@@ -3,6 +3,7 @@
 The ReplicaSet sees a lower number at once and marks late: within two seconds, as a busy controller may.
 """
 
+import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -52,6 +53,10 @@ class ShrinkingCluster:
         """Every number of replicas that was written to the Deployment."""
         self.kill_at: tuple[int, bool] | None = None
         """The write, counted from 0, at which the operator ends, and whether it is carried out before."""
+        self.handed_over: list[tuple[str, ...]] = []
+        """The victims of each handover that was begun."""
+        self.handover_ends = asyncio.Event()
+        self.handover_ends.set()
         self._writes = itertools.count()
         self._versions = itertools.count(100)
         self._objects: dict[tuple[Kind, str], dict[str, Any]] = {}
@@ -112,6 +117,14 @@ class ShrinkingCluster:
         }
         kept = {key: value for key, value in annotations.items() if value is not None}
         return self._write(kind, {**body, "metadata": {**body["metadata"], "annotations": kept}})
+
+    async def hand_over(
+        self, deployment: str, victims: Sequence[str], *, seconds: float, payback_seconds: float
+    ) -> None:
+        """Routers are done once `handover_ends` is set."""
+        del deployment, seconds, payback_seconds
+        self.handed_over.append(tuple(victims))
+        await self.handover_ends.wait()
 
     async def record(self, _event: Mapping[str, Any]) -> None:
         """Events are not looked at."""
@@ -233,7 +246,13 @@ class OperatorOf:
             routers=_NoRouters(),  # type: ignore[arg-type] # a part of it
             hits=HitRates(),
             advisor=_Advisor(cluster, lowest),  # type: ignore[arg-type] # a part of it
-            shrinks=Shrinks(totals=_Totals(cluster), metrics=self.metrics, clock=lambda: cluster.now),
+            shrinks=Shrinks(
+                totals=_Totals(cluster),
+                handover=cluster,
+                on_handed_over=lambda _: None,
+                metrics=self.metrics,
+                clock=lambda: cluster.now,
+            ),
             settings=made,
         )
 
@@ -246,7 +265,10 @@ class OperatorOf:
         for pod in self.store.pods(M):
             if pod.uid not in uids:
                 self.store.drop(POD, Key(M.namespace, pod.name), pod.uid)
-        return await self._reconciler.reconcile(M)
+        again = await self._reconciler.reconcile(M)
+        await asyncio.sleep(0)  # a handover begins,
+        await asyncio.sleep(0)  # and ends
+        return again
 
     def went(self, choice: str) -> float:
         """Pods that went after a lower number: `ours`, or `other`."""

@@ -27,6 +27,8 @@ class StubRouter:
         """Bearer tokens that reads of totals came with."""
         self.encodings: set[str] = set()
         """What clients accept."""
+        self.posted: list[tuple[str, bytes]] = []
+        """Path and body of each POST."""
         self.port = 0
 
     def answer(self, path: str, authorization: str) -> tuple[int, bytes]:
@@ -48,6 +50,10 @@ def stub_router(router: StubRouter | None = None) -> Iterator[StubRouter]:
         def setup(self) -> None:
             super().setup()
             router.connections += 1
+
+        def do_POST(self) -> None:
+            router.posted.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
+            self.do_GET()
 
         def do_GET(self) -> None:
             router.encodings.add(self.headers.get("accept-encoding", ""))

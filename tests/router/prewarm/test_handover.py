@@ -1,0 +1,240 @@
+"""What a router has workers that stay compute when others are about to go, over HTTP."""
+
+import asyncio
+import json
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from warmfleet_contracts.cache.handover import HANDOVER_PATH, MAX_VICTIMS
+from warmfleet_contracts.keys import encode_key_file
+from warmfleet_testing.engine.worker_process import running_worker, tiny_served_model
+from warmfleet_testing.processes.ports import free_port_range
+from warmfleet_testing.router.guarded_router import status_of
+from warmfleet_testing.router.planted_keys import bearer
+from warmfleet_testing.router.router_fixture import running_router
+from warmfleet_testing.router.stub_worker import StubWorker, running_stub
+
+TOKEN = "0f" * 32
+OPERATOR = {"operator_token": TOKEN.encode()}
+HOT = list(range(1000, 1064))
+"""Four blocks that prompts share."""
+
+
+@contextmanager
+def three_workers():
+    fields = {"prefill_tokens_per_second": 1000.0}  # what is cached weighs more than a step
+    with (
+        running_stub(StubWorker(uid="a", **fields)) as a,
+        running_stub(StubWorker(uid="b", **fields)) as b,
+        running_stub(StubWorker(uid="c", **fields)) as c,
+    ):
+        yield a, b, c
+
+
+@asynccontextmanager
+async def serving(workers, home, **settings):
+    async with running_router(workers, home, **OPERATOR, **settings) as router:
+        yield router
+
+
+async def asked_with(router, workers, prefix, count, headers=None):
+    for number in range(count):
+        status, _, body = await router.ask([*prefix, *range(20 * number, 20 * number + 20)], headers=headers)
+        assert status == 200, body
+        await router.until_settled(workers)
+
+
+async def hand_over(router, *victims, seconds=2.0, **fields):
+    body = {"victims": list(victims), "seconds": seconds, **fields}
+    url = router.url + HANDOVER_PATH
+    async with router.http.post(url, json=body, headers=bearer(TOKEN)) as response:
+        content = await response.read()
+        assert response.status == 200, content
+        return json.loads(content)
+
+
+def holders(workers, prefix):
+    """Those to which prompts with this prefix went."""
+    return [worker for worker in workers if any(_begins(worker, prefix))]
+
+
+def _begins(worker, prefix):
+    for body in worker.bodies:
+        yield json.loads(body)["prompt"][: len(prefix)] == prefix
+
+
+def sent(worker):
+    return [list(prefix.token_ids) for asked in worker.prewarms for prefix in asked.prefixes]
+
+
+async def test_a_hot_prefix_is_computed_by_one_that_stays_and_the_next_prompts_go_there(tmp_path):
+    with three_workers() as workers:
+        async with serving(workers, tmp_path) as router:
+            await asked_with(router, workers, HOT, 4)
+            [victim] = holders(workers, HOT)
+            stay = [worker for worker in workers if worker is not victim]
+
+            answer = await hand_over(router, victim.uid)
+
+            assert (answer["moved_prefixes"], answer["computed_tokens"]) == (1, 64)
+            [got] = [worker for worker in stay if worker.prewarms]
+            assert sent(got) == [HOT]
+            assert got.prewarms[0].within_seconds <= 2.0
+            assert 0 <= got.prewarms[0].prefixes[0].unused_seconds < 10
+            index = router.router.workers.fleet.index
+            await router.until(lambda: index.resident_blocks(got.uid) == 4)
+            assert (await hand_over(router, victim.uid))["skipped"] == {"held": 1}
+
+
+async def test_a_worker_that_is_unknown_has_nothing_to_hand_over(tmp_path):
+    with three_workers() as workers:
+        async with serving(workers, tmp_path) as router:
+            await asked_with(router, workers, HOT, 3)
+
+            assert (await hand_over(router, "nothing")).keys() == {"seconds"}
+            assert not any(worker.prewarms for worker in workers)
+
+
+async def test_nothing_is_moved_when_all_go(tmp_path):
+    with three_workers() as workers:
+        async with serving(workers, tmp_path) as router:
+            await asked_with(router, workers, HOT, 3)
+
+            assert (await hand_over(router, "a", "b", "c"))["skipped"] == {"no_room": 1}
+
+
+async def test_a_worker_that_does_not_answer_holds_up_a_shrink_no_longer_than_its_time(tmp_path):
+    with three_workers() as workers:
+        async with serving(workers, tmp_path) as router:
+            await asked_with(router, workers, HOT, 3)
+            [victim] = holders(workers, HOT)
+            for worker in workers:
+                worker.faults.hold_headers = worker is not victim
+
+            answer = await hand_over(router, victim.uid, seconds=0.3)
+
+            assert answer["skipped"] == {"failed": 1}
+            assert answer["seconds"] < 2.0
+
+
+async def test_what_is_left_of_another_routers_share_is_moved_after_its_own(tmp_path):
+    with three_workers() as workers:
+        async with serving(workers, tmp_path) as router:
+            await asked_with(router, workers, HOT, 3)
+            [victim] = holders(workers, HOT)
+
+            answers = [await hand_over(router, victim.uid, share=share, shares=2) for share in (0, 1)]
+
+            assert sum(answer.get("moved_prefixes", 0) for answer in answers) == 1
+
+
+async def test_what_a_tenant_without_a_key_asked_for_is_not_moved(tmp_path, keys):
+    with three_workers() as workers:
+        stays, goes = keys.add("stays"), keys.add("goes")
+        path = tmp_path / "keys.json"
+        path.write_bytes(encode_key_file(keys.file))
+        async with serving(workers, tmp_path, keys=keys.file, keys_path=path) as router:
+            await asked_with(router, workers, HOT, 3, bearer(goes))
+            [victim] = holders(workers, HOT)
+            path.write_bytes(encode_key_file(keys.file.without_key(goes.id)))
+            await router.until(lambda: router.router.api.keys.key_count == 1)
+
+            assert (await hand_over(router, victim.uid))["skipped"] == {"no_key": 1}
+            assert await status_of(router, "POST", HANDOVER_PATH, bearer(stays), json={}) == 403
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"victims": [], "seconds": 1},
+        {"victims": ["a"], "seconds": 0},
+        {"victims": ["a"], "seconds": 31},
+        {"victims": ["a"], "seconds": 1, "share": 2, "shares": 2},
+        {"victims": ["a"] * (MAX_VICTIMS + 1), "seconds": 1},
+        {"victims": ["a" * 600], "seconds": 1},
+        {"victims": "a", "seconds": 1},
+        {"victims": ["a"], "seconds": 1, "payback_seconds": -1},
+    ],
+)
+async def test_a_request_that_is_none_is_refused(stub, tmp_path, body):
+    async with serving([stub], tmp_path) as router:
+        assert await status_of(router, "POST", HANDOVER_PATH, bearer(TOKEN), json=body) == 400
+        assert await status_of(router, "POST", HANDOVER_PATH, json={"victims": ["a"], "seconds": 1}) == 401
+
+
+async def test_an_operator_that_leaves_ends_what_its_router_waits_for(tmp_path):
+    with three_workers() as workers:
+        async with serving(workers, tmp_path) as router:
+            await asked_with(router, workers, HOT, 3)
+            [victim] = holders(workers, HOT)
+            for worker in workers:
+                worker.faults.hold_headers = worker is not victim
+            asking = asyncio.create_task(hand_over(router, victim.uid, seconds=30.0))
+            await asyncio.sleep(0.3)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            for worker in workers:
+                worker.faults.hold_headers = False
+
+            await asyncio.sleep(0.1)
+            assert (await hand_over(router, victim.uid))["moved_prefixes"] == 1
+
+
+# With real workers.
+
+
+@dataclass(frozen=True)
+class Address:
+    """Of a worker process."""
+
+    uid: str
+    url: str
+    token: str = ""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny_served_model(tmp_path_factory.mktemp("tiny"))
+
+
+async def test_after_a_handover_and_a_drain_the_next_requests_find_their_prefixes(tmp_path, model):
+    flags = ("--kv-cache-bytes", "4000000", "--served-name", "stub")
+    systems = [[(7 * number + index) % 250 for index in range(160)] for number in range(8)]
+
+    def prompt(number):
+        return [*systems[number % 8], *((number + index) % 250 for index in range(20))]
+
+    port = free_port_range(2)
+    with (
+        running_worker(model, *flags, "--port", str(port), "--uid", "a") as a_process,
+        running_worker(model, *flags, "--port", str(port + 1), "--uid", "b"),
+    ):
+        addresses = [Address("a", f"http://127.0.0.1:{port}"), Address("b", f"http://127.0.0.1:{port + 1}")]
+        async with serving(addresses, tmp_path, policy="ConsistentHash") as router:
+            at = {}
+            for number in range(32):
+                status, headers, body = await router.ask(prompt(number), max_tokens=1)
+                assert status == 200, body
+                at[number % 8] = await decided(router, headers)
+            held = [number for number, decision in at.items() if decision["uid"] == "a"]
+            assert held
+
+            answer = await hand_over(router, "a", seconds=30.0)
+            a_process.process.terminate()
+            await router.until(lambda: not router.router.workers.fleet.worker("a").ready)
+
+            assert answer["moved_prefixes"] == len(held), answer
+            assert answer["computed_tokens"] == 160 * len(held)
+            for number in held:
+                _, headers, _ = await router.ask(prompt(100 * 8 + number), max_tokens=1)
+                decision = await decided(router, headers)
+                assert (decision["uid"], decision["actual_cached_tokens"]) == ("b", 160)
+
+
+async def decided(router, headers):
+    url = f"{router.url}/debug/decisions/{headers['x-warmfleet-decision']}"
+    async with router.http.get(url, headers=bearer(TOKEN)) as response:
+        return await response.json()
