@@ -122,7 +122,7 @@ async def measure(replicas: int, models: int, calls: int) -> Cost:
     endpoint = FleetTotalsEndpoint(
         life_id="warmfleet-router-6b7f9c5d84-x2v9k-0123abcd",
         fleet=fleet,
-        queued=dict,
+        waits=dict,
         counts=busy_counts(models),
     )
     request = Request({"type": "http"})

@@ -66,6 +66,7 @@ async def serve(router: Router, server: Server, listener: socket.socket) -> None
 
     First it lingers: not ready any more, it takes what still comes, and each answer closes its connection.
     Clients that keep connections so leave them one by one, and none writes into one that is being closed.
+    Requests that are held for a sleeping model are refused at once: another router can hold them for longer.
     """
     loop, settings, health = asyncio.get_running_loop(), router.settings, router.api.health
 
@@ -78,6 +79,7 @@ async def serve(router: Router, server: Server, listener: socket.socket) -> None
             return
         log.info("draining", linger_seconds=settings.linger_seconds, deadline_seconds=settings.drain_seconds)
         health.drain()
+        router.admission.waking.drain()
         server.connections.closing = True
         loop.call_later(settings.linger_seconds, leave)
 

@@ -125,11 +125,16 @@ def build_router(
         admission.keep_models(models)
         common.metrics.models.keep_models(models)
 
+    def on_change() -> None:
+        common.capacity_changed.set()
+        admission.waking.look()
+
     workers = build_workers(
         common,
         discovery,
         contract_versions,
         on_frame=on_frame,
+        on_change=on_change,
         forget=forget,
         on_ended=suspects.engine_ended,
         on_models=on_models,
@@ -178,12 +183,14 @@ def build_workers(
     contract_versions: AbstractSet[int],
     *,
     on_frame: Callable[[str, Frame], None],
+    on_change: Callable[[], None],
     forget: Callable[[str], None],
     on_ended: Callable[[str, str], None],
     on_models: Callable[[Collection[str]], None],
 ) -> WorkersRoom:
     """`on_frame` gets each frame of a worker, `forget` the uid of each worker that leaves the fleet.
 
+    `on_change` is called when one may have capacity or be ready, or none may be any more.
     `on_ended` gets uid and epoch of each that ended without draining, `on_models` all names of models.
     """
     settings, metrics = common.settings, common.metrics
@@ -218,7 +225,7 @@ def build_workers(
         upstream,
         index=index,
         on_frame=on_any_frame,
-        on_change=common.capacity_changed.set,
+        on_change=on_change,
         on_gone=on_gone,
         on_ended=on_any_end,
         on_models=on_models,
@@ -279,6 +286,8 @@ def build_admission(
         capacity_changed=common.capacity_changed,
         metrics=common.metrics,
         touched=workers.fleet.index.touched,
+        hold_seconds=workers.fleet.hold_seconds,
+        is_settled=workers.encoders.is_settled,
     )
 
 

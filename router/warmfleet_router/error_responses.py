@@ -17,6 +17,11 @@ def no_worker_error(model: str, retry_after_seconds: int = RETRY_AFTER_SECONDS) 
     return _failure(text, 503, "no_replica", retry_after_seconds)
 
 
+def asleep_error(model: str, reason: str, missing: str, retry_after_seconds: int) -> RequestError:
+    """A model that sleeps did not wake for a request; `missing` is what it lacks to answer."""
+    return _failure(f"model {model!r} {reason}: {missing}", 503, "no_replica", retry_after_seconds)
+
+
 def broken_stream_error() -> RequestError:
     """The worker died in the middle of a stream."""
     text = "the replica that was answering is gone; the answer is incomplete"

@@ -128,11 +128,24 @@ class RouterMetrics:
             registry=self.registry,
             buckets=names.ROUTER_HELD_BUCKETS,
         )
+        self._waking_seconds = Histogram(
+            names.ROUTER_WAKING_SECONDS,
+            "How long requests whose model slept were held before they could go on.",
+            ("model_name",),
+            registry=self.registry,
+            buckets=names.ROUTER_WAKING_BUCKETS,
+        )
         self._overloaded = self._counter(
             names.ROUTER_OVERLOADED, "Requests refused for want of room.", ("reason", "tenant")
         )
         self._held_requests = self._gauge(names.ROUTER_HELD_REQUESTS, "Requests that wait.", ("model_name",))
         self._held_tokens = self._gauge(names.ROUTER_HELD_TOKENS, "Their prompts' tokens.", ("model_name",))
+        self._waking_requests = self._gauge(
+            names.ROUTER_WAKING_REQUESTS, "Requests that wait for their model to wake.", ("model_name",)
+        )
+        self._waking_tokens = self._gauge(
+            names.ROUTER_WAKING_TOKENS, "Their prompts' tokens, by size.", ("model_name",)
+        )
         self._in_flight = self._gauge(names.ROUTER_IN_FLIGHT, "Requests that have not ended.", ())
         self._endpoints = self._gauge(names.ROUTER_ENDPOINTS, "Workers by state.", ("state",))
         self._discovery_age = self._gauge(
@@ -203,6 +216,9 @@ class RouterMetrics:
     def on_held(self, model: str, seconds: float) -> None:
         self._of(self._held_seconds, model).observe(seconds)
 
+    def on_awake(self, model: str, seconds: float) -> None:
+        self._of(self._waking_seconds, model).observe(seconds)
+
     def on_overload(self, reason: str, tenant: str) -> None:
         self._overloaded.labels(reason, self._tenant_label(tenant)).inc()
 
@@ -260,12 +276,15 @@ class RouterMetrics:
         tokenizers: int,
         ejected: int,
         held: Mapping[str, tuple[int, int]],
+        waking: Mapping[str, tuple[int, int]],
         models: Collection[str],
         discovery: DiscoveryState,
     ) -> bytes:
         """The exposition, with the gauges of the moment. `held`: requests and tokens that wait, by model.
 
-        Series of models that are neither in `models` nor in `held` are dropped once they have been exposed.
+        `waking`: the same of those that wait for their model to wake.
+        Series of models that are in none of `models`, `held` and `waking` are dropped once they have been
+        exposed.
         Failures of a model count from 0: of a series that begins at 1, Prometheus sees no increase.
         """
         for model in models:
@@ -274,6 +293,9 @@ class RouterMetrics:
         for model, (requests, tokens) in held.items():
             self._of(self._held_requests, model).set(requests)
             self._of(self._held_tokens, model).set(tokens)
+        for model, (requests, tokens) in waking.items():
+            self._of(self._waking_requests, model).set(requests)
+            self._of(self._waking_tokens, model).set(tokens)
         states = dict.fromkeys(("ready", "precise", "unready"), 0)
         self._stream_events.clear()
         for worker in workers:
@@ -300,7 +322,7 @@ class RouterMetrics:
         self._discovery_errors.inc(discovery.errors - self._seen_discovery_errors)
         self._seen_discovery_errors = discovery.errors
         exposition = generate_latest(self.registry)
-        for model in self._series.keys() - held.keys() - set(models):
+        for model in self._series.keys() - held.keys() - waking.keys() - set(models):
             self._forget(model)
         return exposition
 

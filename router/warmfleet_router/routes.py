@@ -155,7 +155,7 @@ def _observation_routes(
     totals = FleetTotalsEndpoint(
         life_id=common.life_id,
         fleet=workers.fleet,
-        queued=admission.held_by_model,
+        waits=admission.waits,
         counts=common.metrics.models,
     )
     decisions = DecisionEndpoints(routing.decisions)

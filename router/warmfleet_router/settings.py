@@ -21,6 +21,7 @@ from warmfleet_contracts.names import (
 from warmfleet_router.admission.queue_bounds import (
     DEFAULT_HELD,
     DEFAULT_IN_FLIGHT,
+    DEFAULT_WAKING,
     MIB,
     AdmissionSettings,
     Amount,
@@ -49,6 +50,9 @@ _BOUNDS: Final = (
     "max_held",
     "max_held_mib",
     "max_held_tokens",
+    "max_waking",
+    "max_waking_mib",
+    "max_waking_tokens",
     "max_wait_seconds",
     "max_held_seconds",
     "ghost_blocks",
@@ -199,6 +203,7 @@ def _admission(given: argparse.Namespace) -> AdmissionSettings:
             DEFAULT_IN_FLIGHT, requests=given.max_in_flight, buffered_bytes=given.max_in_flight_mib * MIB
         ),
         max_held=Amount(given.max_held, given.max_held_mib * MIB, given.max_held_tokens),
+        max_waking=Amount(given.max_waking, given.max_waking_mib * MIB, given.max_waking_tokens),
         max_wait_seconds=given.max_wait_seconds,
         max_held_seconds=given.max_held_seconds,
     )
@@ -358,6 +363,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--max-held-mib", type=int, default=held.buffered_bytes // MIB, help="their bodies, in MiB")
     add("--max-held-tokens", type=int, default=held.tokens, help="their prompts, in tokens")
+    waking = DEFAULT_WAKING
+    add("--max-waking", type=int, default=waking.requests, help="requests that may wait for sleeping models")
+    add("--max-waking-mib", type=int, default=waking.buffered_bytes // MIB, help="their bodies, in MiB")
+    by_size = "their prompts, in tokens, four bytes each"
+    add("--max-waking-tokens", type=int, default=waking.tokens, help=by_size)
     wait = "reject with 429 when the estimated wait exceeds this"
     add("--max-wait-seconds", type=float, default=admission.max_wait_seconds, help=wait)
     longest = "reject with 429 a request that has waited this long"

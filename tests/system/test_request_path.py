@@ -27,7 +27,8 @@ PAGE: Final = ROOT / "docs" / "architecture.md"
 BLOCK: Final = re.compile(r"(?<=<!-- request-trace:begin -->\n).*?(?=<!-- request-trace:end -->)", re.DOTALL)
 TRACED: Final = {"x-trace": "1"}
 PROMPT: Final = "a" * 640
-ENTRANCES: Final = {"Admission.reserve", "Admission.submit", "Admission.retry"}
+ENTRANCES: Final = {"WakingQueue.holds", "Admission.reserve", "Admission.submit", "Admission.retry"}
+"""Twice before the prompt is encoded, and afterwards. While its model sleeps a request takes a turn, too."""
 OWN_METHODS: Final = {
     *("InFlightLimits.enter", "InFlightTicket.__enter__", "InFlightTicket.__exit__"),
     *(
@@ -113,7 +114,7 @@ def test_a_request_passes_every_room_that_serves_requests(trace: RequestTrace) -
     assert {"api", "proxy", "admission", "routing", "workers"} <= passed
 
 
-def test_admission_is_entered_by_three_verbs_only(trace: RequestTrace) -> None:
+def test_admission_is_entered_by_four_verbs_only(trace: RequestTrace) -> None:
     assert trace.entered("admission") - OWN_METHODS == ENTRANCES
 
 

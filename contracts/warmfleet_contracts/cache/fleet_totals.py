@@ -110,8 +110,10 @@ class ModelTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     queued_tokens: Count = 0
     """Of their prompts, cached ones included."""
     held_requests: Count = 0
-    """Wait for a model that has no replica to get one."""
+    """Wait for a model that may sleep, and has no ready replica, to get one. At least 1 for some seconds
+    after a request came that left, or may not be held: the model is to wake for it, too."""
     held_tokens: Count = 0
+    """Of their prompts, by size, as none is encoded yet."""
     prompt_tokens: Count = 0
     """Of prompts that workers answered, since the router's start."""
     cached_tokens: Count = 0
@@ -119,7 +121,8 @@ class ModelTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     misses: MissTokens = MissTokens()
     """Since the router's start. Together at most the prompt tokens that were not cached."""
     first_token: LatencyHistogram = LatencyHistogram()
-    """From the complete request to its first token, waits in the router included; since its start."""
+    """From the complete request, or from when its model was awake, to its first token, waits for capacity
+    included; since the router's start."""
     inter_token: LatencyHistogram = LatencyHistogram()
     """Between tokens of one answer; since the router's start."""
     mean_inter_token: LatencyHistogram = LatencyHistogram()

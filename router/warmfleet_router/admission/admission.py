@@ -7,6 +7,7 @@ priority and arrival. The `dispatcher` assigns workers to the requests that wait
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -20,6 +21,7 @@ from warmfleet_router.admission.model_queue import ModelQueue
 from warmfleet_router.admission.queue_bounds import AdmissionSettings, Amount
 from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.admission.wait_queue import WaitQueue
+from warmfleet_router.admission.waking_queue import WakingQueue
 from warmfleet_router.error_responses import no_worker_error
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.routing.leases import Leases
@@ -27,6 +29,17 @@ from warmfleet_router.routing.picker import Picker
 from warmfleet_router.routing.prompt_hashes import BYTES_PER_TOKEN
 from warmfleet_router.workers.breakers import Breakers
 from warmfleet_router.workers.fleet import WorkerStatus
+
+
+class ModelWaits(NamedTuple):
+    """Requests of one model that wait in this router, and their prompts' tokens."""
+
+    queued_requests: int = 0
+    queued_tokens: int = 0
+    """For a worker with capacity."""
+    held_requests: int = 0
+    held_tokens: int = 0
+    """For the model to wake."""
 
 
 class Admission:
@@ -53,10 +66,13 @@ class Admission:
         capacity_changed: asyncio.Event,
         metrics: RouterMetrics,
         touched: Callable[[Sequence[BlockHash]], None] = lambda _: None,
+        hold_seconds: Callable[[str], float | None] = lambda _: None,
+        is_settled: Callable[[str], bool] = lambda _: True,
     ) -> None:
         """`workers` returns those of a model; `capacity_changed` is set when one may have capacity again.
 
-        `touched` counts a use of the blocks of a prompt, once per request.
+        `touched` counts a use of the blocks of a prompt, once per request. `hold_seconds` and `is_settled`
+        are for the requests of models that may sleep (`waking_queue`).
         """
         self._limits = limits
         self._now = leases.now
@@ -72,11 +88,22 @@ class Admission:
             on_release=self._release,
             touched=touched,
         )
+        self.waking = WakingQueue(
+            settings.max_waking,
+            hold_seconds=hold_seconds,
+            workers=workers,
+            is_settled=is_settled,
+            queued=self._queued,
+            now=leases.now,
+            metrics=metrics,
+        )
+        """Requests of models that sleep, before they are encoded."""
         self._dispatcher = Dispatcher(
             settings,
             self._queues,
             self._wait_queue,
             self._assigner,
+            self.waking,
             capacity_changed=capacity_changed,
             now=leases.now,
             metrics=metrics,
@@ -85,9 +112,11 @@ class Admission:
     async def start(self) -> None:
         """Begin to serve requests that wait; returns at once."""
         await self._dispatcher.start()
+        await self.waking.start()
 
     async def stop(self) -> None:
         """End that service."""
+        await self.waking.stop()
         await self._dispatcher.stop()
 
     def reserve(
@@ -133,7 +162,7 @@ class Admission:
         fleet = self._assigner.snapshot(queue)
         because = f"{queue.waiting} wait already"
         if not fleet.serving:
-            if not self._assigner.has_workers(request.model):
+            if not (self._assigner.has_workers(request.model) or self.waking.is_asleep(request.model)):
                 raise no_worker_error(request.model)
             because = "no worker is ready"
         elif not queue.waiting:
@@ -152,11 +181,15 @@ class Admission:
         on_queued(before.requests, because)
         waiting = self._wait_queue.add(queue, request)
         self._capacity_changed.set()
-        return await self._wait_queue.assigned(queue, waiting)
+        try:
+            return await self._wait_queue.assigned(queue, waiting)
+        finally:
+            self.waking.look()
 
     async def retry(self, failed: Dispatch, *, is_suspect: bool = False) -> Dispatch | None:
         """Another worker than those tried so far: at once, or after earlier retries. None if none is left.
 
+        A model that may sleep may be falling asleep: for it the request waits until it has woken.
         `is_suspect` is what the request is by now. The new dispatch takes over from `failed`; until it is
         there, `failed` is still to be released.
 
@@ -167,9 +200,9 @@ class Admission:
         queue = self._queue(request.model)
         self._assigner.leave_worker(failed, queue)
         fleet = self._assigner.snapshot(queue, failed.tried)
-        if not fleet.serving:
+        if not fleet.serving and self.waking.hold_seconds(request.model) is None:
             return None
-        if not queue.waiting_retries:
+        if fleet.serving and not queue.waiting_retries:
             placement = self._assigner.decide(
                 request,
                 queue,
@@ -190,8 +223,8 @@ class Admission:
         return self._wait_queue.total
 
     def any_waits(self, models: Collection[str]) -> bool:
-        """Whether a request for one of these models waits now."""
-        return any(self._queues[model].waiting for model in models if model in self._queues)
+        """Whether a request for one of these models waits now, or for the model to wake."""
+        return any(self._queued(model) or self.waking.holds_any(model) for model in models)
 
     def held_by_model(self) -> dict[str, tuple[int, int]]:
         """Requests and prompt tokens that wait, by model, for each model that was asked for before."""
@@ -200,6 +233,20 @@ class Admission:
             for model, queue in self._queues.items()
         }
 
+    def waits(self) -> dict[str, ModelWaits]:
+        """What waits, by model, as the operator is to read it.
+
+        A request that was queued when its model fell asleep counts as held.
+        """
+        queued, held = self.held_by_model(), self.waking.reported()
+        waits = {}
+        for model in queued.keys() | held.keys():
+            of_queue, of_sleep = queued.get(model, (0, 0)), held.get(model, (0, 0))
+            if of_queue[0] and self.waking.is_asleep(model):
+                of_queue, of_sleep = (0, 0), (of_queue[0] + of_sleep[0], of_queue[1] + of_sleep[1])
+            waits[model] = ModelWaits(*of_queue, *of_sleep)
+        return waits
+
     def keep_models(self, models: Collection[str]) -> None:
         """Drop what is kept of other models, but for those whose requests have not ended."""
         gone = [model for model, queue in self._queues.items() if model not in models and queue.is_idle]
@@ -207,6 +254,12 @@ class Admission:
             del self._queues[model]
             self._dispatcher.forget(model)
             self._assigner.forget(model)
+        self.waking.keep_models(models)
+
+    def _queued(self, model: str) -> int:
+        """How many requests of a model wait."""
+        queue = self._queues.get(model)
+        return queue.waiting if queue is not None else 0
 
     def _queue(self, model: str) -> ModelQueue:
         queue = self._queues.get(model)

@@ -21,6 +21,7 @@ from warmfleet_router.admission.placement import Placement
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
 from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.admission.wait_queue import WaitQueue
+from warmfleet_router.admission.waking_queue import WakingQueue
 from warmfleet_router.error_responses import no_worker_error
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.routing.capacity import CapacityLimits, Need, Shortage
@@ -37,6 +38,9 @@ SCANNED_REQUESTS: Final = 64
 """Requests considered in one pass, in their order."""
 REPRICE_SECONDS: Final = 0.25
 """A request that waits for a worker is priced over all workers again after this time."""
+
+FALLING_ASLEEP_SECONDS: Final = 1.0
+"""The last worker of a model that may sleep refuses requests a moment before it reports that it drains."""
 
 SMALLEST_NEED: Final = Need(1)
 
@@ -114,6 +118,7 @@ class Dispatcher:
         queues: Mapping[str, ModelQueue],
         wait_queue: WaitQueue,
         assigner: Assigner,
+        waking: WakingQueue,
         *,
         capacity_changed: asyncio.Event,
         now: Callable[[], float],
@@ -123,6 +128,7 @@ class Dispatcher:
         self._queues = queues
         self._wait_queue = wait_queue
         self._assigner = assigner
+        self._waking = waking
         self._capacity_changed = capacity_changed
         self._now = now
         self._metrics = metrics
@@ -199,10 +205,14 @@ class Dispatcher:
     def _consider(self, waiting: WaitingRequest, queue: ModelQueue, scan: _Scan) -> PickedWorker | None:
         """A worker for `waiting`; None if it is passed over this time."""
         request, fleet = waiting.request, scan.fleet
-        if fleet.serving.keys() <= waiting.tried:
-            self._wait_queue.refuse(queue, waiting, no_worker_error(queue.model))
-            return None
         assigner, waited_seconds = self._assigner, self._now() - waiting.since
+        if fleet.serving.keys() <= waiting.tried:
+            may_sleep = self._waking.hold_seconds(queue.model) is not None
+            if may_sleep and waited_seconds < FALLING_ASLEEP_SECONDS:
+                scan.pass_over()
+            else:
+                self._wait_queue.refuse(queue, waiting, no_worker_error(queue.model))
+            return None
         is_aged = waited_seconds >= self._settings.patience_seconds
         left_out = assigner.left_out(request, fleet, tried=waiting.tried, waited_seconds=waited_seconds)
         if left_out.keys() >= fleet.ready.keys():
@@ -270,8 +280,12 @@ class Dispatcher:
     def _wait_for_a_worker(self, queue: ModelQueue) -> None:
         now = self._now()
         since = self._unready_since.setdefault(queue.model, now)
+        longest_seconds = self._settings.no_worker_seconds
+        if (hold_seconds := self._waking.hold_seconds(queue.model)) is not None:
+            # It has fallen asleep after these were encoded, and wakes for them.
+            longest_seconds = 0.0 if self._waking.is_draining else max(hold_seconds, longest_seconds)
         for waiting in list(queue):
-            if now - max(since, waiting.since) >= self._settings.no_worker_seconds:
+            if now - max(since, waiting.since) >= longest_seconds:
                 self._wait_queue.refuse(queue, waiting, no_worker_error(queue.model))
 
 

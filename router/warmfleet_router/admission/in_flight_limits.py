@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from warmfleet_router.admission.encoding_slots import EncodingSlots
-from warmfleet_router.admission.queue_bounds import MIB, Amount, BoundedUsage, Exceeded
+from warmfleet_router.admission.queue_bounds import MIB, NOTHING, Amount, BoundedUsage, Exceeded
 from warmfleet_router.admission.service_rate import retry_after_seconds
 from warmfleet_router.error_responses import overloaded_error, quota_error
 from warmfleet_router.metrics import RouterMetrics
@@ -33,7 +33,7 @@ class InFlightTicket:
             ...  # read it, each piece through `answer.receive`, and send it
     """
 
-    __slots__ = ("_limits", "_taken", "body_bytes", "entered_at", "tenant")
+    __slots__ = ("_estimated", "_limits", "_taken", "body_bytes", "entered_at", "tenant")
 
     def __init__(self, limits: "InFlightLimits", tenant: Tenant, taken: Amount, entered_at: float) -> None:
         self.tenant = tenant
@@ -43,6 +43,7 @@ class InFlightTicket:
         """What was received of the body."""
         self._limits = limits
         self._taken = taken
+        self._estimated = NOTHING
 
     def receive(self, more_bytes: int) -> None:
         """Count a piece of the body before it is kept.
@@ -59,12 +60,24 @@ class InFlightTicket:
             return nullcontext()
         return self._limits.encoding_slots.slot(self.tenant.name)
 
+    def estimate_tokens(self, tokens: int) -> None:
+        """Count about as many tokens until `add_tokens` counts the true ones.
+
+        Raises:
+            RequestError: 429 over the tenant's limit.
+        """
+        self._estimated = self._limits.take_tokens(self.tenant, tokens)
+        self._taken += self._estimated
+
     def add_tokens(self, tokens: int, kept_bytes: int = 0) -> None:
         """The prompt is encoded: count its tokens and those of the expected answer, and what is kept of it.
 
         Raises:
             RequestError: 429 over a bound or the tenant's limit.
         """
+        self._limits.give_back(self.tenant, self._estimated)
+        self._taken -= self._estimated
+        self._estimated = NOTHING
         self._taken += self._limits.take_bytes(self.tenant, kept_bytes)
         self._taken += self._limits.take_tokens(self.tenant, tokens)
 

@@ -67,6 +67,8 @@ NOTHING: Final = Amount()
 # With what else clients can make a router keep, this fits the chart's memory limit.
 DEFAULT_IN_FLIGHT: Final = Amount(requests=4096, buffered_bytes=384 * MIB, tokens=2**62)
 DEFAULT_HELD: Final = Amount(requests=2048, buffered_bytes=256 * MIB, tokens=8_000_000)
+DEFAULT_WAKING: Final = Amount(requests=1024, buffered_bytes=128 * MIB, tokens=4_000_000)
+"""Less than what may be in flight: requests of models that are awake always find the rest of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,8 @@ class AdmissionSettings:
     """Requests that have not ended: arriving, waiting or at a worker, and what is buffered of them."""
     max_held: Amount = DEFAULT_HELD
     """Requests that wait for a worker. A tenant among others may have as much as is still free."""
+    max_waking: Amount = DEFAULT_WAKING
+    """Requests that wait for their model to wake. A tenant among others may have as much as is still free."""
     max_wait_seconds: float = 3.0
     """Reject with 429 when the wait, estimated from the queue's service rate, exceeds this (seconds).
 

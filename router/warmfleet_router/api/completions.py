@@ -1,10 +1,12 @@
 """`/v1/chat/completions` and `/v1/completions`: from a body to a queued request to the proxy."""
 
+import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
@@ -12,23 +14,25 @@ from warmfleet_contracts.cache.blocks import tenant_salt
 from warmfleet_contracts.openai import (
     ChatRequest,
     CompletionRequest,
+    RequestError,
     decode_chat_request,
     decode_completion_request,
 )
 from warmfleet_router.admission.admission import Admission
 from warmfleet_router.admission.in_flight_limits import InFlightLimits, InFlightTicket
+from warmfleet_router.admission.queue_bounds import Amount
 from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.api.context_length import require_fitting
 from warmfleet_router.api.models import model_not_found
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.headers import request_headers, without_cache_salt
-from warmfleet_router.proxy.proxy import Proxy
+from warmfleet_router.proxy.proxy import Connection, Proxy, outcome_of
 from warmfleet_router.proxy.upstream_request import UpstreamRequest
 from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 from warmfleet_router.routing.decision_recorder import DecisionRecorder
 from warmfleet_router.routing.decision_ring import DecisionRing
-from warmfleet_router.routing.decisions import Decision, RequestRecord, now_seconds
-from warmfleet_router.routing.prompt_hashes import HEAD_BYTES, RequestPrompts
+from warmfleet_router.routing.decisions import Decision, Outcome, RequestRecord, now_seconds
+from warmfleet_router.routing.prompt_hashes import BYTES_PER_TOKEN, HEAD_BYTES, RequestPrompts
 from warmfleet_router.tenants import cache_group, require_model, tenant_of
 from warmfleet_router.workers.encoders import Encoders
 from warmfleet_router.workers.fleet import Fleet, WorkerStatus
@@ -38,6 +42,22 @@ GROUP_SALTS: Final = 1024
 """Remembered, some 200 bytes each: an HMAC takes 40 us with a cold CPU cache."""
 
 Decoded = ChatRequest | CompletionRequest
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A request whose prompt is encoded: all that the proxy needs."""
+
+    upstream: UpstreamRequest
+    queued: QueuedRequest
+    recorder: DecisionRecorder
+
+
+class Asleep(msgspec.Struct, frozen=True):
+    """A request that cannot be prepared now, because its model sleeps; only its body is kept."""
+
+    model: str
+    stream: bool
+    priority: int
 
 
 class CompletionEndpoint:
@@ -82,21 +102,32 @@ class CompletionEndpoint:
         """
         request = Request(scope, receive)
         with self._limits.enter(tenant_of(request)) as ticket:
-            upstream_request, queued, recorder = await self._prepare(request, ticket)
-            await self._serve(request, upstream_request, queued, recorder, send)
+            body = await read_body(request, ticket.receive)
+            prepared = await self._prepare(request, ticket, body, self._now())
+            self._metrics.on_start()
+            if isinstance(prepared, Asleep):
+                await self._serve_awake(request, ticket, body, prepared, send)
+                return
+            del body  # of which it has what is sent
+            async with self._proxy.connection(
+                request.receive, send, stream=prepared.upstream.stream
+            ) as connection:
+                await self._serve(request, prepared, connection)
 
-    async def _serve(
-        self,
-        request: Request,
-        upstream_request: UpstreamRequest,
-        queued: QueuedRequest,
-        recorder: DecisionRecorder,
-        send: Send,
+    async def _serve_awake(
+        self, request: Request, ticket: InFlightTicket, body: bytes, asleep: Asleep, send: Send
     ) -> None:
+        """Hold a request while its model sleeps; then it is served as any other."""
+        async with self._proxy.connection(request.receive, send, stream=asleep.stream) as connection:
+            prepared = await self._awake(request, ticket, body, asleep, connection)
+            if prepared is not None:
+                await self._serve(request, prepared, connection)
+
+    async def _serve(self, request: Request, prepared: Prepared, connection: Connection) -> None:
+        upstream_request, queued, recorder = prepared.upstream, prepared.queued, prepared.recorder
         self._decisions.add(recorder)
-        self._metrics.on_start()
         try:
-            await self._proxy.serve(upstream_request, queued, recorder, request.receive, send)
+            await self._proxy.serve(upstream_request, queued, recorder, connection)
         finally:
             recorder.ended()
             self._decisions.ended(recorder)
@@ -105,22 +136,75 @@ class CompletionEndpoint:
             self._metrics.on_tenant_end(queued.tenant.name, decision.outcome)
             request.state.facts.update(_logged(decision, stream=upstream_request.stream))
 
-    async def _prepare(
-        self, request: Request, ticket: InFlightTicket
-    ) -> tuple[UpstreamRequest, QueuedRequest, DecisionRecorder]:
-        """From the body to what is needed later; what was decoded is not kept while the request waits."""
-        body = await read_body(request, ticket.receive)
-        body_read_at = self._now()
-        async with ticket.encoding_slot():
-            return await self._decode_and_encode(request, ticket, body, body_read_at)
+    async def _awake(
+        self,
+        request: Request,
+        ticket: InFlightTicket,
+        body: bytes,
+        asleep: Asleep,
+        connection: Connection,
+    ) -> Prepared | None:
+        """Hold a request until its model is awake and it may go on; None where its stream has been ended.
 
-    async def _decode_and_encode(
-        self, request: Request, ticket: InFlightTicket, body: bytes, body_read_at: float
-    ) -> tuple[UpstreamRequest, QueuedRequest, DecisionRecorder]:
-        decoded = await decode_body(body, self._decode)
+        Raises:
+            RequestError: it may not wait, or waited too long; nothing has been sent.
+        """
+        model, tenant, since = asleep.model, ticket.tenant, self._now()
+        size = Amount(1, len(body), len(body) // BYTES_PER_TOKEN)
+        waking = self._admission.waking
+        outcome: Outcome | None = "failed"
+        try:
+            ticket.estimate_tokens(size.tokens)
+            while True:
+                async with waking.turn(model, tenant, priority=asleep.priority, size=size, since=since):
+                    prepared = await self._prepare(request, ticket, body, self._now(), was_held=True)
+                if isinstance(prepared, Prepared):
+                    outcome = None
+                    return prepared
+        except RequestError as error:
+            outcome = outcome_of(error)
+            if not connection.response.started:
+                raise
+            await connection.response.refuse(error)
+            return None
+        except asyncio.CancelledError:
+            outcome = "client left" if connection.client.disconnected else outcome
+            raise
+        finally:
+            held_ms = round((self._now() - since) * 1e3, 1)
+            request.state.facts.update(model=model, stream=asleep.stream, asleep_ms=held_ms)
+            if outcome is not None:
+                self._metrics.on_end(model, outcome)
+                self._metrics.on_tenant_end(tenant.name, outcome)
+                request.state.facts.update(outcome=outcome)
+
+    async def _prepare(
+        self,
+        request: Request,
+        ticket: InFlightTicket,
+        body: bytes,
+        complete_at: float,
+        *,
+        was_held: bool = False,
+    ) -> Prepared | Asleep:
+        """From the body to what is needed later; what was decoded is not kept while the request waits.
+
+        `complete_at` is the clock time from which its time to first token counts. `was_held`: it is let
+        on now, also while others are held.
+        """
+        async with ticket.encoding_slot():
+            decoded = await decode_body(body, self._decode)
+            tenant = ticket.tenant
+            require_model(tenant, decoded.model)
+            if self._admission.waking.holds(decoded.model, was_held=was_held):
+                return Asleep(decoded.model, decoded.stream, tenant.priority(decoded.priority))
+            return await self._encoded(request, ticket, decoded, body, complete_at)
+
+    async def _encoded(
+        self, request: Request, ticket: InFlightTicket, decoded: Decoded, body: bytes, body_read_at: float
+    ) -> Prepared:
         tenant = ticket.tenant
         self._metrics.on_ignored_fields(len(decoded.ignored_fields))
-        require_model(tenant, decoded.model)
         workers = self._fleet.workers(decoded.model)
         if not workers:
             raise model_not_found(decoded.model, self._fleet, tenant)
@@ -151,7 +235,7 @@ class CompletionEndpoint:
         )
         record = _request_record(request, queued, self._policy_among(workers))
         recorder = DecisionRecorder(record, since=body_read_at, now=self._now)
-        return _upstream_request(request, ticket, decoded, body, salt), queued, recorder
+        return Prepared(_upstream_request(request, ticket, decoded, body, salt), queued, recorder)
 
     def _salt(self, group: str, request_salt: str) -> bytes:
         """The salt of a request's blocks; one that clients choose is not remembered."""

@@ -75,6 +75,10 @@ class FleetEndpoint:
                     model: {"requests": requests, "tokens": tokens}
                     for model, (requests, tokens) in self._admission.held_by_model().items()
                 },
+                "waking": {
+                    model: {"requests": requests, "tokens": tokens}
+                    for model, (requests, tokens) in self._admission.waking.held_by_model().items()
+                },
                 "tokens": {
                     model: {"prompt": count.prompt_tokens, "cached": count.cached_tokens}
                     for model, count in self._metrics.models.all().items()

@@ -16,12 +16,14 @@ from warmfleet_contracts.cache.fleet_totals import (
     encode_totals,
 )
 from warmfleet_contracts.cache.kv_events import MAX_COUNT, LoadReport
+from warmfleet_router.admission.admission import ModelWaits
 from warmfleet_router.economics.model_counts import ModelCount, ModelCounts
 from warmfleet_router.routing.cost import MIN_PREFILL_TOKEN_SECONDS, measured_rates
 from warmfleet_router.workers.fleet import Fleet, WorkerStatus
 from warmfleet_router.workers.prefix_index import UniqueValue
 
 _NO_COUNT = ModelCount()
+_NO_WAITS = ModelWaits()
 
 
 class FleetTotalsEndpoint:
@@ -32,14 +34,14 @@ class FleetTotalsEndpoint:
         *,
         life_id: str,
         fleet: Fleet,
-        queued: Callable[[], Mapping[str, tuple[int, int]]],
+        waits: Callable[[], Mapping[str, ModelWaits]],
         counts: ModelCounts,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`queued` returns requests and prompt tokens that wait, by model."""
+        """`waits` returns what waits, by model."""
         self._life_id = life_id
         self._fleet = fleet
-        self._queued = queued
+        self._waits = waits
         self._counts = counts
         self._now = now
         self._started_at = now()
@@ -50,23 +52,23 @@ class FleetTotalsEndpoint:
         totals = FleetTotals(
             router=self._life_id,
             uptime_seconds=round(self._now() - self._started_at, 3),
-            models=model_totals(self._queued(), self._counts.all()),
+            models=model_totals(self._waits(), self._counts.all()),
             replicas=replica_totals(self._fleet.workers(), self._fleet.index.unique_value),
         )
         return Response(encode_totals(totals), media_type="application/json")
 
 
-def model_totals(
-    queued: Mapping[str, tuple[int, int]], counts: Mapping[str, ModelCount]
-) -> dict[str, ModelTotals]:
-    """Of every model that was asked for; `queued` as for the endpoint."""
+def model_totals(waits: Mapping[str, ModelWaits], counts: Mapping[str, ModelCount]) -> dict[str, ModelTotals]:
+    """Of every model that was asked for; `waits` as for the endpoint."""
     totals = {}
-    for model in counts.keys() | queued.keys():
-        requests, tokens = queued.get(model, (0, 0))
+    for model in counts.keys() | waits.keys():
+        waiting = waits.get(model, _NO_WAITS)
         count = counts.get(model, _NO_COUNT)
         totals[model[:MAX_NAME_CHARS]] = ModelTotals(
-            queued_requests=requests,
-            queued_tokens=tokens,
+            queued_requests=waiting.queued_requests,
+            queued_tokens=waiting.queued_tokens,
+            held_requests=waiting.held_requests,
+            held_tokens=waiting.held_tokens,
             prompt_tokens=min(count.prompt_tokens, MAX_COUNT),
             cached_tokens=min(count.cached_tokens, MAX_COUNT),
             misses=count.misses,

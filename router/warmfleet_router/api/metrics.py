@@ -48,6 +48,7 @@ class MetricsEndpoint:
                 self._breakers.status(view.endpoint.uid, view.epoch).state == "open" for view in views
             ),
             held=self._admission.held_by_model(),
+            waking=self._admission.waking.held_by_model(),
             models=self._fleet.models(),
             discovery=self._discovery.state,
         )

@@ -1,6 +1,6 @@
 """Endpoints, and the source of a list of them that may change."""
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 from urllib.parse import urlsplit
@@ -55,6 +55,8 @@ class Discovered:
     endpoints: tuple[Endpoint, ...]
     names: frozenset[str] | None = None
     """All model names, also of models that have no endpoint now; None where only workers know theirs."""
+    hold_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Of the names whose models may sleep: how long a request may be held until one wakes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,12 @@ def discovered_from(
     listed = list(deployments)
     claims = [_claim(deployment) for deployment in listed]
     owner = owners(claims)
-    return Discovered(endpoints_from(listed, slices, root), frozenset(owner))
+    held = {found.metadata.uid: found.hold_seconds for found in listed}
+    return Discovered(
+        endpoints_from(listed, slices, root),
+        frozenset(owner),
+        {name: seconds for name, claim in owner.items() if (seconds := held.get(claim.uid)) is not None},
+    )
 
 
 def endpoints_from(

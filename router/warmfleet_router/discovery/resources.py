@@ -3,10 +3,15 @@
 Other fields are skipped while an object is decoded: they take no memory, and a newer operator may add some.
 """
 
+from typing import Final
+
 import msgspec
 
 from warmfleet_contracts.names import MODEL_DEPLOYMENT_LABEL
 from warmfleet_contracts.resources.ownership import claimed_names
+
+DEFAULT_HOLD_SECONDS: Final = 300
+"""Of `ZeroRule` in the contract, whose classes routers do not load."""
 
 
 class Metadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -32,10 +37,22 @@ class _Routing(msgspec.Struct, frozen=True, omit_defaults=True):
     policy: str = ""
 
 
+class _Zero(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    hold_seconds: int = DEFAULT_HOLD_SECONDS
+
+
+class _Autoscaling(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    mode: str = "Active"
+    min_replicas: int = 1
+    zero: _Zero | None = None
+
+
 class _ModelDeploymentSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     model: _Model = _Model()
     kv_cache: _KvCache = _KvCache()
     routing: _Routing = _Routing()
+    autoscaling: _Autoscaling | None = None
+    suspend: bool = False
 
 
 class _NameClaim(msgspec.Struct, frozen=True):
@@ -63,6 +80,14 @@ class ModelDeploymentObject(msgspec.Struct, frozen=True, omit_defaults=True):
     def served_names(self) -> tuple[str, ...]:
         """Names that it claims: its own where it lists none."""
         return claimed_names(self.spec.model.served_names, self.metadata.name)
+
+    @property
+    def hold_seconds(self) -> int | None:
+        """How long its requests may be held while it sleeps; None if it may not sleep."""
+        scaling = self.spec.autoscaling
+        if scaling is None or self.spec.suspend or scaling.mode != "Active" or scaling.min_replicas > 0:
+            return None
+        return (scaling.zero or _Zero()).hold_seconds
 
     @property
     def recorded_claims(self) -> dict[str, str]:

@@ -1,6 +1,9 @@
 """From a queued request to an answer: wait for a worker, try another one, stop when the client leaves."""
 
+import asyncio
+import contextlib
 import dataclasses
+from collections.abc import AsyncGenerator
 from typing import Final
 
 import msgspec
@@ -20,11 +23,19 @@ from warmfleet_router.proxy.retry_budget import RetryBudget
 from warmfleet_router.proxy.upstream_request import UpstreamRequest
 from warmfleet_router.routing.decision_recorder import DecisionRecorder
 from warmfleet_router.routing.decisions import Outcome
-from warmfleet_runtime.http.disconnect import cancel_on_disconnect
+from warmfleet_runtime.http.disconnect import ConnectedClient, cancel_on_disconnect
 
 MAX_TRIES: Final = 3
 
 _log = structlog.get_logger("warmfleet.router.proxy")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Connection:
+    """A client that waits for its answer, and the one response to it."""
+
+    client: ConnectedClient
+    response: ClientResponse
 
 
 class Proxy:
@@ -49,29 +60,41 @@ class Proxy:
         self._write_seconds = write_seconds
         self._ping_seconds = ping_seconds
 
-    async def serve(
-        self,
-        request: UpstreamRequest,
-        queued: QueuedRequest,
-        recorder: DecisionRecorder,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        """Answer a request, or stop at once when the client disconnects, at any point.
+    @contextlib.asynccontextmanager
+    async def connection(
+        self, receive: Receive, send: Send, *, stream: bool
+    ) -> AsyncGenerator[Connection, None]:
+        """Watch a client; when it disconnects, cancel the block at once and go on after it.
 
-        Raises:
-            RequestError: no worker answered, and nothing has been sent.
+        A `stream` to which nothing is sent gets pings while the block lasts.
         """
         async with cancel_on_disconnect(receive) as watched:
             with ClientResponse(
                 send,
                 write_seconds=self._write_seconds,
-                ping_seconds=self._ping_seconds if request.stream else None,
+                ping_seconds=self._ping_seconds if stream else None,
                 on_stalled=watched.disconnect,
-            ) as client:
-                await self._answer(request, queued, recorder, client)
-        if watched.disconnected:
-            recorder.became("client left")
+            ) as response:
+                yield Connection(watched, response)
+
+    async def serve(
+        self,
+        request: UpstreamRequest,
+        queued: QueuedRequest,
+        recorder: DecisionRecorder,
+        connection: Connection,
+    ) -> None:
+        """Answer a request.
+
+        Raises:
+            RequestError: no worker answered, and nothing has been sent.
+        """
+        try:
+            await self._answer(request, queued, recorder, connection.response)
+        except asyncio.CancelledError:
+            if connection.client.disconnected:
+                recorder.became("client left")
+            raise
 
     async def _answer(
         self,

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 
@@ -130,6 +130,7 @@ class Fleet:
         self._followers: dict[str, asyncio.Task[None]] = {}
         self._watcher: asyncio.Task[None] | None = None
         self._names: frozenset[str] | None = None
+        self._hold_seconds: Mapping[str, float] = {}
 
     async def start(self) -> None:
         """Begin to watch discovery and to open streams; returns at once."""
@@ -169,6 +170,10 @@ class Fleet:
         served = (served_names(stream.endpoint, stream.hello) for stream in streams)
         return sorted((self._names or frozenset()).union(*served))
 
+    def hold_seconds(self, model: str) -> float | None:
+        """How long a request for `model` may be held while it sleeps; None if it may not sleep."""
+        return self._hold_seconds.get(model)
+
     @property
     def knows_its_models(self) -> bool:
         """Whether discovery lists all models, so that `models` is complete."""
@@ -182,6 +187,7 @@ class Fleet:
         """
         wanted = {endpoint.uid: endpoint for endpoint in vetted_endpoints(discovered.endpoints)}
         self._names = discovered.names
+        self._hold_seconds = discovered.hold_seconds
         gone = [
             uid
             for uid, stream in self._streams.items()

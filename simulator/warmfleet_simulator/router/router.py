@@ -112,7 +112,7 @@ class SimulatedRouter:
         return FleetTotals(
             router=LIFE_ID,
             uptime_seconds=self._now(),
-            models=model_totals(self._admission.held_by_model(), self._models.all()),
+            models=model_totals(self._admission.waits(), self._models.all()),
             replicas=replica_totals(self._workers.workers(), self._index.unique_value),
         )
 

@@ -32,6 +32,20 @@ def test_a_ticket_grows_with_its_request_and_gives_everything_back() -> None:
     assert counted.in_flight == Amount()
 
 
+def test_the_tokens_of_an_encoded_prompt_replace_their_estimate() -> None:
+    counted = limits()
+
+    with counted.enter(TENANT) as ticket:
+        ticket.estimate_tokens(90)
+        assert counted.in_flight == Amount(1, 0, 90)
+        ticket.add_tokens(60)
+        assert counted.in_flight == Amount(1, 0, 60)
+        with pytest.raises(RequestError):
+            ticket.estimate_tokens(41)
+
+    assert counted.in_flight == Amount()
+
+
 def test_a_rejected_extension_keeps_the_ticket_as_it_was() -> None:
     counted = limits()
 

@@ -19,6 +19,7 @@ from warmfleet_contracts.cache.fleet_totals import (
     encode_totals,
 )
 from warmfleet_contracts.cache.kv_events import MAX_COUNT, Frame, Hello, LoadReport, StepTimeFit
+from warmfleet_router.admission.admission import ModelWaits
 from warmfleet_router.api.fleet_totals import model_totals, replica_totals
 from warmfleet_router.discovery.base import Discovered, Endpoint
 from warmfleet_router.economics.ghost_list import BLOCK_BYTES, GhostList
@@ -116,7 +117,10 @@ def test_the_answer_has_at_most_64_kib_per_100_replicas(replicas: int, models: i
         router="warmfleet-router-6b7f9c5d84-x2v9k-0123abcd",
         uptime_seconds=1_234_567.891,
         models=model_totals(
-            {f"organisation/model-of-70b-{number}": (4_096, 12_345_678) for number in range(models)},
+            {
+                f"organisation/model-of-70b-{number}": ModelWaits(4_096, 12_345_678, 1_024, 3_456_789)
+                for number in range(models)
+            },
             {f"organisation/model-of-70b-{number}": busy_model() for number in range(models)},
         ),
         replicas=replica_totals(

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from warmfleet_contracts.cache.worker_tokens import namespace_key, worker_token
+from warmfleet_contracts.resources.autoscaling_spec import AutoscalingSpec, ZeroRule
 from warmfleet_router.discovery.base import MAX_ENDPOINTS, vetted_endpoints
 from warmfleet_router.discovery.endpoint_builder import discovered_from, endpoints_from
 from warmfleet_router.discovery.resources import EndpointSliceObject, ModelDeploymentObject
@@ -59,6 +60,45 @@ def a_slice(
         "ports": [{"protocol": "TCP", **port} for port in ports],
     }
     return msgspec.convert(content, EndpointSliceObject)
+
+
+@pytest.mark.parametrize(
+    ("spec", "hold_seconds"),
+    [
+        ({}, None),
+        ({"autoscaling": {"maxReplicas": 2}}, None),
+        ({"autoscaling": {"minReplicas": 0, "maxReplicas": 2}}, ZeroRule().hold_seconds),
+        ({"autoscaling": {"mode": "Active", "minReplicas": 0, "zero": {"holdSeconds": 7}}}, 7),
+        ({"autoscaling": {"mode": "Active", "minReplicas": 0, "zero": {"idleSeconds": 7}}}, 300),
+        ({"autoscaling": {"mode": "Advisory", "minReplicas": 0}}, None),
+        ({"autoscaling": {"mode": "Paused", "minReplicas": 0}}, None),
+        ({"autoscaling": {"minReplicas": 0}, "suspend": True}, None),
+    ],
+)
+def test_requests_may_be_held_for_models_that_may_sleep(spec, hold_seconds):
+    found = discovered_from([deployment(model={"servedNames": ["chat"]}, **spec)], [], ROOT)
+
+    assert found.names == {"chat", "default/m"}
+    assert found.hold_seconds == dict.fromkeys(found.names if hold_seconds is not None else (), hold_seconds)
+
+
+def test_a_name_is_held_for_as_its_owner_sets():
+    older = deployment("a", model={"servedNames": ["chat"]}, created="2026-01-01T00:00:00Z", generation=1)
+    younger = deployment(
+        "b",
+        model={"servedNames": ["chat"]},
+        created="2026-01-02T00:00:00Z",
+        generation=1,
+        autoscaling={"minReplicas": 0},
+    )
+
+    assert discovered_from([older, younger], [], ROOT).hold_seconds == {"default/b": 300}
+
+
+def test_the_defaults_are_those_of_the_resource():
+    scaling = AutoscalingSpec.model_validate({"maxReplicas": 1})
+
+    assert (scaling.mode, scaling.min_replicas, ZeroRule().hold_seconds) == ("Active", 1, 300)
 
 
 def test_a_pod_becomes_an_endpoint_with_its_own_token():
