@@ -48,7 +48,9 @@ def status(*, name: FleetName = None, api_key: ApiKey = "", output: OutputOption
 def print_processes(console: Console, processes: Sequence[ProcessReport]) -> None:
     """One line per process."""
     columns = ["NAME", "ADDRESS", ">PID", ">KV TOKENS", ">CACHED", ">IN USE", ">RUNNING", ">WAITING"]
-    print_table(console, [*columns, ">RESTARTS", ">UP", "STATE"], [_row(process) for process in processes])
+    print_table(
+        console, [*columns, ">RESTARTS", ">START", ">UP", "STATE"], [_row(process) for process in processes]
+    )
     if any(process.wants_key for process in processes):
         console.print(f"loads are not shown: ${API_KEY_VARIABLE} holds no key with admin scope")
 
@@ -101,6 +103,8 @@ def _process_record(process: ProcessReport) -> dict[str, Any]:
             "block_size_tokens": cache.block_size_tokens,
             "bytes_per_token": cache.kv_bytes_per_token,
         }
+    if process.start_seconds:
+        record["start_seconds"] = process.start_seconds
     if process.load is not None:
         record["load"] = process.load
     if process.breaker is not None:
@@ -120,9 +124,16 @@ def _row(process: ProcessReport) -> list[str]:
         str(load.running_sequences) if load else "-",
         str(load.waiting_sequences) if load else "-",
         str(state.restarts),
+        _start(process),
         _age(_up_seconds(process)) if state.identity else "-",
         process.phase,
     ]
+
+
+def _start(process: ProcessReport) -> str:
+    """Seconds until a worker took requests; its first request is no part of them."""
+    phases = {name: seconds for name, seconds in process.start_seconds.items() if name != "first_token"}
+    return f"{sum(phases.values()):.1f}s" if "prewarm" in phases else "-"
 
 
 def _up_seconds(process: ProcessReport) -> float:

@@ -82,6 +82,11 @@ class OperatorMetrics:
                 ),
                 (names.OPERATOR_DEPLOYMENT_WANTED, "Replicas that a ModelDeployment wants", []),
                 (names.OPERATOR_DEPLOYMENT_READY, "Replicas of a ModelDeployment that are ready", []),
+                (
+                    names.OPERATOR_DEPLOYMENT_START_SECONDS,
+                    "Seconds that a phase of the last start of a replica took",
+                    ["phase"],
+                ),
                 (names.OPERATOR_SCALING_WANTED, "Replicas that autoscaling wants", []),
                 (names.OPERATOR_SCALING_RECOMMENDED, "Replicas that one signal alone asks for", ["signal"]),
                 (names.OPERATOR_SCALING_BLIND, "1 while signals of a ModelDeployment are missing", []),
@@ -118,6 +123,9 @@ class OperatorMetrics:
                 self._of_each[names.OPERATOR_DEPLOYMENT_CONDITION].labels(*key, *item).set(1)
             self._of_each[names.OPERATOR_DEPLOYMENT_WANTED].labels(*key).set(state.wanted_replicas)
             self._of_each[names.OPERATOR_DEPLOYMENT_READY].labels(*key).set(state.ready_replicas)
+            for phase, milliseconds in state.start_milliseconds:
+                gauge = self._of_each[names.OPERATOR_DEPLOYMENT_START_SECONDS]
+                gauge.labels(*key, phase).set(milliseconds / 1000)
         for key in sorted(advice)[:MAX_DEPLOYMENTS]:
             self._set_advice(key, advice[key])
         return generate_latest(self._registry)

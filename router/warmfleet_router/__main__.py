@@ -10,11 +10,11 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-import structlog
+from warmfleet_runtime.memory import TERMINAL_LIBRARIES, importing, return_freed_memory
 
-from warmfleet_runtime.memory import importing, return_freed_memory
+with importing(without=TERMINAL_LIBRARIES):
+    import structlog
 
-with importing():
     from warmfleet_contracts.errors import WarmfleetError
     from warmfleet_contracts.names import SALT_KEY_VARIABLE
     from warmfleet_router.app import Router, build_router

@@ -1,6 +1,7 @@
 """What a process frees, it no longer has: shown in a process of its own, because the setting is for good."""
 
 import gc
+import importlib
 import json
 import subprocess
 import sys
@@ -67,6 +68,18 @@ def test_a_process_collects_garbage_once_it_is_imported_and_walks_no_import(pack
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
 
     assert shown.split() == ["True", "True"]
+
+
+def test_a_library_counts_as_not_installed_while_others_are_imported_without_it(tmp_path, monkeypatch):
+    (tmp_path / "library_for_this_test.py").write_text("VALUE = 3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    with importing(without=("library_for_this_test", "gc")):
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("library_for_this_test")
+        assert importlib.import_module("gc") is gc, "it had been imported before"
+
+    assert importlib.import_module("library_for_this_test").VALUE == 3
 
 
 def test_an_import_leaves_collections_switched_off_where_they_were():

@@ -13,47 +13,50 @@ import select
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import msgspec
-import structlog
+from warmfleet_runtime.memory import TERMINAL_LIBRARIES, importing
 
-from warmfleet_contracts.cache.blocks import IdentityParts, cache_identity
-from warmfleet_contracts.cache.kv_events import IDLE_HEARTBEAT_SECONDS
-from warmfleet_contracts.errors import WarmfleetError
-from warmfleet_runtime.die_with_parent import ParentGoneError, die_with_parent
-from warmfleet_runtime.home import warmfleet_home
-from warmfleet_runtime.logs import configure_logs
-from warmfleet_runtime.memory import importing
-from warmfleet_worker.engine.engine import Engine
-from warmfleet_worker.engine.messages import (
-    AbortSequence,
-    AddSequences,
-    ClearCache,
-    Drain,
-    EngineFailed,
-    EngineMessage,
-    EngineReady,
-    PauseSequence,
-    ResumeSequence,
-    ServerMessage,
-    decode_server_message,
-    encode_message,
-    message_reader,
-)
-from warmfleet_worker.engine.scheduler import SchedulerSettings
-from warmfleet_worker.model_store.manifest import ModelManifest
-from warmfleet_worker.model_store.verification import (
-    BackgroundVerification,
-    prepare_records,
-    recorded_manifest,
-    verify_and_record,
-)
-from warmfleet_worker.runner.memory_budget import NotEnoughMemory
-from warmfleet_worker.settings import EngineSettings
+with importing(without=TERMINAL_LIBRARIES):
+    import msgspec
+    import structlog
+
+    from warmfleet_contracts.cache.blocks import IdentityParts, cache_identity
+    from warmfleet_contracts.cache.kv_events import IDLE_HEARTBEAT_SECONDS
+    from warmfleet_contracts.errors import WarmfleetError
+    from warmfleet_runtime.die_with_parent import ParentGoneError, die_with_parent
+    from warmfleet_runtime.home import warmfleet_home
+    from warmfleet_runtime.logs import configure_logs
+    from warmfleet_worker.engine.engine import Engine
+    from warmfleet_worker.engine.messages import (
+        AbortSequence,
+        AddSequences,
+        ClearCache,
+        Drain,
+        EngineFailed,
+        EngineMessage,
+        EngineReady,
+        PauseSequence,
+        ResumeSequence,
+        ServerMessage,
+        decode_server_message,
+        encode_message,
+        message_reader,
+    )
+    from warmfleet_worker.engine.scheduler import SchedulerSettings
+    from warmfleet_worker.model_store.manifest import ModelManifest
+    from warmfleet_worker.model_store.verification import (
+        BackgroundVerification,
+        prepare_records,
+        recorded_manifest,
+        verify_and_record,
+    )
+    from warmfleet_worker.runner.memory_budget import NotEnoughMemory
+    from warmfleet_worker.settings import EngineSettings
 
 _RECEIVE_BYTES: Final = 256 * 1024
 STEP_RECEIVE_BYTES: Final = 1024 * 1024
@@ -161,15 +164,19 @@ def known_model(model_path: Path, records: Path) -> tuple[ModelManifest, Backgro
     return manifest, BackgroundVerification(model_path, manifest, records)
 
 
+def import_libraries() -> None:
+    """Import what computes, which takes longer than all else; only the process with the model needs torch."""
+    with importing():
+        import warmfleet_worker.runner.runner  # noqa: F401, PLC0415
+
+
 def build_engine(settings: EngineSettings, model_digest: str) -> tuple[Engine, EngineReady]:
     """Load the model, allocate the KV arena.
 
     Raises:
         ModelError: the files are missing, damaged or not supported.
     """
-    # Imported here: only the process that loads the model needs torch.
-    with importing():
-        from warmfleet_worker.runner.runner import RunnerSettings, load_runner  # noqa: PLC0415
+    from warmfleet_worker.runner.runner import RunnerSettings, load_runner  # noqa: PLC0415
 
     runner = load_runner(
         Path(settings.model_path),
@@ -238,6 +245,7 @@ def _records() -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until the server is gone; 0 then, 1 when the engine failed."""
+    imports_at = time.monotonic()
     parser = argparse.ArgumentParser(prog="python -m warmfleet_worker.engine_process")
     parser.add_argument("--fd", type=int, required=True, help="file descriptor of the socket to the server")
     parser.add_argument("--settings", required=True, help="EngineSettings as JSON")
@@ -256,9 +264,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with socket.socket(fileno=given.fd) as connection:
         channel = ServerChannel(connection)
         try:
+            import_libraries()
+            load_at = time.monotonic()
             manifest, verification = known_model(Path(settings.model_path), _records())
             engine, ready = build_engine(settings, manifest.model_digest)
-            channel.send(ready)
+            channel.send(
+                msgspec.structs.replace(ready, imports_at_seconds=imports_at, load_at_seconds=load_at)
+            )
             serve(engine, channel, verification.raise_failure)
         except ServerGoneError:
             return 0

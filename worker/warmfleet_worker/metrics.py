@@ -1,11 +1,12 @@
 """The worker's metrics: the engine's reports, and counts and latencies of requests."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from warmfleet_contracts import metrics as names
 from warmfleet_contracts.cache.kv_events import LoadReport
+from warmfleet_contracts.cache.start_phases import StartPhases
 from warmfleet_worker.engine.messages import EngineReady, StepReport
 
 _LABELS = ("model_name", "engine")
@@ -14,7 +15,11 @@ _LABELS = ("model_name", "engine")
 class WorkerMetrics:
     """One registry per server, so that several can live in one process."""
 
-    def __init__(self, model_name: str) -> None:
+    def __init__(
+        self, model_name: str, *, on_first_token: Callable[[float], None] = lambda _seconds: None
+    ) -> None:
+        """`on_first_token` is called with the time that each request's first token took."""
+        self._on_first_token = on_first_token
         self.registry = CollectorRegistry()
         self._model = (model_name, "0")
         self._running = self._gauge(names.NUM_REQUESTS_RUNNING, "Sequences in the running batch.")
@@ -75,6 +80,12 @@ class WorkerMetrics:
         self._prewarmed = self._counter(
             names.WORKER_PREWARMED_TOKENS, "Tokens of prefixes computed ahead of requests."
         )
+        self._start = Gauge(
+            names.WORKER_START_PHASE_SECONDS,
+            "Seconds that a phase of this worker's start took.",
+            (*_LABELS, "phase"),
+            registry=self.registry,
+        )
         self._stalls = self._counter(names.WORKER_ENGINE_STALLS, "Times that a busy engine was silent.")
         self._subscribers = self._gauge(names.WORKER_EVENT_SUBSCRIBERS, "Event streams open.")
         self._dropped = self._counter(
@@ -125,6 +136,7 @@ class WorkerMetrics:
     def on_first_tokens(self, tokens: int, seconds: float) -> None:
         self._generated.inc(tokens)
         self._first_token.observe(seconds)
+        self._on_first_token(seconds)
 
     def on_tokens(self, tokens: int, seconds: float) -> None:
         """`tokens` came together, `seconds` after the ones before them."""
@@ -149,6 +161,11 @@ class WorkerMetrics:
 
     def on_ignored_fields(self, fields: int) -> None:
         self._ignored.inc(fields)
+
+    def on_start(self, phases: StartPhases) -> None:
+        """Phases of this worker's start, those that are over."""
+        for phase, seconds in phases.by_name().items():
+            self._start.labels(*self._model, phase).set(seconds)
 
     def on_subscribers(self, subscribers: int) -> None:
         self._subscribers.set(subscribers)

@@ -66,6 +66,8 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True):
     """Of a worker that a router reaches."""
     breaker: BreakerReport | None = None
     """Of a worker that a router reaches."""
+    start_seconds: dict[str, float] = {}
+    """How long the phases of a worker's start took, one after the other."""
 
     @property
     def phase(self) -> str:
@@ -81,6 +83,7 @@ class _RoutedEndpoint(msgspec.Struct, frozen=True):
     name: str
     load: LoadView | None = None
     breaker: BreakerReport | None = None
+    start_seconds: dict[str, float] = {}
 
 
 class _RoutedFleet(msgspec.Struct, frozen=True):
@@ -111,7 +114,9 @@ def observe(fleet: FleetState, folder: RunFolder, api_key: str = "") -> list[Pro
             msgspec.structs.replace(report, wants_key=report.state.role == "router") for report in reports
         ]
     return [
-        msgspec.structs.replace(report, load=endpoint.load, breaker=endpoint.breaker)
+        msgspec.structs.replace(
+            report, load=endpoint.load, breaker=endpoint.breaker, start_seconds=endpoint.start_seconds
+        )
         if (endpoint := routed.get(report.state.name)) is not None
         else report
         for report in reports

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from warmfleet_contracts.cache.contract_versions import ACCEPTED_VERSIONS, CONTRACT_VERSION, UNSTATED_VERSION
+from warmfleet_contracts.cache.start_phases import StartPhases
 from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import ContractError
 from warmfleet_contracts.framing import FrameReader, frame
@@ -138,6 +139,8 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, tag="frame", omit_default
     snapshot_left: int | None = None
     """Snapshot chunks still to come after this one; None outside a snapshot."""
     load: LoadReport | None = None
+    start: StartPhases | None = None
+    """How long the worker's start took, once per subscriber and again when it changed. Since version 2."""
     digest: ResidentDigest = ResidentDigest()
     """Of the resident set after this frame (for a snapshot chunk: of the whole snapshot)."""
 
@@ -171,6 +174,7 @@ def encode_message(message: Message, version: int = CONTRACT_VERSION) -> bytes:
 def _without_version_2(message: Message) -> dict[str, Any]:
     """The fields of `message` that version 1 has."""
     fields: dict[str, Any] = msgspec.to_builtins(message, builtin_types=(bytes,))
+    fields.pop("start", None)
     load = fields.get("load")
     if load is not None:
         del load["plain_answers"]

@@ -4,6 +4,8 @@ A worker honours `x-warmfleet-*` request headers only from a caller that present
 has none, as on loopback); the router strips them from what clients send.
 """
 
+import hashlib
+import json
 from typing import Final
 
 import msgspec
@@ -73,3 +75,26 @@ class PromptAssets(msgspec.Struct, frozen=True, kw_only=True):
     """Template variables such as `bos_token` and `eos_token`."""
     add_bos: bool = False
     """Whether a plain completion prompt starts with the BOS token."""
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 over everything here but the version; in hex it names the tokenizer."""
+        return _digest(
+            self.tokenizer_json.encode(),
+            b"" if self.chat_template is None else b"=" + self.chat_template.encode(),
+            json.dumps(self.special_tokens, sort_keys=True).encode(),
+            b"\x01" if self.add_bos else b"\x00",
+        )
+
+    @property
+    def chat_template_digest(self) -> bytes:
+        """SHA-256 over the template alone; a model without one has that of an empty template."""
+        return _digest((self.chat_template or "").encode())
+
+
+def _digest(*parts: bytes) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()

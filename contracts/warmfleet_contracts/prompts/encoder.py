@@ -11,7 +11,6 @@ Text of a user never becomes a control token. Two encodings guarantee that:
   plain text.
 """
 
-import hashlib
 import json
 import re
 import secrets
@@ -58,7 +57,6 @@ class PromptEncoder:
     """The model's own tokenizer, for decoding. Encoding goes through `encode_chat` and `encode_text`."""
     tokenizer_digest: str
     """SHA-256 in hex over everything in the assets: the digest in `GET /internal/tokenizer/{digest}`."""
-    chat_template_digest: bytes
     vocabulary_size: int
     """Token ids are below this; the model's embedding may be larger."""
 
@@ -72,8 +70,7 @@ class PromptEncoder:
         self._description = _tokenizer_description(assets.tokenizer_json)
         self.tokenizer = _build_tokenizer(self._description)
         self.vocabulary_size = self.tokenizer.get_vocab_size(with_added_tokens=True)
-        self.tokenizer_digest = _assets_digest(assets).hex()
-        self.chat_template_digest = _digest((assets.chat_template or "").encode())
+        self.tokenizer_digest = assets.digest.hex()
 
         self._control_ids = _control_tokens(self._description)
         self._any_literal = _literal_pattern(self._control_ids)
@@ -344,20 +341,3 @@ def _bos_id(tokenizer: tokenizers.Tokenizer, assets: PromptAssets) -> int:
     if token_id is None:
         raise PromptError("the model wants a BOS token, but its tokenizer does not name one")
     return token_id
-
-
-def _assets_digest(assets: PromptAssets) -> bytes:
-    return _digest(
-        assets.tokenizer_json.encode(),
-        b"" if assets.chat_template is None else b"=" + assets.chat_template.encode(),
-        json.dumps(assets.special_tokens, sort_keys=True).encode(),
-        b"\x01" if assets.add_bos else b"\x00",
-    )
-
-
-def _digest(*parts: bytes) -> bytes:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-    return digest.digest()

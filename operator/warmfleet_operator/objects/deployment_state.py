@@ -13,6 +13,8 @@ class DeploymentState:
     """Type and status of each condition."""
     wanted_replicas: int = 0
     ready_replicas: int = 0
+    start_milliseconds: tuple[tuple[str, int], ...] = ()
+    """How long each phase of the last start took."""
 
 
 def set_replicas(spec: Mapping[str, Any]) -> int:
@@ -45,4 +47,5 @@ def deployment_state(deployment: Mapping[str, Any]) -> DeploymentState:
         ),
         wanted_replicas=_set_replicas(spec, status) if status.get("conditions") else 0,
         ready_replicas=int(status.get("readyReplicas") or 0),
+        start_milliseconds=tuple((status.get("lastStart") or {}).get("phaseMilliseconds", {}).items()),
     )

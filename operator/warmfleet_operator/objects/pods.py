@@ -78,6 +78,8 @@ class PodView:
     """Whether it has a container that fetches before the engine starts."""
     assigned: bool = True
     """Whether it has a node."""
+    scheduled_seconds: float = 0.0
+    """When it got its node, since the epoch; 0 before."""
     deletion_cost: int = 0
     """Of pods that are as ready as it, a ReplicaSet deletes the one with the lowest first."""
 
@@ -128,6 +130,9 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         fetch=_container(fetch),
         fetching=FETCHING_LABEL in labels,
         fetches=MODEL_FETCH_CONTAINER in _by_name(spec.get("initContainers")),
+        scheduled_seconds=seconds_of(scheduled.get("lastTransitionTime"))
+        if scheduled.get("status") == "True"
+        else 0.0,
         assigned=bool(spec.get("nodeName")),
         deletion_cost=_deletion_cost(metadata.get("annotations") or {}),
     )

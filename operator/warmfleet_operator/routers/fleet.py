@@ -8,6 +8,7 @@ import msgspec
 
 from warmfleet_contracts.cache.fleet_totals import MAX_MODELS, MAX_REPLICAS
 from warmfleet_contracts.cache.kv_events import Count
+from warmfleet_contracts.cache.start_phases import StartPhases
 
 _Total = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -23,6 +24,7 @@ class _Endpoint(msgspec.Struct):
     ready: bool = False
     block_size_tokens: Count | None = None
     load: _Load = msgspec.field(default_factory=_Load)
+    start_seconds: StartPhases = StartPhases()
 
 
 class _Held(msgspec.Struct):
@@ -53,6 +55,8 @@ class WorkerFigures:
     pinned_blocks: int
     block_size_tokens: int
     waiting: int
+    start: StartPhases = field(default_factory=StartPhases)
+    """How long the start of its process took; empty until a router knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,9 @@ def merged_view(answers: Iterable[FleetAnswer], *, routers: int, problem: str = 
                 total_blocks=max(load.total_blocks, known.total_blocks if known else 0),
                 pinned_blocks=max(load.pinned_blocks, known.pinned_blocks if known else 0),
                 block_size_tokens=endpoint.block_size_tokens or (known.block_size_tokens if known else 0),
+                start=endpoint.start_seconds
+                if known is None or endpoint.start_seconds != StartPhases()
+                else known.start,
                 waiting=max(load.waiting_sequences, known.waiting if known else 0),
             )
         for model, waiting in answer.held.items():

@@ -13,6 +13,7 @@ from warmfleet_operator.objects.times import time_of
 from warmfleet_operator.status.conditions import conditions_of, status_conditions
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.scaling_status import scaling_status, wanted_replicas
+from warmfleet_operator.status.start_status import last_start
 
 GAUGE_SECONDS: Final = 60.0
 """Gauges alone cause a write at most this often; any other change writes them, too."""
@@ -65,6 +66,8 @@ def status_of(observation: Observation) -> dict[str, Any]:
         status["accelerator"] = f"{accelerator.get('count', 1)} x {name}"
     if scaling := scaling_status(observation):
         status["scaling"] = scaling
+    if start := last_start(observation):
+        status["lastStart"] = start
     if model := _model(observation):
         status["model"] = model
     return status | _figures(observation)

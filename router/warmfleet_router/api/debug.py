@@ -114,6 +114,7 @@ class FleetEndpoint:
             "open_dispatches": self._leases.dispatches.open_count(uid),
             "unreported_tokens": unreported.tokens,
             "unreported_seats": unreported.seats,
+            "start_seconds": view.start.by_name(),
             "load": msgspec.to_builtins(view.load),
         }
 

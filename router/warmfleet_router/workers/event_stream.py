@@ -43,6 +43,7 @@ from warmfleet_contracts.cache.kv_events import (
     hello_proof,
 )
 from warmfleet_contracts.cache.resident import PositionGapError, SetMismatchError
+from warmfleet_contracts.cache.start_phases import StartPhases
 from warmfleet_contracts.errors import ContractError, WarmfleetError
 from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.errors import HelloRefusedError, StreamUnavailableError
@@ -149,6 +150,8 @@ class WorkerStream:
         """The last verified hello; None before the first and after an impostor's."""
         self.load: LoadReport = NO_LOAD
         self.load_at: float | None = None
+        self.start = StartPhases()
+        """How long the start of its process took, as it reported it last."""
         self.closed_reason = "not connected yet"
         """Why the stream is not open; empty while it is."""
         self._index = index
@@ -210,6 +213,8 @@ class WorkerStream:
             raise ResyncNeededError("the quiet period is over: trying events again")
         self._last_frame_at = now
         self._on_frame(self.endpoint.uid, message)
+        if message.start is not None:
+            self.start = message.start
         if message.load is not None:
             self.load = message.load
             self.load_at = now
@@ -310,6 +315,7 @@ class WorkerStream:
             self.ended()
             self.load = NO_LOAD
             self.load_at = None
+            self.start = StartPhases()
         self._leave_load_only(now)
         self.hello = hello
         self.closed_reason = ""

@@ -13,6 +13,7 @@ import structlog
 
 from warmfleet_contracts.cache.contract_versions import ACCEPTED_VERSIONS
 from warmfleet_contracts.cache.kv_events import Frame, Hello, LoadReport
+from warmfleet_contracts.cache.start_phases import StartPhases
 from warmfleet_router.discovery.base import Discovered, Discovery, Endpoint, vetted_endpoints
 from warmfleet_router.errors import DiscoveryError
 from warmfleet_router.workers.event_stream import (
@@ -47,6 +48,8 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     counts: StreamCounts
     """Live counters of the stream, for metrics."""
     clock: Callable[[], float] = time.monotonic
+    start: StartPhases = StartPhases()
+    """How long the start of its process took."""
 
     @property
     def report_age_seconds(self) -> float:
@@ -296,6 +299,7 @@ class Fleet:
             load=stream.load,
             reported_at=stream.load_at,
             resident_blocks=self.index.resident_blocks(uid),
+            start=stream.start,
             counts=stream.counts,
             clock=self._clock,
         )

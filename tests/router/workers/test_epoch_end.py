@@ -2,9 +2,11 @@
 
 from collections.abc import AsyncGenerator
 
+import msgspec
 import pytest
 
 from warmfleet_contracts.cache.kv_events import LoadReport
+from warmfleet_contracts.cache.start_phases import StartPhases
 from warmfleet_router.discovery.base import Discovered, Endpoint
 from warmfleet_router.discovery.static import StaticDiscovery
 from warmfleet_router.errors import StreamUnavailableError
@@ -98,3 +100,17 @@ async def test_a_worker_that_leaves_the_list_has_ended(was_known: bool) -> None:
     await fleet.stop()
 
     assert ended == ([("w0", worker.epoch)] if was_known else [])
+
+
+def test_the_phases_of_a_start_belong_to_their_epoch() -> None:
+    followed = Followed()
+    start = StartPhases(process=0.4, load=1.5)
+
+    followed.stream.received(msgspec.structs.replace(followed.worker.load_frame(), start=start), 1.0)
+    followed.stream.received(followed.worker.load_frame(), 2.0)
+    assert followed.stream.start == start
+
+    followed.worker.restart()
+    followed.stream.lost("closed", 3.0)
+    followed.connect()
+    assert followed.stream.start == StartPhases()

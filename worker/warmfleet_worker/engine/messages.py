@@ -112,6 +112,10 @@ class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     prefix_caching: bool = True
     model_digest: str = ""
     """Hex, over the digests of the model's files."""
+    imports_at_seconds: float = 0.0
+    """When it began to import its libraries, by the monotonic clock of the machine; 0: not measured."""
+    load_at_seconds: float = 0.0
+    """When it began to load the model."""
 
 
 class SequenceUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -5,9 +5,7 @@
 
 import asyncio
 import itertools
-import os
-import socket
-import sys
+import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
@@ -34,17 +32,14 @@ from warmfleet_worker.engine.messages import (
     packed_tokens,
 )
 from warmfleet_worker.engine.sampling_params import SamplingParameters
+from warmfleet_worker.engine_start import EngineProcess
 from warmfleet_worker.server.sequence_handle import SequenceHandle
-from warmfleet_worker.settings import EngineSettings
 
 MAX_BACKLOG_BYTES: Final = 256 * 1024 * 1024
 """Unread bytes in the engine's socket beyond which nothing more is submitted."""
 _READ_BYTES: Final = 1024 * 1024
-_SLEEPING_THREADS: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
-"""A kernel's threads sleep between parallel regions. Spinning, OpenMP's default, is a little faster on an
-idle machine and tens of times slower as soon as another process needs one of the cores."""
-
-ENGINE_MODULE: Final = "warmfleet_worker.engine_process"
+_EXIT_SECONDS: Final = 10
+"""Between the end of its messages and that of the process, and once more after a kill."""
 
 log = structlog.get_logger("warmfleet.worker.engine")
 
@@ -120,22 +115,16 @@ class EngineObserver(Protocol):
 
 
 class ProcessEngineClient:
-    """An engine in a child process, over a socketpair.
+    """An engine in a child process, over a socketpair."""
 
-    `module` is what the process runs, as `python -m`: ours, or another one with its arguments and messages.
-    """
-
-    def __init__(
-        self, settings: EngineSettings, observer: EngineObserver, module: str = ENGINE_MODULE
-    ) -> None:
-        self._settings = settings
-        self._module = module
+    def __init__(self, engine: EngineProcess, observer: EngineObserver) -> None:
+        self._engine = engine
         self._observer = observer
         self._ready: EngineReady | None = None
         self._handles: dict[int, SequenceHandle] = {}
         self._idle: set[int] = set()
         self._paused: set[int] = set()
-        self._child: _Child | None = None
+        self._writer: asyncio.StreamWriter | None = None
         self._killed = ""
         self._ids = itertools.count(1)
         self._gone = ""
@@ -166,9 +155,9 @@ class ProcessEngineClient:
         return self._last_report_seconds
 
     def submit(self, requests: Sequence[SequenceRequest], wake: asyncio.Event) -> list[SequenceHandle]:
-        if self._child is None or self._ready is None or self._gone:
+        if self._writer is None or self._ready is None or self._gone:
             raise EngineGoneError(self._gone or "the engine is not ready yet")
-        if self._child.writer.transport.get_write_buffer_size() > MAX_BACKLOG_BYTES:
+        if self._writer.transport.get_write_buffer_size() > MAX_BACKLOG_BYTES:
             raise EngineGoneError("the engine does not keep up with its requests")
         self._note_work()
         numbered = [(next(self._ids), request) for request in requests]
@@ -186,30 +175,15 @@ class ProcessEngineClient:
         self._send(Drain())
 
     async def run(self) -> str:
-        """Start the process and read its messages until it ends; returns why it ended.
+        """Read the messages of the process until it ends; returns why it ended.
 
         On cancellation the socket is closed, which ends the process.
         """
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                self._module,
-                "--fd",
-                str(theirs.fileno()),
-                "--settings",
-                msgspec.json.encode(self._settings).decode(),
-                pass_fds=(theirs.fileno(),),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=sys.stderr,  # stdout carries the server's own announcement only
-                env=_SLEEPING_THREADS | dict(os.environ),
-            )
-        reader, writer = await asyncio.open_connection(sock=ours)
-        self._child = _Child(process, writer)
+        reader, writer = await asyncio.open_connection(sock=self._engine.connection)
+        self._writer = writer
         reason = ""
         try:
-            reason = await self._read(reader, process.pid) or self._killed
+            reason = await self._read(reader, self._engine.process.pid) or self._killed
         finally:
             writer.close()
             self._gone = reason or "the engine process ended"
@@ -219,7 +193,7 @@ class ProcessEngineClient:
             self._idle.clear()
             self._paused.clear()
             # End of file does not show why the process ended; its exit status does.
-            status = await _exit_status(process)
+            status = await _exit_status(self._engine.process)
             self._gone = reason or f"the engine process ended with {status}"
         return self._gone
 
@@ -284,11 +258,9 @@ class ProcessEngineClient:
     def kill(self, reason: str) -> None:
         """Kill the process; `run` then returns `reason`."""
         self._killed = reason
-        if self._child is None:
-            return
-        if self._child.process.returncode is None:
-            self._child.process.kill()
-        self._child.writer.transport.abort()  # do not wait for a process that cannot be killed
+        self._engine.process.kill()
+        if self._writer is not None:
+            self._writer.transport.abort()  # do not wait for a process that cannot be killed
 
     def _note_work(self) -> None:
         """An idle engine's report is due from now on."""
@@ -296,9 +268,9 @@ class ProcessEngineClient:
             self._last_report_seconds = asyncio.get_running_loop().time()
 
     def _send(self, message: ServerMessage) -> None:
-        if self._child is None or self._gone:
+        if self._writer is None or self._gone:
             return
-        self._child.writer.write(encode_message(message))
+        self._writer.write(encode_message(message))
 
 
 def add_messages(
@@ -337,23 +309,13 @@ def _same_but_seed(one: SequenceRequest, other: SequenceRequest) -> bool:
     return replace(one, sampling=sampling) == other  # O(1) in the prompt, which is the same object
 
 
-@dataclass(frozen=True, slots=True)
-class _Child:
-    """The running engine process, and the server's end of its socket."""
-
-    process: asyncio.subprocess.Process
-    writer: asyncio.StreamWriter
-
-
-async def _exit_status(process: asyncio.subprocess.Process) -> str:
+async def _exit_status(process: "subprocess.Popen[bytes]") -> str:
     try:
-        async with asyncio.timeout(10):
-            code = await process.wait()
-    except TimeoutError:
+        code = await asyncio.to_thread(process.wait, _EXIT_SECONDS)
+    except subprocess.TimeoutExpired:
         process.kill()
         try:
-            async with asyncio.timeout(10):
-                code = await process.wait()
-        except TimeoutError:
+            code = await asyncio.to_thread(process.wait, _EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
             return "no exit code: it cannot be killed"
     return f"signal {-code}" if code < 0 else f"exit code {code}"

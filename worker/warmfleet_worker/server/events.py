@@ -25,6 +25,7 @@ from warmfleet_contracts.cache.kv_events import (
     encode_message,
 )
 from warmfleet_contracts.cache.resident import ChangeBuffer, ResidentSet
+from warmfleet_contracts.cache.start_phases import StartPhases
 from warmfleet_worker.engine.messages import EngineReady, StepReport
 from warmfleet_worker.server.plain_answers import PlainAnswers
 
@@ -116,7 +117,15 @@ class ReplayBuffer:
 class EventHub:
     """Turns engine reports into event frames for its subscribers. Used from one event loop only."""
 
-    def __init__(self, on_dropped: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        on_dropped: Callable[[], None] = lambda: None,
+        *,
+        start: Callable[[], StartPhases] = StartPhases,
+    ) -> None:
+        """`start` returns the phases of this worker's start, as far as they are over."""
+        self._start_phases = start
+        self._sent_start = StartPhases()
         self.plain_answers = PlainAnswers()
         """Those that are open, for the load reports."""
         self._on_dropped = on_dropped
@@ -243,12 +252,35 @@ class EventHub:
         if epoch == self._mirror.epoch and after is not None:
             missed = self._replay.after(after, self._mirror.seq)
             if missed is not None:
-                return [frame.encoded(version) for frame in (*missed, EncodedFrame(self._next_load_frame()))]
-        return [encode_message(frame, version) for frame in self._mirror.snapshot(self._next_load_report())]
+                load = EncodedFrame(self._next_load_frame(self._start_so_far()))
+                return [frame.encoded(version) for frame in (*missed, load)]
+        frames = list(self._mirror.snapshot(self._next_load_report()))
+        if (start := self._start_so_far()) is not None:
+            frames.append(self._next_load_frame(start))
+        return [encode_message(frame, version) for frame in frames]
 
-    def _next_load_frame(self) -> Frame:
+    def _next_load_frame(self, start: StartPhases | None) -> Frame:
         mirror = self._mirror
-        return Frame(epoch=mirror.epoch, seq=mirror.seq, load=self._next_load_report(), digest=mirror.digest)
+        return Frame(
+            epoch=mirror.epoch,
+            seq=mirror.seq,
+            load=self._next_load_report(),
+            start=start,
+            digest=mirror.digest,
+        )
+
+    def _start_so_far(self) -> StartPhases | None:
+        """None before the first phase is over."""
+        phases = self._start_phases()
+        return None if phases == StartPhases() else phases
+
+    def _next_start(self) -> StartPhases | None:
+        """The phases, if there is one that the subscribers of now do not have."""
+        phases = self._start_phases()
+        if phases == self._sent_start:
+            return None
+        self._sent_start = phases
+        return phases
 
     def _next_load_report(self) -> LoadReport:
         return msgspec.structs.replace(self._load, plain_answers=self.plain_answers.next_report())
@@ -284,12 +316,13 @@ class EventHub:
                     removed=removed,
                     cleared=cleared,
                     load=self._next_load_report(),
+                    start=self._next_start(),
                     digest=self._mirror.digest,
                 )
             )
             self._replay.append(frame)
         else:
-            frame = EncodedFrame(self._next_load_frame())
+            frame = EncodedFrame(self._next_load_frame(self._next_start()))
         versions = {subscriber.version for subscriber in self._subscribers}
         encoded = {version: frame.encoded(version) for version in versions}
         for subscriber in self._subscribers:

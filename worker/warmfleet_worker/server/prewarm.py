@@ -32,8 +32,14 @@ class Warmup:
         ...
     """
 
-    def __init__(self, events: EventHub, seconds: float) -> None:
-        """`seconds`: from the engine's readiness on, at most; 0 makes it open from the start."""
+    def __init__(
+        self, events: EventHub, seconds: float, *, on_open: Callable[[], None] = lambda: None
+    ) -> None:
+        """`seconds`: from the engine's readiness on, at most; 0 makes it open from the start.
+
+        `on_open` is called when the engine is ready and it is open.
+        """
+        self._on_open = on_open
         self.is_open = seconds <= 0
         self._events = events
         self._seconds = seconds
@@ -45,7 +51,9 @@ class Warmup:
 
     def begin(self) -> None:
         """The engine is ready: from now on time counts."""
-        if not self.is_open:
+        if self.is_open:
+            self._on_open()
+        else:
             loop = asyncio.get_running_loop()
             first = min(ROUTER_SECONDS, self._seconds)
             self._timers = [
@@ -81,6 +89,7 @@ class Warmup:
         self.is_open = True
         for timer in self._timers:
             timer.cancel()
+        self._on_open()
         log.info("ready for requests", reason=reason)
         self._events.warm_up(warming=False)
 

@@ -33,6 +33,7 @@ class Probes:
 
     async def metrics(self, request: Request) -> Response:
         del request
+        self._worker.metrics.on_start(self._worker.start.phases)
         self._worker.metrics.on_subscribers(self._worker.events.subscribers)
         return Response(self._worker.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 

@@ -16,6 +16,7 @@ from warmfleet_worker.server.events import EventHub
 from warmfleet_worker.server.prewarm import Warmup
 from warmfleet_worker.server.token_texts import TokenTexts
 from warmfleet_worker.settings import WorkerSettings
+from warmfleet_worker.start_clock import StartClock
 
 
 class OpenAnswers:
@@ -51,6 +52,7 @@ class WorkerState:
     events: EventHub
     warmup: Warmup
     metrics: WorkerMetrics
+    start: StartClock
     started_seconds: int
     """Unix time."""
     contract_versions: AbstractSet[int] = ACCEPTED_VERSIONS
@@ -107,16 +109,18 @@ class WorkerState:
 class ReportForwarder:
     """Forwards the engine's reports to the event hub and the metrics."""
 
-    def __init__(self, events: EventHub, metrics: WorkerMetrics, warmup: Warmup) -> None:
+    def __init__(self, events: EventHub, metrics: WorkerMetrics, warmup: Warmup, start: StartClock) -> None:
         self._events = events
         self._metrics = metrics
         self._warmup = warmup
+        self._start = start
 
     @property
     def position(self) -> str:
         return self._events.position
 
     def on_ready(self, ready: EngineReady) -> None:
+        self._start.engine_ready(imports_at=ready.imports_at_seconds, load_at=ready.load_at_seconds)
         self._metrics.on_ready(ready)
         self._events.start(ready)
         self._warmup.begin()

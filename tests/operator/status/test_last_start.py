@@ -1,0 +1,85 @@
+"""`status.lastStart`: of which pod, which phases, and what becomes of them in metrics."""
+
+from dataclasses import replace
+
+from warmfleet_contracts.cache.start_phases import StartPhases
+from warmfleet_operator.metrics import OperatorMetrics
+from warmfleet_operator.objects.deployment_state import deployment_state
+from warmfleet_operator.objects.pods import ContainerView
+from warmfleet_operator.routers.fleet import FleetView
+from warmfleet_operator.status.status import status_of
+from warmfleet_testing.resources.observations import NOW, figures, pod, serving
+
+START = StartPhases(process=0.4, imports=2.4, load=0.5, prewarm=0.031)
+
+
+def fleet_of(**starts: StartPhases) -> FleetView:
+    workers = {f"uid-{name.replace('_', '-')}": figures(start=start) for name, start in starts.items()}
+    return FleetView(2, 2, "", workers, polled=True)
+
+
+def started(name: str, *, seconds_ago: float, restarts: int = 0):
+    created = NOW - seconds_ago
+    engine = ContainerView(running=True, running_since_seconds=created + 5, restarts=restarts)
+    return pod(name, created_seconds=created, scheduled_seconds=created + 1, engine=engine)
+
+
+def test_the_newest_worker_that_has_loaded_is_shown_with_the_times_of_its_pod() -> None:
+    pods = tuple(started(f"m-{number}", seconds_ago=900 - 300 * number) for number in range(3))
+    fleet = fleet_of(m_0=START, m_1=replace_token(START, 0.08), m_2=StartPhases())
+
+    status = status_of(serving(pods=pods, fleet=fleet))
+
+    assert status["lastStart"] == {
+        "pod": "m-1",
+        "phaseMilliseconds": {
+            "schedule": 1000,
+            "fetch": 4000,
+            "process": 400,
+            "imports": 2400,
+            "load": 500,
+            "prewarm": 31,
+            "firstToken": 80,
+        },
+    }
+
+
+def replace_token(start: StartPhases, seconds: float) -> StartPhases:
+    return StartPhases(**(start.by_name() | {"first_token": seconds}))
+
+
+def test_a_container_that_restarted_has_no_times_of_its_pod() -> None:
+    pods = (started("m-0", seconds_ago=600, restarts=1),)
+
+    shown = status_of(serving(pods=pods, fleet=fleet_of(m_0=START)))["lastStart"]["phaseMilliseconds"]
+
+    assert shown == {"process": 400, "imports": 2400, "load": 500, "prewarm": 31}
+
+
+def test_the_known_start_stays_while_no_router_knows_one() -> None:
+    pods = (started("m-0", seconds_ago=600),)
+    before = status_of(serving(pods=pods, fleet=fleet_of(m_0=START)))
+    away = serving(pods=pods, fleet=FleetView())
+    known = replace(away, deployment={**away.deployment, "status": before})
+
+    assert status_of(known)["lastStart"] == before["lastStart"]
+    assert "lastStart" not in status_of(away)
+
+
+def test_the_phases_are_metrics_of_their_deployment() -> None:
+    status = status_of(serving(pods=(started("m-0", seconds_ago=60),), fleet=fleet_of(m_0=START)))
+    state = deployment_state({"spec": {}, "status": status})
+
+    page = OperatorMetrics().render(
+        depth=0,
+        leading=True,
+        behind={},
+        objects={},
+        conditions={},
+        states={("models", "m"): state},
+        advice={},
+    )
+
+    name = 'warmfleet_operator_deployment_start_phase_seconds{name="m",namespace="models",phase='
+    shown = {line.split(name)[1] for line in page.decode().splitlines() if line.startswith(name)}
+    assert shown >= {'"schedule"} 1.0', '"imports"} 2.4', '"prewarm"} 0.031'}

@@ -1,0 +1,51 @@
+"""Starts the engine process, before the server has imported its own modules: both then start at once."""
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from warmfleet_worker.settings import EngineSettings
+
+ENGINE_MODULE: Final = "warmfleet_worker.engine_process"
+_SLEEPING_THREADS: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""A kernel's threads sleep between parallel regions. Spinning, OpenMP's default, is a little faster on an
+idle machine and tens of times slower as soon as another process needs one of the cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProcess:
+    """A started engine, and the server's end of the socket between the two."""
+
+    process: "subprocess.Popen[bytes]"
+    connection: socket.socket
+
+    def end(self) -> None:
+        """Kill it before a client has taken it over."""
+        self.connection.close()
+        self.process.kill()
+
+
+def start_engine(settings: EngineSettings, module: str = ENGINE_MODULE) -> EngineProcess:
+    """Start the process; returns at once.
+
+    `module` is what the process runs, as `python -m`: ours, or another one with its arguments and messages.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(  # noqa: S603 - our own module and settings
+            [
+                *(sys.executable, "-m", module),
+                *("--fd", str(theirs.fileno())),
+                *("--settings", msgspec.json.encode(settings).decode()),
+            ],
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,  # stdout carries the server's own announcement only
+            env=_SLEEPING_THREADS | dict(os.environ),
+        )
+    return EngineProcess(process, ours)
