@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from harness.report import Report, machine_line
-from scaling import shrinks
+from scaling import shrinks, zero
 from scaling.scenario import Outcome
 
 SCENARIOS: Final[Mapping[str, Callable[[argparse.Namespace], Outcome]]] = {
     "shrinks": shrinks.measure,
+    "zero": zero.measure,
 }
 
 
@@ -26,6 +27,7 @@ def main() -> int:
     names = ", ".join(SCENARIOS)
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"some of {names}; all by default")
     parser.add_argument("--shrinks", type=int, default=20, help="how often `shrinks` takes a replica away")
+    parser.add_argument("--wakes", type=int, default=5, help="how often `zero` wakes the fleet")
     parser.add_argument("--output-dir", type=Path, default=Path("bench-results/scaling-e2e"))
     options = parser.parse_args()
     if unknown := set(options.scenarios) - SCENARIOS.keys():

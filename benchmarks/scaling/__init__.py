@@ -5,4 +5,5 @@ Each scenario is a module with a function that starts its own cluster, measures 
 
 - `scenario`: what a scenario returns, and the cluster with the chart in which it runs.
 - `shrinks`: replicas are taken away under live streams.
+- `zero`: requests wake a fleet that sleeps.
 """

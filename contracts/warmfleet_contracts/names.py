@@ -49,7 +49,9 @@ ROLLOUT_ANNOTATION: Final = "warmfleet.dev/rollout"
 TEMPLATE_SPEC_ANNOTATION: Final = "warmfleet.dev/template-spec"
 """On a Deployment: digest of the part of `spec` that shapes its pods."""
 REPLICAS_ANNOTATION: Final = "warmfleet.dev/replicas"
-"""On a Deployment whose ModelDeployment scales: the number of replicas that the operator set last."""
+"""On a Deployment whose ModelDeployment scales: the number of replicas that the operator set last.
+
+Empty while the fleet is suspended or its mode is not Active: with 0 replicas it does not sleep then."""
 FIRST_REPLICAS_ANNOTATION: Final = "warmfleet.dev/first-replicas"
 """On such a Deployment: `spec.replicas` at the time from which autoscaling moved the number."""
 DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"

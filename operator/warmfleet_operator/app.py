@@ -1,6 +1,7 @@
 """Builds the operator and runs its tasks: watches, sync, leader election, reconciliation, router polls."""
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import AsyncIterator
@@ -40,6 +41,8 @@ from warmfleet_operator.watch.sync import Sync
 
 PENDING_POLL_SECONDS: Final = 1.0
 """Between two polls of the routers while some deployment has a ready worker that a router does not know."""
+ASLEEP_SECONDS: Final = 1.0
+"""Between two readings of the routers' totals while a fleet sleeps, so that a held request wakes it soon."""
 
 log = structlog.get_logger("warmfleet.operator")
 
@@ -209,14 +212,20 @@ class Operator:
                 polled = self.fence.clock()
 
     async def _scale(self) -> None:
+        period, ticked = self.settings.scaling_seconds, -math.inf
         while True:
-            await asyncio.sleep(self.settings.scaling_seconds)
+            soon = self._reconciling and self._advisor.any_asleep
+            await asyncio.sleep(min(period, ASLEEP_SECONDS) if soon else period)
             if not self._reconciling or not self._advisor.follows_any:
                 continue
+            due = self.fence.clock() - ticked >= period - ASLEEP_SECONDS / 2
+            if soon and due:
+                await self._routers.find()  # a router that has just got ready may hold requests
             await self._totals.read()
             if self._reconciling:  # it may have ended while routers were asked
                 with self.metrics.scaling_seconds.time():
-                    self._advisor.tick(time.time())
+                    self._advisor.tick(time.time(), only_asleep=not due)
+            ticked = self.fence.clock() if due else ticked
 
     def _enqueue_all(self, within_seconds: float) -> None:
         for key in self._store.deployments():

@@ -56,6 +56,7 @@ class Reason(StrEnum):
     # Asked for.
     SUSPENDED = "Suspended"
     NO_REPLICAS = "NoReplicas"
+    ASLEEP = "Asleep"
     FIXED_REPLICAS = "FixedReplicas"
     PAUSED = "Paused"
     ADVISORY = "Advisory"
@@ -110,7 +111,7 @@ STALLED_REASONS: Final = (
 """What stalls a deployment; the first that holds is reported."""
 
 _T, _F, _U = ConditionStatus.TRUE, ConditionStatus.FALSE, ConditionStatus.UNKNOWN
-_NONE_WANTED: Final = (Reason.SUSPENDED, Reason.NO_REPLICAS)
+_NONE_WANTED: Final = (Reason.SUSPENDED, Reason.NO_REPLICAS, Reason.ASLEEP)
 _ROUTER_TROUBLE: Final = (Reason.NO_ROUTER, Reason.ROUTER_HAS_NO_WORKERS)
 
 _REASONS: Final[dict[ConditionType, dict[ConditionStatus, tuple[Reason, ...]]]] = {

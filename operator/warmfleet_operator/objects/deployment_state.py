@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from warmfleet_contracts.resources.conditions import Reason
+
 
 @dataclass(frozen=True, slots=True)
 class DeploymentState:
@@ -31,6 +33,13 @@ def counted_replicas(status: Mapping[str, Any]) -> int | None:
     """The number that a status counts ready replicas against; None before the first status."""
     counted = str(status.get("readySummary") or "").partition("/")[2]
     return int(counted) if counted.isascii() and counted.isdigit() else None
+
+
+def kept_replicas(status: Mapping[str, Any]) -> int | None:
+    """The number that a fleet which scales had; None before its first status, and while suspended."""
+    number = counted_replicas(status)
+    sleeps = any(condition.get("reason") == Reason.ASLEEP for condition in status.get("conditions") or ())
+    return number if number or sleeps else None
 
 
 def _set_replicas(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:

@@ -156,11 +156,13 @@ def _changes(manifest: Manifest, current: Manifest, now_seconds: float, *, froze
     elif kind is NETWORK_POLICY and frozen:
         return  # the pods that exist, and those that replace them, need the policies of their own template
     elif kind is DEPLOYMENT and frozen:
-        replicas = manifest["spec"]["replicas"]
-        if current["spec"].get("replicas") != replicas:
-            noted = manifest["metadata"].get("annotations") or {}
-            of_number = (REPLICAS_ANNOTATION, FIRST_REPLICAS_ANNOTATION)
-            yield Scaling(name, replicas, {key: noted[key] for key in of_number if key in noted})
+        replicas, noted = manifest["spec"]["replicas"], manifest["metadata"].get("annotations") or {}
+        of_number = {
+            key: noted[key] for key in (REPLICAS_ANNOTATION, FIRST_REPLICAS_ANNOTATION) if key in noted
+        }
+        known = current["metadata"].get("annotations") or {}
+        if current["spec"].get("replicas") != replicas or not of_number.items() <= known.items():
+            yield Scaling(name, replicas, of_number)
     elif not is_up_to_date(manifest, current):
         yield Apply(manifest)
 

@@ -15,7 +15,7 @@ from warmfleet_contracts.resources.conditions import Reason
 from warmfleet_contracts.resources.ownership import owners
 from warmfleet_operator.errors import KeysMissingError, RefusedError
 from warmfleet_operator.keys import KeySecrets
-from warmfleet_operator.objects.deployment_state import counted_replicas
+from warmfleet_operator.objects.deployment_state import kept_replicas
 from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, kind_of
 from warmfleet_operator.objects.pods import replicas_of
 from warmfleet_operator.objects.releases import Owner, owner_of
@@ -206,7 +206,7 @@ class Reconciler:
         advice = self._advisor.advice(key)
         decision = advice.latest if advice is not None and advice.settled else None
         if workers is None:
-            known = counted_replicas(deployment.get("status") or {})
+            known = kept_replicas(deployment.get("status") or {})
             number = replica_number(wanted.bounds, None, None, known=known)
             return number, NextNumber(number.replicas)
         pods, scale = self._store.pods(key), deployment_scale(workers)

@@ -1,7 +1,7 @@
 """What a ModelDeployment asks for. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from warmfleet_contracts.errors import ManifestError
@@ -61,12 +61,12 @@ def wanted_by(deployment: Mapping[str, Any], settings: OperatorSettings) -> Want
     )
     bounds = ReplicaBounds.of(checked.spec)
     return Wanted(
-        objects, number, image, fetched, bounds, _policy(checked, bounds), spec_hash(checked.written_spec())
+        objects, number, image, fetched, bounds, _policy(checked), spec_hash(checked.written_spec())
     )
 
 
-def _policy(checked: CheckedDeployment, bounds: ReplicaBounds) -> AutoscalingPolicy | None:
+def _policy(checked: CheckedDeployment) -> AutoscalingPolicy | None:
     scaling = checked.spec.autoscaling
     if scaling is None or scaling.mode == "Paused" or checked.spec.suspend:
         return None
-    return replace(AutoscalingPolicy.of(scaling), min_replicas=bounds.min_replicas)
+    return AutoscalingPolicy.of(scaling)

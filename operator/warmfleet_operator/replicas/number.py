@@ -1,7 +1,9 @@
 """The number of replicas of a Deployment: by the spec, or by autoscaling from the number that it has. Pure.
 
 The operator never writes a ModelDeployment's spec. With mode Active the memory of the number is the
-Deployment's own `spec.replicas`; `spec.replicas` of the ModelDeployment is its first size only.
+Deployment's own `spec.replicas`; `spec.replicas` of the ModelDeployment is its first size only. A Deployment
+of 0 replicas sleeps if it has a note of the number that an operator set last; a suspended one has none, and
+begins with its first size again.
 """
 
 from collections.abc import Mapping
@@ -30,9 +32,9 @@ class ReplicaBounds:
         scaling = spec.autoscaling
         if scaling is None:
             return cls(spec.replicas, suspend=spec.suspend)
-        # No fleet sleeps yet: routers hold no requests for it.
-        lowest = max(1, scaling.min_replicas) if scaling.mode == "Active" else scaling.min_replicas
-        return cls(spec.replicas, scaling.mode, lowest, scaling.max_replicas, spec.suspend)
+        return cls(
+            spec.replicas, scaling.mode, scaling.min_replicas, scaling.max_replicas, suspend=spec.suspend
+        )
 
     @property
     def set_by_spec(self) -> int:
@@ -52,7 +54,7 @@ class ReplicaNumber:
     first: int | None = None
     """`spec.replicas` when autoscaling took the number over; None where the spec alone decides."""
     last: int | None = None
-    """The last number that an operator set by a decision; None where none does."""
+    """The last number that an operator set; None where the spec sets it, and of a suspended fleet."""
     external_scaler: str = ""
     """Which number another client wrote, and what became of it; empty if none did."""
 
@@ -73,7 +75,8 @@ def replica_number(
         workers: the Deployment as the API server holds it; None before it exists.
         decision: the newest decision of the scaling policy; it counts only for the number that it was made
             from, so that it is carried out once, however often this is asked and by which operator.
-        known: the number that the status reports: a Deployment that was deleted is made again with it.
+        known: the number that a fleet had by its status: a Deployment that was deleted is made again with
+            it. None before the first status, and of a suspended fleet.
         rolls: a rollout is in progress or begins with this write; a shrink of the policy waits for its end.
         without_place: replicas that have found no place for too long. A rollout would wait for them without
             end, so for its sake they are given back.
@@ -82,10 +85,14 @@ def replica_number(
     noted = {} if workers is None else workers["metadata"].get("annotations") or {}
     first = _number(noted.get(FIRST_REPLICAS_ANNOTATION))
     if bounds.mode == "Active":
-        decided = known or 0 if current is None else 0
-        if current:
-            decided = _decided(current, decision, rolls=rolls, without_place=without_place)
-        return _active(bounds, current, decided, first, _number(noted.get(REPLICAS_ANNOTATION)))
+        last, decided = _number(noted.get(REPLICAS_ANNOTATION)), known
+        if current is not None:
+            # None at all, and no note of a number: new, or it was suspended. With a note it sleeps.
+            is_scaled = current > 0 or last is not None
+            decided = None
+            if is_scaled:
+                decided = _decided(current, decision, rolls=rolls, without_place=without_place)
+        return _active(bounds, current, decided, first, last)
     keeps = bounds.mode is not None and first == bounds.replicas
     kept = first if keeps else None
     if bounds.suspend:
@@ -97,14 +104,15 @@ def replica_number(
 
 
 def _active(
-    bounds: ReplicaBounds, current: int | None, decided: int, first: int | None, last: int | None
+    bounds: ReplicaBounds, current: int | None, decided: int | None, first: int | None, last: int | None
 ) -> ReplicaNumber:
+    """`decided`: None for a fleet that begins with its first size."""
     first = bounds.replicas if first is None else first
     external = ""
     if bounds.suspend:
-        number = 0
-    elif not decided:
-        number = bounds.set_by_spec  # new, or it was suspended
+        return ReplicaNumber(0, first)
+    if decided is None:
+        number = bounds.set_by_spec
     else:
         number = bounds.bounded(decided)
         if last is not None and last != current and number == current:
@@ -119,12 +127,11 @@ def _active(
 
 
 def _decided(current: int, decision: ScalingDecision | None, *, rolls: bool, without_place: int) -> int:
-    """At least 1: a fleet without any place keeps asking for one."""
     if rolls and without_place:
-        return max(1, current - without_place)
+        return max(1, current - without_place)  # a fleet without any place keeps asking for one
     if decision is None or decision.from_replicas != current or (rolls and decision.to_replicas < current):
         return current
-    return max(1, decision.to_replicas)
+    return decision.to_replicas
 
 
 def with_number(workers: Mapping[str, Any], number: ReplicaNumber, replicas: int) -> dict[str, Any]:
@@ -133,9 +140,9 @@ def with_number(workers: Mapping[str, Any], number: ReplicaNumber, replicas: int
     noted = dict(metadata.get("annotations") or {})
     if number.first is not None:
         noted[FIRST_REPLICAS_ANNOTATION] = str(number.first)
-    if number.last is not None:
         # While victims are being marked the number in the cluster is still the one before.
-        noted[REPLICAS_ANNOTATION] = str(number.last if replicas == number.replicas else replicas)
+        last = number.last if number.last is None or replicas == number.replicas else replicas
+        noted[REPLICAS_ANNOTATION] = "" if last is None else str(last)
     return {
         **workers,
         "metadata": {**metadata, **({"annotations": noted} if noted else {})},

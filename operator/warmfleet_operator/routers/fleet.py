@@ -41,6 +41,8 @@ class FleetAnswer(msgspec.Struct):
 
     endpoints: Annotated[list[_Endpoint], msgspec.Meta(max_length=MAX_REPLICAS)] = []
     held: Annotated[dict[str, _Held], msgspec.Meta(max_length=MAX_MODELS)] = {}
+    waking: Annotated[dict[str, _Held], msgspec.Meta(max_length=MAX_MODELS)] = {}
+    """Those that wait for their model to wake."""
     tokens: Annotated[dict[str, _Tokens], msgspec.Meta(max_length=MAX_MODELS)] = {}
     """By model name, since the router's start."""
 
@@ -79,7 +81,7 @@ class FleetView:
     workers: Mapping[str, WorkerFigures] = field(default_factory=dict)
     """By pod uid."""
     held: Mapping[str, int] = field(default_factory=dict)
-    """Requests queued in routers, by model name."""
+    """Requests that wait in routers, for a worker with capacity or for one at all, by model name."""
     tokens: Mapping[str, Tokens] = field(default_factory=dict)
     """By model name."""
     polled: bool = False
@@ -110,7 +112,7 @@ def merged_view(answers: Iterable[FleetAnswer], *, routers: int, problem: str = 
                 else known.start,
                 waiting=max(load.waiting_sequences, known.waiting if known else 0),
             )
-        for model, waiting in answer.held.items():
+        for model, waiting in (*answer.held.items(), *answer.waking.items()):
             held[model] = held.get(model, 0) + waiting.requests
         for model, more in answer.tokens.items():
             so_far = tokens.get(model, Tokens())

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -48,7 +49,7 @@ class RouterPoller:
         self._answers: dict[str, tuple[float, FleetAnswer]] = {}
         self.view = FleetView()
         self.addresses: Mapping[str, str] = {}
-        """Addresses of ready router pods by uid, as of the last poll that could list them."""
+        """Addresses of ready router pods by uid, as of the last time that they could be listed."""
 
     async def poll(self) -> None:
         """Poll all routers once. Does not raise; `view.problem` holds the error."""
@@ -68,6 +69,11 @@ class RouterPoller:
         if self.view.problem and self.view.problem != before.problem:
             log.warning("a router does not answer", reason=self.view.problem)
         self._on_change(before, self.view)
+
+    async def find(self) -> None:
+        """Look which routers are ready, without asking them. Does not raise: `poll` reports errors."""
+        with suppress(WarmfleetError):
+            self.addresses = await self._addresses()
 
     async def _addresses(self) -> dict[str, str]:
         """Addresses of ready router pods, by uid."""

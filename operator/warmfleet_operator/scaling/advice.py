@@ -25,7 +25,10 @@ class Advice:
     latest: ScalingDecision
     """Of the last tick."""
     settled: bool = True
-    """Whether it was observed for as long as growth must be asked for: a new leader first has to."""
+    """Whether it was observed for as long as growth must be asked for: a new leader first has to.
+
+    A request for a fleet that sleeps needs no such time.
+    """
     missing: str = ""
     """Which signals have been missing for too long; empty if none."""
     unschedulable: int = 0
@@ -72,7 +75,8 @@ def advised(
         decision=made_by,
         reason=reason,
         latest=decision,
-        settled=decision.inputs.observed_seconds >= policy.up_stabilization_seconds,
+        settled=(acts and decision.from_replicas == 0)
+        or decision.inputs.observed_seconds >= policy.up_stabilization_seconds,
         missing=missing if long_enough else "",
         unschedulable=state.unschedulable,
     )
@@ -101,6 +105,11 @@ def missing_signals(signals: FleetSignals) -> str:
 def explained(decision: ScalingDecision) -> str:
     """One sentence with the numbers that decided."""
     inputs = decision.inputs
+    if decision.reason is ScalingReason.IDLE:
+        return f"no request on any router for {inputs.idle_seconds} s"
+    if decision.reason is ScalingReason.REQUESTS_HELD:
+        text = f"{inputs.waiting_requests} requests wait, and no replica runs"
+        return f"{text}; limited by {decision.limit.value}" if decision.limit else text
     parts = [
         f"{name} {_percent(demand, each * inputs.ready_replicas)}"
         for name, demand, each in (

@@ -18,7 +18,8 @@ def grown(policy: AutoscalingPolicy, inputs: DecisionInputs, wanted: int) -> tup
     if inputs.unschedulable_replicas:
         return replicas, LimitingRule.CAPACITY_PENDING
     number, rule = wanted, LimitingRule.NONE
-    if number > inputs.growth_limit:
+    # What waits for a fleet that sleeps gets all that it needs at once.
+    if replicas and number > inputs.growth_limit:
         number, rule = max(inputs.growth_limit, replicas), LimitingRule.RATE
     if number > policy.max_replicas:
         number, rule = policy.max_replicas, LimitingRule.MAXIMUM
@@ -34,10 +35,14 @@ def forbids_shrink(policy: AutoscalingPolicy, inputs: DecisionInputs) -> Limitin
 
 
 def forbids_zero(policy: AutoscalingPolicy, inputs: DecisionInputs) -> LimitingRule:
-    """Why the last replica may not go now; NONE if it may."""
+    """Why the last replica may not go now; NONE if it may.
+
+    Its cache keeps it not: the time without requests is what the user has set for it.
+    """
     if inputs.idle_seconds < policy.idle_seconds:
         return LimitingRule.STABILIZATION
-    return _first_unsafe(policy, inputs)
+    rule = _first_unsafe(policy, inputs)
+    return LimitingRule.NONE if rule is LimitingRule.CACHE_VALUE else rule
 
 
 def _first_unsafe(policy: AutoscalingPolicy, inputs: DecisionInputs) -> LimitingRule:

@@ -101,7 +101,7 @@ def measure(
         )
     memory = supply.learnt(memory, signals, demand, now_seconds)
     memory = regret.noticed(policy, memory, signals, demand, now_seconds)
-    each = supply_of(memory, signals)
+    each = supply_of(memory)
     load = demand.compute_permille
     fleet_load = -1 if load < 0 else round(1000 * load / each.compute_permille)
     # Per answer, as clients see it. A router of an earlier release knows single gaps alone.

@@ -44,6 +44,8 @@ class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that a replica held while its queue waited for memory."""
     supply_tokens: int = 0
     """Supply of a replica when one reported last."""
+    supply_sequences: int = 0
+    """Its seats then."""
     compute_samples: tuple[int, ...] = ()
     """Load in 1/1000 of a replica's measured speed, while work waited at every replica."""
     mean_load_permille: float | None = None

@@ -43,7 +43,11 @@ def learnt(memory: ScalingMemory, signals: FleetSignals, demand: Demand, now_sec
         samples = (*memory.supply_samples, round(median(full)))
         memory = replace(memory, supply_samples=samples[-MAX_SAMPLES:])
     if signals.replicas:
-        memory = replace(memory, supply_tokens=_tokens(memory, signals.replicas))
+        memory = replace(
+            memory,
+            supply_tokens=_tokens(memory, signals.replicas),
+            supply_sequences=_seats(signals.replicas),
+        )
     if not _computes_all_it_can(signals, demand):
         return replace(memory, busy_since_seconds=None)
     since = memory.busy_since_seconds
@@ -57,14 +61,18 @@ def learnt(memory: ScalingMemory, signals: FleetSignals, demand: Demand, now_sec
     return replace(memory, compute_samples=samples[-MAX_SAMPLES:], busy_since_seconds=now_seconds)
 
 
-def supply_of(memory: ScalingMemory, signals: FleetSignals) -> Supply:
-    """The supply of one replica, with what `learnt` has learnt."""
-    seats = [replica.seats for replica in signals.replicas if replica.seats]
+def supply_of(memory: ScalingMemory) -> Supply:
+    """The supply of one replica, by what `learnt` has learnt; while a fleet sleeps that of its last one."""
     return Supply(
         tokens=memory.supply_tokens,
-        sequences=round(median(seats)) if seats else 0,
+        sequences=memory.supply_sequences,
         compute_permille=round(median(memory.compute_samples)) if memory.compute_samples else 1000,
     )
+
+
+def _seats(replicas: tuple[ReplicaTotals, ...]) -> int:
+    seats = [replica.seats for replica in replicas if replica.seats]
+    return round(median(seats)) if seats else 0
 
 
 def _tokens(memory: ScalingMemory, replicas: tuple[ReplicaTotals, ...]) -> int:

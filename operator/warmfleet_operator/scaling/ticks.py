@@ -57,6 +57,7 @@ def _after_gap(memory: ScalingMemory, state: ReplicaState, now_seconds: float) -
         decreased_seconds=None if memory.decreased_seconds is None else now_seconds,
         supply_samples=memory.supply_samples,
         supply_tokens=memory.supply_tokens,
+        supply_sequences=memory.supply_sequences,
         compute_samples=memory.compute_samples,
         first_token_floor_ms=memory.first_token_floor_ms,
         inter_token_floor_ms=memory.inter_token_floor_ms,

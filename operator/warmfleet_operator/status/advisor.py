@@ -45,6 +45,7 @@ class ScalingAdvisor:
 
     advisor.follow(key, policy, names)     # at every reconciliation
     advisor.tick(time.time())              # every few seconds
+    advisor.tick(time.time(), only_asleep=True)  # in between
     advisor.advice(key)
     """
 
@@ -94,6 +95,11 @@ class ScalingAdvisor:
         """Whether there is anything to decide."""
         return bool(self._followed)
 
+    @property
+    def any_asleep(self) -> bool:
+        """Whether a fleet whose decisions are carried out has no replica: a request is to wake it soon."""
+        return any(_is_asleep(fleet) for fleet in self._followed.values())
+
     def advice(self, key: Key) -> Advice | None:
         """The advice of the last tick; None before the first."""
         known = self._followed.get(key)
@@ -104,11 +110,18 @@ class ScalingAdvisor:
         advice = {key: known.decider.advice for key, known in self._followed.items()}
         return {key: item for key, item in advice.items() if item is not None}
 
-    def tick(self, now_seconds: float) -> None:
-        """Decide for every fleet. Does not raise: a fleet for which that fails keeps its last advice."""
+    def tick(self, now_seconds: float, *, only_asleep: bool = False) -> None:
+        """Decide for every fleet. Does not raise: a fleet for which that fails keeps its last advice.
+
+        Args:
+            now_seconds: on a clock that rises.
+            only_asleep: decide for fleets that sleep alone.
+        """
         readings = self._totals.readings()
         reports = newest_reports(readings)
         for key, fleet in self._followed.items():
+            if only_asleep and not _is_asleep(fleet):
+                continue
             try:
                 self._decide(key, fleet, readings, reports, now_seconds)
             except Exception:
@@ -141,6 +154,11 @@ class ScalingAdvisor:
             fleet.scale = None if workers is None else deployment_scale(workers)
             fleet.version = version
         return fleet.scale
+
+
+def _is_asleep(fleet: _Followed) -> bool:
+    """By the last tick."""
+    return fleet.decider.acts and fleet.scale is not None and fleet.scale.replicas == 0
 
 
 def _shown(advice: Advice | None) -> tuple[int, str, bool] | None:

@@ -21,7 +21,7 @@ from warmfleet_operator.objects.times import time_of
 from warmfleet_operator.settings import Release
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.problem import Problem
-from warmfleet_operator.status.scaling_status import wanted_replicas
+from warmfleet_operator.status.scaling_status import asleep_since, wanted_replicas
 from warmfleet_operator.status.stalls import stall
 
 MAX_MESSAGE_LENGTH: Final = 1024
@@ -48,15 +48,14 @@ def conditions_of(observation: Observation) -> tuple[Condition, ...]:
     assert (ready.type, ready.status) == (ConditionType.READY, ConditionStatus.FALSE)
     """
     idle = _idle(observation)
-    problem = None if idle is not None else stall(observation)
+    problem = None if idle is not None and not observation.asleep else stall(observation)
     cached = _model_cached(observation, problem)
     named = _name_accepted(observation)
     progress = None
-    if idle is not None:
-        progress = _stopping(observation)
-    elif problem is None:
-        progress = _progress(observation, cached)
-        if progress is None and named.status is FALSE:
+    if problem is None:
+        progress = _progress(observation, cached) if idle is None else _stopping(observation, cached)
+        served = idle is None or observation.asleep
+        if progress is None and served and named.status is FALSE:
             problem = Problem(named.reason, named.message)
     routed = _router_ready(observation, idle)
     return (
@@ -105,6 +104,9 @@ def _idle(observation: Observation) -> Problem | None:
         return None
     if spec.get("suspend"):
         return Problem(Reason.SUSPENDED, "spec.suspend is true: every replica is stopped")
+    if observation.asleep:
+        text = f"no replica since {asleep_since(observation)}: a request for one of its names starts one"
+        return Problem(Reason.ASLEEP, text)
     if observation.desired_replicas == 0:
         return Problem(Reason.NO_REPLICAS, "spec.replicas is 0")
     return None
@@ -185,8 +187,10 @@ def _progress(observation: Observation, cached: Condition) -> Problem | None:
     return Problem(Reason.PROGRESSING, text)
 
 
-def _stopping(observation: Observation) -> Problem | None:
+def _stopping(observation: Observation, cached: Condition) -> Problem | None:
     """What is in progress while no replica is desired."""
+    if observation.asleep and cached.status is FALSE:
+        return Problem(Reason.FETCHING, cached.message)
     left = len([pod for pod in observation.pods if pod.live or pod.terminating])
     return Problem(Reason.PROGRESSING, f"{left} pods are stopping") if left else None
 
@@ -300,7 +304,8 @@ def _scaling_active(observation: Observation) -> Condition:
 def _decided(observation: Observation, mode: str) -> tuple[ConditionStatus, Reason, str]:
     advice, replicas = observation.advice, observation.desired_replicas
     if advice is not None and advice.missing:
-        text = f"{advice.missing}: nothing shrinks until it does"
+        happens = "wakes" if observation.asleep else "shrinks"
+        text = f"{advice.missing}: nothing {happens} until it does"
         return UNKNOWN, Reason.SIGNALS_MISSING, text
     if advice is not None and advice.unschedulable:
         text = f"not all of {replicas} replicas get a place; no more are wanted until they do"

@@ -35,6 +35,7 @@ _EXPECTED: Final = frozenset(
         Reason.SUSPENDED,
         Reason.PAUSED,
         Reason.ADVISORY,
+        Reason.ASLEEP,
     }
 )
 """Reasons for which a condition is False because the spec asks for it, or for a limited time."""
@@ -124,9 +125,11 @@ def _times(identity: str, now_seconds: float) -> dict[str, str]:
 def _is_announced(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     if before["status"] != after["status"]:
         return True
+    if before["reason"] == after["reason"]:
+        return False
     # While a deployment becomes ready, its reason changes several times.
     is_ready = after["type"] == ConditionType.READY
-    return not is_ready and before["reason"] != after["reason"] and _is_failure(after)
+    return after["reason"] == Reason.ASLEEP if is_ready else _is_failure(after)
 
 
 def _is_failure(condition: Mapping[str, Any]) -> bool:

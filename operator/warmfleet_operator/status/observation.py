@@ -50,3 +50,12 @@ class Observation:
     image: str = ""
     is_fetched: bool = True
     """False where an image or a claim already holds the model."""
+
+    @property
+    def asleep(self) -> bool:
+        """Whether autoscaling has given up the last replica until a request wakes the fleet."""
+        spec = self.deployment.get("spec") or {}
+        scaling = spec.get("autoscaling")
+        if not scaling or scaling.get("mode", "Active") != "Active" or spec.get("suspend"):
+            return False
+        return self.problem is None and self.desired_replicas == 0

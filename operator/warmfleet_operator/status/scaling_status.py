@@ -35,7 +35,14 @@ def scaling_status(observation: Observation) -> dict[str, Any]:
     before, wanted = status.get("desiredReplicas"), wanted_replicas(observation)
     if observation.advice is not None and before is not None and before != wanted:
         decisions.insert(0, _record(observation, observation.advice, int(before)))
-    return {"decisions": decisions[:MAX_DECISIONS]} if decisions else {}
+    scaling: dict[str, Any] = {"decisions": decisions[:MAX_DECISIONS]} if decisions else {}
+    return scaling | ({"asleepSince": asleep_since(observation)} if observation.asleep else {})
+
+
+def asleep_since(observation: Observation) -> str:
+    """Since when the status reports that the fleet sleeps."""
+    known = ((observation.deployment.get("status") or {}).get("scaling") or {}).get("asleepSince")
+    return str(known or time_of(observation.now_seconds))
 
 
 def inputs_as_text(inputs: DecisionInputs) -> dict[str, str]:

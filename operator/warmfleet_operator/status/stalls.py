@@ -47,6 +47,9 @@ def seconds_to_next_change(observation: Observation) -> float | None:
 def _problems(observation: Observation) -> Iterator[Problem]:
     if observation.problem is not None:
         yield observation.problem
+    if observation.asleep:
+        yield from _fetch_problems(observation, [])  # its last pods are stopping
+        return
     live = [pod for pod in observation.pods if pod.live]
     yield from _fetch_problems(observation, live)
     newest = [pod for pod in live if not pod.ready and not pod.job]

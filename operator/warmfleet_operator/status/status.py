@@ -90,9 +90,12 @@ def _figures(observation: Observation) -> dict[str, Any]:
         for pod in observation.pods
         if pod.live and pod.uid in observation.fleet.workers
     ]
+    held = sum(observation.fleet.held.get(name, 0) for name in observation.request_names)
+    waiting = held + sum(worker.waiting for worker in figures)
+    requests = {"waitingRequests": min(waiting, _MOST_INT32)}
     blocks = sum(worker.total_blocks for worker in figures)
     if not blocks:
-        return {}
+        return requests if waiting else {}  # requests wait for a fleet that wakes
     pinned = sum(worker.pinned_blocks for worker in figures)
     cache = {
         "capacityTokens": min(
@@ -102,9 +105,7 @@ def _figures(observation: Observation) -> dict[str, Any]:
     }
     if observation.hit_percent is not None:
         cache["hitPercent"] = observation.hit_percent
-    held = sum(observation.fleet.held.get(name, 0) for name in observation.request_names)
-    waiting = held + sum(worker.waiting for worker in figures)
-    return {"kvCache": cache, "waitingRequests": min(waiting, _MOST_INT32)}
+    return {"kvCache": cache} | requests
 
 
 def to_write(

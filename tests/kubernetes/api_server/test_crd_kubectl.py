@@ -71,11 +71,11 @@ def test_kubectl_get_shows_the_state_at_a_glance(
     header, row, unobserved = kubectl("get", "mdep", "glance", "unobserved").splitlines()
     wide_header, wide_row, _ = kubectl("get", "warmfleet", "-o", "wide").splitlines()[:3]
 
-    assert header.split() == ["NAME", "MODEL", "READY", "KV%", "HIT%", "WAITING", "AGE"]
-    assert row.split()[:6] == ["glance", STATUS["servedNames"][0], "2/3", "40", "87", "4"]
+    assert header.split() == ["NAME", "MODEL", "READY", "STATUS", "KV%", "HIT%", "WAITING", "AGE"]
+    assert row.split()[:7] == ["glance", STATUS["servedNames"][0], "2/3", "Progressing", "40", "87", "4"]
     assert unobserved.split()[0] == "unobserved"
-    assert wide_header.split()[7:] == ["REVISION", "IMAGE", "ACCELERATOR"]
-    assert re.split(r"\s{2,}", wide_row)[7:] == [
+    assert wide_header.split()[8:] == ["REVISION", "IMAGE", "ACCELERATOR"]
+    assert re.split(r"\s{2,}", wide_row)[8:] == [
         STATUS["revision"],
         STATUS["image"],
         STATUS["accelerator"],

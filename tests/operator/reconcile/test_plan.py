@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_contracts.names import APPLIED_ANNOTATION
+from warmfleet_contracts.names import APPLIED_ANNOTATION, REPLICAS_ANNOTATION
 from warmfleet_operator.desired.revision import with_revision
 from warmfleet_operator.objects.jobs import RETRY_JOB_SECONDS, retry_job_at_seconds
 from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, NETWORK_POLICY, kind_of
@@ -193,6 +193,19 @@ def test_pods_that_have_to_stay_can_still_be_scaled() -> None:
 
     assert not plan.applies
     assert [(item.name, item.replicas) for item in plan.scalings] == [(deployment["metadata"]["name"], 7)]
+
+
+def test_what_is_noted_of_a_number_is_written_though_pods_have_to_stay() -> None:
+    """A fleet that is suspended while it sleeps keeps its number and loses its note."""
+    objects = wanted(MINIMAL)
+    noted = copy.deepcopy(objects)
+    deployment = next(item for item in noted if kind_of(item) is DEPLOYMENT)
+    deployment["metadata"]["annotations"] = {REPLICAS_ANNOTATION: ""}
+
+    (scaling,) = plan_changes(noted, there(objects), owner(objects), frozen=True).scalings
+
+    assert scaling.annotations == {REPLICAS_ANNOTATION: ""}
+    assert not plan_changes(noted, there(noted), owner(objects), frozen=True)
 
 
 def deployment_of(revision: str, cause: Cause | None = None, spec: str = "s"):

@@ -79,6 +79,41 @@ def test_shrinks_by_the_policy_go_one_at_a_time_and_each_once(values, kill) -> N
     asyncio.run(run())
 
 
+@settings(max_examples=50, deadline=None)
+@given(VALUES, KILLS, KILLS, st.integers(1, 8))
+@example([1.0, 2.0], (1, True), (0, True), 3)
+def test_a_fleet_falls_asleep_stays_asleep_and_wakes_once(values, kill, second_kill, needed) -> None:
+    async def run() -> None:
+        scaling = {"mode": "Active", "minReplicas": 0, "maxReplicas": 8}
+        cluster = ShrinkingCluster(values, autoscaling=scaling)
+        cluster.kill_at = None if kill is None else (kill[0] + 6, kill[1])
+        await settle(cluster, lowest=0)
+        await settle(cluster, lowest=0)  # as another operator
+
+        assert cluster.numbers == list(range(len(values), -1, -1))
+        assert cluster.live() == set()
+
+        cluster.held = needed
+        cluster.kill_at = None if second_kill is None else (cluster.writes + second_kill[0], second_kill[1])
+        await settle(cluster, lowest=0)
+
+        assert cluster.numbers == [*range(len(values), -1, -1), needed]
+
+    asyncio.run(run())
+
+
+async def test_a_fleet_that_is_suspended_asleep_and_resumed_begins_with_its_first_size() -> None:
+    cluster = ShrinkingCluster([1.0, 2.0], autoscaling={"mode": "Active", "minReplicas": 0, "maxReplicas": 8})
+    await settle(cluster, lowest=0)
+    cluster.edit(suspend=True)
+    await settle(cluster, lowest=0)
+    cluster.held = 2  # so that it does not fall asleep at once
+    cluster.edit(suspend=False)
+    await OperatorOf(cluster, 0).reconcile()
+
+    assert cluster.numbers == [2, 1, 0, 2]
+
+
 async def test_a_shrink_that_is_taken_back_leaves_marks_that_the_next_one_removes() -> None:
     cluster = ShrinkingCluster([1.0, 2.0, 3.0])
     operator = await settle(cluster)

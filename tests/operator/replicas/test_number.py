@@ -9,6 +9,7 @@ from warmfleet_operator.replicas.number import ReplicaBounds, replica_number, wi
 from warmfleet_testing.resources.observations import decided, workers
 
 ACTIVE = ReplicaBounds(2, "Active", 1, 8)
+SLEEPER = ReplicaBounds(2, "Active", 0, 8)
 FIXED = ReplicaBounds(2)
 
 
@@ -36,7 +37,7 @@ def test_a_new_fleet_begins_with_the_specs_number_within_its_bounds() -> None:
 def test_a_deployment_that_was_deleted_is_made_again_with_the_number_that_it_had() -> None:
     assert replica_number(ACTIVE, None, None, known=6).replicas == 6
     assert replica_number(ACTIVE, None, None, known=9).replicas == 8, "within the bounds"
-    assert replica_number(ACTIVE, None, None, known=0).replicas == 2, "it was suspended"
+    assert replica_number(SLEEPER, None, None, known=0).replicas == 0, "it slept"
     assert replica_number(FIXED, None, None, known=6).replicas == 2
 
 
@@ -53,7 +54,11 @@ def test_without_a_decision_the_number_stays_so_that_a_restart_moves_nothing() -
 
 
 @given(
-    st.integers(0, 9), st.integers(1, 8), st.integers(1, 8), st.integers(0, 9), st.sampled_from([None, 3, 7])
+    st.integers(0, 9),
+    st.integers(0, 8),
+    st.integers(0, 8),
+    st.integers(0, 9),
+    st.sampled_from([None, 0, 3, 7]),
 )
 def test_what_was_written_is_kept_by_the_next_operator(replicas, one, other, current, wanted) -> None:
     bounds = ReplicaBounds(replicas, "Active", min(one, other), max(one, other))
@@ -141,7 +146,54 @@ def test_an_edited_note_counts_as_none(text: str) -> None:
     assert (number.replicas, number.first, number.last, number.external_scaler) == (4, 2, 4, "")
 
 
-def test_no_fleet_that_is_scaled_sleeps_yet() -> None:
-    """Routers hold no requests for it."""
-    assert ReplicaBounds(0, "Active", 1, 4).set_by_spec == 1
-    assert replica_number(ACTIVE, of(1), decides(1, 0)).replicas == 1
+def test_a_fleet_sleeps_by_a_decision_and_stays_asleep_until_the_next_one() -> None:
+    slept = replica_number(SLEEPER, of(1), decides(1, 0))
+    written = with_number(workers(), slept, 0)
+
+    assert slept.replicas == 0
+    assert replica_number(SLEEPER, written, None).replicas == 0, "by any operator"
+    assert replica_number(SLEEPER, written, decides(0, 3)).replicas == 3
+    assert replica_number(SLEEPER, written, decides(0, 3), rolls=True).replicas == 3
+
+
+def test_a_fleet_that_must_not_sleep_has_its_fewest_replicas() -> None:
+    written = with_number(workers(), replica_number(SLEEPER, of(1), decides(1, 0)), 0)
+
+    assert replica_number(ReplicaBounds(4, "Active", 2, 8), written, None).replicas == 2
+
+
+@pytest.mark.parametrize(("mode", "replicas"), [("Advisory", 2), ("Paused", 2), (None, 2)])
+def test_a_fleet_that_sleeps_when_its_mode_ends_gets_its_first_size(mode: str | None, replicas: int) -> None:
+    """Nothing would wake it."""
+    written = with_number(workers(), replica_number(SLEEPER, of(1), decides(1, 0)), 0)
+
+    assert replica_number(ReplicaBounds(2, mode, 0, 8), written, None).replicas == replicas
+
+
+def test_a_fleet_that_is_suspended_asleep_begins_with_its_first_size() -> None:
+    written = with_number(workers(), replica_number(SLEEPER, of(1), decides(1, 0)), 0)
+    suspended = replica_number(ReplicaBounds(2, "Active", 0, 8, suspend=True), written, None)
+    noted = with_number(written, suspended, 0)
+
+    assert replica_number(SLEEPER, noted, None).replicas == 2
+
+
+def test_a_fleet_that_another_client_set_to_none_sleeps_where_it_may() -> None:
+    found = of(0, last=3)
+    sleeps = replica_number(SLEEPER, found, None)
+    wakes = replica_number(SLEEPER, with_number(found, sleeps, 0), decides(0, 1))
+
+    assert (sleeps.replicas, wakes.replicas) == (0, 1)
+    assert "set the Deployment to 0 replicas" in sleeps.external_scaler
+    assert wakes.external_scaler == ""
+    assert replica_number(ACTIVE, found, None).replicas == 1
+
+
+def test_a_new_fleet_without_replicas_begins_asleep() -> None:
+    begins = replica_number(ReplicaBounds(0, "Active", 0, 4), None, None)
+
+    assert begins.replicas == 0
+    assert (
+        replica_number(ReplicaBounds(0, "Active", 0, 4), with_number(workers(), begins, 0), None).replicas
+        == 0
+    )

@@ -24,6 +24,13 @@ def test_fields_of_other_releases_are_ignored_and_absent_ones_are_zero() -> None
     assert view.workers["uid-m-1"].waiting == 0
 
 
+def test_requests_that_wait_for_a_worker_and_for_a_model_to_wake_add_up_over_routers() -> None:
+    held, waking = {"m": {"requests": 2}}, {"m": {"requests": 5}, "n": {"requests": 1}}
+    view = merged_view([answer(held=held, waking=waking), answer(waking=waking)], routers=2)
+
+    assert view.held == {"m": 12, "n": 2}
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -31,9 +38,17 @@ def test_fields_of_other_releases_are_ignored_and_absent_ones_are_zero() -> None
         {"endpoints": [WORKER | {"load": {"total_blocks": MAX_COUNT + 1}}]},
         {"endpoints": [{"uid": "u"}] * (MAX_REPLICAS + 1)},
         {"held": {"m": {"requests": -7}}},
+        {"waking": {"m": {"requests": -7}}},
         {"tokens": {"m": {"prompt": -1}}},
     ],
-    ids=["negative", "too much", "too many workers", "negative requests", "negative tokens"],
+    ids=[
+        "negative",
+        "too much",
+        "too many workers",
+        "negative requests",
+        "negative held ones",
+        "negative tokens",
+    ],
 )
 def test_an_answer_that_no_router_gives_is_refused_as_a_whole(fields: dict[str, object]) -> None:
     with pytest.raises(msgspec.ValidationError):

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
-from warmfleet_operator.objects.kinds import DEPLOYMENT
+from warmfleet_contracts.cache.fleet_totals import ModelTotals
+from warmfleet_operator.objects.kinds import DEPLOYMENT, POD
 from warmfleet_operator.scaling import decider as decider_module
 from warmfleet_operator.scaling.decide import decide
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
@@ -67,6 +69,51 @@ def test_a_fleet_without_a_decision_keeps_no_other_from_having_one(monkeypatch: 
     fleets.run(20)
 
     assert set(fleets.advisor.all_advice()) == {fleets.keys[0], fleets.keys[2]}
+
+
+def sleeping() -> tuple[Fleets, Key, Key]:
+    """A fleet without replicas that was just found, another that runs, and one request for the first."""
+    fleets = Fleets(2, 1)
+    asleep, awake = fleets.keys
+    made = workers(wanted=0, ready=0)
+    made["metadata"] |= {"name": asleep.name, "uid": f"uid-{asleep.name}", "resourceVersion": "99"}
+    made["metadata"]["labels"] = {"warmfleet.dev/model-deployment": asleep.name}
+    fleets.store.put(entry_of(DEPLOYMENT, made))
+    fleets.store.drop(POD, Key("models", f"{asleep.name}-0"), f"uid-{asleep.name}-0")
+    for key in fleets.keys:
+        fleets.advisor.follow(key, replace(POLICY, min_replicas=0), [key.name], acts=True)
+    return fleets, asleep, awake
+
+
+def test_a_request_for_a_fleet_that_sleeps_counts_at_the_first_tick_of_a_new_operator() -> None:
+    fleets, asleep, _ = sleeping()
+    (answer,) = fleets.totals.answers
+    held = {**answer.models, asleep.name: ModelTotals(held_requests=1, held_tokens=10)}
+    fleets.totals.answers = (msgspec.structs.replace(answer, models=held),)
+
+    fleets.advisor.tick(5000.0)
+
+    advice = fleets.advisor.advice(asleep)
+    assert advice is not None
+    assert (advice.wanted, advice.settled) == (1, True)
+    assert fleets.changed == [asleep]
+
+
+def test_between_ticks_only_fleets_that_sleep_are_decided_for() -> None:
+    fleets, asleep, awake = sleeping()
+    assert not fleets.advisor.any_asleep, "before the first tick"
+    fleets.advisor.tick(5000.0)
+    before = fleets.advisor.advice(awake)
+
+    fleets.advisor.tick(5001.0, only_asleep=True)
+
+    advice = fleets.advisor.advice(asleep)
+    assert fleets.advisor.any_asleep
+    assert fleets.advisor.advice(awake) is before
+    assert advice is not None
+    assert advice.latest.at_seconds == 5001.0
+    fleets.advisor.forget(asleep)
+    assert not fleets.advisor.any_asleep
 
 
 def test_a_new_policy_takes_effect_and_keeps_what_was_observed() -> None:

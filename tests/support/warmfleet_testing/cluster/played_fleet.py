@@ -22,10 +22,14 @@ class PlayedFleet:
     fleet: ModelNamespace
     router: StubRouter
 
-    def apply(self, name: str, mode: str = "", replicas: int = 1, **spec: Any) -> None:
-        """A ModelDeployment; without a mode its number is fixed."""
-        fast = {"stabilizationSeconds": 1}
+    def apply(
+        self, name: str, mode: str = "", replicas: int = 1, *, idle_seconds: int = 0, **spec: Any
+    ) -> None:
+        """A ModelDeployment; without a mode its number is fixed. With `idle_seconds` it may sleep."""
+        fast: dict[str, Any] = {"stabilizationSeconds": 1}
         scaling = {"mode": mode, "maxReplicas": 8, "scaleUp": fast, "scaleDown": {**fast, "periodSeconds": 1}}
+        if idle_seconds:
+            scaling |= {"minReplicas": 0, "zero": {"idleSeconds": idle_seconds}}
         if mode:
             spec["autoscaling"] = scaling
         self.fleet.apply(name, model=MODEL, replicas=replicas, **spec)

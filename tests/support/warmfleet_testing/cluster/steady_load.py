@@ -1,4 +1,4 @@
-"""Greedy streams at a steady rate, by a client that never tries again."""
+"""Greedy streams by a client that never tries again: at a steady rate, or many at once that wait for long."""
 
 import asyncio
 import json
@@ -17,6 +17,8 @@ from warmfleet_testing.processes.plain_http import NO_TLS
 STREAMS_PER_SECOND: Final = 5.0
 MAX_STREAMS: Final = 1500
 STREAM_SECONDS: Final = 60.0
+HELD_SECONDS: Final = 180.0
+"""Longer than any model of a test needs to wake."""
 
 
 @dataclass
@@ -30,6 +32,8 @@ class StreamedAnswer:
     """Why it is no whole answer; empty for one that ended with its last event."""
     complete: bool = False
     sent: float = field(default_factory=time.monotonic)
+    first: float = float("inf")
+    """When its first text came."""
     ended: float = float("inf")
 
 
@@ -63,6 +67,8 @@ def _take(line: str, answer: StreamedAnswer) -> None:
         return
     answer.events += 1
     answer.text += "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+    if answer.text and answer.first == float("inf"):
+        answer.first = time.monotonic()
 
 
 class SteadyLoad:
@@ -145,3 +151,77 @@ class OpenStream:
             self._thread.join(STREAM_SECONDS)
         assert not self.is_open
         return self.answer
+
+
+class HeldStreams:
+    """Sends the streams in a thread of its own; each waits until it is answered."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        model: str,
+        prompts: Sequence[str],
+        *,
+        requests: int,
+        spread_seconds: float,
+        tokens: int,
+    ) -> None:
+        self.answers: list[StreamedAnswer] = []
+        self._urls, self._model, self._prompts, self._tokens = urls, model, prompts, tokens
+        self._requests, self._spread_seconds = requests, spread_seconds
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="held", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until every stream has ended."""
+        self._thread.join(2 * HELD_SECONDS)
+        assert not self._thread.is_alive(), "a stream does not end"
+
+    async def _run(self) -> None:
+        limits = httpx.Limits(max_connections=None)
+        clients = [
+            httpx.AsyncClient(
+                base_url=url, timeout=HELD_SECONDS, verify=NO_TLS, trust_env=False, limits=limits
+            )
+            for url in self._urls
+        ]
+        try:
+            async with asyncio.TaskGroup() as streams:
+                for number in range(self._requests):
+                    answer = StreamedAnswer(self._prompts[number % len(self._prompts)])
+                    self.answers.append(answer)
+                    body = chat_request(self._model, answer.prompt, max_tokens=self._tokens, ignore_eos=True)
+                    streams.create_task(read_stream(clients[number % len(clients)], body, answer))
+                    await asyncio.sleep(self._spread_seconds / self._requests)
+        finally:
+            await asyncio.gather(*(client.aclose() for client in clients))
+
+
+@contextmanager
+def held_streams(
+    urls: Sequence[str],
+    model: str,
+    prompts: Sequence[str],
+    *,
+    requests: int,
+    spread_seconds: float = 0.5,
+    tokens: int = 16,
+) -> Iterator[HeldStreams]:
+    """While the streams wait the body runs; all have ended after it.
+
+    Args:
+        urls: of the routers, which get the streams in turn.
+        model: the name that requests ask for.
+        prompts: taken in turn.
+        requests: how many streams.
+        spread_seconds: over which they are sent, the first one at once.
+        tokens: of each answer.
+    """
+    load = HeldStreams(urls, model, prompts, requests=requests, spread_seconds=spread_seconds, tokens=tokens)
+    load.start()
+    try:
+        yield load
+    finally:
+        load.wait()

@@ -8,6 +8,7 @@ from warmfleet_contracts.resources.conditions import Reason
 from warmfleet_contracts.resources.ownership import Claim
 from warmfleet_operator.objects.pods import ContainerView, PodView
 from warmfleet_operator.routers.fleet import FleetView
+from warmfleet_operator.scaling.decision import ScalingReason
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.problem import Problem
 from warmfleet_operator.status.stalls import CRASHES
@@ -16,6 +17,7 @@ from warmfleet_testing.resources.observations import (
     NO_ROOM_SECONDS,
     NOW,
     advice,
+    decided,
     deployment,
     figures,
     fleet,
@@ -60,13 +62,21 @@ def failed(condition: str, reason: str) -> dict[str, str]:
 
 
 def stopped(**fields: Any) -> Observation:
-    return serving(desired_replicas=0, workers=workers(wanted=0, ready=0), pods=(), fleet=fleet(), **fields)
+    none = {"desired_replicas": 0, "workers": workers(wanted=0, ready=0), "pods": (), "fleet": fleet()}
+    return serving(**{**none, **fields})
 
 
 def scaled(mode: str = "Advisory", **fields: Any) -> Observation:
     """A fleet with autoscaling that is at rest, by its advice."""
     scaling = {"mode": mode, "minReplicas": 1, "maxReplicas": 8}
     return serving(**{"deployment": deployment(autoscaling=scaling), "advice": advice(), **fields})
+
+
+def asleep(**fields: Any) -> Observation:
+    """A fleet whose last replica has gone because nothing was asked for."""
+    scaling = {"mode": "Active", "minReplicas": 0, "maxReplicas": 8}
+    idle = decided(0, ScalingReason.IDLE, from_replicas=0)
+    return stopped(**{"deployment": deployment(autoscaling=scaling), "advice": advice(0, idle), **fields})
 
 
 def over_budget(**spec: Any) -> Observation:
@@ -97,6 +107,11 @@ OBSERVATIONS: Final[dict[str, Observation]] = {
     "suspended, stopping": replace(
         stopped(deployment=deployment(suspend=True)), pods=(pod(terminating=True),)
     ),
+    "asleep": asleep(),
+    "falling asleep": asleep(pods=(pod(terminating=True),)),
+    "asleep, the Job fetches": asleep(job_wanted=True, job=job()),
+    "asleep, the Job has failed": asleep(job_wanted=True, job=job("Failed")),
+    "asleep, name taken": asleep(name_owner=OWNER, contested_name="m"),
     "no replicas": stopped(deployment=deployment(replicas=0)),
     "just made": serving(workers=None, pods=(), fleet=fleet()),
     "starting": serving(workers=workers(ready=0), pods=(unready(fetch=ContainerView()),), fleet=fleet()),
@@ -180,12 +195,15 @@ KSTATUS: Final[Mapping[str, frozenset[str]]] = {
             "the Job is not there",
             "suspended",
             "no replicas",
+            "asleep",
             "each router knows one worker",
         }
     ),
     "InProgress": frozenset(
         {
             "suspended, stopping",
+            "falling asleep",
+            "asleep, the Job fetches",
             "a quota refuses a replica",
             "just made",
             "starting",
@@ -215,6 +233,8 @@ KSTATUS: Final[Mapping[str, frozenset[str]]] = {
             "unsupported",
             "an object is another's",
             "name taken",
+            "asleep, the Job has failed",
+            "asleep, name taken",
         }
     ),
 }

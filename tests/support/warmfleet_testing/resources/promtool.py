@@ -54,6 +54,11 @@ def expect_alerts(
     _expect([(series_name("ALERTS", state), samples)], series, groups)
 
 
+def expect_no_alert(groups: Groups, series: Mapping[str, Samples]) -> None:
+    """Fail if any alert fires now."""
+    _expect([('ALERTS{alertstate="firing"}', [])], series, groups)
+
+
 def expect_results(expressions: Iterable[str], series: Mapping[str, Samples]) -> None:
     """Fail if one of `expressions` yields nothing now."""
     _expect([(f"group({expression})", [{"labels": "{}", "value": 1}]) for expression in expressions], series)

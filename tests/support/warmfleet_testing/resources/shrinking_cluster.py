@@ -57,7 +57,10 @@ class ShrinkingCluster:
         """The victims of each handover that was begun."""
         self.handover_ends = asyncio.Event()
         self.handover_ends.set()
-        self._writes = itertools.count()
+        self.writes = 0
+        """By the operators so far, but for statuses."""
+        self.held = 0
+        """Replicas that requests need; with any, the policy lets none go."""
         self._versions = itertools.count(100)
         self._objects: dict[tuple[Kind, str], dict[str, Any]] = {}
         self._marks: list[tuple[float, str, str | None]] = []
@@ -130,7 +133,7 @@ class ShrinkingCluster:
         """Events are not looked at."""
 
     def _write(self, kind: Kind, body: dict[str, Any]) -> dict[str, Any]:
-        number = next(self._writes)
+        number, self.writes = self.writes, self.writes + 1
         if self.kill_at == (number, False):
             raise KilledError
         written = self._put(kind, body)
@@ -203,7 +206,7 @@ class _NoRouters:
 
 
 class _Advisor:
-    """Decides for one replica fewer than there are until `lowest` is reached."""
+    """Decides for one replica fewer than there are until `lowest` is reached; for more if requests wait."""
 
     def __init__(self, cluster: ShrinkingCluster, lowest: int) -> None:
         self._cluster = cluster
@@ -221,7 +224,7 @@ class _Advisor:
         }:
             return None
         current = self._cluster.workers()["spec"]["replicas"]
-        wanted = max(self._lowest, current - 1)
+        wanted = max(current, self._cluster.held) if self._cluster.held else max(self._lowest, current - 1)
         return advice(wanted, decided(wanted, from_replicas=current))
 
 

@@ -1,0 +1,47 @@
+"""Which routers the operator asks."""
+
+import asyncio
+from typing import Any
+
+from warmfleet_operator.errors import UnreachableError
+from warmfleet_operator.routers.poller import RouterPoller
+from warmfleet_operator.settings import OperatorSettings
+
+
+def router(uid: str, *, ready: bool = True) -> dict[str, Any]:
+    conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
+    return {"metadata": {"uid": uid}, "status": {"podIP": f"10.0.0.{uid}", "conditions": conditions}}
+
+
+class Pods:
+    """The API server's list of router pods, or the error instead of it."""
+
+    def __init__(self, *pods: dict[str, Any]) -> None:
+        self.pods: tuple[dict[str, Any], ...] = pods
+        self.fails = False
+
+    async def selected(self, *_: object) -> tuple[dict[str, Any], ...]:
+        if self.fails:
+            raise UnreachableError("GET pods: connection refused")
+        return self.pods
+
+
+def test_a_router_that_has_just_got_ready_is_found_between_polls_and_an_error_forgets_none() -> None:
+    listed = Pods(router("1"), router("2", ready=False))
+    poller = RouterPoller(
+        cluster=listed,  # type: ignore[arg-type] # a part of it
+        client=None,  # type: ignore[arg-type] # no router is asked
+        settings=OperatorSettings(release_namespace="warmfleet"),
+        on_change=lambda *_: None,
+    )
+
+    asyncio.run(poller.find())
+    first = dict(poller.addresses)
+    listed.pods = (router("1"), router("2"))
+    asyncio.run(poller.find())
+    listed.fails = True
+    asyncio.run(poller.find())
+
+    assert first == {"1": "10.0.0.1"}
+    assert poller.addresses == {"1": "10.0.0.1", "2": "10.0.0.2"}
+    assert not poller.view.polled
