@@ -120,7 +120,7 @@ def test_the_first_reading_shows_replicas_and_no_rates() -> None:
 def test_a_replica_without_a_report_and_a_silent_router_are_named() -> None:
     silent = ReplicaTotals(uid="uid-1", ready=True)
     now = msgspec.structs.replace(totals(1), replicas=(replica("uid-0", 0), silent))
-    (view,) = FleetWatch(None).views(Readings((now,), ENDPOINTS, ("http://b does not answer",)), 0.0)
+    (view,) = FleetWatch(None).views(Readings((now,), ENDPOINTS, problems=("http://b does not answer",)), 0.0)
     lines = lines_of(view)
 
     assert "missing      1 replicas without a recent report, 1 routers that do not answer" in lines
@@ -149,20 +149,28 @@ class GrowingRouter(StubRouter):
     def __init__(self) -> None:
         super().__init__()
         self.turns = count()
+        self.endpoints = ENDPOINTS
 
     def answer(self, path: str, authorization: str) -> tuple[int, bytes]:
         if authorization != "Bearer admin":
             return 403, b'{"error": {"message": "this key has no admin scope"}}'
         if path == FLEET_TOTALS_PATH:
             return 200, encode_totals(totals(next(self.turns)))
-        return 200, msgspec.json.encode({"endpoints": ENDPOINTS})
+        return 200, msgspec.json.encode(
+            {"endpoints": self.endpoints, "asleep": ["chat", "quiet", "team/quiet"]}
+        )
 
 
 @pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def router(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GrowingRouter]:
     monkeypatch.setenv("WARMFLEET_HOME", str(tmp_path))
-    with stub_router(GrowingRouter()) as router:
-        yield f"http://127.0.0.1:{router.port}"
+    with stub_router(made := GrowingRouter()):
+        yield made
+
+
+@pytest.fixture
+def url(router: GrowingRouter) -> str:
+    return f"http://127.0.0.1:{router.port}"
 
 
 def top(url: str, *arguments: str, key: str = "admin") -> Result:
@@ -187,6 +195,19 @@ def test_json_has_the_numbers_and_the_decision(url: str) -> None:
     assert model["replicas"][0]["pinned_tokens"] == 9_000
     assert model["decision"]["from_replicas"] == 2
     assert model["decision"]["recommendations"]["tokens"] == 3
+
+
+def test_models_that_sleep_are_named_beside_those_that_serve_and_alone(
+    router: GrowingRouter, url: str
+) -> None:
+    beside, as_json = top(url), top(url, "--output", "json")
+    router.endpoints = ()
+    alone = top(url)
+
+    line = "asleep       quiet, team/quiet: a request starts a replica\n"
+    assert line in beside.stdout
+    assert json.loads(as_json.stdout)["asleep"] == ["quiet", "team/quiet"]
+    assert alone.stdout == line.replace("quiet,", "chat, quiet,")
 
 
 def test_a_key_without_admin_scope_is_an_error_that_names_the_variable(url: str) -> None:

@@ -62,6 +62,23 @@ def code(body: bytes) -> str:
     return json.loads(body)["error"]["code"]
 
 
+async def test_names_that_a_request_wakes_are_listed_while_no_worker_is_ready(
+    tmp_path: Path, stub: StubWorker
+) -> None:
+    async def listed(router: RunningRouter) -> list[str]:
+        async with router.http.get(router.url + "/internal/fleet") as response:
+            return (await response.json())["asleep"]
+
+    async with asleep(tmp_path) as (router, models):
+        before = await listed(router)
+        models.discover(stub)
+        await until(lambda: router.router.workers.fleet.worker("w0") is not None)
+        await router.ask("prompt")
+        after = await listed(router)
+
+    assert (before, after) == (["stub"], [])
+
+
 async def test_two_hundred_held_requests_are_answered_a_few_at_a_time(
     tmp_path: Path, stub: StubWorker
 ) -> None:

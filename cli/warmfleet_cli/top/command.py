@@ -63,15 +63,15 @@ def top(
         console = make_console()
         if once or output is OutputFormat.JSON or not console.is_terminal:
             next(readings)
-            views = next(readings)
+            views, asleep = next(readings)
             if output is OutputFormat.JSON:
-                print_json({"models": views})
+                print_json({"models": views, "asleep": asleep})
             else:
-                console.print("\n".join(_lines(views)))
+                console.print("\n".join(_lines(views, asleep)))
             return
         with Live(console=console, auto_refresh=False, screen=False) as live:
-            for views in readings:
-                live.update(Text("\n".join(_lines(views))), refresh=True)
+            for views, asleep in readings:
+                live.update(Text("\n".join(_lines(views, asleep))), refresh=True)
 
 
 def _policy(file: Path | None, fleet: FleetState | None) -> AutoscalingPolicy | None:
@@ -100,15 +100,17 @@ def _rounds(
     watch: FleetWatch,
     interval_seconds: float,
     sleep: Callable[[float], None] = time.sleep,
-) -> Iterator[list[ModelView]]:
-    """Views, one round after the other; a router that stops answering ends them."""
+) -> Iterator[tuple[list[ModelView], Sequence[str]]]:
+    """Views and names that sleep, one round after the other; a router that stops answering ends them."""
     while True:
-        yield watch.views(read_routers(clients), time.monotonic())
+        readings = read_routers(clients)
+        yield watch.views(readings, time.monotonic()), readings.asleep
         sleep(interval_seconds)
 
 
-def _lines(views: Sequence[ModelView]) -> list[str]:
+def _lines(views: Sequence[ModelView], asleep: Sequence[str]) -> list[str]:
+    sleeping = [f"asleep       {', '.join(asleep)}: a request starts a replica", ""] if asleep else []
     if not views:
-        return ["no replica is known to the router yet"]
+        return sleeping[:1] or ["no replica is known to the router yet"]
     blocks = [line for view in views for line in (*lines_of(view), "")]
-    return [*blocks, *FOOT]
+    return [*blocks, *sleeping, *FOOT]

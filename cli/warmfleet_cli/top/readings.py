@@ -23,6 +23,7 @@ class EndpointView(msgspec.Struct, frozen=True):
 
 class _Fleet(msgspec.Struct, frozen=True):
     endpoints: tuple[EndpointView, ...] = ()
+    asleep: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class Readings:
     totals: tuple[FleetTotals, ...] = ()
     endpoints: tuple[EndpointView, ...] = ()
     """Of the first router that answers."""
+    asleep: tuple[str, ...] = ()
+    """Names of models without any replica that a request wakes, by the same router."""
     problems: tuple[str, ...] = ()
     """Of routers that did not answer."""
 
@@ -43,19 +46,26 @@ def read_routers(clients: Sequence[httpx.Client]) -> Readings:
         CliError: none of them answers, or one refuses the key.
     """
     totals: list[FleetTotals] = []
-    endpoints: tuple[EndpointView, ...] = ()
+    fleet: _Fleet | None = None
     errors: list[CliError] = []
     for client in clients:
         try:
             totals.append(_totals(client))
-            endpoints = endpoints or _endpoints(client)
+            fleet = fleet or _fleet(client)
         except CliError as error:
             if error.exit_code is ExitCode.REFUSED:
                 raise
             errors.append(error)
     if errors and not totals:
         raise errors[0]
-    return Readings(tuple(totals), endpoints, tuple(str(error) for error in errors))
+    known = fleet or _Fleet()
+    served = {name for endpoint in known.endpoints for name in endpoint.served_names}
+    return Readings(
+        tuple(totals),
+        known.endpoints,
+        asleep=tuple(name for name in known.asleep if name not in served),
+        problems=tuple(str(error) for error in errors),
+    )
 
 
 def _totals(client: httpx.Client) -> FleetTotals:
@@ -65,7 +75,7 @@ def _totals(client: httpx.Client) -> FleetTotals:
         raise CliError(f"{client.base_url}: {error}", exit_code=ExitCode.REFUSED) from error
 
 
-def _endpoints(client: httpx.Client) -> tuple[EndpointView, ...]:
+def _fleet(client: httpx.Client) -> _Fleet | None:
     with contextlib.suppress(msgspec.ValidationError):
-        return msgspec.convert(get_json(client, "/internal/fleet"), _Fleet).endpoints
-    return ()
+        return msgspec.convert(get_json(client, "/internal/fleet"), _Fleet)
+    return None

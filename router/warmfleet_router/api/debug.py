@@ -75,6 +75,7 @@ class FleetEndpoint:
                     model: {"requests": requests, "tokens": tokens}
                     for model, (requests, tokens) in self._admission.held_by_model().items()
                 },
+                "asleep": list(filter(self._admission.waking.is_asleep, self._fleet.models())),
                 "waking": {
                     model: {"requests": requests, "tokens": tokens}
                     for model, (requests, tokens) in self._admission.waking.held_by_model().items()
