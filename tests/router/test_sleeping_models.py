@@ -282,6 +282,20 @@ async def test_a_worker_that_is_loading_leaves_requests_held(tmp_path: Path, stu
     assert status == 200
 
 
+async def test_a_worker_is_not_prewarmed_while_requests_are_held_for_it(
+    tmp_path: Path, stub: StubWorker
+) -> None:
+    stub.waits_for_prefixes = True
+    async with asleep(tmp_path) as (router, models):
+        asking = asyncio.create_task(router.ask("hi"))
+        await until(lambda: waking(router) == 1)
+        models.discover(stub)
+        status, _, _ = await asking
+
+    assert status == 200
+    assert [(len(prewarm.prefixes), prewarm.requests_wait) for prewarm in stub.prewarms] == [(0, True)]
+
+
 async def test_a_request_that_meets_a_fleet_falling_asleep_waits_until_it_has_woken(
     tmp_path: Path, stub: StubWorker
 ) -> None:

@@ -88,6 +88,11 @@ class StreamTiming:
     """How long a worker stays ready while its stream is being reopened."""
     first_backoff_seconds: float = 0.05
     longest_backoff_seconds: float = 5.0
+    newcomer_backoff_seconds: float = 0.5
+    """The longest for a worker that has not sent a hello yet: its pod has an address seconds before it
+    listens, and requests wait for it."""
+    newcomer_seconds: float = 120.0
+    """From then on it is no newcomer but a worker that does not start."""
     settled_seconds: float = 5.0
     """A stream that lived this long resets the backoff."""
     resync_window_seconds: float = 60.0
@@ -423,9 +428,9 @@ async def follow(
     """Read `stream` until cancelled: open, read, and after any fault open again.
 
     The backoff doubles from `first_backoff_seconds` to `longest_backoff_seconds`, each wait drawn between
-    half of it and all of it, so that routers do not reconnect in step.
+    half of it and all of it, so that routers do not reconnect in step. That of a newcomer stays shorter.
     """
-    backoff_seconds = timing.first_backoff_seconds
+    backoff_seconds, began_at = timing.first_backoff_seconds, clock()
     while True:
         opened_at = clock()
         end = await _read_once(stream, source, clock, versions)
@@ -438,7 +443,14 @@ async def follow(
         if now - opened_at >= timing.settled_seconds:
             backoff_seconds = timing.first_backoff_seconds
         await asyncio.sleep(backoff_seconds * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, no secret
-        backoff_seconds = min(backoff_seconds * 2, timing.longest_backoff_seconds)
+        backoff_seconds = min(backoff_seconds * 2, longest_backoff_seconds(stream, now - began_at, timing))
+
+
+def longest_backoff_seconds(stream: WorkerStream, followed_seconds: float, timing: StreamTiming) -> float:
+    """What the backoff grows to for a stream that has been followed for so long."""
+    if stream.hello is None and followed_seconds < timing.newcomer_seconds:
+        return min(timing.newcomer_backoff_seconds, timing.longest_backoff_seconds)
+    return timing.longest_backoff_seconds
 
 
 class _End(NamedTuple):
