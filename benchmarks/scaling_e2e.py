@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from harness.report import Report, machine_line
-from scaling import shrinks, zero
+from scaling import shrinks, writers, zero
 from scaling.scenario import Outcome
 
 SCENARIOS: Final[Mapping[str, Callable[[argparse.Namespace], Outcome]]] = {
     "shrinks": shrinks.measure,
+    "writers": writers.measure,
     "zero": zero.measure,
 }
 

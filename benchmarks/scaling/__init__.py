@@ -5,5 +5,6 @@ Each scenario is a module with a function that starts its own cluster, measures 
 
 - `scenario`: what a scenario returns, and the cluster with the chart in which it runs.
 - `shrinks`: replicas are taken away under live streams.
+- `writers`: others write the number, kubectl and a client of the scale subresource.
 - `zero`: requests wake a fleet that sleeps.
 """
