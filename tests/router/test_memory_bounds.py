@@ -9,7 +9,7 @@ from warmfleet_contracts.openai import MAX_BODY_BYTES
 from warmfleet_contracts.prompts.chat_template import MAX_RENDERED_CHARS
 from warmfleet_contracts.prompts.segment_memory import SEGMENT_MEMORY_BYTES, WORD_MEMORY_BYTES
 from warmfleet_contracts.resources.quantities import parse_quantity
-from warmfleet_router.admission.queue_bounds import DEFAULT_HELD, DEFAULT_IN_FLIGHT, MIB
+from warmfleet_router.admission.queue_bounds import DEFAULT_HELD, DEFAULT_IN_FLIGHT, DEFAULT_WAKING, MIB
 from warmfleet_router.economics.ghost_list import BLOCK_BYTES, DEFAULT_MAX_BLOCKS
 from warmfleet_router.prewarm.hot_prefixes import MAX_HOT_BYTES
 from warmfleet_router.prewarm.worker_prewarms import MOST_BODY_BYTES
@@ -55,5 +55,5 @@ def test_what_clients_can_make_a_router_keep_fits_the_charts_limit() -> None:
 
 
 def test_what_waits_is_a_part_of_what_is_in_flight() -> None:
-    assert DEFAULT_HELD.requests <= DEFAULT_IN_FLIGHT.requests
-    assert DEFAULT_HELD.buffered_bytes <= DEFAULT_IN_FLIGHT.buffered_bytes
+    for part in (DEFAULT_HELD, DEFAULT_WAKING, DEFAULT_HELD + DEFAULT_WAKING):
+        assert part.within(DEFAULT_IN_FLIGHT)

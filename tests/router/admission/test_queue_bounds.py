@@ -1,9 +1,18 @@
 """Bounds on what is in use, against plain sums."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from warmfleet_router.admission.queue_bounds import NOTHING, Amount, BoundedUsage, Exceeded
+from warmfleet_router.admission.queue_bounds import (
+    DEFAULT_WAKING,
+    MIB,
+    NOTHING,
+    Amount,
+    BoundedUsage,
+    Exceeded,
+)
+from warmfleet_router.settings import parse_settings
 
 BOUND = Amount(requests=100, buffered_bytes=10_000, tokens=50_000)
 AMOUNTS = st.builds(Amount, st.just(1), st.integers(0, 4000), st.integers(0, 20_000))
@@ -58,3 +67,13 @@ def test_each_part_is_bounded_by_itself() -> None:
     assert usage.exceeded("a", Amount(buffered_bytes=10_001), alone=True) is Exceeded.WHOLE
     assert usage.exceeded("a", Amount(tokens=50_001), alone=True) is Exceeded.WHOLE
     assert usage.exceeded("a", Amount(buffered_bytes=10_000, tokens=50_000), alone=True) is None
+
+
+def test_what_is_held_for_sleeping_models_is_bounded_by_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--max-waking", "1", "--max-waking-mib", "2", "--max-waking-tokens", "3"]
+    assert parse_settings(flags, {}).admission.max_waking == Amount(1, 2 * MIB, 3)
+    assert parse_settings([], {}).admission.max_waking == DEFAULT_WAKING
+    for flag in flags[::2]:
+        with pytest.raises(SystemExit):
+            parse_settings([flag, "0"], {})
+        assert f"{flag}: expected more than 0" in capsys.readouterr().err
