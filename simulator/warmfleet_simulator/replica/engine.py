@@ -137,13 +137,13 @@ class SimulatedEngine:
         block_size = self.settings.block_size_tokens
         quiet = 0
         for number, sequence in enumerate(self._scheduler.running):
-            if sequence.uncomputed_tokens != 1:
-                return 0
             tokens = len(sequence.token_ids)
+            if tokens != sequence.computed_tokens + 1:
+                return 0
             steps = min(
                 len(sequence.table) * block_size - tokens + 1,
                 (sequence.table.committed_blocks + 1) * block_size - tokens,
-                sequence.sampling.max_output_tokens - sequence.output_tokens - 1,
+                sequence.sampling.max_output_tokens - (tokens - sequence.prompt_tokens) - 1,
                 sequence.limit_tokens - tokens - 1,
             )
             quiet = min(quiet, steps) if number else steps

@@ -7,6 +7,7 @@ steps is begun as a whole; a message that arrives during it ends it with the ste
 import asyncio
 import bisect
 from array import array
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -156,8 +157,11 @@ class Replica:
         """A step has ended: publish it, and begin the next one or a stretch."""
         self._at_ps += step.picoseconds
         self.steps += 1
+        gaps = Counter[int]()
         for update in step.report.updates:
-            self._publish(update)
+            self._publish(update, gaps)
+        for gap_ps, count in gaps.items():
+            self.gaps.add(gap_ps, count)
         self._hub.apply(step.report)
         if not self.open_answers:
             self._busy.close()
@@ -212,14 +216,14 @@ class Replica:
         self._hub.apply(report)
         self._next()
 
-    def _publish(self, update: SequenceUpdate) -> None:
-        """Pass on what a step brought to one answer."""
+    def _publish(self, update: SequenceUpdate, gaps: Counter[int]) -> None:
+        """Pass on what a step brought to one answer; `gaps` counts the times since its last token."""
         answer = self._answers[update.sequence_id]
         if update.cached_tokens is not None:
             answer.admitted.set_result(update.cached_tokens)
         if update.token_ids:
             if answer.generated_tokens:
-                self.gaps.add(self._at_ps - answer.last_token_ps)
+                gaps[self._at_ps - answer.last_token_ps] += 1
             else:
                 answer.first_token.set_result(None)
             answer.generated_tokens += 1

@@ -79,18 +79,20 @@ class Reporter:
 
     def _load(self, step_time: StepTimeFit) -> LoadReport:
         # Idle sequences keep no client waiting, and give their blocks to the first one that comes.
-        running = [sequence for sequence in self._scheduler.running if not sequence.is_idle]
-        idle_blocks = sum(one.taken_blocks for one in self._scheduler.running if one.is_idle)
         waiting = [sequence for sequence in self._scheduler.waiting if not sequence.is_idle]
         queued_tokens = sum(sequence.uncached_tokens for sequence in waiting)
-        context_tokens = 0
-        for sequence in running:
+        running_sequences = context_tokens = idle_blocks = 0
+        for sequence in self._scheduler.running:
+            if sequence.is_idle:
+                idle_blocks += sequence.taken_blocks
+                continue
+            running_sequences += 1
             context_tokens += sequence.computed_tokens
             uncomputed_tokens = sequence.uncomputed_tokens
             if uncomputed_tokens > 1:
                 queued_tokens += uncomputed_tokens
         return LoadReport(
-            running_sequences=len(running),
+            running_sequences=running_sequences,
             waiting_sequences=len(waiting),
             max_running_sequences=self._seats,
             queued_uncached_tokens=queued_tokens,

@@ -131,9 +131,10 @@ class Sequence:
 
     def finish_reason(self) -> str:
         """Why the sequence ends with the tokens it has, or "" while it goes on."""
-        output_tokens = self.output_tokens
-        if output_tokens and self.token_ids[-1] in self.sampling.stop_token_ids:
+        sampling, tokens = self.sampling, len(self.token_ids)
+        output_tokens = tokens - self.prompt_tokens
+        if sampling.stop_token_ids and output_tokens and self.token_ids[-1] in sampling.stop_token_ids:
             return "stop"
-        if output_tokens >= self.sampling.max_output_tokens or len(self.token_ids) >= self.limit_tokens:
+        if output_tokens >= sampling.max_output_tokens or tokens >= self.limit_tokens:
             return "length"
         return ""

@@ -13,22 +13,25 @@ class SequenceTokens(Sequence[int]):
     tokens[first:end]  # O(end - first)
     """
 
-    __slots__ = ("_output", "_prompt")
+    __slots__ = ("_length", "_output", "_prompt")
 
     def __init__(self, prompt: "array[int]") -> None:
         self._prompt = prompt
         self._output = array("I")
+        self._length = len(prompt)
 
     def append(self, token_id: int) -> None:
         """Add a generated token."""
         self._output.append(token_id)
+        self._length += 1
 
     def extend(self, token_ids: "array[int]") -> None:
         """Add generated tokens."""
         self._output.extend(token_ids)
+        self._length += len(token_ids)
 
     def __len__(self) -> int:
-        return len(self._prompt) + len(self._output)
+        return self._length
 
     @overload
     def __getitem__(self, index: int) -> int: ...
@@ -37,9 +40,9 @@ class SequenceTokens(Sequence[int]):
     def __getitem__(self, index: int | slice) -> "int | array[int]":
         prompt_tokens = len(self._prompt)
         if isinstance(index, int):
-            place = range(len(self))[index]  # negative ones count from the end
+            place = range(self._length)[index]  # negative ones count from the end
             return self._prompt[place] if place < prompt_tokens else self._output[place - prompt_tokens]
-        first, end, step = index.indices(len(self))
+        first, end, step = index.indices(self._length)
         assert step == 1, "slices are consecutive"
         if end <= prompt_tokens:
             return self._prompt[first:end]
