@@ -33,6 +33,8 @@ class Charge(msgspec.Struct, frozen=True):
     sequences: int = 1
     new_hashes: Sequence[BlockHash] = ()
     """Blocks that the dispatch will compute there, in prompt order."""
+    first_hashes: Sequence[BlockHash] = ()
+    """Those of them with which a prompt begins."""
 
 
 class Leases:
@@ -165,7 +167,7 @@ class Lease(AbstractAsyncContextManager["Lease"]):
                 blocks=charge.blocks,
             )
             self._leases.loads.changed(charge.uid)
-            self._ticket = self._leases.pending.insert(charge.uid, charge.new_hashes)
+            self._ticket = self._leases.pending.insert(charge.uid, charge.new_hashes, charge.first_hashes)
             self._leases.opened(self)
         return self
 

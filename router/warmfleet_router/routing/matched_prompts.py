@@ -29,7 +29,7 @@ class _Group(msgspec.Struct):
     matches: Sequence[dict[str, int]]
     """Per prompt, the blocks that each worker holds, by uid."""
     warm: AbstractSet[str]
-    """Workers that hold or compute the first block of a prompt."""
+    """Workers that hold or compute the first block of a prompt, and some that computed it."""
     by_blocks: dict[tuple[int, ...], Prediction]
     """What is predicted of workers that compute nothing of the prompts, by the blocks that they hold."""
     cold: tuple[int, ...]
@@ -142,5 +142,5 @@ class MatchedPrompts:
         warm = set().union(*matches)
         for prompt in prompts:
             if prompt.hashes:
-                warm.update(self._pending.workers_with(prompt.hashes[0]))
+                warm.update(self._pending.workers_beginning(prompt.hashes[0]))
         return _Group(prompts, matches, warm, {}, (0,) * len(matches), {})

@@ -9,7 +9,7 @@ seconds after the first byte of its answer: what is not stored by then will not 
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -42,6 +42,7 @@ class PrefixMatch(msgspec.Struct, frozen=True, gc=False):
 class _Entry:
     uid: str
     hashes: Sequence[BlockHash]
+    first_hashes: Sequence[BlockHash]
     ends_at: float | None = None
 
 
@@ -71,6 +72,8 @@ class PendingBlocks:
         self._blocks = 0
         self._claims: dict[str, dict[BlockHash, _Claim]] = {}
         """By worker and block."""
+        self._beginning: dict[BlockHash, Counter[str]] = {}
+        """Entries by the first block of a prompt that they compute, and by worker."""
         self._entries: dict[int, _Entry] = {}
         self._settling: dict[int, _Entry] = {}
         """Entries with an end, in the order of their ends."""
@@ -78,12 +81,17 @@ class PendingBlocks:
 
     # Events.
 
-    def insert(self, uid: str, hashes: Sequence[BlockHash]) -> int:
-        """Make `hashes` pending at a worker; returns the entry's ticket. Above the bound nothing is kept."""
+    def insert(self, uid: str, hashes: Sequence[BlockHash], first_hashes: Sequence[BlockHash] = ()) -> int:
+        """Make `hashes` pending at a worker; returns the entry's ticket. Above the bound nothing is kept.
+
+        `first_hashes` are those of them with which a prompt begins.
+        """
         self._expire()
         self._last += 1
         if self._blocks + len(hashes) <= self._max_blocks:
-            self._entries[self._last] = _Entry(uid, hashes)
+            self._entries[self._last] = _Entry(uid, hashes, first_hashes)
+            for block_hash in first_hashes:
+                self._beginning.setdefault(block_hash, Counter())[uid] += 1
             self._blocks += len(hashes)
             claims = self._claims.setdefault(uid, {})
             for block_hash in hashes:
@@ -108,6 +116,13 @@ class PendingBlocks:
             return
         self._settling.pop(ticket, None)
         self._blocks -= len(entry.hashes)
+        for block_hash in entry.first_hashes:
+            beginning = self._beginning[block_hash]
+            beginning[entry.uid] -= 1
+            if not beginning[entry.uid]:
+                del beginning[entry.uid]
+            if not beginning:
+                del self._beginning[block_hash]
         claims = self._claims.get(entry.uid, {})
         for block_hash in entry.hashes:
             claim = claims.get(block_hash)
@@ -159,9 +174,9 @@ class PendingBlocks:
         claim = self._live_claims(uid).get(block_hash)
         return claim.entries if claim is not None else 0
 
-    def workers_with(self, block_hash: BlockHash) -> list[str]:
-        """The workers with an entry that computes a block, whether or not its time is over."""
-        return [uid for uid, claims in self._claims.items() if block_hash in claims]
+    def workers_beginning(self, block_hash: BlockHash) -> Collection[str]:
+        """The workers with an entry of a prompt that begins with a block, which may have stored it since."""
+        return self._beginning.get(block_hash, ())
 
     def has_entry(self, uid: str, block_hash: BlockHash) -> bool:
         """Whether an entry of a worker computes a block, whether or not its time is over."""

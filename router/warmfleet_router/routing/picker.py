@@ -90,6 +90,7 @@ class RankedWorkers(msgspec.Struct, frozen=True):
                 blocks=prediction.needed_blocks,
                 sequences=self.sequences,
                 new_hashes=prediction.new_hashes,
+                first_hashes=prediction.new_first_hashes,
             ),
             policy=self.policy,
             bypasses=bypasses,

@@ -59,6 +59,13 @@ class Prediction(msgspec.Struct, frozen=True):
         )
         return tuple(dict.fromkeys(block_hash for hashes in rest for block_hash in hashes))
 
+    @property
+    def new_first_hashes(self) -> tuple[BlockHash, ...]:
+        """Those of them with which a prompt begins."""
+        parts = zip(self.prompts, self.parts, strict=False)
+        new = (prompt.hashes[0] for prompt, part in parts if prompt.hashes and not part.resident_blocks)
+        return tuple(dict.fromkeys(new))
+
 
 class Predictor:
     """Reads index and pending blocks; changes neither."""

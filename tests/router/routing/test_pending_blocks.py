@@ -10,6 +10,7 @@ from warmfleet_contracts.cache.blocks import BlockHash
 from warmfleet_router.routing.leases import Charge, Leases
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
 from warmfleet_router.routing.pending_blocks import SETTLE_SECONDS, PendingBlocks, PrefixMatch
+from warmfleet_testing.router.picker_fleet import PickerFleet, chain, prompts
 
 HASHES = tuple(BlockHash(bytes([number]) * 16) for number in range(8))
 
@@ -216,3 +217,52 @@ def test_however_leases_end_the_gauges_return_to_zero(plans: list[tuple[str, int
         assert leases.dispatches.unreported(uid, {}) == UnreportedLoad()
         assert leases.dispatches.open_count(uid) == 0
     assert leases.pending.blocks == 0
+
+
+PENDING_EVENTS = st.tuples(
+    st.sampled_from(["insert", "settle", "drop", "stored", "forget", "wait"]),
+    st.sampled_from("ab"),
+    st.integers(0, 7),
+)
+
+
+@settings(max_examples=200)
+@given(events=st.lists(PENDING_EVENTS, max_size=30))
+def test_the_workers_of_a_prompts_first_block_are_found_until_their_entries_end(
+    events: list[tuple[str, str, int]],
+) -> None:
+    clock = Clock()
+    pending = PendingBlocks(clock, max_blocks=20)
+    tickets = [0]
+    for event, uid, number in events:
+        ticket = tickets[number % len(tickets)]
+        if event == "insert":
+            tickets.append(pending.insert(uid, HASHES[number:], HASHES[number : number + 1]))
+        elif event == "stored":
+            pending.stored(uid, HASHES[:number])
+        elif event == "forget":
+            pending.forget(uid)
+        elif event == "wait":
+            clock.now += SETTLE_SECONDS / 2
+        else:
+            getattr(pending, event)(ticket)
+
+        entries = pending._entries.values()
+        for first in HASHES:
+            found = set(pending.workers_beginning(first))
+            assert found == {entry.uid for entry in entries if first in entry.first_hashes}
+
+    for uid in "ab":
+        pending.forget(uid)
+    assert not pending._beginning
+
+
+def test_a_dispatch_names_the_first_blocks_that_it_computes_of_its_prompts() -> None:
+    fleet = PickerFleet("a")
+    held, new = list(range(64)), list(range(1000, 1064))
+    fleet.store("a", chain(held)[:2])
+
+    charge = fleet.pick(prompts(held, new, new)).charge
+
+    assert set(charge.new_hashes) == {*chain(held)[2:], *chain(new)}
+    assert charge.first_hashes == (chain(new)[0],)

@@ -46,6 +46,8 @@ class SequenceTokens(Sequence[int]):
         assert step == 1, "slices are consecutive"
         if end <= prompt_tokens:
             return self._prompt[first:end]
+        if first >= prompt_tokens:
+            return self._output[first - prompt_tokens : end - prompt_tokens]
         return (
             self._prompt[first:end]
             + self._output[max(0, first - prompt_tokens) : max(0, end - prompt_tokens)]
