@@ -41,6 +41,8 @@ def status(*, name: FleetName = None, api_key: ApiKey = "", output: OutputOption
         )
         if fleet.is_running:
             print_processes(console, processes)
+            if fleet.scales:
+                console.print(scaling_line(fleet))
         else:
             console.print(f"its supervisor has ended; `warmfleet down --name {fleet.name}` removes its state")
 
@@ -55,6 +57,15 @@ def print_processes(console: Console, processes: Sequence[ProcessReport]) -> Non
         console.print(f"loads are not shown: ${API_KEY_VARIABLE} holds no key with admin scope")
 
 
+def scaling_line(fleet: FleetState) -> str:
+    """The last change of the number of workers."""
+    if not fleet.changes:
+        return "autoscaling: no change yet"
+    last = fleet.changes[-1]
+    age = _age(max(0.0, time.time() - last.unix_seconds))
+    return f"autoscaling: {last.from_replicas} -> {last.to_replicas} replicas {age} ago, {last.reason}"
+
+
 def fleet_phase(fleet: FleetState) -> str:
     """Starting, Ready or Stopping; Lost if the supervisor ended without removing its state."""
     return fleet.phase if fleet.is_running else "Lost"
@@ -62,7 +73,7 @@ def fleet_phase(fleet: FleetState) -> str:
 
 def fleet_record(fleet: FleetState, processes: Sequence[ProcessReport]) -> dict[str, Any]:
     """The JSON form of a fleet, for `up` and `status`."""
-    return {
+    record: dict[str, Any] = {
         "name": fleet.name,
         "phase": fleet_phase(fleet),
         "detached": fleet.detached,
@@ -71,6 +82,9 @@ def fleet_record(fleet: FleetState, processes: Sequence[ProcessReport]) -> dict[
         "supervisor_pid": fleet.supervisor.pid,
         "processes": [_process_record(process) for process in processes],
     }
+    if fleet.scales:
+        record["scaling_changes"] = fleet.changes
+    return record
 
 
 def not_running(name: str | None) -> CliError:
@@ -93,6 +107,7 @@ def _process_record(process: ProcessReport) -> dict[str, Any]:
         "state": process.phase,
         "restarts": state.restarts,
         "up_seconds": round(_up_seconds(process), 1),
+        "ready_after_seconds": state.ready_after_seconds,
         "log": state.log_path,
     }
     if cache is not None:

@@ -17,20 +17,23 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.key_file import load_keys
+from warmfleet_cli.local.bounds import gib, local_bounds
 from warmfleet_cli.local.detached import log_line, start_detached
+from warmfleet_cli.local.events import FleetEvent
 from warmfleet_cli.local.observe import observe
 from warmfleet_cli.local.plan import (
     MAX_LOCAL_ROUTERS,
     MAX_LOCAL_WORKERS,
     FleetPlan,
     LocalOptions,
+    LocalScaling,
     plan_fleet,
     require_local_support,
     worker_count,
 )
 from warmfleet_cli.local.ports import require_free_ports
 from warmfleet_cli.local.state import RunFolder, already_running
-from warmfleet_cli.local.supervisor import FleetEvent, supervise
+from warmfleet_cli.local.supervisor import supervise
 from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json
 from warmfleet_cli.router_client import ApiKey
 from warmfleet_cli.status import fleet_record, print_processes
@@ -38,6 +41,7 @@ from warmfleet_contracts.names import API_KEY_VARIABLE, KEYS_FILE_VARIABLE, LOCA
 from warmfleet_contracts.resources.manifests import load_manifest
 from warmfleet_contracts.resources.model_deployment import ModelDeployment
 from warmfleet_runtime.home import warmfleet_home
+from warmfleet_runtime.memory import available_memory_bytes
 from warmfleet_worker.model_store.catalog import PullProgress, catalog_model_path, pull_model
 
 _DEFAULT_ORIGIN: Final = "built-in manifest"
@@ -50,7 +54,12 @@ File = Annotated[
     ),
 ]
 Replicas = Annotated[
-    int | None, typer.Option(min=1, max=MAX_LOCAL_WORKERS, help="Workers. Default: spec.replicas.")
+    int | None,
+    typer.Option(
+        min=1,
+        max=MAX_LOCAL_WORKERS,
+        help="Workers; with --autoscale the first number. Default: spec.replicas.",
+    ),
 ]
 RouterPort = Annotated[
     int,
@@ -70,6 +79,14 @@ KeysFile = Annotated[
         help="API keys that routers require, as `warmfleet keys` writes them. Default: no keys required.",
     ),
 ]
+Autoscale = Annotated[
+    bool,
+    typer.Option(
+        "--autoscale",
+        help="Add and remove workers by demand, as the operator does: by spec.autoscaling, or between 1 and "
+        "half the cores (at least 2, at most 8). Memory bounds them.",
+    ),
+]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Run in the background: return when ready.")]
 
 
@@ -77,6 +94,7 @@ def up(
     file: File = None,
     *,
     replicas: Replicas = None,
+    autoscale: Autoscale = False,
     port: RouterPort = ROUTER_PORT,
     worker_port: WorkerPort = LOCAL_WORKER_PORT,
     routers: Routers = 1,
@@ -94,8 +112,18 @@ def up(
     if keys_file is not None:
         keys_file = keys_file.absolute()  # not resolved: a link may point elsewhere later
         load_keys(keys_file)
-    for notice in require_local_support(deployment, origin=origin, has_keys=keys_file is not None):
+    for notice in require_local_support(
+        deployment, origin=origin, has_keys=keys_file is not None, scales=autoscale
+    ):
         console.print(f"note: {notice}")
+    cores = len(os.sched_getaffinity(0))
+    scaling: LocalScaling | None = None
+    if autoscale:
+        scaling, notice = local_bounds(
+            deployment, origin=origin, cores=cores, available_bytes=available_memory_bytes()
+        )
+        if notice:
+            console.print(f"note: {notice}")
     folder = RunFolder(home, deployment.metadata.name)
     running = folder.read()
     if running is not None and running.is_running:
@@ -107,19 +135,22 @@ def up(
         worker_port=worker_port,
         keys_path=keys_file,
     )
-    worker_count(deployment, options)
+    worker_count(deployment, options, scaling)
     plan_with = partial(
         plan_fleet,
         deployment,
         options,
         endpoints_path=folder.endpoints_path,
-        cores=len(os.sched_getaffinity(0)),
+        cores=cores,
         fleet_uid=secrets.token_hex(4),
+        scaling=scaling,
     )
     # Ports are checked before a download begins.
     require_free_ports(plan_with(model_path=Path()))
     plan = plan_with(model_path=ensure_model(deployment, home, console))
     console.print(f"starting {_counted(len(plan.workers), 'worker')} and {_counted(routers, 'router')} ...")
+    if scaling is not None:
+        console.print(_scaling_line(scaling))
     report = partial(_report, console, folder, plan, detached=detach, output=output, api_key=api_key)
     if detach:
         start_detached(plan, home, report)
@@ -237,6 +268,11 @@ def curl_line(url: str, model: str, *, with_key: bool = False) -> str:
     quoted = shlex.quote(msgspec.json.encode(body).decode())
     key = f'-H "authorization: Bearer ${API_KEY_VARIABLE}" ' if with_key else ""
     return f"curl {url}/v1/chat/completions {key}-H 'content-type: application/json' -d {quoted}"
+
+
+def _scaling_line(scaling: LocalScaling) -> str:
+    bounds = f"{scaling.spec.min_replicas} and {_counted(scaling.spec.max_replicas, 'worker')}"
+    return f"autoscaling between {bounds}, each of up to {gib(scaling.worker_bytes)} of memory"
 
 
 def _counted(count: int, noun: str) -> str:

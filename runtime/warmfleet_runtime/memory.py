@@ -90,7 +90,38 @@ def memory_limit_bytes(
     return min([machine_bytes, *_control_group_limits(proc, control_groups)])
 
 
+def available_memory_bytes(proc: Path = _PROC, control_groups: Path = _CONTROL_GROUPS) -> int | None:
+    """Memory that new processes can still have; None where the system does not report it.
+
+    The least of what the machine has left and of what each control group with a limit has; file pages that
+    the kernel can drop count as left.
+    """
+    with suppress(OSError):
+        for line in (proc / "meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                left = [limit - used for limit, used in _control_group_uses(proc, control_groups)]
+                return max(0, min([int(line.split()[1]) * 1024, *left]))
+    return None
+
+
 def _control_group_limits(proc: Path, control_groups: Path) -> Iterator[int]:
+    for folder, limit_name, _ in _control_group_folders(proc, control_groups):
+        with suppress(OSError, ValueError):  # ValueError: "max", no limit
+            yield int((folder / limit_name).read_text())
+
+
+def _control_group_uses(proc: Path, control_groups: Path) -> Iterator[tuple[int, int]]:
+    """Limit and use of each control group that has a limit."""
+    for folder, limit_name, usage_name in _control_group_folders(proc, control_groups):
+        with suppress(OSError, ValueError):
+            limit, used = (int((folder / name).read_text()) for name in (limit_name, usage_name))
+            lines = (folder / "memory.stat").read_text().splitlines()
+            files = {line.split()[0]: int(line.split()[1]) for line in lines}
+            yield limit, max(0, used - files.get("total_inactive_file", files.get("inactive_file", 0)))
+
+
+def _control_group_folders(proc: Path, control_groups: Path) -> Iterator[tuple[Path, str, str]]:
+    """Folders of this process's control groups, from the innermost, and their files of limit and use."""
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()
     except OSError:
@@ -98,13 +129,12 @@ def _control_group_limits(proc: Path, control_groups: Path) -> Iterator[int]:
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            root, name = control_groups, "memory.max"
+            root, names = control_groups, ("memory.max", "memory.current")
         elif "memory" in controllers.split(","):
-            root, name = control_groups / "memory", "memory.limit_in_bytes"
+            root, names = control_groups / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
         else:
             continue
         group = Path(path.lstrip("/"))
         # In a container the path may be the host's; the container's own group is then the root.
         for folder in (group, *group.parents):
-            with suppress(OSError, ValueError):  # ValueError: "max", no limit
-                yield int((root / folder / name).read_text())
+            yield root / folder, *names

@@ -126,7 +126,7 @@ def test_what_cannot_be_honoured_here_is_an_error_and_not_ignored(
         ({"rollout__maxSurge": 2}, "spec.rollout.maxSurge"),
         ({"model__cache": {"emptyDir": {}}}, "spec.model.cache"),
         ({"engine__image": "x"}, "spec.engine.image"),
-        ({"autoscaling": {"maxReplicas": 4}}, "spec.autoscaling needs the operator"),
+        ({"autoscaling": {"maxReplicas": 4}}, "spec.autoscaling: --autoscale acts on it"),
         ({"kvCache__sharing": "Tenant"}, "one tenant"),
         ({"kvCache__sharing": "Deployment"}, "one tenant"),
     ],

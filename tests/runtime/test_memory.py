@@ -8,7 +8,12 @@ import sys
 
 import pytest
 
-from warmfleet_runtime.memory import importing, memory_limit_bytes, own_memory_bytes
+from warmfleet_runtime.memory import (
+    available_memory_bytes,
+    importing,
+    memory_limit_bytes,
+    own_memory_bytes,
+)
 
 SCRIPT = """
 import json, os, sys, threading
@@ -126,6 +131,43 @@ def test_the_least_limit_of_machine_and_control_groups_counts(tmp_path, lines, l
 
 def test_without_control_groups_the_machine_counts(tmp_path):
     assert memory_limit_bytes(tmp_path, tmp_path, machine_bytes=1000) == 1000
+
+
+V1_GROUP = {
+    "memory/memory.limit_in_bytes": "700000\n",
+    "memory/memory.usage_in_bytes": "700001\n",
+    "memory/memory.stat": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("lines", "limits", "expected"),
+    [
+        (["0::/"], {}, 1_024_000),
+        (["0::/"], {"memory.max": "max\n", "memory.current": "9\n"}, 1_024_000),
+        (
+            ["0::/a"],
+            {"a/memory.max": "700000\n", "a/memory.current": "300000\n", "a/memory.stat": "file 9\n"},
+            400_000,
+        ),
+        (
+            ["0::/a"],
+            {
+                "a/memory.max": "700000\n",
+                "a/memory.current": "300000\n",
+                "a/memory.stat": "inactive_file 5\n",
+            },
+            400_005,
+        ),
+        (["4:memory:/"], V1_GROUP, 0),
+    ],
+)
+def test_memory_is_left_where_machine_and_control_groups_have_some(tmp_path, lines, limits, expected):
+    proc, cgroups = cgroup_tree(tmp_path, lines, limits)
+    (proc / "meminfo").write_text("MemTotal: 9999 kB\nMemAvailable:   1000 kB\n")
+
+    assert available_memory_bytes(proc, cgroups) == expected
+    assert available_memory_bytes(tmp_path / "none", cgroups) is None
 
 
 def test_this_process_holds_less_than_it_may_use():

@@ -16,9 +16,10 @@ from typing import IO, Final
 import msgspec
 
 from warmfleet_cli.errors import CliError, ExitCode, advice_of, exit_code_of
+from warmfleet_cli.local.events import FleetEvent
 from warmfleet_cli.local.plan import FleetPlan
 from warmfleet_cli.local.state import RunFolder, unwritable
-from warmfleet_cli.local.supervisor import FleetEvent, supervise
+from warmfleet_cli.local.supervisor import supervise
 from warmfleet_contracts.errors import WarmfleetError
 
 _MAX_PLAN_BYTES: Final = 4 * 1024 * 1024

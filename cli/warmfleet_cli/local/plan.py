@@ -11,6 +11,7 @@ import msgspec
 from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_contracts.errors import ManifestError
 from warmfleet_contracts.names import LOCAL_HOST
+from warmfleet_contracts.resources.autoscaling_spec import AutoscalingSpec
 from warmfleet_contracts.resources.fields import Resource
 from warmfleet_contracts.resources.model_deployment import ModelDeployment
 from warmfleet_contracts.resources.worker_flags import unsupported_engine_fields, worker_flags
@@ -58,17 +59,28 @@ class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     served_names: tuple[str, ...]
     workers: tuple[ProcessPlan, ...]
+    """Those that are started first."""
+    spare_workers: tuple[ProcessPlan, ...] = ()
+    """Those that autoscaling may start besides."""
     routers: tuple[ProcessPlan, ...]
     shared_cache: str = ""
     """The deployment's name if all its callers share one cache; empty: each tenant has its own."""
     startup_timeout_seconds: float
     drain_timeout_seconds: float
     autoscaling: dict[str, Any] | None = None
-    """`spec.autoscaling` as the manifest has it."""
+    """`spec.autoscaling` of the manifest; where the fleet scales itself, with this machine's bounds."""
+    scales: bool = False
+    """Whether the fleet scales itself."""
+    worker_bytes: int = 0
+    """Memory of one worker, at most; 0: not known."""
+
+    @property
+    def all_workers(self) -> tuple[ProcessPlan, ...]:
+        return self.workers + self.spare_workers
 
     @property
     def processes(self) -> tuple[ProcessPlan, ...]:
-        return self.workers + self.routers
+        return self.all_workers + self.routers
 
     @property
     def asks_for_keys(self) -> bool:
@@ -91,20 +103,35 @@ class LocalOptions:
     """File of the API keys that routers require; None: every client on this machine is served."""
 
 
-def worker_count(deployment: ModelDeployment, options: LocalOptions) -> int:
-    """Workers to start: the command line's number, or the manifest's.
+@dataclass(frozen=True, slots=True)
+class LocalScaling:
+    """How a fleet that scales itself does so on this machine."""
+
+    spec: AutoscalingSpec
+    worker_bytes: int
+    """Memory of one worker, at most."""
+
+
+def worker_count(
+    deployment: ModelDeployment, options: LocalOptions, scaling: LocalScaling | None = None
+) -> int:
+    """Workers to start first: the command line's number, or the manifest's; within the bounds of `scaling`.
 
     Raises:
         ManifestError: fewer than 1 or more than `MAX_LOCAL_WORKERS`.
     """
     count = deployment.spec.replicas if options.replicas is None else options.replicas
     field = "spec.replicas" if options.replicas is None else "--replicas"
+    if scaling is not None:
+        return max(scaling.spec.min_replicas, min(count, scaling.spec.max_replicas))
     if not 1 <= count <= MAX_LOCAL_WORKERS:
         raise ManifestError(f"{field}: is {count}; a local fleet has 1 to {MAX_LOCAL_WORKERS} workers")
     return count
 
 
-def require_local_support(deployment: ModelDeployment, *, origin: str, has_keys: bool = False) -> list[str]:
+def require_local_support(
+    deployment: ModelDeployment, *, origin: str, has_keys: bool = False, scales: bool = False
+) -> list[str]:
     """Notices about fields that only a cluster acts on.
 
     Raises:
@@ -133,16 +160,16 @@ def require_local_support(deployment: ModelDeployment, *, origin: str, has_keys:
             raise ManifestError(
                 f"{origin}: spec.engine.env: {variable.name}: valueFrom needs a cluster; use value"
             )
-    return list(_notices(deployment, has_keys=has_keys))
+    return list(_notices(deployment, has_keys=has_keys, scales=scales))
 
 
-def _notices(deployment: ModelDeployment, *, has_keys: bool) -> Iterable[str]:
+def _notices(deployment: ModelDeployment, *, has_keys: bool, scales: bool) -> Iterable[str]:
     spec = deployment.spec
     ignored = [field for field in _CLUSTER_ONLY if _is_given(spec, field.split("."))]
     if ignored:
         yield f"only a cluster acts on {', '.join(f'spec.{field}' for field in ignored)}"
-    if spec.autoscaling is not None:
-        yield "spec.autoscaling needs the operator; `warmfleet top` shows the number that it would want"
+    if spec.autoscaling is not None and not scales:
+        yield "spec.autoscaling: --autoscale acts on it; without, `warmfleet top` shows the wanted number"
     if not has_keys and "sharing" in spec.kv_cache.model_fields_set:
         yield "spec.kvCache.sharing: without --keys-file all callers are one tenant"
     if deployment.metadata.namespace is not None:
@@ -165,6 +192,7 @@ def plan_fleet(
     endpoints_path: Path,
     cores: int,
     fleet_uid: str,
+    scaling: LocalScaling | None = None,
 ) -> FleetPlan:
     """The processes of this deployment on one machine.
 
@@ -175,14 +203,18 @@ def plan_fleet(
         endpoints_path: file with the list of workers, which routers read.
         cores: CPU cores to share among the workers.
         fleet_uid: makes worker uids different from those of any other start.
+        scaling: of a fleet that scales itself.
 
     Raises:
         ManifestError: as `worker_count`.
         CliError: two processes would listen on one port.
     """
-    count = worker_count(deployment, options)
-    name, autoscaling = deployment.metadata.name, deployment.spec.autoscaling
-    threads = max(1, cores // count)
+    name = deployment.metadata.name
+    autoscaling = scaling.spec if scaling is not None else deployment.spec.autoscaling
+    count = worker_count(deployment, options, scaling)
+    most = scaling.spec.max_replicas if scaling is not None else count
+    # Of the largest fleet: a worker is the same at any number of them, and what is learnt of one stays true.
+    threads = max(1, cores // most)
     workers = tuple(
         _plan_worker(
             deployment,
@@ -192,7 +224,7 @@ def plan_fleet(
             model_path=model_path,
             threads=threads,
         )
-        for i in range(count)
+        for i in range(most)
     )
     routers = tuple(
         _plan_router(
@@ -212,12 +244,15 @@ def plan_fleet(
     return FleetPlan(
         name=name,
         served_names=deployment.served_names,
-        workers=workers,
+        workers=workers[:count],
+        spare_workers=workers[count:],
         routers=routers,
         shared_cache=name if deployment.spec.kv_cache.sharing == "Deployment" else "",
         startup_timeout_seconds=float(deployment.spec.rollout.startup_timeout_seconds),
         drain_timeout_seconds=float(deployment.spec.rollout.drain_timeout_seconds),
         autoscaling=None if autoscaling is None else autoscaling.model_dump(by_alias=True, exclude_none=True),
+        scales=scaling is not None,
+        worker_bytes=scaling.worker_bytes if scaling is not None else 0,
     )
 
 

@@ -17,7 +17,7 @@ STATE_VERSION: Final = 1
 _MAX_STATE_BYTES: Final = 1024 * 1024
 
 FleetPhase = Literal["Starting", "Ready", "Stopping"]
-ProcessPhase = Literal["Starting", "Ready", "Restarting", "Stopped"]
+ProcessPhase = Literal["Starting", "Ready", "Draining", "Restarting", "Stopped"]
 
 
 class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +33,18 @@ class ProcessState(msgspec.Struct, frozen=True, kw_only=True):
     """None while no process runs."""
     restarts: int = 0
     started_unix_seconds: float = 0.0
+    ready_after_seconds: float | None = None
+    """From its start; None until it is ready."""
+
+
+class ScaleChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of the number of workers."""
+
+    unix_seconds: float
+    from_replicas: int
+    to_replicas: int
+    reason: str
+    """For people."""
 
 
 class FleetState(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +62,10 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True):
     processes: list[ProcessState]
     autoscaling: dict[str, Any] | None = None
     """`spec.autoscaling` of its manifest: `warmfleet top` advises by it."""
+    scales: bool = False
+    """Whether it scales itself."""
+    changes: list[ScaleChange] = []
+    """The last ones, oldest first."""
 
     @property
     def is_running(self) -> bool:

@@ -5,7 +5,8 @@ from typing import Final
 
 from warmfleet_cli.output import table_lines
 from warmfleet_cli.top.views import ModelView, Percentiles, ReplicaView
-from warmfleet_operator.scaling.decision import LimitingRule, ScalingDecision, ScalingReason
+from warmfleet_operator.scaling.advice import in_words
+from warmfleet_operator.scaling.decision import LimitingRule, ScalingDecision
 
 _COLUMNS: Final = (
     "REPLICA",
@@ -18,17 +19,6 @@ _COLUMNS: Final = (
     ">QUEUED",
     ">UNIQUE",
 )
-_REASONS: Final = {
-    ScalingReason.DEMAND_ABOVE_SUPPLY: "demand above supply",
-    ScalingReason.LATENCY_ABOVE_TARGET: "latency above target",
-    ScalingReason.CAPACITY_MISSES: "prefixes evicted too early",
-    ScalingReason.REQUESTS_HELD: "requests wait",
-    ScalingReason.DEMAND_BELOW_SUPPLY: "demand below supply",
-    ScalingReason.IDLE: "idle",
-    ScalingReason.BELOW_MINIMUM: "below minReplicas",
-    ScalingReason.ABOVE_MAXIMUM: "above maxReplicas",
-    ScalingReason.STEADY: "steady",
-}
 
 
 def lines_of(view: ModelView) -> list[str]:
@@ -62,7 +52,7 @@ def _wanted(decision: ScalingDecision | None) -> str:
 
 def _reason(decision: ScalingDecision) -> str:
     limit = f", limited by {decision.limit}" if decision.limit is not LimitingRule.NONE else ""
-    return f"{_REASONS[decision.reason]}{limit}"
+    return f"{in_words(decision.reason)}{limit}"
 
 
 def _asked(decision: ScalingDecision) -> str:

@@ -6,15 +6,13 @@ from typing import Any, Final
 
 from warmfleet_contracts.errors import QuantityError
 from warmfleet_contracts.names import ENGINE_CONTAINER
-from warmfleet_contracts.resources.catalog_weights import CATALOG_WEIGHTS_BYTES
 from warmfleet_contracts.resources.model_deployment import ModelDeploymentSpec
 from warmfleet_contracts.resources.quantities import format_bytes, parse_quantity
+from warmfleet_contracts.resources.worker_memory import worker_memory_bytes
 from warmfleet_operator.desired.metadata import Manifest
 from warmfleet_operator.settings import OperatorSettings
 
 _MIB: Final = 2**20
-PROCESS_BYTES: Final = 512 * _MIB
-"""Of a worker besides weights and KV cache: server, engine, their libraries, activations."""
 
 
 def with_memory_request(
@@ -23,29 +21,20 @@ def with_memory_request(
     """The pod template, its engine's memory request raised to what the model and the KV cache need.
 
     A request or limit that the user states counts as it is. With an accelerator both are in its own memory.
+    The size of a model that is not in the catalog is known only from its first pod, and is left out: were it
+    learned then, that pod would be replaced for it.
     """
     if spec.accelerator is not None:
         return template
     default = None if spec.resources else quantity(settings.default_resources, "requests", "memory")
     pod = template["spec"]
     containers = [
-        _requesting(container, needed_bytes(spec), default)
+        _requesting(container, worker_memory_bytes(spec), default)
         if container["name"] == ENGINE_CONTAINER
         else container
         for container in pod["containers"]
     ]
     return {**template, "spec": {**pod, "containers": containers}}
-
-
-def needed_bytes(spec: ModelDeploymentSpec) -> int:
-    """Memory of a worker, as far as the spec determines it.
-
-    The size of a model that is not in the catalog is known only from its first pod. It is left out: were it
-    learned then, that pod would be replaced for it.
-    """
-    catalog = spec.model.source.catalog
-    weights_bytes = 0 if catalog is None else CATALOG_WEIGHTS_BYTES.get(catalog.name, 0)
-    return PROCESS_BYTES + weights_bytes + (spec.kv_cache.size_bytes or 0)
 
 
 def quantity(resources: Mapping[str, Any] | None, kind: str, name: str) -> object | None:

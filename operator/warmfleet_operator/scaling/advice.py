@@ -6,11 +6,25 @@ a replica that was really added could have been removed again.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from warmfleet_operator.scaling.decision import ReplicaState, ScalingDecision, ScalingReason
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.scaling.signals import FleetSignals
 from warmfleet_operator.scaling.windows import Entries, with_highest
+
+_REASONS: Final = {
+    ScalingReason.DEMAND_ABOVE_SUPPLY: "demand above supply",
+    ScalingReason.LATENCY_ABOVE_TARGET: "latency above target",
+    ScalingReason.CAPACITY_MISSES: "prefixes evicted too early",
+    ScalingReason.REQUESTS_HELD: "requests wait",
+    ScalingReason.DEMAND_BELOW_SUPPLY: "demand below supply",
+    ScalingReason.IDLE: "idle",
+    ScalingReason.BELOW_MINIMUM: "below minReplicas",
+    ScalingReason.ABOVE_MAXIMUM: "above maxReplicas",
+    ScalingReason.STEADY: "steady",
+    ScalingReason.REPLICAS_SET: "set by another client",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +114,11 @@ def missing_signals(signals: FleetSignals) -> str:
     if signals.missing_routers:
         return "a router does not report totals"
     return "a ready replica does not report" if signals.missing_replicas else ""
+
+
+def in_words(reason: ScalingReason) -> str:
+    """A reason for people."""
+    return _REASONS[reason]
 
 
 def explained(decision: ScalingDecision) -> str:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -32,9 +32,16 @@ _STUB = str(Path(__file__).with_name("stub_server.py"))
 _WAIT_SECONDS = 60.0
 
 
-def stub_plan(*, workers: Sequence[str] = ("",), router: str = "", drain_seconds: float = 5.0) -> FleetPlan:
-    """A fleet of stubs; each string holds the options of one of them."""
-    ports = itertools.count(free_port_range(len(workers) + 1))
+def stub_plan(
+    *,
+    workers: Sequence[str] = ("",),
+    spare_workers: Sequence[str] = (),
+    router: str = "",
+    drain_seconds: float = 5.0,
+    autoscaling: dict[str, Any] | None = None,
+) -> FleetPlan:
+    """A fleet of stubs; each string holds the options of one of them. With `autoscaling` it scales itself."""
+    ports = itertools.count(free_port_range(len(workers) + len(spare_workers) + 1))
 
     def stub(name: str, role: str, options: str) -> ProcessPlan:
         port = next(ports)
@@ -43,13 +50,17 @@ def stub_plan(*, workers: Sequence[str] = ("",), router: str = "", drain_seconds
             {"name": name, "role": role, "argv": argv, "port": port, "uid": name}, ProcessPlan
         )
 
+    places = tuple(stub(f"stubs-{i}", "worker", given) for i, given in enumerate((*workers, *spare_workers)))
     return FleetPlan(
         name=NAME,
         served_names=("stub",),
-        workers=tuple(stub(f"stubs-{i}", "worker", options) for i, options in enumerate(workers)),
+        workers=places[: len(workers)],
+        spare_workers=places[len(workers) :],
         routers=(stub("stubs-router-0", "router", router),),
         startup_timeout_seconds=_WAIT_SECONDS,
         drain_timeout_seconds=drain_seconds,
+        autoscaling=autoscaling,
+        scales=autoscaling is not None,
     )
 
 
@@ -107,6 +118,7 @@ def main() -> None:
                 lambda event: sys.stdout.write(event.text + "\n"),
                 restarts=RestartPolicy(first_seconds=0.05, max_seconds=0.4),
                 liveness=LivenessPolicy(period_seconds=0.1, timeout_seconds=2.0, failures=2),
+                tick_seconds=0.1,
             )
     except WarmfleetError as error:
         sys.stdout.flush()

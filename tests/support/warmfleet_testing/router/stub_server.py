@@ -1,7 +1,8 @@
 """A process that looks like a worker or a router to a supervisor: `python stub_server.py PORT [OPTION...]`.
 
 Options: `fail` exits at once with code 3, `stubborn` ignores SIGTERM, `child` starts a process of its own,
-`stalled` answers 503 to /livez after SIGUSR1, as a worker whose engine hangs does.
+`stalled` answers 503 to /livez after SIGUSR1, as a worker whose engine hangs does, `totals=FILE` answers with
+the file's content what a router is asked for its totals.
 """
 
 import json
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 CACHE = {
     "block_size_tokens": 16,
@@ -21,6 +23,7 @@ CACHE = {
 }
 
 STALLED = threading.Event()
+TOTALS = [option.removeprefix("totals=") for option in sys.argv[2:] if option.startswith("totals=")]
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -32,13 +35,17 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, {})
         elif self.path == "/livez":
             self._answer(503 if STALLED.is_set() else 200, {})
+        elif self.path == "/internal/fleet/totals" and TOTALS:
+            self._send(200, Path(TOTALS[0]).read_bytes())
         elif self.path == "/internal/cache" and self.headers["authorization"] == f"Bearer {token}":
             self._answer(200, CACHE)
         else:
             self._answer(404, {})
 
     def _answer(self, status: int, document: dict[str, int]) -> None:
-        body = json.dumps(document).encode()
+        self._send(status, json.dumps(document).encode())
+
+    def _send(self, status: int, body: bytes) -> None:
         self.send_response(status)
         self.send_header("content-length", str(len(body)))
         self.end_headers()

@@ -127,31 +127,44 @@ def whole_fleet(
     max_model_length_tokens: int = 512,
     sharing: str = "Tenant",
     keys: PlantedKeys | None = None,
+    seats: int = 64,
+    autoscaling: dict[str, Any] | None = None,
 ) -> Iterator[WholeFleet]:
-    """A detached fleet on free ports, gone afterwards. With `keys` its router asks for them."""
+    """A detached fleet on free ports, gone afterwards. With `keys` its router asks for them.
+
+    With `autoscaling` it scales itself, and begins with `replicas`.
+    """
     name = "whole"
-    manifest = {
+    manifest: dict[str, Any] = {
         "apiVersion": "warmfleet.dev/v1alpha1",
         "kind": "ModelDeployment",
         "metadata": {"name": name},
         "spec": {
             "model": {"servedNames": [served_name], "source": {"localPath": {"path": str(model_path)}}},
-            "engine": {"dtype": "Float32", "maxModelLengthTokens": max_model_length_tokens},
+            "engine": {
+                "dtype": "Float32",
+                "maxModelLengthTokens": max_model_length_tokens,
+                "maxRunningSequences": seats,
+            },
             "kvCache": {"size": kv_cache, "sharing": sharing},
             "replicas": replicas,
             "rollout": {"drainTimeoutSeconds": 5},
         },
     }
+    most, scales = replicas, ()
+    if autoscaling is not None:
+        manifest["spec"]["autoscaling"] = autoscaling
+        most, scales = autoscaling["maxReplicas"], ("--autoscale",)
     path = home / f"{name}.yaml"
     path.write_text(json.dumps(manifest))
-    router_port = free_port_range(1 + replicas)
+    router_port = free_port_range(1 + most)
     ports = ("--port", str(router_port), "--worker-port", str(router_port + 1))
     admin_key, guard = "", ()
     if keys is not None:
         admin_key = keys.add("ops", scopes=["admin"]).text
         (home / "keys.json").write_bytes(encode_key_file(keys.file))
         guard = ("--keys-file", str(home / "keys.json"))
-    run_warmfleet(home, "up", "-f", str(path), *ports, *guard, "--detach", "--output", "json")
+    run_warmfleet(home, "up", "-f", str(path), *ports, *guard, *scales, "--detach", "--output", "json")
     try:
         yield WholeFleet(name, home, f"http://127.0.0.1:{router_port}", admin_key)
     finally:

@@ -1,0 +1,117 @@
+"""How many workers a local fleet is to have: the operator's policy over its routers' totals. No I/O."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from warmfleet_cli.local.bounds import gib
+from warmfleet_operator.scaling.advice import explained, in_words
+from warmfleet_operator.scaling.decider import FleetDecider
+from warmfleet_operator.scaling.decision import ReplicaState
+from warmfleet_operator.scaling.policy import AutoscalingPolicy
+from warmfleet_operator.scaling.shrink import removal_order
+from warmfleet_operator.scaling.signals import Reading, newest_reports
+
+TICK_SECONDS: Final = 2.0
+"""From one decision to the next, as the operator decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalReplica:
+    """A worker process, as far as its number is concerned."""
+
+    name: str
+    uid: str
+    ready: bool
+    leaving: bool
+    fails_to_start: bool
+    created_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Another number of workers."""
+
+    from_replicas: int
+    to_replicas: int
+    reason: str
+    """For people."""
+    victims: tuple[LocalReplica, ...] = ()
+    """The workers that go."""
+
+
+class LocalAutoscaler:
+    """Decides at every tick; its caller starts and ends processes.
+
+    change = autoscaler.tick(await routers.readings(), replicas, time.monotonic())
+    """
+
+    def __init__(self, policy: AutoscalingPolicy, names: Sequence[str], *, routers: int) -> None:
+        """`names`: by which requests ask for the model."""
+        self._decider = FleetDecider(policy, tuple(names), acts=True)
+        self._routers = routers
+
+    def tick(
+        self, readings: Sequence[Reading], replicas: Sequence[LocalReplica], now_seconds: float
+    ) -> Change | None:
+        """The change to make now; None if the number is right."""
+        reports = newest_reports(readings)
+        state = replica_state(replicas)
+        ready = [replica.uid for replica in replicas if replica.ready and not replica.leaving]
+        self._decider.tick(readings, reports, state, ready, routers=self._routers, now_seconds=now_seconds)
+        decision = self._decider.due(state.spec_replicas)
+        if decision is None:
+            return None
+        staying = [replica for replica in replicas if not replica.leaving]
+        order = sorted(
+            staying,
+            key=lambda replica: (
+                *removal_order(
+                    replica.uid,
+                    reports.get(replica.uid),
+                    ready=replica.ready,
+                    created_seconds=replica.created_seconds,
+                    first=decision.victim,
+                ),
+                replica.name,
+            ),
+        )
+        fewer = max(0, len(staying) - decision.to_replicas)
+        return Change(
+            len(staying),
+            decision.to_replicas,
+            f"{in_words(decision.reason)} ({explained(decision)})",
+            tuple(order[:fewer]),
+        )
+
+
+def replica_state(replicas: Sequence[LocalReplica]) -> ReplicaState:
+    """The replicas as the policy sees them.
+
+    One that ended before it was ever ready stands for a pod without a place: it is no supply, a fleet that
+    serves is not kept from anything by it, and it goes first.
+    """
+    staying = [replica for replica in replicas if not replica.leaving]
+    ready = sum(replica.ready for replica in staying)
+    return ReplicaState(
+        spec_replicas=len(staying),
+        ready=ready,
+        pending=len(staying) - ready,
+        unschedulable=sum(replica.fails_to_start for replica in staying),
+        stopping=len(replicas) - len(staying),
+    )
+
+
+def no_room(worker_bytes: int, available_bytes: int | None, *, starting: int) -> str:
+    """Why memory has no room for a further worker; empty if it has.
+
+    Args:
+        worker_bytes: memory of one worker, at most.
+        available_bytes: memory that new processes can have; None: not known, and no bound.
+        starting: workers that have yet to take theirs.
+    """
+    needed = (1 + starting) * worker_bytes
+    if available_bytes is None or available_bytes >= needed:
+        return ""
+    others = f", {starting} that start included," if starting else ""
+    return f"a further worker{others} needs up to {gib(needed)} of memory, and {gib(available_bytes)} is free"

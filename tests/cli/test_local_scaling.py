@@ -1,0 +1,157 @@
+"""`warmfleet up --autoscale` over real processes: stubs behind a router whose totals the test writes."""
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from warmfleet_cli.local.state import FleetState, RunFolder
+from warmfleet_contracts.cache.fleet_totals import FleetTotals, encode_totals
+from warmfleet_runtime.files import write_file_atomically
+from warmfleet_runtime.process_identity import identify
+from warmfleet_testing.resources.scaling_signals import SEATS, replica
+from warmfleet_testing.router.local_fleet import NAME, pids, running, stub_plan, wait_for_fleet
+
+SHORT: Final = {
+    "maxReplicas": 3,
+    "scaleUp": {
+        "stabilizationSeconds": 0,
+        "periodSeconds": 1,
+        "replicas": 1,
+        "percent": 1,
+        "panicSeconds": 1,
+    },
+    "scaleDown": {"stabilizationSeconds": 1, "periodSeconds": 1},
+}
+
+
+class Totals:
+    """What the stub router answers."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.idle()
+
+    def busy(self) -> None:
+        """All seats of every replica are taken, and as many wait."""
+        self._write(running_sequences=SEATS, waiting_sequences=SEATS)
+
+    def idle(self, **values: float) -> None:
+        """Nothing runs; each replica's cache is worth as much as `values` has it, by name."""
+        self._write(values)
+
+    def _write(self, values: dict[str, float] | None = None, **load: Any) -> None:
+        worth = values or {}
+        replicas = tuple(
+            replica(f"stubs-{i}", unique_value_tokens_per_second=worth.get(f"stubs_{i}", 0.0), **load)
+            for i in range(4)
+        )
+        totals = FleetTotals(router="stubs-router-0", uptime_seconds=100.0, replicas=replicas)
+        write_file_atomically(self.path, encode_totals(totals))
+
+
+def ready(*names: str) -> Callable[[FleetState], bool]:
+    """Whether exactly these workers run, and are ready."""
+    return lambda fleet: (
+        {process.name: process.phase for process in fleet.processes if process.role == "worker"}
+        == dict.fromkeys(names, "Ready")
+    )
+
+
+@contextmanager
+def scaling(
+    home: Path, *spare_workers: str, **changes: Any
+) -> Iterator[tuple[subprocess.Popen[str], Totals, FleetState]]:
+    """One worker that may get others."""
+    totals = Totals(home / "totals.json")
+    plan = stub_plan(
+        workers=("",),
+        spare_workers=spare_workers,
+        router=f"totals={totals.path}",
+        autoscaling={**SHORT, **changes},
+    )
+    with running(home, plan) as (supervisor, fleet):
+        yield supervisor, totals, fleet
+
+
+def listed(home: Path) -> list[str]:
+    """What routers follow."""
+    return [entry["name"] for entry in json.loads(RunFolder(home, NAME).endpoints_path.read_text())]
+
+
+def test_workers_come_with_demand_and_go_by_the_worth_of_their_caches(tmp_path: Path) -> None:
+    with scaling(tmp_path, "", "") as (supervisor, totals, before):
+        totals.busy()
+        grown = wait_for_fleet(tmp_path, ready("stubs-0", "stubs-1", "stubs-2"))
+        listed_grown = listed(tmp_path)
+        totals.idle(stubs_0=1.0, stubs_1=9.0, stubs_2=5.0)
+        one_fewer = wait_for_fleet(tmp_path, ready("stubs-1", "stubs-2"))
+        shrunk = wait_for_fleet(tmp_path, ready("stubs-1"))
+        listed_shrunk = listed(tmp_path)
+        totals.busy()
+        again = wait_for_fleet(tmp_path, ready("stubs-0", "stubs-1"))
+        supervisor.send_signal(signal.SIGINT)
+        output, _ = supervisor.communicate(timeout=20)
+
+    assert supervisor.returncode == 0
+    assert (listed_grown, listed_shrunk) == (["stubs-0", "stubs-1", "stubs-2"], ["stubs-1"])
+    assert grown.scales
+    assert len({process.port for process in grown.processes}) == 4
+    changes = [(change.from_replicas, change.to_replicas) for change in again.changes]
+    assert changes == [(1, 2), (2, 3), (3, 2), (2, 1), (1, 2)]
+    assert "1 -> 2 replicas: demand above supply (demand of what ready replicas take: tokens 0 %" in output
+    assert "3 -> 2 replicas: demand below supply" in output
+    assert "; stubs-0 goes, as its cache is worth least\n" in output
+    assert "restart" not in output
+    gone = [process.identity for process in (*before.processes[:1], *one_fewer.processes[1:2])]
+    assert [identify(process.pid) for process in gone if process is not None] == [None, None]
+    assert not {process.identity for process in shrunk.processes} & set(gone)
+    assert all(identify(pid) is None for pid in pids(again))
+
+
+def test_a_newcomer_that_cannot_start_is_tried_again_and_goes_first(tmp_path: Path) -> None:
+    with scaling(tmp_path, "fail", maxReplicas=2) as (supervisor, totals, before):
+        totals.busy()
+        wait_for_fleet(tmp_path, lambda fleet: any(process.restarts >= 2 for process in fleet.processes))
+        totals.idle()
+        after = wait_for_fleet(tmp_path, ready("stubs-0"))
+        supervisor.send_signal(signal.SIGINT)
+        output, _ = supervisor.communicate(timeout=20)
+
+    assert after.processes[0].identity == before.processes[0].identity
+    assert "stubs-1 exited with code 3; restart 2" in output
+    assert [(change.from_replicas, change.to_replicas) for change in after.changes] == [(1, 2), (2, 1)]
+
+
+def test_a_fleet_stops_while_a_worker_drains(tmp_path: Path) -> None:
+    with scaling(tmp_path, "stubborn", maxReplicas=2) as (supervisor, totals, _):
+        totals.busy()
+        wait_for_fleet(tmp_path, ready("stubs-0", "stubs-1"))
+        totals.idle(stubs_0=1.0)
+        draining = wait_for_fleet(
+            tmp_path, lambda fleet: any(process.phase == "Draining" for process in fleet.processes)
+        )
+        supervisor.send_signal(signal.SIGINT)
+        wait_for_fleet(tmp_path, lambda fleet: fleet.phase == "Stopping")
+        supervisor.send_signal(signal.SIGINT)
+        output, _ = supervisor.communicate(timeout=20)
+
+    assert supervisor.returncode == 0
+    assert output.rstrip().endswith("stubs has stopped")
+    assert all(identify(pid) is None for pid in pids(draining))
+
+
+def test_busy_ports_are_reported_once_and_stop_no_decision(tmp_path: Path) -> None:
+    with scaling(tmp_path, maxReplicas=2) as (supervisor, totals, _):
+        totals.busy()
+        wait_for_fleet(tmp_path, lambda fleet: fleet.phase == "Ready")
+        assert supervisor.stdout is not None
+        line = next(text for text in supervisor.stdout if "wanted" in text)
+        supervisor.send_signal(signal.SIGINT)
+        output, _ = supervisor.communicate(timeout=20)
+
+    assert line == "2 replicas are wanted, 1 run: the ports of all further workers are busy\n"
+    assert "wanted" not in output

@@ -1,0 +1,84 @@
+"""`warmfleet up --autoscale` as its user runs it: real workers, routers that require keys, live streams."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from warmfleet_testing.engine.worker_process import tiny_served_model
+from warmfleet_testing.processes.plain_http import NO_TLS
+from warmfleet_testing.router.planted_keys import PlantedKeys
+from warmfleet_testing.router.whole_fleet import (
+    START_SECONDS,
+    WholeFleet,
+    run_warmfleet,
+    wait_for,
+    whole_fleet,
+)
+
+SEATS = 2
+TOKENS = 150
+SHORT = {
+    "maxReplicas": 2,
+    "scaleUp": {"stabilizationSeconds": 0, "periodSeconds": 1, "panicSeconds": 1},
+    "scaleDown": {"stabilizationSeconds": 1, "periodSeconds": 1},
+}
+
+
+@contextmanager
+def load(fleet: WholeFleet, key: str, *, clients: int) -> Iterator[list[int]]:
+    """Clients that ask one after the other; yields the tokens of each answer, or the status of a refusal."""
+    answers: list[int] = []
+    stop = threading.Event()
+
+    def ask(number: int) -> None:
+        while not stop.is_set():
+            prompt = [(number * 7 + place) % 200 for place in range(64)]
+            body = {"model": "tiny", "prompt": prompt, "max_tokens": TOKENS, "ignore_eos": True}
+            response = httpx.post(
+                f"{fleet.url}/v1/completions",
+                json=body,
+                headers={"authorization": f"Bearer {key}"},
+                timeout=60,
+                verify=NO_TLS,
+            )
+            good = response.status_code == httpx.codes.OK
+            answers.append(response.json()["usage"]["completion_tokens"] if good else response.status_code)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield answers
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_local_fleet_grows_under_load_and_shrinks_after_it_without_a_failed_request(tmp_path: Path) -> None:
+    keys = PlantedKeys()
+    tenant = keys.add("tenant").text
+    model = tiny_served_model(tmp_path / "model")
+    with whole_fleet(tmp_path, model, replicas=1, keys=keys, seats=SEATS, autoscaling=SHORT) as fleet:
+
+        def ready() -> list[str]:
+            return [worker["name"] for worker in fleet.processes("worker") if worker["state"] == "Ready"]
+
+        with load(fleet, tenant, clients=3 * SEATS) as answers:
+            wait_for(lambda: len(ready()) == 2, "a second worker", seconds=START_SECONDS)
+            wait_for(lambda: all(one["ready"] for one in fleet.endpoints().values()), "known to the router")
+            grown = set(fleet.endpoints())
+        with load(fleet, tenant, clients=1) as more:  # the worker that goes may be the one that serves it
+            wait_for(lambda: len(fleet.processes("worker")) == 1, "one worker again", seconds=START_SECONDS)
+        wait_for(lambda: len(fleet.endpoints()) == 1, "the router follows")
+        status = run_warmfleet(tmp_path, "status", api_key=fleet.admin_key)
+
+    assert grown == {"whole-0", "whole-1"}
+    assert set(answers + more) == {TOKENS}
+    assert "autoscaling: 2 -> 1 replicas" in status
+    log = (tmp_path / "run" / "whole" / "supervisor.log").read_text()
+    assert "1 -> 2 replicas: demand above supply" in log
+    assert "restart" not in log
