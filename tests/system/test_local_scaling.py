@@ -1,5 +1,6 @@
 """`warmfleet up --autoscale` as its user runs it: real workers, routers that require keys, live streams."""
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,11 +72,19 @@ def test_a_local_fleet_grows_under_load_and_shrinks_after_it_without_a_failed_re
             wait_for(lambda: len(ready()) == 2, "a second worker", seconds=START_SECONDS)
             wait_for(lambda: all(one["ready"] for one in fleet.endpoints().values()), "known to the router")
             grown = set(fleet.endpoints())
+        flags = ("--seconds", "1", "--in-flight", "3", "--prefix-tokens", "64", "--output-tokens", "8")
+        report = run_warmfleet(
+            tmp_path, "bench", "load", "--url", fleet.url, *flags, "--output", "json", api_key=tenant
+        )
         with load(fleet, tenant, clients=1) as more:  # the worker that goes may be the one that serves it
             wait_for(lambda: len(fleet.processes("worker")) == 1, "one worker again", seconds=START_SECONDS)
         wait_for(lambda: len(fleet.endpoints()) == 1, "the router follows")
         status = run_warmfleet(tmp_path, "status", api_key=fleet.admin_key)
 
+    bench = json.loads(report)
+    assert (bench["failed"], bench["errors"]) == (0, {})
+    assert bench["requests"] >= 3
+    assert bench["first_token_p50_seconds"] > 0
     assert grown == {"whole-0", "whole-1"}
     assert set(answers + more) == {TOKENS}
     assert "autoscaling: 2 -> 1 replicas" in status

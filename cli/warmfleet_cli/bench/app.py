@@ -1,8 +1,9 @@
-"""The commands `warmfleet bench prefix` and `warmfleet bench cache`.
+"""The commands `warmfleet bench prefix`, `warmfleet bench cache` and `warmfleet bench load`.
 
-Exit code 0: every target was reached; 1: one was missed; the others are those of every command.
+Exit code 0: every target was reached, every request answered; 1: not; the others are those of every command.
 """
 
+import asyncio
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -12,13 +13,16 @@ import typer
 
 from warmfleet_cli.bench.cache.results import cache_record, cache_targets, memory_chart, time_chart
 from warmfleet_cli.bench.fleet import WorkerShape
+from warmfleet_cli.bench.load import LoadShape, find_target, run_load
 from warmfleet_cli.bench.prefix.benchmark import ALL_POLICIES, PrefixSettings, run_prefix_bench
 from warmfleet_cli.bench.prefix.results import prefix_chart, prefix_targets, run_record, summarise
 from warmfleet_cli.bench.processes import run_to_end
 from warmfleet_cli.bench.report import Report, log_folder
 from warmfleet_cli.bench.tables import cache_lines, generation_table, prefix_table
 from warmfleet_cli.bench.workload import PrefixWorkload, ordinary_tokens
-from warmfleet_cli.output import OutputFormat, OutputOption
+from warmfleet_cli.errors import ExitCode
+from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json
+from warmfleet_cli.router_client import ApiKey, Url, router_url
 
 BLOCK_SIZE_TOKENS: Final = 16
 
@@ -197,6 +201,50 @@ def cache_command(
         lines=cache_lines(results),
         targets=cache_targets(results, cached_prompt_tokens=cached_prompt_tokens),
     )
+
+
+@bench_app.command("load")
+def load_command(
+    *,
+    url: Url = None,
+    api_key: ApiKey = "",
+    model: Annotated[
+        str | None, typer.Option(help="Model. Default: the first that the router lists.")
+    ] = None,
+    in_flight: Annotated[int, typer.Option(min=1, max=512, help="Clients, each with one request.")] = 16,
+    seconds: Annotated[float, typer.Option(min=1, max=86_400, help="Duration.")] = 60.0,
+    prefixes: Annotated[int, typer.Option(min=1, max=10_000, help="Prefixes that prompts share.")] = 8,
+    prefix_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each of them.")] = 256,
+    question_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens after the prefix, different in every prompt.")
+    ] = 16,
+    output_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each answer.")] = 48,
+    seed: Seed = 0,
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Put load on a fleet that runs: to watch it, or to see it scale.
+
+    Example: warmfleet bench load --in-flight 24 --seconds 120
+    """
+    shape = LoadShape(
+        in_flight=in_flight,
+        seconds=seconds,
+        prefixes=prefixes,
+        prefix_tokens=prefix_tokens,
+        question_tokens=question_tokens,
+        output_tokens=output_tokens,
+        seed=seed,
+    )
+    target = find_target(router_url(url), model, api_key, seed)
+    console = make_console(stderr=output is OutputFormat.JSON)
+    console.print(f"{in_flight} clients ask {target.model} at {target.url} for {seconds:g} s ...")
+    result = asyncio.run(run_load(target, shape))
+    if output is OutputFormat.JSON:
+        print_json(result.record())
+    else:
+        console.print("\n".join(result.lines()))
+    if result.failed:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def parse_policies(text: str) -> list[str]:
