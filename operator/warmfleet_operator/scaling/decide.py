@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
+from warmfleet_operator.scaling import outgrown
 from warmfleet_operator.scaling.decision import (
     DecisionInputs,
     LimitingRule,
@@ -10,12 +12,17 @@ from warmfleet_operator.scaling.decision import (
     ScalingDecision,
     ScalingReason,
 )
-from warmfleet_operator.scaling.demand import Ask, asked
+from warmfleet_operator.scaling.demand import Ask
 from warmfleet_operator.scaling.limits import forbids_shrink, forbids_zero, grown
 from warmfleet_operator.scaling.measure import measure
 from warmfleet_operator.scaling.memory import ScalingMemory
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.scaling.signals import FleetSignals
+
+OUTGROWN_BY: Final = frozenset(
+    {ScalingReason.DEMAND_ABOVE_SUPPLY, ScalingReason.LATENCY_ABOVE_TARGET, ScalingReason.CAPACITY_MISSES}
+)
+"""Growth for these reasons shows that the fleet was too small for its load."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,10 @@ def decide(
     choice = choose(policy, measured.inputs)
     # Of replicas without a place one goes first, by its own, and nothing has to be chosen.
     shrinks = choice.replicas < replicas.spec_replicas and not replicas.unschedulable
-    return measured.memory, ScalingDecision(
+    memory = measured.memory
+    if choice.replicas > replicas.spec_replicas and choice.reason in OUTGROWN_BY:
+        memory = outgrown.noticed(memory, choice.replicas, now_seconds)
+    return memory, ScalingDecision(
         at_seconds=now_seconds,
         from_replicas=replicas.spec_replicas,
         to_replicas=choice.replicas,
@@ -76,7 +86,7 @@ def _grown(policy: AutoscalingPolicy, inputs: DecisionInputs, asked_for: int) ->
     number, rule = grown(policy, inputs, asked_for)
     if number == inputs.spec_replicas:
         return Choice(number, ScalingReason.STEADY, rule)
-    return Choice(number, _growth_reason(policy, inputs), rule)
+    return Choice(number, _growth_reason(inputs), rule)
 
 
 def _shrunk(policy: AutoscalingPolicy, inputs: DecisionInputs) -> Choice:
@@ -101,22 +111,13 @@ def _shrunk(policy: AutoscalingPolicy, inputs: DecisionInputs) -> Choice:
     return Choice(replicas - 1, reason, limit)
 
 
-def _growth_reason(policy: AutoscalingPolicy, inputs: DecisionInputs) -> ScalingReason:
+def _growth_reason(inputs: DecisionInputs) -> ScalingReason:
     """The signal that asks for most now; of equal ones the first."""
     if inputs.spec_replicas == 0:
         return ScalingReason.REQUESTS_HELD
-    up, down = policy.scale_up_percent, policy.scale_down_percent
-    demand = max(
-        asked(demanded, supplied, up, down).growth
-        for demanded, supplied in (
-            (inputs.demand_tokens, inputs.supply_tokens),
-            (inputs.demand_sequences, inputs.supply_sequences),
-            (inputs.demand_compute_permille, inputs.supply_compute_permille),
-        )
-    )
     latency = max(inputs.first_token_replicas, inputs.inter_token_replicas)
-    most = max(demand, latency, inputs.misses_replicas)
-    if demand == most:
+    most = max(inputs.demand_replicas, latency, inputs.misses_replicas)
+    if inputs.demand_replicas == most:
         return ScalingReason.DEMAND_ABOVE_SUPPLY
     return ScalingReason.LATENCY_ABOVE_TARGET if latency == most else ScalingReason.CAPACITY_MISSES
 

@@ -89,6 +89,8 @@ class DecisionInputs:
     """Of prompt tokens, those that were cached."""
     capacity_miss_percent: int = 0
     """Of prompt tokens, those that were evicted and asked for again."""
+    demand_replicas: int = 0
+    """What tokens, sequences and compute ask for, chance excluded; 0: nothing."""
     misses_replicas: int = 0
     """What the rule for capacity misses asks for."""
     first_token_replicas: int = 0

@@ -3,24 +3,15 @@
 Demand D against supply S per replica (llm-d's WVA 2): more than `up` percent of n * S asks for
 ceil(D / (up * S)), and a shrink needs D below `down` percent of what is left. Cached blocks that no sequence
 holds are free capacity and no demand.
-
-The compute time of few requests varies by chance: of k independent ones whose lengths vary as much as their
-mean (exponential), the sum has a relative deviation of sqrt(2 / k). A shrink must leave the highest sum that
-a day of the same load is likely to bring below `up` percent, or that peak would add the replica again.
 """
 
 from dataclasses import dataclass
-from math import sqrt
 from statistics import median
 from typing import Final
 
 from warmfleet_contracts.cache.fleet_totals import ReplicaTotals
 from warmfleet_operator.scaling.signals import FleetSignals
 
-PEAK_DEVIATIONS: Final = 3.4
-"""Standard deviations that one in the 2,880 periods of 30 seconds of a day exceeds."""
-MEAN_GAIN: Final = 0.01
-"""How fast the mean load follows that of each tick: over some minutes."""
 LEAST_RATE: Final = 0.1
 """Tokens per second: a lower rate is no measurement, and to divide by it gives no finite number."""
 MOST_COMPUTE_PERMILLE: Final = 1200
@@ -89,18 +80,7 @@ def backlog_permille(demand: Demand, backlog_seconds: float) -> int:
     return round(1000 * demand.backlog_tokens / (demand.prefill_rate * backlog_seconds))
 
 
-def mean_of(known: float | None, now: float) -> float:
-    """The mean with this tick's value."""
-    return now if known is None else known + MEAN_GAIN * (now - known)
-
-
-def daily_peak_permille(load_permille: float, requests: float) -> int:
-    """The highest load of a day whose mean is this with so many requests at a time; 0 requests: not known."""
-    chance = PEAK_DEVIATIONS * sqrt(2 / requests) if requests > 0 else 0.0
-    return round(load_permille * (1 + chance))
-
-
-def asked(demand: int, supply: int, up_percent: int, down_percent: int) -> Ask:
+def asked(demand: float, supply: int, up_percent: int, down_percent: int) -> Ask:
     """Replicas for `demand` where one replica takes `supply`; nothing if that is unknown."""
     if supply <= 0 or demand <= 0:
         return Ask()
@@ -108,8 +88,8 @@ def asked(demand: int, supply: int, up_percent: int, down_percent: int) -> Ask:
     return Ask(min(growth, _MOST_REPLICAS), min(need, _MOST_REPLICAS))
 
 
-def _ceil(dividend: int, divisor: int) -> int:
-    return -(-dividend // divisor)
+def _ceil(dividend: float, divisor: int) -> int:
+    return -int(-dividend // divisor)
 
 
 def _compute_permille(signals: FleetSignals, ready: int, prefill: float, decode: float) -> int:

@@ -54,14 +54,17 @@ class LatencyView:
         return 0 <= self.load_permille < 1000 * LOW_LOAD * self.ready
 
 
-def floor_of(known_ms: float | None, view: LatencyView) -> float | None:
-    """The part that stays, with this tick's percentile; None before a low load was seen."""
+def floor_of(known_ms: float | None, view: LatencyView, *, low: bool) -> float | None:
+    """The part that stays, with this tick's percentile; None before a low load was seen.
+
+    `low`: the load was low for all requests of the percentile.
+    """
     percentile_ms = view.percentile_ms
     if percentile_ms <= 0:
         return known_ms
     if known_ms is None:
-        return percentile_ms if view.low else None
-    if not view.low:
+        return percentile_ms if low else None
+    if not low:
         return min(known_ms, percentile_ms)
     return known_ms + FLOOR_GAIN * (percentile_ms - known_ms)
 

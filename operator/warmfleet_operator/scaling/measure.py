@@ -7,23 +7,22 @@ from typing import Final
 from msgspec.structs import replace
 
 from warmfleet_contracts.cache.fleet_totals import LatencyHistogram
-from warmfleet_operator.scaling import latency_guard, regret, supply
+from warmfleet_operator.scaling import latency_guard, outgrown, regret, supply
+from warmfleet_operator.scaling.chance import Means, highest_of_day, lasting
 from warmfleet_operator.scaling.decision import DecisionInputs, ReplicaState
 from warmfleet_operator.scaling.demand import (
     Ask,
     Demand,
     asked,
     backlog_permille,
-    daily_peak_permille,
     demand_of,
-    mean_of,
 )
 from warmfleet_operator.scaling.latency_guard import LatencyView
 from warmfleet_operator.scaling.limits import growth_limit
 from warmfleet_operator.scaling.memory import LATE_TICKS, ScalingMemory
 from warmfleet_operator.scaling.policy import AutoscalingPolicy, LatencyGoal
 from warmfleet_operator.scaling.shrink import victim_of
-from warmfleet_operator.scaling.signals import FleetSignals
+from warmfleet_operator.scaling.signals import LATENCY_SECONDS, FleetSignals, Traffic
 from warmfleet_operator.scaling.supply import Supply, supply_of
 from warmfleet_operator.scaling.ticks import idle_seconds, ticked
 from warmfleet_operator.scaling.windows import with_highest, with_lowest
@@ -91,14 +90,10 @@ def measure(
     now_seconds: float,
 ) -> Measured:
     """Everything that one tick shows."""
+    elapsed = max(0.0, now_seconds - memory.last_seconds) if memory.last_seconds is not None else 0.0
     memory = ticked(policy, memory, signals, state, now_seconds)
     demand = demand_of(signals, state.ready)
-    if demand.compute_permille >= 0:
-        memory = replace(
-            memory,
-            mean_load_permille=mean_of(memory.mean_load_permille, demand.compute_permille),
-            mean_requests=mean_of(memory.mean_requests, signals.traffic.requests),
-        )
+    memory = replace(memory, means=_means(memory.means, demand, signals.traffic, elapsed))
     memory = supply.learnt(memory, signals, demand, now_seconds)
     memory = regret.noticed(policy, memory, signals, demand, now_seconds)
     each = supply_of(memory)
@@ -158,29 +153,28 @@ def _with_latencies(tick: _Tick, memory: ScalingMemory) -> ScalingMemory:
         goal is not None and latency_guard.is_late(view, goal.target_milliseconds)
         for goal, view in ((tick.policy.first_token, tick.first), (tick.policy.between_tokens, tick.between))
     )
+    since = None
+    if tick.first.low:
+        since = memory.low_since_seconds if memory.low_since_seconds is not None else tick.now_seconds
+    # The requests of a percentile are older than the load: they may have met a higher one.
+    low = since is not None and tick.now_seconds - since >= LATENCY_SECONDS
     return replace(
         memory,
         late=(*memory.late, late)[-LATE_TICKS:],
-        first_token_floor_ms=latency_guard.floor_of(memory.first_token_floor_ms, tick.first),
-        inter_token_floor_ms=latency_guard.floor_of(memory.inter_token_floor_ms, tick.between),
+        low_since_seconds=since,
+        first_token_floor_ms=latency_guard.floor_of(memory.first_token_floor_ms, tick.first, low=low),
+        inter_token_floor_ms=latency_guard.floor_of(memory.inter_token_floor_ms, tick.between, low=low),
     )
 
 
 def _asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
     """What each signal asks for."""
     policy, state, signals = tick.policy, tick.state, tick.signals
-    tokens, sequences, compute = (
-        asked(demand, each, policy.scale_up_percent, policy.scale_down_percent) for demand, each in tick.pairs
-    )
-    peak = daily_peak_permille(memory.mean_load_permille or 0.0, memory.mean_requests or 0.0)
-    at_peak = asked(peak, tick.supply.compute_permille, policy.scale_up_percent, policy.scale_up_percent)
-    compute = Ask(compute.growth, max(compute.need, at_peak.need))
     asks = {
-        "tokens": tokens,
-        "sequences": sequences,
-        "compute": compute,
+        **_demand_asks(tick, memory.means),
         "firstToken": Ask(),
         "betweenTokens": Ask(),
+        "earlierGrowth": outgrown.asks(memory, tick.now_seconds),
         "capacityMisses": regret.asks(policy, memory, state.spec_replicas, tick.now_seconds),
         # Any request asks for one replica; the last one goes by the time of idleness alone.
         "requests": Ask(int(signals.queued_requests + signals.held_requests > 0), 1),
@@ -198,6 +192,58 @@ def _asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
                 view, goal.target_milliseconds, margin, tick.coming, late=late, most=most
             )
     return asks
+
+
+def _means(known: Means | None, demand: Demand, traffic: Traffic, elapsed_seconds: float) -> Means | None:
+    """The means with this tick's demand, from when its load is known."""
+    if demand.compute_permille < 0:
+        return known
+    now = Means(
+        load_permille=demand.compute_permille,
+        tokens=demand.tokens,
+        sequences=demand.sequences,
+        requests=traffic.requests,
+        requests_per_second=traffic.requests / traffic.seconds if traffic.seconds else 0.0,
+    )
+    return now if known is None else known.followed(now, elapsed_seconds)
+
+
+def _demand_asks(tick: _Tick, means: Means | None) -> dict[str, Ask]:
+    """What tokens, sequences and compute ask for, chance excluded."""
+    demand, each, requests = tick.demand, tick.supply, tick.signals.traffic.requests
+    load = max(0, demand.compute_permille)
+    backlog = backlog_permille(demand, tick.policy.backlog_seconds)
+    # What a fleet wakes for is there, and no moment of a load that goes on.
+    sequences = demand.sequences if tick.state.spec_replicas else 0
+    mean = means or Means(load_permille=load, tokens=demand.tokens, sequences=demand.sequences)
+    return {
+        "tokens": _ask(
+            tick.policy,
+            each.tokens,
+            lasting(demand.tokens, mean.tokens, sequences),
+            highest_of_day(mean.tokens, mean.sequences, mean.deviation),
+        ),
+        "sequences": _ask(
+            tick.policy,
+            each.sequences,
+            lasting(demand.sequences, mean.sequences, sequences),
+            highest_of_day(mean.sequences, mean.sequences, mean.deviation),
+        ),
+        # A backlog has to be computed also where chance has brought it.
+        "compute": _ask(
+            tick.policy,
+            each.compute_permille,
+            lasting(load, mean.load_permille, requests) + backlog,
+            highest_of_day(mean.load_permille, mean.requests, mean.deviation),
+        ),
+    }
+
+
+def _ask(policy: AutoscalingPolicy, supplied: int, now: float, day: float) -> Ask:
+    """By the demand that counts now, and by the highest of a day, which must not ask for growth."""
+    ask = asked(now, supplied, policy.scale_up_percent, policy.scale_down_percent)
+    peak = asked(day, supplied, policy.scale_up_percent, policy.scale_up_percent)
+    return Ask(ask.growth, max(ask.need, peak.need))
 
 
 def _with_windows(tick: _Tick, memory: ScalingMemory, asks: Mapping[str, Ask]) -> tuple[ScalingMemory, int]:
@@ -269,6 +315,7 @@ def _inputs(
         inter_token_ms=between,
         hit_percent=round(100 * signals.traffic.hit_ratio),
         capacity_miss_percent=regret.miss_percent(signals),
+        demand_replicas=max(asks[name].growth for name in ("tokens", "sequences", "compute")),
         misses_replicas=asks["capacityMisses"].growth,
         first_token_replicas=asks["firstToken"].growth,
         first_token_needed=asks["firstToken"].need,

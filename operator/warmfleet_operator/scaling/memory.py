@@ -8,11 +8,25 @@ from typing import Final
 
 import msgspec
 
+from warmfleet_operator.scaling.chance import Means
 from warmfleet_operator.scaling.windows import Entries
 
 MAX_SAMPLES: Final = 10
 LATE_TICKS: Final = 5
 MAX_GROWTHS: Final = 32
+HOLD_SECONDS: Final = 3600.0
+
+
+class Outgrown(msgspec.Struct, frozen=True, kw_only=True):
+    """A number of replicas that was asked for, at a load for which fewer had not sufficed."""
+
+    until_seconds: float
+    """Kept until then."""
+    replicas: int
+    least_load_permille: float
+    """While the mean load of arrivals is no lower,"""
+    least_tokens: float
+    """and neither is the mean demand of tokens."""
 
 
 class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,12 +62,18 @@ class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Its seats then."""
     compute_samples: tuple[int, ...] = ()
     """Load in 1/1000 of a replica's measured speed, while work waited at every replica."""
-    mean_load_permille: float | None = None
-    """Of arrivals, in 1/1000 of one replica's time."""
-    mean_requests: float | None = None
-    """Those behind each sample of that load."""
+    means: Means | None = None
+    """Of the demand; None before it was known."""
     busy_since_seconds: float | None = None
     """Work has waited at every replica since then, or since the last sample."""
+    outgrown: tuple[Outgrown, ...] = ()
+    """Oldest first."""
+    hold_seconds: float = HOLD_SECONDS
+    """For how long a growth is kept."""
+    undone_seconds: float | None = None
+    """The last shrink that a growth undid."""
+    low_since_seconds: float | None = None
+    """The load has been low since then."""
     first_token_floor_ms: float | None = None
     """The percentile that is left without load; None before it was seen."""
     inter_token_floor_ms: float | None = None

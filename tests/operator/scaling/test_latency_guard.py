@@ -145,3 +145,14 @@ def test_a_shrink_must_leave_the_predicted_percentile_within_its_target():
 
     assert held.to_replicas == 4
     assert free.to_replicas == 3
+
+
+def test_a_percentile_is_the_part_without_load_only_where_all_its_requests_met_low_load():
+    """In its first seconds a fleet has computed little, under any load."""
+    grown = {}
+    for seconds in (20, 60):
+        ticks = Ticks(TARGETED)
+        ticks.run(served(800, 900), at_rest(4), seconds)
+        grown[seconds] = ticks.run(served(3300, 1200), at_rest(4), 30)[-1].to_replicas
+
+    assert grown[20] < grown[60]
