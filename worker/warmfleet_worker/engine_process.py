@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -149,19 +150,16 @@ def apply_messages(engine: Engine, messages: Iterable[ServerMessage]) -> None:
                 engine.drain()
 
 
-def known_model(model_path: Path, records: Path) -> tuple[ModelManifest, BackgroundVerification]:
-    """The model's manifest, and the verification of its content, which runs unless it is done already.
+def known_model(model_path: Path, records: Path) -> tuple[ModelManifest, BackgroundVerification | None]:
+    """The model's manifest, and the verification of its content, to be started; None if it is done already.
 
     Raises:
         ModelError: the files are missing or damaged.
     """
     manifest = recorded_manifest(model_path, records) if prepare_records(records) else None
     if manifest is not None:
-        verification = BackgroundVerification(model_path, manifest, records)
-        verification.start()
-        return manifest, verification
-    manifest = verify_and_record(model_path, records)
-    return manifest, BackgroundVerification(model_path, manifest, records)
+        return manifest, BackgroundVerification(model_path, manifest, records)
+    return verify_and_record(model_path, records), None
 
 
 def import_libraries() -> None:
@@ -264,14 +262,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with socket.socket(fileno=given.fd) as connection:
         channel = ServerChannel(connection)
         try:
-            import_libraries()
-            load_at = time.monotonic()
-            manifest, verification = known_model(Path(settings.model_path), _records())
+            with ThreadPoolExecutor(1) as beside:  # hashing files needs another core than imports do
+                known = beside.submit(known_model, Path(settings.model_path), _records())
+                import_libraries()
+                load_at = time.monotonic()
+                manifest, verification = known.result()
             engine, ready = build_engine(settings, manifest.model_digest)
             channel.send(
                 msgspec.structs.replace(ready, imports_at_seconds=imports_at, load_at_seconds=load_at)
             )
-            serve(engine, channel, verification.raise_failure)
+            if verification is None:
+                serve(engine, channel)
+            else:
+                verification.start()
+                serve(engine, channel, verification.raise_failure)
         except ServerGoneError:
             return 0
         except Exception as error:  # noqa: BLE001 - the server reports the reason of any failure

@@ -212,11 +212,17 @@ def test_a_home_that_cannot_record_damage_is_verified_before_the_start(sealed, t
         known_model(sealed, tmp_path / "file" / "records")
 
 
-def test_a_home_that_can_record_damage_starts_at_once_and_stays_empty(sealed, records, hashed, monkeypatch):
-    monkeypatch.setattr(BackgroundVerification, "start", lambda _: None)
+def test_a_model_that_was_verified_before_the_start_is_not_verified_again(folder, records, hashed):
+    manifest, verification = known_model(folder, records)
 
-    known_model(sealed, records)
+    assert verification is None
+    assert sorted(hashed) == sorted(manifest.files)
 
+
+def test_a_home_that_can_record_damage_starts_at_once_and_stays_empty(sealed, records, hashed):
+    _, verification = known_model(sealed, records)
+
+    assert verification is not None, "its content is still to be verified"
     assert hashed == []
     assert list(records.iterdir()) == []
 

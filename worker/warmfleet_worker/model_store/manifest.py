@@ -21,7 +21,8 @@ MANIFEST_VERSION: Final = 1
 _MODEL_FILE_SUFFIXES: Final = frozenset({".json", ".jinja", ".model", ".safetensors", ".txt"})
 """Files that a loader may read. Pickles (`.bin`, `.pt`) and code are never read, so they are left out."""
 
-_READ_BYTES: Final = 1 << 20
+_READ_BYTES: Final = 1 << 24
+"""Each read takes Python's lock twice: beside a thread that holds it small ones mostly wait."""
 
 
 class FileDigest(msgspec.Struct, frozen=True):
