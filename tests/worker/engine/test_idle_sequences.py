@@ -83,22 +83,30 @@ def test_without_measured_times_an_idle_sequence_shares_no_step():
 
 
 @pytest.mark.parametrize("flat_tokens", [0, 40])
-def test_an_idle_sequence_makes_steps_of_others_at_most_a_tenth_longer(flat_tokens):
-    driver = EngineDriver(max_batched_tokens=AUTO, total_blocks=256, max_model_length_tokens=512)
+@pytest.mark.parametrize("is_handed_over", [False, True])
+def test_an_idle_sequence_makes_steps_of_others_at_most_a_tenth_longer(flat_tokens, is_handed_over):
+    driver = EngineDriver(max_batched_tokens=AUTO, total_blocks=512, max_model_length_tokens=1200)
     driver.runner.flat_tokens = flat_tokens
+    if is_handed_over:  # into a cache that is full
+        driver.add(8, prompt_of(1198, first=50), max_output_tokens=1)
+        driver.run()
     for sequence_id in range(4):
         driver.add(sequence_id, prompt_of(30, first=100 * sequence_id), max_output_tokens=200)
     for _ in range(60):
         driver.step()
     alone = driver.step().step_seconds
-    driver.add(9, prompt_of(400, first=450), max_output_tokens=0, is_idle=True)
+    unused_seconds = 0.0 if is_handed_over else None
+    driver.add(9, prompt_of(400, first=450), max_output_tokens=0, is_idle=True, unused_seconds=unused_seconds)
 
     seconds = [driver.step().step_seconds for _ in range(30)]
 
     assert max(seconds) <= 1.1 * alone + 1e-9
     if flat_tokens:  # a step that is bound by memory takes some tokens more in no more time
-        assert driver.engine._scheduler._sequences[9].computed_tokens > 0
+        idle = driver.engine._scheduler._sequences.get(9)
+        assert idle is None or idle.computed_tokens > 0
     driver.run()
+    assert driver.finish_reasons[9] == "length"
+    assert bool(driver.evicted_blocks) is is_handed_over
 
 
 @given(

@@ -131,6 +131,16 @@ def sleeping_fleet(
     home: Path, replica: ReplicaSettings, *, workers: int, routing: str
 ) -> Iterator[LiveFleet]:
     """Workers as `replica` describes them and a router with the policy `routing`, ready and empty."""
+    with (
+        sleeping_workers(home, replica, workers) as started,
+        _router(home, started, routing) as router,
+    ):
+        yield LiveFleet(router, started)
+
+
+@contextmanager
+def sleeping_workers(home: Path, replica: ReplicaSettings, count: int) -> Iterator[dict[str, WorkerProcess]]:
+    """Workers as `replica` describes them by uid, ready and empty."""
     model = tiny_served_model(home / "model", max_position_embeddings=CONTEXT_TOKENS)
     flags = (
         *("--kv-cache-bytes", str(replica.capacity_tokens * _KV_BYTES_PER_TOKEN)),
@@ -139,12 +149,9 @@ def sleeping_fleet(
     )
     environment = {STEP_TIMES_VARIABLE: msgspec.json.encode(replica.step_times).decode()}
     module = "warmfleet_testing.truth.sleeping_worker"
-    with (
-        _workers(model, workers, flags, module, environment) as started,
-        _router(home, started, routing) as router,
-    ):
+    with _workers(model, count, flags, module, environment) as started:
         assert {worker.cache()["total_blocks"] for worker in started.values()} == {replica.total_blocks}
-        yield LiveFleet(router, started)
+        yield started
 
 
 @contextmanager
