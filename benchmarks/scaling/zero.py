@@ -7,7 +7,7 @@ a second, every other one to the other router. Texts are compared with those of 
 import argparse
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -52,6 +52,8 @@ class Wake:
     """Refused, cut, or ended with an error."""
     different: int
     """With another text than before."""
+    start_milliseconds: Mapping[str, int]
+    """By phase of the first worker's start, as its status has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,7 @@ def wake(fleet: Installed, urls: Sequence[str], texts: dict[str, str]) -> Wake:
         last_token_seconds=max(answer.ended for answer in load.answers) - sent,
         failed=len(load.answers) - len(answered),
         different=sum(answer.text != texts[answer.prompt] for answer in answered),
+        start_milliseconds=fleet.resource(NAME)["status"].get("lastStart", {}).get("phaseMilliseconds", {}),
     )
 
 
