@@ -235,6 +235,17 @@ class BreakersUnderFire(RuleBasedStateMachine):
         self.bench.breakers.forget(uid)
         assert self.bench.breakers.status(uid, "e").state == "closed"
 
+    @rule(uid=uids)
+    def restart(self, uid: str) -> None:
+        self.bench.breakers.trial(uid, "later").release()
+
+    @invariant()
+    def those_that_are_not_closed_are_known(self) -> None:
+        breakers = self.bench.breakers
+        opened = {uid: one for uid, one in breakers._breakers.items() if one.opened_at is not None}
+        assert breakers._opened == opened
+        assert breakers.any_opened == bool(opened)
+
     @invariant()
     def never_more_than_half_is_left_out(self) -> None:
         for size in range(1, len(UIDS) + 1):
