@@ -48,6 +48,16 @@ def test_the_benchmark_of_fleet_totals_reads_all_replicas_and_models(tmp_path):
         assert 10 < cost["kib"] * 100 / cost["replicas"] <= 64
 
 
+def test_the_benchmark_of_victims_replays_each_fleet_without_each_of_its_replicas(tmp_path):
+    fleets = results_of("victims", tmp_path, {"--fleets": 2})["fleets"]
+
+    assert [fleet["kind"] for fleet in fleets] == ["room", "full"]
+    for fleet in fleets:
+        assert 3 <= fleet["replicas"] == len(fleet["computed"]) <= 8
+        assert set(fleet["chosen"].values()) <= fleet["computed"].keys()
+        assert min(fleet["computed"].values()) > 0
+
+
 @pytest.mark.model
 def test_the_isolation_benchmark_finds_hits_within_a_tenant_and_none_across(tmp_path):
     results = results_of(
