@@ -27,7 +27,8 @@ define install_system
 else echo "error: $(1) is missing; on Debian: sudo apt-get install $(1)"; exit 1; fi; }
 endef
 
-.PHONY: help up setup model controlplane promtool clients vllm fmt lint types imports collect test check chart images reference soak constraints client-pins vllm-pins clean
+.PHONY: help up setup model controlplane promtool clients vllm fmt lint types imports collect test check \
+	check-vllm chart images reference soak constraints client-pins vllm-pins clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,18 +93,21 @@ imports: setup ## Layers of packages and of their rooms
 
 # Its bytecode stays: else every test process would compile the tests and their libraries for itself, all at once.
 collect: setup ## Import every test module, as the tests do before the first one runs
-	@collected=$$($(BIN)/pytest -m "not gpu" --collect-only --quiet 2>&1) \
+	@collected=$$($(BIN)/pytest -m "not gpu and not vllm" --collect-only --quiet 2>&1) \
 		|| { echo "$$collected"; exit 1; }; echo "$$collected" | grep "tests collected"
 
 # Only root can start a control plane: any other user's tests need not wait for its build.
-test: model clients promtool $(if $(filter 0,$(shell id -u)),controlplane) ## All tests but those that need a GPU, or root
+test: model clients promtool $(if $(filter 0,$(shell id -u)),controlplane) ## All tests but those that need a GPU, vLLM, or root
 	@command -v curl >/dev/null || $(call install_system,curl)
-	@$(BIN)/pytest -m "not gpu" --numprocesses $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder
+	@$(BIN)/pytest -m "not gpu and not vllm" --numprocesses $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder
 
 # pytest stays last: CI reads its summary. What reads the code alone goes side by side, the longest first.
 check: ## Exactly what CI runs
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target types collect lint imports
 	@$(MAKE) --no-print-directory test
+
+check-vllm: vllm model ## Tests with a real vLLM, half an hour on two cores
+	@$(BIN)/pytest -m vllm tests/vllm
 
 chart: setup ## Make the chart's schema, its documentation and its copy of the resource definition again
 	@mkdir -p charts/warmfleet/files/crds && cp crds/*.yaml charts/warmfleet/files/crds/

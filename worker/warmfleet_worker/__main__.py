@@ -18,7 +18,8 @@ with importing(without=TERMINAL_LIBRARIES):
     from warmfleet_contracts.errors import WarmfleetError
     from warmfleet_runtime.http.listener import listen
     from warmfleet_runtime.logs import configure_logs
-    from warmfleet_worker.engine_start import ENGINE_MODULE, start_engine
+    from warmfleet_worker.engine_program import EngineProgram, engine_program
+    from warmfleet_worker.engine_start import start_engine
     from warmfleet_worker.model_store.assets import load_prompt_assets
     from warmfleet_worker.settings import parse_settings
     from warmfleet_worker.start_clock import StartClock, process_started_at
@@ -28,12 +29,13 @@ with importing(without=TERMINAL_LIBRARIES):
 def main(
     arguments: Sequence[str] | None = None,
     *,
-    engine_module: str = ENGINE_MODULE,
+    program: EngineProgram | None = None,
     contract_versions: AbstractSet[int] = ACCEPTED_VERSIONS,
 ) -> int:
     """Serve until a signal or the end of the engine; returns the exit code.
 
-    `contract_versions` are those that it speaks with routers, all that this release knows or fewer.
+    `program` is the engine, by default that of the settings. `contract_versions` are those that it speaks
+    with routers, all that this release knows or fewer.
     """
     start = StartClock(process_started_at())
     return_freed_memory()
@@ -43,6 +45,7 @@ def main(
     if listener is None:
         return 2
     try:
+        program = program or engine_program(settings.engine_type)
         assets = load_prompt_assets(settings.model_path)
     except WarmfleetError as error:
         report_refusal(settings.termination_message, settings.model_path, str(error))
@@ -53,7 +56,7 @@ def main(
             tokenizer_digest=assets.digest,
             chat_template_digest=assets.chat_template_digest,
         ),
-        engine_module,
+        program,
     )
     # Imported here: the engine imports its own libraries meanwhile.
     with importing(without=TERMINAL_LIBRARIES):

@@ -30,7 +30,6 @@ with importing(without=TERMINAL_LIBRARIES):
     from warmfleet_contracts.cache.kv_events import IDLE_HEARTBEAT_SECONDS
     from warmfleet_contracts.errors import WarmfleetError
     from warmfleet_runtime.die_with_parent import ParentGoneError, die_with_parent
-    from warmfleet_runtime.home import warmfleet_home
     from warmfleet_runtime.logs import configure_logs
     from warmfleet_worker.engine.engine import Engine
     from warmfleet_worker.engine.messages import (
@@ -49,13 +48,7 @@ with importing(without=TERMINAL_LIBRARIES):
         message_reader,
     )
     from warmfleet_worker.engine.scheduler import SchedulerSettings
-    from warmfleet_worker.model_store.manifest import ModelManifest
-    from warmfleet_worker.model_store.verification import (
-        BackgroundVerification,
-        prepare_records,
-        recorded_manifest,
-        verify_and_record,
-    )
+    from warmfleet_worker.model_store.known_model import known_model, records_folder
     from warmfleet_worker.runner.memory_budget import NotEnoughMemory
     from warmfleet_worker.settings import EngineSettings
 
@@ -150,18 +143,6 @@ def apply_messages(engine: Engine, messages: Iterable[ServerMessage]) -> None:
                 engine.drain()
 
 
-def known_model(model_path: Path, records: Path) -> tuple[ModelManifest, BackgroundVerification | None]:
-    """The model's manifest, and the verification of its content, to be started; None if it is done already.
-
-    Raises:
-        ModelError: the files are missing or damaged.
-    """
-    manifest = recorded_manifest(model_path, records) if prepare_records(records) else None
-    if manifest is not None:
-        return manifest, BackgroundVerification(model_path, manifest, records)
-    return verify_and_record(model_path, records), None
-
-
 def import_libraries() -> None:
     """Import what computes, which takes longer than all else; only the process with the model needs torch."""
     with importing():
@@ -233,14 +214,6 @@ def build_engine(settings: EngineSettings, model_digest: str) -> tuple[Engine, E
     return engine, ready
 
 
-def _records() -> Path:
-    """Folder of the records of verified models; without a home directory none can be written."""
-    try:
-        return warmfleet_home() / "verified"
-    except RuntimeError:
-        return Path(os.devnull) / "verified"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until the server is gone; 0 then, 1 when the engine failed."""
     imports_at = time.monotonic()
@@ -263,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         channel = ServerChannel(connection)
         try:
             with ThreadPoolExecutor(1) as beside:  # hashing files needs another core than imports do
-                known = beside.submit(known_model, Path(settings.model_path), _records())
+                known = beside.submit(known_model, Path(settings.model_path), records_folder())
                 import_libraries()
                 load_at = time.monotonic()
                 manifest, verification = known.result()

@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
+from warmfleet_worker.engine_program import OWN_ENGINE, EngineProgram
 from warmfleet_worker.settings import EngineSettings
 
-ENGINE_MODULE: Final = "warmfleet_worker.engine_process"
 _SLEEPING_THREADS: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
 """A kernel's threads sleep between parallel regions. Spinning, OpenMP's default, is a little faster on an
 idle machine and tens of times slower as soon as another process needs one of the cores."""
@@ -30,16 +30,13 @@ class EngineProcess:
         self.process.kill()
 
 
-def start_engine(settings: EngineSettings, module: str = ENGINE_MODULE) -> EngineProcess:
-    """Start the process; returns at once.
-
-    `module` is what the process runs, as `python -m`: ours, or another one with its arguments and messages.
-    """
+def start_engine(settings: EngineSettings, program: EngineProgram = OWN_ENGINE) -> EngineProcess:
+    """Start the process; returns at once."""
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(  # noqa: S603 - our own module and settings
             [
-                *(sys.executable, "-m", module),
+                *(program.python, "-m", program.module),
                 *("--fd", str(theirs.fileno())),
                 *("--settings", msgspec.json.encode(settings).decode()),
             ],

@@ -22,6 +22,7 @@ from warmfleet_runtime.http.connections import MAX_CONNECTIONS
 from warmfleet_runtime.http.listener import is_loopback
 
 Dtype = Literal["Auto", "Float32", "BFloat16", "Float16", "Float64"]
+EngineType = Literal["Warmfleet", "VLLM"]
 BLOCK_SIZES: Final = (16, 32, 64, 128)
 MAX_DEVICE_MEMORY_PERCENT: Final = 95
 """The rest is for activations."""
@@ -60,6 +61,8 @@ class WorkerSettings:
 
     engine: EngineSettings
     served_names: tuple[str, ...]
+    engine_type: EngineType = "Warmfleet"
+    """Which engine process the server starts."""
     host: str = "127.0.0.1"
     port: int = 8000
     """0 lets the system choose; the line on stdout has the number."""
@@ -125,6 +128,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Work
             threads=given.threads,
             prefix_caching=not given.no_prefix_caching,
         ),
+        engine_type=given.engine_type,
         served_names=tuple(given.served_name or [given.model.resolve().name]),
         host=given.host,
         port=given.port,
@@ -164,6 +168,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--model", type=Path, required=True, help="folder with the model in Hugging Face layout")
+    add("--engine-type", choices=get_args(EngineType), default="Warmfleet", help="which engine computes")
     add("--served-name", action="append", help="name clients use (repeatable; default: the folder's)")
     add("--host", default="127.0.0.1", help="address to listen on")
     add("--port", type=_at_least(0), default=8000, help="port to listen on; 0 chooses a free one")

@@ -22,6 +22,7 @@ TOKEN_BYTES: Final = 4
 """Of a token id in what is hashed."""
 NO_SALT: Final = b""
 NO_ADAPTER: Final = b""
+OWN_ENGINE: Final = "Warmfleet"
 
 _IDENTITY_DOMAIN: Final = b"warmfleet-identity-v1"
 _BLOCK_DOMAIN: Final = b"warmfleet-block-v1"
@@ -39,10 +40,14 @@ class IdentityParts:
     window_tokens: int
     """Sliding window of attention in tokens; 0 means full attention."""
     kv_dtype: str
+    engine_type: str = OWN_ENGINE
+    """Two engines round differently: their blocks are not those of one another."""
 
 
 def cache_identity(parts: IdentityParts) -> CacheIdentity:
     """Digest `parts` into the opaque identity that a worker publishes."""
+    # Identities of our own engine are as they were before there was another one.
+    other_engine = [] if parts.engine_type == OWN_ENGINE else [parts.engine_type.encode()]
     return CacheIdentity(
         _digest(
             _IDENTITY_DOMAIN,
@@ -52,6 +57,7 @@ def cache_identity(parts: IdentityParts) -> CacheIdentity:
             parts.block_size_tokens.to_bytes(4, "little"),
             parts.window_tokens.to_bytes(4, "little"),
             parts.kv_dtype.encode(),
+            *other_engine,
         )
     )
 

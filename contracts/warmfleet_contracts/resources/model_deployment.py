@@ -8,7 +8,7 @@ crds/warmfleet.dev_modeldeployments.yaml is the same schema for the API server, 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from warmfleet_contracts.names import API_VERSION, KIND, MAX_DEPLOYMENT_NAME_LENGTH
 from warmfleet_contracts.resources.autoscaling_spec import AutoscalingSpec
@@ -61,17 +61,11 @@ class EnvironmentVariable(Resource):
         return self
 
 
-def _known_engine(value: object) -> object:
-    if value == "VLLM":
-        raise ValueError("VLLM workers are not available yet; allowed: Warmfleet")
-    return value
-
-
 class EngineSpec(Resource):
     """The engine and its limits."""
 
-    type: Annotated[Literal["Warmfleet"], BeforeValidator(_known_engine)] = Field(
-        default="Warmfleet", description="Which engine computes: Warmfleet, the one in this project."
+    type: Literal["Warmfleet", "VLLM"] = Field(
+        default="Warmfleet", description="Which engine computes: Warmfleet, the one in this project, or VLLM."
     )
     image: str = Field(
         default="", max_length=512, pattern=r"^[!-~]*$", description="Worker image; empty = the chart's."

@@ -11,6 +11,7 @@ from warmfleet_contracts.resources.fields import Resource
 from warmfleet_contracts.resources.model_deployment import ModelDeployment, ModelDeploymentSpec
 
 FIELD_FLAGS: Final = (
+    ("--engine-type", "engine", "type"),
     ("--dtype", "engine", "dtype"),
     ("--block-size-tokens", "kv_cache", "block_size_tokens"),
     ("--max-model-length-tokens", "engine", "max_model_length_tokens"),

@@ -46,14 +46,18 @@ def _of_release(child: Manifest, settings: OperatorSettings) -> Manifest:
 
 
 def require_support(deployment: CheckedDeployment) -> None:
-    """Refuse fields that no worker supports yet.
+    """Refuse fields that no worker supports yet, and an engine that the chart's images do not hold.
 
     Raises:
         UnsupportedError: naming the first such field.
     """
     for field, problem in unsupported_engine_fields(deployment.spec):
         raise UnsupportedError(field, problem)
-    accelerator = deployment.spec.accelerator
+    engine, accelerator = deployment.spec.engine, deployment.spec.accelerator
+    if engine.type == "VLLM" and not engine.image:
+        raise UnsupportedError(
+            "spec.engine.image", "is empty; the chart's images hold no vLLM: name a worker image that does"
+        )
     if accelerator is not None and accelerator.count != 1:
         raise UnsupportedError(
             "spec.accelerator.count",

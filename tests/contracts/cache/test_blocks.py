@@ -3,6 +3,7 @@
 import hashlib
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,17 @@ def test_an_identity_equals_its_golden_vector(vector):
     )
 
     assert cache_identity(parts).hex() == vector["identity"]
+
+
+def test_two_engines_of_one_model_share_no_block():
+    own = IdentityParts(bytes(32), bytes(32), bytes(32), 32, 0, "float32")
+
+    other = cache_identity(replace(own, engine_type="VLLM"))
+
+    assert other != cache_identity(own)
+    assert block_hashes(block_root(other), range(32), 32) != block_hashes(
+        block_root(cache_identity(own)), range(32), 32
+    )
 
 
 @pytest.mark.parametrize("vector", VECTORS["salts"], ids=lambda vector: vector["salt"][:8])

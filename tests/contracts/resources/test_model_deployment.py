@@ -116,7 +116,7 @@ def test_a_manifest_survives_the_round_trip(text: str) -> None:
         ("spec:", "spec:\n  replicas: -1", ["spec.replicas:", "0"]),
         ("spec:", "spec:\n  replicas: 1\n  replicas: 2", ["'replicas' stands twice"]),
         ("spec:", "spec:\n  kv_cache: {size: 1Gi}", ["spec.kv_cache: unknown field", "kvCache?"]),
-        ("spec:", "spec:\n  engine: {type: VLLM}", ["spec.engine.type:", "not available yet"]),
+        ("spec:", "spec:\n  engine: {type: SGLang}", ["spec.engine.type:", "Warmfleet", "VLLM"]),
         (
             "spec:",
             "spec:\n  engine: {dtype: FP8}",

@@ -87,6 +87,7 @@ def test_a_deployment_without_a_claim_has_six_children():
         ({"engine": {"weightQuantization": "Int8"}}, "spec.engine.weightQuantization"),
         ({"kvCache": {"size": "1Gi", "dtype": "Int4"}}, "spec.kvCache.dtype"),
         ({"accelerator": {"count": 2}}, "spec.accelerator.count"),
+        ({"engine": {"type": "VLLM"}}, "spec.engine.image"),
     ],
 )
 def test_what_no_worker_can_honour_is_refused_by_field(spec, field):

@@ -11,8 +11,8 @@ import pytest
 
 from warmfleet_contracts.errors import ModelError
 from warmfleet_testing.engine.worker_process import running_worker
-from warmfleet_worker.engine_process import known_model
 from warmfleet_worker.model_store import manifest as manifests
+from warmfleet_worker.model_store.known_model import known_model
 from warmfleet_worker.model_store.manifest import describe_model_folder, write_manifest
 from warmfleet_worker.model_store.verification import (
     BackgroundVerification,

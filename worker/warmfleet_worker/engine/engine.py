@@ -15,7 +15,6 @@ import structlog
 from warmfleet_contracts.cache.blocks import BlockHash, CacheIdentity, prefix_caching_supported
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_worker.engine.batch import Chunk, StepBatch, StepResult
-from warmfleet_worker.engine.logprobs import joined
 from warmfleet_worker.engine.messages import AddSequences, SequenceUpdate, StepReport, unpacked_tokens
 from warmfleet_worker.engine.reporter import NOTHING_COMPUTED, Reporter
 from warmfleet_worker.engine.scheduler import Scheduler, SchedulerSettings
@@ -25,6 +24,7 @@ from warmfleet_worker.engine.step_plan import FixedBudget, StepBudget
 from warmfleet_worker.engine.step_recovery import StepOutcome, compute_step
 from warmfleet_worker.engine.step_time import StepShape, StepTimeEstimator
 from warmfleet_worker.engine.token_counts import TokenCounts
+from warmfleet_worker.engine.updates import merged
 from warmfleet_worker.engine.validation import MAX_ROUTER_ID_CHARS, EngineLimits, validation_error
 from warmfleet_worker.kv_cache.block_pool import BlockPool
 from warmfleet_worker.kv_cache.prefix_cache import PrefixCache
@@ -210,7 +210,7 @@ class Engine:
         outcome = self._compute(plan.batch)
         outcomes = self._scheduler.apply(plan, outcome.chunks)
         self._check_runner(outcome)
-        updates = _merged([*self._pending.values(), *plan.admissions, *outcomes])
+        updates = merged([*self._pending.values(), *plan.admissions, *outcomes])
         self._pending.clear()
         return self._reporter.step(
             updates,
@@ -270,24 +270,3 @@ class Engine:
         if waiting >= limit:
             return f"{limit} sequences are waiting already"
         return ""
-
-
-def _merged(updates: Seq[SequenceUpdate]) -> list[SequenceUpdate]:
-    """One update per sequence: an admission and its outcome in the same step are one message."""
-    by_sequence: dict[int, SequenceUpdate] = {}
-    for update in updates:
-        first = by_sequence.get(update.sequence_id)
-        if first is None:
-            by_sequence[update.sequence_id] = update
-            continue
-        by_sequence[update.sequence_id] = SequenceUpdate(
-            sequence_id=update.sequence_id,
-            cached_tokens=first.cached_tokens,
-            last_block=first.last_block,
-            token_ids=[*first.token_ids, *update.token_ids],
-            logprobs=joined(first.logprobs, update.logprobs),
-            prompt_logprobs=joined(first.prompt_logprobs, update.prompt_logprobs),
-            finish_reason=first.finish_reason or update.finish_reason,
-            error=first.error or update.error,
-        )
-    return list(by_sequence.values())

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,14 +102,16 @@ class WholeFleet:
         return tokens[name]
 
 
-def run_warmfleet(home: Path, *arguments: str, exit_code: int = 0, api_key: str = "") -> str:
+def run_warmfleet(
+    home: Path, *arguments: str, exit_code: int = 0, api_key: str = "", seconds: float = START_SECONDS + 60
+) -> str:
     """Stdout of `warmfleet <arguments>`."""
     finished = subprocess.run(
         [sys.executable, "-m", "warmfleet_cli", *arguments],
         env={**os.environ, "WARMFLEET_HOME": str(home), "WARMFLEET_API_KEY": api_key},
         capture_output=True,
         text=True,
-        timeout=START_SECONDS + 60,
+        timeout=seconds,
         check=False,
     )
     assert finished.returncode == exit_code, f"{arguments}: {finished.stdout}\n{finished.stderr}"
@@ -129,6 +131,9 @@ def whole_fleet(
     keys: PlantedKeys | None = None,
     seats: int = 64,
     autoscaling: dict[str, Any] | None = None,
+    engine: Mapping[str, object] = {},
+    block_size_tokens: int = 16,
+    start_seconds: float = START_SECONDS,
 ) -> Iterator[WholeFleet]:
     """A detached fleet on free ports, gone afterwards. With `keys` its router asks for them.
 
@@ -145,8 +150,9 @@ def whole_fleet(
                 "dtype": "Float32",
                 "maxModelLengthTokens": max_model_length_tokens,
                 "maxRunningSequences": seats,
+                **engine,
             },
-            "kvCache": {"size": kv_cache, "sharing": sharing},
+            "kvCache": {"size": kv_cache, "sharing": sharing, "blockSizeTokens": block_size_tokens},
             "replicas": replicas,
             "rollout": {"drainTimeoutSeconds": 5},
         },
@@ -164,7 +170,10 @@ def whole_fleet(
         admin_key = keys.add("ops", scopes=["admin"]).text
         (home / "keys.json").write_bytes(encode_key_file(keys.file))
         guard = ("--keys-file", str(home / "keys.json"))
-    run_warmfleet(home, "up", "-f", str(path), *ports, *guard, *scales, "--detach", "--output", "json")
+    more = (*ports, *guard, *scales)
+    run_warmfleet(
+        home, "up", "-f", str(path), *more, "--detach", "--output", "json", seconds=start_seconds + 60
+    )
     try:
         yield WholeFleet(name, home, f"http://127.0.0.1:{router_port}", admin_key)
     finally:

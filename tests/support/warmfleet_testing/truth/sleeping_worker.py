@@ -3,6 +3,7 @@
 import sys
 
 from warmfleet_worker.__main__ import main
+from warmfleet_worker.engine_program import EngineProgram
 
 if __name__ == "__main__":
-    sys.exit(main(engine_module="warmfleet_testing.truth.sleeping_engine"))
+    sys.exit(main(program=EngineProgram("warmfleet_testing.truth.sleeping_engine")))

@@ -1,0 +1,244 @@
+"""The engine process with the vLLM that `make vllm` installed: `make check-vllm`, on two cores without a GPU.
+
+One fleet of one worker serves all tests, because vLLM takes a minute or more to start; the last one ends it.
+"""
+
+import json
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from warmfleet_testing.engine.catalog_model import pulled_catalog_model
+from warmfleet_testing.processes.plain_http import NO_TLS
+from warmfleet_testing.router.whole_fleet import WholeFleet, kill, wait_for, whole_fleet
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
+
+ROOT = Path(__file__).parents[2]
+PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
+SCRIPTS = ROOT / "tests" / "vllm"
+START_SECONDS = 1200
+MODEL = "smollm2"
+BLOCK_TOKENS = 32
+REQUESTS = 500
+POOL_REQUESTS = 2000
+SCORED_RATIO = 0.1
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeFleet]:
+    # 5,800 tokens: fewer than are asked for, so that blocks are evicted.
+    with whole_fleet(
+        tmp_path_factory.mktemp("home"),
+        pulled_catalog_model(),
+        served_name=MODEL,
+        replicas=1,
+        kv_cache="256Mi",
+        max_model_length_tokens=2048,
+        engine={"type": "VLLM", "maxRunningSequences": 8},
+        block_size_tokens=BLOCK_TOKENS,
+        start_seconds=START_SECONDS,
+    ) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(fleet: WholeFleet) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=fleet.url, timeout=300, verify=NO_TLS) as opened:
+        yield opened
+
+
+def complete(client: httpx.Client, prompt: list[int], **fields: Any) -> dict[str, Any]:
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": 8, "temperature": 0, **fields}
+    answer: dict[str, Any] = client.post("/v1/completions", json=body).raise_for_status().json()
+    return answer
+
+
+def run_with_vllm(script: str, *arguments: str) -> dict[str, Any]:
+    """The JSON that a script in this folder writes last, in vLLM's interpreter."""
+    finished = subprocess.run(
+        [PYTHON, SCRIPTS / script, *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        cwd=ROOT,
+    )
+    found: dict[str, Any] = json.loads(finished.stdout[finished.stdout.rindex("\n{") :])
+    return found
+
+
+def test_the_installed_vllm_has_the_interface_that_was_recorded() -> None:
+    recorded = json.loads((ROOT / "tests/worker/vllm_engine/recorded_interface.json").read_text())
+
+    assert run_with_vllm("interface.py") == recorded
+
+
+def test_the_mirror_is_the_pool_of_the_engine_core_after_thousands_of_requests_with_evictions() -> None:
+    found = run_with_vllm("pool.py", str(pulled_catalog_model()), str(POOL_REQUESTS))
+
+    assert found["differing_blocks"] == 0, found
+    assert found["prompt_blocks_never_stored"] == 0, found
+    assert found["evicted_blocks"] > POOL_REQUESTS, found
+    assert found["cached_tokens"] > 0, found
+
+
+def test_a_chat_is_answered(client: httpx.Client) -> None:
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    body = {"model": MODEL, "messages": messages, "temperature": 0}
+
+    answer = client.post("/v1/chat/completions", json=body).raise_for_status().json()
+
+    [choice] = answer["choices"]
+    assert choice["message"]["content"] == "The capital of France is Paris."
+    assert choice["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"temperature": 1.5, "seed": 1},
+        {"logit_bias": {"100": 100}},
+        {"repetition_penalty": 5.0},
+        {"frequency_penalty": 2.0},
+        {"presence_penalty": 2.0},
+        {"temperature": 1.5, "seed": 1, "top_k": 2},
+        {"temperature": 1.5, "seed": 1, "top_p": 0.1},
+        {"temperature": 1.5, "seed": 1, "min_p": 0.9},
+        {"max_tokens": 3},
+    ],
+    ids="-".join,
+)
+def test_a_sampling_parameter_changes_the_answer_and_the_same_one_repeats_it(
+    client: httpx.Client, fields: dict[str, Any]
+) -> None:
+    base = {name: value for name, value in fields.items() if name in {"temperature", "seed"}}
+    others = {} if base == fields else base
+    prompt = list(range(2000, 2040))
+    limit = {"max_tokens": 24, "ignore_eos": True}
+
+    plain = complete(client, prompt, **{**limit, **others})["choices"]
+    changed = complete(client, prompt, **{**limit, **fields})["choices"]
+
+    assert changed != plain
+    assert complete(client, prompt, **{**limit, **fields})["choices"] == changed
+
+
+def test_stop_tokens_least_lengths_and_log_probabilities_are_honoured(client: httpx.Client) -> None:
+    prompt = list(range(2000, 2040))
+    free = complete(client, prompt, max_tokens=6, ignore_eos=True, return_token_ids=True, logprobs=2)
+    [choice] = free["choices"]
+    ids = choice["token_ids"]
+    assert len(choice["logprobs"]["token_logprobs"]) == len(ids) == 6
+
+    stopped = complete(client, prompt, max_tokens=6, stop_token_ids=[ids[2]], return_token_ids=True)[
+        "choices"
+    ][0]
+
+    assert stopped["finish_reason"] == "stop"
+    assert stopped["token_ids"] == ids[: ids.index(ids[2]) + 1]
+
+
+def test_on_a_quiet_fleet_every_prediction_comes_true(fleet: WholeFleet, client: httpx.Client) -> None:
+    draw = random.Random(11)
+    prefixes = [
+        [draw.randrange(5000, 20_000) for _ in range(BLOCK_TOKENS * draw.randint(1, 10))] for _ in range(60)
+    ]
+    hits = scored = 0
+    for number in range(REQUESTS):
+        prefix, tail = draw.choice(prefixes), BLOCK_TOKENS * draw.randint(0, 3) + draw.choice((-1, 0, 1))
+        prompt = prefix[:tail] if tail < 0 else prefix + [draw.randrange(5000, 20_000) for _ in range(tail)]
+        body: dict[str, Any] = {"model": MODEL, "prompt": prompt, "max_tokens": draw.randint(1, 40)}
+        if draw.random() < SCORED_RATIO:
+            body |= {"echo": True, "logprobs": 1}
+            scored += 1
+        response = client.post("/v1/completions", json=body)
+        assert response.status_code == 200, response.text
+        decision = fleet.decision(response)
+        usage = response.json()["usage"]
+
+        facts = f"request {number}: {decision}"
+        assert decision["mode"] == "precise", facts
+        assert decision["last_block_matches"] is (True if len(prompt) >= BLOCK_TOKENS else None), facts
+        cached_tokens = usage["prompt_tokens_details"]["cached_tokens"]
+        assert decision["predicted_cached_tokens"] == decision["actual_cached_tokens"] == cached_tokens, facts
+        assert decision["difference"] == "none", facts
+        hits += cached_tokens > 0
+        fleet.wait_until_quiet()
+
+    assert hits > REQUESTS / 5
+    assert scored > REQUESTS * SCORED_RATIO / 2
+    assert metric(fleet, "warmfleet_worker_evicted_blocks_total") > 0
+
+
+def test_a_client_that_leaves_frees_its_blocks(fleet: WholeFleet, client: httpx.Client) -> None:
+    body = {
+        "model": MODEL,
+        "prompt": list(range(900)),
+        "max_tokens": 1000,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    with client.stream("POST", "/v1/completions", json=body) as response:
+        next(response.iter_lines())
+
+    def is_free() -> bool:
+        [endpoint] = fleet.endpoints().values()
+        return fleet.worker_cache(endpoint)["pinned_blocks"] == 0
+
+    wait_for(is_free, "no block is held", seconds=60)
+    fleet.wait_until_quiet()
+
+
+def test_the_death_of_vllms_engine_core_ends_the_worker_and_another_epoch_begins(
+    fleet: WholeFleet, client: httpx.Client
+) -> None:
+    [before] = fleet.endpoints().values()
+    [worker] = fleet.processes("worker")
+    core = next(pid for pid in descendants(worker["pid"]) if name_of(pid).startswith("VLLM::EngineCor"))
+
+    kill(core)
+
+    def is_gone() -> bool:
+        return not descendants(worker["pid"])
+
+    wait_for(is_gone, "none of its processes is left", seconds=60)
+
+    def is_back() -> bool:
+        [endpoint] = fleet.endpoints().values()
+        return bool(endpoint["ready"] and endpoint["epoch"] != before["epoch"])
+
+    wait_for(is_back, "another engine serves", seconds=START_SECONDS)
+    assert complete(client, [5, 6, 7])["usage"]["completion_tokens"] > 0
+
+
+def metric(fleet: WholeFleet, name: str) -> float:
+    [endpoint] = fleet.endpoints().values()
+    lines = httpx.get(f"{endpoint['url']}/metrics", timeout=30, verify=NO_TLS).text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes below `pid`, without those that have ended."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if int(parent) == pid and state != "Z":
+            child = int(stat.parent.name)
+            found += [child, *descendants(child)]
+    return found
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,105 @@
+"""What vLLM is given and what is read of it is in a recording; `make check-vllm` compares it with vLLM."""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from warmfleet_worker.engine.messages import AddSequences, NewSequence, packed_tokens
+from warmfleet_worker.engine.sampling_params import SamplingParameters
+from warmfleet_worker.settings import EngineSettings
+from warmfleet_worker.vllm_engine import kv_events, versions
+from warmfleet_worker.vllm_engine.arguments import engine_arguments
+from warmfleet_worker.vllm_engine.sampling import sampling_arguments
+
+RECORDED = json.loads((Path(__file__).parent / "recorded_interface.json").read_text())
+ADAPTER = ast.parse((Path(kv_events.__file__).parent / "llm.py").read_text())
+
+
+def keywords(function):
+    """Names of the arguments that the adapter passes by name in calls that end in `function`."""
+    calls = [node for node in ast.walk(ADAPTER) if isinstance(node, ast.Call)]
+    found = [call for call in calls if ast.unparse(call.func).endswith(function)]
+    assert found
+    return {keyword.arg for call in found for keyword in call.keywords if keyword.arg}
+
+
+def attributes(name):
+    """What the adapter reads of a variable."""
+    nodes = [node for node in ast.walk(ADAPTER) if isinstance(node, ast.Attribute)]
+    found = {node.attr for node in nodes if isinstance(node.value, ast.Name) and node.value.id == name}
+    assert found
+    return found
+
+
+def test_the_recording_is_of_a_version_that_is_accepted():
+    versions.check_version(RECORDED["version"])
+
+
+def test_vllm_takes_each_engine_argument():
+    settings = EngineSettings(
+        model_path="/m", block_size_tokens=32, max_batched_tokens=8, device_memory_percent=1
+    )
+    for on_cpu in (False, True):
+        given = engine_arguments(settings, on_cpu=on_cpu) | {
+            "kv_cache_memory_bytes": 1,
+            "kv_events_config": None,
+        }
+        assert set(given) <= set(RECORDED["structures"]["AsyncEngineArgs"])
+
+
+def test_vllm_takes_each_sampling_argument():
+    message = AddSequences(
+        sequences=[NewSequence(1)], prompt=packed_tokens([1]), sampling=SamplingParameters()
+    )
+    given = {*sampling_arguments(message, seed=0), *keywords("SamplingParams")}
+    assert given <= set(RECORDED["structures"]["SamplingParams"])
+
+
+@pytest.mark.parametrize(
+    ("call", "function"),
+    [
+        ("AsyncLLM.from_engine_args", "AsyncLLM.from_engine_args"),
+        ("_llm.generate", "AsyncLLM.generate"),
+        ("reset_prefix_cache", "AsyncLLM.reset_prefix_cache"),
+        ("_llm.shutdown", "AsyncLLM.shutdown"),
+        ("tokens_input", "tokens_input"),
+    ],
+)
+def test_a_function_of_vllm_takes_what_the_adapter_passes(call, function):
+    assert keywords(call) <= set(RECORDED["functions"][function])
+
+
+def test_events_are_configured_by_fields_that_there_are():
+    assert keywords("KVEventsConfig") <= set(RECORDED["structures"]["KVEventsConfig"])
+
+
+@pytest.mark.parametrize(
+    ("variable", "structure"),
+    [("statistics", "SchedulerStats"), ("step", "SchedulerIterationDetails"), ("choice", "CompletionOutput")],
+)
+def test_the_adapter_reads_fields_that_there_are(variable, structure):
+    assert attributes(variable) <= set(RECORDED["structures"][structure])
+
+
+def test_outputs_have_what_the_adapter_reads():
+    assert attributes("output") <= set(RECORDED["functions"]["RequestOutput"])
+
+
+def test_statistics_are_recorded_with_vllms_parameters():
+    [record] = [
+        node for node in ast.walk(ADAPTER) if isinstance(node, ast.FunctionDef) and node.name == "record"
+    ]
+    assert [argument.arg for argument in record.args.args][1:] == RECORDED["functions"][
+        "StatLoggerBase.record"
+    ]
+
+
+@pytest.mark.parametrize("event", [kv_events.BlockStored, kv_events.BlockRemoved, kv_events.AllBlocksCleared])
+def test_the_fields_of_an_event_are_vllms(event):
+    assert set(event.__struct_fields__) <= set(RECORDED["structures"][event.__name__])
+
+
+def test_a_batch_of_events_is_the_array_that_vllm_sends():
+    assert list(kv_events.EventBatch.__struct_fields__) == RECORDED["structures"]["KVEventBatch"]

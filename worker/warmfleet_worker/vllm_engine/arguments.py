@@ -1,0 +1,81 @@
+"""vLLM's engine arguments for a worker's settings. Pure."""
+
+from typing import Any, Final
+
+from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_contracts.openai import MAX_TOP_LOGPROBS
+from warmfleet_worker.settings import EngineSettings
+
+CPU_BLOCK_TOKENS: Final = 32
+"""vLLM's attention on a CPU takes multiples of it."""
+_DTYPES: Final = {
+    "Float32": "float32",
+    "BFloat16": "bfloat16",
+    "Float16": "float16",
+    "Float64": "float64",
+}
+
+
+class UnfitSettingsError(WarmfleetError):
+    """vLLM cannot run with these settings on this machine."""
+
+
+def engine_arguments(settings: EngineSettings, *, on_cpu: bool) -> dict[str, Any]:
+    """Arguments of vLLM's `AsyncEngineArgs`, without those of its cache events.
+
+    Raises:
+        UnfitSettingsError: they contradict what vLLM computes here.
+    """
+    block_size_tokens = settings.block_size_tokens
+    if on_cpu and block_size_tokens % CPU_BLOCK_TOKENS:
+        raise UnfitSettingsError(
+            f"vLLM's blocks on a CPU are multiples of {CPU_BLOCK_TOKENS} tokens, not {block_size_tokens}: "
+            f"set kvCache.blockSizeTokens (--block-size-tokens) to {CPU_BLOCK_TOKENS} or more"
+        )
+    arguments: dict[str, Any] = {
+        "model": settings.model_path,
+        "dtype": _dtype(settings.dtype, on_cpu=on_cpu),
+        # As much as the KV cache holds, where the model allows more.
+        "max_model_len": settings.max_model_length_tokens or -1,
+        "block_size": block_size_tokens,
+        "max_num_seqs": settings.max_running_sequences,
+        "enable_prefix_caching": settings.prefix_caching,
+        "max_logprobs": MAX_TOP_LOGPROBS,
+        # Prompts come as token ids and go back as such.
+        "skip_tokenizer_init": True,
+        # Prefixes that no client waits for come after all others.
+        "scheduling_policy": "priority",
+        "disable_log_stats": True,
+        "enable_logging_iteration_details": True,
+        "generation_config": "vllm",
+    }
+    if settings.max_batched_tokens:
+        arguments["max_num_batched_tokens"] = settings.max_batched_tokens
+    if settings.device_memory_percent:
+        arguments["gpu_memory_utilization"] = settings.device_memory_percent / 100
+    else:
+        arguments["kv_cache_memory_bytes"] = settings.kv_cache_bytes
+    if on_cpu:
+        # Compiling takes minutes, and a CPU's steps are bound by memory.
+        arguments["enforce_eager"] = True
+    return arguments
+
+
+def environment(settings: EngineSettings) -> dict[str, str]:
+    """Variables that vLLM reads at its import, where the user has set none."""
+    variables = {
+        # Its processes are bound to this one by the module that it started with, which a fork would skip.
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        # Several workers share the cores of a machine.
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    if settings.threads:
+        variables["OMP_NUM_THREADS"] = str(settings.threads)
+    return variables
+
+
+def _dtype(dtype: str, *, on_cpu: bool) -> str:
+    # On a CPU without units for it, vLLM's bfloat16 gives nonsense.
+    return _DTYPES.get(dtype, "float32" if on_cpu else "auto")

@@ -1,0 +1,188 @@
+"""vLLM's `AsyncLLM` as the loop uses it. The one module that imports vLLM.
+
+In functions: the module itself is imported, and checked, where vLLM is not installed.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from typing import Any
+
+from warmfleet_runtime.memory import importing
+from warmfleet_worker.settings import EngineSettings
+from warmfleet_worker.vllm_engine.arguments import engine_arguments
+from warmfleet_worker.vllm_engine.load import StepStatistics
+from warmfleet_worker.vllm_engine.outputs import ModelFacts, Output, RefusedRequestError, VllmDiedError
+from warmfleet_worker.vllm_engine.scores import Position, Score
+from warmfleet_worker.vllm_engine.versions import check_version
+
+
+def import_libraries() -> None:
+    """Import vLLM, which takes a good part of its start."""
+    with importing():
+        import vllm.v1.engine.async_llm  # noqa: F401
+
+
+class VllmEngine:
+    """An `AsyncLLM` and its processes. Make it inside a running event loop."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        *,
+        endpoint: str,
+        replay_endpoint: str,
+    ) -> None:
+        """Start vLLM's processes and load the model; this blocks for a minute or more.
+
+        Raises:
+            VllmVersionError: another vLLM is installed than this release works with.
+            UnfitSettingsError: vLLM cannot compute with the settings here.
+            ValueError, RuntimeError: vLLM refuses the model or the settings.
+        """
+        import vllm
+        from vllm.config import KVEventsConfig
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.platforms import current_platform
+        from vllm.v1.engine.async_llm import AsyncLLM
+        from vllm.v1.metrics.loggers import StatLoggerBase
+
+        check_version(vllm.__version__)
+        self.steps: asyncio.Queue[StepStatistics] = asyncio.Queue()
+        steps = self.steps
+        arguments = AsyncEngineArgs(
+            **engine_arguments(settings, on_cpu=current_platform.is_cpu()),
+            kv_events_config=KVEventsConfig(
+                enable_kv_cache_events=True,
+                publisher="zmq",
+                endpoint=endpoint,
+                replay_endpoint=replay_endpoint,
+            )
+            if settings.prefix_caching
+            else None,
+        )
+
+        class Statistics(StatLoggerBase):  # type: ignore[misc]
+            """Passes each step's statistics on."""
+
+            def __init__(self, vllm_config: object, engine_index: int = 0) -> None: ...
+
+            def record(
+                self,
+                scheduler_stats: Any,
+                iteration_stats: Any,
+                mm_cache_stats: object = None,  # noqa: ARG002 - vLLM passes it
+                engine_idx: int = 0,  # noqa: ARG002 - vLLM passes it
+            ) -> None:
+                if scheduler_stats is not None:
+                    steps.put_nowait(_statistics(scheduler_stats, iteration_stats))
+
+            def log_engine_initialized(self) -> None: ...
+
+        self._llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[Statistics])
+
+    @property
+    def facts(self) -> ModelFacts:
+        """Of the loaded model."""
+        from vllm.platforms import current_platform
+
+        config = self._llm.vllm_config
+        model, cache, scheduler = config.model_config, config.cache_config, config.scheduler_config
+        head_bytes = model.get_head_size() * model.dtype.itemsize
+        layers = model.get_num_layers(config.parallel_config)
+        return ModelFacts(
+            # One of them is a placeholder.
+            total_blocks=cache.num_gpu_blocks - 1,
+            block_size_tokens=cache.block_size,
+            max_model_length_tokens=model.max_model_len,
+            max_batched_tokens=scheduler.max_num_batched_tokens,
+            max_running_sequences=scheduler.max_num_seqs,
+            dtype=str(model.dtype).removeprefix("torch."),
+            device=current_platform.device_type,
+            end_token_ids=_token_ids(model.try_get_generation_config().get("eos_token_id"))
+            or _token_ids(getattr(model.hf_text_config, "eos_token_id", None)),
+            vocabulary_size=model.get_vocab_size(),
+            window_tokens=model.get_sliding_window() or 0,
+            kv_bytes_per_token=2 * layers * model.get_total_num_kv_heads() * head_bytes,
+            steps_ahead=1 if scheduler.async_scheduling else 0,
+        )
+
+    @property
+    def is_dead(self) -> bool:
+        return bool(self._llm.errored)
+
+    async def generate(
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        salt: str | None,
+        sampling: Mapping[str, Any],
+        priority: int,
+    ) -> AsyncGenerator[Output, None]:
+        from vllm import SamplingParams
+        from vllm.inputs import tokens_input
+        from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+        try:
+            parameters = SamplingParams(**sampling, output_kind=RequestOutputKind.DELTA)
+            outputs = self._llm.generate(
+                tokens_input(list(prompt), cache_salt=salt), parameters, request_id, priority=priority
+            )
+            async with contextlib.aclosing(outputs):
+                async for output in outputs:
+                    [choice] = output.outputs
+                    yield Output(
+                        token_ids=choice.token_ids,
+                        cached_tokens=output.num_cached_tokens or 0,
+                        finish_reason=choice.finish_reason or "",
+                        logprobs=_positions(choice.logprobs),
+                        prompt_logprobs=_positions(output.prompt_logprobs),
+                    )
+        except EngineDeadError as error:
+            raise VllmDiedError(str(error)) from error
+        except (ValueError, EngineGenerateError) as error:
+            raise RefusedRequestError(str(error)) from error
+
+    async def clear_cache(self) -> None:
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        try:
+            await self._llm.reset_prefix_cache(reset_running_requests=True)
+        except EngineDeadError as error:
+            raise VllmDiedError(str(error)) from error
+
+    def shutdown(self) -> None:
+        """End vLLM's processes. Nothing else can be called afterwards."""
+        self._llm.shutdown(timeout=1.0)
+        del self._llm  # shuts down once more while its modules are there
+
+
+def _statistics(statistics: Any, iteration: Any) -> StepStatistics:
+    step = statistics.iteration_details
+    return StepStatistics(
+        running_sequences=statistics.num_running_reqs,
+        used_ratio=statistics.kv_cache_usage,
+        prefill_tokens=step.num_ctx_tokens if step else 0,
+        decode_sequences=step.num_generation_requests if step else 0,
+        step_seconds=step.elapsed_ms / 1000 if step else 0.0,
+        preempted_sequences=iteration.num_preempted_reqs if iteration else 0,
+    )
+
+
+def _positions(logprobs: Iterable[Mapping[int, Any] | None] | None) -> list[Position]:
+    """Scores of vLLM in our type; the first token of a prompt has none."""
+    return [
+        {token_id: Score(score.logprob, score.rank) for token_id, score in position.items()}
+        for position in logprobs or ()
+        if position is not None
+    ]
+
+
+def _token_ids(value: int | list[int] | None) -> list[int]:
+    match value:
+        case None:
+            return []
+        case int():
+            return [value]
+    return list(value)
