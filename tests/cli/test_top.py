@@ -85,7 +85,7 @@ def test_a_model_is_shown_with_the_reasons_of_its_misses_and_the_wanted_number()
         "model        chat, chat-latest",
         "replicas     2 of 2 ready, 3 wanted",
         "because      demand above supply",
-        "asked for    3 by tokens, 2 by sequences, 1 by compute, 1 by requests",
+        "asked for    3 by tokens, 2 by sequences, 1 by compute, 2 by earlierGrowth, 1 by requests",
         "KV memory    90 % pinned, 10 % cached",
         "prompts      6,000 tokens in 30 s, 60 % cached",
         "misses       25 % compulsory, 5 % placement, 10 % capacity",
