@@ -142,15 +142,17 @@ class _Tokenized(msgspec.Struct):
     tokens: list[int]
 
 
-async def run_load(target: Target, shape: LoadShape) -> LoadResult:
-    """Ask until the time is over, and for the answers that are open then."""
+async def run_load(
+    target: Target, shape: LoadShape, *, is_over: Callable[[], bool] = lambda: False
+) -> LoadResult:
+    """Ask until the time is over, or `is_over()`, and for the answers that are open then."""
     prompt = shape.prompts(target.alphabet)
     answers: list[Answer] = []
     began = time.monotonic()
     numbers = iter(range(10**9))
 
     async def one_after_the_other(client: httpx.AsyncClient) -> None:
-        while time.monotonic() - began < shape.seconds:
+        while time.monotonic() - began < shape.seconds and not is_over():
             number = next(numbers)
             question = Question(
                 f"load-{shape.seed}-{number}", target.model, prompt(number), shape.output_tokens
