@@ -4,6 +4,8 @@ Each scenario is a module with a function that starts its own cluster, measures 
 `scaling_e2e.SCENARIOS` names it. A fault that a scenario plays stays within its cluster.
 
 - `scenario`: what a scenario returns, and the cluster with the chart in which it runs.
+- `newcomer`: a replica joins a fleet under load, prewarmed and cold.
+- `ramp`: the load of one replica becomes one of four.
 - `shrinks`: replicas are taken away under live streams.
 - `writers`: others write the number, kubectl and a client of the scale subresource.
 - `zero`: requests wake a fleet that sleeps.
