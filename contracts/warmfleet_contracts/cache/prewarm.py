@@ -17,6 +17,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from warmfleet_contracts.cache.kv_events import Count
 from warmfleet_contracts.cache.worker_api import MAX_SALT_BYTES
 from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import ContractError
@@ -72,12 +73,12 @@ class PrewarmRequest(msgspec.Struct, frozen=True, kw_only=True):
 class PrewarmAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it, in tokens of all prefixes."""
 
-    computed_tokens: int = 0
-    cached_tokens: int = 0
+    computed_tokens: Count = 0
+    cached_tokens: Count = 0
     """Cached before."""
-    refused_prefixes: int = 0
+    refused_prefixes: Count = 0
     """That the engine does not compute: longer than the model's context, or than what its cache has free."""
-    late_prefixes: int = 0
+    late_prefixes: Count = 0
     """Given up, in part or whole: `within_seconds` were over."""
 
 

@@ -164,7 +164,7 @@ class Handovers:
             reason = str(error) or "no answer in time"
             _log.warning("prefixes not handed over", uid=worker.endpoint.uid, reason=reason)
         else:
-            done.add(answer, len(sent))
+            done.add(answer, sent)
 
 
 class _Done:
@@ -177,12 +177,14 @@ class _Done:
         self.tried: set[BlockHash] = set()
         """Prefixes that were sent: their worker's events may come after its answer."""
 
-    def add(self, answer: PrewarmAnswer, sent: int) -> None:
-        """A worker's answer about so many prefixes."""
-        self.moved += max(sent - answer.refused_prefixes - answer.late_prefixes, 0)
-        self.computed_tokens += answer.computed_tokens
-        self.skipped[Skipped.REFUSED] += answer.refused_prefixes
-        self.skipped[Skipped.LATE] += answer.late_prefixes
+    def add(self, answer: PrewarmAnswer, sent: Collection[HotPrefix]) -> None:
+        """A worker's answer about these prefixes; what it claims beyond them does not count."""
+        refused = min(answer.refused_prefixes, len(sent))
+        late = min(answer.late_prefixes, len(sent) - refused)
+        self.moved += len(sent) - refused - late
+        self.computed_tokens += min(answer.computed_tokens, sum(len(one.token_ids) for one in sent))
+        self.skipped[Skipped.REFUSED] += refused
+        self.skipped[Skipped.LATE] += late
 
 
 def _cache_of(worker: WorkerStatus) -> tuple[str, bytes]:

@@ -119,6 +119,28 @@ async def test_a_worker_that_does_not_answer_holds_up_a_shrink_no_longer_than_it
             assert answer["seconds"] < 2.0
 
 
+@pytest.mark.parametrize(
+    ("claim", "outcome"),
+    [
+        ({"late_prefixes": -5}, {"skipped": {"failed": 1}}),
+        ({"computed_tokens": 10**400}, {"skipped": {"failed": 1}}),
+        ({"computed_tokens": 2**53}, {"moved_prefixes": 1, "computed_tokens": 64}),
+        ({"refused_prefixes": 2**53, "late_prefixes": 2**53}, {"skipped": {"refused": 1}}),
+    ],
+)
+async def test_what_a_worker_claims_about_its_prefixes_counts_as_far_as_it_can_be(tmp_path, claim, outcome):
+    with three_workers() as workers:
+        async with serving(workers, tmp_path) as router:
+            await asked_with(router, workers, HOT, 3)
+            [victim] = holders(workers, HOT)
+            for worker in workers:
+                worker.prewarm_answer = claim
+
+            answer = await hand_over(router, victim.uid)
+
+            assert {name: value for name, value in answer.items() if name != "seconds"} == outcome
+
+
 async def test_what_is_left_of_another_routers_share_is_moved_after_its_own(tmp_path):
     with three_workers() as workers:
         async with serving(workers, tmp_path) as router:

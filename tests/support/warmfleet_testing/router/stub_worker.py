@@ -115,6 +115,8 @@ class StubWorker:
     """It takes no requests until a router has prewarmed it."""
     prewarms: list[PrewarmRequest] = field(default_factory=list)
     """What routers had it compute ahead of requests."""
+    prewarm_answer: dict[str, object] | None = None
+    """What it answers; None: the truth."""
     max_model_length_tokens: int = 1_000_000
     prefill_tokens_per_second: float = 100_000.0
     event_seconds: float = 0.0
@@ -262,6 +264,8 @@ class StubWorker:
             self.publish([one for one in hashes if one not in self.resident])
         self.waits_for_prefixes = False
         self.publish()
+        if self.prewarm_answer is not None:
+            return web.json_response(self.prewarm_answer)
         tokens = sum(len(prefix.token_ids) for prefix in asked.prefixes)
         return web.json_response(msgspec.structs.asdict(PrewarmAnswer(computed_tokens=tokens)))
 
