@@ -63,6 +63,8 @@ class _SleepingModel:
     asked_at: float = 0.0
     """When the last request came that found the model asleep."""
     ready_since: float | None = None
+    hold_seconds: float = 0.0
+    """How long its requests may be held; the last that is known, where it may not sleep any more."""
 
 
 class WakingQueue:
@@ -221,7 +223,10 @@ class WakingQueue:
     async def _wait(
         self, sleeping: _SleepingModel, held: _Held, tenant: Tenant, priority: int, size: Amount
     ) -> None:
-        hold_seconds = self.hold_seconds(held.model) or 0.0
+        known_seconds = self.hold_seconds(held.model)
+        if known_seconds is not None:
+            sleeping.hold_seconds = known_seconds
+        hold_seconds = sleeping.hold_seconds
         left_seconds = hold_seconds - (self._now() - held.since)
         loop = asyncio.get_running_loop()
         timer = loop.call_later(max(left_seconds, 0.0), self._give_up, held, tenant, hold_seconds)

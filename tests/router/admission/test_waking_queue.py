@@ -230,6 +230,26 @@ async def test_requests_of_a_model_that_may_not_sleep_any_more_go_on() -> None:
     assert model.results() == {"went on": 1}
 
 
+async def test_a_request_waits_behind_others_as_long_as_they_where_the_model_may_not_sleep_any_more() -> None:
+    """Its fleet has woken and got a least number of replicas while requests are still held."""
+    async with running() as model:
+        for _ in range(20):
+            model.ask()
+        model.wake()
+        await model.settle()
+        model.hold_seconds = None
+        model.ask()
+        await asyncio.sleep(0.01)  # longer than a wait of 0 seconds
+        assert model.results() == {"went on": RELEASED_REQUESTS, "held": 21 - RELEASED_REQUESTS}
+
+        for _ in range(20):
+            model.queued = 0
+            model.queue.look()
+            await model.settle()
+
+    assert model.results() == {"went on": 21}
+
+
 @pytest.mark.parametrize(
     ("sizes", "bound"),
     [
