@@ -8,6 +8,7 @@ from typing import Final, Generic, TypeVar
 
 import httpx
 
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_operator.keys import KeySecrets
 
@@ -23,7 +24,7 @@ class RouterRequest(Generic[T]):
 
     path: str
     decode: Callable[[bytes], T]
-    """Raises a ValueError or a WarmfleetError for a body that is no answer."""
+    """Raises a ValueError, a WarmfleetError or one of `UNDECODABLE` for a body that is no answer."""
     most_bytes: int
     within_seconds: float
 
@@ -88,7 +89,7 @@ class RouterClient:
             async with asyncio.timeout(request.within_seconds):
                 body = await self._body(ip, token, request, sent)
             return time.monotonic(), request.decode(body)
-        except (httpx.HTTPError, TimeoutError, ValueError, WarmfleetError) as error:
+        except (httpx.HTTPError, TimeoutError, ValueError, WarmfleetError, *UNDECODABLE) as error:
             return f"router at {ip}: {str(error) or type(error).__name__}"[:256]
 
     async def _body(self, ip: str, token: str, request: RouterRequest[T], sent: bytes | None) -> bytes:

@@ -2,11 +2,13 @@
 
 import asyncio
 import gzip
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from warmfleet_operator.routers.client import RouterAnswers, RouterClient, RouterRequest
+from warmfleet_operator.routers.poller import FLEET
 from warmfleet_testing.router.stub_router import StubRouter, stub_router
 
 MOST_BYTES = 100_000
@@ -20,14 +22,16 @@ class Keys:
         return "secret"
 
 
-def asked(router: StubRouter, addresses: dict[str, str]) -> RouterAnswers[str]:
+def asked(
+    router: StubRouter, addresses: dict[str, str], request: RouterRequest[Any] = REQUEST
+) -> RouterAnswers[Any]:
     """The answers of the routers at these addresses."""
 
-    async def ask() -> RouterAnswers[str]:
+    async def ask() -> RouterAnswers[Any]:
         keys: Any = Keys()
         client = RouterClient(key_secrets=keys, router_port=router.port)
         try:
-            return await client.ask(addresses, REQUEST)
+            return await client.ask(addresses, request)
         finally:
             await client.close()
 
@@ -53,6 +57,15 @@ def test_an_answer_that_unpacks_to_more_than_its_bound_is_not_unpacked() -> None
     assert router.encodings == {"identity"}
     assert not answers.by_router
     assert answers.problem == "router at 127.0.0.1: answers compressed, which was not asked for"
+
+
+def test_an_answer_that_nests_too_deep_is_the_problem_of_its_router_alone() -> None:
+    with stub_router() as router:
+        router.body = b'{"other": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+        answers = asked(router, {"uid-0": "127.0.0.1"}, replace(FLEET, path=REQUEST.path))
+
+    assert not answers.by_router
+    assert answers.problem.startswith("router at 127.0.0.1: ")
 
 
 @pytest.mark.parametrize(("length", "answered"), [(MOST_BYTES, True), (MOST_BYTES + 1, False)])
