@@ -76,7 +76,8 @@ def choose(policy: AutoscalingPolicy, inputs: DecisionInputs) -> Choice:
         return Choice(replicas, ScalingReason.STEADY, LimitingRule.SIGNALS_MISSING)
     asked_for = inputs.stable_growth
     if replicas == 0:
-        asked_for = max(asked_for, 1) if inputs.waiting_requests else 0
+        # The size of what waits is an estimate, which one client can make large: no more than one each.
+        asked_for = min(max(asked_for, 1), inputs.waiting_requests)
     if asked_for > replicas:
         return _grown(policy, inputs, asked_for)
     return _shrunk(policy, inputs)

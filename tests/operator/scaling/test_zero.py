@@ -78,6 +78,16 @@ def test_many_held_requests_wake_as_many_replicas_as_they_need():
     assert (bounded.to_replicas, bounded.limit) == (SLEEPER.max_replicas, LimitingRule.MAXIMUM)
 
 
+def test_a_held_request_wakes_one_replica_however_large_its_body_is():
+    """Routers estimate its tokens by the body's size, which a client fills with anything."""
+    ticks = Ticks(SLEEPER)
+    ticks.run(loaded(1, 5), at_rest(1), 10)
+
+    decision = ticks.tick(signals(held_requests=1, held_tokens=100 * SUPPLY_TOKENS), at_rest(0))
+
+    assert (decision.to_replicas, decision.limit) == (1, LimitingRule.NONE)
+
+
 def test_a_fleet_about_which_nothing_is_known_wakes_with_one_replica():
     awake = Ticks(SLEEPER).tick(signals(held_requests=500, held_tokens=10**6), at_rest(0))
 
