@@ -114,8 +114,10 @@ image: registry.example/worker@sha256:abc
 accelerator: 2 x nvidia.com/gpu
 model: {digest: abc, sizeBytes: 97000000}
 kvCache: {capacityTokens: 100000, usedPercent: 40, hitPercent: 87}
+lastStart: {pod: probe-a, phaseMilliseconds: {schedule: 12, process: 300, firstToken: 40}}
 waitingRequests: 4
 scaling:
+  asleepSince: "2026-01-02T03:04:05Z"
   decisions:
     - {time: "2026-01-02T03:04:05Z", from: 2, to: 3, reason: DemandAboveSupply, limitedBy: RateLimit,
        message: "Demand rose.", recommendations: {tokens: 3},
