@@ -11,9 +11,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from warmfleet_operator.scaling.chance import PEAK_DEVIATIONS, Means
+from warmfleet_operator.scaling.chance import LEAST_MEAN_SECONDS, PEAK_DEVIATIONS, Means
 from warmfleet_operator.scaling.demand import Ask
 from warmfleet_operator.scaling.memory import HOLD_SECONDS, Outgrown, ScalingMemory
+from warmfleet_operator.scaling.ticks import idle_seconds
 
 MOST_HOLD_SECONDS: Final = 86_400.0
 MAX_OUTGROWN: Final = 16
@@ -35,7 +36,12 @@ def noticed(memory: ScalingMemory, replicas: int, now_seconds: float) -> Scaling
 
 
 def asks(memory: ScalingMemory, now_seconds: float) -> Ask:
-    """What a shrink must leave."""
+    """What a shrink must leave; nothing for a fleet without requests.
+
+    Of few requests chance explains any lower mean, also that of none.
+    """
+    if idle_seconds(memory, now_seconds) >= LEAST_MEAN_SECONDS:
+        return Ask()
     kept = [
         one.replicas
         for one in memory.outgrown

@@ -144,6 +144,14 @@ def test_a_fleet_that_was_too_small_is_not_returned_to_while_the_load_lasts():
     assert outgrown.asks(memory, 100.0 + 3600).need == 0
 
 
+def test_a_growth_of_few_requests_is_not_kept_for_a_fleet_without_any() -> None:
+    few = Means(load_permille=900, tokens=1000, sequences=1, requests=3, seconds=200)
+    memory = outgrown.noticed(ScalingMemory(means=few, busy_seconds=100.0), 5, now_seconds=100.0)
+
+    assert outgrown.asks(memory, 299.0).need == 5
+    assert outgrown.asks(memory, 300.0).need == 0
+
+
 def test_each_shrink_that_growth_undoes_doubles_the_time_until_the_next_up_to_a_day():
     memory, now, holds = ScalingMemory(), 0.0, []
     for undone in range(7):
