@@ -22,6 +22,11 @@ def asleep_error(model: str, reason: str, missing: str, retry_after_seconds: int
     return _failure(f"model {model!r} {reason}: {missing}", 503, "no_replica", retry_after_seconds)
 
 
+def other_owner_error(model: str) -> RequestError:
+    """The name of a model that slept went to another deployment while a request was held for it."""
+    return _failure(f"model {model!r} is another deployment's by now", 503, "no_replica", RETRY_AFTER_SECONDS)
+
+
 def broken_stream_error() -> RequestError:
     """The worker died in the middle of a stream."""
     text = "the replica that was answering is gone; the answer is incomplete"

@@ -252,6 +252,24 @@ async def test_held_requests_of_a_model_that_is_deleted_get_a_404(tmp_path: Path
     assert (status, code(body)) == (404, "model_not_found")
 
 
+async def test_a_held_prompt_does_not_go_to_another_deployment_that_gets_the_name(
+    tmp_path: Path, stub: StubWorker
+) -> None:
+    async with asleep(tmp_path) as (router, models):
+        models.owners = {"stub": "a/chat"}
+        models.discover()
+        await until(lambda: router.router.workers.fleet.owner("stub"))
+        asking = asyncio.create_task(router.ask("hi"))
+        await until(lambda: waking(router) == 1)
+        models.owners = {"stub": "b/chat"}
+        models.discover(stub)
+        status, headers, body = await asking
+        assert (status, code(body), headers["retry-after"]) == (503, "no_replica", "1")
+        assert not stub.bodies
+
+        assert (await router.ask("hi"))[0] == 200
+
+
 async def test_a_bad_request_is_refused_before_it_waits_and_one_that_does_not_fit_afterwards(
     tmp_path: Path, stub: StubWorker
 ) -> None:

@@ -24,6 +24,7 @@ from warmfleet_router.admission.queue_bounds import Amount
 from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.api.context_length import require_fitting
 from warmfleet_router.api.models import model_not_found
+from warmfleet_router.error_responses import other_owner_error
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.headers import request_headers, without_cache_salt
 from warmfleet_router.proxy.proxy import Connection, Proxy, outcome_of
@@ -153,10 +154,14 @@ class CompletionEndpoint:
         size = Amount(1, len(body), len(body) // BYTES_PER_TOKEN)
         waking = self._admission.waking
         outcome: Outcome | None = "failed"
+        owner = self._fleet.owner(model)
         try:
             ticket.estimate_tokens(size.tokens)
             while True:
                 async with waking.turn(model, tenant, priority=asleep.priority, size=size, since=since):
+                    # Another namespace, which may get the name, is to see no prompt that came before.
+                    if self._fleet.owner(model) not in (owner, None):
+                        raise other_owner_error(model)
                     prepared = await self._prepare(request, ticket, body, self._now(), was_held=True)
                 if isinstance(prepared, Prepared):
                     outcome = None

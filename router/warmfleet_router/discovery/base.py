@@ -57,6 +57,8 @@ class Discovered:
     """All model names, also of models that have no endpoint now; None where only workers know theirs."""
     hold_seconds: Mapping[str, float] = field(default_factory=dict)
     """Of the names whose models may sleep: how long a request may be held until one wakes."""
+    owners: Mapping[str, str] = field(default_factory=dict)
+    """The ModelDeployment that has each name, `namespace/name`; empty outside a cluster."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ def discovered_from(
         endpoints_from(listed, slices, root),
         frozenset(owner),
         {name: seconds for name, claim in owner.items() if (seconds := held.get(claim.uid)) is not None},
+        {name: claim.qualified_name for name, claim in owner.items()},
     )
 
 

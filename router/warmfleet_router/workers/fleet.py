@@ -134,6 +134,7 @@ class Fleet:
         self._watcher: asyncio.Task[None] | None = None
         self._names: frozenset[str] | None = None
         self._hold_seconds: Mapping[str, float] = {}
+        self._owners: Mapping[str, str] = {}
 
     async def start(self) -> None:
         """Begin to watch discovery and to open streams; returns at once."""
@@ -177,6 +178,10 @@ class Fleet:
         """How long a request for `model` may be held while it sleeps; None if it may not sleep."""
         return self._hold_seconds.get(model)
 
+    def owner(self, model: str) -> str | None:
+        """The ModelDeployment, `namespace/name`, that has this name; None where none is known."""
+        return self._owners.get(model)
+
     @property
     def knows_its_models(self) -> bool:
         """Whether discovery lists all models, so that `models` is complete."""
@@ -191,6 +196,7 @@ class Fleet:
         wanted = {endpoint.uid: endpoint for endpoint in vetted_endpoints(discovered.endpoints)}
         self._names = discovered.names
         self._hold_seconds = discovered.hold_seconds
+        self._owners = discovered.owners
         gone = [
             uid
             for uid, stream in self._streams.items()

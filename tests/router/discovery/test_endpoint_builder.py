@@ -92,7 +92,9 @@ def test_a_name_is_held_for_as_its_owner_sets():
         autoscaling={"minReplicas": 0},
     )
 
-    assert discovered_from([older, younger], [], ROOT).hold_seconds == {"default/b": 300}
+    found = discovered_from([older, younger], [], ROOT)
+    assert found.hold_seconds == {"default/b": 300}
+    assert found.owners == {"chat": "default/a", "default/a": "default/a", "default/b": "default/b"}
 
 
 def test_the_defaults_are_those_of_the_resource():

@@ -12,6 +12,7 @@ class SleepingModels:
 
     def __init__(self, hold_seconds: Mapping[str, float], *always_awake: str) -> None:
         self.state = DiscoveryState()
+        self.owners: Mapping[str, str] = {}
         self._hold_seconds = dict(hold_seconds)
         self._names = frozenset({*hold_seconds, *always_awake})
         self._lists: asyncio.Queue[Discovered] = asyncio.Queue()
@@ -29,7 +30,7 @@ class SleepingModels:
             )
             for stub in stubs
         )
-        self._lists.put_nowait(Discovered(endpoints, self._names, self._hold_seconds))
+        self._lists.put_nowait(Discovered(endpoints, self._names, self._hold_seconds, self.owners))
 
     def delete(self) -> None:
         """No model is deployed any more."""
