@@ -15,7 +15,7 @@ WALL_CLOCKS = {("time", "time"), ("time", "time_ns"), ("datetime", "now"), ("dat
 SHOWN = {
     "router/warmfleet_router/routing/decisions.py": "decided_at, a date in the record",
     "router/warmfleet_router/api/models.py": "`created` of a model",
-    "worker/warmfleet_worker/__main__.py": "`created` of a model",
+    "worker/warmfleet_worker/app.py": "`created` of a model",
     "worker/warmfleet_worker/server/streaming.py": "`created` of an answer",
 }
 """Modules that may read the wall clock, and for what: dates that users and clients see, and no decision."""

@@ -174,7 +174,7 @@ def _asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
         **_demand_asks(tick, memory.means),
         "firstToken": Ask(),
         "betweenTokens": Ask(),
-        "earlierGrowth": outgrown.asks(memory, tick.now_seconds),
+        "earlierGrowth": outgrown.asks(policy, memory, tick.now_seconds),
         "capacityMisses": regret.asks(policy, memory, state.spec_replicas, tick.now_seconds),
         # Any request asks for one replica; the last one goes by the time of idleness alone.
         "requests": Ask(int(signals.queued_requests + signals.held_requests > 0), 1),

@@ -14,7 +14,6 @@ from warmfleet_operator.scaling.windows import Entries
 MAX_SAMPLES: Final = 10
 LATE_TICKS: Final = 5
 MAX_GROWTHS: Final = 32
-HOLD_SECONDS: Final = 3600.0
 
 
 class Outgrown(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,8 +67,8 @@ class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Work has waited at every replica since then, or since the last sample."""
     outgrown: tuple[Outgrown, ...] = ()
     """Oldest first."""
-    hold_seconds: float = HOLD_SECONDS
-    """For how long a growth is kept."""
+    hold_factor: int = 1
+    """For how many times the usual time a growth is kept."""
     undone_seconds: float | None = None
     """The last shrink that a growth undid."""
     low_since_seconds: float | None = None

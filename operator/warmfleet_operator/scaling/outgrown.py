@@ -1,32 +1,38 @@
 """Fleets that proved too small for a load: no shrink returns to them while the load lasts.
 
 Other rules predict what a smaller fleet would need; this one remembers. A shrink that growth had to undo was
-a mistake, and repeating it costs the same again: so a number that was asked for is kept for an hour while the
-mean load is no lower than it was then, by more than chance explains, and for twice as long with each further
-growth that undoes a shrink within that time, up to a day (the exponential back-off that keeps a retry from
-being tried too often). A load that comes in bursts keeps the replicas that its bursts need in the same way.
+a mistake, and repeating it costs the same again: so a number that was asked for is kept for an hour, with the
+default stabilization of five minutes, while the mean load is no lower than it was then, by more than chance
+explains, and for twice as long with each further growth that undoes a shrink within that time, up to a day
+(the exponential back-off that keeps a retry from being tried too often). A load that comes in bursts keeps
+the replicas that its bursts need in the same way.
 """
 
 from typing import Final
 
 from msgspec.structs import replace
 
-from warmfleet_operator.scaling.chance import LEAST_MEAN_SECONDS, PEAK_DEVIATIONS, Means
+from warmfleet_operator.scaling.chance import PEAK_DEVIATIONS, Means
 from warmfleet_operator.scaling.demand import Ask
-from warmfleet_operator.scaling.memory import HOLD_SECONDS, Outgrown, ScalingMemory
+from warmfleet_operator.scaling.memory import Outgrown, ScalingMemory
+from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.scaling.ticks import idle_seconds
 
-MOST_HOLD_SECONDS: Final = 86_400.0
+HOLD_WINDOWS: Final = 12
+"""A growth is kept for so many stabilization windows of a shrink: short ones ask for frequent attempts."""
+MOST_FACTOR: Final = 24
 MAX_OUTGROWN: Final = 16
 
 
-def noticed(memory: ScalingMemory, replicas: int, now_seconds: float) -> ScalingMemory:
+def noticed(
+    policy: AutoscalingPolicy, memory: ScalingMemory, replicas: int, now_seconds: float
+) -> ScalingMemory:
     """The memory with a growth to so many replicas."""
-    memory = _with_hold(memory, now_seconds)
+    memory = _with_factor(policy, memory, now_seconds)
     means = memory.means
     share = max(0.0, 1 - PEAK_DEVIATIONS * means.deviation) if means else 0.0
     newest = Outgrown(
-        until_seconds=now_seconds + memory.hold_seconds,
+        until_seconds=now_seconds + hold_seconds(policy, memory),
         replicas=replicas,
         least_load_permille=means.load_permille * share if means else 0.0,
         least_tokens=means.tokens * share if means else 0.0,
@@ -35,12 +41,12 @@ def noticed(memory: ScalingMemory, replicas: int, now_seconds: float) -> Scaling
     return replace(memory, outgrown=(*kept, newest)[-MAX_OUTGROWN:])
 
 
-def asks(memory: ScalingMemory, now_seconds: float) -> Ask:
+def asks(policy: AutoscalingPolicy, memory: ScalingMemory, now_seconds: float) -> Ask:
     """What a shrink must leave; nothing for a fleet without requests.
 
     Of few requests chance explains any lower mean, also that of none.
     """
-    if idle_seconds(memory, now_seconds) >= LEAST_MEAN_SECONDS:
+    if idle_seconds(memory, now_seconds) >= policy.down_stabilization_seconds:
         return Ask()
     kept = [
         one.replicas
@@ -60,16 +66,19 @@ def _lasts(one: Outgrown, means: Means | None) -> bool:
     )
 
 
-def _with_hold(memory: ScalingMemory, now_seconds: float) -> ScalingMemory:
-    """For how long a growth now holds: each shrink that it undoes counts once."""
+def hold_seconds(policy: AutoscalingPolicy, memory: ScalingMemory) -> float:
+    """For how long a growth now is kept."""
+    return memory.hold_factor * HOLD_WINDOWS * policy.down_stabilization_seconds
+
+
+def _with_factor(policy: AutoscalingPolicy, memory: ScalingMemory, now_seconds: float) -> ScalingMemory:
+    """For how many times the usual time a growth now is kept: each shrink that it undoes counts once."""
     shrunk = memory.decreased_seconds
-    if shrunk is None or now_seconds - shrunk >= memory.hold_seconds:
-        return replace(memory, hold_seconds=HOLD_SECONDS)
+    if shrunk is None or now_seconds - shrunk >= hold_seconds(policy, memory):
+        return replace(memory, hold_factor=1)
     if shrunk == memory.undone_seconds:
         return memory
-    return replace(
-        memory, undone_seconds=shrunk, hold_seconds=min(2 * memory.hold_seconds, MOST_HOLD_SECONDS)
-    )
+    return replace(memory, undone_seconds=shrunk, hold_factor=min(2 * memory.hold_factor, MOST_FACTOR))
 
 
 def _covers(newer: Outgrown, older: Outgrown) -> bool:

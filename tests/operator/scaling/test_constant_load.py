@@ -135,33 +135,33 @@ def test_many_times_the_load_adds_replicas_at_once_however_few_the_requests():
 
 def test_a_fleet_that_was_too_small_is_not_returned_to_while_the_load_lasts():
     memory = ScalingMemory(means=Means(load_permille=2000, tokens=9000, sequences=10))
-    memory = outgrown.noticed(memory, 5, now_seconds=100.0)
+    memory = outgrown.noticed(POLICY, memory, 5, now_seconds=100.0)
     lower = Means(load_permille=1999, tokens=9000, sequences=10)
 
-    assert outgrown.asks(memory, 200.0).need == 5
-    assert outgrown.asks(memory, 200.0).growth == 0
-    assert outgrown.asks(ScalingMemory(means=lower, outgrown=memory.outgrown), 200.0).need == 0
-    assert outgrown.asks(memory, 100.0 + 3600).need == 0
+    assert outgrown.asks(POLICY, memory, 200.0).need == 5
+    assert outgrown.asks(POLICY, memory, 200.0).growth == 0
+    assert outgrown.asks(POLICY, ScalingMemory(means=lower, outgrown=memory.outgrown), 200.0).need == 0
+    assert outgrown.asks(POLICY, memory, 100.0 + 3600).need == 0
 
 
 def test_a_growth_of_few_requests_is_not_kept_for_a_fleet_without_any() -> None:
     few = Means(load_permille=900, tokens=1000, sequences=1, requests=3, seconds=200)
-    memory = outgrown.noticed(ScalingMemory(means=few, busy_seconds=100.0), 5, now_seconds=100.0)
+    memory = outgrown.noticed(POLICY, ScalingMemory(means=few, busy_seconds=100.0), 5, now_seconds=100.0)
 
-    assert outgrown.asks(memory, 299.0).need == 5
-    assert outgrown.asks(memory, 300.0).need == 0
+    assert outgrown.asks(POLICY, memory, 399.0).need == 5
+    assert outgrown.asks(POLICY, memory, 400.0).need == 0
 
 
 def test_each_shrink_that_growth_undoes_doubles_the_time_until_the_next_up_to_a_day():
     memory, now, holds = ScalingMemory(), 0.0, []
     for undone in range(7):
-        memory = outgrown.noticed(memory, 3, now)
-        memory = outgrown.noticed(memory, 4, now + 2)  # the same growth goes on: counted once
-        holds.append(memory.hold_seconds / 3600)
-        now += memory.hold_seconds + 60
+        memory = outgrown.noticed(POLICY, memory, 3, now)
+        memory = outgrown.noticed(POLICY, memory, 4, now + 2)  # the same growth goes on: counted once
+        holds.append(outgrown.hold_seconds(POLICY, memory) / 3600)
+        now += outgrown.hold_seconds(POLICY, memory) + 60
         memory = ScalingMemory(
             outgrown=memory.outgrown,
-            hold_seconds=memory.hold_seconds,
+            hold_factor=memory.hold_factor,
             undone_seconds=memory.undone_seconds,
             decreased_seconds=now,
         )
@@ -169,14 +169,16 @@ def test_each_shrink_that_growth_undoes_doubles_the_time_until_the_next_up_to_a_
         assert len(memory.outgrown) <= 2, undone
 
     assert holds == [1, 2, 4, 8, 16, 24, 24]
-    assert outgrown.noticed(memory, 3, now + 90_000).hold_seconds == 3600
+    assert outgrown.noticed(POLICY, memory, 3, now + 90_000).hold_factor == 1
 
 
 def test_what_is_remembered_of_growths_is_bounded():
     memory = ScalingMemory()
     for number in range(100):
         load = Means(load_permille=100 * number, tokens=0, sequences=0)
-        memory = outgrown.noticed(ScalingMemory(means=load, outgrown=memory.outgrown), number, float(number))
+        memory = outgrown.noticed(
+            POLICY, ScalingMemory(means=load, outgrown=memory.outgrown), number, float(number)
+        )
 
     assert len(memory.outgrown) == outgrown.MAX_OUTGROWN
-    assert outgrown.asks(memory, 100.0).need == 99
+    assert outgrown.asks(POLICY, memory, 100.0).need == 99

@@ -24,7 +24,6 @@ from warmfleet_cli.local.state import FleetState, RunFolder
 from warmfleet_cli.local.supervisor import supervise
 from warmfleet_cli.output import print_error
 from warmfleet_contracts.errors import WarmfleetError
-from warmfleet_operator.scaling import outgrown
 from warmfleet_testing.processes.ports import free_port_range
 
 NAME = "stubs"
@@ -108,7 +107,6 @@ def pids(fleet: FleetState) -> list[int]:
 
 
 def main() -> None:
-    vars(outgrown)["HOLD_SECONDS"] = 1.0  # stubs have no load that falls: a growth would hold for an hour
     home, plan = Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=FleetPlan)
     try:
         if "detach" in sys.argv[3:]:
