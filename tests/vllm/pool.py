@@ -26,6 +26,7 @@ from warmfleet_worker.vllm_engine.arguments import engine_arguments, environment
 from warmfleet_worker.vllm_engine.event_socket import EventSocket
 from warmfleet_worker.vllm_engine.kv_events import decode_batch
 from warmfleet_worker.vllm_engine.resident import ResidentBlocks, salt_text
+from warmfleet_worker.vllm_engine.socket_folder import socket_folder
 
 BLOCK_TOKENS = 32
 TOTAL_BLOCKS = 48
@@ -62,7 +63,7 @@ async def compare(model: str, requests: int) -> dict[str, Any]:
     resident = ResidentBlocks(IDENTITY, BLOCK_TOKENS, TOTAL_BLOCKS)
     work = prompts(requests)
     stored = set()
-    with EventSocket() as events:
+    with socket_folder() as folder, EventSocket(folder) as events:
 
         async def follow() -> None:
             async for payload in events.batches():

@@ -1,10 +1,9 @@
-"""Receives vLLM's cache events over its ZMQ sockets: files in a folder that only this user can enter.
+"""Receives vLLM's cache events over its ZMQ sockets, which are files in a folder.
 
 ZMQ is imported in functions: the module itself is imported, and checked, where it is not installed.
 """
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
@@ -22,17 +21,16 @@ _NUMBER_BYTES: Final = 8
 class EventSocket:
     """The batches of one vLLM engine, in order and without gaps. Make it before the engine starts.
 
-    with EventSocket() as events:
+    with socket_folder() as folder, EventSocket(folder) as events:
         ...  # start vLLM with `events.endpoint` and `events.replay_endpoint`
         async for payload in events.batches():
             ...
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        """`folder`: only this user can enter it."""
         import zmq.asyncio
 
-        self._folder = tempfile.TemporaryDirectory(prefix="warmfleet-vllm-")
-        folder = Path(self._folder.name)
         self.endpoint = f"ipc://{folder / 'events'}"
         self.replay_endpoint = f"ipc://{folder / 'replay'}"
         self._context = zmq.asyncio.Context()
@@ -45,7 +43,6 @@ class EventSocket:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._context.destroy(linger=0)
-        self._folder.cleanup()
 
     async def batches(self) -> AsyncIterator[bytes]:
         """Payloads of all batches from the next one on.

@@ -45,6 +45,7 @@ from warmfleet_worker.vllm_engine.event_socket import EventSocket
 from warmfleet_worker.vllm_engine.llm import VllmEngine, import_libraries
 from warmfleet_worker.vllm_engine.loop import EngineLoop
 from warmfleet_worker.vllm_engine.outputs import ModelFacts
+from warmfleet_worker.vllm_engine.socket_folder import socket_folder
 from warmfleet_worker.vllm_engine.versions import VllmVersionError
 
 ENGINE_TYPE: Final = "VLLM"
@@ -129,7 +130,7 @@ async def _compute(channel: ServerChannel, settings: EngineSettings) -> None:
         import_libraries()
         load_at = time.monotonic()
         manifest, verification = known.result()
-    with EventSocket() as events:
+    with socket_folder() as folder, EventSocket(folder) as events:
         llm = VllmEngine(settings, endpoint=events.endpoint, replay_endpoint=events.replay_endpoint)
         try:
             facts = llm.facts
