@@ -5,6 +5,7 @@ when it has no recent report, or one that cannot be right: replicas of a deploym
 ten times as large as the others' is an error. Times are ages and differences: no two clocks have to agree.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -211,16 +212,7 @@ def _traffic(seconds: float, pairs: Sequence[tuple[ModelTotals, ModelTotals]]) -
         seconds=round(seconds, 3),
         prompt_tokens=_risen((now.prompt_tokens, before.prompt_tokens) for now, before in pairs),
         cached_tokens=_risen((now.cached_tokens, before.cached_tokens) for now, before in pairs),
-        misses=MissTokens(
-            compulsory=_risen((now.misses.compulsory, old.misses.compulsory) for now, old in pairs),
-            placement=_risen((now.misses.placement, old.misses.placement) for now, old in pairs),
-            capacity=_risen((now.misses.capacity, old.misses.capacity) for now, old in pairs),
-            lost=_risen((now.misses.lost, old.misses.lost) for now, old in pairs),
-            rollout=_risen((now.misses.rollout, old.misses.rollout) for now, old in pairs),
-            capacity_depths=_added(
-                [_depths_risen(now.misses.capacity_depths, old.misses.capacity_depths) for now, old in pairs]
-            ),
-        ),
+        misses=_added_misses([_risen_misses(now.misses, before.misses) for now, before in pairs]),
         requests=_risen((sum(now.first_token.counts), sum(old.first_token.counts)) for now, old in pairs),
         generated_tokens=_risen(
             (sum(now.inter_token.counts), sum(old.inter_token.counts)) for now, old in pairs
@@ -233,8 +225,20 @@ def _risen(pairs: Iterable[tuple[int, int]]) -> int:
     return sum([now - before for now, before in pairs if now > before])
 
 
-def _depths_risen(now: Sequence[int], before: Sequence[int]) -> tuple[int, ...]:
-    return tuple(_risen([pair]) for pair in zip_longest(now, before, fillvalue=0))
+def _risen_misses(now: MissTokens, before: MissTokens) -> MissTokens:
+    known = before.by_cause
+    depths = zip_longest(now.capacity_depths, before.capacity_depths, fillvalue=0)
+    return MissTokens(
+        **{cause: _risen([(tokens, known[cause])]) for cause, tokens in now.by_cause.items()},
+        capacity_depths=tuple(_risen([pair]) for pair in depths),
+    )
+
+
+def _added_misses(parts: Sequence[MissTokens]) -> MissTokens:
+    tokens: Counter[str] = Counter()
+    for part in parts:
+        tokens.update(part.by_cause)
+    return MissTokens(**tokens, capacity_depths=_added([part.capacity_depths for part in parts]))
 
 
 def _added(counts: Sequence[Sequence[int]]) -> tuple[int, ...]:
@@ -267,14 +271,7 @@ def _sum(parts: Sequence[ModelTotals]) -> ModelTotals:
         held_tokens=sum(part.held_tokens for part in parts),
         prompt_tokens=sum(part.prompt_tokens for part in parts),
         cached_tokens=sum(part.cached_tokens for part in parts),
-        misses=MissTokens(
-            compulsory=sum(part.misses.compulsory for part in parts),
-            placement=sum(part.misses.placement for part in parts),
-            capacity=sum(part.misses.capacity for part in parts),
-            lost=sum(part.misses.lost for part in parts),
-            rollout=sum(part.misses.rollout for part in parts),
-            capacity_depths=_added([part.misses.capacity_depths for part in parts]),
-        ),
+        misses=_added_misses([part.misses for part in parts]),
         first_token=_together([part.first_token for part in parts]),
         inter_token=_together([part.inter_token for part in parts]),
         mean_inter_token=_together([part.mean_inter_token for part in parts]),
