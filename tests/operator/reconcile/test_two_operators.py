@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmfleet_contracts.resources.conditions import RELEASE_CONFLICT
-from warmfleet_operator.errors import ClusterError, GoneError, KeysMissingError, RefusedError
+from warmfleet_operator.errors import ClusterError, KeysMissingError, RefusedError
 from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.objects.kinds import MODEL_DEPLOYMENT, Kind, kind_of
 from warmfleet_operator.objects.releases import release_of
@@ -26,6 +26,7 @@ from warmfleet_operator.status.advisor import ScalingAdvisor
 from warmfleet_operator.watch.entry import Key, entry_of
 from warmfleet_operator.watch.store import Store
 from warmfleet_testing.resources.observations import deployment
+from warmfleet_testing.resources.stored_objects import StoredObjects
 
 M = Key("models", "m")
 CHILDREN = 6
@@ -37,23 +38,20 @@ class ApiServer:
 
     def __init__(self, pauses: Iterator[int]) -> None:
         self._pauses = pauses
-        self._objects: dict[tuple[Kind, str], dict[str, Any]] = {}
-        self._versions = itertools.count(100)
+        self._objects = StoredObjects()
         self.watches: list[list[tuple[Kind, dict[str, Any]]]] = []
         self.writes = 0
         self._put(MODEL_DEPLOYMENT, deployment())
 
     def body(self) -> dict[str, Any]:
-        return self._objects[MODEL_DEPLOYMENT, "m"]
+        return self._objects.get(MODEL_DEPLOYMENT, "m")
 
     def children(self) -> list[dict[str, Any]]:
-        return [body for (kind, _), body in self._objects.items() if kind is not MODEL_DEPLOYMENT]
+        return [body for kind, body in self._objects.all() if kind is not MODEL_DEPLOYMENT]
 
     async def read(self, kind: Kind, _namespace: str, name: str) -> dict[str, Any]:
         await self._pause()
-        if (kind, name) not in self._objects:
-            raise GoneError(name)
-        return self._objects[kind, name]
+        return self._objects.get(kind, name)
 
     async def apply(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         await self._pause()
@@ -87,16 +85,11 @@ class ApiServer:
         return self._put(MODEL_DEPLOYMENT, {**self.body(), "status": dict(status)})
 
     def _put(self, kind: Kind, body: dict[str, Any]) -> dict[str, Any]:
-        identity = kind, body["metadata"]["name"]
-        known = self._objects.get(identity, {}).get("metadata", {})
-        version = next(self._versions)
-        uid = known.get("uid") or body["metadata"].get("uid") or f"uid-{version}"
-        metadata = {**body["metadata"], "uid": uid, "resourceVersion": str(version)}
-        self._objects[identity] = {**body, "metadata": metadata}
+        stored = self._objects.put(kind, body)
         self.writes += 1
         for watch in self.watches:
-            watch.append((kind, self._objects[identity]))
-        return self._objects[identity]
+            watch.append((kind, stored))
+        return stored
 
     async def _pause(self) -> None:
         for _ in range(next(self._pauses)):

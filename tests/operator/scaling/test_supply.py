@@ -12,15 +12,12 @@ from warmfleet_testing.resources.scaling_signals import (
     signals,
 )
 
+WAITING = {"pinned_tokens": 60_000, "running_sequences": 8, "waiting_sequences": 3}
+
 
 def test_a_replica_whose_queue_waits_for_memory_teaches_what_it_takes():
     ticks = Ticks(POLICY)
-    stuck = {
-        "pinned_tokens": 60_000,
-        "running_sequences": 8,
-        "waiting_sequences": 3,
-        "queued_uncached_tokens": 150_000,
-    }
+    stuck = {**WAITING, "queued_uncached_tokens": 150_000}
 
     ticks.run(signals(fleet(2, **stuck)), at_rest(2), 20)
     decision = ticks.tick(loaded(2, 50), at_rest(2))
@@ -39,12 +36,7 @@ def test_a_request_that_waits_for_the_next_step_teaches_nothing():
 
 def test_prompts_that_would_fit_wait_for_compute_and_teach_nothing_of_memory():
     ticks = Ticks(POLICY)
-    computing = {
-        "pinned_tokens": 60_000,
-        "running_sequences": 8,
-        "waiting_sequences": 3,
-        "queued_uncached_tokens": 30_000,
-    }
+    computing = {**WAITING, "queued_uncached_tokens": 30_000}
 
     (*_, decision) = ticks.run(signals(fleet(2, **computing)), at_rest(2), 20)
 

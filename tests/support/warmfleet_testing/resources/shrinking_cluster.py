@@ -4,13 +4,11 @@ The ReplicaSet sees a lower number at once and marks late: within two seconds, a
 """
 
 import asyncio
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from warmfleet_contracts.cache.fleet_totals import FleetTotals
 from warmfleet_contracts.names import DELETION_COST_ANNOTATION, REVISION_LABEL
-from warmfleet_operator.errors import GoneError
 from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD, Kind, kind_of
 from warmfleet_operator.reconcile.reconcile import Reconciler
@@ -25,6 +23,7 @@ from warmfleet_operator.watch.entry import Key, entry_of
 from warmfleet_operator.watch.store import Store
 from warmfleet_testing.resources.observations import advice, decided, deployment
 from warmfleet_testing.resources.scaling_signals import replica
+from warmfleet_testing.resources.stored_objects import StoredObjects
 
 M: Final = Key("models", "m")
 LATE_SECONDS: Final = 1.99
@@ -61,26 +60,25 @@ class ShrinkingCluster:
         """By the operators so far, but for statuses."""
         self.held = 0
         """Replicas that requests need; with any, the policy lets none go."""
-        self._versions = itertools.count(100)
-        self._objects: dict[tuple[Kind, str], dict[str, Any]] = {}
+        self._objects = StoredObjects()
         self._marks: list[tuple[float, str, str | None]] = []
-        self._put(MODEL_DEPLOYMENT, deployment(replicas=len(values), **spec))
+        self._objects.put(MODEL_DEPLOYMENT, deployment(replicas=len(values), **spec))
         for number in range(len(values)):
             made = _pod_without_node if number in without_node else _pod
-            self._put(POD, made(number, ready=number not in unready))
+            self._objects.put(POD, made(number, ready=number not in unready))
 
     def objects(self) -> list[tuple[Kind, dict[str, Any]]]:
         """All of them, by kind."""
-        return [(kind, body) for (kind, _), body in self._objects.items()]
+        return self._objects.all()
 
     def edit(self, **spec: Any) -> None:
         """Change fields of the ModelDeployment's spec."""
-        body = self._objects[MODEL_DEPLOYMENT, "m"]
-        self._put(MODEL_DEPLOYMENT, {**body, "spec": {**body["spec"], **spec}})
+        body = self._objects.get(MODEL_DEPLOYMENT, "m")
+        self._objects.put(MODEL_DEPLOYMENT, {**body, "spec": {**body["spec"], **spec}})
 
     def workers(self) -> dict[str, Any]:
         """The Deployment."""
-        return self._objects[DEPLOYMENT, "m"]
+        return self._objects.get(DEPLOYMENT, "m")
 
     def live(self) -> set[str]:
         """Uids of the pods that are left."""
@@ -92,9 +90,7 @@ class ShrinkingCluster:
         self.now += seconds
 
     async def read(self, kind: Kind, _namespace: str, name: str) -> dict[str, Any]:
-        if (kind, name) not in self._objects:
-            raise GoneError(name)
-        return self._objects[kind, name]
+        return self._objects.get(kind, name)
 
     async def apply(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         return self._write(kind_of(manifest), dict(manifest))
@@ -102,7 +98,9 @@ class ShrinkingCluster:
     async def apply_status(
         self, _namespace: str, _name: str, _uid: str, status: Mapping[str, Any]
     ) -> dict[str, Any]:
-        return self._put(MODEL_DEPLOYMENT, {**self._objects[MODEL_DEPLOYMENT, "m"], "status": dict(status)})
+        return self._objects.put(
+            MODEL_DEPLOYMENT, {**self._objects.get(MODEL_DEPLOYMENT, "m"), "status": dict(status)}
+        )
 
     async def apply_conflict(self, *_: object) -> dict[str, Any]:
         raise AssertionError("no other release is here")
@@ -111,9 +109,7 @@ class ShrinkingCluster:
         self, kind: Kind, _namespace: str, name: str, changes: Mapping[str, Any]
     ) -> dict[str, Any]:
         assert kind is POD
-        if (kind, name) not in self._objects:
-            raise GoneError(name)
-        body = self._objects[kind, name]
+        body = self._objects.get(kind, name)
         annotations = {
             **(body["metadata"].get("annotations") or {}),
             **changes["metadata"].get("annotations", {}),
@@ -136,7 +132,7 @@ class ShrinkingCluster:
         number, self.writes = self.writes, self.writes + 1
         if self.kill_at == (number, False):
             raise KilledError
-        written = self._put(kind, body)
+        written = self._objects.put(kind, body)
         if kind is POD:
             cost = (body["metadata"].get("annotations") or {}).get(DELETION_COST_ANNOTATION)
             self._marks.append((self.now, body["metadata"]["uid"], cost))
@@ -149,21 +145,12 @@ class ShrinkingCluster:
             raise KilledError
         return written
 
-    def _put(self, kind: Kind, body: dict[str, Any]) -> dict[str, Any]:
-        identity = kind, body["metadata"]["name"]
-        known = self._objects.get(identity, {}).get("metadata", {})
-        version = next(self._versions)
-        uid = known.get("uid") or body["metadata"].get("uid") or f"uid-{version}"
-        metadata = {**body["metadata"], "uid": uid, "resourceVersion": str(version)}
-        self._objects[identity] = {**body, "metadata": metadata}
-        return self._objects[identity]
-
     def _label_pods(self, revision: str) -> None:
         """They are of the first template, and no later one replaces them."""
         for kind, body in self.objects():
             if kind is POD:
                 labels = {**body["metadata"]["labels"], REVISION_LABEL: revision}
-                self._put(kind, {**body, "metadata": {**body["metadata"], "labels": labels}})
+                self._objects.put(kind, {**body, "metadata": {**body["metadata"], "labels": labels}})
 
     def _delete_pods(self) -> None:
         if (DEPLOYMENT, "m") not in self._objects:
