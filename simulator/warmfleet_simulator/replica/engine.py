@@ -93,7 +93,7 @@ class SimulatedEngine:
         self._cache.extend_hashes(hashes, self._root, prompt)
         self._arrivals += 1
         self._answer_tokens[sequence_id] = answer_token
-        self._reporter.count_dispatch(router_id, dispatch)
+        self._reporter.dispatches.count(router_id, dispatch)
         self._scheduler.add(
             Sequence(
                 sequence_id=sequence_id,

@@ -13,7 +13,7 @@ from warmfleet_testing.engine.fake_runner import (
     EngineDriver,
     naive_output,
 )
-from warmfleet_worker.engine.reporter import MAX_ROUTERS
+from warmfleet_worker.engine.admitted_dispatches import MAX_ROUTERS
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 
 PROMPT = [(7 * index) % 500 for index in range(45)]

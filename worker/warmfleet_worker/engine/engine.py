@@ -118,7 +118,7 @@ class Engine:
     def add(self, message: AddSequences) -> None:
         """Queue sequences of one prompt. Those that can never run get an error update in the next report."""
         if 0 < len(message.router_id) <= MAX_ROUTER_ID_CHARS:
-            self._reporter.count_dispatch(message.router_id, message.dispatch)
+            self._reporter.dispatches.count(message.router_id, message.dispatch)
         prompt = unpacked_tokens(message.prompt)
         refusal = validation_error(message, prompt, self._limits) or self._refusal_now(message)
         if not refusal:

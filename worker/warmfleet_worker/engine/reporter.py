@@ -1,41 +1,32 @@
 """What an engine reports of its cache and its load."""
 
-from collections import OrderedDict
 from typing import Final
 
 from warmfleet_contracts.cache.kv_events import LoadReport, StepTimeFit
+from warmfleet_worker.engine.admitted_dispatches import AdmittedDispatches
 from warmfleet_worker.engine.messages import SequenceUpdate, StepReport
 from warmfleet_worker.engine.scheduler import Scheduler
 from warmfleet_worker.engine.step_recovery import StepOutcome
 from warmfleet_worker.kv_cache.block_pool import BlockPool
 
-MAX_ROUTERS: Final = 64
-"""Routers whose dispatch counters are kept; the least recently used one is dropped first."""
 NOTHING_COMPUTED: Final = StepOutcome((), 0.0)
 
 
 class Reporter:
     """Reports what changed since the last step, and the load as it is; one per engine.
 
-    reporter.count_dispatch("router-0", 7)
+    reporter.dispatches.count("router-0", 7)
     report = reporter.step(updates, fit, scheduled_tokens=32, outcome=outcome)
     """
 
     def __init__(self, pool: BlockPool, scheduler: Scheduler, *, seats: int) -> None:
+        self.dispatches = AdmittedDispatches()
         self._pool = pool
         self._scheduler = scheduler
         self._seats = seats
-        self._admitted_dispatches: OrderedDict[str, int] = OrderedDict()
         self._seq = 0
         self._reported_evictions = 0
         self._draining = False
-
-    def count_dispatch(self, router_id: str, dispatch: int) -> None:
-        """A dispatch of a router has arrived; the highest of each router is reported."""
-        self._admitted_dispatches[router_id] = max(self._admitted_dispatches.get(router_id, 0), dispatch)
-        self._admitted_dispatches.move_to_end(router_id)
-        if len(self._admitted_dispatches) > MAX_ROUTERS:
-            self._admitted_dispatches.popitem(last=False)
 
     def drain(self) -> None:
         """Report `draining` from now on."""
@@ -101,6 +92,6 @@ class Reporter:
             pinned_blocks=max(self._pool.pinned_blocks - idle_blocks, 0),
             cached_blocks=self._pool.evictable_blocks,
             step_time=step_time,
-            admitted_dispatches=dict(self._admitted_dispatches),
+            admitted_dispatches=self.dispatches.by_router(),
             draining=self._draining,
         )

@@ -1,10 +1,9 @@
 """Load reports from vLLM's statistics of its steps. Pure."""
 
-from collections import OrderedDict
 from dataclasses import dataclass
 
 from warmfleet_contracts.cache.kv_events import LoadReport
-from warmfleet_worker.engine.reporter import MAX_ROUTERS
+from warmfleet_worker.engine.admitted_dispatches import AdmittedDispatches
 from warmfleet_worker.engine.step_time import StepTimeEstimator
 from warmfleet_worker.kv_cache.block_table import blocks_for
 from warmfleet_worker.vllm_engine.sequences import LiveSequences
@@ -35,20 +34,13 @@ class LoadTracker:
     """
 
     def __init__(self, *, seats: int, total_blocks: int, block_size_tokens: int) -> None:
+        self.dispatches = AdmittedDispatches()
         self._seats = seats
         self._total_blocks = total_blocks
         self._block_size_tokens = block_size_tokens
         self._step_time = StepTimeEstimator()
-        self._admitted_dispatches: OrderedDict[str, int] = OrderedDict()
         self._latest = StepStatistics()
         self._draining = False
-
-    def count_dispatch(self, router_id: str, dispatch: int) -> None:
-        """A dispatch of a router has arrived; the highest of each router is reported."""
-        self._admitted_dispatches[router_id] = max(self._admitted_dispatches.get(router_id, 0), dispatch)
-        self._admitted_dispatches.move_to_end(router_id)
-        if len(self._admitted_dispatches) > MAX_ROUTERS:
-            self._admitted_dispatches.popitem(last=False)
 
     def drain(self) -> None:
         """Report `draining` from now on."""
@@ -90,6 +82,6 @@ class LoadTracker:
             pinned_blocks=max(used - idle_blocks, 0),
             cached_blocks=min(max(cached_copies - held_copies, 0), self._total_blocks - used),
             step_time=self._step_time.fit(),
-            admitted_dispatches=dict(self._admitted_dispatches),
+            admitted_dispatches=self.dispatches.by_router(),
             draining=self._draining,
         )

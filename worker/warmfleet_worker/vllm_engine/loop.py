@@ -186,7 +186,7 @@ class EngineLoop:
 
     def _add(self, message: AddSequences) -> None:
         if 0 < len(message.router_id) <= MAX_ROUTER_ID_CHARS:
-            self._load.count_dispatch(message.router_id, message.dispatch)
+            self._load.dispatches.count(message.router_id, message.dispatch)
         prompt = unpacked_tokens(message.prompt)
         refusal = validation_error(message, prompt, self._limits) or self._refusal_now(message)
         if refusal:

@@ -1,0 +1,29 @@
+"""The newest dispatch of each router that has arrived at an engine."""
+
+from collections import OrderedDict
+from typing import Final
+
+MAX_ROUTERS: Final = 64
+"""Routers whose dispatch counters are kept; the least recently used one is dropped first."""
+
+
+class AdmittedDispatches:
+    """The highest dispatch of each router, as a load report has them.
+
+    admitted.count("router-0", 7)
+    LoadReport(admitted_dispatches=admitted.by_router())
+    """
+
+    def __init__(self) -> None:
+        self._highest: OrderedDict[str, int] = OrderedDict()
+
+    def count(self, router_id: str, dispatch: int) -> None:
+        """A dispatch of a router has arrived."""
+        self._highest[router_id] = max(self._highest.get(router_id, 0), dispatch)
+        self._highest.move_to_end(router_id)
+        if len(self._highest) > MAX_ROUTERS:
+            self._highest.popitem(last=False)
+
+    def by_router(self) -> dict[str, int]:
+        """The highest of each, as it is now."""
+        return dict(self._highest)
