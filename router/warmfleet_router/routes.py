@@ -41,16 +41,6 @@ def build_api(
     settings, metrics = common.settings, common.metrics
     keys = KeySource(settings.keys, settings.keys_path, metrics) if settings.keys is not None else None
     health = HealthEndpoints(discovery=workers.discovery, fleet=workers.fleet, encoders=workers.encoders)
-    routes = [
-        *_inference_routes(common, workers, routing, limits=limits, admission=admission, proxies=proxies),
-        Route("/version", health.version, methods=["GET"]),
-        Route("/health", health.readyz, methods=["GET"]),
-        Route("/livez", health.livez, methods=["GET"]),
-        Route("/readyz", health.readyz, methods=["GET"]),
-        document_route("router"),
-        *_observation_routes(common, workers, routing, limits=limits, admission=admission, keys=keys),
-        Route(HANDOVER_PATH, HandoverEndpoint(handovers.hand_over).hand_over, methods=["POST"]),
-    ]
 
     def on_refused(error: RequestError) -> None:
         metrics.on_refused(error.status)
@@ -61,6 +51,24 @@ def build_api(
         open_metrics=settings.open_metrics,
         on_refused=on_refused,
     )
+    routes = [
+        *_inference_routes(
+            common,
+            workers,
+            routing,
+            limits=limits,
+            admission=admission,
+            proxies=proxies,
+            authentication=authentication,
+        ),
+        Route("/version", health.version, methods=["GET"]),
+        Route("/health", health.readyz, methods=["GET"]),
+        Route("/livez", health.livez, methods=["GET"]),
+        Route("/readyz", health.readyz, methods=["GET"]),
+        document_route("router"),
+        *_observation_routes(common, workers, routing, limits=limits, admission=admission, keys=keys),
+        Route(HANDOVER_PATH, HandoverEndpoint(handovers.hand_over).hand_over, methods=["POST"]),
+    ]
     edge = Edge(
         openai_app(routes, on_refused=on_refused),
         refusal=authentication.refusal,
@@ -81,6 +89,7 @@ def _inference_routes(
     limits: InFlightLimits,
     admission: Admission,
     proxies: ProxyRoom,
+    authentication: Authentication,
 ) -> list[Route]:
     settings = common.settings
     models = ModelEndpoints(workers.fleet)
@@ -97,6 +106,7 @@ def _inference_routes(
             path,
             CompletionEndpoint(
                 decode,
+                check_key=authentication.check,
                 salt_key=settings.salt_key,
                 policy_among=routing.picker.policy_among,
                 fleet=workers.fleet,

@@ -231,12 +231,13 @@ async def test_only_generations_for_models_that_sleep_wake(tmp_path: Path) -> No
         async with router.http.post(
             router.url + "/tokenize", json={"model": "stub", "prompt": "x"}
         ) as response:
-            tokenized = response.status
+            tokenized, text = response.status, await response.text()
         reported = await totals(router)
 
     data: Any = listed["data"]
     assert (status, [model["id"] for model in data]) == (200, ["awake", "stub"])
     assert (one[0], ready[0], tokenized) == (200, 200, 503)
+    assert "model 'stub' is asleep: only completions wake it" in text
     assert (unknown[0], code(unknown[2])) == (404, "model_not_found")
     assert (awake[0], code(awake[2])) == (503, "no_replica")  # its fleet may not sleep
     assert reported == ModelTotals()

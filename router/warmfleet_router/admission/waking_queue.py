@@ -16,6 +16,8 @@ from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import structlog
+
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.fair_queue import FairQueue
 from warmfleet_router.admission.model_queue import PRIOR_OUTPUT_TOKENS, cost_of
@@ -41,6 +43,8 @@ or two."""
 ASLEEP_RETRY_SECONDS: Final = 5
 TICK_SECONDS: Final = 0.25
 """A tokenizer arrives without an event."""
+
+_log = structlog.get_logger("warmfleet.router.admission")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -278,7 +282,11 @@ class WakingQueue:
                     await self._changed.wait()
             self._changed.clear()
             for model, sleeping in self._models.items():
-                self._release(model, sleeping)
+                try:
+                    self._release(model, sleeping)
+                except Exception:  # noqa: BLE001
+                    # A fault must not end the service of all models.
+                    _log.exception("held requests not let on, the next event tries again", model=model)
 
     def _release(self, model: str, sleeping: _SleepingModel) -> None:
         """Let on as many as may, in fair order."""

@@ -61,21 +61,25 @@ class Authentication:
         self._on_refused = on_refused
 
     def refusal(self, scope: Scope, headers: Headers) -> RequestError | None:
-        """Why a request is refused; None where it may go on, with its tenant in `scope["state"]`."""
+        """As `check`; a refusal is counted."""
+        error = self.check(scope, headers)
+        if error is not None:
+            self._on_refused(error)
+        return error
+
+    def check(self, scope: Scope, headers: Headers) -> RequestError | None:
+        """Why a request is refused now; None where it may go on, with its tenant in `scope["state"]`."""
         path = scope["path"]
         needed = needed_scopes(path)
         if not needed or (path == METRICS_PATH and self._open_metrics):
             return None
         found = self._tenant(headers)
         if isinstance(found, RequestError):
-            self._on_refused(found)
             return found
         if self._keys is not None or found is OPERATOR:
             scope["state"]["facts"].update(tenant=found.name, key_id=found.key_id)
         if not needed & found.scopes:
-            error = _without_scope(found, path, needed)
-            self._on_refused(error)
-            return error
+            return _without_scope(found, path, needed)
         scope["state"][TENANT_STATE] = found
         return None
 

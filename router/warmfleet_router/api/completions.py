@@ -7,6 +7,7 @@ from functools import lru_cache, partial
 from typing import Final
 
 import msgspec
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
@@ -68,6 +69,7 @@ class CompletionEndpoint:
         self,
         decode: Callable[[bytes], Decoded],
         *,
+        check_key: Callable[[Scope, Headers], RequestError | None],
         salt_key: bytes,
         policy_among: Callable[[Sequence[WorkerStatus]], str],
         fleet: Fleet,
@@ -80,8 +82,12 @@ class CompletionEndpoint:
         metrics: RouterMetrics,
         now: Callable[[], float],
     ) -> None:
-        """`policy_among` names the policy by which workers are ranked."""
+        """`check_key` is `Authentication.check`, for requests that were held meanwhile.
+
+        `policy_among` names the policy by which workers are ranked.
+        """
         self._decode = decode
+        self._check_key = check_key
         self._salt_key = salt_key
         self._group_salts = lru_cache(GROUP_SALTS)(partial(tenant_salt, salt_key))
         self._policy_among = policy_among
@@ -159,6 +165,9 @@ class CompletionEndpoint:
             ticket.estimate_tokens(size.tokens)
             while True:
                 async with waking.turn(model, tenant, priority=asleep.priority, size=size, since=since):
+                    # The key may have been revoked, or changed, since the request came.
+                    if (refusal := self._check_key(request.scope, request.headers)) is not None:
+                        raise refusal
                     # Another namespace, which may get the name, is to see no prompt that came before.
                     if self._fleet.owner(model) not in (owner, None):
                         raise other_owner_error(model)
@@ -199,7 +208,7 @@ class CompletionEndpoint:
         """
         async with ticket.encoding_slot():
             decoded = await decode_body(body, self._decode)
-            tenant = ticket.tenant
+            tenant = tenant_of(request)
             require_model(tenant, decoded.model)
             if self._admission.waking.holds(decoded.model, was_held=was_held):
                 return Asleep(decoded.model, decoded.stream, tenant.priority(decoded.priority))
@@ -208,7 +217,7 @@ class CompletionEndpoint:
     async def _encoded(
         self, request: Request, ticket: InFlightTicket, decoded: Decoded, body: bytes, body_read_at: float
     ) -> Prepared:
-        tenant = ticket.tenant
+        tenant = tenant_of(request)
         self._metrics.on_ignored_fields(len(decoded.ignored_fields))
         workers = self._fleet.workers(decoded.model)
         if not workers:

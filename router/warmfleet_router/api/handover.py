@@ -8,7 +8,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from warmfleet_contracts.cache.handover import HandoverAnswer, HandoverRequest, decode_handover
+from warmfleet_contracts.cache.handover import (
+    MAX_HANDOVER_BYTES,
+    HandoverAnswer,
+    HandoverRequest,
+    decode_handover,
+)
 from warmfleet_contracts.errors import ContractError
 from warmfleet_contracts.openai import RequestError
 from warmfleet_runtime.http.body import read_body
@@ -26,9 +31,9 @@ class HandoverEndpoint:
         self._open = 0
 
     async def hand_over(self, request: Request) -> Response:
-        """One `HandoverRequest`; 400 for what is none, 429 beyond `MAX_HANDOVERS`."""
+        """One `HandoverRequest`; 400 for what is none, 413 for a larger body, 429 beyond `MAX_HANDOVERS`."""
         try:
-            decoded = decode_handover(await read_body(request))
+            decoded = decode_handover(await read_body(request, limit_bytes=MAX_HANDOVER_BYTES))
         except ContractError as error:
             raise RequestError(str(error)) from error
         if self._open >= MAX_HANDOVERS:

@@ -16,6 +16,7 @@ from warmfleet_contracts.openai import (
 )
 from warmfleet_router.admission.in_flight_limits import InFlightLimits
 from warmfleet_router.api.models import model_not_found
+from warmfleet_router.error_responses import RETRY_AFTER_SECONDS, asleep_error
 from warmfleet_router.proxy.headers import request_headers
 from warmfleet_router.proxy.text_proxy import TextProxy, TextRequest
 from warmfleet_router.routing.prompt_hashes import BYTES_PER_TOKEN
@@ -74,6 +75,8 @@ class TokenEndpoint:
         if model is not None:
             require_model(tenant, model)
             if not self._fleet.workers(model):
+                if self._fleet.hold_seconds(model) is not None:
+                    raise asleep_error(model, "is asleep", "only completions wake it", RETRY_AFTER_SECONDS)
                 raise model_not_found(model, self._fleet, tenant)
 
     def _workers(self, tenant: Tenant, model: str | None) -> Sequence[WorkerStatus]:

@@ -23,22 +23,27 @@ def _uncounted(more_bytes: int) -> None:
     del more_bytes
 
 
-async def read_body(request: Request, on_receive: Callable[[int], None] = _uncounted) -> bytes:
+async def read_body(
+    request: Request,
+    on_receive: Callable[[int], None] = _uncounted,
+    *,
+    limit_bytes: int = MAX_BODY_BYTES,
+) -> bytes:
     """The body, bounded while it is read; `on_receive` gets the size of each piece before it is kept.
 
     Raises:
         RequestError: too large (413) or too slow (408); what `on_receive` raises.
     """
-    too_large = RequestError(f"the body exceeds the limit of {MAX_BODY_BYTES} bytes", status=413)
+    too_large = RequestError(f"the body exceeds the limit of {limit_bytes} bytes", status=413)
     declared = request.headers.get("content-length", "0")
-    if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
+    if declared.isdecimal() and int(declared) > limit_bytes:
         raise too_large
     body = bytearray()
     try:
         async with asyncio.timeout(min(BODY_SECONDS, SLOW_START_SECONDS)) as deadline:
             started = asyncio.get_running_loop().time()
             async for chunk in request.stream():
-                if len(body) + len(chunk) > MAX_BODY_BYTES:
+                if len(body) + len(chunk) > limit_bytes:
                     raise too_large
                 on_receive(len(chunk))
                 body += chunk

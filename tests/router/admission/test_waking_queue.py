@@ -250,6 +250,21 @@ async def test_a_request_waits_behind_others_as_long_as_they_where_the_model_may
     assert model.results() == {"went on": 21}
 
 
+async def test_a_fault_while_requests_are_let_on_does_not_end_the_service() -> None:
+    async with running() as model:
+        model.ask()
+        await model.settle()
+        model.workers = [cast(WorkerStatus, SimpleNamespace())]  # which nothing can be asked
+        model.queue.look()
+        await model.settle()
+        assert model.results() == {"held": 1}
+
+        model.wake()
+        await model.settle()
+
+    assert model.results() == {"went on": 1}
+
+
 @pytest.mark.parametrize(
     ("sizes", "bound"),
     [

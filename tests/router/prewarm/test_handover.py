@@ -1,13 +1,14 @@
 """What a router has workers that stay compute when others are about to go, over HTTP."""
 
 import asyncio
+import io
 import json
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 import pytest
 
-from warmfleet_contracts.cache.handover import HANDOVER_PATH, MAX_VICTIMS
+from warmfleet_contracts.cache.handover import HANDOVER_PATH, MAX_HANDOVER_BYTES, MAX_VICTIMS
 from warmfleet_contracts.keys import encode_key_file
 from warmfleet_testing.engine.worker_process import running_worker, tiny_served_model
 from warmfleet_testing.processes.ports import free_port_range
@@ -185,6 +186,12 @@ async def test_a_request_that_is_none_is_refused(stub, tmp_path, body):
     async with serving([stub], tmp_path) as router:
         assert await status_of(router, "POST", HANDOVER_PATH, bearer(TOKEN), json=body) == 400
         assert await status_of(router, "POST", HANDOVER_PATH, json={"victims": ["a"], "seconds": 1}) == 401
+
+
+async def test_a_body_beyond_the_limit_of_handovers_is_refused_before_it_is_read(stub, tmp_path):
+    async with serving([stub], tmp_path) as router:
+        body = io.BytesIO(b" " * (MAX_HANDOVER_BYTES + 1))
+        assert await status_of(router, "POST", HANDOVER_PATH, bearer(TOKEN), data=body) == 413
 
 
 async def test_an_operator_that_leaves_ends_what_its_router_waits_for(tmp_path):
