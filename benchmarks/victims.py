@@ -8,7 +8,7 @@ without the replica that the operator's rule takes. Beside it: the youngest, as 
 choice that knows which blocks will be asked for, and takes the replica that alone holds fewest of them. Half
 of the fleets have room in their caches, half are full.
 
-    PYTHONPATH=tests/support python benchmarks/victims.py    # 200 fleets, about ten minutes
+    python benchmarks/victims.py    # 200 fleets, about ten minutes
 """
 
 import argparse

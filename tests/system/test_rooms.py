@@ -22,11 +22,12 @@ MODULES_AT_MOST: Final = 20
 """In one folder, its `__init__.py` aside."""
 
 ROOMS: Final = sorted({path.parent for package in PACKAGES for path in package.rglob("*.py")})
+BENCHMARKS: Final = sorted({path.parent for path in (ROOT / "benchmarks").rglob("*.py")})
 
 every_room = pytest.mark.parametrize("room", ROOMS, ids=lambda room: str(room.relative_to(ROOT)))
 
 
-@every_room
+@pytest.mark.parametrize("room", [*ROOMS, *BENCHMARKS], ids=lambda room: str(room.relative_to(ROOT)))
 def test_a_room_holds_at_most_twenty_modules(room: Path) -> None:
     modules = [path.name for path in room.glob("*.py") if path.name != "__init__.py"]
 

@@ -8,7 +8,8 @@ what is refused is dropped. Three kinds of phases take turns, so that all see th
 - flood: both;
 - flood alone: the flooder without the light tenant, which measures what the fleet can serve at all.
 
-    python benchmarks/tenant_flood.py [--rounds 3] [--phase-seconds 20] [--workers 1]
+    PYTHONPATH=benchmarks python benchmarks/tenants/tenant_flood.py
+        [--rounds 3] [--phase-seconds 20] [--workers 1]
 """
 
 import argparse

@@ -9,8 +9,9 @@ The router is real and requires keys. Behind it are four stub workers of 8 seats
 token after 0.1 s and 50 tokens per second: they need no processor time, so what the light tenant waits for
 is the router. The router has the first core for itself; workers, light tenant and attacker share the others.
 
-    python benchmarks/antagonist.py                                    # about four minutes, three of attack
-    python benchmarks/antagonist.py --kinds idle,chunked --seconds 40  # two attacks of 20 s each
+    PYTHONPATH=benchmarks python benchmarks/tenants/antagonist.py [--kinds idle,chunked --seconds 40]
+
+All attacks take three of about four minutes; the two kinds above 20 s each.
 """
 
 import argparse
@@ -240,7 +241,7 @@ async def attacked(
     """One phase under one kind of attack, which ends with it."""
     arguments = ["harness.hostile_client", "--url", router.url, "--model", MODEL_NAME, "--kind", phase.name]
     arguments += ["--sockets", str(options.sockets), "--seconds", str(phase.seconds)]
-    environment = {API_KEY_VARIABLE: router.keys[HOSTILE], "PYTHONPATH": str(Path(__file__).parent)}
+    environment = {API_KEY_VARIABLE: router.keys[HOSTILE], "PYTHONPATH": str(Path(__file__).parents[1])}
     attacker = spawned(phase.name, arguments, log_folder=options.output_dir, environment=environment)
     async with attacker as process:
         await light.run(phase)

@@ -4,7 +4,9 @@ Independent requests of 2,000 tokens in and 200 out, KV blocks of 128 tokens, on
 `warmfleet simulate --generate steady --replicas 1000 --block-size 128` would. A tenth of the way at a time is
 printed, so that a run that is ended early has figures, too.
 
-    python benchmarks/simulated_fleet.py [--requests 1000000]     # about an hour
+    PYTHONPATH=benchmarks python benchmarks/simulation/simulated_fleet.py [--requests 1000000]
+
+A million takes about an hour.
 """
 
 import argparse

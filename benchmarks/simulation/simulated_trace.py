@@ -4,7 +4,9 @@ One replica answers a whole trace, at cache sizes from small to unbounded, in st
 rarely overlap. A naive cache, a list of blocks in the order of their last use, gets the same requests one
 after the other. Then sixteen replicas with the times of a GPU answer the trace as `warmfleet simulate` would.
 
-    python benchmarks/simulated_trace.py TRACE     # Mooncake's conversation trace; about four minutes
+    PYTHONPATH=benchmarks python benchmarks/simulation/simulated_trace.py TRACE
+
+TRACE is Mooncake's conversation trace; about four minutes.
 """
 
 import argparse

@@ -11,7 +11,7 @@ the warmed prompts from the fresh ones, the cache leaks. Three ways to be warm:
 So that the test could see a leak if there were one, the victim's own second key probes a part of each set:
 that must give the warmed prompts away.
 
-    python benchmarks/tenant_isolation.py [--probes 2000] [--prompt-tokens 512]
+    PYTHONPATH=benchmarks python benchmarks/tenants/tenant_isolation.py [--probes 2000] [--prompt-tokens 512]
 """
 
 import argparse

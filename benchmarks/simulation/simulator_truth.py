@@ -6,7 +6,9 @@ get the same conversations, in real time, as the simulator in virtual time: hit 
 are compared, and the order of the policies by the median of the latter. The causes of misses that the live
 router counts are compared with those that follow from the full log of the workers' event streams.
 
-    PYTHONPATH=tests/support python benchmarks/simulator_truth.py [--seconds 600]    # four times as long
+    PYTHONPATH=benchmarks:tests/support python benchmarks/simulation/simulator_truth.py [--seconds 600]
+
+Takes four times as long.
 
 With `--computing` the workers compute the catalog model instead, shorter prompts, twice. The simulator gets
 the step times that they report after the first run; what is asked of it is no more than 15 %, or than the
