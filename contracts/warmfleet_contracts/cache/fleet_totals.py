@@ -1,8 +1,9 @@
 """What a router reports to the operator every second: sums per model and per replica, in JSON.
 
 `GET /internal/fleet/totals` answers a `FleetTotals`. All routers receive the reports of the same replicas: of
-each, the newest counts. What is of the router itself (`ModelTotals`) adds up over routers. Counts since the
-router's start only rise while `FleetTotals.router` stays the same.
+each, the newest counts. What is of the router itself adds up over routers: `ModelTotals`, and how much of a
+replica's cache its own requests use again. Counts since the router's start only rise while
+`FleetTotals.router` stays the same.
 
 The answer has no version: unknown fields are ignored, and an absent one has its default.
 """

@@ -1,6 +1,7 @@
 """One tick's view of a model's fleet, made of the totals of all routers. Pure.
 
-The newest report of each replica counts; what is of the routers themselves adds up. A replica is missing
+The newest report of each replica counts; what is of the routers themselves adds up, the reuse that they have
+seen of a replica's blocks too. A replica is missing
 when it has no recent report, or one that cannot be right: replicas of a deployment are equal, so a KV cache
 ten times as large as the others' is an error. Times are ages and differences: no two clocks have to agree.
 """
@@ -13,7 +14,10 @@ from operator import sub
 from statistics import median_low
 from typing import Final
 
+from msgspec.structs import replace
+
 from warmfleet_contracts.cache.fleet_totals import (
+    MAX_AMOUNT,
     FleetTotals,
     LatencyHistogram,
     MissTokens,
@@ -104,16 +108,30 @@ class SignalHistory:
 
 
 def newest_reports(readings: Iterable[Reading]) -> dict[str, ReplicaTotals]:
-    """The newest report of each replica, with its age now; of equally old ones the first router's."""
+    """The newest report of each replica, with its age now; of equally old ones the first router's.
+
+    All routers see the same blocks, and each counts the use of its own requests: the values of what only one
+    replica holds add up, over the routers that follow the same life of it.
+    """
     newest: dict[str, ReplicaTotals] = {}
     ages: dict[str, float] = {}
+    values: dict[tuple[str, str], float] = {}
     for reading in readings:
         for replica in reading.totals.replicas:
             if replica.report_age_seconds is None:
                 continue
             age = replica.report_age_seconds + reading.age_seconds
-            if age <= STALE_SECONDS and age < ages.get(replica.uid, STALE_SECONDS + 1):
+            if age > STALE_SECONDS:
+                continue
+            if age < ages.get(replica.uid, STALE_SECONDS + 1):
                 newest[replica.uid], ages[replica.uid] = replica, age
+            if replica.unique_value_tokens_per_second:
+                life = replica.uid, replica.epoch
+                values[life] = values.get(life, 0.0) + replica.unique_value_tokens_per_second
+    for (uid, epoch), value in values.items():
+        replica = newest[uid]
+        if replica.epoch == epoch and replica.unique_value_tokens_per_second != value:
+            newest[uid] = replace(replica, unique_value_tokens_per_second=min(value, MAX_AMOUNT))
     return newest
 
 

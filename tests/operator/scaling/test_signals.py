@@ -1,5 +1,7 @@
 """One tick's view of a fleet: newest reports, sums over routers, and what counts as missing."""
 
+import itertools
+
 import pytest
 
 from warmfleet_contracts.cache.fleet_totals import LatencyHistogram, MissTokens
@@ -49,6 +51,23 @@ def test_routers_that_disagree_are_settled_by_age_in_either_order():
     for answers in ((one, other), (other, one)):
         (report,) = Merges(routers=2).at(0.0, *answers).replicas
         assert report.pinned_tokens == 2
+
+
+def test_the_reuse_that_routers_have_seen_of_a_replicas_own_blocks_adds_up_in_either_order():
+    def reported(age_seconds, value, **fields):
+        unique = {"unique_blocks": 7, "unique_value_tokens_per_second": value}
+        return replica("pod-0", report_age_seconds=age_seconds, **{**unique, **fields})
+
+    one = totals("a", replicas=[reported(2.0, 300.0)])
+    newest = totals("b", replicas=[reported(0.5, 20.0, pinned_tokens=70)])
+    idle = totals("c", replicas=[reported(1.0, 0.0)])
+    stale = totals("d", replicas=[reported(STALE_SECONDS + 0.1, 1000.0)])
+    earlier_life = totals("e", replicas=[reported(1.0, 1000.0, epoch="an earlier one")])
+
+    for answers in itertools.permutations((one, newest, idle, stale, earlier_life)):
+        (report,) = newest_reports(map(Reading, answers)).values()
+        assert report.unique_value_tokens_per_second == 320.0
+        assert (report.unique_blocks, report.pinned_tokens) == (7, 70)
 
 
 @pytest.mark.parametrize(
