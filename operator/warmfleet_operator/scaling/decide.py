@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from warmfleet_operator.scaling import outgrown
+from warmfleet_operator.scaling import outgrown, regret
 from warmfleet_operator.scaling.decision import (
     DecisionInputs,
     LimitingRule,
@@ -53,6 +53,8 @@ def decide(
     memory = measured.memory
     if choice.replicas > replicas.spec_replicas and choice.reason in OUTGROWN_BY:
         memory = outgrown.noticed(policy, memory, choice.replicas, now_seconds)
+        if choice.reason is ScalingReason.CAPACITY_MISSES:
+            memory = regret.grown(policy, memory, choice.replicas, now_seconds)
     return memory, ScalingDecision(
         at_seconds=now_seconds,
         from_replicas=replicas.spec_replicas,

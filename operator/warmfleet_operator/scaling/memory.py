@@ -28,6 +28,16 @@ class Outgrown(msgspec.Struct, frozen=True, kw_only=True):
     """and neither is the mean demand of tokens."""
 
 
+class GrownForCache(msgspec.Struct, frozen=True, kw_only=True):
+    """The last growth for capacity misses."""
+
+    until_seconds: float
+    """Kept until then."""
+    replicas: int
+    least_requests_per_second: float
+    """While the mean rate of requests is no lower. What they compute is no measure: the growth spares it."""
+
+
 class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Times are those of `decide`'s clock. A struct: a tick replaces several fields one by one."""
 
@@ -51,6 +61,7 @@ class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The last tick with a request anywhere."""
     misses_since_seconds: float | None = None
     """Capacity misses have been above their limit since then."""
+    grown_for_cache: GrownForCache | None = None
     late: tuple[bool, ...] = ()
     """Of the last ticks: whether a percentile was predicted above its target."""
     supply_samples: tuple[int, ...] = ()

@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from warmfleet_operator.scaling.decision import ScalingReason
+from warmfleet_operator.scaling.policy import LatencyGoal
 from warmfleet_testing.resources.scaling_signals import (
     POLICY,
     PREFILL_RATE,
@@ -17,6 +19,8 @@ from warmfleet_testing.resources.scaling_signals import (
 )
 
 RECOMPUTED = round(30 * 0.6 * PREFILL_RATE)
+WITH_TARGET = replace(POLICY, first_token=LatencyGoal(95, 10_000))
+"""Recomputation within the target costs compute alone."""
 NEAR = {"capacity": RECOMPUTED * 2, "capacity_depths": (RECOMPUTED * 2,)}
 
 
@@ -53,7 +57,67 @@ def test_no_other_kind_of_miss_adds_a_replica(kind):
     ids=["caches are not full", "recomputing takes a fiftieth of a replica"],
 )
 def test_capacity_misses_that_a_replica_does_not_pay_for_add_none(view):
-    assert last(POLICY, view, at_rest(2), 200).inputs.misses_replicas == 0
+    assert last(WITH_TARGET, view, at_rest(2), 200).inputs.misses_replicas == 0
+
+
+def low_rate(prompt_tokens=3000, count=2, cached=0, **kinds):
+    """Full caches, of whose replicas the prompts take a hundredth."""
+    full = fleet(count, evictable_tokens=95_000)
+    return signals(full, traffic=misses(prompt_tokens, cached=cached, **kinds))
+
+
+@pytest.mark.parametrize(
+    ("spared", "replicas"),
+    [
+        pytest.param({"capacity": 600, "capacity_depths": (150,)}, 3, id="a tenth of a replica's prompts"),
+        pytest.param({"capacity": 600, "capacity_depths": (149,)}, 2, id="less than that"),
+        pytest.param({"capacity": 299, "capacity_depths": (299,)}, 2, id="less than a tenth was evicted"),
+        pytest.param({"compulsory": 3000}, 2, id="no prompt was sent before"),
+        pytest.param({"lost": 3000}, 2, id="a replica went"),
+    ],
+)
+def test_without_a_target_for_the_first_token_the_percentage_is_the_price_at_any_rate(spared, replicas):
+    decision = last(POLICY, low_rate(**spared), at_rest(2), 200)
+
+    assert decision.to_replicas == replicas
+
+
+def test_without_traffic_or_speed_nothing_is_worth_a_replica():
+    unmeasured = low_rate(capacity=3000, capacity_depths=(3000,))
+    slow = tuple(structs.replace(one, prefill_tokens_per_second=0.0) for one in unmeasured.replicas)
+
+    assert last(POLICY, low_rate(0), at_rest(2), 200).to_replicas == 2
+    assert last(WITH_TARGET, replace(unmeasured, replicas=slow), at_rest(2), 200).to_replicas == 2
+    assert last(POLICY, replace(unmeasured, replicas=()), at_rest(2), 200).to_replicas == 2
+
+
+def after_growth(ticks):
+    """The signals of a fleet that grew for capacity misses to three replicas, which spare all of them."""
+    missed = with_requests(low_rate(30_000, capacity=30_000, capacity_depths=(30_000,)))
+    assert ticks.run(missed, at_rest(2), 200)[-1].to_replicas == 3
+    return with_requests(low_rate(30_000, count=3, cached=30_000))
+
+
+def with_requests(view, requests=100):
+    return replace(view, traffic=replace(view.traffic, requests=requests))
+
+
+def test_a_growth_that_spares_what_it_grew_for_is_kept_for_an_hour_at_the_same_rate_of_requests():
+    ticks = Ticks(POLICY)
+    hits = after_growth(ticks)
+
+    decisions = ticks.run(hits, at_rest(3), 3900)
+
+    shrunk = [2 * tick for tick, item in enumerate(decisions) if item.to_replicas < 3]
+    assert shrunk
+    assert shrunk[0] == pytest.approx(3600 + POLICY.down_stabilization_seconds, abs=60)
+
+
+def test_a_growth_for_the_cache_is_not_kept_for_a_lower_rate_of_requests():
+    ticks = Ticks(POLICY)
+    fewer = with_requests(after_growth(ticks), 20)
+
+    assert ticks.run(fewer, at_rest(3), 1500)[-1].to_replicas == 2
 
 
 @pytest.mark.parametrize(
@@ -68,7 +132,7 @@ def test_capacity_misses_that_a_replica_does_not_pay_for_add_none(view):
 def test_only_what_a_larger_fleet_would_have_kept_counts(depths, replicas):
     view = regretful(capacity=RECOMPUTED * 4, capacity_depths=depths)
 
-    decision = last(POLICY, view, at_rest(2), 200)
+    decision = last(WITH_TARGET, view, at_rest(2), 200)
 
     assert decision.to_replicas == replicas
 
