@@ -74,6 +74,14 @@ def test_a_worker_understands_every_flag_it_is_given() -> None:
     assert settings.engine.prefix_caching is False
 
 
+def test_vllms_own_flags_reach_the_worker_word_by_word() -> None:
+    words = ["--quantization", "fp8", "--hf-overrides", '{"a": "$(HOME) b"}']
+
+    plan = _plan(_deployment(engine__type="VLLM", engine__extraArgs=words))
+
+    assert list(parse_settings(plan.workers[0].argv[3:], {}).engine.extra_arguments) == words
+
+
 def test_the_command_line_decides_over_the_manifest() -> None:
     options = LocalOptions(replicas=3, routers=2, router_port=9000, worker_port=9100)
 

@@ -24,6 +24,8 @@ from warmfleet_runtime.http.listener import is_loopback
 Dtype = Literal["Auto", "Float32", "BFloat16", "Float16", "Float64"]
 EngineType = Literal["Warmfleet", "VLLM"]
 BLOCK_SIZES: Final = (16, 32, 64, 128)
+MAX_EXTRA_ARGUMENTS: Final = 64
+MAX_EXTRA_ARGUMENT_CHARS: Final = 512
 MAX_DEVICE_MEMORY_PERCENT: Final = 95
 """The rest is for activations."""
 
@@ -51,6 +53,10 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 0
     """CPU threads of the engine; 0 means all cores."""
     prefix_caching: bool = True
+    tensor_parallel_size: int = 1
+    """Devices that compute together; vLLM only."""
+    extra_arguments: tuple[str, ...] = ()
+    """vLLM's own flags, one word each."""
     tokenizer_digest: bytes = b""
     chat_template_digest: bytes = b""
 
@@ -115,6 +121,14 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Work
             f"${NAMESPACE_KEY_VARIABLE} or ${WORKER_TOKEN_VARIABLE} asks for one, "
             "--allow-anonymous serves callers without one"
         )
+    extra_arguments = tuple(given.engine_argument or ())
+    if given.engine_type == "Warmfleet":
+        if given.tensor_parallel_size > 1:
+            raise SettingsError("--tensor-parallel-size: the engine Warmfleet computes on one device")
+        if extra_arguments:
+            raise SettingsError("--engine-argument: arguments are vLLM's, and --engine-type is Warmfleet")
+    if len(extra_arguments) > MAX_EXTRA_ARGUMENTS:
+        raise SettingsError(f"--engine-argument: {len(extra_arguments)} of at most {MAX_EXTRA_ARGUMENTS}")
     return WorkerSettings(
         engine=EngineSettings(
             model_path=str(given.model.resolve()),
@@ -127,6 +141,8 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Work
             max_batched_tokens=given.max_batched_tokens,
             threads=given.threads,
             prefix_caching=not given.no_prefix_caching,
+            tensor_parallel_size=given.tensor_parallel_size,
+            extra_arguments=extra_arguments,
         ),
         engine_type=given.engine_type,
         served_names=tuple(given.served_name or [given.model.resolve().name]),
@@ -199,6 +215,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=_at_least(0), default=0, help="CPU threads of the engine; 0: all cores")
     add("--no-prefix-caching", action="store_true", help="compute every prompt from its first token")
     add(
+        "--tensor-parallel-size",
+        type=_at_least(1),
+        default=1,
+        help="devices that compute together; vLLM only",
+    )
+    add("--engine-argument", type=_word, action="append", help="one word of vLLM's own flags (repeatable)")
+    add(
         "--max-live-sequences",
         type=_at_least(1),
         default=1024,
@@ -240,6 +263,12 @@ def _seconds(text: str) -> float:
 
 def _seconds_or_none(text: str) -> float:
     return 0.0 if float(text) == 0 else _seconds(text)
+
+
+def _word(text: str) -> str:
+    if not 0 < len(text) <= MAX_EXTRA_ARGUMENT_CHARS:
+        raise argparse.ArgumentTypeError(f"expected 1 to {MAX_EXTRA_ARGUMENT_CHARS} characters")
+    return text
 
 
 def _percent(text: str) -> int:

@@ -14,7 +14,7 @@ from warmfleet_contracts.names import LOCAL_HOST
 from warmfleet_contracts.resources.autoscaling_spec import AutoscalingSpec
 from warmfleet_contracts.resources.fields import Resource
 from warmfleet_contracts.resources.model_deployment import ModelDeployment
-from warmfleet_contracts.resources.worker_flags import unsupported_engine_fields, worker_flags
+from warmfleet_contracts.resources.worker_flags import extra_flags, unsupported_engine_fields, worker_flags
 
 MAX_LOCAL_WORKERS: Final = 64
 MAX_LOCAL_ROUTERS: Final = 8
@@ -265,7 +265,7 @@ def _plan_worker(
     return ProcessPlan(
         name=name,
         role="worker",
-        argv=(sys.executable, "-m", "warmfleet_worker", *flags),
+        argv=(sys.executable, "-m", "warmfleet_worker", *flags, *extra_flags(deployment.spec.engine)),
         port=port,
         uid=uid,
         environment={variable.name: variable.value or "" for variable in deployment.spec.engine.env},

@@ -45,6 +45,10 @@ _BOOKKEEPING: Final = frozenset(
 )
 
 
+ExtraArgument = Annotated[str, Field(max_length=512, pattern=r"^[!-~][ -~]*$")]
+"""One word of a command line."""
+
+
 class EnvironmentVariable(Resource):
     """One variable of the engine's environment."""
 
@@ -92,6 +96,12 @@ class EngineSpec(Resource):
         le=1_048_576,
         description="--max-num-batched-tokens: tokens in one step. Default: about 100 ms of work.",
     )
+    extra_args: tuple[ExtraArgument, ...] = Field(
+        default=(),
+        max_length=64,
+        strict=False,
+        description="vLLM's own flags, one word each, up to 64 of up to 512 characters.",
+    )
     env: tuple[EnvironmentVariable, ...] = Field(
         default=(), max_length=64, strict=False, description="Additional environment, up to 64 variables."
     )
@@ -99,6 +109,14 @@ class EngineSpec(Resource):
     @model_validator(mode="after")
     def _distinct_variables(self) -> Self:
         require_distinct((variable.name for variable in self.env), "env")
+        return self
+
+    @model_validator(mode="after")
+    def _flags_of_vllm(self) -> Self:
+        if self.extra_args and self.type != "VLLM":
+            raise ValueError(
+                f"extraArgs are vLLM's flags, and type is {self.type}; use the fields, or type VLLM"
+            )
         return self
 
 
@@ -186,7 +204,7 @@ class AcceleratorSpec(Resource):
         default=None,
         ge=1,
         le=MOST_BYTES,
-        description="Bytes of /dev/shm, as a quantity to 1Pi. Default: the runtime's.",
+        description="Bytes of /dev/shm, as a quantity to 1Pi. Default: the runtime's; 2Gi for devices.",
     )
 
 

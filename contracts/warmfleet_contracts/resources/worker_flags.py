@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from warmfleet_contracts.resources.fields import Resource
-from warmfleet_contracts.resources.model_deployment import ModelDeployment, ModelDeploymentSpec
+from warmfleet_contracts.resources.model_deployment import EngineSpec, ModelDeployment, ModelDeploymentSpec
 
 FIELD_FLAGS: Final = (
     ("--engine-type", "engine", "type"),
@@ -56,10 +56,19 @@ def worker_flags(
     return tuple(arguments)
 
 
+def extra_flags(engine: EngineSpec) -> tuple[str, ...]:
+    """More arguments of a worker: what its engine gets as it is."""
+    return tuple(f"--engine-argument={argument}" for argument in engine.extra_args)
+
+
 def unsupported_engine_fields(spec: ModelDeploymentSpec) -> Iterator[tuple[str, str]]:
     """Fields that are valid and that no worker can honour yet: their path, and what is allowed instead."""
+    is_vllm = spec.engine.type == "VLLM"
     if spec.engine.weight_quantization != "None":
-        quantization = spec.engine.weight_quantization
-        yield "spec.engine.weightQuantization", f"{quantization} is not available yet; allowed: None"
+        problem = f"{spec.engine.weight_quantization} is not available yet; allowed: None"
+        advice = ", and vLLM's --quantization in engine.extraArgs" if is_vllm else ""
+        yield "spec.engine.weightQuantization", problem + advice
     if spec.kv_cache.dtype != "Auto":
-        yield "spec.kvCache.dtype", f"{spec.kv_cache.dtype} is not available yet; allowed: Auto"
+        problem = f"{spec.kv_cache.dtype} is not available yet; allowed: Auto"
+        advice = ", and vLLM's --kv-cache-dtype in engine.extraArgs" if is_vllm else ""
+        yield "spec.kvCache.dtype", problem + advice

@@ -58,10 +58,11 @@ def require_support(deployment: CheckedDeployment) -> None:
         raise UnsupportedError(
             "spec.engine.image", "is empty; the chart's images hold no vLLM: name a worker image that does"
         )
-    if accelerator is not None and accelerator.count != 1:
+    if accelerator is not None and accelerator.count != 1 and engine.type != "VLLM":
         raise UnsupportedError(
             "spec.accelerator.count",
-            f"is {accelerator.count}; a worker computes on one device, use replicas for more",
+            f"is {accelerator.count}; the engine Warmfleet computes on one device: use replicas for more, or "
+            "engine.type VLLM",
         )
 
 

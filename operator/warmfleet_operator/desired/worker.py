@@ -17,7 +17,7 @@ from warmfleet_contracts.names import (
 from warmfleet_contracts.resources.fetch_outcome import TERMINATION_MESSAGE_PATH
 from warmfleet_contracts.resources.model_fetch import model_folder
 from warmfleet_contracts.resources.quantities import format_bytes, parse_cores
-from warmfleet_contracts.resources.worker_flags import worker_flags
+from warmfleet_contracts.resources.worker_flags import extra_flags, worker_flags
 from warmfleet_operator.desired.checked_deployment import CheckedDeployment
 from warmfleet_operator.desired.memory_request import quantity, with_memory_request
 from warmfleet_operator.desired.metadata import Manifest, child, fetching_label, labels, selector
@@ -46,6 +46,8 @@ UNREACHABLE_NODE_SECONDS: Final = 30
 
 _WHOLE_CONTEXT_TOKENS: Final = 16_777_216
 """The worker serves the model's own context where that is shorter."""
+_DEVICES_SHARED_MEMORY_BYTES: Final = 2 * 2**30
+"""For the processes of several devices, which exchange tensors in it; a container runtime gives 64 MiB."""
 _PROBE_TIMEOUT_SECONDS: Final = 5
 _STARTUP_PERIOD_SECONDS: Final = 2
 _PROGRESS_MARGIN_SECONDS: Final = 600
@@ -176,6 +178,10 @@ def _arguments(deployment: CheckedDeployment, resources: Manifest) -> list[str]:
     if engine.image and not engine.differs("max_model_length_tokens"):
         # The user's image may be of the release before, which served 4,096 tokens without this argument.
         flags += ("--max-model-length-tokens", str(_WHOLE_CONTEXT_TOKENS))
+    if deployment.spec.accelerator is not None and deployment.spec.accelerator.count > 1:
+        flags += ("--tensor-parallel-size", str(deployment.spec.accelerator.count))
+    # The kubelet makes $ of $$, and leaves it alone then: an argument names no variable, a secret one least.
+    flags += tuple(flag.replace("$", "$$") for flag in extra_flags(engine))
     # Routers forward the model name unchanged; this name always identifies the deployment.
     return [*flags, "--served-name", f"{deployment.namespace}/{deployment.name}"]
 
@@ -239,9 +245,14 @@ def _probes(deployment: CheckedDeployment) -> Manifest:
 
 def _shared_memory(deployment: CheckedDeployment) -> Manifest | None:
     accelerator = deployment.spec.accelerator
-    if accelerator is None or accelerator.shared_memory_size is None:
+    if accelerator is None:
         return None
-    limit = format_bytes(accelerator.shared_memory_size)
+    size_bytes = accelerator.shared_memory_size
+    if size_bytes is None:
+        if accelerator.count == 1:
+            return None
+        size_bytes = _DEVICES_SHARED_MEMORY_BYTES
+    limit = format_bytes(size_bytes)
     return {"name": SHARED_MEMORY_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": limit}}
 
 

@@ -180,7 +180,7 @@ ALL_FIELDS = [*spec_fields(), *status_fields()]
 
 def _is_inner(path: str) -> bool:
     """Items of plain lists and values of maps are explained by the list or the map."""
-    return path.endswith(("servedNames[]", "{}"))
+    return path.endswith(("servedNames[]", "extraArgs[]", "{}"))
 
 
 @pytest.mark.parametrize("field", ALL_FIELDS, ids=lambda field: field.path)

@@ -122,6 +122,8 @@ def test_a_manifest_survives_the_round_trip(text: str) -> None:
             "spec:\n  engine: {dtype: FP8}",
             ["spec.engine.dtype:", "Auto, BFloat16, Float16, Float32"],
         ),
+        ("spec:", "spec:\n  engine: {extraArgs: [-tp]}", ["spec.engine:", "vLLM's flags", "Warmfleet"]),
+        ("spec:", "spec:\n  engine: {type: VLLM, extraArgs: [a, '']}", ["spec.engine.extraArgs[1]:"]),
         ("spec:", "spec:\n  engine: {env: [{name: 1A}]}", ["spec.engine.env[0].name:"]),
         ("spec:", "spec:\n  engine: {env: [{name: WARMFLEET_HOME, value: x}]}", ["spec.engine.env[0]:"]),
         ("spec:", "spec:\n  autoscaling: {minReplicas: 3, maxReplicas: 2}", ["spec.autoscaling:", "3", "2"]),

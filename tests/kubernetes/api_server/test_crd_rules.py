@@ -61,6 +61,10 @@ def _env(*variables: dict[str, Any]) -> dict[str, Any]:
     return {"engine": {"env": list(variables)}}
 
 
+def _vllm(*extra_args: str) -> dict[str, Any]:
+    return {"engine": {"type": "VLLM", "extraArgs": list(extra_args)}}
+
+
 CASES: list[tuple[dict[str, Any], str, str]] = [
     # One source.
     (_source(), SOURCE, ONE_SOURCE),
@@ -102,6 +106,13 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     (_env({"name": "A"}, {"name": "B"}, {"name": "A"}), "spec.engine.env[2]", "Duplicate"),
     (_env({"name": "WARMFLEET_HOME", "value": "/"}), "spec.engine.env[0].name", "set by warmfleet itself"),
     (_env({"name": "A"}, {"name": "WARMFLEET_"}), "spec.engine.env[1].name", "set by warmfleet itself"),
+    # Flags of vLLM.
+    ({"engine": {"extraArgs": ["--seed=1"]}}, "spec.engine.extraArgs", "extraArgs are vLLM's flags"),
+    ({"engine": {"type": "Warmfleet", "extraArgs": ["a"]}}, "spec.engine.extraArgs", "vLLM's flags"),
+    (_vllm(*["--a"] * 65), "spec.engine.extraArgs", "at most 64 items"),
+    (_vllm("a" * 513), "spec.engine.extraArgs[0]", "may not be more than 512"),
+    (_vllm("--a", ""), "spec.engine.extraArgs[1]", "should match"),
+    (_vllm("\u00e9"), "spec.engine.extraArgs[0]", "should match"),
     # Numbers of replicas.
     (_between(3, 2), "spec.autoscaling.minReplicas", "minReplicas 3 is greater than maxReplicas 2"),
     (_between(1000, 999), "spec.autoscaling.minReplicas", "1000 is greater"),

@@ -30,6 +30,7 @@ from warmfleet_worker import settings as worker_settings
 from warmfleet_worker.model_store.fetch import settings as fetch_settings
 
 CLAIM = {"persistentVolumeClaim": {"claimName": "models"}}
+VLLM = {"type": "VLLM", "image": "registry.example/worker-vllm:1"}
 DEFAULT_ARGUMENTS = (
     *("--dtype", "Auto", "--block-size-tokens", "16", "--max-model-length-tokens", "16777216"),
     *(
@@ -88,6 +89,7 @@ def test_a_deployment_without_a_claim_has_six_children():
         ({"kvCache": {"size": "1Gi", "dtype": "Int4"}}, "spec.kvCache.dtype"),
         ({"accelerator": {"count": 2}}, "spec.accelerator.count"),
         ({"engine": {"type": "VLLM"}}, "spec.engine.image"),
+        ({"engine": VLLM, "kvCache": {"size": "1Gi", "dtype": "Int8"}}, "spec.kvCache.dtype"),
     ],
 )
 def test_what_no_worker_can_honour_is_refused_by_field(spec, field):
@@ -431,6 +433,34 @@ def test_an_accelerator_is_asked_for_with_its_runtime_and_its_shared_memory():
     job = pod_template(GPU_FROM_THE_HUB_ON_A_CLAIM, kind="Job")["spec"]
     assert "runtimeClassName" not in job
     assert "nvidia.com/gpu" not in json.dumps(job["containers"])
+
+
+def test_several_devices_of_vllm_compute_in_one_pod_with_shared_memory():
+    spec = {**GPU_FROM_THE_HUB_ON_A_CLAIM, "engine": VLLM}
+    several = pod_template({**spec, "accelerator": {"count": 4}})
+    assert engine(several)["resources"]["limits"]["nvidia.com/gpu"] == "4"
+    assert flag(engine(several), "--tensor-parallel-size") == "4"
+    volumes = {volume["name"]: volume for volume in several["spec"]["volumes"]}
+    assert volumes["shared-memory"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "2Gi"}
+    mounts = {mount["name"]: mount["mountPath"] for mount in engine(several)["volumeMounts"]}
+    assert mounts["shared-memory"] == "/dev/shm"
+
+    one = pod_template({**spec, "accelerator": {"count": 1}})
+    assert "--tensor-parallel-size" not in engine(one)["args"]
+    assert "shared-memory" not in json.dumps(one)
+    stated = pod_template({**spec, "accelerator": {"count": 2, "sharedMemorySize": "8Gi"}})
+    assert {"medium": "Memory", "sizeLimit": "8Gi"} in [
+        volume.get("emptyDir") for volume in stated["spec"]["volumes"]
+    ]
+
+
+def test_vllms_own_flags_reach_the_worker_and_name_no_variable_of_its_environment():
+    words = ["--hf-overrides", '{"a": "$(WARMFLEET_NAMESPACE_KEY) $$"}']
+    args = engine(pod_template({**MINIMAL, "engine": {**VLLM, "extraArgs": words}}))["args"]
+    assert [part for part in args if part.startswith("--engine-argument")] == [
+        "--engine-argument=--hf-overrides",
+        '--engine-argument={"a": "$$(WARMFLEET_NAMESPACE_KEY) $$$$"}',
+    ]
 
 
 def test_a_fetch_runs_where_its_workers_run_because_volumes_have_zones():

@@ -3,8 +3,8 @@
 It runs in an interpreter of its own, which has vLLM. Only `llm` imports vLLM, and only `event_socket` ZMQ.
 
 - `process` is what the worker's server starts; `loop` follows the server's messages, vLLM and its events.
-- `arguments` has vLLM's options for the settings, `sampling` those of a request, `scores` its log
-  probabilities back.
+- `arguments` has vLLM's options for the settings, `extra_arguments` those that a user gives besides,
+  `sampling` those of a request, `scores` its log probabilities back.
 - `event_socket` receives vLLM's cache events in `socket_folder`, `kv_events` reads them, `announcements`
   keeps them until their step is computed, `resident` names vLLM's blocks as routers do.
 - `sequences` follows what each live sequence has computed, `load` and `reports` make reports of it.

@@ -48,6 +48,7 @@ def engine_arguments(settings: EngineSettings, *, on_cpu: bool) -> dict[str, Any
         "disable_log_stats": True,
         "enable_logging_iteration_details": True,
         "generation_config": "vllm",
+        "tensor_parallel_size": settings.tensor_parallel_size,
     }
     if settings.max_batched_tokens:
         arguments["max_num_batched_tokens"] = settings.max_batched_tokens

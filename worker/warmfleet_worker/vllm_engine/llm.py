@@ -11,6 +11,7 @@ from typing import Any
 from warmfleet_runtime.memory import importing
 from warmfleet_worker.settings import EngineSettings
 from warmfleet_worker.vllm_engine.arguments import engine_arguments
+from warmfleet_worker.vllm_engine.extra_arguments import with_extra_arguments
 from warmfleet_worker.vllm_engine.load import StepStatistics
 from warmfleet_worker.vllm_engine.outputs import ModelFacts, Output, RefusedRequestError, VllmDiedError
 from warmfleet_worker.vllm_engine.scores import Position, Score
@@ -44,14 +45,20 @@ class VllmEngine:
         from vllm.config import KVEventsConfig
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
         from vllm.v1.engine.async_llm import AsyncLLM
         from vllm.v1.metrics.loggers import StatLoggerBase
 
         check_version(vllm.__version__)
         self.steps: asyncio.Queue[StepStatistics] = asyncio.Queue()
         steps = self.steps
+        parser = FlexibleArgumentParser(prog="vLLM", usage="", add_help=False, allow_abbrev=False)
         arguments = AsyncEngineArgs(
-            **engine_arguments(settings, on_cpu=current_platform.is_cpu()),
+            **with_extra_arguments(
+                engine_arguments(settings, on_cpu=current_platform.is_cpu()),
+                settings.extra_arguments,
+                AsyncEngineArgs.add_cli_args(parser),
+            ),
             kv_events_config=KVEventsConfig(
                 enable_kv_cache_events=True,
                 publisher="zmq",
@@ -85,10 +92,12 @@ class VllmEngine:
     def facts(self) -> ModelFacts:
         """Of the loaded model."""
         from vllm.platforms import current_platform
+        from vllm.utils.torch_utils import kv_cache_dtype_str_to_dtype
 
         config = self._llm.vllm_config
         model, cache, scheduler = config.model_config, config.cache_config, config.scheduler_config
-        head_bytes = model.get_head_size() * model.dtype.itemsize
+        kv_dtype = kv_cache_dtype_str_to_dtype(cache.cache_dtype, model)
+        head_bytes = model.get_head_size() * kv_dtype.itemsize
         layers = model.get_num_layers(config.parallel_config)
         return ModelFacts(
             # One of them is a placeholder.

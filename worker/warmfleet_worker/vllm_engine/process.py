@@ -6,6 +6,7 @@ they end with it: by the kernel's parent-death signal.
 
 import argparse
 import asyncio
+import hashlib
 import os
 import secrets
 import signal
@@ -173,7 +174,7 @@ def engine_ready(facts: ModelFacts, settings: EngineSettings, model_digest: str)
             block_size_tokens=facts.block_size_tokens,
             window_tokens=facts.window_tokens,
             kv_dtype=facts.dtype,
-            engine_type=ENGINE_TYPE,
+            engine_type=_kind(settings),
         )
     )
     return EngineReady(
@@ -193,6 +194,14 @@ def engine_ready(facts: ModelFacts, settings: EngineSettings, model_digest: str)
         prefix_caching=settings.prefix_caching and prefix_caching_supported(facts.window_tokens),
         model_digest=model_digest,
     )
+
+
+def _kind(settings: EngineSettings) -> str:
+    """What the bits of a block depend on besides: vLLM itself, its devices, its own flags."""
+    special = (str(settings.tensor_parallel_size), *settings.extra_arguments)
+    if special == ("1",):
+        return ENGINE_TYPE
+    return f"{ENGINE_TYPE} {hashlib.sha256(msgspec.json.encode(special)).hexdigest()}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -35,7 +35,8 @@ spec:
     source: {huggingFace: {repository: org/big, revision: 0123456789012345678901234567890123456789,
              tokenSecretRef: {name: hub, key: token}}}
     cache: {persistentVolumeClaim: {claimName: models}}
-  engine: {type: Warmfleet, image: "registry.example/worker:1", dtype: BFloat16, weightQuantization: Int8,
+  engine: {type: VLLM, image: "registry.example/worker:1", extraArgs: [--seed, "1"],
+           dtype: BFloat16, weightQuantization: Int8,
            maxModelLengthTokens: 8192, maxRunningSequences: 128, maxBatchedTokens: 4096,
            env: [{name: A, value: b}, {name: C, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]}
   kvCache: {deviceMemoryPercent: 80, dtype: Int8, blockSizeTokens: 64,
