@@ -82,7 +82,7 @@ def test_a_contradiction_names_the_flag_and_what_it_contradicts(words, flag, fie
     assert f"engine.extraArgs: {flag} contradicts {field}" in str(refusal.value)
 
 
-def test_a_flag_that_says_what_the_field_says_is_no_contradiction():
+def test_a_flag_with_the_value_of_its_field_is_no_contradiction():
     assert given("--block-size", "32", "--disable-log-stats", "-tp", "1") == OURS
 
 
