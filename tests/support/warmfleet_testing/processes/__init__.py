@@ -1,1 +1,1 @@
-"""Processes and sockets for tests: ports, limits, logs, proxies with faults."""
+"""Processes and sockets for tests: ports, limits, logs, threads with servers, proxies with faults."""

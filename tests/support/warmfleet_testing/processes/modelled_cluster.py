@@ -15,6 +15,7 @@ from warmfleet_contracts.cache.worker_tokens import namespace_key, worker_token
 from warmfleet_contracts.names import HTTP_PORT_NAME, MODEL_DEPLOYMENT_LABEL, PLURAL
 from warmfleet_runtime.kubernetes.errors import ApiServerError
 from warmfleet_testing.cluster.versioned_api import VersionedApi
+from warmfleet_testing.processes.served_thread import served_thread
 from warmfleet_testing.router.router_process import RouterProcess, started_router
 from warmfleet_testing.router.stub_worker import StubWorker
 
@@ -75,11 +76,8 @@ class ModelledCluster:
         await asyncio.sleep(0.01)
         return True
 
-    def serve(self, ready: threading.Event, stop: threading.Event) -> None:
+    async def serve(self, ready: threading.Event, stop: threading.Event) -> None:
         """On a free port, until `stop`."""
-        asyncio.run(self._serve(ready, stop))
-
-    async def _serve(self, ready: threading.Event, stop: threading.Event) -> None:
         app = web.Application()
         app.router.add_get("/{path:.*}", self.answer)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
@@ -107,16 +105,9 @@ class ModelledCluster:
 @contextmanager
 def modelled_cluster() -> Iterator[ModelledCluster]:
     """An empty one."""
-    cluster, ready, stop = ModelledCluster(), threading.Event(), threading.Event()
-    thread = threading.Thread(target=cluster.serve, args=(ready, stop), name="modelled cluster")
-    thread.start()
-    try:
-        assert ready.wait(10), "the modelled API server does not start"
+    cluster = ModelledCluster()
+    with served_thread(cluster.serve, "modelled API server"):
         yield cluster
-    finally:
-        stop.set()
-        thread.join(10)
-        assert not thread.is_alive(), "the modelled API server does not stop"
 
 
 @contextmanager

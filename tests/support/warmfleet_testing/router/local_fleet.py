@@ -28,7 +28,7 @@ from warmfleet_testing.processes.ports import free_port_range
 
 NAME = "stubs"
 _T = TypeVar("_T")
-_STUB = str(Path(__file__).with_name("stub_server.py"))
+_STUB = str(Path(__file__).parents[1] / "processes/stub_server.py")
 _WAIT_SECONDS = 60.0
 
 

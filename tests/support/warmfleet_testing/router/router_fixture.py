@@ -80,7 +80,8 @@ class RunningRouter:
         index = self.router.workers.fleet.index
         await self.until(
             lambda: all(
-                index.resident_blocks(stub.uid) == len(stub.resident) and not stub.running for stub in stubs
+                index.resident_blocks(stub.uid) == len(stub.cache.resident) and not stub.running
+                for stub in stubs
             )
         )
 

@@ -18,13 +18,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from warmfleet_contracts.cache.blocks import (
-    BlockHash,
-    CacheIdentity,
-    block_hashes,
-    block_root,
-    cacheable_tokens,
-)
+from warmfleet_contracts.cache.blocks import BlockHash, cacheable_tokens
 from warmfleet_contracts.cache.contract_versions import ACCEPTED_VERSIONS, common_version
 from warmfleet_contracts.cache.kv_events import (
     Frame,
@@ -32,7 +26,6 @@ from warmfleet_contracts.cache.kv_events import (
     LoadReport,
     PlainAnswer,
     StepTimeFit,
-    encode_message,
     hello_proof,
 )
 from warmfleet_contracts.cache.prewarm import PREWARM_PATH, PrewarmAnswer, PrewarmRequest, decode_prewarm
@@ -59,45 +52,12 @@ from warmfleet_contracts.cache.worker_api import (
 )
 from warmfleet_contracts.openai import RequestError, decode_chat_request, decode_completion_request
 from warmfleet_contracts.prompts.encoder import PromptEncoder
+from warmfleet_testing.cache.stub_cache import STUB_BLOCK_TOKENS, STUB_IDENTITY, StubCache
+from warmfleet_testing.cache.stub_events import StubEvents
 from warmfleet_testing.engine.digests import digest_of
 from warmfleet_testing.engine.tiny_tokenizer import tiny_prompt_assets
-
-STUB_BLOCK_TOKENS = 16
-STUB_IDENTITY = CacheIdentity(b"stub-identity-16")
-
-
-@dataclass
-class Faults:
-    """What goes wrong; may be changed while the worker runs."""
-
-    refuse_status: int = 0
-    """Answer with this status."""
-    close_before_headers: bool = False
-    close_before_first_byte: bool = False
-    die_after_events: int | None = None
-    """Close the connection after this many events, in the middle of the next one."""
-    error_after_events: int | None = None
-    """End the stream, whole, with an `engine_error` after this many events."""
-    hold_headers: bool = False
-    """Never answer."""
-    hold_after_events: int | None = None
-    """Send nothing more after this many events."""
-    silent_events: bool = False
-    """Send no frame on the event stream."""
-    hold_snapshot: bool = False
-    """Send a hello and nothing after it, for as long as this lasts."""
-    pings: int = 0
-    """Comments before a stream's first event."""
-    close_after_pings: bool = False
-    not_ready_after_pings: bool = False
-    """End the stream as a worker whose engine is gone."""
-    first_byte_delay_seconds: float = 0.0
-    """Late, and not to be seen in any report."""
-    wrong_last_block: bool = False
-    headers: dict[str, str] = field(default_factory=dict)
-    """What the headers of its answers hold instead."""
-    fatal: bytes = b""
-    """The worker ends, as if killed, when it gets a request with this in its body."""
+from warmfleet_testing.processes.served_thread import served_thread
+from warmfleet_testing.router.stub_faults import Faults
 
 
 @dataclass
@@ -144,8 +104,7 @@ class StubWorker:
 
     def __post_init__(self) -> None:
         self.encoder = PromptEncoder.from_assets(self.assets)
-        self.resident: set[BlockHash] = set()
-        self.seq = 0
+        self.cache = StubCache()
         self.running = 0
         self.peak_running = 0
         self.queued_tokens = 0
@@ -153,9 +112,8 @@ class StubWorker:
         self.open_connections = 0
         self.ended = False
         """Whether a request was fatal to it."""
-        self._computing: dict[BlockHash, asyncio.Future[None]] = {}
         self._plain_answers: dict[str, dict[int, PlainAnswer]] = {}
-        self._subscribers: set[asyncio.Queue[Frame]] = set()
+        self._events = StubEvents()
 
     # Event stream.
 
@@ -166,7 +124,7 @@ class StubWorker:
             max_running_sequences=self.max_running_sequences,
             queued_uncached_tokens=self.queued_tokens,
             total_blocks=0 if self.waits_for_prefixes else self.total_blocks,
-            cached_blocks=len(self.resident),
+            cached_blocks=len(self.cache.resident),
             step_time=StepTimeFit(
                 base_seconds=0.001,
                 per_prefill_token_seconds=1 / self.prefill_tokens_per_second,
@@ -177,20 +135,22 @@ class StubWorker:
         )
 
     def publish(self, stored: Sequence[BlockHash] = (), removed: Sequence[BlockHash] = ()) -> None:
-        if stored or removed:
-            self.seq += 1
-        self.resident |= set(stored)
-        self.resident -= set(removed)
-        frame = Frame(
+        self.cache.change(stored, removed)
+        if not self.faults.silent_events:
+            self._events.publish(self._frame(stored, removed))
+
+    def _frame(
+        self, stored: Sequence[BlockHash], removed: Sequence[BlockHash] = (), snapshot_left: int | None = None
+    ) -> Frame:
+        return Frame(
             epoch=self.uid,
-            seq=self.seq,
+            seq=self.cache.seq,
             stored=list(stored),
             removed=list(removed),
-            digest=digest_of(self.resident),
+            snapshot_left=snapshot_left,
+            digest=digest_of(self.cache.resident),
             load=self.load,
         )
-        for queue in self._subscribers if not self.faults.silent_events else ():
-            queue.put_nowait(frame)
 
     async def _heartbeats(self) -> None:
         while True:
@@ -212,29 +172,13 @@ class StubWorker:
             max_model_length_tokens=self.max_model_length_tokens,
             proof=hello_proof(token, nonce=nonce, uid=self.uid, identity=STUB_IDENTITY) if token else b"",
         )
-        response = web.StreamResponse()
-        await response.prepare(request)
-        queue: asyncio.Queue[Frame] = asyncio.Queue()
-        self._subscribers.add(queue)
-        try:
-            snapshot = Frame(
-                epoch=self.uid,
-                seq=self.seq,
-                stored=list(self.resident),
-                snapshot_left=0,
-                digest=digest_of(self.resident),
-                load=self.load,
-            )
-            await response.write(encode_message(hello, version))
-            while self.faults.hold_snapshot:  # noqa: ASYNC110 - tests set it from another thread
-                await asyncio.sleep(0.01)
-            await response.write(encode_message(snapshot, version))
-            while True:
-                await response.write(encode_message(await queue.get(), version))
-        except ConnectionError:
-            return response
-        finally:
-            self._subscribers.discard(queue)
+        return await self._events.follow(
+            request,
+            hello,
+            lambda: self._frame(list(self.cache.resident), snapshot_left=0),
+            version,
+            is_held=lambda: self.faults.hold_snapshot,
+        )
 
     async def _tokenizer(self, request: web.Request) -> web.Response:
         if request.match_info["digest"] != self.encoder.tokenizer_digest:
@@ -260,8 +204,7 @@ class StubWorker:
         asked = decode_prewarm(await request.read())
         self.prewarms.append(asked)
         for prefix in asked.prefixes:
-            hashes = self._hashes(list(prefix.token_ids), {SALT_HEADER: prefix.salt.hex()})
-            self.publish([one for one in hashes if one not in self.resident])
+            self.publish(self.cache.missing(self.cache.hashes(prefix.token_ids, prefix.salt)))
         self.waits_for_prefixes = False
         self.publish()
         if self.prewarm_answer is not None:
@@ -316,12 +259,12 @@ class StubWorker:
                 for prompt in decode_completion_request(body).prompts
             ]
         tokens = prompts[0]  # only the first one is computed
-        hashes = self._hashes(tokens, request.headers)
+        hashes = self.cache.hashes(tokens, bytes.fromhex(request.headers.get(SALT_HEADER, "")))
         cached = await self._admit(tokens, hashes, request.headers)
         headers = {
             PROMPT_TOKENS_HEADER: str(len(tokens)),
             CACHED_TOKENS_HEADER: str(cached),
-            POSITION_HEADER: f"{self.uid}:{self.seq}",
+            POSITION_HEADER: f"{self.uid}:{self.cache.seq}",
             "server": "stub-insides",
         }
         if hashes:
@@ -393,25 +336,14 @@ class StubWorker:
         await response.write(b"data: [DONE]\n\n")
         return response
 
-    def _hashes(self, tokens: list[int], headers: Mapping[str, str]) -> list[BlockHash]:
-        salt = bytes.fromhex(headers.get(SALT_HEADER, ""))
-        return block_hashes(block_root(STUB_IDENTITY, salt=salt), tokens, STUB_BLOCK_TOKENS)
-
     async def _admit(self, tokens: list[int], hashes: list[BlockHash], headers: Mapping[str, str]) -> int:
         router, dispatch = headers.get(ROUTER_ID_HEADER, ""), int(headers.get(DISPATCH_HEADER, "0"))
         self.admitted[router] = max(self.admitted.get(router, 0), dispatch)
-        blocks = 0
-        for block_hash in hashes:
-            if block_hash in self._computing:
-                await asyncio.shield(self._computing[block_hash])
-            if block_hash not in self.resident:
-                break
-            blocks += 1
+        blocks = await self.cache.held(hashes)
         cached = min(blocks * STUB_BLOCK_TOKENS, cacheable_tokens(len(tokens), STUB_BLOCK_TOKENS))
         self.computed_tokens.append(len(tokens) - cached)
         self.queued_tokens += len(tokens) - cached
-        for block_hash in hashes[blocks:]:
-            self._computing[block_hash] = asyncio.get_running_loop().create_future()
+        self.cache.begin(hashes[blocks:])
         self.publish()
         return cached
 
@@ -421,11 +353,9 @@ class StubWorker:
                 await asyncio.sleep(uncached_tokens / self.prefill_tokens_per_second)
         finally:
             self.queued_tokens -= uncached_tokens
-            for block_hash in hashes:
-                if (computing := self._computing.pop(block_hash, None)) is not None:
-                    computing.set_result(None)
+            self.cache.end(hashes)
         # Only now: what the report counts as still to be computed must not hold what it reports as stored.
-        self.publish(stored=[block for block in hashes if block not in self.resident])
+        self.publish(stored=self.cache.missing(hashes))
 
     async def _decode_plain(
         self, headers: Mapping[str, str], admitted_after: float, first_token_after: float
@@ -442,10 +372,7 @@ class StubWorker:
 
     # Life.
 
-    def serve(self, ready: threading.Event, stop: threading.Event) -> None:
-        asyncio.run(self._serve(ready, stop))
-
-    async def _serve(self, ready: threading.Event, stop: threading.Event) -> None:
+    async def serve(self, ready: threading.Event, stop: threading.Event) -> None:
         self._engine = asyncio.Lock()
         self._stop = stop
         app = web.Application(client_max_size=64 * 1024 * 1024)
@@ -475,16 +402,8 @@ class StubWorker:
 @contextmanager
 def running_stub(stub: StubWorker) -> Iterator[StubWorker]:
     """`stub` listening on loopback while the block lasts."""
-    ready, stop = threading.Event(), threading.Event()
-    thread = threading.Thread(target=stub.serve, args=(ready, stop), name=stub.uid)
-    thread.start()
-    try:
-        assert ready.wait(10), "the stub does not start"
+    with served_thread(stub.serve, stub.uid):
         yield stub
-    finally:
-        stop.set()
-        thread.join(10)
-        assert not thread.is_alive(), "the stub does not stop"
 
 
 @contextmanager
