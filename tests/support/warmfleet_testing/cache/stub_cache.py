@@ -10,7 +10,7 @@ STUB_IDENTITY = CacheIdentity(b"stub-identity-16")
 
 
 class StubCache:
-    """Blocks by their hashes; whoever needs one that is being computed waits for it."""
+    """Blocks by their hashes; a request that needs one which is being computed waits for it."""
 
     def __init__(self) -> None:
         self.resident: set[BlockHash] = set()
@@ -42,7 +42,7 @@ class StubCache:
             self._computing[block_hash] = asyncio.get_running_loop().create_future()
 
     def end(self, hashes: Iterable[BlockHash]) -> None:
-        """They are computed, or given up: whoever waits for them looks again."""
+        """They are computed, or given up: requests that wait for them look again."""
         for block_hash in hashes:
             if (computing := self._computing.pop(block_hash, None)) is not None:
                 computing.set_result(None)
