@@ -58,12 +58,19 @@ def print_processes(console: Console, processes: Sequence[ProcessReport]) -> Non
 
 
 def scaling_line(fleet: FleetState) -> str:
-    """The last change of the number of workers."""
+    """The last change of the number of workers, and whether the fleet sleeps."""
+    asleep = "" if _has_workers(fleet) else "; asleep until a request comes"
     if not fleet.changes:
-        return "autoscaling: no change yet"
+        return f"autoscaling: no change yet{asleep}"
     last = fleet.changes[-1]
     age = _age(max(0.0, time.time() - last.unix_seconds))
-    return f"autoscaling: {last.from_replicas} -> {last.to_replicas} replicas {age} ago, {last.reason}"
+    return (
+        f"autoscaling: {last.from_replicas} -> {last.to_replicas} replicas {age} ago, {last.reason}{asleep}"
+    )
+
+
+def _has_workers(fleet: FleetState) -> bool:
+    return any(process.role == "worker" for process in fleet.processes)
 
 
 def fleet_phase(fleet: FleetState) -> str:
@@ -84,6 +91,7 @@ def fleet_record(fleet: FleetState, processes: Sequence[ProcessReport]) -> dict[
     }
     if fleet.scales:
         record["scaling_changes"] = fleet.changes
+        record["asleep"] = not _has_workers(fleet)
     return record
 
 

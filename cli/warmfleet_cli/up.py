@@ -56,9 +56,10 @@ File = Annotated[
 Replicas = Annotated[
     int | None,
     typer.Option(
-        min=1,
+        min=0,
         max=MAX_LOCAL_WORKERS,
-        help="Workers; with --autoscale the first number. Default: spec.replicas.",
+        help="Workers; with --autoscale the first number, with which 0 begins asleep if it may. "
+        "Default: spec.replicas.",
     ),
 ]
 RouterPort = Annotated[

@@ -313,7 +313,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--endpoints-file",
         type=Path,
-        help="JSON list of workers with uid, name, url and token; followed while it runs",
+        help="JSON list of workers with uid, name, url and token, or an object with such endpoints and the "
+        "names of their models; followed while it runs",
     )
     add("--discovery", choices=("static", "kubernetes"), default="static", help="where workers are found")
     add(

@@ -14,6 +14,7 @@ from warmfleet_contracts.errors import ManifestError
 from warmfleet_contracts.resources.manifests import load_manifest
 from warmfleet_contracts.resources.model_deployment import ModelDeployment
 from warmfleet_operator.scaling.decision import ReplicaState
+from warmfleet_router.discovery.resources import DEFAULT_HOLD_SECONDS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 GIB = 2**30
@@ -73,7 +74,6 @@ def test_more_workers_than_a_local_fleet_can_have_are_not_planned() -> None:
     [
         ({"mode": "Advisory", "maxReplicas": 2}, "spec.autoscaling.mode: is Advisory"),
         ({"mode": "Paused", "maxReplicas": 2}, "spec.autoscaling.mode: is Paused"),
-        ({"minReplicas": 0, "maxReplicas": 2}, "spec.autoscaling.minReplicas: is 0"),
     ],
 )
 def test_what_cannot_be_acted_on_is_refused(autoscaling: dict[str, Any], text: str) -> None:
@@ -155,3 +155,20 @@ def test_a_worker_that_never_was_ready_is_no_supply_and_one_that_drains_counts_n
     assert replica_state(replicas) == ReplicaState(
         spec_replicas=3, ready=1, pending=2, unschedulable=1, stopping=1
     )
+
+
+def test_a_fleet_that_may_sleep_needs_room_for_one_worker_and_may_begin_without() -> None:
+    given = deployment({"minReplicas": 0, "maxReplicas": 2, "zero": {"holdSeconds": 7}}, replicas=0)
+    made = plan(given, bounds(given)[0], LocalOptions(), cores=8)
+
+    assert (len(made.workers), len(made.spare_workers), made.hold_seconds) == (0, 2, 7.0)
+    assert plan(given, bounds(given)[0], LocalOptions(replicas=1), cores=8).workers
+    with pytest.raises(CliError, match=r"1 worker of up to 1\.5 GiB need more than the 1\.0 GiB"):
+        bounds(given, available_bytes=GIB)
+
+
+def test_routers_hold_requests_of_a_fleet_that_may_sleep_alone() -> None:
+    sleeps, stays = deployment({"minReplicas": 0, "maxReplicas": 2}), deployment({"maxReplicas": 2})
+
+    assert plan(sleeps, bounds(sleeps)[0], LocalOptions(), cores=8).hold_seconds == DEFAULT_HOLD_SECONDS
+    assert plan(stays, bounds(stays)[0], LocalOptions(), cores=8).hold_seconds is None

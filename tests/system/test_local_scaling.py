@@ -91,3 +91,27 @@ def test_a_local_fleet_grows_under_load_and_shrinks_after_it_without_a_failed_re
     log = (tmp_path / "run" / "whole" / "supervisor.log").read_text()
     assert "1 -> 2 replicas: demand above supply" in log
     assert "restart" not in log
+
+
+def test_a_local_fleet_begins_asleep_and_is_woken_by_a_request(tmp_path: Path) -> None:
+    model = tiny_served_model(tmp_path / "model")
+    zero = {**SHORT, "minReplicas": 0, "maxReplicas": 1}
+    with whole_fleet(tmp_path, model, replicas=0, autoscaling=zero) as fleet:
+        wait_for(lambda: fleet.get("/internal/fleet")["asleep"] == ["tiny"], "asleep")
+        models = [one["id"] for one in fleet.get("/v1/models")["data"]]
+        top = run_warmfleet(tmp_path, "top", "--once", "--interval", "0.2")
+        status = run_warmfleet(tmp_path, "status")
+        body = {"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True}
+        answer = httpx.post(f"{fleet.url}/v1/completions", json=body, timeout=START_SECONDS, verify=NO_TLS)
+        awake = fleet.processes("worker")
+        log = (tmp_path / "run" / "whole" / "supervisor.log").read_text()
+
+    assert models == ["tiny"]
+    assert "asleep       tiny: a request starts a replica" in top
+    assert "autoscaling: no change yet; asleep until a request comes" in status
+    assert (answer.status_code, answer.json()["usage"]["completion_tokens"]) == (200, 4)
+    assert [worker["state"] for worker in awake] == ["Ready"]
+    steps = ("asleep: a request for tiny", "0 -> 1 replicas: woken by 1 held request", "whole-0 is ready")
+    places = [log.index(step) for step in steps]
+    assert places == sorted(places)
+    assert "restart" not in log

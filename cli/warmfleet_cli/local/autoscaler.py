@@ -7,13 +7,15 @@ from typing import Final
 from warmfleet_cli.local.bounds import gib
 from warmfleet_operator.scaling.advice import explained, in_words
 from warmfleet_operator.scaling.decider import FleetDecider
-from warmfleet_operator.scaling.decision import ReplicaState
+from warmfleet_operator.scaling.decision import ReplicaState, ScalingDecision, ScalingReason
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.scaling.shrink import removal_order
 from warmfleet_operator.scaling.signals import Reading, newest_reports
 
 TICK_SECONDS: Final = 2.0
 """From one decision to the next, as the operator decides."""
+ASLEEP_TICK_SECONDS: Final = 1.0
+"""The same while the fleet sleeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +82,18 @@ class LocalAutoscaler:
         return Change(
             len(staying),
             decision.to_replicas,
-            f"{in_words(decision.reason)} ({explained(decision)})",
+            _reason(decision),
             tuple(order[:fewer]),
         )
+
+
+def _reason(decision: ScalingDecision) -> str:
+    """For people."""
+    if decision.reason is ScalingReason.REQUESTS_HELD:
+        held = decision.inputs.waiting_requests
+        limit = f"; limited by {decision.limit.value}" if decision.limit else ""
+        return f"woken by {held} held request{'' if held == 1 else 's'}{limit}"
+    return f"{in_words(decision.reason)} ({explained(decision)})"
 
 
 def replica_state(replicas: Sequence[LocalReplica]) -> ReplicaState:

@@ -29,7 +29,7 @@ def local_bounds(
 
     Raises:
         ManifestError: `spec.autoscaling` cannot be acted on here.
-        CliError: memory has no room for `minReplicas`.
+        CliError: memory has no room for `minReplicas`, or for one worker.
     """
     given = deployment.spec.autoscaling
     if given is not None and given.mode != "Active":
@@ -37,11 +37,8 @@ def local_bounds(
             f"{origin}: spec.autoscaling.mode: is {given.mode}, and --autoscale acts; set Active, "
             "or leave --autoscale out: `warmfleet top` shows the wanted number"
         )
-    if given is not None and given.min_replicas == 0:
-        raise ManifestError(
-            f"{origin}: spec.autoscaling.minReplicas: is 0, and a local fleet does not sleep; set 1 or more"
-        )
-    lowest = given.min_replicas if given is not None else 1
+    # Of a fleet that may sleep, one: a request must be able to wake it.
+    lowest = max(1, given.min_replicas) if given is not None else 1
     highest = given.max_replicas if given is not None else max(2, min(DEFAULT_MAX_WORKERS, cores // 2))
     worker_bytes = worker_memory_bytes(deployment.spec, _weights_bytes(deployment))
     room = MAX_LOCAL_WORKERS if available_bytes is None else available_bytes // worker_bytes

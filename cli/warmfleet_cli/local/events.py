@@ -16,6 +16,7 @@ EventKind = Literal[
     "NotScaled",
     "HandedOver",
     "Removed",
+    "Asleep",
     "StateUnsaved",
     "Stopping",
     "Stopped",

@@ -100,7 +100,8 @@ class Members:
             (plan for plan in self._plan.all_workers if plan.name not in taken and is_free(plan.port)), None
         )
         if place is None:
-            return "the ports of all further workers are busy"
+            leaving = " as long as others stop" if any(member.is_leaving for member in self.workers()) else ""
+            return f"the ports of all further workers are busy{leaving}"
         starting = sum(member.phase in {"Starting", "Restarting"} for member in self.workers())
         obstacle = no_room(self._plan.worker_bytes, available_memory_bytes(), starting=starting)
         if obstacle:
@@ -207,8 +208,11 @@ class Members:
                     "name": member.plan.name,
                     "url": member.plan.url,
                     "token": self._tokens[member.plan.name],
+                    "served_names": self._plan.served_names,
                     "shared_cache": self._plan.shared_cache,
                 }
                 for member in self.workers()
-            ]
+            ],
+            self._plan.served_names,
+            self._plan.hold_seconds,
         )

@@ -95,6 +95,10 @@ class _Endpoint(msgspec.Struct, frozen=True):
     token: str
 
 
+class _EndpointsFile(msgspec.Struct, frozen=True):
+    endpoints: tuple[_Endpoint, ...]
+
+
 def observe(fleet: FleetState, folder: RunFolder, api_key: str = "") -> list[ProcessReport]:
     """Query the readiness of every process, the cache of every worker, and the loads from one router.
 
@@ -161,7 +165,7 @@ def _cache(client: httpx.Client, process: ProcessState, token: str) -> CacheRepo
 def _tokens(folder: RunFolder) -> dict[str, str]:
     try:
         with folder.endpoints_path.open("rb") as file:
-            endpoints = msgspec.json.decode(file.read(_MAX_ENDPOINTS_BYTES), type=list[_Endpoint])
+            read = msgspec.json.decode(file.read(_MAX_ENDPOINTS_BYTES), type=_EndpointsFile)
     except (OSError, *UNDECODABLE):
         return {}
-    return {endpoint.name: endpoint.token for endpoint in endpoints}
+    return {endpoint.name: endpoint.token for endpoint in read.endpoints}

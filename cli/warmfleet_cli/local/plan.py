@@ -11,7 +11,7 @@ import msgspec
 from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_contracts.errors import ManifestError
 from warmfleet_contracts.names import LOCAL_HOST
-from warmfleet_contracts.resources.autoscaling_spec import AutoscalingSpec
+from warmfleet_contracts.resources.autoscaling_spec import AutoscalingSpec, ZeroRule
 from warmfleet_contracts.resources.fields import Resource
 from warmfleet_contracts.resources.model_deployment import ModelDeployment
 from warmfleet_contracts.resources.worker_flags import extra_flags, unsupported_engine_fields, worker_flags
@@ -73,6 +73,8 @@ class FleetPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the fleet scales itself."""
     worker_bytes: int = 0
     """Memory of one worker, at most; 0: not known."""
+    hold_seconds: float | None = None
+    """How long routers hold requests while it sleeps, without a worker; None: it does not sleep."""
 
     @property
     def all_workers(self) -> tuple[ProcessPlan, ...]:
@@ -117,8 +119,10 @@ def worker_count(
 ) -> int:
     """Workers to start first: the command line's number, or the manifest's; within the bounds of `scaling`.
 
+    A fleet that may sleep begins asleep with 0.
+
     Raises:
-        ManifestError: fewer than 1 or more than `MAX_LOCAL_WORKERS`.
+        ManifestError: without `scaling`, fewer than 1 or more than `MAX_LOCAL_WORKERS`.
     """
     count = deployment.spec.replicas if options.replicas is None else options.replicas
     field = "spec.replicas" if options.replicas is None else "--replicas"
@@ -253,7 +257,15 @@ def plan_fleet(
         autoscaling=None if autoscaling is None else autoscaling.model_dump(by_alias=True, exclude_none=True),
         scales=scaling is not None,
         worker_bytes=scaling.worker_bytes if scaling is not None else 0,
+        hold_seconds=_hold_seconds(scaling),
     )
+
+
+def _hold_seconds(scaling: LocalScaling | None) -> float | None:
+    """As routers in a cluster read it from the ModelDeployment (`router/discovery/resources`)."""
+    if scaling is None or scaling.spec.min_replicas > 0:
+        return None
+    return float((scaling.spec.zero or ZeroRule()).hold_seconds)
 
 
 def _plan_worker(

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from warmfleet_cli.local.autoscaler import Change, LocalAutoscaler, LocalReplica
+from warmfleet_cli.local.autoscaler import ASLEEP_TICK_SECONDS, Change, LocalAutoscaler, LocalReplica
 from warmfleet_cli.local.events import Emit
 from warmfleet_cli.local.fleet_routers import FleetRouters
 from warmfleet_cli.local.members import Members
@@ -36,6 +36,8 @@ class ScalingLoop:
         """Names of workers that are handed over."""
         self._obstacle = ""
         """Why the fleet does not grow although it should, as it was last reported; empty if it does."""
+        self._asleep = False
+        """Whether it was last reported that no worker is left."""
 
     async def run(self) -> None:
         """Decide every few seconds. A tick that fails changes nothing."""
@@ -46,8 +48,11 @@ class ScalingLoop:
             asyncio.TaskGroup() as removals,
         ):
             while True:
-                await asyncio.sleep(self._tick_seconds)
+                await asyncio.sleep(
+                    min(self._tick_seconds, ASLEEP_TICK_SECONDS) if self._asleep else self._tick_seconds
+                )
                 readings = await routers.readings()
+                self._notice_sleep()
                 try:
                     change = autoscaler.tick(readings, self._replicas(), time.monotonic())
                     self._carry_out(change)
@@ -56,6 +61,13 @@ class ScalingLoop:
                         removals.create_task(self._remove(routers, victim, policy.payback_seconds))
                 except Exception as error:  # noqa: BLE001 - the fleet serves on without a decision
                     self._report_obstacle(f"no decision: {error!r}")
+
+    def _notice_sleep(self) -> None:
+        """Report once that the last worker has ended."""
+        asleep = not self._members.workers()
+        if asleep and not self._asleep:
+            self._emit("Asleep", "", f"asleep: a request for {self._plan.served_names[0]} starts a worker")
+        self._asleep = asleep
 
     def _replicas(self) -> list[LocalReplica]:
         return [
@@ -102,7 +114,7 @@ class ScalingLoop:
         text = f"{change.from_replicas} -> {number} replicas: {change.reason}"
         if change.victims:
             names = ", ".join(victim.name for victim in change.victims)
-            text += f"; {names} goes, as its cache is worth least"
+            text += f"; {names} goes, as its cache is worth least" if number else f"; {names} goes"
         self._emit("Scaled", "", text)
         self._on_scaled(
             ScaleChange(

@@ -1,7 +1,7 @@
 """The run folder of a local fleet: `$WARMFLEET_HOME/run/<name>/` with its lock, state and logs."""
 
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -121,9 +121,21 @@ class RunFolder:
     def write(self, state: FleetState) -> None:
         self._replace(self._state_path, msgspec.json.encode(state))
 
-    def write_endpoints(self, endpoints: list[dict[str, str]]) -> None:
-        """Write the list that routers read, with tokens; only its owner may read the file."""
-        self._replace(self.endpoints_path, msgspec.json.encode(endpoints))
+    def write_endpoints(
+        self,
+        endpoints: Sequence[Mapping[str, object]],
+        names: Sequence[str] = (),
+        hold_seconds: float | None = None,
+    ) -> None:
+        """Write the list that routers read, with tokens; only its owner may read the file.
+
+        `names` are those of the model; `hold_seconds` is how long routers hold its requests while it sleeps,
+        None where it does not. Then routers learn its names from workers alone.
+        """
+        file: dict[str, object] = {"endpoints": endpoints}
+        if hold_seconds is not None:
+            file |= {"names": names, "hold_seconds": dict.fromkeys(names, hold_seconds)}
+        self._replace(self.endpoints_path, msgspec.json.encode(file))
 
     def clear(self) -> None:
         """Remove the state and the endpoints; the logs stay."""

@@ -127,7 +127,8 @@ def explained(decision: ScalingDecision) -> str:
     if decision.reason is ScalingReason.IDLE:
         return f"no request on any router for {inputs.idle_seconds} s"
     if decision.reason is ScalingReason.REQUESTS_HELD:
-        text = f"{inputs.waiting_requests} requests wait, and no replica runs"
+        waiting = inputs.waiting_requests
+        text = f"{waiting} {'request waits' if waiting == 1 else 'requests wait'}, and no replica runs"
         return f"{text}; limited by {decision.limit.value}" if decision.limit else text
     parts = [
         f"{name} {_percent(demand, each * inputs.ready_replicas)}"

@@ -1,9 +1,16 @@
-"""Endpoints from a file, which is followed: `warmfleet up` rewrites it when workers come and go."""
+"""Endpoints from a file, which is followed: `warmfleet up` rewrites it when workers come and go.
+
+The file is a JSON list of workers, or an object that also names the models: one that has no worker at the
+moment is known, and requests for it are held if it may sleep.
+
+    {"endpoints": [{"uid": "a", "url": "http://127.0.0.1:8100"}], "names": ["m"], "hold_seconds": {"m": 300}}
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import structlog
@@ -14,6 +21,7 @@ from warmfleet_router.errors import DiscoveryError
 
 MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 POLL_SECONDS: Final = 0.5
+MAX_HOLD_SECONDS: Final = 86_400
 
 _log = structlog.get_logger("warmfleet.router.discovery")
 
@@ -25,6 +33,14 @@ class _FileEndpoint(msgspec.Struct):
     token: str = ""
     served_names: tuple[str, ...] = ()
     shared_cache: str = ""
+
+
+class _File(msgspec.Struct):
+    """As `Discovered`."""
+
+    endpoints: tuple[_FileEndpoint, ...]
+    names: tuple[str, ...] | None = None
+    hold_seconds: dict[str, Annotated[float, msgspec.Meta(ge=0, le=MAX_HOLD_SECONDS)]] = {}
 
 
 class EndpointsFile:
@@ -55,7 +71,8 @@ class EndpointsFile:
                 content = await asyncio.to_thread(_content, self._path)
                 if content != last:
                     last = content
-                    listed = Discovered(vetted_endpoints([*self._fixed, *_decoded(content)]))
+                    read = _decoded(content)
+                    listed = replace(read, endpoints=vetted_endpoints([*self._fixed, *read.endpoints]))
                     self._problem = ""
                     yield listed
             except DiscoveryError as error:
@@ -72,12 +89,12 @@ class EndpointsFile:
 
 
 def read_endpoints(path: Path) -> list[Endpoint]:
-    """The endpoints in a JSON file: a list of objects as `_FileEndpoint` has them.
+    """The endpoints in a file.
 
     Raises:
-        DiscoveryError: the file cannot be read, is not such a list, or an entry is unusable.
+        DiscoveryError: the file cannot be read, has another form, or an entry is unusable.
     """
-    return _decoded(_content(path))
+    return list(_decoded(_content(path)).endpoints)
 
 
 def _content(path: Path) -> bytes:
@@ -91,12 +108,16 @@ def _content(path: Path) -> bytes:
     return content
 
 
-def _decoded(content: bytes) -> list[Endpoint]:
+def _decoded(content: bytes) -> Discovered:
     try:
-        entries = msgspec.json.decode(content, type=list[_FileEndpoint])
+        given = msgspec.json.decode(content, type=tuple[_FileEndpoint, ...] | _File)
     except UNDECODABLE as error:
         raise DiscoveryError(str(error)) from error
-    return [
+    file = given if isinstance(given, _File) else _File(given)
+    unknown = file.hold_seconds.keys() - set(file.names or ())
+    if unknown:
+        raise DiscoveryError(f"hold_seconds: {min(unknown)!r} is none of the names")
+    endpoints = tuple(
         Endpoint(
             uid=entry.uid,
             name=entry.name or entry.uid,
@@ -105,5 +126,6 @@ def _decoded(content: bytes) -> list[Endpoint]:
             shared_cache=entry.shared_cache,
             token=entry.token.encode(),
         )
-        for entry in entries
-    ]
+        for entry in file.endpoints
+    )
+    return Discovered(endpoints, None if file.names is None else frozenset(file.names), file.hold_seconds)

@@ -56,11 +56,14 @@ async def test_each_change_of_the_file_is_a_new_list_beside_the_fixed_endpoints(
     [
         ("[{", "truncated"),
         ('[{"uid": "a", "url": "ftp://x"}]', "not an http"),
+        ('{"names": ["m"]}', "endpoints"),
+        ('{"endpoints": [], "names": ["m"], "hold_seconds": {"m": -1}}', ">= 0"),
+        ('{"endpoints": [], "names": ["m"], "hold_seconds": {"n": 1}}', "'n' is none of the names"),
         ('[{"uid": "a", "url": "http://x"}, {"uid": "a", "url": "http://y"}]', "two endpoints"),
         (" " * (MAX_FILE_BYTES + 1), "larger than"),
         (None, "cannot be read"),
     ],
-    ids=["truncated", "address", "twice", "large", "missing"],
+    ids=["truncated", "address", "no-list", "hold", "unknown-name", "twice", "large", "missing"],
 )
 async def test_a_file_that_cannot_be_used_leaves_the_last_list_until_it_can(
     path: Path, content: str | None, problem: str
@@ -104,6 +107,44 @@ def test_a_router_does_not_start_with_a_file_that_it_cannot_use(
     assert "--endpoints-file: two endpoints have the uid 'b'" in errors
     with pytest.raises(DiscoveryError, match="cannot be read"):
         read_endpoints(path.with_name("missing"))
+
+
+async def test_models_without_a_worker_are_known_and_held_as_the_file_names_them(path: Path) -> None:
+    file = EndpointsFile(path, poll_seconds=0.001)
+
+    async with aclosing(file.watch()) as lists:
+        before = await anext(lists)
+        write(path, f'{{"endpoints": {ONE}, "names": ["m", "n"], "hold_seconds": {{"m": 300}}}}')
+        named = await anext(lists)
+        write(path, '{"endpoints": []}')
+        after = await anext(lists)
+
+    assert (before.names, before.hold_seconds) == (None, {})
+    assert (uids(named.endpoints), named.names, named.hold_seconds) == (
+        ["b"],
+        frozenset({"m", "n"}),
+        {"m": 300.0},
+    )
+    assert (after.endpoints, after.names) == ((), None)
+
+
+async def test_a_request_for_a_model_without_a_worker_is_held_until_the_file_lists_one(
+    path: Path, tmp_path: Path
+) -> None:
+    with running_stub(StubWorker("late", served_name="m")) as late:
+        named = '"names": ["m"], "hold_seconds": {"m": 60}'
+        write(path, f'{{"endpoints": [], {named}}}')
+        file = EndpointsFile(path, poll_seconds=0.01)
+        async with running_router([], tmp_path, discovery=file, wait_ready=False) as router:
+            await router.until(router.router.workers.fleet.models)
+            asking = asyncio.create_task(router.ask("hello", model="m"))
+            await router.until(lambda: router.router.admission.waking.total.requests)
+            listed, ready = await router.get("/v1/models"), await router.get("/readyz")
+            write(path, f'{{"endpoints": [{{"uid": "late", "url": "{late.url}"}}], {named}}}')
+            status, _, _ = await asking
+
+    assert (status, ready[0]) == (200, 200)
+    assert [model["id"] for model in listed[1]["data"]] == ["m"]  # type: ignore[attr-defined]
 
 
 async def test_a_worker_gets_requests_as_long_as_the_file_lists_it(path: Path, tmp_path: Path) -> None:

@@ -39,8 +39,12 @@ def stub_plan(
     router: str = "",
     drain_seconds: float = 5.0,
     autoscaling: dict[str, Any] | None = None,
+    hold_seconds: float | None = None,
 ) -> FleetPlan:
-    """A fleet of stubs; each string holds the options of one of them. With `autoscaling` it scales itself."""
+    """A fleet of stubs; each string holds the options of one of them. With `autoscaling` it scales itself.
+
+    With `hold_seconds` it may sleep.
+    """
     ports = itertools.count(free_port_range(len(workers) + len(spare_workers) + 1))
 
     def stub(name: str, role: str, options: str) -> ProcessPlan:
@@ -61,6 +65,7 @@ def stub_plan(
         drain_timeout_seconds=drain_seconds,
         autoscaling=autoscaling,
         scales=autoscaling is not None,
+        hold_seconds=hold_seconds,
     )
 
 

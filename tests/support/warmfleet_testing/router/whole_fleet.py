@@ -97,7 +97,7 @@ class WholeFleet:
         return cache
 
     def _token(self, name: str) -> str:
-        entries = json.loads((self.home / "run" / self.name / "endpoints.json").read_text())
+        entries = json.loads((self.home / "run" / self.name / "endpoints.json").read_text())["endpoints"]
         tokens: dict[str, str] = {entry["name"]: entry["token"] for entry in entries}
         return tokens[name]
 
