@@ -6,11 +6,8 @@ One loop: apply the server's messages, compute a step, send one `StepReport` per
 on the socket. It ends when the server does: on end of file, and by the kernel's parent-death signal.
 """
 
-import argparse
-import os
 import secrets
 import select
-import signal
 import socket
 import sys
 import time
@@ -29,8 +26,6 @@ with importing(without=TERMINAL_LIBRARIES):
     from warmfleet_contracts.cache.blocks import IdentityParts, cache_identity
     from warmfleet_contracts.cache.kv_events import IDLE_HEARTBEAT_SECONDS
     from warmfleet_contracts.errors import WarmfleetError
-    from warmfleet_runtime.die_with_parent import ParentGoneError, die_with_parent
-    from warmfleet_runtime.logs import configure_logs
     from warmfleet_worker.engine.engine import Engine
     from warmfleet_worker.engine.messages import (
         AbortSequence,
@@ -48,6 +43,7 @@ with importing(without=TERMINAL_LIBRARIES):
         message_reader,
     )
     from warmfleet_worker.engine.scheduler import SchedulerSettings
+    from warmfleet_worker.engine_child import begin_engine
     from warmfleet_worker.model_store.known_model import known_model, records_folder
     from warmfleet_worker.runner.memory_budget import NotEnoughMemory
     from warmfleet_worker.settings import EngineSettings
@@ -217,22 +213,11 @@ def build_engine(settings: EngineSettings, model_digest: str) -> tuple[Engine, E
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until the server is gone; 0 then, 1 when the engine failed."""
     imports_at = time.monotonic()
-    parser = argparse.ArgumentParser(prog="python -m warmfleet_worker.engine_process")
-    parser.add_argument("--fd", type=int, required=True, help="file descriptor of the socket to the server")
-    parser.add_argument("--settings", required=True, help="EngineSettings as JSON")
-    given = parser.parse_args(arguments)
-    settings = msgspec.json.decode(given.settings, type=EngineSettings)
-    configure_logs(process="engine")
-    try:
-        die_with_parent(os.getppid())
-    except ParentGoneError:
+    command = begin_engine("warmfleet_worker.engine_process", arguments)
+    if command is None:
         return 0
-    except OSError as error:  # the end of file on the socket ends this process, too, after the step in flight
-        log.warning("the engine is not bound to the server process", reason=str(error))
-    # Ctrl-C and SIGTERM reach the whole process group; the server decides when this process ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    with socket.socket(fileno=given.fd) as connection:
+    settings = command.settings
+    with socket.socket(fileno=command.fd) as connection:
         channel = ServerChannel(connection)
         try:
             with ThreadPoolExecutor(1) as beside:  # hashing files needs another core than imports do

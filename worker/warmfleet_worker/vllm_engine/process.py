@@ -4,12 +4,10 @@ It runs in the interpreter that has vLLM, and starts vLLM's own processes. It en
 they end with it: by the kernel's parent-death signal.
 """
 
-import argparse
 import asyncio
 import hashlib
 import os
 import secrets
-import signal
 import socket
 import sys
 import time
@@ -29,8 +27,6 @@ from warmfleet_contracts.cache.blocks import (
     prefix_caching_supported,
 )
 from warmfleet_contracts.errors import ModelError, WarmfleetError
-from warmfleet_runtime.die_with_parent import ParentGoneError, die_with_parent
-from warmfleet_runtime.logs import configure_logs
 from warmfleet_worker.engine.messages import (
     EngineFailed,
     EngineMessage,
@@ -39,6 +35,7 @@ from warmfleet_worker.engine.messages import (
     encode_message,
     message_reader,
 )
+from warmfleet_worker.engine_child import begin_engine, ends_with_parent
 from warmfleet_worker.model_store.known_model import known_model, records_folder
 from warmfleet_worker.settings import EngineSettings
 from warmfleet_worker.vllm_engine.arguments import UnfitSettingsError, environment
@@ -206,32 +203,13 @@ def _kind(settings: EngineSettings) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until the server is gone; 0 then, 1 when the engine failed."""
-    parser = argparse.ArgumentParser(prog="python -m warmfleet_worker.vllm_engine.process")
-    parser.add_argument("--fd", type=int, required=True, help="file descriptor of the socket to the server")
-    parser.add_argument("--settings", required=True, help="EngineSettings as JSON")
-    given = parser.parse_args(arguments)
-    settings = msgspec.json.decode(given.settings, type=EngineSettings)
-    configure_logs(process="engine")
-    if not _bind_to(os.getppid()):
+    command = begin_engine("warmfleet_worker.vllm_engine.process", arguments)
+    if command is None:
         return 0
-    # Ctrl-C and SIGTERM reach the whole process group; the server decides when this process ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    for name, value in environment(settings).items():
+    for name, value in environment(command.settings).items():
         os.environ.setdefault(name, value)
-    with socket.socket(fileno=given.fd) as connection:
-        return asyncio.run(serve(connection, settings))
-
-
-def _bind_to(parent_pid: int) -> bool:
-    """End with the parent; False if it is gone already."""
-    try:
-        die_with_parent(parent_pid)
-    except ParentGoneError:
-        return False
-    except OSError as error:
-        log.warning("this process is not bound to its parent", reason=str(error))
-    return True
+    with socket.socket(fileno=command.fd) as connection:
+        return asyncio.run(serve(connection, command.settings))
 
 
 if __name__ == "__main__":
@@ -239,5 +217,5 @@ if __name__ == "__main__":
     sys.stdout.flush()
     # At once: to take the libraries down takes seconds, in which the server would wait to start anew.
     os._exit(exit_code)
-if __name__ == "__mp_main__" and not _bind_to(os.getppid()):  # one of vLLM's own processes
+if __name__ == "__mp_main__" and not ends_with_parent():  # one of vLLM's own processes
     sys.exit(0)
