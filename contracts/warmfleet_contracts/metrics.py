@@ -8,6 +8,7 @@ units; a rename keeps the old name beside the new one for two minor versions.
 
 from typing import Final
 
+VLLM_PREFIX: Final = "vllm:"
 # vLLM's names; labels: model_name, engine.
 NUM_REQUESTS_RUNNING: Final = "vllm:num_requests_running"
 NUM_REQUESTS_WAITING: Final = "vllm:num_requests_waiting"

@@ -19,17 +19,22 @@ from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStor
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.inputs import tokens_input
 from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.utils.torch_utils import kv_cache_dtype_str_to_dtype
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.loggers import StatLoggerBase
+from vllm.v1.metrics.prometheus import get_prometheus_registry
 from vllm.v1.metrics.stats import SchedulerIterationDetails, SchedulerStats
 
 FUNCTIONS = {
+    "AsyncEngineArgs.add_cli_args": AsyncEngineArgs.add_cli_args,
     "AsyncLLM.from_engine_args": AsyncLLM.from_engine_args,
     "AsyncLLM.generate": AsyncLLM.generate,
     "AsyncLLM.reset_prefix_cache": AsyncLLM.reset_prefix_cache,
     "AsyncLLM.shutdown": AsyncLLM.shutdown,
     "StatLoggerBase.record": StatLoggerBase.record,
     "RequestOutput": RequestOutput.__init__,
+    "get_prometheus_registry": get_prometheus_registry,
+    "kv_cache_dtype_str_to_dtype": kv_cache_dtype_str_to_dtype,
     "tokens_input": tokens_input,
 }
 STRUCTURES = {

@@ -36,6 +36,7 @@ with importing(without=TERMINAL_LIBRARIES):
         EngineMessage,
         EngineReady,
         PauseSequence,
+        ReadMetrics,
         ResumeSequence,
         ServerMessage,
         decode_server_message,
@@ -137,6 +138,8 @@ def apply_messages(engine: Engine, messages: Iterable[ServerMessage]) -> None:
                 engine.clear_cache()
             case Drain():
                 engine.drain()
+            case ReadMetrics():
+                pass  # it has none of its own: all that it measures is in its reports
 
 
 def import_libraries() -> None:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from warmfleet_contracts import metrics as names
 from warmfleet_contracts.cache.kv_events import LoadReport
@@ -10,6 +12,18 @@ from warmfleet_contracts.cache.start_phases import StartPhases
 from warmfleet_worker.engine.messages import EngineReady, StepReport
 
 _LABELS = ("model_name", "engine")
+
+
+class _OwnNames(Collector):
+    """Families of a registry whose names are not vLLM's."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterable[Metric]:
+        return (
+            family for family in self._registry.collect() if not family.name.startswith(names.VLLM_PREFIX)
+        )
 
 
 class WorkerMetrics:
@@ -176,6 +190,10 @@ class WorkerMetrics:
     def render(self) -> bytes:
         """Prometheus text exposition."""
         return generate_latest(self.registry)
+
+    def render_own(self) -> bytes:
+        """The same without vLLM's names: for an engine that has them itself."""
+        return generate_latest(_OwnNames(self.registry))
 
     def _load(self, load: LoadReport) -> None:
         self._running.set(load.running_sequences)

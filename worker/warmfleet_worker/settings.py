@@ -55,6 +55,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     prefix_caching: bool = True
     tensor_parallel_size: int = 1
     """Devices that compute together; vLLM only."""
+    served_name: str = ""
+    """The model's name in the engine's own metrics."""
     extra_arguments: tuple[str, ...] = ()
     """vLLM's own flags, one word each."""
     tokenizer_digest: bytes = b""
@@ -121,6 +123,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Work
             f"${NAMESPACE_KEY_VARIABLE} or ${WORKER_TOKEN_VARIABLE} asks for one, "
             "--allow-anonymous serves callers without one"
         )
+    served_names = tuple(given.served_name or [given.model.resolve().name])
     extra_arguments = tuple(given.engine_argument or ())
     if given.engine_type == "Warmfleet":
         if given.tensor_parallel_size > 1:
@@ -142,10 +145,11 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Work
             threads=given.threads,
             prefix_caching=not given.no_prefix_caching,
             tensor_parallel_size=given.tensor_parallel_size,
+            served_name=served_names[0],
             extra_arguments=extra_arguments,
         ),
         engine_type=given.engine_type,
-        served_names=tuple(given.served_name or [given.model.resolve().name]),
+        served_names=served_names,
         host=given.host,
         port=given.port,
         uid=uid or f"{socket.gethostname()}-{os.getpid()}",

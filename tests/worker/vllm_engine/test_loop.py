@@ -9,12 +9,15 @@ from warmfleet_contracts.cache.blocks import CacheIdentity, block_hashes, block_
 from warmfleet_contracts.cache.resident import ResidentSet
 from warmfleet_testing.vllm.stand_in import BLOCK_TOKENS, VOCABULARY, StandInVllm, facts
 from warmfleet_worker.engine.messages import (
+    MAX_METRICS_BYTES,
     AbortSequence,
     AddSequences,
     ClearCache,
     Drain,
+    EngineMetrics,
     NewSequence,
     PauseSequence,
+    ReadMetrics,
     packed_tokens,
 )
 from warmfleet_worker.engine.sampling_params import SamplingParameters
@@ -32,10 +35,15 @@ class Server:
     def __init__(self):
         self.mirror = ResidentSet("epoch")
         self.reports = []
+        self.metrics = []
         self.updates = {}
         self.arrived = asyncio.Event()
 
     def take(self, report):
+        if isinstance(report, EngineMetrics):
+            self.metrics.append(report.text)
+            self.arrived.set()
+            return
         self.reports.append(report)
         if report.cleared or report.stored or report.removed:
             self.mirror.change(
@@ -349,3 +357,19 @@ async def test_a_drain_is_reported_and_a_pause_changes_nothing():
         await server.ended(1)
         assert server.load.draining
         assert len(server.tokens(1)) == 4
+
+
+async def test_vllms_metrics_are_passed_on_up_to_a_bound_and_end_nothing():
+    class Failing(StandInVllm):
+        def metrics(self):
+            raise ValueError("a collector of a plug-in")
+
+    small, large = StandInVllm(), StandInVllm()
+    large.metrics_text = bytes(MAX_METRICS_BYTES + 1)
+    for vllm, expected in ((small, small.metrics_text), (large, b""), (Failing(), b"")):
+        async with running(vllm) as (engine, server, _, _):
+            engine.apply(ReadMetrics())
+            await server.until(lambda server=server: server.metrics)
+            assert server.metrics == [expected]
+            engine.apply(add([1, 2], 1))
+            await server.ended(1)

@@ -18,6 +18,8 @@ from warmfleet_worker.engine.logprobs import TokenLogprobs
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
+MAX_METRICS_BYTES: Final = 4 * 1024 * 1024
+"""Of an engine's own metrics."""
 _TOKEN_BYTES: Final = 4
 
 # Server -> engine.
@@ -83,7 +85,13 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
     """Report `draining` from now on; live sequences continue."""
 
 
-ServerMessage = AddSequences | AbortSequence | PauseSequence | ResumeSequence | ClearCache | Drain
+class ReadMetrics(msgspec.Struct, frozen=True, kw_only=True, tag="metrics"):
+    """Answer with `EngineMetrics`. Only for an engine that has metrics of its own."""
+
+
+ServerMessage = (
+    AddSequences | AbortSequence | PauseSequence | ResumeSequence | ClearCache | Drain | ReadMetrics
+)
 """What the engine receives."""
 
 # Engine -> server.
@@ -110,6 +118,8 @@ class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     vocabulary_size: int = 0
     """Token ids of a prompt must be below this."""
     prefix_caching: bool = True
+    own_metrics: bool = False
+    """Whether it answers `ReadMetrics`: with the families whose names begin with `vllm:`."""
     model_digest: str = ""
     """Hex, over the digests of the model's files."""
     imports_at_seconds: float = 0.0
@@ -172,7 +182,14 @@ class EngineFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     """The settings ask for what this machine does not have: another start fails alike."""
 
 
-EngineMessage = EngineReady | StepReport | EngineFailed
+class EngineMetrics(msgspec.Struct, frozen=True, kw_only=True, tag="engine-metrics"):
+    """The engine's own metrics."""
+
+    text: bytes
+    """Prometheus text exposition; empty if it is longer than `MAX_METRICS_BYTES`."""
+
+
+EngineMessage = EngineReady | StepReport | EngineMetrics | EngineFailed
 """What the server receives."""
 
 

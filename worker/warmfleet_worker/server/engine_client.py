@@ -20,9 +20,11 @@ from warmfleet_worker.engine.messages import (
     ClearCache,
     Drain,
     EngineFailed,
+    EngineMetrics,
     EngineReady,
     NewSequence,
     PauseSequence,
+    ReadMetrics,
     ResumeSequence,
     ServerMessage,
     StepReport,
@@ -37,6 +39,8 @@ from warmfleet_worker.server.sequence_handle import SequenceHandle
 
 MAX_BACKLOG_BYTES: Final = 256 * 1024 * 1024
 """Unread bytes in the engine's socket beyond which nothing more is submitted."""
+METRICS_SECONDS: Final = 2.0
+"""For an engine's answer with its metrics."""
 _READ_BYTES: Final = 1024 * 1024
 _EXIT_SECONDS: Final = 10
 """Between the end of its messages and that of the process, and once more after a kill."""
@@ -101,6 +105,10 @@ class EngineClient(Protocol):
         """Report `draining` from now on."""
         ...
 
+    async def read_metrics(self) -> bytes:
+        """Metrics of an engine that has its own, as text; empty if it does not answer in time."""
+        ...
+
 
 class EngineObserver(Protocol):
     """Receives the engine's reports as a whole; the readers of its sequences receive their own updates."""
@@ -130,6 +138,8 @@ class ProcessEngineClient:
         self._gone = ""
         self._refused = False
         self._last_report_seconds = 0.0
+        self._metrics: asyncio.Future[bytes] | None = None
+        """Of the question for metrics that is not answered yet."""
 
     @property
     def ready(self) -> EngineReady | None:
@@ -174,6 +184,24 @@ class ProcessEngineClient:
     def drain(self) -> None:
         self._send(Drain())
 
+    async def read_metrics(self) -> bytes:
+        if self._ready is None or not self._ready.own_metrics or self._gone:
+            return b""
+        if self._metrics is None:
+            # All that ask meanwhile get its one answer.
+            self._metrics = asyncio.get_running_loop().create_future()
+            self._send(ReadMetrics())
+        try:
+            async with asyncio.timeout(METRICS_SECONDS):
+                return await asyncio.shield(self._metrics)
+        except TimeoutError:
+            return b""
+
+    def _on_metrics(self, text: bytes) -> None:
+        if self._metrics is not None:
+            self._metrics.set_result(text)
+            self._metrics = None
+
     async def run(self) -> str:
         """Read the messages of the process until it ends; returns why it ended.
 
@@ -187,6 +215,7 @@ class ProcessEngineClient:
         finally:
             writer.close()
             self._gone = reason or "the engine process ended"
+            self._on_metrics(b"")
             for handle in list(self._handles.values()):
                 handle.fail("the engine is gone")
             self._handles.clear()
@@ -216,6 +245,8 @@ class ProcessEngineClient:
                             self._observer.on_ready(ready)
                         case StepReport() as report:
                             self._on_report(report)
+                        case EngineMetrics(text=text):
+                            self._on_metrics(text)
                         case EngineFailed() as failed:
                             self._refused = failed.refused
                             return failed.reason if failed.refused else f"the engine failed: {failed.reason}"

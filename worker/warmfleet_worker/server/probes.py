@@ -35,7 +35,12 @@ class Probes:
         del request
         self._worker.metrics.on_start(self._worker.start.phases)
         self._worker.metrics.on_subscribers(self._worker.events.subscribers)
-        return Response(self._worker.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+        engine = self._worker.engine
+        if engine.ready is None or not engine.ready.own_metrics:
+            text = self._worker.metrics.render()
+        else:
+            text = self._worker.metrics.render_own() + await engine.read_metrics()
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     async def version(self, request: Request) -> Response:
         del request

@@ -50,6 +50,8 @@ def engine_arguments(settings: EngineSettings, *, on_cpu: bool) -> dict[str, Any
         "generation_config": "vllm",
         "tensor_parallel_size": settings.tensor_parallel_size,
     }
+    if settings.served_name:
+        arguments["served_model_name"] = settings.served_name
     if settings.max_batched_tokens:
         arguments["max_num_batched_tokens"] = settings.max_batched_tokens
     if settings.device_memory_percent:

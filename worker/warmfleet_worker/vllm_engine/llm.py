@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any
 
+from warmfleet_contracts.metrics import VLLM_PREFIX
 from warmfleet_runtime.memory import importing
 from warmfleet_worker.settings import EngineSettings
 from warmfleet_worker.vllm_engine.arguments import engine_arguments
@@ -152,6 +153,21 @@ class VllmEngine:
             raise VllmDiedError(str(error)) from error
         except (ValueError, EngineGenerateError) as error:
             raise RefusedRequestError(str(error)) from error
+
+    def metrics(self) -> bytes:
+        from prometheus_client import generate_latest
+        from prometheus_client.registry import Collector
+        from vllm.v1.metrics.prometheus import get_prometheus_registry
+
+        registry = get_prometheus_registry()
+
+        class OfVllm(Collector):
+            """Without those of the process: the server has its own of that name."""
+
+            def collect(self) -> Any:
+                return (family for family in registry.collect() if family.name.startswith(VLLM_PREFIX))
+
+        return generate_latest(OfVllm())
 
     async def clear_cache(self) -> None:
         from vllm.v1.engine.exceptions import EngineDeadError

@@ -16,12 +16,15 @@ from warmfleet_contracts.cache.blocks import (
 )
 from warmfleet_contracts.cache.kv_events import IDLE_HEARTBEAT_SECONDS
 from warmfleet_worker.engine.messages import (
+    MAX_METRICS_BYTES,
     AbortSequence,
     AddSequences,
     ClearCache,
     Drain,
+    EngineMetrics,
     NewSequence,
     PauseSequence,
+    ReadMetrics,
     ResumeSequence,
     SequenceUpdate,
     ServerMessage,
@@ -82,7 +85,7 @@ class EngineLoop:
         facts: ModelFacts,
         identity: CacheIdentity,
         *,
-        send: Callable[[StepReport], None],
+        send: Callable[[StepReport | EngineMetrics], None],
         check: Callable[[], None] = lambda: None,
         prefix_caching: bool,
     ) -> None:
@@ -182,7 +185,20 @@ class EngineLoop:
                 self._start_clear()
             case Drain():
                 self._load.drain()
+            case ReadMetrics():
+                self._send_metrics()
         self._schedule_report()
+
+    def _send_metrics(self) -> None:
+        try:
+            text = self._llm.metrics()
+        except Exception as error:  # noqa: BLE001 - no metric ends an engine
+            log.warning("vLLM's own metrics cannot be read", reason=str(error))
+            text = b""
+        if len(text) > MAX_METRICS_BYTES:
+            log.warning("vLLM's own metrics are left out", bytes=len(text), limit_bytes=MAX_METRICS_BYTES)
+            text = b""
+        self._send(EngineMetrics(text=text))
 
     def _add(self, message: AddSequences) -> None:
         if 0 < len(message.router_id) <= MAX_ROUTER_ID_CHARS:

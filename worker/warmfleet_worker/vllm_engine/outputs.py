@@ -80,6 +80,10 @@ class Llm(Protocol):
         """
         ...
 
+    def metrics(self) -> bytes:
+        """Its own metrics, as Prometheus text."""
+        ...
+
     async def clear_cache(self) -> None:
         """Forget every block; live sequences compute theirs again.
 

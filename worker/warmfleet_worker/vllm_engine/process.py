@@ -189,6 +189,7 @@ def engine_ready(facts: ModelFacts, settings: EngineSettings, model_digest: str)
         end_token_ids=sorted(facts.end_token_ids),
         vocabulary_size=facts.vocabulary_size,
         prefix_caching=settings.prefix_caching and prefix_caching_supported(facts.window_tokens),
+        own_metrics=True,
         model_digest=model_digest,
     )
 

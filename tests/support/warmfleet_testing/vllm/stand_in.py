@@ -71,6 +71,7 @@ class StandInVllm:
         self.requests: dict[str, _Request] = {}
         self.priorities: dict[str, int] = {}
         self.sends_events = True
+        self.metrics_text = b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 0.0\n"
         self._numbers = 0
         self._events: list[dict[str, Any]] = []
         self._batches: asyncio.Queue[bytes | EventsLostError] = asyncio.Queue()
@@ -129,6 +130,9 @@ class StandInVllm:
         finally:
             self._release(request)
             self.requests.pop(request_id, None)
+
+    def metrics(self) -> bytes:
+        return self.metrics_text
 
     async def clear_cache(self) -> None:
         self.clears += 1
