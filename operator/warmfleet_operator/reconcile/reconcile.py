@@ -203,13 +203,12 @@ class Reconciler:
         """The number that the Deployment is to have, and the one that is written now."""
         workers = self._store.child(DEPLOYMENT, key)
         manifest = next(manifest for manifest in wanted.objects if kind_of(manifest) is DEPLOYMENT)
-        advice = self._advisor.advice(key)
-        decision = advice.latest if advice is not None and advice.settled else None
         if workers is None:
             known = kept_replicas(deployment.get("status") or {})
             number = replica_number(wanted.bounds, None, None, known=known)
             return number, NextNumber(number.replicas)
         pods, scale = self._store.pods(key), deployment_scale(workers)
+        decision = self._advisor.decision(key, scale)
         state, _ = replica_state(scale, pods, time.time(), self._settings.no_room_seconds)
         number = replica_number(
             wanted.bounds,

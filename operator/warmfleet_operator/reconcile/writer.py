@@ -34,7 +34,7 @@ from warmfleet_operator.status.conditions import release_condition, status_condi
 from warmfleet_operator.status.events import (
     changes_to_announce,
     decision_event_of,
-    decision_to_announce,
+    decisions_to_announce,
     event_of,
 )
 from warmfleet_operator.status.problem import Problem
@@ -125,8 +125,7 @@ class Writer:
                 message=condition["message"],
             )
             await self._record(event_of(deployment, condition, self._settings.identity, time.time()))
-        decision = decision_to_announce(current, chosen)
-        if decision is not None:
+        for decision in decisions_to_announce(current, chosen):
             log.info("scaling decision", deployment=str(key), decision=decision)
             await self._record(decision_event_of(deployment, decision, self._settings.identity, time.time()))
 

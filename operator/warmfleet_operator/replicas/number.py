@@ -73,8 +73,8 @@ def replica_number(
     Args:
         bounds: what the spec sets.
         workers: the Deployment as the API server holds it; None before it exists.
-        decision: the newest decision of the scaling policy; it counts only for the number that it was made
-            from, so that it is carried out once, however often this is asked and by which operator.
+        decision: the newest one of the scaling policy for this Deployment; it counts only for the number that
+            it was made from, so that it is carried out once, however often this is asked.
         known: the number that a fleet had by its status: a Deployment that was deleted is made again with
             it. None before the first status, and of a suspended fleet.
         rolls: a rollout is in progress or begins with this write; a shrink of the policy waits for its end.

@@ -27,6 +27,19 @@ _REASONS: Final = {
 }
 
 
+MAX_CHANGES: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The wanted number became another one."""
+
+    wanted: int
+    decision: ScalingDecision
+    """With which it did."""
+    reason: ScalingReason
+
+
 @dataclass(frozen=True, slots=True)
 class Advice:
     """The wanted number, and what is to be known about it."""
@@ -47,6 +60,8 @@ class Advice:
     """Which signals have been missing for too long; empty if none."""
     unschedulable: int = 0
     """Replicas that are set and get no place."""
+    changes: tuple[Change, ...] = ()
+    """The last ones of a settled number, oldest first, also where no status has shown it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +99,9 @@ def advised(
         reason, made_by = before.reason, before.decision
     else:
         reason, made_by = _reason(before, decision), decision
+    changes = () if before is None else before.changes
+    if before is not None and before.settled and before.wanted != wanted:
+        changes = (*changes, Change(wanted, made_by, reason))[-MAX_CHANGES:]
     advice = Advice(
         wanted=wanted,
         decision=made_by,
@@ -93,6 +111,7 @@ def advised(
         or decision.inputs.observed_seconds >= policy.up_stabilization_seconds,
         missing=missing if long_enough else "",
         unschedulable=state.unschedulable,
+        changes=changes,
     )
     return AdviceMemory(growth, since), advice
 

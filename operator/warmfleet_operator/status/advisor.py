@@ -10,6 +10,7 @@ from warmfleet_contracts.cache.fleet_totals import ReplicaTotals
 from warmfleet_operator.objects.kinds import DEPLOYMENT
 from warmfleet_operator.scaling.advice import Advice
 from warmfleet_operator.scaling.decider import FleetDecider
+from warmfleet_operator.scaling.decision import ScalingDecision
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_operator.scaling.signals import Reading, newest_reports
 from warmfleet_operator.status.replica_state import DeploymentScale, deployment_scale, replica_state
@@ -38,6 +39,8 @@ class _Followed:
     version: tuple[str, int] | None = None
     """Of the Deployment from which `scale` was read."""
     scale: DeploymentScale | None = None
+    decided_for: tuple[str, int] | None = None
+    """`spec_version` of the Deployment at the last decision."""
 
 
 class ScalingAdvisor:
@@ -47,6 +50,7 @@ class ScalingAdvisor:
     advisor.tick(time.time())              # every few seconds
     advisor.tick(time.time(), only_asleep=True)  # in between
     advisor.advice(key)
+    advisor.decision(key, deployment_scale(workers))  # to carry it out
     """
 
     def __init__(
@@ -105,6 +109,17 @@ class ScalingAdvisor:
         known = self._followed.get(key)
         return known.decider.advice if known is not None else None
 
+    def decision(self, key: Key, scale: DeploymentScale) -> ScalingDecision | None:
+        """What is to be carried out for a Deployment of this `scale`; None if nothing is.
+
+        A decision is for the spec that it was made from: another client may have set the same number again
+        that the fleet had then, and the next tick decides from that.
+        """
+        known, advice = self._followed.get(key), self.advice(key)
+        if known is None or advice is None or not advice.settled or known.decided_for != scale.spec_version:
+            return None
+        return advice.latest
+
     def all_advice(self) -> Mapping[Key, Advice]:
         """Every advice, for metrics."""
         advice = {key: known.decider.advice for key, known in self._followed.items()}
@@ -144,6 +159,7 @@ class ScalingAdvisor:
         advice = decider.tick(
             readings, reports, state, ready, routers=self._totals.routers, now_seconds=now_seconds
         )
+        fleet.decided_for = scale.spec_version
         if decider.due(scale.replicas) is not None or _shown(before) != _shown(advice):
             self._on_change(key)
 

@@ -68,19 +68,22 @@ def event_of(
     )
 
 
-def decision_to_announce(before: Mapping[str, Any], after: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The decision that a status has and the one before it has not; None if there is none.
+def decisions_to_announce(before: Mapping[str, Any], after: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The decisions that a status has and the one before it has not, oldest first.
 
-    None, too, after `DECISION_EVENTS` of them within a minute: the status has the last ones in any case.
+    No more than `DECISION_EVENTS` of them within a minute: the status has the last ones in any case.
     """
     old, new = (_decisions(status) for status in (before, after))
-    if not new or new[:1] == old[:1]:
-        return None
-    if len(new) > DECISION_EVENTS:
-        latest, earlier = (seconds_of(decision["time"]) for decision in (new[0], new[DECISION_EVENTS]))
-        if latest - earlier < _MINUTE_SECONDS:
-            return None
-    return new[0]
+    count = new.index(old[0]) if old and old[0] in new else len(new)
+    return [new[position] for position in reversed(range(count)) if not _is_one_too_many(new[position:])]
+
+
+def _is_one_too_many(decisions: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether as many as have an event came within the minute before the first one of these."""
+    if len(decisions) <= DECISION_EVENTS:
+        return False
+    latest, earlier = decisions[0], decisions[DECISION_EVENTS]
+    return seconds_of(latest["time"]) - seconds_of(earlier["time"]) < _MINUTE_SECONDS
 
 
 def _decisions(status: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

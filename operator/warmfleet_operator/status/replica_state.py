@@ -22,6 +22,8 @@ class DeploymentScale:
     """Its controller has not observed the newest template, or replaces pods."""
     refused: bool
     """The API server refuses pods of it."""
+    spec_version: tuple[str, int]
+    """Its uid and generation: another one after each write of its spec, by any client."""
 
 
 def deployment_scale(workers: Mapping[str, Any]) -> DeploymentScale:
@@ -34,6 +36,7 @@ def deployment_scale(workers: Mapping[str, Any]) -> DeploymentScale:
         revision=template_revision(workers),
         rolling=replaced or not observed,
         refused=replica_failure(workers) is not None,
+        spec_version=(str(workers["metadata"]["uid"]), int(workers["metadata"].get("generation") or 0)),
     )
 
 

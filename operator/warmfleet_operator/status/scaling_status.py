@@ -1,13 +1,13 @@
 """`status.desiredReplicas` and `status.scaling`: what autoscaling wants, and how it came to that. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
 
 from warmfleet_operator.objects.times import time_of
-from warmfleet_operator.scaling.advice import Advice, explained
+from warmfleet_operator.scaling.advice import Advice, Change, explained
 from warmfleet_operator.scaling.decision import DecisionInputs
 from warmfleet_operator.status.observation import Observation
 
@@ -32,9 +32,12 @@ def scaling_status(observation: Observation) -> dict[str, Any]:
         return {}
     status = observation.deployment.get("status") or {}
     decisions = list((status.get("scaling") or {}).get("decisions") or ())
-    before, wanted = status.get("desiredReplicas"), wanted_replicas(observation)
-    if observation.advice is not None and before is not None and before != wanted:
-        decisions.insert(0, _record(observation, observation.advice, int(before)))
+    if observation.advice is not None and status.get("desiredReplicas") is not None:
+        number = int(status["desiredReplicas"])
+        for change in _new_changes(observation, observation.advice, decisions):
+            if change.wanted != number:
+                decisions.insert(0, _record(observation, change, number))
+                number = change.wanted
     scaling: dict[str, Any] = {"decisions": decisions[:MAX_DECISIONS]} if decisions else {}
     return scaling | ({"asleepSince": asleep_since(observation)} if observation.asleep else {})
 
@@ -66,13 +69,28 @@ def _decides(observation: Observation) -> bool:
     return bool(scaling) and scaling.get("mode") != "Paused" and not spec.get("suspend")
 
 
-def _record(observation: Observation, advice: Advice, before: int) -> dict[str, Any]:
-    decision = advice.decision
+def _new_changes(
+    observation: Observation, advice: Advice, decisions: Sequence[Mapping[str, Any]]
+) -> Iterator[Change]:
+    """Changes that no status has shown, oldest first; the last one leads to the number that is wanted now.
+
+    Between two writes of a status a number can be wanted and withdrawn, as growth that an API server did not
+    let happen.
+    """
+    shown_until = str(decisions[0]["time"]) if decisions else ""
+    if advice.settled:
+        yield from (change for change in advice.changes if time_of(change.decision.at_seconds) > shown_until)
+    # Of another leader, which had its own changes and its own clock, the number alone is known.
+    yield Change(wanted_replicas(observation), advice.decision, advice.reason)
+
+
+def _record(observation: Observation, change: Change, before: int) -> dict[str, Any]:
+    decision = change.decision
     record: dict[str, Any] = {
         "time": time_of(decision.at_seconds),
         "from": before,
-        "to": advice.wanted,
-        "reason": advice.reason.value,
+        "to": change.wanted,
+        "reason": change.reason.value,
         "message": explained(decision)[:_MAX_MESSAGE_LENGTH],
         "recommendations": dict(decision.recommendations),
         "inputs": inputs_as_text(decision.inputs),

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from warmfleet_operator.scaling.advice import AdviceMemory, advised, explained, missing_signals
+from warmfleet_operator.scaling.advice import MAX_CHANGES, AdviceMemory, advised, explained, missing_signals
 from warmfleet_operator.scaling.decision import LimitingRule, ReplicaState, ScalingReason
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
 from warmfleet_testing.resources.scaling_signals import (
@@ -55,6 +55,24 @@ def test_growth_that_is_not_carried_out_stays_advised_for_the_time_of_stabilizat
     assert set(numbers[:150]) == {5}
     assert numbers[-1] == 4
     assert fleet_of_four.advice.reason is ScalingReason.DEMAND_BELOW_SUPPLY
+
+
+def test_every_change_of_a_settled_number_is_kept_up_to_a_bound():
+    fleet_of_four = Advised()
+    fleet_of_four.run(loaded(100), at_rest(4), 8)
+    early = fleet_of_four.advice.changes
+    for _ in range(12):
+        fleet_of_four.run(loaded(70), at_rest(4), 310)
+        fleet_of_four.run(loaded(100), at_rest(4), 30)
+    fleet_of_four.run(loaded(70), at_rest(4), 310)
+
+    changes = fleet_of_four.advice.changes
+    assert early == ()
+    assert [change.wanted for change in changes] == [5, 4] * (MAX_CHANGES // 2)
+    assert (changes[-1].decision, changes[-1].reason) == (
+        fleet_of_four.advice.decision,
+        ScalingReason.DEMAND_BELOW_SUPPLY,
+    )
 
 
 def test_demand_that_comes_and_goes_changes_the_number_once():

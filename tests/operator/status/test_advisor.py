@@ -13,6 +13,7 @@ from warmfleet_operator.objects.kinds import DEPLOYMENT, POD
 from warmfleet_operator.scaling import decider as decider_module
 from warmfleet_operator.scaling.decide import decide
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
+from warmfleet_operator.status.replica_state import deployment_scale
 from warmfleet_operator.watch.entry import Key, entry_of
 from warmfleet_testing.resources.observations import workers
 from warmfleet_testing.resources.scaled_fleets import Fleets
@@ -31,6 +32,29 @@ def test_a_fleet_that_is_followed_gets_advice_and_is_reported_when_it_changes() 
     assert advice is not None
     assert advice.wanted == 3
     assert fleets.changed == [key], "once, when its advice settled"
+
+
+def test_a_decision_is_over_when_another_client_sets_the_number_again_that_it_was_made_from() -> None:
+    fleets = Fleets(1, 2, pinned_tokens=SUPPLY_TOKENS)
+    (key,) = fleets.keys
+    fleets.advisor.follow(key, POLICY, ["m0"], acts=True)
+    fleets.run(20)
+    found = fleets.store.child(DEPLOYMENT, key)
+    assert found is not None
+    # Generation 2 was the operator's write of three replicas, generation 3 is the other client's of two.
+    back = {**found, "metadata": found["metadata"] | {"generation": 3, "resourceVersion": "99"}}
+
+    first = fleets.advisor.decision(key, deployment_scale(found))
+    repeated = fleets.advisor.decision(key, deployment_scale(back))
+    fleets.store.put(entry_of(DEPLOYMENT, back))
+    fleets.advisor.tick(22.0)
+    anew = fleets.advisor.decision(key, deployment_scale(back))
+
+    assert first is not None
+    assert (first.from_replicas, first.to_replicas) == (2, 3)
+    assert repeated is None
+    assert anew is not None
+    assert (anew.at_seconds, anew.to_replicas) == (22.0, 3)
 
 
 def test_a_fleet_whose_deployment_is_not_there_yet_gets_none() -> None:

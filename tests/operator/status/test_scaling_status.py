@@ -4,13 +4,14 @@ import itertools
 from dataclasses import replace
 
 from warmfleet_operator.objects.deployment_state import deployment_state, set_replicas
+from warmfleet_operator.scaling.advice import Change
 from warmfleet_operator.scaling.decide import choose, decide
 from warmfleet_operator.scaling.decision import LimitingRule, ScalingReason
 from warmfleet_operator.scaling.memory import ScalingMemory
 from warmfleet_operator.status.events import (
     changes_to_announce,
     decision_event_of,
-    decision_to_announce,
+    decisions_to_announce,
 )
 from warmfleet_operator.status.scaling_status import MAX_DECISIONS, inputs_as_text, inputs_of_text
 from warmfleet_operator.status.status import Gauges, status_of, to_write
@@ -72,6 +73,36 @@ def test_the_same_advice_is_recorded_once_and_the_last_ten_are_kept_newest_first
     assert all(newer["from"] == older["to"] for newer, older in itertools.pairwise(decisions))
 
 
+def withdrawn():
+    """Advice of two replicas again after five were wanted, which no status has shown."""
+    grown = decided(5, at_seconds=NOW + 2)
+    steady = decided(2, ScalingReason.STEADY, at_seconds=NOW + 4)
+    fewer = ScalingReason.DEMAND_BELOW_SUPPLY
+    changes = (Change(5, grown, grown.reason), Change(2, steady, fewer))
+    return advice(2, steady, reason=fewer, changes=changes)
+
+
+def test_growth_that_was_wanted_and_withdrawn_before_a_status_was_written_is_recorded_once():
+    before = after({})
+    status = after(before, withdrawn())
+
+    records = status["scaling"]["decisions"]
+    assert [(item["from"], item["to"], item["reason"]) for item in records] == [
+        (5, 2, "DemandBelowSupply"),
+        (2, 5, "DemandAboveSupply"),
+    ]
+    assert decisions_to_announce(before, status) == records[::-1]
+    assert after(status, withdrawn()) == status
+
+
+def test_changes_of_a_leader_whose_clock_is_behind_are_recorded_as_one():
+    known = after(after({}), advice(3, decided(3, at_seconds=NOW + 3600)))
+
+    records = after(known, withdrawn())["scaling"]["decisions"]
+
+    assert [(item["from"], item["to"]) for item in records] == [(3, 2), (2, 3)]
+
+
 def test_a_new_leader_shows_the_known_number_until_it_has_observed_for_long_enough():
     status = after(after({}), advice(5))
 
@@ -107,13 +138,13 @@ def test_a_decision_is_written_at_once_and_an_equal_status_never():
 def test_every_decision_has_an_event_of_its_own():
     before = after({})
     changed = after(before, advice(3))
-    record = decision_to_announce(before, changed)
+    (record,) = decisions_to_announce(before, changed)
 
     event = decision_event_of(deployment(), record, "operator-0", NOW)
 
     assert (event["reason"], event["type"], event["action"]) == ("DemandAboveSupply", "Normal", "Scale")
     assert event["note"].startswith("wants 3 replicas instead of 2: demand of")
-    assert decision_to_announce(changed, after(changed, advice(3))) is None
+    assert decisions_to_announce(changed, after(changed, advice(3))) == []
 
 
 def test_a_number_that_never_rests_has_five_events_a_minute():
@@ -122,12 +153,12 @@ def test_a_number_that_never_rests_has_five_events_a_minute():
         made = advice(3 + turn % 2)
         made = replace(made, decision=replace(made.decision, at_seconds=NOW + 2 * turn))
         before, status = status, after(status, made)
-        if decision_to_announce(before, status) is not None:
+        if decisions_to_announce(before, status):
             announced.append(2 * turn)
     made = replace(advice(5), decision=replace(advice(5).decision, at_seconds=NOW + 200))
 
     assert announced == [0, 2, 4, 6, 8]
-    assert decision_to_announce(status, after(status, made)) is not None, "it rested for two minutes"
+    assert decisions_to_announce(status, after(status, made)), "it rested for two minutes"
 
 
 def test_lost_signals_and_pending_capacity_are_warnings_and_modes_are_no_event():

@@ -17,8 +17,10 @@ from warmfleet_operator.replicas.shrinks import Shrinks
 from warmfleet_operator.routers.fleet import FleetView
 from warmfleet_operator.routers.hit_rates import HitRates
 from warmfleet_operator.scaling.advice import Advice
+from warmfleet_operator.scaling.decision import ScalingDecision
 from warmfleet_operator.scaling.signals import Reading
 from warmfleet_operator.settings import OperatorSettings
+from warmfleet_operator.status.replica_state import DeploymentScale
 from warmfleet_operator.watch.entry import Key, entry_of
 from warmfleet_operator.watch.store import Store
 from warmfleet_testing.resources.observations import advice, decided, deployment
@@ -213,6 +215,10 @@ class _Advisor:
         current = self._cluster.workers()["spec"]["replicas"]
         wanted = max(current, self._cluster.held) if self._cluster.held else max(self._lowest, current - 1)
         return advice(wanted, decided(wanted, from_replicas=current))
+
+    def decision(self, key: Key, _scale: DeploymentScale) -> ScalingDecision | None:
+        made = self.advice(key)
+        return made.latest if made is not None else None
 
 
 class OperatorOf:
