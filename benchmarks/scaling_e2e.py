@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from harness.report import Report, machine_line
-from scaling import newcomer, ramp, shrinks, writers, zero
+from scaling import newcomer, ramp, regret, shrinks, writers, zero
 from scaling.scenario import Outcome
 
 SCENARIOS: Final[Mapping[str, Callable[[argparse.Namespace], Outcome]]] = {
     "newcomer": newcomer.measure,
     "ramp": ramp.measure,
+    "regret": regret.measure,
     "shrinks": shrinks.measure,
     "writers": writers.measure,
     "zero": zero.measure,

@@ -6,6 +6,7 @@ Each scenario is a module with a function that starts its own cluster, measures 
 - `scenario`: what a scenario returns, and the cluster with the chart in which it runs.
 - `newcomer`: a replica joins a fleet under load, prewarmed and cold.
 - `ramp`: the load of one replica becomes one of four.
+- `regret`: a cache that is too small at a low rate, beside one that no replica helps.
 - `shrinks`: replicas are taken away under live streams.
 - `writers`: others write the number, kubectl and a client of the scale subresource.
 - `zero`: requests wake a fleet that sleeps.
