@@ -159,10 +159,9 @@ class Handovers:
         del prefixes  # as large as the body
         try:
             answer = await self._prewarms.ask(worker, body, deadline - now + ANSWER_SECONDS)
-        except (UpstreamError, TimeoutError) as error:
+        except UpstreamError as error:
             done.skipped[Skipped.FAILED] += len(sent)
-            reason = str(error) or "no answer in time"
-            _log.warning("prefixes not handed over", uid=worker.endpoint.uid, reason=reason)
+            _log.warning("prefixes not handed over", uid=worker.endpoint.uid, reason=str(error))
         else:
             done.add(answer, sent)
 

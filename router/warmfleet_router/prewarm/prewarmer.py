@@ -106,9 +106,9 @@ class Prewarmer:
             self._unanswered.add(uid)
         try:
             answer = await self._prewarms.ask(worker, body, ANSWER_SECONDS)
-        except (UpstreamError, TimeoutError) as error:
+        except UpstreamError as error:
             self._metrics.on_prewarm("failed")
-            _log.warning("worker not prewarmed", uid=uid, reason=str(error) or "no answer in time")
+            _log.warning("worker not prewarmed", uid=uid, reason=str(error))
         else:
             self._unanswered.discard(uid)
             self._metrics.on_prewarm("computed" if count else "empty")

@@ -36,8 +36,7 @@ class WorkerPrewarms:
         """What came of it; its cancellation gives up what is not computed.
 
         Raises:
-            UpstreamError: no answer, or one that cannot be read.
-            TimeoutError: no answer in time.
+            UpstreamError: no answer in time, or one that cannot be read.
         """
         self._open_bytes += len(body)
         try:
@@ -46,6 +45,8 @@ class WorkerPrewarms:
                 self._upstream.request(worker.endpoint, "POST", PREWARM_PATH, body=body) as response,
             ):
                 content = await response.body(_MOST_ANSWER_BYTES)
+        except TimeoutError as error:
+            raise UpstreamError("no answer in time") from error
         finally:
             self._open_bytes -= len(body)
         if response.status != 200:

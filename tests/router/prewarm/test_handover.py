@@ -4,7 +4,6 @@ import asyncio
 import io
 import json
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 
 import pytest
 
@@ -14,7 +13,7 @@ from warmfleet_testing.engine.worker_process import running_worker, tiny_served_
 from warmfleet_testing.processes.ports import free_port_range
 from warmfleet_testing.router.guarded_router import status_of
 from warmfleet_testing.router.planted_keys import bearer
-from warmfleet_testing.router.router_fixture import running_router
+from warmfleet_testing.router.router_fixture import WorkerAddress, running_router
 from warmfleet_testing.router.stub_worker import StubWorker, running_stub
 
 TOKEN = "0f" * 32
@@ -217,15 +216,6 @@ async def test_an_operator_that_leaves_ends_what_its_router_waits_for(tmp_path):
 # With real workers.
 
 
-@dataclass(frozen=True)
-class Address:
-    """Of a worker process."""
-
-    uid: str
-    url: str
-    token: str = ""
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return tiny_served_model(tmp_path_factory.mktemp("tiny"))
@@ -243,7 +233,9 @@ async def test_after_a_handover_and_a_drain_the_next_requests_find_their_prefixe
         running_worker(model, *flags, "--port", str(port), "--uid", "a") as a_process,
         running_worker(model, *flags, "--port", str(port + 1), "--uid", "b"),
     ):
-        addresses = [Address("a", f"http://127.0.0.1:{port}"), Address("b", f"http://127.0.0.1:{port + 1}")]
+        addresses = [
+            WorkerAddress(uid, f"http://127.0.0.1:{port + number}") for number, uid in enumerate(("a", "b"))
+        ]
         async with serving(addresses, tmp_path, policy="ConsistentHash") as router:
             at = {}
             for number in range(32):

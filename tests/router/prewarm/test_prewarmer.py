@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 
 import httpx
 import pytest
@@ -16,7 +15,7 @@ from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_testing.processes.ports import free_port_range
 from warmfleet_testing.router.full_fleet import held, occupied
 from warmfleet_testing.router.planted_keys import bearer
-from warmfleet_testing.router.router_fixture import running_router
+from warmfleet_testing.router.router_fixture import WorkerAddress, running_router
 from warmfleet_testing.router.stub_worker import StubWorker, running_stub
 
 HOT = list(range(1000, 1064))
@@ -165,15 +164,6 @@ async def test_a_newcomer_computes_prompts_of_its_own_deployment_alone(tmp_path,
 # With real workers.
 
 
-@dataclass(frozen=True)
-class Address:
-    """A worker that may not run yet."""
-
-    uid: str
-    url: str
-    token: str = ""
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     return tiny_served_model(tmp_path_factory.mktemp("tiny"))
@@ -188,7 +178,9 @@ def metric(worker, name):
 
 async def test_a_real_newcomer_finds_shared_prompts_cached_from_its_first_request_on(tmp_path, model):
     port = free_port_range(2)
-    addresses = [Address("old", f"http://127.0.0.1:{port}"), Address("new", f"http://127.0.0.1:{port + 1}")]
+    addresses = [
+        WorkerAddress(uid, f"http://127.0.0.1:{port + number}") for number, uid in enumerate(("old", "new"))
+    ]
     flags = ("--kv-cache-bytes", "4000000", "--served-name", "stub")
     systems = [[(7 * number + index) % 250 for index in range(160)] for number in range(6)]
 

@@ -29,6 +29,15 @@ WAIT_SECONDS: Final = 30.0
 """For what takes milliseconds on an idle machine."""
 
 
+@dataclass(frozen=True)
+class WorkerAddress:
+    """A worker process, which may not run yet, in place of a stub."""
+
+    uid: str
+    url: str
+    token: str = ""
+
+
 @dataclass
 class RunningRouter:
     router: Router
@@ -88,7 +97,7 @@ class RunningRouter:
 
 @asynccontextmanager
 async def running_router(
-    stubs: Sequence[StubWorker],
+    stubs: Sequence[StubWorker | WorkerAddress],
     home: Path,
     *,
     policy: str = "LowestCost",
