@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import msgspec
 
 from warmfleet_contracts.cache.kv_events import Count
-from warmfleet_contracts.decoding import UNDECODABLE
+from warmfleet_contracts.decoding import decoded
 from warmfleet_contracts.errors import ContractError
 
 FLEET_TOTALS_PATH: Final = "/internal/fleet/totals"
@@ -192,7 +192,4 @@ def decode_totals(body: bytes) -> FleetTotals:
     """
     if len(body) > MAX_TOTALS_BYTES:
         raise ContractError(f"fleet totals of more than {MAX_TOTALS_BYTES} bytes")
-    try:
-        return _decoder.decode(body)
-    except UNDECODABLE as error:
-        raise ContractError(f"malformed fleet totals: {error}") from error
+    return decoded(_decoder.decode, body, "fleet totals")

@@ -15,7 +15,7 @@ import msgspec
 
 from warmfleet_contracts.cache.fleet_totals import Name
 from warmfleet_contracts.cache.kv_events import Count
-from warmfleet_contracts.decoding import UNDECODABLE
+from warmfleet_contracts.decoding import decoded
 from warmfleet_contracts.errors import ContractError
 
 HANDOVER_PATH: Final = "/internal/handover"
@@ -71,10 +71,7 @@ def decode_handover(body: bytes) -> HandoverRequest:
     """
     if len(body) > MAX_HANDOVER_BYTES:
         raise ContractError(f"a handover request of more than {MAX_HANDOVER_BYTES} bytes")
-    try:
-        return _request_decoder.decode(body)
-    except UNDECODABLE as error:
-        raise ContractError(f"malformed handover request: {error}") from error
+    return decoded(_request_decoder.decode, body, "handover request")
 
 
 def decode_handover_answer(content: bytes) -> HandoverAnswer:
@@ -83,10 +80,7 @@ def decode_handover_answer(content: bytes) -> HandoverAnswer:
     Raises:
         ContractError: malformed.
     """
-    try:
-        return _answer_decoder.decode(content)
-    except UNDECODABLE as error:
-        raise ContractError(f"malformed answer to a handover: {error}") from error
+    return decoded(_answer_decoder.decode, content, "answer to a handover")
 
 
 _request_decoder: Final = msgspec.json.Decoder(HandoverRequest)

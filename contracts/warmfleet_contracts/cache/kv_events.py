@@ -17,7 +17,7 @@ import msgspec
 
 from warmfleet_contracts.cache.contract_versions import ACCEPTED_VERSIONS, CONTRACT_VERSION, UNSTATED_VERSION
 from warmfleet_contracts.cache.start_phases import StartPhases
-from warmfleet_contracts.decoding import UNDECODABLE
+from warmfleet_contracts.decoding import decoded
 from warmfleet_contracts.errors import ContractError
 from warmfleet_contracts.framing import FrameReader, frame
 
@@ -206,10 +206,7 @@ def decode_message(body: bytes, versions: AbstractSet[int] = ACCEPTED_VERSIONS) 
     Raises:
         ContractError: malformed, or of none of `versions`.
     """
-    try:
-        message = _decoder.decode(body)
-    except UNDECODABLE as error:
-        raise ContractError(f"malformed event frame: {error}") from error
+    message = decoded(_decoder.decode, body, "event frame")
     if message.v not in versions:
         raise ContractError(
             f"event frame has contract version {message.v}, this process accepts {sorted(versions)}"

@@ -19,8 +19,7 @@ import msgspec
 
 from warmfleet_contracts.cache.kv_events import Count
 from warmfleet_contracts.cache.worker_api import MAX_SALT_BYTES
-from warmfleet_contracts.decoding import UNDECODABLE
-from warmfleet_contracts.errors import ContractError
+from warmfleet_contracts.decoding import decoded
 
 PREWARM_PATH: Final = "/internal/prewarm"
 MAX_PREFIXES: Final = 64
@@ -93,10 +92,7 @@ def decode_prewarm(body: bytes) -> PrewarmRequest:
     Raises:
         ContractError: malformed, or beyond a bound.
     """
-    try:
-        return _decoder.decode(body)
-    except UNDECODABLE as error:
-        raise ContractError(f"malformed prewarm request: {error}") from error
+    return decoded(_decoder.decode, body, "prewarm request")
 
 
 def _little_endian(token_ids: "array[int]") -> "array[int]":

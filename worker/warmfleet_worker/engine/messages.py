@@ -11,8 +11,7 @@ from typing import Final
 import msgspec
 
 from warmfleet_contracts.cache.kv_events import LoadReport
-from warmfleet_contracts.decoding import UNDECODABLE
-from warmfleet_contracts.errors import ContractError
+from warmfleet_contracts.decoding import decoded
 from warmfleet_contracts.framing import FrameReader, frame
 from warmfleet_worker.engine.logprobs import TokenLogprobs
 from warmfleet_worker.engine.sampling_params import SamplingParameters
@@ -229,10 +228,7 @@ def decode_server_message(body: bytes) -> ServerMessage:
     Raises:
         ContractError: malformed.
     """
-    try:
-        return _server_decoder.decode(body)
-    except UNDECODABLE as error:
-        raise ContractError(f"malformed message from the server: {error}") from error
+    return decoded(_server_decoder.decode, body, "message from the server")
 
 
 def decode_engine_message(body: bytes) -> EngineMessage:
@@ -241,10 +237,7 @@ def decode_engine_message(body: bytes) -> EngineMessage:
     Raises:
         ContractError: malformed.
     """
-    try:
-        return _engine_decoder.decode(body)
-    except UNDECODABLE as error:
-        raise ContractError(f"malformed message from the engine: {error}") from error
+    return decoded(_engine_decoder.decode, body, "message from the engine")
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

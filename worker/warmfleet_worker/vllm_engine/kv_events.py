@@ -4,8 +4,7 @@ from typing import Final
 
 import msgspec
 
-from warmfleet_contracts.decoding import UNDECODABLE
-from warmfleet_contracts.errors import ContractError
+from warmfleet_contracts.decoding import decoded
 
 EngineHash = int | bytes
 """How vLLM names a block: the end of its digest as a number, or the digest."""
@@ -55,10 +54,7 @@ def decode_batch(payload: bytes) -> list[Event]:
     Raises:
         ContractError: it is not what vLLM of the tested versions sends.
     """
-    try:
-        return _decoder.decode(payload).events
-    except UNDECODABLE as error:
-        raise ContractError(f"malformed cache events from vLLM: {error}") from error
+    return decoded(_decoder.decode, payload, "cache events from vLLM").events
 
 
 _decoder: Final = msgspec.msgpack.Decoder(EventBatch)
