@@ -48,6 +48,8 @@ ROLLOUT_ANNOTATION: Final = "warmfleet.dev/rollout"
 """On a Deployment: the cause of its newest pod template, Spec or Upgrade."""
 TEMPLATE_SPEC_ANNOTATION: Final = "warmfleet.dev/template-spec"
 """On a Deployment: digest of the part of `spec` that shapes its pods."""
+RESOLVED_ANNOTATION: Final = "warmfleet.dev/resolved-revision"
+"""On a Deployment with a model at a branch or tag: `owner/name@revision`, a blank, the commit of its pods."""
 REPLICAS_ANNOTATION: Final = "warmfleet.dev/replicas"
 """On a Deployment whose ModelDeployment scales: the number of replicas that the operator set last.
 

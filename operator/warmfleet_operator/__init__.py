@@ -2,8 +2,8 @@
 
 Rooms, each of which may import those after it: `reconcile` (one reconciliation), `replicas` (the number of a
 Deployment, and which pods go), `status` (conditions, events, advice), `routers` (what they report), `watch`
-(kopf, store, queue) and `leadership`, `desired` (objects of a spec), `objects` (Kubernetes objects as values)
-and `scaling` (how many replicas). `app` builds them, `cluster` sends every request to the API server except
-the lists and watches of kopf (`watch/kopf_watches`), `keys` creates Secrets. Rooms share `settings`,
-`metrics` and `errors`.
+(kopf, store, queue), `leadership` and `hub` (commits of branches), `desired` (objects of a spec), `objects`
+(Kubernetes objects as values) and `scaling` (how many replicas). `app` builds them, `cluster` sends every
+request to the API server except the lists and watches of kopf (`watch/kopf_watches`), `keys` creates Secrets.
+Rooms share `settings`, `metrics` and `errors`.
 """

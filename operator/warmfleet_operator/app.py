@@ -18,6 +18,7 @@ from warmfleet_operator.errors import (
     RefusedError,
     ThrottledError,
 )
+from warmfleet_operator.hub.commits import HubCommits
 from warmfleet_operator.keys import KeySecrets
 from warmfleet_operator.leadership.elector import LeaderElector
 from warmfleet_operator.leadership.fence import Fence
@@ -80,10 +81,12 @@ class Operator:
             on_handed_over=self._processor.add,
             metrics=self.metrics,
         )
+        self._commits = HubCommits[Key](cluster=cluster, settings=settings, on_change=self._processor.add)
         self._reconciler = Reconciler(
             store=self._store,
             writer=Writer(cluster=cluster, store=self._store, metrics=self.metrics, settings=settings),
             key_secrets=self._key_secrets,
+            commits=self._commits,
             routers=self._routers,
             hits=self._hits,
             advisor=self._advisor,
@@ -150,6 +153,7 @@ class Operator:
             stopping.cancel()
             await self._watches.stop()
             await self._shrinks.stop()
+            await self._commits.stop()
             await self._client.close()
 
     def liveness_failure(self) -> str:
@@ -182,6 +186,7 @@ class Operator:
             self._reconciling = False
             self._advisor.forget_all()
             self._shrinks.forget_all()
+            self._commits.forget_all()
         self._leadership_changed.set()
 
     async def _start_reconciling(self) -> None:

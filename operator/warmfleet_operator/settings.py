@@ -96,6 +96,10 @@ class OperatorSettings:
     """Base URL of the model hub; empty = the public one."""
     hub_offline: bool = False
     """True: nothing is fetched; a model that is not cached is refused."""
+    resolve_revisions: bool = True
+    """False: the operator sends no request to the hub; a model at a branch or tag is refused."""
+    hub_ca_file: Path | None = None
+    """Certificates that the operator trusts for the hub, if the file exists; None = the image's."""
     http_proxy: str = ""
     https_proxy: str = ""
     no_proxy: str = ""
@@ -194,6 +198,8 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Oper
         router_pod_labels=labels or {COMPONENT_LABEL: ROUTER_COMPONENT, INSTANCE_LABEL: release},
         hub_endpoint=given.hub_endpoint,
         hub_offline=given.hub_offline,
+        resolve_revisions=not given.no_resolve_revisions,
+        hub_ca_file=given.hub_ca_file,
         http_proxy=given.http_proxy,
         https_proxy=given.https_proxy,
         no_proxy=given.no_proxy,
@@ -310,6 +316,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--router-pod-labels", default="", metavar="JSON", help=f"labels of router pods{of_release}")
     add("--hub-endpoint", default="", help="base URL of the model hub; empty: the public one")
     add("--hub-offline", action="store_true", help="fetch nothing")
+    add("--no-resolve-revisions", action="store_true", help="ask no hub: models are at commits alone")
+    add("--hub-ca-file", type=Path, help="certificates for the operator's own requests to the hub")
     add("--http-proxy", default="", help="proxy of model fetches")
     add("--https-proxy", default="", help="proxy of model fetches")
     add("--no-proxy", default="", help="hosts that model fetches reach directly")

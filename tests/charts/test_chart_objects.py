@@ -336,7 +336,7 @@ def test_the_network_is_closed_but_for_the_edges_that_the_parts_need():
     for _, pod in rendered.pods():
         assert denied["podSelector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
     assert edges(rendered, "warmfleet-router") == ([[8080]], [[8000], [443, 6443], [53]])
-    assert edges(rendered, "warmfleet-operator") == ([], [[8080], [443, 6443], [53]])
+    assert edges(rendered, "warmfleet-operator") == ([], [[8080], [443], [443, 6443], [53]])
     assert edges(rendered, "warmfleet-test") == ([], [[8080], [53]])
 
 

@@ -34,6 +34,9 @@
 {{- if .offline }}
 - --hub-offline
 {{- end }}
+{{- if not .resolveRevisions }}
+- --no-resolve-revisions
+{{- end }}
 {{- with .httpProxy }}
 - --http-proxy={{ . }}
 {{- end }}
@@ -45,6 +48,9 @@
 {{- end }}
 {{- with .caBundleConfigMap }}
 - --ca-bundle-config-map={{ . }}
+{{- end }}
+{{- if include "warmfleet.operator.hubBundle" $ }}
+- --hub-ca-file=/etc/warmfleet/ca/ca.crt
 {{- end }}
 {{- end }}
 {{- if .Values.networkPolicies.enabled }}
@@ -69,4 +75,11 @@
 {{- with .Values.operator.extraArgs }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{/* ConfigMap with the certificates that the operator trusts for the hub; empty if it asks no hub or has none. */}}
+{{- define "warmfleet.operator.hubBundle" -}}
+{{- if and .Values.modelFetch.resolveRevisions (not .Values.modelFetch.offline) -}}
+{{ .Values.modelFetch.caBundleConfigMap }}
+{{- end -}}
 {{- end -}}

@@ -63,6 +63,7 @@ class Reason(StrEnum):
 
     # Under way.
     PROGRESSING = "Progressing"
+    RESOLVING_REVISION = "ResolvingRevision"
     FETCHING = "Fetching"
     WAITING_FOR_UPGRADE_SLOT = "WaitingForUpgradeSlot"
     NOT_OBSERVED = "NotObserved"
@@ -82,6 +83,8 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     UNSUPPORTED_SPEC = "UnsupportedSpec"
     NAME_TAKEN = "NameTaken"
+    REVISION_UNRESOLVED = "RevisionUnresolved"
+    HUB_UNREACHABLE = "HubUnreachable"
 
     # Of autoscaling.
     EXTERNAL_SCALER = "ExternalScaler"
@@ -97,6 +100,8 @@ class Reason(StrEnum):
 STALLED_REASONS: Final = (
     Reason.INVALID_SPEC,
     Reason.UNSUPPORTED_SPEC,
+    Reason.REVISION_UNRESOLVED,
+    Reason.HUB_UNREACHABLE,
     Reason.OBJECT_REFUSED,
     Reason.OBJECT_CONFLICT,
     Reason.FETCH_FAILED,
@@ -119,6 +124,7 @@ _REASONS: Final[dict[ConditionType, dict[ConditionStatus, tuple[Reason, ...]]]] 
         _T: (Reason.READY, *_NONE_WANTED),
         _F: (
             *STALLED_REASONS,
+            Reason.RESOLVING_REVISION,
             Reason.FETCHING,
             Reason.WAITING_FOR_UPGRADE_SLOT,
             Reason.PROGRESSING,
@@ -131,7 +137,12 @@ _REASONS: Final[dict[ConditionType, dict[ConditionStatus, tuple[Reason, ...]]]] 
         _F: (*_NONE_WANTED, Reason.UNAVAILABLE),
     },
     ConditionType.RECONCILING: {
-        _T: (Reason.PROGRESSING, Reason.FETCHING, Reason.WAITING_FOR_UPGRADE_SLOT),
+        _T: (
+            Reason.RESOLVING_REVISION,
+            Reason.PROGRESSING,
+            Reason.FETCHING,
+            Reason.WAITING_FOR_UPGRADE_SLOT,
+        ),
         _F: (*_NONE_WANTED, Reason.ROLLOUT_COMPLETE, Reason.STALLED),
     },
     ConditionType.STALLED: {_T: STALLED_REASONS, _F: (Reason.NOT_STALLED,)},

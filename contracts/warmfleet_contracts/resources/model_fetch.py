@@ -4,7 +4,9 @@ import hashlib
 import json
 from typing import Final
 
+from warmfleet_contracts.errors import ModelError
 from warmfleet_contracts.names import MODEL_MOUNT_PATH
+from warmfleet_contracts.resources.hub import is_commit
 from warmfleet_contracts.resources.model_spec import ModelSource
 
 _NOT_IN_THE_KEY: Final = frozenset({"tokenSecretRef", "pullPolicy"})
@@ -27,15 +29,32 @@ def model_folder(source: ModelSource) -> str:
 
 
 def fetch_flags(source: ModelSource) -> tuple[str, ...]:
-    """What to fetch, as flags of the fetch; empty for a source that needs none."""
+    """What to fetch, as flags of the fetch; empty for a source that needs none.
+
+    Raises:
+        ModelError: the revision is a branch or tag: `at_commit` comes first.
+    """
     if source.catalog is not None:
         return ("--catalog", source.catalog.name)
-    if source.hugging_face is not None:
-        return (
-            *("--hugging-face", source.hugging_face.repository),
-            *("--revision", source.hugging_face.revision),
-        )
+    hub = source.hugging_face
+    if hub is not None:
+        if not is_commit(hub.asked_revision):
+            raise ModelError(f"{hub.repository}@{hub.asked_revision} is not resolved to a commit")
+        return ("--hugging-face", hub.repository, "--revision", hub.asked_revision)
     return ()
+
+
+def is_fetched(source: ModelSource) -> bool:
+    """Whether files are fetched; False for a volume or folder that holds them."""
+    return source.catalog is not None or source.hugging_face is not None
+
+
+def at_commit(source: ModelSource, commit: str) -> ModelSource:
+    """A source on the hub with its branch or tag replaced by the commit that it was resolved to."""
+    assert source.hugging_face is not None
+    return source.model_copy(
+        update={"hugging_face": source.hugging_face.model_copy(update={"revision": commit})}
+    )
 
 
 def _members(source: ModelSource) -> dict[str, dict[str, object]]:

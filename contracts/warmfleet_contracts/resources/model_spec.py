@@ -12,6 +12,7 @@ from warmfleet_contracts.resources.fields import (
     SecretKeyReference,
     require_distinct,
 )
+from warmfleet_contracts.resources.hub import DEFAULT_REVISION
 from warmfleet_contracts.resources.quantities import Bytes
 
 ServedName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:-]*$", max_length=128)]
@@ -24,21 +25,28 @@ class CatalogSource(Resource):
 
 
 class HuggingFaceSource(Resource):
-    """A repository on the Hugging Face hub, pinned to one commit."""
+    """A repository on the Hugging Face hub, at one commit for all pods of a rollout."""
 
     repository: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*$",
         max_length=192,
         description="--model: `owner/name`.",
     )
-    revision: str = Field(
-        pattern=r"^[0-9a-f]{40}$",
-        max_length=40,
-        description="--revision: full commit hash; a branch could move under a fleet.",
+    revision: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_+-]*([./][A-Za-z0-9_+-]+)*$",
+        max_length=255,
+        description="--revision: best a full commit hash; a branch or tag is resolved to its commit once, "
+        "when the source changes. Default: main.",
     )
     token_secret_ref: SecretKeyReference | None = Field(
         default=None, description="Token for a private or gated repository. Default: anonymous."
     )
+
+    @property
+    def asked_revision(self) -> str:
+        """Commit, branch or tag."""
+        return self.revision or DEFAULT_REVISION
 
 
 class ImageSource(Resource):

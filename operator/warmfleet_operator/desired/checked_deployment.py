@@ -1,11 +1,12 @@
 """A checked ModelDeployment of the API server, with the metadata that its children need."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from warmfleet_contracts.resources.manifests import parse_manifest
 from warmfleet_contracts.resources.model_deployment import ModelDeployment, ModelDeploymentSpec
+from warmfleet_contracts.resources.model_fetch import at_commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +60,10 @@ class CheckedDeployment:
         default must not look like an edit of every ModelDeployment.
         """
         return self.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+
+    def at_commit(self, commit: str) -> Self:
+        """The same deployment with its branch or tag replaced by the commit that it was resolved to."""
+        model = self.spec.model
+        pinned = model.model_copy(update={"source": at_commit(model.source, commit)})
+        spec = self.spec.model_copy(update={"model": pinned})
+        return replace(self, resource=self.resource.model_copy(update={"spec": spec}))

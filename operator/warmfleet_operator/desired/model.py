@@ -17,6 +17,7 @@ from warmfleet_contracts.names import (
 )
 from warmfleet_contracts.resources.fetch_outcome import FETCH_MODULE, TERMINATION_MESSAGE_PATH
 from warmfleet_contracts.resources.model_fetch import fetch_flags, model_folder
+from warmfleet_contracts.resources.model_fetch import is_fetched as source_is_fetched
 from warmfleet_contracts.resources.quantities import format_bytes
 from warmfleet_operator.desired.checked_deployment import CheckedDeployment
 from warmfleet_operator.desired.metadata import Manifest
@@ -37,7 +38,7 @@ def worker_image(deployment: CheckedDeployment, settings: OperatorSettings) -> s
 
 def is_fetched(deployment: CheckedDeployment) -> bool:
     """Whether the model is fetched; False if an image or a claim of the user holds it."""
-    return bool(fetch_flags(deployment.spec.model.source))
+    return source_is_fetched(deployment.spec.model.source)
 
 
 def cache_claim(deployment: CheckedDeployment) -> str:

@@ -13,7 +13,9 @@ import structlog
 
 from warmfleet_contracts.resources.conditions import Reason
 from warmfleet_contracts.resources.ownership import owners
+from warmfleet_operator.desired.commits import HubRevision, Unresolved, known_commit, moving_revision
 from warmfleet_operator.errors import KeysMissingError, RefusedError
+from warmfleet_operator.hub.commits import HubCommits
 from warmfleet_operator.keys import KeySecrets
 from warmfleet_operator.objects.deployment_state import kept_replicas
 from warmfleet_operator.objects.kinds import DEPLOYMENT, JOB, kind_of
@@ -66,6 +68,7 @@ class Reconciler:
         store: Store,
         writer: Writer,
         key_secrets: KeySecrets,
+        commits: HubCommits[Key],
         routers: RouterPoller,
         hits: HitRates,
         advisor: ScalingAdvisor,
@@ -75,6 +78,7 @@ class Reconciler:
         self._store = store
         self._writer = writer
         self._key_secrets = key_secrets
+        self._commits = commits
         self._routers = routers
         self._hits = hits
         self._advisor = advisor
@@ -96,6 +100,7 @@ class Reconciler:
         deployment = self._store.deployment(key)
         if deployment is None or "deletionTimestamp" in deployment["metadata"]:
             self._writer.forget(key)
+            self._commits.forget(key)
             self._shrinks.forget(key)
             self._advisor.forget(key)
             self.waiting_for_routers.discard(key)
@@ -104,10 +109,13 @@ class Reconciler:
         adopts = owner is not None and owner.release in self._settings.own_releases
         await self._writer.write_conflict(key, deployment, None if adopts else owner)
         if owner is not None and not adopts:
+            self._commits.forget(key)
             self._advisor.forget(key)
             self.waiting_for_routers.discard(key)
             return None  # an event of its objects or its status will come when that changes
-        wanted = wanted_by(deployment, self._settings)
+        asked = moving_revision(deployment)
+        commit = self._commit(key, deployment, asked)
+        wanted = wanted_by(deployment, self._settings, asked, commit)
         owner_by_name = owners(self._store.claims())
         names = tuple(request_names(deployment, owner_by_name))
         name_owner, contested_name = name_of_another(deployment, owner_by_name)
@@ -120,16 +128,18 @@ class Reconciler:
             deployment,
             time.time(),
             no_room_seconds=self._settings.no_room_seconds,
-            desired_replicas=wanted.replicas,
+            desired_replicas=self._number_without_objects(key, wanted),
             image=wanted.image,
             is_fetched=wanted.is_fetched,
+            commit=wanted.commit,
+            resolved_from=str(asked or ""),
             job_wanted=any(kind_of(manifest) is JOB for manifest in wanted.objects),
             problem=wanted.problem,
             name_owner=name_owner,
             contested_name=contested_name,
             request_names=names,
         )
-        again = None
+        again = commit.again_seconds if isinstance(commit, Unresolved) else None
         if wanted.problem is None:
             observation, again = await self._carry_out(key, observation, wanted, adopts=adopts)
         if adopts and self._store.children(key) and self._other_owner(key, deployment) is not None:
@@ -151,6 +161,21 @@ class Reconciler:
             raise RefusedError(observation.problem.message)
         soon = seconds_to_next_change(observation)
         return min((seconds for seconds in (again, soon) if seconds is not None), default=None)
+
+    def _commit(self, key: Key, deployment: Mapping[str, Any], asked: HubRevision | None) -> str | Unresolved:
+        """What the deployment's branch or tag was resolved to: once, until its source is another."""
+        known = "" if asked is None else known_commit(asked, deployment, self._store.child(DEPLOYMENT, key))
+        if asked is None or known:
+            self._commits.forget(key)
+            return known
+        return self._commits.commit(key, asked)
+
+    def _number_without_objects(self, key: Key, wanted: Wanted) -> int:
+        """Replicas that count as wanted while no objects follow from the spec: those that there are."""
+        workers = self._store.child(DEPLOYMENT, key)
+        if wanted.problem is not None and wanted.bounds.mode == "Active" and workers is not None:
+            return deployment_scale(workers).replicas
+        return wanted.replicas
 
     def _other_owner(self, key: Key, deployment: Mapping[str, Any]) -> Owner | None:
         """The release that owns it, if it is another one than this operator's."""

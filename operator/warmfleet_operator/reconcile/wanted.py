@@ -8,6 +8,7 @@ from warmfleet_contracts.errors import ManifestError
 from warmfleet_contracts.names import ENGINE_CONTAINER
 from warmfleet_contracts.resources.conditions import Reason
 from warmfleet_operator.desired.checked_deployment import CheckedDeployment
+from warmfleet_operator.desired.commits import HubRevision, Unresolved, with_commit_noted
 from warmfleet_operator.desired.errors import SpecError, UnsupportedError
 from warmfleet_operator.desired.model import is_fetched
 from warmfleet_operator.desired.objects import desired_objects
@@ -30,6 +31,8 @@ class Wanted:
     """By the spec alone."""
     image: str = ""
     is_fetched: bool = True
+    commit: str = ""
+    """Of the model's repository on the hub; empty for other sources."""
     bounds: ReplicaBounds = field(default_factory=ReplicaBounds)
     policy: AutoscalingPolicy | None = None
     """By which the number of replicas is decided; None where nothing decides it."""
@@ -39,13 +42,35 @@ class Wanted:
     """Why no objects follow from the spec; `objects` is empty then."""
 
 
-def wanted_by(deployment: Mapping[str, Any], settings: OperatorSettings) -> Wanted:
-    """What a ModelDeployment of the API server asks for, or the problem with its spec."""
+def wanted_by(
+    deployment: Mapping[str, Any],
+    settings: OperatorSettings,
+    asked: HubRevision | None = None,
+    commit: str | Unresolved = "",
+) -> Wanted:
+    """What a ModelDeployment of the API server asks for, or the problem with its spec.
+
+    Args:
+        deployment: the ModelDeployment.
+        settings: the operator's.
+        asked: its branch or tag on the hub; None where it has none.
+        commit: what that was resolved to.
+    """
     try:
         checked = CheckedDeployment.from_object(deployment)
     except ManifestError as error:
         return Wanted(problem=Problem(Reason.INVALID_SPEC, str(error)))
-    number, fetched = replicas(checked), is_fetched(checked)
+    number, fetched, written = replicas(checked), is_fetched(checked), checked.written_spec()
+    if isinstance(commit, Unresolved):
+        return Wanted(
+            replicas=number,
+            is_fetched=fetched,
+            bounds=ReplicaBounds.of(checked.spec),
+            policy=_policy(checked),
+            problem=Problem(commit.reason, commit.message),
+        )
+    if asked is not None:
+        checked = checked.at_commit(commit)
     try:
         objects = desired_objects(checked, settings)
     except UnsupportedError as error:
@@ -54,14 +79,26 @@ def wanted_by(deployment: Mapping[str, Any], settings: OperatorSettings) -> Want
     except SpecError as error:
         problem = Problem(Reason.INVALID_SPEC, str(error))
         return Wanted(replicas=number, is_fetched=fetched, problem=problem)
+    if asked is not None:
+        objects = tuple(
+            with_commit_noted(manifest, asked, commit) if kind_of(manifest) is DEPLOYMENT else manifest
+            for manifest in objects
+        )
     workers = next(manifest for manifest in objects if kind_of(manifest) is DEPLOYMENT)
     containers = workers["spec"]["template"]["spec"]["containers"]
     image = next(
         str(container.get("image", "")) for container in containers if container["name"] == ENGINE_CONTAINER
     )
-    bounds = ReplicaBounds.of(checked.spec)
+    hub = checked.spec.model.source.hugging_face
     return Wanted(
-        objects, number, image, fetched, bounds, _policy(checked), spec_hash(checked.written_spec())
+        objects,
+        number,
+        image,
+        fetched,
+        commit="" if hub is None else hub.asked_revision,
+        bounds=ReplicaBounds.of(checked.spec),
+        policy=_policy(checked),
+        spec_hash=spec_hash(written),
     )
 
 

@@ -165,6 +165,8 @@ def _still_available(observation: Observation, ready: int) -> bool:
 
 def _progress(observation: Observation, cached: Condition) -> Problem | None:
     """What is in progress."""
+    if observation.problem is not None:
+        return observation.problem  # of those that end by themselves; `stall` takes all others
     if observation.upgrade_blocked_by:
         return Problem(
             Reason.WAITING_FOR_UPGRADE_SLOT,

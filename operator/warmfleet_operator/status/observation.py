@@ -48,6 +48,10 @@ class Observation:
     release: str = ""
     """The release whose operator observes: `namespace/name`."""
     image: str = ""
+    commit: str = ""
+    """Of the model's repository on the hub; empty for other sources, and while it is not known."""
+    resolved_from: str = ""
+    """The branch or tag that `commit` is: `owner/name@revision`; empty where the spec names the commit."""
     is_fetched: bool = True
     """False where an image or a claim already holds the model."""
 

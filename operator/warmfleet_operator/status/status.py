@@ -74,13 +74,20 @@ def status_of(observation: Observation) -> dict[str, Any]:
 
 
 def _model(observation: Observation) -> dict[str, Any]:
-    """The model that a fetch reported; the known one stays while no pod reports any."""
+    """The model that a fetch reported, and its commit; what is known stays while neither is reported."""
+    known = dict((observation.deployment.get("status") or {}).get("model") or {})
+    if observation.commit or observation.problem is None:
+        known.pop("revision", None)
+        known.pop("resolvedFrom", None)
+    if observation.commit:
+        known["revision"] = observation.commit
+        if observation.resolved_from:
+            known["resolvedFrom"] = observation.resolved_from
     for pod in observation.pods:
         model = fetched_model(pod.fetch.message) if pod.fetch.exit_code == 0 else None
         if model is not None:
-            return {"digest": model[0], "sizeBytes": model[1]}
-    known = (observation.deployment.get("status") or {}).get("model")
-    return dict(known) if known else {}
+            return known | {"digest": model[0], "sizeBytes": model[1]}
+    return known
 
 
 def _figures(observation: Observation) -> dict[str, Any]:

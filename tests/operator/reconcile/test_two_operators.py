@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from warmfleet_contracts.resources.conditions import RELEASE_CONFLICT
 from warmfleet_operator.errors import ClusterError, KeysMissingError, RefusedError
+from warmfleet_operator.hub.commits import HubCommits
 from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.objects.kinds import MODEL_DEPLOYMENT, Kind, kind_of
 from warmfleet_operator.objects.releases import release_of
@@ -150,6 +151,11 @@ class Operator:
             store=self.store,
             writer=writer,
             key_secrets=Keys(keys),  # type: ignore[arg-type] # a part of it
+            commits=HubCommits[Key](
+                cluster=server,  # type: ignore[arg-type] # a part of it
+                settings=made,
+                on_change=lambda _: None,
+            ),
             routers=NoRouters(),  # type: ignore[arg-type] # a part of it
             hits=HitRates(),
             advisor=ScalingAdvisor(

@@ -36,6 +36,12 @@ class FakeHub:
     gated: bool = False
     """With any token: 403."""
     revision: str = REVISION
+    branches: dict[str, str] = field(default_factory=dict)
+    """Commits of branches and tags; only that of `revision` has files."""
+    redirects: dict[str, str] = field(default_factory=dict)
+    """Locations by path."""
+    silent: threading.Event | None = None
+    """Until it is set, questions about a revision get no answer."""
     cut_after_bytes: int = 0
     """Break each answer with weights off after this many bytes; 0 = do not."""
     cuts: int = 1_000_000
@@ -53,8 +59,16 @@ class FakeHub:
     seen: list[Seen] = field(default_factory=list)
     url: str = ""
 
-    def listing(self) -> dict[str, object]:
-        return {"sha": self.revision, "siblings": [*map(self._sibling, self.files), *self.extra_siblings]}
+    def commit(self, revision: str) -> str | None:
+        """Of a commit, branch or tag; None: there is none."""
+        return revision if revision == self.revision else self.branches.get(revision)
+
+    def listing(self, commit: str) -> dict[str, object]:
+        return {"sha": commit, "siblings": [*map(self._sibling, self.files), *self.extra_siblings]}
+
+    def questions(self) -> list[Seen]:
+        """Requests about a revision, oldest first."""
+        return [seen for seen in self.seen if seen.path.startswith("/api/models/")]
 
     def downloads(self, name: str) -> list[Seen]:
         """Requests for one file, oldest first."""
@@ -103,12 +117,15 @@ class _Handler(BaseHTTPRequestHandler):
         if self.hub.failures:
             self._answer(self.hub.failures.pop(0), b"{}", {"retry-after": "0"})
             return
+        if path in self.hub.redirects:
+            self._answer(307, b"", {"location": self.hub.redirects[path]})
+            return
         refusal = self._refusal(path)
         if refusal is not None:
             status, code = refusal
             self._answer(status, b"{}", {"x-error-code": code} if code else {})
         elif path.startswith("/api/models/"):
-            self._answer(200, json.dumps(self.hub.listing()).encode(), {"content-type": "application/json"})
+            self._about_revision(path)
         else:
             self._file(path.rpartition("/")[2])
 
@@ -123,9 +140,16 @@ class _Handler(BaseHTTPRequestHandler):
             return 403, "GatedRepo"
         if f"/{REPOSITORY}/" not in path:
             return 404, "RepoNotFound"
-        if hub.revision not in path:
-            return 404, "RevisionNotFound"
-        return None
+        known = hub.commit(path.partition("/revision/")[2]) or hub.revision in path
+        return None if known else (404, "RevisionNotFound")
+
+    def _about_revision(self, path: str) -> None:
+        hub = self.hub
+        if hub.silent is not None:
+            hub.silent.wait(30)
+        commit = hub.commit(path.partition("/revision/")[2])
+        assert commit is not None, "`_refusal` knows no such revision"
+        self._answer(200, json.dumps(hub.listing(commit)).encode(), {"content-type": "application/json"})
 
     def _file(self, name: str) -> None:
         hub = self.hub

@@ -149,6 +149,13 @@ OBSERVATIONS: Final[dict[str, Observation]] = {
     "pods are refused": serving(workers=workers(conditions=(failed("ReplicaFailure", "FailedCreate"),))),
     "invalid": serving(problem=Problem(Reason.INVALID_SPEC, "spec.podTemplate: no")),
     "unsupported": serving(problem=Problem(Reason.UNSUPPORTED_SPEC, "spec.accelerator.count: is 2")),
+    "a branch is resolved": serving(
+        problem=Problem(Reason.RESOLVING_REVISION, "asking https://huggingface.co which commit a/b@main is")
+    ),
+    "a branch is not known": serving(
+        problem=Problem(Reason.REVISION_UNRESOLVED, "a/b has no branch x (404)")
+    ),
+    "the hub does not answer": serving(problem=Problem(Reason.HUB_UNREACHABLE, "timeout")),
     "an object is another's": serving(problem=Problem(Reason.OBJECT_CONFLICT, "Service m exists")),
     "name taken": serving(name_owner=OWNER, contested_name="m"),
     "name taken, starting": serving(
@@ -207,6 +214,7 @@ KSTATUS: Final[Mapping[str, frozenset[str]]] = {
             "a quota refuses a replica",
             "just made",
             "starting",
+            "a branch is resolved",
             "pods fetch",
             "the Job fetches",
             "waits for another's upgrade",
@@ -231,6 +239,8 @@ KSTATUS: Final[Mapping[str, frozenset[str]]] = {
             "pods are refused",
             "invalid",
             "unsupported",
+            "a branch is not known",
+            "the hub does not answer",
             "an object is another's",
             "name taken",
             "asleep, the Job has failed",

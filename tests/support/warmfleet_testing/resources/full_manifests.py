@@ -113,7 +113,11 @@ release: warmfleet/warmfleet
 revision: 5f8c6b7d9
 image: registry.example/worker@sha256:abc
 accelerator: 2 x nvidia.com/gpu
-model: {digest: abc, sizeBytes: 97000000}
+model:
+  digest: abc
+  sizeBytes: 97000000
+  revision: 0123456789012345678901234567890123456789
+  resolvedFrom: org/big@main
 kvCache: {capacityTokens: 100000, usedPercent: 40, hitPercent: 87}
 lastStart: {pod: probe-a, phaseMilliseconds: {schedule: 12, process: 300, firstToken: 40}}
 waitingRequests: 4

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from warmfleet_contracts.cache.fleet_totals import FleetTotals
 from warmfleet_contracts.names import DELETION_COST_ANNOTATION, REVISION_LABEL
+from warmfleet_operator.hub.commits import HubCommits
 from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD, Kind, kind_of
 from warmfleet_operator.reconcile.reconcile import Reconciler
@@ -77,6 +78,14 @@ class ShrinkingCluster:
         """Change fields of the ModelDeployment's spec."""
         body = self._objects.get(MODEL_DEPLOYMENT, "m")
         self._objects.put(MODEL_DEPLOYMENT, {**body, "spec": {**body["spec"], **spec}})
+
+    def remove(self, kind: Kind) -> None:
+        """Delete the object of this kind, as a user does."""
+        del self._objects[kind, "m"]
+
+    def put(self, kind: Kind, body: dict[str, Any]) -> None:
+        """Create or change an object, as a user does."""
+        self._objects.put(kind, body)
 
     def workers(self) -> dict[str, Any]:
         """The Deployment."""
@@ -224,11 +233,19 @@ class _Advisor:
 class OperatorOf:
     """One life of an operator: what it remembers ends with it."""
 
-    def __init__(self, cluster: ShrinkingCluster, lowest: int = 1) -> None:
+    def __init__(self, cluster: ShrinkingCluster, lowest: int = 1, **settings: Any) -> None:
         self._cluster = cluster
         self.metrics = OperatorMetrics()
         self.store = Store(lambda _: None)
-        made = OperatorSettings(release_namespace="warmfleet")
+        made = OperatorSettings(release_namespace="warmfleet", **settings)
+        self.resolved = asyncio.Event()
+        """Set when the hub has answered about a branch, or has not."""
+        self.commits = HubCommits[Key](
+            cluster=cluster,  # type: ignore[arg-type] # a part of it
+            settings=made,
+            on_change=lambda _: self.resolved.set(),
+            clock=lambda: cluster.now,
+        )
         writer = Writer(
             cluster=cluster,  # type: ignore[arg-type] # a part of it
             store=self.store,
@@ -239,6 +256,7 @@ class OperatorOf:
             store=self.store,
             writer=writer,
             key_secrets=_Keys(),  # type: ignore[arg-type] # a part of it
+            commits=self.commits,
             routers=_NoRouters(),  # type: ignore[arg-type] # a part of it
             hits=HitRates(),
             advisor=_Advisor(cluster, lowest),  # type: ignore[arg-type] # a part of it

@@ -16,6 +16,14 @@ import httpx
 import msgspec
 
 from warmfleet_contracts.decoding import UNDECODABLE
+from warmfleet_contracts.errors import ModelError
+from warmfleet_contracts.resources.hub import (
+    commit_in,
+    is_temporary,
+    pause_seconds,
+    refusal,
+    revision_path,
+)
 from warmfleet_worker.model_store.fetch.errors import FetchError, RefusedError
 from warmfleet_worker.model_store.fetch.progress import Progress
 from warmfleet_worker.model_store.fetch.selection import HubFile
@@ -28,34 +36,7 @@ _Result = TypeVar("_Result")
 
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=15.0)
 _MAX_REDIRECTS: Final = 5
-_MAX_PAUSE_SECONDS: Final = 60.0
-_RETRIED: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LISTED_NAME_LENGTH: Final = 1024
-
-_NOT_FOUND: Final = {
-    "RevisionNotFound": "{repository} has no commit {revision} (404)",
-    "EntryNotFound": "{repository} lists a file that it does not have (404)",
-}
-"""By the hub's own code for what is missing."""
-
-_NO_REPOSITORY: Final = (
-    "there is no repository {repository} at {endpoint} (404); check spec.model.source.huggingFace.repository"
-)
-_NO_ACCESS: Final = (
-    "access to {repository} is not granted (403); accept its terms on the hub with the account of the token "
-    "in tokenSecretRef, or use another token"
-)
-_REFUSALS: Final = {
-    (401, "no token"): "{repository} is private, gated or misspelt (401 without a token); "
-    "set spec.model.source.huggingFace.tokenSecretRef",
-    (401, "token"): "the hub refused the token for {repository} (401); "
-    "the Secret of tokenSecretRef must hold a valid one that may read it",
-    (403, "no token"): _NO_ACCESS,
-    (403, "token"): _NO_ACCESS,
-    (404, "no token"): _NO_REPOSITORY,
-    (404, "token"): _NO_REPOSITORY,
-}
-"""Advice to the user, by status and by whether a token was sent."""
 
 
 class _Lfs(msgspec.Struct):
@@ -84,7 +65,7 @@ class TransientError(FetchError):
 
 
 class HubClient:
-    """One repository at one commit. Use as a context manager."""
+    """One repository at one commit, or at a branch or tag to ask for its commit. Use as a context manager."""
 
     def __init__(self, endpoint: str, repository: str, revision: str, token: str) -> None:
         self._endpoint, self._repository, self._revision = endpoint, repository, revision
@@ -113,20 +94,32 @@ class HubClient:
             TransientError: try again.
             FetchError: the answer is not a listing.
         """
-        path = f"/api/models/{self._repository}/revision/{self._revision}"
-        with self._get(path, params={"blobs": "true"}) as response:
-            body = bytearray()
-            for piece in _pieces(response):
-                body += piece
-                if len(body) > MAX_LISTING_BYTES:
-                    raise FetchError(f"the hub's listing is larger than {MAX_LISTING_BYTES} bytes")
+        body = self._about_revision(blobs="true")
         try:
-            listing = msgspec.json.decode(bytes(body), type=_Listing)
+            listing = msgspec.json.decode(body, type=_Listing)
         except UNDECODABLE as error:
             raise FetchError(f"{self._endpoint} does not answer like a Hugging Face hub: {error}") from error
         if listing.sha != self._revision:
             raise FetchError(f"the hub answered for the commit {listing.sha[:40]!r}: not used")
         return {file.name: file for file in map(_hub_file, listing.siblings) if file is not None}
+
+    def commit(self) -> str:
+        """The commit that the revision, a branch or tag, is now; raises as `listing`."""
+        try:
+            return commit_in(self._about_revision(), self._endpoint)
+        except FetchError:
+            raise
+        except ModelError as error:
+            raise FetchError(str(error)) from error
+
+    def _about_revision(self, **query: str) -> bytes:
+        with self._get(revision_path(self._repository, self._revision), params=query) as response:
+            body = bytearray()
+            for piece in _pieces(response):
+                body += piece
+                if len(body) > MAX_LISTING_BYTES:
+                    raise FetchError(f"the hub's listing is larger than {MAX_LISTING_BYTES} bytes")
+        return bytes(body)
 
     @contextmanager
     def content(self, file: HubFile, first_byte: int) -> Iterator[tuple[int, Iterator[bytes]]]:
@@ -159,16 +152,19 @@ class HubClient:
             raise TransientError(f"{self._endpoint} cannot be reached: {reason}") from error
 
     def _refusal(self, response: httpx.Response) -> FetchError:
-        status, repository = response.status_code, self._repository
-        code = response.headers.get("x-error-code", "")
-        if status in _RETRIED:
-            return TransientError(f"the hub answered {status}", _pause_seconds(response))
-        gone = _NOT_FOUND.get(code)
-        if status == 404 and gone is not None:
-            return RefusedError(gone.format(repository=repository, revision=self._revision))
-        credential = "token" if self._has_token else "no token"
-        text = _REFUSALS.get((status, credential), "the hub answered {status} for {repository}")
-        return RefusedError(text.format(repository=repository, endpoint=self._endpoint, status=status))
+        status = response.status_code
+        if is_temporary(status):
+            pause = pause_seconds(response.headers.get("retry-after", ""))
+            return TransientError(f"the hub answered {status}", pause)
+        text = refusal(
+            status,
+            response.headers.get("x-error-code", ""),
+            endpoint=self._endpoint,
+            repository=self._repository,
+            revision=self._revision,
+            with_token=self._has_token,
+        )
+        return RefusedError(text)
 
 
 def retried(attempt: Callable[[], _Result], progress: Progress) -> _Result:
@@ -209,11 +205,6 @@ def _first_byte(response: httpx.Response, asked: int) -> int:
     if not content_range.startswith(f"bytes {asked}-"):
         raise TransientError(f"the hub sent another part than asked for: {content_range[:100]!r}")
     return asked
-
-
-def _pause_seconds(response: httpx.Response) -> float:
-    text = response.headers.get("retry-after", "")
-    return min(float(text), _MAX_PAUSE_SECONDS) if text.isascii() and text.isdigit() else 0.0
 
 
 def _hub_file(sibling: _Sibling) -> HubFile | None:

@@ -10,13 +10,12 @@ from typing import Final
 
 from warmfleet_contracts.names import IMAGE_MODELS_VARIABLE
 from warmfleet_contracts.resources.fetch_outcome import FETCH_MODULE, TERMINATION_MESSAGE_PATH
+from warmfleet_contracts.resources.hub import PUBLIC_HUB, is_commit
 
 TOKEN_VARIABLE: Final = "HF_TOKEN"  # noqa: S105 - the variable's name, not a token
 ENDPOINT_VARIABLE: Final = "HF_ENDPOINT"
-PUBLIC_HUB: Final = "https://huggingface.co"
 
 _REPOSITORY: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
-_REVISION: Final = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def parse_settings(
     given = parser.parse_args(arguments)
     if given.hugging_face and _REPOSITORY.fullmatch(given.hugging_face) is None:
         parser.error(f"--hugging-face: expected owner/name, got {given.hugging_face[:200]!r}")
-    if given.hugging_face and _REVISION.fullmatch(given.revision) is None:
+    if given.hugging_face and not is_commit(given.revision):
         parser.error("--revision: expected the full commit hash, 40 hexadecimal digits")
     if not 0 < given.timeout_seconds < float("inf"):
         parser.error(f"--timeout-seconds: expected more than 0, got {given.timeout_seconds}")

@@ -1,0 +1,166 @@
+"""One question to a hub on a local port: what is answered, what is refused, and where nothing is sent to."""
+
+import asyncio
+import json
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from warmfleet_operator.desired.commits import HubRevision
+from warmfleet_operator.hub import client
+from warmfleet_operator.hub.client import HubAccess, HubRefusedError, HubUnreachableError, ask_commit
+from warmfleet_operator.settings import OperatorSettings
+from warmfleet_testing.engine.fake_hub import REPOSITORY, REVISION, FakeHub, running_hub
+
+TOKEN = "hf_" + "planted" * 4
+OTHER = "f" * 40
+
+
+def asked(hub: FakeHub, revision: str = "main", *, repository: str = REPOSITORY, token: str = "") -> str:
+    return asyncio.run(ask_commit(HubAccess(hub.url), HubRevision(repository, revision), token))
+
+
+def test_branches_tags_and_pull_requests_have_commits() -> None:
+    with running_hub() as hub:
+        hub.branches = {"main": REVISION, "v1.0": OTHER, "refs/pr/3": "e" * 40}
+
+        found = [asked(hub, name) for name in hub.branches]
+
+    assert found == list(hub.branches.values())
+    assert hub.seen[2].path == f"/api/models/{REPOSITORY}/revision/refs%2Fpr%2F3"
+    assert not any(seen.token for seen in hub.seen)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "revision", "token", "text", "wants_token"),
+    [
+        ({}, "nope", "", "has no branch, tag or commit nope (404)", True),
+        ({"token": TOKEN}, "main", "", "private, gated or misspelt (401 without a token)", True),
+        ({"token": TOKEN}, "main", "hf_wrong", "the hub refused the token", True),
+        ({"gated": True}, "main", TOKEN, "access to acme/tiny is not granted (403)", True),
+        ({"failures": [418]}, "main", "", "the hub answered 418", False),
+    ],
+)
+def test_a_refusal_names_what_to_change(
+    behaviour: dict[str, object], revision: str, token: str, text: str, wants_token: bool
+) -> None:
+    with running_hub() as hub, pytest.raises(HubRefusedError) as refused:
+        hub.branches = {"main": REVISION}
+        for name, value in behaviour.items():
+            setattr(hub, name, value)
+        asked(hub, revision, token=token)
+
+    assert text in str(refused.value)
+    assert refused.value.wants_token == wants_token
+    assert TOKEN not in str(refused.value)
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+def test_a_busy_hub_is_asked_again_later(status: int) -> None:
+    with running_hub() as hub, pytest.raises(HubUnreachableError, match=f"answered {status}") as error:
+        hub.failures = [status]
+        asked(hub)
+
+    assert error.value.pause_seconds == 0.0  # the stub's Retry-After
+
+
+def test_a_hub_that_is_not_there_is_unreachable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+
+    with pytest.raises(HubUnreachableError, match=url):
+        asyncio.run(ask_commit(HubAccess(url), HubRevision(REPOSITORY, "main")))
+
+
+def test_a_hub_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "ANSWER_SECONDS", 0.2)
+    with running_hub() as hub, pytest.raises(HubUnreachableError):
+        hub.branches = {"main": REVISION}
+        hub.silent = threading.Event()
+        try:
+            asked(hub)
+        finally:
+            hub.silent.set()
+
+
+def test_no_answer_is_read_beyond_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running_hub() as hub:
+        hub.branches = {"main": REVISION}
+        size = len(json.dumps(hub.listing(REVISION)))
+        monkeypatch.setattr(client, "MAX_ANSWER_BYTES", size)
+        assert asked(hub) == REVISION
+        monkeypatch.setattr(client, "MAX_ANSWER_BYTES", size - 1)
+        with pytest.raises(HubUnreachableError, match=f"more than {size - 1} bytes"):
+            asked(hub)
+
+
+def test_a_renamed_repository_is_followed_inside_the_hub_and_nowhere_else() -> None:
+    old = "/api/models/acme/old/revision/main"
+    with running_hub() as hub, running_hub() as stranger:
+        hub.branches = stranger.branches = {"main": REVISION}
+        hub.redirects = {old: f"/api/models/{REPOSITORY}/revision/main"}
+        assert asked(hub, repository="acme/old", token=TOKEN) == REVISION
+
+        for location in (
+            f"{stranger.url}{old}",
+            "http://169.254.169.254/latest",
+            "//elsewhere/x",
+            "ftp://a/",
+        ):
+            hub.redirects = {old: location}
+            with pytest.raises(HubUnreachableError, match="redirects to another host"):
+                asked(hub, repository="acme/old", token=TOKEN)
+        hub.redirects = {old: old}
+        with pytest.raises(HubUnreachableError, match="redirects more than 3 times"):
+            asked(hub, repository="acme/old")
+
+    assert stranger.seen == []
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "no_proxy", "proxy"),
+    [
+        ("", "", "http://tls.example:3128"),
+        ("http://hub.inside.example", "", "http://plain.example:3128"),
+        ("https://hub.inside.example", "inside.example", ""),
+        ("https://hub.inside.example", " .inside.example ,x", ""),
+        ("https://hub.inside.example:8443", "hub.inside.example:8443", ""),
+        ("https://hub.inside.example", "side.example", "http://tls.example:3128"),
+        ("https://hub.inside.example", "*", ""),
+    ],
+)
+def test_the_hub_is_reached_as_fetches_reach_it(endpoint: str, no_proxy: str, proxy: str) -> None:
+    settings = OperatorSettings(
+        release_namespace="models",
+        hub_endpoint=endpoint,
+        http_proxy="http://plain.example:3128",
+        https_proxy="http://tls.example:3128",
+        no_proxy=no_proxy,
+    )
+
+    access = HubAccess.of(settings)
+
+    assert access.endpoint == (endpoint or "https://huggingface.co")
+    assert access.proxy == proxy
+
+
+def test_a_proxy_is_used() -> None:
+    with running_hub() as proxy:
+        proxy.branches = {"main": REVISION}
+        access = HubAccess("http://hub.invalid", proxy=proxy.url)
+        assert asyncio.run(ask_commit(access, HubRevision(REPOSITORY, "main"))) == REVISION
+
+    assert proxy.seen[0].path == f"http://hub.invalid/api/models/{REPOSITORY}/revision/main"
+
+
+def test_a_ca_bundle_that_is_not_there_leaves_the_images_certificates(tmp_path: Path) -> None:
+    with running_hub() as hub:
+        hub.branches = {"main": REVISION}
+        access = HubAccess(hub.url, ca_file=tmp_path / "ca.crt")
+        assert asyncio.run(ask_commit(access, HubRevision(REPOSITORY, "main"))) == REVISION
+
+    (tmp_path / "ca.crt").write_text("no certificate")
+    with pytest.raises(HubUnreachableError):
+        asyncio.run(ask_commit(access, HubRevision(REPOSITORY, "main")))
