@@ -127,11 +127,11 @@ class WakingQueue:
         return not any(worker.ready for worker in self._workers(model))
 
     def holds(self, model: str, *, was_held: bool = False) -> bool:
-        """Whether a request for `model` is held now: it sleeps, or, unless it was held itself, others are."""
+        """Whether a request for `model` has to wait: it sleeps, or, unless it was held itself, others do."""
         return self.is_asleep(model) or (not was_held and self.holds_any(model))
 
     def holds_any(self, model: str) -> bool:
-        """Whether a request for `model` is held now."""
+        """Whether any request for `model` is held now."""
         sleeping = self._models.get(model)
         return sleeping is not None and len(sleeping.held) > 0
 
