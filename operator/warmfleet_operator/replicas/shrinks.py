@@ -77,7 +77,7 @@ class Shrinks:
 
     number = await shrinks.next_number(key, pods, current=4, wanted=3)
     # write number.markings, then number.replicas
-    shrinks.written(key, number, wanted=3)
+    shrinks.written(key, number, wanted=3, payback_seconds=PAYBACK_SECONDS)
     await shrinks.stop()
     """
 
@@ -161,9 +161,7 @@ class Shrinks:
         self._give_up(key)
         return NextNumber(wanted)
 
-    def written(
-        self, key: Key, number: NextNumber, wanted: int, payback_seconds: float = PAYBACK_SECONDS
-    ) -> None:
+    def written(self, key: Key, number: NextNumber, wanted: int, payback_seconds: float) -> None:
         """The marks and the number of `number` were written.
 
         What marked replicas hold that is expected within `payback_seconds` is handed over from now on.

@@ -56,9 +56,19 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def deviation(self) -> float:
-        """Relative, of these means."""
-        return deviation(max(self.seconds * self.requests_per_second, self.requests))
+    def highest_ratio(self) -> float:
+        """The highest mean of a day at this load, as a ratio of this one."""
+        return 1 + self._peak
+
+    @property
+    def lowest_ratio(self) -> float:
+        """The lowest one."""
+        return max(0.0, 1 - self._peak)
+
+    @property
+    def _peak(self) -> float:
+        requests = max(self.seconds * self.requests_per_second, self.requests)
+        return PEAK_DEVIATIONS * deviation(requests)
 
 
 def deviation(requests: float) -> float:
@@ -76,14 +86,13 @@ def lasting(demand: float, mean: float, requests: float) -> float:
     return max(certain(demand, requests), min(demand, mean))
 
 
-def highest_of_day(mean: float, requests: float, deviation_of_mean: float) -> float:
+def highest_of_day(mean: float, requests: float, highest_ratio: float) -> float:
     """The highest `lasting` demand that a day is likely to bring at a load whose mean is this now.
 
     Args:
         mean: over some minutes; the day's may be above it.
         requests: those behind the demand of a moment.
-        deviation_of_mean: relative.
+        highest_ratio: of `Means`.
     """
-    chance = 1 + PEAK_DEVIATIONS * deviation_of_mean
-    peak = 1 + PEAK_DEVIATIONS * deviation(requests * chance)
-    return mean * chance * max(chance, certain(peak, requests * chance * peak))
+    peak = 1 + PEAK_DEVIATIONS * deviation(requests * highest_ratio)
+    return mean * highest_ratio * max(highest_ratio, certain(peak, requests * highest_ratio * peak))

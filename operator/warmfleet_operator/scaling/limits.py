@@ -37,7 +37,7 @@ def forbids_shrink(policy: AutoscalingPolicy, inputs: DecisionInputs) -> Limitin
 def forbids_zero(policy: AutoscalingPolicy, inputs: DecisionInputs) -> LimitingRule:
     """Why the last replica may not go now; NONE if it may.
 
-    Its cache keeps it not: the time without requests is what the user has set for it.
+    Its cache does not keep it: the time without requests is what the user has set for it.
     """
     if inputs.idle_seconds < policy.idle_seconds:
         return LimitingRule.STABILIZATION

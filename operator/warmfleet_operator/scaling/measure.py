@@ -221,20 +221,20 @@ def _demand_asks(tick: _Tick, means: Means | None) -> dict[str, Ask]:
             tick.policy,
             each.tokens,
             lasting(demand.tokens, mean.tokens, sequences),
-            highest_of_day(mean.tokens, mean.sequences, mean.deviation),
+            highest_of_day(mean.tokens, mean.sequences, mean.highest_ratio),
         ),
         "sequences": _ask(
             tick.policy,
             each.sequences,
             lasting(demand.sequences, mean.sequences, sequences),
-            highest_of_day(mean.sequences, mean.sequences, mean.deviation),
+            highest_of_day(mean.sequences, mean.sequences, mean.highest_ratio),
         ),
         # A backlog has to be computed also where chance has brought it.
         "compute": _ask(
             tick.policy,
             each.compute_permille,
             lasting(load, mean.load_permille, requests) + backlog,
-            highest_of_day(mean.load_permille, mean.requests, mean.deviation),
+            highest_of_day(mean.load_permille, mean.requests, mean.highest_ratio),
         ),
     }
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from warmfleet_operator.scaling.chance import PEAK_DEVIATIONS, Means
+from warmfleet_operator.scaling.chance import Means
 from warmfleet_operator.scaling.demand import Ask
 from warmfleet_operator.scaling.memory import Outgrown, ScalingMemory
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
@@ -30,12 +30,11 @@ def noticed(
     """The memory with a growth to so many replicas."""
     memory = _with_factor(policy, memory, now_seconds)
     means = memory.means
-    share = max(0.0, 1 - PEAK_DEVIATIONS * means.deviation) if means else 0.0
     newest = Outgrown(
         until_seconds=now_seconds + hold_seconds(policy, memory),
         replicas=replicas,
-        least_load_permille=means.load_permille * share if means else 0.0,
-        least_tokens=means.tokens * share if means else 0.0,
+        least_load_permille=means.load_permille * means.lowest_ratio if means else 0.0,
+        least_tokens=means.tokens * means.lowest_ratio if means else 0.0,
     )
     kept = [one for one in memory.outgrown if one.until_seconds > now_seconds and not _covers(newest, one)]
     return replace(memory, outgrown=(*kept, newest)[-MAX_OUTGROWN:])
@@ -60,9 +59,10 @@ def _lasts(one: Outgrown, means: Means | None) -> bool:
     """Whether the load is as high as it was then, or may be."""
     if means is None:
         return True
-    chance = 1 + PEAK_DEVIATIONS * means.deviation
+    highest = means.highest_ratio
     return (
-        means.load_permille * chance >= one.least_load_permille and means.tokens * chance >= one.least_tokens
+        means.load_permille * highest >= one.least_load_permille
+        and means.tokens * highest >= one.least_tokens
     )
 
 

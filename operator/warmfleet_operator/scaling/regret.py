@@ -23,7 +23,6 @@ from typing import Final
 from msgspec.structs import replace
 
 from warmfleet_contracts.cache.fleet_totals import CACHE_DEPTHS
-from warmfleet_operator.scaling.chance import PEAK_DEVIATIONS
 from warmfleet_operator.scaling.demand import Ask, Demand
 from warmfleet_operator.scaling.memory import GrownForCache, ScalingMemory
 from warmfleet_operator.scaling.outgrown import hold_seconds
@@ -67,13 +66,12 @@ def grown(
 ) -> ScalingMemory:
     """The memory with a growth to so many replicas for capacity misses."""
     means = memory.means
-    lowest = max(0.0, 1 - PEAK_DEVIATIONS * means.deviation) if means else 0.0
     return replace(
         memory,
         grown_for_cache=GrownForCache(
             until_seconds=now_seconds + hold_seconds(policy, memory),
             replicas=replicas,
-            least_requests_per_second=means.requests_per_second * lowest if means else 0.0,
+            least_requests_per_second=means.requests_per_second * means.lowest_ratio if means else 0.0,
         ),
     )
 
@@ -102,7 +100,7 @@ def _kept_replicas(policy: AutoscalingPolicy, memory: ScalingMemory, now_seconds
         return 0
     if means is None:
         return last.replicas
-    highest = means.requests_per_second * (1 + PEAK_DEVIATIONS * means.deviation)
+    highest = means.requests_per_second * means.highest_ratio
     return last.replicas if highest >= last.least_requests_per_second else 0
 
 
