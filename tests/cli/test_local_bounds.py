@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from warmfleet_cli.errors import CliError, ExitCode
-from warmfleet_cli.local.autoscaler import LocalReplica, no_room, replica_state
-from warmfleet_cli.local.bounds import local_bounds
+from warmfleet_cli.local.autoscaler import LocalReplica, replica_state
+from warmfleet_cli.local.bounds import local_bounds, no_room
 from warmfleet_cli.local.plan import FleetPlan, LocalOptions, LocalScaling, plan_fleet
 from warmfleet_contracts.errors import ManifestError
 from warmfleet_contracts.resources.manifests import load_manifest

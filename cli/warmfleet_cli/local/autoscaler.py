@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from warmfleet_cli.local.bounds import gib
 from warmfleet_operator.scaling.advice import explained, in_words
 from warmfleet_operator.scaling.decider import FleetDecider
 from warmfleet_operator.scaling.decision import ReplicaState, ScalingDecision, ScalingReason
@@ -111,18 +110,3 @@ def replica_state(replicas: Sequence[LocalReplica]) -> ReplicaState:
         unschedulable=sum(replica.fails_to_start for replica in staying),
         stopping=len(replicas) - len(staying),
     )
-
-
-def no_room(worker_bytes: int, available_bytes: int | None, *, starting: int) -> str:
-    """Why memory has no room for a further worker; empty if it has.
-
-    Args:
-        worker_bytes: memory of one worker, at most.
-        available_bytes: memory that new processes can have; None: not known, and no bound.
-        starting: workers that have yet to take theirs.
-    """
-    needed = (1 + starting) * worker_bytes
-    if available_bytes is None or available_bytes >= needed:
-        return ""
-    others = f", {starting} that start included," if starting else ""
-    return f"a further worker{others} needs up to {gib(needed)} of memory, and {gib(available_bytes)} is free"

@@ -62,6 +62,21 @@ def local_bounds(
     return LocalScaling(spec.model_copy(update={"max_replicas": most}), worker_bytes), notice
 
 
+def no_room(worker_bytes: int, available_bytes: int | None, *, starting: int) -> str:
+    """Why memory has no room for a further worker; empty if it has.
+
+    Args:
+        worker_bytes: memory of one worker, at most.
+        available_bytes: memory that new processes can have; None: not known, and no bound.
+        starting: workers that have yet to take theirs.
+    """
+    needed = (1 + starting) * worker_bytes
+    if available_bytes is None or available_bytes >= needed:
+        return ""
+    others = f", {starting} that start included," if starting else ""
+    return f"a further worker{others} needs up to {gib(needed)} of memory, and {gib(available_bytes)} is free"
+
+
 def gib(size_bytes: int) -> str:
     """`1.5 GiB`."""
     return f"{size_bytes / 2**30:.1f} GiB"

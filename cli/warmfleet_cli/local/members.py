@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from warmfleet_cli.errors import CliError
-from warmfleet_cli.local.autoscaler import no_room
 from warmfleet_cli.local.backoff import RestartPolicy
+from warmfleet_cli.local.bounds import no_room
 from warmfleet_cli.local.events import Emit
 from warmfleet_cli.local.liveness import LivenessPolicy
 from warmfleet_cli.local.log_file import LogFile
