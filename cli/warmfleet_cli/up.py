@@ -20,6 +20,7 @@ from warmfleet_cli.key_file import load_keys
 from warmfleet_cli.local.bounds import gib, local_bounds
 from warmfleet_cli.local.detached import log_line, start_detached
 from warmfleet_cli.local.events import FleetEvent
+from warmfleet_cli.local.hub_model import ensure_hub_model
 from warmfleet_cli.local.observe import observe
 from warmfleet_cli.local.plan import (
     MAX_LOCAL_ROUTERS,
@@ -165,10 +166,10 @@ def default_manifest() -> str:
 
 
 def ensure_model(deployment: ModelDeployment, home: Path, console: Console) -> Path:
-    """The folder of the deployment's model; a catalog model that is missing is fetched first.
+    """The folder of the deployment's model; a model of catalog or hub that is missing is fetched first.
 
     Raises:
-        CliError: the local path is not a model folder.
+        CliError: the local path is not a model folder, or the hub refuses.
         ModelError: the catalog does not know the name, or fetching failed.
     """
     source = deployment.spec.model.source
@@ -181,6 +182,8 @@ def ensure_model(deployment: ModelDeployment, home: Path, console: Console) -> P
                 exit_code=ExitCode.MODEL,
             )
         return path
+    if source.hugging_face is not None:
+        return ensure_hub_model(source, home, console)
     assert source.catalog is not None, "require_local_support refuses the other sources"
     present = catalog_model_path(source.catalog.name, home)
     if present is not None:

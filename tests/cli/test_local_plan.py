@@ -105,10 +105,6 @@ def test_overlapping_ports_are_refused_with_both_names() -> None:
     ("changes", "field"),
     [
         ({"suspend": True}, "spec.suspend"),
-        (
-            {"model__source": {"huggingFace": {"repository": "a/b", "revision": "0" * 40}}},
-            "spec.model.source.huggingFace",
-        ),
         ({"model__source": {"image": {"reference": "a"}}}, "spec.model.source.image"),
         (
             {"model__source": {"persistentVolumeClaim": {"claimName": "a"}}},

@@ -1,9 +1,9 @@
 """The local fleet of `warmfleet up`: its plan, its processes, their number and restarts, its state on disk.
 
-`plan` decides what is started and `bounds` how many workers there may be. `supervisor` runs it: `members`
-keeps each `member` running, `scaling_loop` adds and removes workers as `autoscaler` decides, by the policy of
-the operator, from what `fleet_routers` report. `detached` runs it in the background. `up`, `down` and
-`status` use it. Public besides: `state` (files on disk), `observe` (what runs), `events`, `ports`, and for
-`bench` `child` and `log_file`. Imports contracts, `runtime`, the operator's pure modules about replicas and
-the errors of the CLI.
+`plan` decides what is started, `bounds` how many workers there may be, `hub_model` fetches from the hub.
+`supervisor` runs it: `members` keeps each `member` running, `scaling_loop` adds and removes workers as
+`autoscaler` decides, by the policy of the operator, from what `fleet_routers` report. `detached` runs it in
+the background. `up`, `down` and `status` use it. Public besides: `state` (files on disk), `observe` (what
+runs), `events`, `ports`, and for `bench` `child` and `log_file`. Imports contracts, `runtime`, the worker's
+fetch, the operator's pure modules about replicas and the errors of the CLI.
 """

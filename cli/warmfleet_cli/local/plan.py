@@ -145,8 +145,6 @@ def require_local_support(
     source = spec.model.source
     refused = {
         "spec.suspend: true asks for no workers; remove it to start the fleet": spec.suspend,
-        "spec.model.source.huggingFace: `warmfleet up` cannot fetch from the hub yet; "
-        "use catalog, or localPath with a downloaded folder": source.hugging_face is not None,
         "spec.model.source.image: images need a cluster; use catalog or localPath": source.image is not None,
         "spec.model.source.persistentVolumeClaim: claims need a cluster; "
         "use catalog or localPath": source.persistent_volume_claim is not None,
@@ -174,6 +172,9 @@ def _notices(deployment: ModelDeployment, *, has_keys: bool, scales: bool) -> It
         yield f"only a cluster acts on {', '.join(f'spec.{field}' for field in ignored)}"
     if spec.autoscaling is not None and not scales:
         yield "spec.autoscaling: --autoscale acts on it; without, `warmfleet top` shows the wanted number"
+    hub = spec.model.source.hugging_face
+    if hub is not None and hub.token_secret_ref is not None:
+        yield "spec.model.source.huggingFace.tokenSecretRef needs a cluster; here the token is $HF_TOKEN"
     if not has_keys and "sharing" in spec.kv_cache.model_fields_set:
         yield "spec.kvCache.sharing: without --keys-file all callers are one tenant"
     if deployment.metadata.namespace is not None:

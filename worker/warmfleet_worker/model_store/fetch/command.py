@@ -53,14 +53,18 @@ def attempt(settings: FetchSettings) -> tuple[FetchExitCode, str]:
     return FetchExitCode.DONE, done_message(manifest.model_digest, manifest.total_bytes)
 
 
-def fetch(settings: FetchSettings) -> ModelManifest:
+def fetch(settings: FetchSettings, progress: Progress | None = None) -> ModelManifest:
     """Fetch the model to `settings.into` unless it is there; returns its manifest.
+
+    Args:
+        settings: what to fetch, and where to.
+        progress: who is shown it, and its deadline; by default the log, and that of `settings`.
 
     Raises:
         ModelError: it could not be fetched.
         OSError: the folder cannot be read or written.
     """
-    store, progress = ModelStore(settings.into), Progress(settings.timeout_seconds)
+    store, progress = ModelStore(settings.into), progress or Progress(settings.timeout_seconds)
     if settings.wait:
         while (manifest := store.manifest()) is None:
             progress.report("waiting for the Job that fetches the model")

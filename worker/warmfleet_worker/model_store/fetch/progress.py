@@ -14,10 +14,17 @@ log = structlog.get_logger("warmfleet.fetch")
 
 
 class Progress:
-    """Logs the progress of one fetch, and ends it at its deadline."""
+    """Reports the progress of one fetch, as log lines or to `on_stage`, and ends it at its deadline."""
 
-    def __init__(self, timeout_seconds: float, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        timeout_seconds: float,
+        now: Callable[[], float] = time.monotonic,
+        on_stage: Callable[..., object] | None = None,
+    ) -> None:
+        """`on_stage` gets a stage, and figures by their names; by default the log does."""
         self._now = now
+        self._on_stage = on_stage
         self._timeout_seconds = timeout_seconds
         self._deadline = now() + timeout_seconds
         self._last: tuple[str, float] = ("", 0.0)
@@ -35,7 +42,7 @@ class Progress:
         last_stage, logged_at = self._last
         if stage != last_stage or now - logged_at >= LOG_EVERY_SECONDS:
             self._last = (stage, now)
-            log.info(stage, **figures)
+            (self._on_stage or log.info)(stage, **figures)
 
     def sleep(self, seconds: float) -> None:
         """Wait, but not beyond the deadline."""
