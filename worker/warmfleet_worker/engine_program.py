@@ -27,7 +27,7 @@ class EngineProgram:
     python: str = sys.executable
 
 
-OWN_ENGINE: Final = EngineProgram()
+OWN_PROGRAM: Final = EngineProgram()
 
 
 def engine_program(
@@ -41,7 +41,7 @@ def engine_program(
         EngineMissingError: no interpreter with vLLM is known.
     """
     if engine_type == "Warmfleet":
-        return OWN_ENGINE
+        return OWN_PROGRAM
     python = Path(environment.get(VLLM_PYTHON_VARIABLE, "") or made_by_make)
     if not python.is_file():
         raise EngineMissingError(

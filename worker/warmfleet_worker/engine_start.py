@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from warmfleet_worker.engine_program import OWN_ENGINE, EngineProgram
+from warmfleet_worker.engine_program import OWN_PROGRAM, EngineProgram
 from warmfleet_worker.settings import EngineSettings
 
 _SLEEPING_THREADS: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
@@ -30,7 +30,7 @@ class EngineProcess:
         self.process.kill()
 
 
-def start_engine(settings: EngineSettings, program: EngineProgram = OWN_ENGINE) -> EngineProcess:
+def start_engine(settings: EngineSettings, program: EngineProgram = OWN_PROGRAM) -> EngineProcess:
     """Start the process; returns at once."""
     ours, theirs = socket.socketpair()
     with theirs:

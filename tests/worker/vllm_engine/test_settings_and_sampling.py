@@ -6,7 +6,7 @@ import pytest
 
 from warmfleet_worker.engine.messages import AddSequences, NewSequence, packed_tokens
 from warmfleet_worker.engine.sampling_params import SamplingParameters
-from warmfleet_worker.engine_program import OWN_ENGINE, EngineMissingError, engine_program
+from warmfleet_worker.engine_program import OWN_PROGRAM, EngineMissingError, engine_program
 from warmfleet_worker.settings import EngineSettings
 from warmfleet_worker.vllm_engine.arguments import UnfitSettingsError, engine_arguments, environment
 from warmfleet_worker.vllm_engine.sampling import sampling_arguments
@@ -140,8 +140,8 @@ def test_another_version_is_refused_by_name(version):
 
 
 def test_our_engine_runs_in_our_interpreter_and_vllm_in_its_own(tmp_path):
-    assert engine_program("Warmfleet", {}, tmp_path / "none") == OWN_ENGINE
-    assert OWN_ENGINE.python == sys.executable
+    assert engine_program("Warmfleet", {}, tmp_path / "none") == OWN_PROGRAM
+    assert OWN_PROGRAM.python == sys.executable
     python = tmp_path / "python"
     python.touch()
     assert engine_program("VLLM", {}, python).python == str(python)
