@@ -16,14 +16,9 @@ from warmfleet_contracts.cache.kv_events import Frame, Hello, LoadReport
 from warmfleet_contracts.cache.start_phases import StartPhases
 from warmfleet_router.discovery.base import Discovered, Discovery, Endpoint, vetted_endpoints
 from warmfleet_router.errors import DiscoveryError
-from warmfleet_router.workers.event_stream import (
-    EventSource,
-    StreamCounts,
-    StreamTiming,
-    WorkerStream,
-    follow,
-)
+from warmfleet_router.workers.event_stream import StreamCounts, StreamTiming, WorkerStream
 from warmfleet_router.workers.prefix_index import PrefixIndex
+from warmfleet_router.workers.stream_follower import EventSource, follow
 
 _log = structlog.get_logger()
 

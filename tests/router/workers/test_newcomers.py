@@ -9,13 +9,9 @@ import pytest
 from warmfleet_contracts.cache.kv_events import Hello
 from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.errors import StreamUnavailableError
-from warmfleet_router.workers.event_stream import (
-    StreamTiming,
-    WorkerStream,
-    follow,
-    longest_backoff_seconds,
-)
+from warmfleet_router.workers.event_stream import StreamTiming, WorkerStream
 from warmfleet_router.workers.prefix_index import PrefixIndex
+from warmfleet_router.workers.stream_follower import follow, longest_backoff_seconds
 from warmfleet_testing.engine.modelled_worker import ModelledWorker
 
 ENDPOINT = Endpoint(uid="w0", name="w0", url="http://127.0.0.1:1")
