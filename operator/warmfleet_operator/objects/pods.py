@@ -80,6 +80,8 @@ class PodView:
     """Whether it has a node."""
     scheduled_seconds: float = 0.0
     """When it got its node, since the epoch; 0 before."""
+    containers_wait_since_seconds: float = 0.0
+    """From when on those containers could run that do not: since its initialization, or since one ended."""
     deletion_cost: int = 0
     """Of pods that are as ready as it, a ReplicaSet deletes the one with the lowest first."""
 
@@ -133,6 +135,10 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         scheduled_seconds=seconds_of(scheduled.get("lastTransitionTime"))
         if scheduled.get("status") == "True"
         else 0.0,
+        containers_wait_since_seconds=max(
+            seconds_of((conditions.get(kind) or {}).get("lastTransitionTime"))
+            for kind in ("PodScheduled", "Initialized", "ContainersReady")
+        ),
         assigned=bool(spec.get("nodeName")),
         deletion_cost=_deletion_cost(metadata.get("annotations") or {}),
     )

@@ -20,6 +20,10 @@ LONG_RUN_SECONDS: Final = 600.0
 RETRY_SECONDS: Final = 30.0
 """A failed fetch that runs again counts as in progress only after this long: it may fail at once again."""
 
+CONFIGURATION_SECONDS: Final = 30.0
+"""A container that cannot be made counts as in progress this long: also a Secret that exists is missing to a
+kubelet whose cache does not have it yet, and it tries again within 15 seconds."""
+
 
 def stall(observation: Observation) -> Problem | None:
     """Why progress needs a change from outside; the first reason in the order of the table."""
@@ -39,6 +43,11 @@ def seconds_to_next_change(observation: Observation) -> float | None:
         for pod in observation.pods
         if pod.live and pod.fetch.running and pod.fetch.ended_badly
     ]
+    waits += [
+        CONFIGURATION_SECONDS - (observation.now_seconds - pod.containers_wait_since_seconds)
+        for pod in observation.pods
+        if pod.live and _missing_configuration(pod)
+    ]
     if observation.job is not None and job_ended(observation.job) == "Failed":
         waits.append(retry_job_at_seconds(observation.job) - observation.now_seconds)
     return min((max(wait, 0.0) + 0.5 for wait in waits if wait > -1), default=None)
@@ -54,7 +63,9 @@ def _problems(observation: Observation) -> Iterator[Problem]:
     yield from _fetch_problems(observation, live)
     newest = [pod for pod in live if not pod.ready and not pod.job]
     yield from _image_problems(newest)
-    yield from _first(newest, Reason.CONFIGURATION_MISSING, _missing_configuration)
+    settled_at = observation.now_seconds - CONFIGURATION_SECONDS
+    settled = [pod for pod in newest if pod.containers_wait_since_seconds <= settled_at]
+    yield from _first(settled, Reason.CONFIGURATION_MISSING, _missing_configuration)
     yield from _first(newest, Reason.CRASH_LOOPING, _crash)
     yield from _no_room(observation, [pod for pod in live if pod.unschedulable])
     yield from _deadline(observation)

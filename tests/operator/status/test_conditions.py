@@ -15,6 +15,7 @@ from warmfleet_operator.reconcile.reconcile import unknown_to_routers
 from warmfleet_operator.status.conditions import conditions_of, status_conditions
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.stalls import (
+    CONFIGURATION_SECONDS,
     CRASHES,
     LONG_RUN_SECONDS,
     RETRY_SECONDS,
@@ -156,6 +157,19 @@ def test_a_retried_fetch_counts_as_progress_only_after_a_while() -> None:
     later = replace(observation, now_seconds=NOW + RETRY_SECONDS)
     assert one(later, ConditionType.STALLED).reason is Reason.NOT_STALLED
     assert one(later, ConditionType.READY).reason is Reason.PROGRESSING
+
+
+def test_a_container_that_cannot_be_made_is_in_progress_until_the_kubelet_has_tried_again() -> None:
+    """A kubelet whose cache lacks a new Secret reports it as missing, and has it at its next attempt."""
+    refused = ContainerView(waiting="CreateContainerConfigError", message='secret "x" not found')
+    observation = troubled(unready(engine=refused, containers_wait_since_seconds=NOW - 1))
+
+    assert one(observation, ConditionType.STALLED).reason is Reason.NOT_STALLED
+    assert one(observation, ConditionType.READY).reason is Reason.PROGRESSING
+    assert CONFIGURATION_SECONDS - 1 <= (seconds_to_next_change(observation) or 0) <= CONFIGURATION_SECONDS
+    later = replace(observation, now_seconds=NOW + CONFIGURATION_SECONDS)
+    assert one(later, ConditionType.STALLED).reason is Reason.CONFIGURATION_MISSING
+    assert seconds_to_next_change(later) is None
 
 
 def test_an_engine_that_ran_for_long_is_in_no_crash_loop() -> None:

@@ -96,8 +96,9 @@ class PodObjects:
         known = self._read_last.get((plural, name))
         try:
             async with asyncio.timeout(None if known is None else _REREAD_SECONDS):
-                # Version 0 is answered from the API server's cache: refreshing is cheap.
-                found = await self._api.get(path, {"resourceVersion": "0"})
+                # Version 0 is answered from the API server's cache: refreshing is cheap. That cache may lack
+                # what was made just before the pod.
+                found = await self._api.get(path, None if known is None else {"resourceVersion": "0"})
         except (ApiServerError, TimeoutError) as error:
             if isinstance(error, ApiServerError) and error.status == 404:
                 self._read_last.pop((plural, name), None)

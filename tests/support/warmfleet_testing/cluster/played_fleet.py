@@ -73,6 +73,10 @@ class PlayedFleet:
         found: dict[str, Any] = self.fleet.get("modeldeployment", name)["status"]
         return found
 
+    def reasons(self, name: str) -> list[str]:
+        """Of the decisions in its status, newest first."""
+        return [decision["reason"] for decision in self.status(name)["scaling"]["decisions"]]
+
     def replicas(self, name: str) -> int:
         """Of the Deployment."""
         return int(self.fleet.get("deployment", name)["spec"]["replicas"])
