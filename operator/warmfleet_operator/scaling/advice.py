@@ -95,13 +95,19 @@ def advised(
     missing, since = missing_signals(signals), memory.missing_since_seconds
     since = None if not missing else now if since is None or since > now else since
     long_enough = since is not None and now - since >= policy.missing_grace_seconds
-    if before is not None and before.wanted == wanted:
+    set_number = _set_by_another(before, decision) if acts else None
+    if before is not None and before.wanted == wanted and set_number is None:
         reason, made_by = before.reason, before.decision
     else:
         reason, made_by = _reason(before, decision), decision
     changes = () if before is None else before.changes
-    if before is not None and before.settled and before.wanted != wanted:
-        changes = (*changes, Change(wanted, made_by, reason))[-MAX_CHANGES:]
+    if before is not None and before.settled:
+        known = before.wanted
+        if set_number is not None:
+            known = set_number
+            changes = (*changes, Change(known, decision, ScalingReason.REPLICAS_SET))
+        if known != wanted:
+            changes = (*changes, Change(wanted, made_by, reason))
     advice = Advice(
         wanted=wanted,
         decision=made_by,
@@ -111,9 +117,17 @@ def advised(
         or decision.inputs.observed_seconds >= policy.up_stabilization_seconds,
         missing=missing if long_enough else "",
         unschedulable=state.unschedulable,
-        changes=changes,
+        changes=changes[-MAX_CHANGES:],
     )
     return AdviceMemory(growth, since), advice
+
+
+def _set_by_another(before: Advice | None, decision: ScalingDecision) -> int | None:
+    """The number that is set, if another client must have written it: none of the last wanted ones is it."""
+    number = decision.from_replicas
+    if before is None or number in {before.wanted, before.latest.from_replicas}:
+        return None
+    return None if any(number == change.wanted for change in before.changes) else number
 
 
 def _reason(before: Advice | None, decision: ScalingDecision) -> ScalingReason:

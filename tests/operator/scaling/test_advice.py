@@ -21,25 +21,30 @@ from warmfleet_testing.resources.scaling_signals import (
 class Advised:
     """Ticks with advice."""
 
-    def __init__(self, policy: AutoscalingPolicy = POLICY) -> None:
-        self.ticks = Ticks(policy)
+    def __init__(self, policy: AutoscalingPolicy = POLICY, *, acts: bool = False) -> None:
+        self.ticks, self.acts = Ticks(policy), acts
         self.memory, self.advice = AdviceMemory(), None
 
     def run(self, view, state, seconds):
         """The wanted number of each tick."""
         numbers = []
         for _ in range(round(seconds / 2) + 1):
-            decision = self.ticks.tick(view, state)
-            self.memory, self.advice = advised(
-                self.ticks.policy,
-                self.memory,
-                before=self.advice,
-                decision=decision,
-                signals=view,
-                state=state,
-            )
+            self.decided(self.ticks.tick(view, state), view, state)
             numbers.append(self.advice.wanted)
         return numbers
+
+    def decided(self, decision, view, state):
+        """The changes, after one more decision."""
+        self.memory, self.advice = advised(
+            self.ticks.policy,
+            self.memory,
+            before=self.advice,
+            decision=decision,
+            signals=view,
+            state=state,
+            acts=self.acts,
+        )
+        return [(change.wanted, change.reason) for change in self.advice.changes]
 
 
 def loaded(percent, count=4):
@@ -73,6 +78,29 @@ def test_every_change_of_a_settled_number_is_kept_up_to_a_bound():
         fleet_of_four.advice.decision,
         ScalingReason.DEMAND_BELOW_SUPPLY,
     )
+
+
+def test_a_replica_of_another_client_that_is_given_up_at_once_is_two_changes():
+    """The number that is wanted is the same before and after, and a pod was taken."""
+    acting = Advised(acts=True)
+    acting.run(loaded(70), at_rest(4), 30)
+    below = {"to_replicas": 4, "reason": ScalingReason.DEMAND_BELOW_SUPPLY}
+    decision = replace(acting.advice.latest, from_replicas=5, **below)
+
+    expected = [(5, ScalingReason.REPLICAS_SET), (4, ScalingReason.DEMAND_BELOW_SUPPLY)]
+    assert acting.decided(decision, loaded(70, 5), at_rest(5)) == expected
+    assert acting.advice.decision == decision
+    assert acting.decided(decision, loaded(70, 5), at_rest(5)) == expected, "it is not carried out yet"
+
+
+def test_growth_that_is_decided_again_until_it_is_carried_out_is_one_change():
+    acting = Advised(acts=True)
+    acting.run(loaded(70), at_rest(4), 30)
+    acting.run(loaded(100), at_rest(4), 30)
+    steady = replace(acting.advice.latest, from_replicas=5, to_replicas=5, reason=ScalingReason.STEADY)
+
+    expected = [(5, ScalingReason.DEMAND_ABOVE_SUPPLY)]
+    assert acting.decided(steady, loaded(75, 5), at_rest(5)) == expected
 
 
 def test_demand_that_comes_and_goes_changes_the_number_once():
