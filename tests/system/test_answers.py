@@ -11,7 +11,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from warmfleet_contracts.prompts.encoder import ChatMessage, PromptEncoder
+from warmfleet_contracts.prompts.chat_message import ChatMessage
+from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_testing.engine.catalog_model import CATALOG_MODEL_NAME, pulled_catalog_model
 from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_testing.router.whole_fleet import WholeFleet, whole_fleet

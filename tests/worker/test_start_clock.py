@@ -81,3 +81,14 @@ def test_what_the_start_of_the_engine_waits_for_is_imported_without_the_server()
 
     assert "tokenizers" in modules.split()
     assert {"starlette", "uvicorn", "jinja2", "prometheus_client", "rich"}.isdisjoint(modules.split())
+
+
+def test_an_engine_process_imports_nothing_of_the_server_and_of_prompts():
+    script = "import sys, warmfleet_worker.engine_process; print(*sys.modules)"
+
+    modules = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout
+
+    unneeded = {"starlette", "uvicorn", "jinja2", "tokenizers", "prometheus_client", "pydantic", "rich"}
+    assert unneeded.isdisjoint(modules.split())

@@ -7,7 +7,7 @@ import msgspec
 from warmfleet_contracts.openai.generation import MAX_TOP_LOGPROBS, GenerationRequest, take_common
 from warmfleet_contracts.openai.request_fields import RequestError, RequestFields, decode_value, unsupported
 from warmfleet_contracts.openai.values import BOOL, POSITIVE
-from warmfleet_contracts.prompts.encoder import ChatMessage
+from warmfleet_contracts.prompts.chat_message import ChatMessage
 
 
 class ChatRequest(GenerationRequest, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ import msgspec
 from warmfleet_contracts.openai.chat import take_messages
 from warmfleet_contracts.openai.request_fields import RequestError, RequestFields
 from warmfleet_contracts.openai.values import OPTIONAL_NAME, OPTIONAL_STRING, TokenId
-from warmfleet_contracts.prompts.encoder import ChatMessage
+from warmfleet_contracts.prompts.chat_message import ChatMessage
 
 MAX_DETOKENIZED_TOKENS: Final = 1_048_576
 

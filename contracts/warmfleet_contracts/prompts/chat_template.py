@@ -14,9 +14,9 @@ import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
-import msgspec
 
 from warmfleet_contracts.errors import PromptError
+from warmfleet_contracts.prompts.chat_message import ChatMessage
 
 MAX_TEMPLATE_CHARS: Final = 256 * 1024
 MAX_RENDERED_CHARS: Final = 4 * 1024 * 1024
@@ -39,13 +39,6 @@ _RENDER_ERRORS: Final = (
     TypeError,
     ValueError,
 )
-
-
-class ChatMessage(msgspec.Struct, frozen=True):
-    """One message of a conversation, its content as one text."""
-
-    role: str
-    content: str
 
 
 class ChatTemplate:

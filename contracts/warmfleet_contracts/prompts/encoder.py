@@ -21,12 +21,11 @@ import tokenizers
 
 from warmfleet_contracts.cache.worker_api import PromptAssets
 from warmfleet_contracts.errors import PromptError, PromptTooLongError
-from warmfleet_contracts.prompts.chat_template import MAX_RENDERED_CHARS, ChatMessage, ChatTemplate
+from warmfleet_contracts.prompts.chat_message import ChatMessage
+from warmfleet_contracts.prompts.chat_template import MAX_RENDERED_CHARS, ChatTemplate
 from warmfleet_contracts.prompts.segment_memory import Encode, SaltedSegments
 from warmfleet_contracts.prompts.token_bound import TokenBound
 from warmfleet_contracts.prompts.word_table import WordTable, large_chunks
-
-__all__ = ["ChatMessage", "PromptEncoder"]
 
 _PRIVATE_USE: Final = (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))
 """No filter of a template and no normalizer changes these characters."""

@@ -19,7 +19,7 @@ from warmfleet_contracts.openai import (
     decode_tokenize_request,
 )
 from warmfleet_contracts.openai.request_fields import MAX_JSON_BRACKETS, MAX_JSON_DEPTH, check_json_depth
-from warmfleet_contracts.prompts.encoder import ChatMessage
+from warmfleet_contracts.prompts.chat_message import ChatMessage
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -3,7 +3,8 @@
 import pytest
 
 from warmfleet_contracts.errors import PromptError
-from warmfleet_contracts.prompts.encoder import ChatMessage, PromptEncoder
+from warmfleet_contracts.prompts.chat_message import ChatMessage
+from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_testing.engine.prompt_oracles import tiny_encoder, user
 from warmfleet_testing.engine.tiny_tokenizer import (
     tiny_prompt_assets,

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from warmfleet_contracts.cache.worker_api import PromptAssets
 from warmfleet_contracts.errors import PromptError
-from warmfleet_contracts.prompts.encoder import ChatMessage, PromptEncoder
+from warmfleet_contracts.prompts.chat_message import ChatMessage
+from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_testing.engine.prompt_oracles import (
     IM_END,
     IM_START,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmfleet_contracts.errors import PromptError
-from warmfleet_contracts.prompts.chat_template import ChatMessage
+from warmfleet_contracts.prompts.chat_message import ChatMessage
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_contracts.prompts.segment_memory import (
     MAX_WORD_CHARS,

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from warmfleet_contracts.cache.worker_api import PromptAssets
-from warmfleet_contracts.prompts.encoder import ChatMessage, PromptEncoder
+from warmfleet_contracts.prompts.chat_message import ChatMessage
+from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_testing.engine.catalog_model import pulled_catalog_model
 from warmfleet_testing.engine.prompt_oracles import (
     chatml_ids,

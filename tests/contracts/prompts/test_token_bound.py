@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from warmfleet_contracts.errors import PromptTooLongError
 from warmfleet_contracts.prompts import encoder as encoding
-from warmfleet_contracts.prompts.encoder import ChatMessage, PromptEncoder
+from warmfleet_contracts.prompts.chat_message import ChatMessage
+from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_contracts.prompts.token_bound import TokenBound
 from warmfleet_testing.engine.catalog_model import pulled_catalog_model
 from warmfleet_testing.engine.tiny_tokenizer import TINY_CONTROL_TOKENS, tiny_prompt_assets, tiny_tokenizer

@@ -20,7 +20,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from warmfleet_contracts.errors import ModelError
-from warmfleet_contracts.prompts.encoder import ChatMessage, PromptEncoder
+from warmfleet_contracts.prompts.chat_message import ChatMessage
+from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_contracts.resources.catalog_weights import CATALOG_WEIGHTS_BYTES
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_testing.engine.catalog_model import CATALOG_MODEL_NAME, pulled_catalog_model

@@ -30,7 +30,8 @@ from warmfleet_contracts.openai import (
     RequestError,
 )
 from warmfleet_contracts.openai.context_length import context_length_error, least_answer_tokens
-from warmfleet_contracts.prompts.encoder import ChatMessage, PromptEncoder
+from warmfleet_contracts.prompts.chat_message import ChatMessage
+from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_contracts.prompts.segment_memory import SaltedSegments, SegmentMemory
 from warmfleet_worker.engine.messages import EngineReady
 from warmfleet_worker.engine.sampling_params import SamplingParameters

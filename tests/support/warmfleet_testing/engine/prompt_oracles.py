@@ -7,7 +7,8 @@ import tokenizers
 from hypothesis import strategies as st
 
 from warmfleet_contracts.cache.worker_api import PromptAssets
-from warmfleet_contracts.prompts.encoder import ChatMessage, PromptEncoder
+from warmfleet_contracts.prompts.chat_message import ChatMessage
+from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_testing.engine.tiny_tokenizer import (
     CHATML_TEMPLATE,
     TINY_CONTROL_TOKENS,
