@@ -3,6 +3,8 @@
 from collections import OrderedDict
 from typing import Final
 
+from warmfleet_worker.engine.validation import MAX_ROUTER_ID_CHARS
+
 MAX_ROUTERS: Final = 64
 """Routers whose dispatch counters are kept; the least recently used one is dropped first."""
 
@@ -18,7 +20,9 @@ class AdmittedDispatches:
         self._highest: OrderedDict[str, int] = OrderedDict()
 
     def count(self, router_id: str, dispatch: int) -> None:
-        """A dispatch of a router has arrived."""
+        """A dispatch of a router has arrived. One without a valid id of its router counts for none."""
+        if not 0 < len(router_id) <= MAX_ROUTER_ID_CHARS:
+            return
         self._highest[router_id] = max(self._highest.get(router_id, 0), dispatch)
         self._highest.move_to_end(router_id)
         if len(self._highest) > MAX_ROUTERS:

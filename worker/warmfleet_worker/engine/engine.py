@@ -25,7 +25,7 @@ from warmfleet_worker.engine.step_recovery import StepOutcome, compute_step
 from warmfleet_worker.engine.step_time import StepShape, StepTimeEstimator
 from warmfleet_worker.engine.token_counts import TokenCounts
 from warmfleet_worker.engine.updates import merged
-from warmfleet_worker.engine.validation import MAX_ROUTER_ID_CHARS, EngineLimits, validation_error
+from warmfleet_worker.engine.validation import EngineLimits, validation_error
 from warmfleet_worker.kv_cache.block_pool import BlockPool
 from warmfleet_worker.kv_cache.prefix_cache import PrefixCache
 
@@ -117,8 +117,7 @@ class Engine:
 
     def add(self, message: AddSequences) -> None:
         """Queue sequences of one prompt. Those that can never run get an error update in the next report."""
-        if 0 < len(message.router_id) <= MAX_ROUTER_ID_CHARS:
-            self._reporter.dispatches.count(message.router_id, message.dispatch)
+        self._reporter.dispatches.count(message.router_id, message.dispatch)
         prompt = unpacked_tokens(message.prompt)
         refusal = validation_error(message, prompt, self._limits) or self._refusal_now(message)
         if not refusal:

@@ -32,7 +32,7 @@ from warmfleet_worker.engine.messages import (
     unpacked_tokens,
 )
 from warmfleet_worker.engine.sequence import IDLE_PRIORITY
-from warmfleet_worker.engine.validation import MAX_ROUTER_ID_CHARS, EngineLimits, validation_error
+from warmfleet_worker.engine.validation import EngineLimits, validation_error
 from warmfleet_worker.vllm_engine.announcements import Announcements
 from warmfleet_worker.vllm_engine.kv_events import decode_batch
 from warmfleet_worker.vllm_engine.load import LoadTracker, StepStatistics
@@ -201,8 +201,7 @@ class EngineLoop:
         self._send(EngineMetrics(text=text))
 
     def _add(self, message: AddSequences) -> None:
-        if 0 < len(message.router_id) <= MAX_ROUTER_ID_CHARS:
-            self._load.dispatches.count(message.router_id, message.dispatch)
+        self._load.dispatches.count(message.router_id, message.dispatch)
         prompt = unpacked_tokens(message.prompt)
         refusal = validation_error(message, prompt, self._limits) or self._refusal_now(message)
         if refusal:
