@@ -17,6 +17,7 @@ from warmfleet_contracts.errors import ContractError
 from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.routers.client import RouterClient
 from warmfleet_operator.routers.handover import RouterHandover
+from warmfleet_testing.resources.metrics_page import metric
 from warmfleet_testing.router.stub_router import StubRouter, stub_router
 
 
@@ -57,11 +58,7 @@ def hand_over(router: StubRouter, addresses: dict[str, str], seconds: float = 2.
             await client.close()
 
     asyncio.run(run())
-    page = metrics.render(
-        depth=0, leading=True, behind={}, objects={}, conditions={}, states={}, advice={}
-    ).decode()
-    name = "warmfleet_operator_handover_seconds_count "
-    return next(float(line.removeprefix(name)) for line in page.splitlines() if line.startswith(name))
+    return metric(metrics, "warmfleet_operator_handover_seconds_count")
 
 
 def test_each_router_gets_a_share_of_its_own_as_the_operator() -> None:

@@ -3,7 +3,6 @@
 from typing import Any
 
 from warmfleet_contracts.resources.conditions import ConditionStatus, ConditionType, Reason
-from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.objects.deployment_state import deployment_state, kept_replicas
 from warmfleet_operator.objects.pods import ContainerView
 from warmfleet_operator.scaling.decision import DecisionInputs, ScalingReason
@@ -12,6 +11,7 @@ from warmfleet_operator.status.events import changes_to_announce, decision_event
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.status import status_of
 from warmfleet_testing.resources.condition_observations import asleep, unschedulable
+from warmfleet_testing.resources.metrics_page import metrics_page
 from warmfleet_testing.resources.observations import NOW, advice, decided, deployment, fleet, pod, workers
 
 SCALING = {"mode": "Active", "minReplicas": 0, "maxReplicas": 8}
@@ -145,15 +145,7 @@ def test_a_deployment_that_was_deleted_is_made_again_as_asleep_as_it_was() -> No
 
 def test_metrics_want_no_replica_of_it() -> None:
     state = deployment_state(known(status_of(asleep())))
-    page = OperatorMetrics().render(
-        depth=0,
-        leading=True,
-        behind={},
-        objects={},
-        conditions={},
-        states={("models", "m"): state},
-        advice={("models", "m"): advice(0)},
-    )
+    page = metrics_page(states={("models", "m"): state}, advice={("models", "m"): advice(0)})
 
     for name in ("deployment_wanted_replicas", "scaling_wanted_replicas", "scaling_blind"):
-        assert f'warmfleet_operator_{name}{{name="m",namespace="models"}} 0.0' in page.decode()
+        assert f'warmfleet_operator_{name}{{name="m",namespace="models"}} 0.0' in page

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from warmfleet_contracts.cache.start_phases import StartPhases
-from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.objects.deployment_state import deployment_state
 from warmfleet_operator.objects.pods import ContainerView
 from warmfleet_operator.routers.fleet import FleetView
 from warmfleet_operator.status.status import status_of
+from warmfleet_testing.resources.metrics_page import metrics_page
 from warmfleet_testing.resources.observations import NOW, figures, pod, serving
 
 START = StartPhases(process=0.4, imports=2.4, load=0.5, prewarm=0.031)
@@ -70,16 +70,8 @@ def test_the_phases_are_metrics_of_their_deployment() -> None:
     status = status_of(serving(pods=(started("m-0", seconds_ago=60),), fleet=fleet_of(m_0=START)))
     state = deployment_state({"spec": {}, "status": status})
 
-    page = OperatorMetrics().render(
-        depth=0,
-        leading=True,
-        behind={},
-        objects={},
-        conditions={},
-        states={("models", "m"): state},
-        advice={},
-    )
+    page = metrics_page(states={("models", "m"): state})
 
     name = 'warmfleet_operator_deployment_start_phase_seconds{name="m",namespace="models",phase='
-    shown = {line.split(name)[1] for line in page.decode().splitlines() if line.startswith(name)}
+    shown = {line.split(name)[1] for line in page.splitlines() if line.startswith(name)}
     assert shown >= {'"schedule"} 1.0', '"imports"} 2.4', '"prewarm"} 0.031'}

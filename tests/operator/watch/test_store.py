@@ -9,6 +9,7 @@ from warmfleet_operator.objects.deployment_state import DeploymentState
 from warmfleet_operator.objects.kinds import DEPLOYMENT, MODEL_DEPLOYMENT, POD, SECRET, WATCHED
 from warmfleet_operator.watch.entry import Key, entry_of
 from warmfleet_operator.watch.store import Store
+from warmfleet_testing.resources.metrics_page import metrics_page
 from warmfleet_testing.resources.observations import deployment, workers
 
 M = Key("models", "m")
@@ -148,13 +149,7 @@ def test_deployments_are_counted_by_their_conditions() -> None:
         kept.put(entry_of(MODEL_DEPLOYMENT, made))
 
     assert kept.conditions() == {("Ready", "True"): 1, ("Ready", "False"): 2}
-    page = (
-        OperatorMetrics()
-        .render(
-            depth=0, leading=True, behind={}, objects={}, conditions=kept.conditions(), states={}, advice={}
-        )
-        .decode()
-    )
+    page = metrics_page(conditions=kept.conditions())
     assert 'warmfleet_operator_deployments{condition="Ready",status="False"} 2.0' in page
 
 
@@ -171,16 +166,8 @@ def test_each_deployment_has_its_figures_and_loses_them_with_its_end() -> None:
 
     def of_each() -> list[str]:
         states = {(key.namespace, key.name): state for key, state in kept.states().items()}
-        page = metrics.render(
-            depth=0,
-            leading=True,
-            behind={},
-            objects={},
-            conditions=kept.conditions(),
-            states=states,
-            advice={},
-        )
-        lines = (line for line in page.decode().splitlines() if 'name="' in line)
+        page = metrics_page(metrics, conditions=kept.conditions(), states=states)
+        lines = (line for line in page.splitlines() if 'name="' in line)
         return [line.removeprefix("warmfleet_operator_deployment_") for line in lines]
 
     assert of_each() == [
@@ -202,11 +189,9 @@ def test_each_deployment_has_its_figures_and_loses_them_with_its_end() -> None:
 def test_only_so_many_deployments_have_figures_of_their_own() -> None:
     state = DeploymentState((("Ready", "True"),), 1, 1)
     states = {("models", f"m{number:05}"): state for number in range(MAX_DEPLOYMENTS + 5)}
-    page = OperatorMetrics().render(
-        depth=0, leading=True, behind={}, objects={}, conditions={}, states=states, advice={}
-    )
+    page = metrics_page(states=states)
 
-    wanted = [line for line in page.decode().splitlines() if "wanted_replicas{" in line]
+    wanted = [line for line in page.splitlines() if "wanted_replicas{" in line]
     assert len(wanted) == MAX_DEPLOYMENTS
     assert "m00000" in wanted[0]
     assert f"m{MAX_DEPLOYMENTS - 1:05}" in wanted[-1]

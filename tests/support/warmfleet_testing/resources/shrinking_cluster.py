@@ -24,6 +24,7 @@ from warmfleet_operator.settings import OperatorSettings
 from warmfleet_operator.status.replica_state import DeploymentScale
 from warmfleet_operator.watch.entry import Key, entry_of
 from warmfleet_operator.watch.store import Store
+from warmfleet_testing.resources.metrics_page import metric
 from warmfleet_testing.resources.observations import advice, decided, deployment
 from warmfleet_testing.resources.scaling_signals import replica
 from warmfleet_testing.resources.stored_objects import StoredObjects
@@ -286,11 +287,7 @@ class OperatorOf:
 
     def went(self, choice: str) -> float:
         """Pods that went after a lower number: `ours`, or `other`."""
-        name = f'warmfleet_operator_shrink_victims_total{{choice="{choice}"}} '
-        page = self.metrics.render(
-            depth=0, leading=True, behind={}, objects={}, conditions={}, states={}, advice={}
-        ).decode()
-        return next(float(line.removeprefix(name)) for line in page.splitlines() if line.startswith(name))
+        return metric(self.metrics, f'warmfleet_operator_shrink_victims_total{{choice="{choice}"}}')
 
 
 def _pod(number: int, *, ready: bool) -> dict[str, Any]:
