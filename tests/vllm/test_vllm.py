@@ -1,12 +1,12 @@
 """The engine process with the vLLM that `make vllm` installed: `make check-vllm`, on two cores without a GPU.
 
-One fleet of one worker serves all tests, because vLLM takes a minute or more to start; the last one ends it.
+One worker serves all tests, because vLLM takes a minute or more to start; the last one kills its engine.
 """
 
 import json
 import random
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 
 from warmfleet_testing.engine.catalog_model import pulled_catalog_model
 from warmfleet_testing.processes.plain_http import NO_TLS
-from warmfleet_testing.router.whole_fleet import WholeFleet, kill, wait_for, whole_fleet
+from warmfleet_testing.router.whole_fleet import WholeFleet, kill, wait_for
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 
@@ -28,29 +28,6 @@ BLOCK_TOKENS = 32
 REQUESTS = 500
 POOL_REQUESTS = 2000
 SCORED_RATIO = 0.1
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeFleet]:
-    # 5,800 tokens: fewer than are asked for, so that blocks are evicted.
-    with whole_fleet(
-        tmp_path_factory.mktemp("home"),
-        pulled_catalog_model(),
-        served_name=MODEL,
-        replicas=1,
-        kv_cache="256Mi",
-        max_model_length_tokens=2048,
-        engine={"type": "VLLM", "maxRunningSequences": 8},
-        block_size_tokens=BLOCK_TOKENS,
-        start_seconds=START_SECONDS,
-    ) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(fleet: WholeFleet) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=fleet.url, timeout=300, verify=NO_TLS) as opened:
-        yield opened
 
 
 def complete(client: httpx.Client, prompt: list[int], **fields: Any) -> dict[str, Any]:
@@ -79,9 +56,12 @@ def test_the_installed_vllm_has_the_interface_that_was_recorded() -> None:
     assert run_with_vllm("interface.py") == recorded
 
 
-def test_the_mirror_is_the_pool_of_the_engine_core_after_thousands_of_requests_with_evictions() -> None:
+def test_the_mirror_is_the_pool_of_the_engine_core_after_thousands_of_requests_with_evictions(
+    measured: Callable[[str], None],
+) -> None:
     found = run_with_vllm("pool.py", str(pulled_catalog_model()), str(POOL_REQUESTS))
 
+    measured(f"event mirror beside the engine core's own pool: {found}")
     assert found["differing_blocks"] == 0, found
     assert found["prompt_blocks_never_stored"] == 0, found
     assert found["evicted_blocks"] > POOL_REQUESTS, found
@@ -144,7 +124,9 @@ def test_stop_tokens_least_lengths_and_log_probabilities_are_honoured(client: ht
     assert stopped["token_ids"] == ids[: ids.index(ids[2]) + 1]
 
 
-def test_on_a_quiet_fleet_every_prediction_comes_true(fleet: WholeFleet, client: httpx.Client) -> None:
+def test_on_a_quiet_fleet_every_prediction_comes_true(
+    fleet: WholeFleet, client: httpx.Client, measured: Callable[[str], None]
+) -> None:
     draw = random.Random(11)
     prefixes = [
         [draw.randrange(5000, 20_000) for _ in range(BLOCK_TOKENS * draw.randint(1, 10))] for _ in range(60)
@@ -171,9 +153,33 @@ def test_on_a_quiet_fleet_every_prediction_comes_true(fleet: WholeFleet, client:
         hits += cached_tokens > 0
         fleet.wait_until_quiet()
 
+    evicted = metric(fleet, "warmfleet_worker_evicted_blocks_total")
+    measured(
+        f"quiet fleet: {REQUESTS} requests, {scored} of them with log probabilities of their prompt, {hits} with "
+        f"hits, {evicted:.0f} blocks evicted; 0 last blocks and 0 cached tokens differ from the prediction"
+    )
     assert hits > REQUESTS / 5
     assert scored > REQUESTS * SCORED_RATIO / 2
-    assert metric(fleet, "warmfleet_worker_evicted_blocks_total") > 0
+    assert evicted > 0
+
+
+def test_vllms_own_metrics_stand_beside_ours_and_count_the_same_tokens(
+    fleet: WholeFleet, client: httpx.Client
+) -> None:
+    before = {
+        name: metric(fleet, name) for name in ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+    }
+    usage = complete(client, list(range(700, 740)), max_tokens=5, ignore_eos=True)["usage"]
+    fleet.wait_until_quiet()
+
+    assert metric(fleet, "vllm:prompt_tokens_total") - before["vllm:prompt_tokens_total"] == 40
+    grown = metric(fleet, "vllm:generation_tokens_total") - before["vllm:generation_tokens_total"]
+    assert grown == usage["completion_tokens"] == 5
+    lines = metric_lines(fleet)
+    types = [line.split()[2] for line in lines if line.startswith("# TYPE")]
+    assert len(set(types)) == len(types)
+    assert any(line.startswith("vllm:estimated_flops") and f'model_name="{MODEL}"' in line for line in lines)
+    assert any(line.startswith("warmfleet_worker_kv_blocks{") for line in lines)
 
 
 def test_a_client_that_leaves_frees_its_blocks(fleet: WholeFleet, client: httpx.Client) -> None:
@@ -217,9 +223,13 @@ def test_the_death_of_vllms_engine_core_ends_the_worker_and_another_epoch_begins
     assert complete(client, [5, 6, 7])["usage"]["completion_tokens"] > 0
 
 
-def metric(fleet: WholeFleet, name: str) -> float:
+def metric_lines(fleet: WholeFleet) -> list[str]:
     [endpoint] = fleet.endpoints().values()
-    lines = httpx.get(f"{endpoint['url']}/metrics", timeout=30, verify=NO_TLS).text.splitlines()
+    return httpx.get(f"{endpoint['url']}/metrics", timeout=30, verify=NO_TLS).text.splitlines()
+
+
+def metric(fleet: WholeFleet, name: str) -> float:
+    lines = metric_lines(fleet)
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 

@@ -25,6 +25,8 @@ from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print
 from warmfleet_cli.router_client import ApiKey, Url, router_url
 
 BLOCK_SIZE_TOKENS: Final = 16
+VLLM_BLOCK_SIZE_TOKENS: Final = 32
+"""The least that vLLM takes on a CPU."""
 
 bench_app = typer.Typer(
     no_args_is_help=True, help="Measure the gain from prefix-aware routing and the KV cache on this machine."
@@ -39,6 +41,13 @@ class Dtype(StrEnum):
     BFLOAT16 = "BFloat16"
     FLOAT16 = "Float16"
     FLOAT64 = "Float64"
+
+
+class EngineType(StrEnum):
+    """`engine.type` of a ModelDeployment."""
+
+    OWN = "Warmfleet"
+    VLLM = "VLLM"
 
 
 ModelName = Annotated[str, typer.Option("--model", help="Catalog model to run; pull it first.")]
@@ -77,6 +86,7 @@ def prefix_command(
     ] = 0.73,
     minutes: Annotated[float, typer.Option(min=0.1, help="Duration to aim at; sets the request rate.")] = 6.0,
     dtype: Annotated[Dtype, typer.Option(help="Of weights and KV.")] = Dtype.AUTO,
+    engine_type: Annotated[EngineType, typer.Option(help="What the workers compute with.")] = EngineType.OWN,
     seed: Seed = 0,
     output_dir: OutputDir = DEFAULT_FOLDER,
     output: OutputOption = OutputFormat.TEXT,
@@ -97,6 +107,10 @@ def prefix_command(
         output_tokens=output_tokens,
         resident_ratio=resident_ratio,
     )
+    is_vllm = engine_type is EngineType.VLLM
+    block_size_tokens = VLLM_BLOCK_SIZE_TOKENS if is_vllm else BLOCK_SIZE_TOKENS
+    # One of vLLM's blocks is a placeholder.
+    blocks = workload.blocks_per_worker(workers, block_size_tokens) + is_vllm
     report = Report(output)
     machine, remark = report.check_machine()
     found = load_bench_model(model, model_path, dtype.value)
@@ -104,13 +118,12 @@ def prefix_command(
         shape=WorkerShape(
             model_path=found.path,
             served_name=found.served_name,
-            kv_cache_bytes=workload.blocks_per_worker(workers, BLOCK_SIZE_TOKENS)
-            * BLOCK_SIZE_TOKENS
-            * found.kv_shape.bytes_per_token,
-            block_size_tokens=BLOCK_SIZE_TOKENS,
+            kv_cache_bytes=blocks * block_size_tokens * found.kv_shape.bytes_per_token,
+            block_size_tokens=block_size_tokens,
             dtype=found.dtype,
             max_model_length_tokens=min(workload.prompt_tokens + workload.output_tokens, found.max_position),
             threads=max(machine.cores // workers, 1),
+            engine_type=engine_type.value,
         ),
         vocabulary=ordinary_tokens(found.vocabulary_size),
         workload=workload,
@@ -131,6 +144,7 @@ def prefix_command(
         record={
             "machine": machine,
             "idle": remark,
+            "engine_type": engine_type.value,
             "dtype": found.dtype,
             "workload": workload,
             "workers": workers,

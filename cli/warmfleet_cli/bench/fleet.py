@@ -15,12 +15,13 @@ from typing import Final
 import httpx
 import msgspec
 
-from warmfleet_cli.bench.processes import BenchError, LocalProcess, spawned
+from warmfleet_cli.bench.processes import START_SECONDS, BenchError, LocalProcess, spawned
 from warmfleet_cli.bench.variants import Prediction, Variant
 from warmfleet_contracts.cache.worker_api import CACHE_PATH
 from warmfleet_contracts.names import SALT_KEY_VARIABLE
 
 SETTLE_SECONDS: Final = 30.0
+VLLM_START_SECONDS: Final = 1200.0
 _POLL_SECONDS: Final = 0.05
 _FLEET_PATH: Final = "/internal/fleet"
 _DECISIONS_PATH: Final = "/internal/decisions"
@@ -38,6 +39,12 @@ class WorkerShape:
     max_model_length_tokens: int
     threads: int
     """CPU threads of each engine."""
+    engine_type: str = "Warmfleet"
+
+    @property
+    def start_seconds(self) -> float:
+        """Longest start of a worker; vLLM takes minutes on few cores."""
+        return START_SECONDS if self.engine_type == "Warmfleet" else VLLM_START_SECONDS
 
     def arguments(self, uid: str) -> list[str]:
         """What follows `python -m`."""
@@ -53,6 +60,7 @@ class WorkerShape:
             *("--dtype", self.dtype),
             *("--max-model-length-tokens", str(self.max_model_length_tokens)),
             *("--threads", str(self.threads)),
+            *("--engine-type", self.engine_type),
         ]
 
 
@@ -188,8 +196,8 @@ async def bench_fleet(
             log_folder=log_folder,
             environment={SALT_KEY_VARIABLE: secrets.token_hex(32)},
         )
-        await _ready(worker_processes, client)
-        urls = iter(await _ready(router_processes, client))
+        await _ready(worker_processes, client, shape.start_seconds)
+        urls = iter(await _ready(router_processes, client, START_SECONDS))
         router_urls = {policy: [next(urls) for _ in range(count)] for policy, count in policies.items()}
         fleet = BenchFleet(
             client=client,
@@ -226,5 +234,5 @@ async def _spawned(
     ]
 
 
-async def _ready(processes: Sequence[LocalProcess], client: httpx.AsyncClient) -> list[str]:
-    return list(await asyncio.gather(*(process.ready(client) for process in processes)))
+async def _ready(processes: Sequence[LocalProcess], client: httpx.AsyncClient, seconds: float) -> list[str]:
+    return list(await asyncio.gather(*(process.ready(client, seconds) for process in processes)))
