@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from warmfleet_testing.engine.catalog_model import pulled_catalog_model
+from warmfleet_testing.engine.worker_process import running_worker
 from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_testing.router.whole_fleet import WholeFleet, kill, wait_for
 
@@ -155,8 +156,9 @@ def test_on_a_quiet_fleet_every_prediction_comes_true(
 
     evicted = metric(fleet, "warmfleet_worker_evicted_blocks_total")
     measured(
-        f"quiet fleet: {REQUESTS} requests, {scored} of them with log probabilities of their prompt, {hits} with "
-        f"hits, {evicted:.0f} blocks evicted; 0 last blocks and 0 cached tokens differ from the prediction"
+        f"quiet fleet: {REQUESTS} requests, {scored} of them with log probabilities of their prompt, "
+        f"{hits} with hits, {evicted:.0f} blocks evicted; 0 last blocks and 0 cached tokens differ from "
+        "the prediction"
     )
     assert hits > REQUESTS / 5
     assert scored > REQUESTS * SCORED_RATIO / 2
@@ -199,6 +201,35 @@ def test_a_client_that_leaves_frees_its_blocks(fleet: WholeFleet, client: httpx.
 
     wait_for(is_free, "no block is held", seconds=60)
     fleet.wait_until_quiet()
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (
+            ("--block-size-tokens", "16"),
+            "not 16: set kvCache.blockSizeTokens (--block-size-tokens) to 32",
+        ),
+        (("--kv-cache-bytes", str(2**46)), "vLLM would run out of memory: the model's files have 2"),
+        (("--kv-cache-bytes", str(2**21)), "vLLM refuses the settings: "),
+        (
+            ("--engine-argument=--nope",),
+            "engine.extraArgs: vLLM refuses them: unrecognized arguments: --n",
+        ),
+        (("--engine-argument=-tp=2",), "--tensor-parallel-size 2 contradicts accelerator.count"),
+    ],
+    ids=["block size", "memory", "too small a cache", "unknown flag", "contradiction"],
+)
+def test_a_start_that_cannot_succeed_has_its_reason(
+    model_path: Path, flags: tuple[str, ...], reason: str
+) -> None:
+    fixed = ("--engine-type", "VLLM", "--block-size-tokens", "32", "--max-model-length-tokens", "2048")
+
+    with running_worker(model_path, *fixed, *flags, wait=False) as worker:
+        assert worker.process.wait(START_SECONDS) == 2
+        reasons = [line["reason"] for line in worker.log_lines() if "reason" in line]
+
+    assert reason in reasons[-1], reasons
 
 
 def test_the_death_of_vllms_engine_core_ends_the_worker_and_another_epoch_begins(

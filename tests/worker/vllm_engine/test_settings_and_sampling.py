@@ -56,7 +56,8 @@ def test_a_share_of_the_device_is_not_also_a_number_of_bytes():
 def test_blocks_that_a_cpu_does_not_take_are_refused_with_the_field():
     assert arguments(on_cpu=False, block_size_tokens=16)["block_size"] == 16
     with pytest.raises(
-        UnfitSettingsError, match=r"multiples of 32 tokens, not 16: set kvCache.blockSizeTokens"
+        UnfitSettingsError,
+        match=r"of 32 tokens, not 16: set kvCache.blockSizeTokens .* to 32, 64 or 128",
     ):
         arguments(block_size_tokens=16)
 

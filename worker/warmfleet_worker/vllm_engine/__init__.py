@@ -8,7 +8,8 @@ It runs in an interpreter of its own, which has vLLM. Only `llm` imports vLLM, a
 - `event_socket` receives vLLM's cache events in `socket_folder`, `kv_events` reads them, `announcements`
   keeps them until their step is computed, `resident` names vLLM's blocks as routers do.
 - `sequences` follows what each live sequence has computed, `load` and `reports` make reports of it.
-- `llm` adapts `AsyncLLM` to `outputs`; `versions` has the versions that it is tested with.
+- `llm` adapts `AsyncLLM` to `outputs`; `versions` has the versions that it is tested with, `start_failures`
+  the reason where vLLM does not start.
 
 Imports `engine`, `kv_cache`, `model_store` and `settings`.
 """

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.openai import MAX_TOP_LOGPROBS
-from warmfleet_worker.settings import EngineSettings
+from warmfleet_worker.settings import BLOCK_SIZES, EngineSettings
 
 CPU_BLOCK_TOKENS: Final = 32
 """vLLM's attention on a CPU takes multiples of it."""
@@ -28,9 +28,11 @@ def engine_arguments(settings: EngineSettings, *, on_cpu: bool) -> dict[str, Any
     """
     block_size_tokens = settings.block_size_tokens
     if on_cpu and block_size_tokens % CPU_BLOCK_TOKENS:
+        *others, last = (str(size) for size in BLOCK_SIZES if size % CPU_BLOCK_TOKENS == 0)
+        possible = f"{', '.join(others)} or {last}"
         raise UnfitSettingsError(
             f"vLLM's blocks on a CPU are multiples of {CPU_BLOCK_TOKENS} tokens, not {block_size_tokens}: "
-            f"set kvCache.blockSizeTokens (--block-size-tokens) to {CPU_BLOCK_TOKENS} or more"
+            f"set kvCache.blockSizeTokens (--block-size-tokens) to {possible}"
         )
     arguments: dict[str, Any] = {
         "model": settings.model_path,

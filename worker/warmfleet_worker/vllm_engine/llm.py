@@ -6,21 +6,30 @@ In functions: the module itself is imported, and checked, where vLLM is not inst
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from warmfleet_contracts.metrics import VLLM_PREFIX
-from warmfleet_runtime.memory import importing
+from warmfleet_runtime.memory import importing, memory_limit_bytes
 from warmfleet_worker.settings import EngineSettings
 from warmfleet_worker.vllm_engine.arguments import engine_arguments
 from warmfleet_worker.vllm_engine.extra_arguments import with_extra_arguments
 from warmfleet_worker.vllm_engine.load import StepStatistics
 from warmfleet_worker.vllm_engine.outputs import ModelFacts, Output, RefusedRequestError, VllmDiedError
 from warmfleet_worker.vllm_engine.scores import Position, Score
+from warmfleet_worker.vllm_engine.start_failures import Sizes, require_memory
 from warmfleet_worker.vllm_engine.versions import check_version
 
 
 def import_libraries() -> None:
-    """Import vLLM, which takes a good part of its start."""
+    """Import vLLM, which takes a good part of its start.
+
+    Raises:
+        VllmVersionError: another vLLM is installed than this release works with; it may have other modules.
+        ModuleNotFoundError: none is installed.
+    """
+    with contextlib.suppress(PackageNotFoundError):
+        check_version(version("vllm"))
     with importing():
         import vllm.v1.engine.async_llm  # noqa: F401
 
@@ -39,7 +48,7 @@ class VllmEngine:
 
         Raises:
             VllmVersionError: another vLLM is installed than this release works with.
-            UnfitSettingsError: vLLM cannot compute with the settings here.
+            UnfitSettingsError: vLLM cannot compute with the settings here, or has too little memory.
             ValueError, RuntimeError: vLLM refuses the model or the settings.
         """
         import vllm
@@ -53,6 +62,8 @@ class VllmEngine:
         check_version(vllm.__version__)
         self.steps: asyncio.Queue[StepStatistics] = asyncio.Queue()
         steps = self.steps
+        if current_platform.is_cpu():
+            require_memory(Sizes.of(settings, memory_limit_bytes()))
         parser = FlexibleArgumentParser(prog="vLLM", usage="", add_help=False, allow_abbrev=False)
         arguments = AsyncEngineArgs(
             **with_extra_arguments(

@@ -27,6 +27,7 @@ from warmfleet_contracts.cache.blocks import (
     prefix_caching_supported,
 )
 from warmfleet_contracts.errors import ModelError, WarmfleetError
+from warmfleet_runtime.memory import memory_limit_bytes
 from warmfleet_worker.engine.messages import (
     EngineFailed,
     EngineMessage,
@@ -44,6 +45,14 @@ from warmfleet_worker.vllm_engine.llm import VllmEngine, import_libraries
 from warmfleet_worker.vllm_engine.loop import EngineLoop
 from warmfleet_worker.vllm_engine.outputs import ModelFacts
 from warmfleet_worker.vllm_engine.socket_folder import socket_folder
+from warmfleet_worker.vllm_engine.start_failures import (
+    FILE_VARIABLE,
+    Sizes,
+    StartError,
+    note_failures,
+    noted_failures,
+    start_error,
+)
 from warmfleet_worker.vllm_engine.versions import VllmVersionError
 
 ENGINE_TYPE: Final = "VLLM"
@@ -112,11 +121,11 @@ def _failure(error: Exception) -> EngineFailed:
         case ModuleNotFoundError(name="vllm" | "zmq"):
             reason = f"{sys.executable} has no vLLM ({error.name} is missing): run `make vllm`"
             return EngineFailed(reason=reason, refused=True)
+        case StartError(refused=refused):
+            return EngineFailed(reason=str(error), refused=refused)
         case WarmfleetError():
             refused = isinstance(error, UnfitSettingsError | VllmVersionError | ModelError)
             return EngineFailed(reason=str(error), refused=refused)
-        case ValueError():  # of vLLM's own validation
-            return EngineFailed(reason=f"vLLM refuses the settings: {error}", refused=True)
     log.error("vLLM failed", exc_info=error)
     return EngineFailed(reason=f"vLLM: {type(error).__name__}: {error}")
 
@@ -129,7 +138,14 @@ async def _compute(channel: ServerChannel, settings: EngineSettings) -> None:
         load_at = time.monotonic()
         manifest, verification = known.result()
     with socket_folder() as folder, EventSocket(folder) as events:
-        llm = VllmEngine(settings, endpoint=events.endpoint, replay_endpoint=events.replay_endpoint)
+        failures = folder / "failures"
+        os.environ[FILE_VARIABLE] = str(failures)
+        try:
+            llm = VllmEngine(settings, endpoint=events.endpoint, replay_endpoint=events.replay_endpoint)
+        except (RuntimeError, ValueError, OSError, MemoryError) as error:
+            log.warning("vLLM did not start", exc_info=error)
+            sizes = Sizes.of(settings, memory_limit_bytes())
+            raise start_error(error, noted_failures(failures), sizes) from error
         try:
             facts = llm.facts
             ready = engine_ready(facts, settings, manifest.model_digest)
@@ -218,5 +234,7 @@ if __name__ == "__main__":
     sys.stdout.flush()
     # At once: to take the libraries down takes seconds, in which the server would wait to start anew.
     os._exit(exit_code)
-if __name__ == "__mp_main__" and not ends_with_parent():  # one of vLLM's own processes
-    sys.exit(0)
+if __name__ == "__mp_main__":  # one of vLLM's own processes
+    if not ends_with_parent():
+        sys.exit(0)
+    note_failures()

@@ -1,0 +1,162 @@
+"""Why vLLM does not start: the cause, which its own processes log and do not send, with sizes of memory."""
+
+import logging
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from warmfleet_contracts.decoding import UNDECODABLE
+from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_worker.settings import EngineSettings
+from warmfleet_worker.vllm_engine.arguments import UnfitSettingsError
+
+FILE_VARIABLE: Final = "WARMFLEET_VLLM_FAILURES"
+"""Path of the file in which vLLM's processes note what they log as failures."""
+_MAX_FILE_BYTES: Final = 64 * 1024
+_MAX_TEXT_CHARS: Final = 1000
+_GIB: Final = 2**30
+_MIB: Final = 2**20
+_OF_MEMORY: Final = ("out of memory", "can't allocate memory", "cannot allocate memory")
+_KILLED: Final = ": -9"
+"""An exit code in vLLM's own message: by the kernel, where memory is short."""
+
+
+class StartError(WarmfleetError):
+    """vLLM did not start; the text has the cause."""
+
+    def __init__(self, text: str, *, refused: bool) -> None:
+        """`refused`: by the settings; another start fails alike."""
+        super().__init__(text)
+        self.refused = refused
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """An exception that one of vLLM's processes logged."""
+
+    kind: str
+    text: str
+    is_refusal: bool
+    """It is about a value, as vLLM's own checks are."""
+
+    @property
+    def is_of_memory(self) -> bool:
+        return self.kind in {"OutOfMemoryError", "MemoryError"} or any(
+            words in self.text.lower() for words in _OF_MEMORY
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a worker asks for in memory, and what there is."""
+
+    weights_bytes: int
+    """Of the model's files."""
+    kv_cache_bytes: int
+    device_memory_percent: int
+    limit_bytes: int
+    """Of this process, on the machine or in its container."""
+
+    @classmethod
+    def of(cls, settings: EngineSettings, limit_bytes: int) -> "Sizes":
+        files = Path(settings.model_path).glob("*.safetensors")
+        kv_cache_bytes = 0 if settings.device_memory_percent else settings.kv_cache_bytes
+        return cls(
+            sum(file.stat().st_size for file in files),
+            kv_cache_bytes,
+            settings.device_memory_percent,
+            limit_bytes,
+        )
+
+    def __str__(self) -> str:
+        cache = (
+            f"{self.device_memory_percent} % of the device are for weights and KV cache"
+            if self.device_memory_percent
+            else f"the KV cache takes {_size(self.kv_cache_bytes)}"
+        )
+        return (
+            f"the model's files have {_size(self.weights_bytes)}, {cache}, and the processes of this worker "
+            f"may use {_size(self.limit_bytes)} of the machine's memory"
+        )
+
+
+def require_memory(sizes: Sizes) -> None:
+    """Refuse a start on a CPU where weights and KV cache do not fit: the kernel would end it by SIGKILL.
+
+    Raises:
+        UnfitSettingsError: they do not.
+    """
+    if sizes.weights_bytes + sizes.kv_cache_bytes > sizes.limit_bytes:
+        raise UnfitSettingsError(
+            f"vLLM would run out of memory: {sizes}; use a smaller KV cache or model, or raise the limit"
+        )
+
+
+def note_failures(environment: Mapping[str, str] = os.environ) -> None:
+    """In one of vLLM's processes: append each exception that it logs to the file that a variable names."""
+    path = environment.get(FILE_VARIABLE)
+    if not path:
+        return
+    make = logging.getLogRecordFactory()
+
+    def noting(*arguments: Any, **options: Any) -> logging.LogRecord:
+        record = make(*arguments, **options)
+        if isinstance(record.exc_info, tuple) and isinstance(record.exc_info[1], Exception):
+            _append(Path(path), record.exc_info[1])
+        return record
+
+    # vLLM configures handlers more than once, and keeps the factory.
+    logging.setLogRecordFactory(noting)
+
+
+def noted_failures(path: Path) -> list[Failure]:
+    """What vLLM's processes noted, in order; none without a file."""
+    found = []
+    with suppress(OSError), path.open("rb") as file:
+        for line in file.read(_MAX_FILE_BYTES).splitlines():
+            with suppress(*UNDECODABLE):
+                found.append(msgspec.json.decode(line, type=Failure))
+    return found
+
+
+def start_error(error: Exception, failures: Sequence[Failure], sizes: Sizes) -> StartError:
+    """`error`, which vLLM raised in our process, with the cause in its own processes."""
+    cause = _cause(failures)
+    if cause is None:
+        if _KILLED in str(error):
+            return StartError(
+                f"one of vLLM's processes was killed at the start, most likely for memory: {sizes}",
+                refused=False,
+            )
+        cause = _failure(error)
+    if cause.is_of_memory:
+        return StartError(f"vLLM ran out of memory at the start: {cause.text}; {sizes}", refused=True)
+    if cause.is_refusal:
+        more = f"; {sizes}" if "memory" in cause.text.lower() else ""
+        return StartError(f"vLLM refuses the settings: {cause.text}{more}", refused=True)
+    return StartError(f"vLLM did not start: {cause.kind}: {cause.text}", refused=False)
+
+
+def _cause(failures: Iterable[Failure]) -> Failure | None:
+    """Of several the one of memory, which the others follow from; else the first."""
+    found = list(failures)
+    return next((failure for failure in found if failure.is_of_memory), found[0] if found else None)
+
+
+def _append(path: Path, error: Exception) -> None:
+    with suppress(OSError), path.open("ab") as file:
+        if file.tell() < _MAX_FILE_BYTES:
+            file.write(msgspec.json.encode(_failure(error)) + b"\n")
+
+
+def _failure(error: Exception) -> Failure:
+    text = " ".join(str(error).split())[:_MAX_TEXT_CHARS]
+    return Failure(type(error).__name__, text, isinstance(error, ValueError))
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / _GIB:.1f} GiB" if size_bytes >= _GIB else f"{size_bytes / _MIB:.1f} MiB"
