@@ -8,11 +8,13 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from warmfleet_contracts.cache.kv_events import LoadReport
 from warmfleet_worker.engine.messages import (
     Drain,
     EngineMetrics,
     EngineReady,
     ReadMetrics,
+    StepReport,
     decode_server_message,
     encode_message,
     message_reader,
@@ -64,7 +66,9 @@ class Engine:
 async def connected(*, own_metrics=True):
     ours, theirs = socket.socketpair()
     known = asyncio.Event()
-    observer = SimpleNamespace(position="e:0", on_ready=lambda _ready: known.set())
+    observer = SimpleNamespace(
+        position="e:0", on_ready=lambda _ready: known.set(), on_report=lambda _report: None
+    )
     process = SimpleNamespace(pid=1, wait=lambda _seconds=None, **_: 0, poll=lambda: 0, kill=lambda: None)
     client = ProcessEngineClient(EngineProcess(process, ours), observer)
     running = asyncio.create_task(client.run())
@@ -107,6 +111,23 @@ async def test_the_end_of_the_engine_ends_a_scrape():
         engine.writer.close()
         assert await asked == b""
     assert await client.read_metrics() == b""
+
+
+async def test_a_report_without_progress_does_not_count_for_the_watchdog():
+    async with connected() as (client, engine):
+
+        async def reported(report):
+            engine.send(report)
+            asked = asyncio.create_task(client.read_metrics())
+            await engine.receive()
+            engine.send(EngineMetrics(text=VLLMS))
+            assert await asked == VLLMS
+            return client.last_report_seconds
+
+        first = await reported(StepReport(load=LoadReport()))
+        assert first > 0
+        assert await reported(StepReport(load=LoadReport(), no_progress=True)) == first
+        assert await reported(StepReport(load=LoadReport())) > first
 
 
 async def test_our_own_engine_is_not_asked():

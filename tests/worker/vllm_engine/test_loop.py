@@ -373,3 +373,20 @@ async def test_vllms_metrics_are_passed_on_up_to_a_bound_and_end_nothing():
             assert server.metrics == [expected]
             engine.apply(add([1, 2], 1))
             await server.ended(1)
+
+
+async def test_a_vllm_that_hangs_reports_no_progress_though_its_load_is_reported(monkeypatch):
+    monkeypatch.setattr(loop_module, "CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(loop_module, "IDLE_HEARTBEAT_SECONDS", 0.02)
+    async with running(steps=False) as (engine, server, vllm, _):
+        await server.until(lambda: len(server.reports) > 2)
+        assert not any(report.no_progress for report in server.reports[1:])
+
+        engine.apply(add([1, 2], 1))
+        before = len(server.reports)
+        await server.until(lambda: len(server.reports) > before + 5)
+        assert all(report.no_progress for report in server.reports[before + 1 :])
+
+        vllm.step()
+        await server.until(lambda: server.tokens(1))
+        assert not all(report.no_progress for report in server.reports[before + 1 :])

@@ -169,6 +169,8 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True, tag="step", omit_def
     """Paused now."""
     failed_executions: int = 0
     """Times that this step, or a part of it, raised."""
+    no_progress: bool = False
+    """Sequences are live, and no step has ended since the report before: the engine may hang."""
     failed_sequences: int = 0
     """Sequences that ended because they could not be computed."""
 

@@ -161,7 +161,7 @@ class ProcessEngineClient:
 
     @property
     def last_report_seconds(self) -> float:
-        """Event loop time of the engine's last report, or of when it last got work while idle."""
+        """Event loop time of the engine's last report of progress, or of when it last got work while idle."""
         return self._last_report_seconds
 
     def submit(self, requests: Sequence[SequenceRequest], wake: asyncio.Event) -> list[SequenceHandle]:
@@ -255,7 +255,8 @@ class ProcessEngineClient:
         return ""
 
     def _on_report(self, report: StepReport) -> None:
-        self._last_report_seconds = asyncio.get_running_loop().time()
+        if not report.no_progress:
+            self._last_report_seconds = asyncio.get_running_loop().time()
         # A prompt is matched before its step stores anything: the position is the one before this report.
         position = self._observer.position
         for update in report.updates:

@@ -19,8 +19,10 @@ class Reports:
         self._seq = 0
         self._evicted_blocks = 0
         self._failed_sequences = 0
+        self._has_progress = False
 
     def add_update(self, update: SequenceUpdate) -> None:
+        self._has_progress = True
         self._updates.append(update)
 
     def add_refusal(self, sequence_id: int, reason: str) -> None:
@@ -33,6 +35,7 @@ class Reports:
 
     def add_step(self, statistics: StepStatistics) -> None:
         """A step has ended, or vLLM is idle."""
+        self._has_progress = True
         preempted = self._step.preempted_sequences + statistics.preempted_sequences
         latest = statistics if statistics.computed_tokens else self._step
         self._step = replace(latest, preempted_sequences=preempted)
@@ -54,9 +57,11 @@ class Reports:
             preempted_sequences=self._step.preempted_sequences,
             evicted_blocks=resident.evicted_blocks - self._evicted_blocks,
             failed_sequences=self._failed_sequences,
+            no_progress=len(sequences) > 0 and not self._has_progress,
         )
         self._evicted_blocks = resident.evicted_blocks
         self._updates = []
         self._step = StepStatistics()
         self._failed_sequences = 0
+        self._has_progress = False
         return report
