@@ -3,10 +3,16 @@
 Of k independent requests whose lengths vary as much as their mean (exponential), the sum has a relative
 deviation of sqrt(2 / k). So a demand above its threshold adds a replica only where it is above by more than
 that explains, or where its mean over some minutes is: a new pod takes longer to start than a moment of chance
-lasts. And a shrink must leave what a day of the same load is likely to bring below that threshold, or its
-highest hour would add the replica again. Where the number of requests is not known, nothing is chance.
+lasts. A demand so far above its mean that a constant load brings it no more than once a day has risen, and
+counts whole. And a shrink must leave what a day of the same load is likely to bring below that threshold, or
+its highest hour would add the replica again. Where the number of requests is not known, nothing is chance.
+
+Whether a demand has risen is asked as in a control chart (Shewhart, 1931), of the square roots of counts,
+whose deviation is the same at any count (Bartlett, 1936): the sum of few requests is too skewed for the
+normal distribution, which would find up to 28 rises a day.
 """
 
+from dataclasses import dataclass
 from math import sqrt
 from typing import Final
 
@@ -56,19 +62,49 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def observed_requests(self) -> float:
+        """That they are over."""
+        return max(self.seconds * self.requests_per_second, self.requests)
+
+    @property
     def highest_ratio(self) -> float:
         """The highest mean of a day at this load, as a ratio of this one."""
-        return 1 + self._peak
+        return 1 + peak(self.observed_requests)
 
     @property
     def lowest_ratio(self) -> float:
         """The lowest one."""
-        return max(0.0, 1 - self._peak)
+        return max(0.0, 1 - peak(self.observed_requests))
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What a demand is in the mean of some minutes."""
+
+    mean: float
+    requests: float
+    """Behind the demand of a moment."""
+    observed_requests: float
+    """That the mean is over."""
+
+    def is_below(self, demand: float) -> bool:
+        """Whether so high a demand shows that the level has risen: at a constant one it comes once a day."""
+        if self.mean <= 0 or self.observed_requests <= 0:
+            return False
+        # In requests of the mean size: the sum of k has the variance 2 k, and its square root that of 1 / 2.
+        rise = sqrt(demand * self.requests / self.mean) - sqrt(self.requests)
+        return rise > PEAK_DEVIATIONS * sqrt((1 + self.requests / self.observed_requests) / 2)
 
     @property
-    def _peak(self) -> float:
-        requests = max(self.seconds * self.requests_per_second, self.requests)
-        return PEAK_DEVIATIONS * deviation(requests)
+    def highest_of_day(self) -> float:
+        """The highest `lasting` demand that a day is likely to bring.
+
+        The day's mean may be above this one.
+        """
+        highest_mean = 1 + peak(self.observed_requests)
+        requests = self.requests * highest_mean
+        moment = 1 + peak(requests)
+        return self.mean * highest_mean * max(highest_mean, certain(moment, requests * moment))
 
 
 def deviation(requests: float) -> float:
@@ -76,23 +112,24 @@ def deviation(requests: float) -> float:
     return sqrt(2 / requests) if requests > 0 else 0.0
 
 
+def peak(requests: float) -> float:
+    """Relative deviation of the highest and the lowest sum of a day."""
+    return PEAK_DEVIATIONS * deviation(requests)
+
+
 def certain(demand: float, requests: float) -> float:
     """What a demand of so many requests is at least, chance excluded."""
     return demand * max(0.0, 1 - CHANCE_DEVIATIONS * deviation(requests))
 
 
-def lasting(demand: float, mean: float, requests: float) -> float:
-    """What counts for growth: what is certain now, or has been the mean and still is."""
-    return max(certain(demand, requests), min(demand, mean))
-
-
-def highest_of_day(mean: float, requests: float, highest_ratio: float) -> float:
-    """The highest `lasting` demand that a day is likely to bring at a load whose mean is this now.
+def lasting(demand: float, requests: float, level: Level) -> float:
+    """What counts for growth: all of it after a rise; else what is certain now, or has been the mean and is.
 
     Args:
-        mean: over some minutes; the day's may be above it.
-        requests: those behind the demand of a moment.
-        highest_ratio: of `Means`.
+        demand: now.
+        requests: those behind it.
+        level: of this demand.
     """
-    peak = 1 + PEAK_DEVIATIONS * deviation(requests * highest_ratio)
-    return mean * highest_ratio * max(highest_ratio, certain(peak, requests * highest_ratio * peak))
+    if level.is_below(demand):
+        return demand
+    return max(certain(demand, requests), min(demand, level.mean))

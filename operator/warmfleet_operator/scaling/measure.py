@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from warmfleet_contracts.cache.fleet_totals import LatencyHistogram
 from warmfleet_operator.scaling import latency_guard, outgrown, regret, supply
-from warmfleet_operator.scaling.chance import Means, highest_of_day, lasting
+from warmfleet_operator.scaling.chance import Level, Means, lasting
 from warmfleet_operator.scaling.decision import DecisionInputs, ReplicaState
 from warmfleet_operator.scaling.demand import (
     Ask,
@@ -216,34 +216,26 @@ def _demand_asks(tick: _Tick, means: Means | None) -> dict[str, Ask]:
     # What a fleet wakes for is there, and no moment of a load that goes on.
     sequences = demand.sequences if tick.state.spec_replicas else 0
     mean = means or Means(load_permille=load, tokens=demand.tokens, sequences=demand.sequences)
+    observed = mean.observed_requests
+    of_tokens = Level(mean.tokens, mean.sequences, observed)
+    of_sequences = Level(mean.sequences, mean.sequences, observed)
+    of_load = Level(mean.load_permille, mean.requests, observed)
+    # A backlog has to be computed also where chance has brought it.
+    load_now = lasting(load, requests, of_load) + backlog
     return {
-        "tokens": _ask(
-            tick.policy,
-            each.tokens,
-            lasting(demand.tokens, mean.tokens, sequences),
-            highest_of_day(mean.tokens, mean.sequences, mean.highest_ratio),
-        ),
+        "tokens": _ask(tick.policy, each.tokens, lasting(demand.tokens, sequences, of_tokens), of_tokens),
         "sequences": _ask(
-            tick.policy,
-            each.sequences,
-            lasting(demand.sequences, mean.sequences, sequences),
-            highest_of_day(mean.sequences, mean.sequences, mean.highest_ratio),
+            tick.policy, each.sequences, lasting(demand.sequences, sequences, of_sequences), of_sequences
         ),
-        # A backlog has to be computed also where chance has brought it.
-        "compute": _ask(
-            tick.policy,
-            each.compute_permille,
-            lasting(load, mean.load_permille, requests) + backlog,
-            highest_of_day(mean.load_permille, mean.requests, mean.highest_ratio),
-        ),
+        "compute": _ask(tick.policy, each.compute_permille, load_now, of_load),
     }
 
 
-def _ask(policy: AutoscalingPolicy, supplied: int, now: float, day: float) -> Ask:
+def _ask(policy: AutoscalingPolicy, supplied: int, now: float, level: Level) -> Ask:
     """By the demand that counts now, and by the highest of a day, which must not ask for growth."""
     ask = asked(now, supplied, policy.scale_up_percent, policy.scale_down_percent)
-    peak = asked(day, supplied, policy.scale_up_percent, policy.scale_up_percent)
-    return Ask(ask.growth, max(ask.need, peak.need))
+    day = asked(level.highest_of_day, supplied, policy.scale_up_percent, policy.scale_up_percent)
+    return Ask(ask.growth, max(ask.need, day.need))
 
 
 def _with_windows(tick: _Tick, memory: ScalingMemory, asks: Mapping[str, Ask]) -> tuple[ScalingMemory, int]:
