@@ -46,7 +46,8 @@ _REFUSALS: Final = {
 
 
 class _Answer(msgspec.Struct):
-    sha: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{40}$")]
+    # Not `$`, which matches before a last newline, too.
+    sha: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{40}\Z")]
 
 
 def is_commit(revision: str) -> bool:

@@ -78,6 +78,7 @@ def test_a_revision_stays_one_segment_of_the_path(revision: str) -> None:
         (b"<html>", "does not answer like a Hugging Face hub"),
         (b"{}", "does not answer like a Hugging Face hub"),
         (b'{"sha": "main"}', "does not answer like a Hugging Face hub"),
+        (b'{"sha": "%s\\n"}' % COMMIT.encode(), "does not answer like a Hugging Face hub"),
         (b'{"sha": null}', "does not answer like a Hugging Face hub"),
         (b"[" * 100_000, "does not answer like a Hugging Face hub"),
         (b"\xff", "does not answer like a Hugging Face hub"),
