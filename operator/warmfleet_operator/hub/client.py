@@ -68,6 +68,8 @@ class HubAccess:
         proxy = settings.https_proxy if parts.scheme == "https" else settings.http_proxy
         if _reached_directly(parts.netloc, parts.hostname or "", settings.no_proxy):
             proxy = ""
+        elif proxy and "://" not in proxy:
+            proxy = f"http://{proxy}"  # as clients read HTTPS_PROXY
         return cls(endpoint, proxy, settings.hub_ca_file)
 
     @property
@@ -82,24 +84,33 @@ async def ask_commit(access: HubAccess, asked: HubRevision, token: str = "") -> 
         HubRefusedError: asking the same again is useless.
         HubUnreachableError: try again later.
     """
-    headers = {"user-agent": "warmfleet-operator", "accept": "application/json"}
+    headers = {
+        "user-agent": "warmfleet-operator",
+        "accept": "application/json",
+        # Some KiB of a compressed answer may be GiB: the bound is that of what is received.
+        "accept-encoding": "identity",
+    }
     if token:
         headers["authorization"] = f"Bearer {token}"
     try:
-        async with (
-            asyncio.timeout(ANSWER_SECONDS),
-            httpx.AsyncClient(
-                headers=headers,
-                timeout=ANSWER_SECONDS,
-                trust_env=False,
-                proxy=access.proxy or None,
-                verify=_certificates(access),
-            ) as client,
-        ):
+        async with asyncio.timeout(ANSWER_SECONDS), _client(access, headers) as client:
             return commit_in(await _body(client, access, asked, with_token=bool(token)), access.endpoint)
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError, ModelError) as error:
         reason = str(error) or f"no answer within {ANSWER_SECONDS:g} s ({type(error).__name__})"
         raise HubUnreachableError(f"{access.endpoint}: {reason}"[:512]) from error
+
+
+def _client(access: HubAccess, headers: dict[str, str]) -> httpx.AsyncClient:
+    try:
+        return httpx.AsyncClient(
+            headers=headers,
+            timeout=ANSWER_SECONDS,
+            trust_env=False,
+            proxy=access.proxy or None,
+            verify=_certificates(access),
+        )
+    except (ValueError, ImportError) as error:  # a scheme that it does not know, or only with another package
+        raise HubUnreachableError(f"the proxy of the hub cannot be used: {error}"[:512]) from error
 
 
 async def _body(
@@ -120,8 +131,11 @@ async def _body(
 
 
 async def _content(answer: httpx.Response, access: HubAccess) -> bytes:
+    encoding = answer.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise HubUnreachableError(f"{access.endpoint} answers in {encoding[:64]!r}, which was not asked for")
     content = bytearray()
-    async for piece in answer.aiter_bytes():
+    async for piece in answer.aiter_raw():
         content += piece
         if len(content) > MAX_ANSWER_BYTES:
             raise HubUnreachableError(f"{access.endpoint} answers more than {MAX_ANSWER_BYTES} bytes")

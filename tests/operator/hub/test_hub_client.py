@@ -1,9 +1,11 @@
 """One question to a hub on a local port: what is answered, what is refused, and where nothing is sent to."""
 
 import asyncio
+import gzip
 import json
 import socket
 import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -96,6 +98,21 @@ def test_no_answer_is_read_beyond_its_bound(monkeypatch: pytest.MonkeyPatch) -> 
             asked(hub)
 
 
+def test_a_compressed_answer_is_not_unpacked() -> None:
+    with running_hub() as hub:
+        hub.branches = {"main": REVISION}
+        hub.gzipped = gzip.compress(bytes(16 * client.MAX_ANSWER_BYTES))
+        tracemalloc.start()
+        try:
+            with pytest.raises(HubUnreachableError, match="answers in 'gzip', which was not asked for"):
+                asked(hub)
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+
+    assert peak_bytes < client.MAX_ANSWER_BYTES
+
+
 def test_a_renamed_repository_is_followed_inside_the_hub_and_nowhere_else() -> None:
     old = "/api/models/acme/old/revision/main"
     with running_hub() as hub, running_hub() as stranger:
@@ -146,13 +163,27 @@ def test_the_hub_is_reached_as_fetches_reach_it(endpoint: str, no_proxy: str, pr
     assert access.proxy == proxy
 
 
-def test_a_proxy_is_used() -> None:
+@pytest.mark.parametrize("scheme", ["http://", ""])
+def test_a_proxy_is_used_with_and_without_a_scheme(scheme: str) -> None:
     with running_hub() as proxy:
         proxy.branches = {"main": REVISION}
-        access = HubAccess("http://hub.invalid", proxy=proxy.url)
+        settings = OperatorSettings(
+            release_namespace="models",
+            hub_endpoint="http://hub.invalid",
+            http_proxy=scheme + proxy.url.removeprefix("http://"),
+        )
+        access = HubAccess.of(settings)
         assert asyncio.run(ask_commit(access, HubRevision(REPOSITORY, "main"))) == REVISION
 
     assert proxy.seen[0].path == f"http://hub.invalid/api/models/{REPOSITORY}/revision/main"
+
+
+@pytest.mark.parametrize("proxy", ["ftp://proxy.example", "socks5://proxy.example:1080"])
+def test_a_proxy_that_cannot_be_used_is_reported(proxy: str) -> None:
+    access = HubAccess("http://hub.invalid", proxy=proxy)
+
+    with pytest.raises(HubUnreachableError, match=r"(?i)proxy"):
+        asyncio.run(ask_commit(access, HubRevision(REPOSITORY, "main")))
 
 
 def test_a_ca_bundle_that_is_not_there_leaves_the_images_certificates(tmp_path: Path) -> None:

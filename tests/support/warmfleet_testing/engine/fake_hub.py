@@ -40,6 +40,8 @@ class FakeHub:
     """Commits of branches and tags; only that of `revision` has files."""
     redirects: dict[str, str] = field(default_factory=dict)
     """Locations by path."""
+    gzipped: bytes = b""
+    """Sent for questions about a revision, as a body in gzip, whatever the client accepts."""
     silent: threading.Event | None = None
     """Until it is set, questions about a revision get no answer."""
     cut_after_bytes: int = 0
@@ -149,6 +151,9 @@ class _Handler(BaseHTTPRequestHandler):
             hub.silent.wait(30)
         commit = hub.commit(path.partition("/revision/")[2])
         assert commit is not None, "`_refusal` knows no such revision"
+        if hub.gzipped:
+            self._answer(200, hub.gzipped, {"content-encoding": "gzip"})
+            return
         self._answer(200, json.dumps(hub.listing(commit)).encode(), {"content-type": "application/json"})
 
     def _file(self, name: str) -> None:
