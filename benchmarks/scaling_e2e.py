@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from harness.report import Report, machine_line
-from scaling import newcomer, ramp, regret, shrinks, writers, zero
+from scaling import newcomer, prewarm, ramp, regret, shrinks, writers, zero
 from scaling.scenario import Outcome
 
 SCENARIOS: Final[Mapping[str, Callable[[argparse.Namespace], Outcome]]] = {
     "newcomer": newcomer.measure,
+    "prewarm": prewarm.measure,
     "ramp": ramp.measure,
     "regret": regret.measure,
     "shrinks": shrinks.measure,

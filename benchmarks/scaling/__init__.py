@@ -5,6 +5,7 @@ Each scenario is a module with a function that starts its own cluster, measures 
 
 - `scenario`: what a scenario returns, and the cluster with the chart in which it runs.
 - `newcomer`: a replica joins a fleet under load, prewarmed and cold.
+- `prewarm`: live streams beside what is computed for a victim.
 - `ramp`: the load of one replica becomes one of four.
 - `regret`: a cache that is too small at a low rate, beside one that no replica helps.
 - `shrinks`: replicas are taken away under live streams.

@@ -8,12 +8,14 @@ from typing import Any, Final
 import httpx
 
 from warmfleet_cli.bench.figures import Target
-from warmfleet_contracts.names import OPERATOR_METRICS_PORT
+from warmfleet_contracts.names import OPERATOR_METRICS_PORT, ROUTER_PORT
 from warmfleet_testing.cluster.cluster import eventually, running_cluster
 from warmfleet_testing.cluster.installed import Installed, installed_chart, is_ready
 from warmfleet_testing.processes.plain_http import NO_TLS
 
 WAIT_SECONDS: Final = 180.0
+
+_METRICS_PORTS: Final = {"operator": OPERATOR_METRICS_PORT, "router": ROUTER_PORT}
 
 MANY_NAMESPACES: Final[Mapping[str, Any]] = {"rbac": {"scope": "Cluster"}}
 """The chart's defaults, but for namespaces that are made after the installation."""
@@ -54,11 +56,14 @@ def wait_serving(fleet: Installed, name: str, replicas: int) -> None:
     fleet.wait_routed(name)
 
 
-def operator_samples(fleet: Installed, prefix: str) -> dict[str, float]:
-    """Samples that begin with `prefix`, by the rest of their name and labels, summed over the operators."""
+def release_samples(fleet: Installed, component: str, prefix: str) -> dict[str, float]:
+    """Samples of `operator` or `router` that begin with `prefix`, by the rest of their name and labels.
+
+    Those of several pods are added.
+    """
     counted: dict[str, float] = {}
-    for pod in fleet.release_pods("operator"):
-        url = fleet.forwarder.to(pod["status"]["podIP"], OPERATOR_METRICS_PORT)
+    for pod in fleet.release_pods(component):
+        url = fleet.forwarder.to(pod["status"]["podIP"], _METRICS_PORTS[component])
         page = httpx.get(f"{url}/metrics", timeout=30, verify=NO_TLS, trust_env=False).raise_for_status().text
         for line in page.splitlines():
             if line.startswith(prefix):

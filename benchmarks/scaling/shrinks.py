@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from scaling.scenario import WAIT_SECONDS, Outcome, is_leaving, operator_samples, scaling_fleet, wait_serving
+from scaling.scenario import WAIT_SECONDS, Outcome, is_leaving, release_samples, scaling_fleet, wait_serving
 from warmfleet_cli.bench.figures import Target
 from warmfleet_contracts.metrics import OPERATOR_SHRINK_VICTIMS
 from warmfleet_contracts.names import DELETION_COST_ANNOTATION
@@ -112,7 +112,9 @@ def measure(options: argparse.Namespace) -> Outcome:
         failed = [item for item in answers if item.error]
         victims = {
             labels.split('"')[1]: count
-            for labels, count in operator_samples(fleet, f"{OPERATOR_SHRINK_VICTIMS}_total").items()
+            for labels, count in release_samples(
+                fleet, "operator", f"{OPERATOR_SHRINK_VICTIMS}_total"
+            ).items()
         }
     measured = Measured(tuple(done), len(answers), len(failed), len(different), victims)
     return Outcome(measured.text(), measured.targets(), asdict(measured))
