@@ -41,7 +41,7 @@ class FakeHub:
     redirects: dict[str, str] = field(default_factory=dict)
     """Locations by path."""
     gzipped: bytes = b""
-    """Sent for questions about a revision, as a body in gzip, whatever the client accepts."""
+    """Sent for questions about a revision, as a body in gzip, also to a client that accepts none."""
     silent: threading.Event | None = None
     """Until it is set, questions about a revision get no answer."""
     cut_after_bytes: int = 0
