@@ -9,6 +9,7 @@ The answer has no version: unknown fields are ignored, and an absent one has its
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Annotated, Final
 
@@ -69,15 +70,19 @@ class MissTokens(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             "rollout": self.rollout,
         }
 
-    def within_depth(self, depth: float) -> float:
-        """Of `capacity` what caches larger by this share would have spared; interpolated between bounds."""
-        tokens, lower = 0.0, 0.0
-        for count, upper in zip(self.capacity_depths, CACHE_DEPTHS, strict=False):
-            if depth <= lower:
-                break
-            tokens += count * min((depth - lower) / (upper - lower), 1.0)
-            lower = upper
-        return tokens
+
+def within_depth(depths: Sequence[float], depth: float) -> float:
+    """Of counts as in `MissTokens.capacity_depths`, what caches larger by `depth` would have spared.
+
+    Interpolated between bounds.
+    """
+    tokens, lower = 0.0, 0.0
+    for count, upper in zip(depths, CACHE_DEPTHS, strict=False):
+        if depth <= lower:
+            break
+        tokens += count * min((depth - lower) / (upper - lower), 1.0)
+        lower = upper
+    return tokens
 
 
 class LatencyHistogram(msgspec.Struct, frozen=True, omit_defaults=True):

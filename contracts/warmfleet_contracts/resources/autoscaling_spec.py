@@ -55,7 +55,7 @@ class CapacityMissRule(Resource):
 
     mode: Switch = Field(default="Enabled", description="Whether capacity misses add replicas.")
     percent: int = Field(default=10, ge=1, le=100, description="Of prompt tokens that missed for capacity.")
-    window_seconds: int = Field(default=120, ge=1, le=3600, description="Seconds for which it must hold.")
+    window_seconds: int = Field(default=120, ge=1, le=3600, description="Seconds in whose mean it holds.")
     pause_after_shrink_seconds: int = Field(
         default=300, ge=0, le=86_400, description="Seconds after a shrink in which it adds nothing."
     )

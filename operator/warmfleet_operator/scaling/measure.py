@@ -95,7 +95,9 @@ def measure(
     demand = demand_of(signals, state.ready)
     memory = replace(memory, means=_means(memory.means, demand, signals.traffic, elapsed))
     memory = supply.learnt(memory, signals, demand, now_seconds)
-    memory = regret.noticed(policy, memory, signals, demand, now_seconds)
+    memory = regret.noticed(
+        policy, memory, signals, demand, state, now_seconds=now_seconds, elapsed_seconds=elapsed
+    )
     each = supply_of(memory)
     load = demand.compute_permille
     fleet_load = -1 if load < 0 else round(1000 * load / each.compute_permille)

@@ -28,6 +28,21 @@ class Outgrown(msgspec.Struct, frozen=True, kw_only=True):
     """and neither is the mean demand of tokens."""
 
 
+class MissMeans(msgspec.Struct, frozen=True, kw_only=True):
+    """Means of the same ready replicas over the time of the rule for capacity misses; per second."""
+
+    since_seconds: float
+    ready: int
+    requests: float = 0.0
+    prompt_tokens: float = 0.0
+    capacity: float = 0.0
+    """Tokens."""
+    depths: tuple[float, ...] = ()
+    """Of `capacity`, as `MissTokens.capacity_depths`."""
+    are_worth: bool = False
+    """Whether they ask for one more replica."""
+
+
 class GrownForCache(msgspec.Struct, frozen=True, kw_only=True):
     """The last growth for capacity misses."""
 
@@ -59,8 +74,8 @@ class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
     panic_until_seconds: float | None = None
     busy_seconds: float | None = None
     """The last tick with a request anywhere."""
-    misses_since_seconds: float | None = None
-    """Capacity misses have been above their limit since then."""
+    misses: MissMeans | None = None
+    """None while replicas start, or their caches are not full."""
     grown_for_cache: GrownForCache | None = None
     late: tuple[bool, ...] = ()
     """Of the last ticks: whether a percentile was predicted above its target."""

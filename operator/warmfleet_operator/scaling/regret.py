@@ -7,33 +7,38 @@ et al. 1970). A k beyond 1 matters where a set of prompts is read in turns: one 
 then until all of it fits (the look-ahead of utility-based cache partitioning; Qureshi and Patt 2006).
 
 Tokens that are not computed again save two things, and each has its price. Compute: k replicas are paid for
-by k replicas' time. And time to the first token: a target for it is how long it may be, and
-within that a shorter one is worth nothing more; without one `percent` is the user's word, and a replica is
+by k replicas' time. And time to the first token: a target for it is how long it may be, and within
+that a shorter one is worth nothing more; without one `percent` is the user's word, and a replica is
 worth that share of the prompt tokens that a replica is sent, however low their rate.
 
-The caches must be full, and all this must last for the policy's time. After a shrink a smaller fleet caches
-anew first. A growth takes its own reason away, so it is remembered: it is kept for as long as others
-(`outgrown`), by the rate of requests.
+All this counts in the mean of the policy's time, as few requests vary by chance; in it the caches are full
+and no replica starts, as what was added has to be filled before its effect shows. After a shrink a smaller
+fleet caches anew first. A growth takes its own reason away, so it is remembered: it is kept for as long as
+others (`outgrown`), by the rate of requests.
 
 Routers that measure no depths report none: nothing is worth a replica then.
 """
 
+from itertools import zip_longest
 from typing import Final
 
 from msgspec.structs import replace
 
-from warmfleet_contracts.cache.fleet_totals import CACHE_DEPTHS
+from warmfleet_contracts.cache.fleet_totals import CACHE_DEPTHS, within_depth
+from warmfleet_operator.scaling.decision import ReplicaState
 from warmfleet_operator.scaling.demand import Ask, Demand
-from warmfleet_operator.scaling.memory import GrownForCache, ScalingMemory
+from warmfleet_operator.scaling.memory import GrownForCache, MissMeans, ScalingMemory
 from warmfleet_operator.scaling.outgrown import hold_seconds
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
-from warmfleet_operator.scaling.signals import FleetSignals
+from warmfleet_operator.scaling.signals import FleetSignals, Traffic
 from warmfleet_operator.scaling.ticks import idle_seconds
 
 FULL_PERCENT: Final = 85
 """Of the fleet's KV memory, pinned or cached."""
 WORTH_REPLICAS: Final = 1.0
 """Of a replica's time, spared by each replica that is added: then it costs nothing."""
+LEAST_REQUESTS: Final = 10
+"""Within the time of the rule: of fewer nothing follows."""
 MOST_AHEAD: Final = 8
 """Replicas that are looked ahead for together."""
 
@@ -51,14 +56,28 @@ def noticed(
     memory: ScalingMemory,
     signals: FleetSignals,
     demand: Demand,
+    state: ReplicaState,
+    *,
     now_seconds: float,
+    elapsed_seconds: float,
 ) -> ScalingMemory:
-    """The memory with since when capacity misses have been worth a replica."""
-    if not policy.capacity_misses_enabled or not _worth(policy, signals, demand):
-        return replace(memory, misses_since_seconds=None)
-    if memory.misses_since_seconds is None:
-        return replace(memory, misses_since_seconds=now_seconds)
-    return memory
+    """The memory with this tick in the means of misses: they begin anew when replicas change or have room."""
+    if not policy.capacity_misses_enabled or state.pending or not state.ready:
+        return replace(memory, misses=None)
+    if not signals.complete or not signals.traffic.seconds:
+        return memory
+    if not _are_full(signals):
+        return replace(memory, misses=None)
+    known = memory.misses
+    if known is None or known.ready != state.ready:
+        known = MissMeans(since_seconds=now_seconds, ready=state.ready)
+    # What a tick knows of the traffic is of some time, too: that must not have begun before.
+    observed = now_seconds - known.since_seconds - signals.traffic.seconds
+    if observed >= 0:
+        longest = min(max(observed, elapsed_seconds), policy.capacity_miss_seconds)
+        known = _followed(known, signals.traffic, elapsed_seconds / longest if longest else 1.0)
+        known = replace(known, are_worth=_are_worth(policy, known, demand))
+    return replace(memory, misses=known)
 
 
 def grown(
@@ -78,16 +97,14 @@ def grown(
 
 def asks(policy: AutoscalingPolicy, memory: ScalingMemory, replicas: int, now_seconds: float) -> Ask:
     """One more replica for capacity misses that lasted, and none fewer while one more would be worth it."""
-    kept = _kept_replicas(policy, memory, now_seconds)
-    since = memory.misses_since_seconds
-    if since is None or replicas <= 0:
+    kept, misses = _kept_replicas(policy, memory, now_seconds), memory.misses
+    if misses is None or not misses.are_worth or replicas <= 0:
         return Ask(0, kept)
     shrunk = memory.decreased_seconds
-    paused = shrunk is not None and now_seconds - shrunk < policy.pause_after_shrink_seconds
-    # A replica that was just added has to be filled before its effect shows.
-    changed = max(since, memory.changed_seconds if memory.changed_seconds is not None else since)
-    if paused or now_seconds - changed < policy.capacity_miss_seconds:
-        return Ask(0, kept if paused else max(replicas, kept))
+    if shrunk is not None and now_seconds - shrunk < policy.pause_after_shrink_seconds:
+        return Ask(0, kept)
+    if now_seconds - misses.since_seconds < policy.capacity_miss_seconds:
+        return Ask(0, max(replicas, kept))
     return Ask(replicas + 1, max(replicas, kept))
 
 
@@ -104,28 +121,44 @@ def _kept_replicas(policy: AutoscalingPolicy, memory: ScalingMemory, now_seconds
     return last.replicas if highest >= last.least_requests_per_second else 0
 
 
-def _worth(policy: AutoscalingPolicy, signals: FleetSignals, demand: Demand) -> bool:
-    traffic = signals.traffic
-    if not traffic.seconds or 100 * traffic.misses.capacity < (
-        policy.capacity_miss_percent * traffic.prompt_tokens
-    ):
-        return False
+def _are_full(signals: FleetSignals) -> bool:
     capacity = sum(replica.capacity_tokens for replica in signals.replicas)
     used = sum(replica.pinned_tokens + replica.evictable_tokens for replica in signals.replicas)
-    if not signals.replicas or 100 * used < FULL_PERCENT * capacity:
-        return False
-    count, price = len(signals.replicas), _price_tokens(policy, signals, demand)
-    return price > 0 and any(
-        traffic.misses.within_depth(more / count) >= more * price
-        for more in range(1, min(round(count * CACHE_DEPTHS[-1]), MOST_AHEAD) + 1)
+    return 100 * used >= FULL_PERCENT * capacity
+
+
+def _followed(known: MissMeans, traffic: Traffic, gain: float) -> MissMeans:
+    """The means after another tick."""
+
+    def mean(before: float, tokens: float) -> float:
+        return before + gain * (tokens / traffic.seconds - before)
+
+    depths = zip_longest(known.depths, traffic.misses.capacity_depths, fillvalue=0)
+    return replace(
+        known,
+        requests=mean(known.requests, traffic.requests),
+        prompt_tokens=mean(known.prompt_tokens, traffic.prompt_tokens),
+        capacity=mean(known.capacity, traffic.misses.capacity),
+        depths=tuple(mean(before, tokens) for before, tokens in depths),
     )
 
 
-def _price_tokens(policy: AutoscalingPolicy, signals: FleetSignals, demand: Demand) -> float:
-    """Tokens that each replica must spare within the time of `signals.traffic`; 0: not known."""
-    traffic = signals.traffic
-    compute = WORTH_REPLICAS * demand.prefill_rate * traffic.seconds
+def _are_worth(policy: AutoscalingPolicy, means: MissMeans, demand: Demand) -> bool:
+    if means.requests * policy.capacity_miss_seconds < LEAST_REQUESTS:
+        return False
+    if 100 * means.capacity < policy.capacity_miss_percent * means.prompt_tokens:
+        return False
+    price = _price(policy, means, demand)
+    most = min(round(means.ready * CACHE_DEPTHS[-1]), MOST_AHEAD)
+    return price > 0 and any(
+        within_depth(means.depths, more / means.ready) >= more * price for more in range(1, most + 1)
+    )
+
+
+def _price(policy: AutoscalingPolicy, means: MissMeans, demand: Demand) -> float:
+    """Tokens per second that each replica must spare; 0: not known."""
+    compute = WORTH_REPLICAS * demand.prefill_rate
     if policy.first_token is not None:
         return compute
-    stated = policy.capacity_miss_percent * traffic.prompt_tokens / (100 * len(signals.replicas))
+    stated = policy.capacity_miss_percent * means.prompt_tokens / (100 * means.ready)
     return min(compute, stated) if compute else stated

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from warmfleet_operator.scaling.decision import ScalingReason
+from warmfleet_operator.scaling.decision import ReplicaState, ScalingReason
 from warmfleet_operator.scaling.policy import LatencyGoal
 from warmfleet_testing.resources.scaling_signals import (
     POLICY,
@@ -24,10 +24,20 @@ WITH_TARGET = replace(POLICY, first_token=LatencyGoal(95, 10_000))
 NEAR = {"capacity": RECOMPUTED * 2, "capacity_depths": (RECOMPUTED * 2,)}
 
 
+def with_requests(view, requests=100):
+    return replace(view, traffic=replace(view.traffic, requests=requests))
+
+
 def regretful(count=2, **kinds):
     kinds = kinds or NEAR
     full = fleet(count, evictable_tokens=90_000, pinned_tokens=5000)
-    return signals(full, traffic=misses(RECOMPUTED * 3, cached=RECOMPUTED, **kinds))
+    return with_requests(signals(full, traffic=misses(RECOMPUTED * 3, cached=RECOMPUTED, **kinds)))
+
+
+def low_rate(prompt_tokens=3000, count=2, cached=0, **kinds):
+    """Full caches, of whose replicas the prompts take a hundredth."""
+    full = fleet(count, evictable_tokens=95_000)
+    return with_requests(signals(full, traffic=misses(prompt_tokens, cached=cached, **kinds)))
 
 
 def test_capacity_misses_that_last_add_one_replica():
@@ -49,21 +59,13 @@ def test_no_other_kind_of_miss_adds_a_replica(kind):
 @pytest.mark.parametrize(
     "view",
     [
-        signals(fleet(2, evictable_tokens=20_000), traffic=misses(RECOMPUTED * 3, **NEAR)),
-        signals(
-            fleet(2, evictable_tokens=95_000), traffic=misses(3000, capacity=2000, capacity_depths=(2000,))
-        ),
+        with_requests(signals(fleet(2, evictable_tokens=20_000), traffic=misses(RECOMPUTED * 3, **NEAR))),
+        low_rate(capacity=2000, capacity_depths=(2000,)),
     ],
     ids=["caches are not full", "recomputing takes a fiftieth of a replica"],
 )
 def test_capacity_misses_that_a_replica_does_not_pay_for_add_none(view):
     assert last(WITH_TARGET, view, at_rest(2), 200).inputs.misses_replicas == 0
-
-
-def low_rate(prompt_tokens=3000, count=2, cached=0, **kinds):
-    """Full caches, of whose replicas the prompts take a hundredth."""
-    full = fleet(count, evictable_tokens=95_000)
-    return signals(full, traffic=misses(prompt_tokens, cached=cached, **kinds))
 
 
 @pytest.mark.parametrize(
@@ -82,6 +84,45 @@ def test_without_a_target_for_the_first_token_the_percentage_is_the_price_at_any
     assert decision.to_replicas == replicas
 
 
+def test_misses_count_in_the_mean_so_that_half_a_minute_without_one_delays_nothing():
+    ticks = Ticks(POLICY)
+    often = low_rate(capacity=1500, capacity_depths=(1500,))
+
+    for view in (often, low_rate(cached=3000), often):
+        decision = ticks.run(view, at_rest(2), 50)[-1]
+
+    assert decision.to_replicas == 3
+
+
+def test_of_a_few_requests_nothing_follows():
+    view = low_rate(capacity=1500, capacity_depths=(1500,))
+
+    assert last(POLICY, with_requests(view, 2), at_rest(2), 200).to_replicas == 2
+    assert last(POLICY, with_requests(view, 3), at_rest(2), 200).to_replicas == 3
+
+
+def test_while_a_replica_starts_no_other_is_added_and_it_is_filled_first():
+    ticks = Ticks(POLICY)
+    view = low_rate(capacity=1500, capacity_depths=(1500,))
+    assert ticks.run(view, at_rest(2), 200)[-1].to_replicas == 3
+
+    starting = ticks.run(view, ReplicaState(spec_replicas=3, ready=2, pending=1), 400)
+    ready = ticks.run(low_rate(count=3, capacity=1500, capacity_depths=(1500,)), at_rest(3), 130)
+
+    assert {item.to_replicas for item in starting} == {3}
+    assert {item.to_replicas for item in ready[:60]} == {3}
+    assert ready[-1].to_replicas == 4
+
+
+def test_what_a_tick_does_not_know_ends_nothing_and_counts_as_nothing():
+    ticks = Ticks(POLICY)
+    view = low_rate(capacity=1500, capacity_depths=(1500,))
+    ticks.run(view, at_rest(2), 100)
+    ticks.run(replace(view, missing_routers=1), at_rest(2), 10)
+
+    assert ticks.run(view, at_rest(2), 20)[-1].to_replicas == 3
+
+
 def test_without_traffic_or_speed_nothing_is_worth_a_replica():
     unmeasured = low_rate(capacity=3000, capacity_depths=(3000,))
     slow = tuple(structs.replace(one, prefill_tokens_per_second=0.0) for one in unmeasured.replicas)
@@ -93,13 +134,9 @@ def test_without_traffic_or_speed_nothing_is_worth_a_replica():
 
 def after_growth(ticks):
     """The signals of a fleet that grew for capacity misses to three replicas, which spare all of them."""
-    missed = with_requests(low_rate(30_000, capacity=30_000, capacity_depths=(30_000,)))
+    missed = low_rate(30_000, capacity=30_000, capacity_depths=(30_000,))
     assert ticks.run(missed, at_rest(2), 200)[-1].to_replicas == 3
-    return with_requests(low_rate(30_000, count=3, cached=30_000))
-
-
-def with_requests(view, requests=100):
-    return replace(view, traffic=replace(view.traffic, requests=requests))
+    return low_rate(30_000, count=3, cached=30_000)
 
 
 def test_a_growth_that_spares_what_it_grew_for_is_kept_for_an_hour_at_the_same_rate_of_requests():

@@ -3,10 +3,8 @@
 import random
 from collections import OrderedDict
 
-from msgspec.structs import replace
-
 from warmfleet_contracts.cache.blocks import BlockHash
-from warmfleet_contracts.cache.fleet_totals import MissTokens
+from warmfleet_contracts.cache.fleet_totals import MissTokens, within_depth
 from warmfleet_contracts.cache.kv_events import Frame
 from warmfleet_router.economics.ghost_list import GhostList
 from warmfleet_router.economics.misses import PromptHolders, missed_tokens, prompt_causes
@@ -55,14 +53,14 @@ def test_misses_within_a_depth_are_the_hits_of_a_cache_that_much_larger() -> Non
     for depth in (0.25, 0.5, 1.0, 2.0):
         spared = hits_of(round((1 + depth) * CACHE_BLOCKS), requests) - hits
         # What was evicted twice since counts twice: depths err upwards.
-        assert 0.7 * spared <= count.misses.within_depth(depth) / BLOCK <= 1.05 * spared
+        assert 0.7 * spared <= within_depth(count.misses.capacity_depths, depth) / BLOCK <= 1.05 * spared
 
 
 def test_a_depth_between_two_bounds_is_interpolated() -> None:
     misses = MissTokens(capacity=100, capacity_depths=(0, 0, 0, 40, 20))
 
-    assert misses.within_depth(1 / 16) == 0
-    assert misses.within_depth(3 / 32) == 20
-    assert misses.within_depth(1 / 8) == 40
-    assert misses.within_depth(2) == 60
-    assert replace(misses, capacity_depths=()).within_depth(2) == 0
+    assert within_depth(misses.capacity_depths, 1 / 16) == 0
+    assert within_depth(misses.capacity_depths, 3 / 32) == 20
+    assert within_depth(misses.capacity_depths, 1 / 8) == 40
+    assert within_depth(misses.capacity_depths, 2) == 60
+    assert within_depth((), 2) == 0

@@ -69,7 +69,7 @@ def run(seconds: float, *, prefixes: int | None, replicas: int = 1) -> tuple[Wat
             replicas=replicas,
             routing="LowestCost",
             autoscaler=lambda: watched,
-            start_delay_seconds=20.0,
+            start_delay_seconds=150.0,
         ),
     )
     return watched, report
