@@ -7,9 +7,9 @@ et al. 1970). A k beyond 1 matters where a set of prompts is read in turns: one 
 then until all of it fits (the look-ahead of utility-based cache partitioning; Qureshi and Patt 2006).
 
 Tokens that are not computed again save two things, and each has its price. Compute: k replicas are paid for
-by k replicas' time. And time to the first token: a target for it is how long it may be, and within
-that a shorter one is worth nothing more; without one `percent` is the user's word, and a replica is
-worth that share of the prompt tokens that a replica is sent, however low their rate.
+by k replicas' time. And time to the first token: a target for it is how long it may be, and within that a
+shorter one is worth nothing more; without one `percent` is the user's word, and a replica is worth that share
+of the prompt tokens that a replica is sent, at a low rate, too.
 
 All this counts in the mean of the policy's time, as few requests vary by chance; in it the caches are full
 and no replica starts, as what was added has to be filled before its effect shows. After a shrink a smaller
