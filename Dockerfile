@@ -1,5 +1,5 @@
-# Four images from one tree: operator, router, worker-cpu, worker-cuda. `make images REGISTRY=...` builds them;
-# docs/how-to/images.md explains the arguments. Each holds what its component imports and nothing else, every file
+# Five images from one tree: operator, router, worker-cpu, worker-cuda, worker-vllm. `make images REGISTRY=...` builds
+# them, the last one on request; docs/how-to/images.md explains the arguments. Each holds what its component imports and nothing else, every file
 # checked against its hash, and runs as any user on a read-only root.
 
 # The base by tag or, better for a release, by digest: PYTHON_IMAGE=python@sha256:...
@@ -74,6 +74,26 @@ ARG CATALOG_MODEL=""
 COPY images/bake_model.py images/
 RUN /opt/venv/bin/python images/bake_model.py /opt/warmfleet "${CATALOG_MODEL}"
 
+# The server beside vLLM: it computes nothing, so it needs no torch.
+FROM tools AS worker-vllm-venv
+COPY images/requirements/worker.txt images/requirements/
+COPY images/cpu_requirements.py images/
+RUN python -m venv /opt/venv
+RUN python images/cpu_requirements.py images/requirements/worker.txt none > /tmp/worker-vllm.txt
+RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps --require-hashes -r /tmp/worker-vllm.txt
+COPY --from=wheel /dist /dist
+RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps /dist/*.whl
+RUN python -m compileall -q -j 0 -x '/py3[0-9]+_' --invalidation-mode unchecked-hash /opt/venv/lib
+
+# vLLM pins its own torch, so the engine process has an environment of its own, as `make vllm` makes it.
+FROM tools AS vllm-venv
+COPY constraints-vllm.txt ./
+RUN python -m venv --without-pip /opt/vllm
+RUN /opt/tools/bin/uv pip install --python /opt/vllm/bin/python --no-deps --require-hashes -r constraints-vllm.txt
+COPY --from=wheel /dist /dist
+RUN /opt/tools/bin/uv pip install --python /opt/vllm/bin/python --no-deps /dist/*.whl
+RUN python -m compileall -q -j 0 -x '/py3[0-9]+_' --invalidation-mode unchecked-hash /opt/vllm/lib
+
 # Common to all images. Base images have no compiled modules, and nothing can be written at run time.
 FROM ${PYTHON_IMAGE} AS runtime
 RUN python -m compileall -q -j 0 --invalidation-mode unchecked-hash "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
@@ -103,6 +123,23 @@ ENV TORCHINDUCTOR_CACHE_DIR=/tmp/inductor \
     TRITON_CACHE_DIR=/tmp/triton \
     WARMFLEET_IMAGE_MODELS=/opt/warmfleet
 COPY --from=worker-cuda-venv /opt/venv /opt/venv
+EXPOSE 8000
+ENTRYPOINT ["python", "-m", "warmfleet_worker"]
+
+FROM runtime AS worker-vllm
+LABEL org.opencontainers.image.title="warmfleet worker (vLLM)" \
+      org.opencontainers.image.description="vLLM as the engine of one model, on NVIDIA devices, and warmfleet's server."
+# Triton and TorchInductor compile with the system's compilers.
+USER 0
+RUN apt-get update && apt-get install -y --no-install-recommends g++ gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+USER 65532:65532
+ENV TORCHINDUCTOR_CACHE_DIR=/tmp/inductor \
+    TRITON_CACHE_DIR=/tmp/triton \
+    VLLM_CACHE_ROOT=/tmp/vllm \
+    WARMFLEET_IMAGE_MODELS=/opt/warmfleet \
+    WARMFLEET_VLLM_PYTHON=/opt/vllm/bin/python
+COPY --from=worker-vllm-venv /opt/venv /opt/venv
+COPY --from=vllm-venv /opt/vllm /opt/vllm
 EXPOSE 8000
 ENTRYPOINT ["python", "-m", "warmfleet_worker"]
 

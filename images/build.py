@@ -43,6 +43,8 @@ class Image:
     target: str
     key: str
     """Under `images` in the chart's values."""
+    on_request: bool = False
+    """Built only if it is named: it takes ten gigabytes."""
 
     @property
     def repository(self) -> str:
@@ -54,6 +56,7 @@ IMAGES: Final = (
     Image("router", "router"),
     Image("worker-cpu", "workerCpu"),
     Image("worker-cuda", "workerCuda"),
+    Image("worker-vllm", "workerVllm", on_request=True),
 )
 
 
@@ -242,7 +245,7 @@ def parse_plan(arguments: Sequence[str]) -> Plan:
         registry=given.registry,
         tag=given.tag or package_version(),
         engine=engine,
-        targets=tuple(given.target or [image.target for image in IMAGES]),
+        targets=tuple(given.target or [image.target for image in IMAGES if not image.on_request]),
         build_args=(
             ("VERSION", package_version()),
             ("REVISION", revision()),
@@ -266,7 +269,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--tag", default="", help="tag of all images; default: the version")
     add("--engine", choices=ENGINES, default="", help="default: the first that answers")
     targets = [image.target for image in IMAGES]
-    add("--target", action="append", choices=targets, default=[], help="only this one (repeatable)")
+    add(
+        "--target",
+        action="append",
+        choices=targets,
+        default=[],
+        help="only this one (repeatable); default: all but worker-vllm",
+    )
     add("--catalog-model", default="", help="baked into worker-cpu; empty: none")
     add("--build-arg", action="append", default=[], metavar="NAME=VALUE", help="passed on (repeatable)")
     add("--push", action="store_true", help="push, and write digests")

@@ -183,7 +183,7 @@ def ensure_model(deployment: ModelDeployment, home: Path, console: Console) -> P
             )
         return path
     if source.hugging_face is not None:
-        return ensure_hub_model(source, home, console)
+        return ensure_hub_model(deployment, home, console)
     assert source.catalog is not None, "require_local_support refuses the other sources"
     present = catalog_model_path(source.catalog.name, home)
     if present is not None:

@@ -77,6 +77,8 @@ class OperatorSettings:
     worker_cpu_image: str = ""
     worker_cuda_image: str = ""
     """For deployments with an accelerator."""
+    worker_vllm_image: str = ""
+    """For deployments whose engine is vLLM; empty = they name an image themselves."""
     image_pull_policy: str = "IfNotPresent"
     image_pull_secrets: tuple[str, ...] = ()
     default_resources: Mapping[str, Any] = field(default_factory=dict)
@@ -187,6 +189,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Oper
         version=package_version(),
         worker_cpu_image=given.worker_cpu_image,
         worker_cuda_image=given.worker_cuda_image,
+        worker_vllm_image=given.worker_vllm_image,
         image_pull_policy=given.image_pull_policy,
         image_pull_secrets=tuple(given.image_pull_secret),
         default_resources=_object("--default-resources", given.default_resources),
@@ -305,6 +308,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--kubeconfig", type=Path, help="how to reach the API server from outside a pod")
     add("--worker-cpu-image", default="", help="image of workers without an accelerator")
     add("--worker-cuda-image", default="", help="image of workers with one")
+    add("--worker-vllm-image", default="", help="image of workers with vLLM, which needs an accelerator")
     add("--image-pull-policy", choices=_PULL_POLICIES, default="IfNotPresent", help="of worker images")
     add("--image-pull-secret", action="append", default=[], help="in each model namespace (repeatable)")
     add("--default-resources", default="", metavar="JSON", help="ResourceRequirements where none are given")
@@ -314,14 +318,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--router-service-port", type=int, default=80, help="port of that Service")
     add("--router-port", type=int, default=ROUTER_PORT, help="port of a router's pod")
     add("--router-pod-labels", default="", metavar="JSON", help=f"labels of router pods{of_release}")
-    add("--hub-endpoint", default="", help="base URL of the model hub; empty: the public one")
-    add("--hub-offline", action="store_true", help="fetch nothing")
-    add("--no-resolve-revisions", action="store_true", help="ask no hub: models are at commits alone")
-    add("--hub-ca-file", type=Path, help="certificates for the operator's own requests to the hub")
-    add("--http-proxy", default="", help="proxy of model fetches")
-    add("--https-proxy", default="", help="proxy of model fetches")
-    add("--no-proxy", default="", help="hosts that model fetches reach directly")
-    add("--ca-bundle-config-map", default="", help="ConfigMap with ca.crt, trusted by model fetches")
+    _add_hub_flags(parser)
     add("--no-network-policies", action="store_true", help="make no NetworkPolicy per deployment")
     scrapers = "NetworkPolicyPeers that may read workers' metrics; []: any peer; not given: none"
     add("--worker-scrapers", default="", metavar="JSON", help=scrapers)
@@ -354,3 +351,15 @@ def _parser() -> argparse.ArgumentParser:
     add("--metrics-port", type=int, default=OPERATOR_METRICS_PORT, help="/metrics; 0: a free one")
     add("--log-level", choices=_LOG_LEVELS, default="info", help="least level of log lines")
     return parser
+
+
+def _add_hub_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--hub-endpoint", default="", help="base URL of the model hub; empty: the public one")
+    add("--hub-offline", action="store_true", help="fetch nothing")
+    add("--no-resolve-revisions", action="store_true", help="ask no hub: models are at commits alone")
+    add("--hub-ca-file", type=Path, help="certificates for the operator's own requests to the hub")
+    add("--http-proxy", default="", help="proxy of model fetches")
+    add("--https-proxy", default="", help="proxy of model fetches")
+    add("--no-proxy", default="", help="hosts that model fetches reach directly")
+    add("--ca-bundle-config-map", default="", help="ConfigMap with ca.crt, trusted by model fetches")

@@ -21,8 +21,12 @@ ANY_UID = 1000650000
 START_SECONDS = 60
 COMPILE = "python -m compileall -q -j 0"
 
-# Not run: what concerns the base image alone, the system's packages and Python's own library.
-SKIPPED = ("apt-get update", f'{COMPILE} --invalidation-mode unchecked-hash "$(python')
+# Not run: what concerns the base image alone, the system's packages and Python's own library; vLLM for GPUs.
+SKIPPED = (
+    "apt-get update",
+    f'{COMPILE} --invalidation-mode unchecked-hash "$(python',
+    "/opt/tools/bin/uv pip install --python /opt/vllm/bin/python --no-deps --require-hashes",
+)
 UV_CACHE = Path(os.environ.get("UV_CACHE_DIR") or Path.home() / ".cache" / "uv")
 
 
@@ -62,7 +66,7 @@ def run(images, target, *arguments):
     )
 
 
-@pytest.mark.parametrize("target", ["operator", "router", "worker-cpu"])
+@pytest.mark.parametrize("target", ["operator", "router", "worker-cpu", "worker-vllm"])
 def test_the_entry_point_of_an_image_starts_as_any_user(images, target):
     done = run(images, target, *images.stage(target).entrypoint, "--help")
     assert done.returncode == 0, done.stderr
@@ -71,12 +75,12 @@ def test_the_entry_point_of_an_image_starts_as_any_user(images, target):
 
 
 def test_an_image_installs_by_the_steps_of_the_dockerfile_only(images):
-    for target in ("operator", "router", "worker-cpu"):
+    for target in ("operator", "router", "worker-cpu", "worker-vllm"):
         images.stage(target)
     commands = images.commands_run
-    assert sum("--require-hashes" in command for command in commands) == 5
-    assert sum("--no-deps /dist/" in command for command in commands) == 3
-    assert sum(command.startswith(COMPILE) for command in commands) == 3
+    assert sum("--require-hashes" in command for command in commands) == 6
+    assert sum("--no-deps /dist/" in command for command in commands) == 5
+    assert sum(command.startswith(COMPILE) for command in commands) == 5
     assert not any("apt-get" in command for command in commands)
 
 
@@ -118,6 +122,11 @@ def test_the_view_of_an_image_is_what_a_hardened_pod_has(images):
             ["gguf", "safetensors", "httpx", "pip", "warmfleet_worker.fetch"],
             ["kopf", "typer", "pytest"],
         ),
+        (
+            "worker-vllm",
+            ["gguf", "safetensors", "httpx", "pip", "warmfleet_worker.fetch"],
+            ["torch", "triton", "kopf", "typer", "pytest"],
+        ),
     ],
 )
 def test_an_image_holds_what_its_component_imports_and_no_more(images, target, inside, outside):
@@ -130,6 +139,20 @@ def test_an_image_has_its_version(images):
     script = "from importlib.metadata import version; print(version('warmfleet'))"
     project = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
     assert f'version = "{run(images, "operator", "python", "-c", script).stdout.strip()}"' in project
+
+
+def test_the_server_beside_vllm_starts_the_interpreter_that_holds_it(images):
+    """Its environment has all but vLLM here, and the engine process names what it misses."""
+    script = "import os, sys, warmfleet_worker.app\n"
+    script += "from warmfleet_worker.engine_program import engine_program\n"
+    script += "program = engine_program('VLLM')\n"
+    script += "print('torch' in sys.modules, program.python, program.module)"
+    done = run(images, "worker-vllm", "python", "-c", script)
+    assert done.stdout.split() == [
+        *("False", "/opt/vllm/bin/python", "warmfleet_worker.vllm_engine.process")
+    ], done.stderr
+    engine = run(images, "worker-vllm", "/opt/vllm/bin/python", "-c", "import warmfleet_worker.vllm_engine")
+    assert engine.returncode == 0, engine.stderr
 
 
 @contextmanager

@@ -24,6 +24,7 @@ TARGETS = {
     "router": "warmfleet_router",
     "worker-cpu": "warmfleet_worker",
     "worker-cuda": "warmfleet_worker",
+    "worker-vllm": "warmfleet_worker",
 }
 SENT = sent_files(REPOSITORY, (REPOSITORY / ".dockerignore").read_text(encoding="utf-8"))
 PINNED = re.compile(r"^([a-z0-9][a-z0-9._-]*)==([^ ;\\]+)", re.MULTILINE)
@@ -203,6 +204,29 @@ def test_a_cpu_wheel_takes_the_place_of_torch_and_of_what_only_cuda_needs():
             cpu_requirements.without_cuda(requirements("worker"), wrong)
 
 
+def test_the_server_beside_vllm_has_no_torch():
+    left, all_of_them = (
+        pins(cpu_requirements.without_cuda(requirements("worker"), "none")),
+        requirements("worker"),
+    )
+    assert not {name for name in left if name == "torch" or name.startswith(("nvidia-", "triton"))}
+    assert {"safetensors", "tokenizers", "uvicorn"} <= set(left) < set(pins(all_of_them))
+
+
+def test_the_image_with_vllm_installs_what_make_vllm_does_and_finds_it():
+    (installed,) = [
+        item.text for item in FILE.stages["vllm-venv"].of("RUN") if "constraints-vllm.txt" in item.text
+    ]
+    assert "--no-deps --require-hashes -r constraints-vllm.txt" in installed
+    environment = {}
+    for item in FILE.stages["worker-vllm"].of("ENV"):
+        environment |= item.pairs
+    assert environment["WARMFLEET_VLLM_PYTHON"] == "/opt/vllm/bin/python"
+    copies = {item.copy.target: item.copy.stage for item in FILE.stages["worker-vllm"].of("COPY")}
+    assert copies == {"/opt/venv": "worker-vllm-venv", "/opt/vllm": "vllm-venv"}
+    assert all(value.startswith("/tmp/") for name, value in environment.items() if "CACHE" in name)
+
+
 # Engines record their arguments and answer like the real ones.
 STAND_IN = """#!/bin/sh
 echo "$(basename "$0") $*" >> "$CALLS"
@@ -274,6 +298,18 @@ def test_what_cannot_be_meant_is_refused(make_images, arguments):
     done, calls, _ = make_images(*arguments, engines=["docker"])
     assert done.returncode == 2
     assert calls == []
+
+
+def test_the_image_with_vllm_is_built_when_it_is_asked_for(make_images):
+    for arguments, targets in (
+        ((), ["operator", "router", "worker-cpu", "worker-cuda"]),
+        (("--target", "worker-vllm"), ["worker-vllm"]),
+    ):
+        done, calls, path = make_images("--registry", "r.example.com/x", *arguments, engines=["docker"])
+        assert done.returncode == 0, done.stderr
+        assert [call.split()[3] for call in calls if call.startswith("docker build")] == targets
+        named = yaml.safe_load(path.read_text(encoding="utf-8"))["images"]["workerVllm"]
+        assert named["repository"] == "warmfleet-worker-vllm"
 
 
 @pytest.mark.parametrize("engine", build.ENGINES)

@@ -3,6 +3,7 @@
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -30,7 +31,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def deployment(**hub: object) -> ModelDeployment:
+def deployment(engine: str = "Warmfleet", **hub: object) -> ModelDeployment:
     return parse_manifest(
         {
             "apiVersion": "warmfleet.dev/v1alpha1",
@@ -38,6 +39,7 @@ def deployment(**hub: object) -> ModelDeployment:
             "metadata": {"name": "m"},
             "spec": {
                 "model": {"source": {"huggingFace": {"repository": REPOSITORY, **hub}}},
+                "engine": {"type": engine},
                 "kvCache": {"size": "64Mi"},
             },
         },
@@ -52,10 +54,10 @@ class Home:
     def __init__(self, path: Path) -> None:
         self.path, self.output = path, io.StringIO()
 
-    def ensure(self, hub: FakeHub, token: str = "", **source: object) -> Path:
+    def ensure(self, hub: FakeHub, token: str = "", **source: Any) -> Path:
         console = Console(file=self.output, width=200)
         environment = {"HF_ENDPOINT": hub.url, "HF_TOKEN": token}
-        return ensure_hub_model(deployment(**source).spec.model.source, self.path, console, environment)
+        return ensure_hub_model(deployment(**source), self.path, console, environment)
 
 
 def test_a_branch_is_served_at_its_commit_and_fetched_once(repository: Path, tmp_path: Path) -> None:
@@ -109,6 +111,17 @@ def test_a_refusal_names_the_token_of_this_machine(repository: Path, tmp_path: P
             home.ensure(hub, token=TOKEN, revision="nope")
 
     assert TOKEN not in home.output.getvalue()
+
+
+def test_what_only_vllm_can_compute_is_fetched_for_vllm_alone(repository: Path, tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with running_hub(repository) as hub:
+        config = json.loads(hub.files["config.json"]) | {"architectures": ["SomeOtherForCausalLM"]}
+        hub.files["config.json"] = json.dumps(config).encode()
+        with pytest.raises(CliError, match="SomeOtherForCausalLM"):
+            home.ensure(hub, revision=REVISION)
+        assert not hub.downloads("model.safetensors")
+        assert home.ensure(hub, revision=REVISION, engine="VLLM").is_dir()
 
 
 @pytest.mark.parametrize("damaged", [b"", b"[]", b'{"a": 1}', b"\xff"])

@@ -14,6 +14,7 @@
 {{- end }}
 - --worker-cpu-image={{ include "warmfleet.image" (dict "root" $ "image" .Values.images.workerCpu) }}
 - --worker-cuda-image={{ include "warmfleet.image" (dict "root" $ "image" .Values.images.workerCuda) }}
+- --worker-vllm-image={{ include "warmfleet.image" (dict "root" $ "image" .Values.images.workerVllm) }}
 - --image-pull-policy={{ .Values.images.pullPolicy }}
 {{- range .Values.imagePullSecrets }}
 - --image-pull-secret={{ .name }}

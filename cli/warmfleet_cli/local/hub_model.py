@@ -15,6 +15,7 @@ from rich.console import Console
 from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.resources.hub import PUBLIC_HUB, is_commit
+from warmfleet_contracts.resources.model_deployment import ModelDeployment
 from warmfleet_contracts.resources.model_fetch import at_commit, source_key
 from warmfleet_contracts.resources.model_spec import HuggingFaceSource, ModelSource
 from warmfleet_runtime.files import write_file_atomically
@@ -32,14 +33,15 @@ _RESOLVED_NAME: Final = "resolved.json"
 
 
 def ensure_hub_model(
-    source: ModelSource, home: Path, console: Console, environment: Mapping[str, str] = os.environ
+    deployment: ModelDeployment, home: Path, console: Console, environment: Mapping[str, str] = os.environ
 ) -> Path:
-    """The folder of the model; what is missing is fetched, and progress is printed.
+    """The folder of the deployment's model; what is missing is fetched, and progress is printed.
 
     Raises:
         CliError: the hub refuses: no such repository or revision, or no access.
         ModelError: it could not be fetched.
     """
+    source = deployment.spec.model.source
     hub = source.hugging_face
     assert hub is not None
     folder = home / "hub"
@@ -59,6 +61,7 @@ def ensure_hub_model(
                 revision=commit,
                 endpoint=endpoint,
                 token=token,
+                any_architecture=deployment.spec.engine.type == "VLLM",
                 timeout_seconds=FETCH_SECONDS,
             )
             fetch(settings, progress)

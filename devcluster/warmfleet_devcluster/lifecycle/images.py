@@ -17,6 +17,7 @@ _REPOSITORIES: Final = {
     "router": ("warmfleet-router", "warmfleet_router"),
     "workerCpu": ("warmfleet-worker-cpu", "warmfleet_worker"),
     "workerCuda": ("warmfleet-worker-cuda", "warmfleet_worker"),
+    "workerVllm": ("warmfleet-worker-vllm", "warmfleet_worker"),
 }
 """The chart's value to repository and Python package."""
 

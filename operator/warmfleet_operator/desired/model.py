@@ -33,6 +33,8 @@ def worker_image(deployment: CheckedDeployment, settings: OperatorSettings) -> s
     """The deployment's own image, or the release's for its kind of device."""
     if deployment.spec.engine.image:
         return deployment.spec.engine.image
+    if deployment.spec.engine.type == "VLLM":
+        return settings.worker_vllm_image
     return settings.worker_cuda_image if deployment.spec.accelerator else settings.worker_cpu_image
 
 
@@ -136,6 +138,7 @@ def _container(
         "args": [
             *fetch_flags(source),
             *("--into", model_folder(source)),
+            *(("--any-architecture",) if deployment.spec.engine.type == "VLLM" else ()),
             *timeout,
             *flags,
         ],

@@ -25,7 +25,7 @@ def desired_objects(deployment: CheckedDeployment, settings: OperatorSettings) -
         UnsupportedError: a field is valid, but no worker supports it yet.
         OverlayError: `spec.podTemplate` contradicts what the operator owns.
     """
-    require_support(deployment)
+    require_support(deployment, settings)
     job = fetch_job(deployment, settings)
     children = (
         _service_account(deployment),
@@ -45,8 +45,8 @@ def _of_release(child: Manifest, settings: OperatorSettings) -> Manifest:
     return {**child, "metadata": {**metadata, "labels": labels}}
 
 
-def require_support(deployment: CheckedDeployment) -> None:
-    """Refuse fields that no worker supports yet, and an engine that the chart's images do not hold.
+def require_support(deployment: CheckedDeployment, settings: OperatorSettings) -> None:
+    """Refuse fields that no worker supports yet, and an engine that the release's images do not hold.
 
     Raises:
         UnsupportedError: naming the first such field.
@@ -55,9 +55,16 @@ def require_support(deployment: CheckedDeployment) -> None:
         raise UnsupportedError(field, problem)
     engine, accelerator = deployment.spec.engine, deployment.spec.accelerator
     if engine.type == "VLLM" and not engine.image:
-        raise UnsupportedError(
-            "spec.engine.image", "is empty; the chart's images hold no vLLM: name a worker image that does"
-        )
+        if not settings.worker_vllm_image:
+            raise UnsupportedError(
+                "spec.engine.image", "is empty; this release has no image with vLLM: name one that does"
+            )
+        if accelerator is None:
+            raise UnsupportedError(
+                "spec.accelerator",
+                "is absent, and the release's image with vLLM computes on a GPU: ask for one, or name an "
+                "image with a CPU build in spec.engine.image",
+            )
     if accelerator is not None and accelerator.count != 1 and engine.type != "VLLM":
         raise UnsupportedError(
             "spec.accelerator.count",

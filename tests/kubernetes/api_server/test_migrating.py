@@ -40,6 +40,8 @@ def manifest_with(path: str, value: Any) -> dict[str, Any]:
             "accelerator": {},
         },
     }
+    if path == "spec.engine.extraArgs":
+        manifest["spec"]["engine"] = {"type": "VLLM"}
     *parents, name = path.split(".")
     node: dict[str, Any] = manifest
     for depth, parent in enumerate(parents, start=1):

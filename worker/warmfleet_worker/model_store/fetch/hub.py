@@ -36,7 +36,8 @@ def fetch_hub_model(settings: FetchSettings, store: ModelStore, progress: Progre
         store.require_space(_missing_bytes(small, store) + _MARGIN_BYTES)
         for file in small:
             download_file(client, file, store.work, progress)
-        _require_known_model(store)
+        if not settings.any_architecture:
+            _require_known_model(store)
         index = store.work / WEIGHTS_INDEX
         weights = weight_files(listing, index.read_bytes() if index.is_file() else None)
         store.require_space(_missing_bytes(weights, store) + _MARGIN_BYTES)

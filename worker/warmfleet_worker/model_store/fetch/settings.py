@@ -32,6 +32,8 @@ class FetchSettings:
     token: str = field(default="", repr=False)
     image_models: Path | None = None
     """A warmfleet home whose models were baked into this image."""
+    any_architecture: bool = False
+    """Fetch models that warmfleet's own engine cannot compute, too: for vLLM, which decides for itself."""
     link: bool = False
     """Link to a model of the image instead of copying it: the folder is read by the same image only."""
     wait: bool = False
@@ -67,6 +69,7 @@ def parse_settings(
         endpoint=(environment.get(ENDPOINT_VARIABLE) or PUBLIC_HUB).rstrip("/"),
         token=environment.get(TOKEN_VARIABLE, "").strip(),
         image_models=Path(baked) if baked else None,
+        any_architecture=given.any_architecture,
         link=given.link,
         wait=given.wait,
         offline=given.offline,
@@ -89,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--hugging-face", metavar="OWNER/NAME", help="a repository on the hub")
     add = parser.add_argument
     add("--revision", default="", help="commit of the repository, 40 hexadecimal digits")
+    add("--any-architecture", action="store_true", help="also models that only vLLM may know")
     add("--into", type=Path, required=True, help="the model's folder")
     add("--link", action="store_true", help="link to a model of this image instead of copying it")
     add("--wait", action="store_true", help="wait until another process has fetched it")
