@@ -32,11 +32,12 @@ from warmfleet_contracts.cache.fleet_totals import FLEET_TOTALS_PATH, decode_tot
 from warmfleet_contracts.cache.handover import (
     HANDOVER_PATH,
     HandoverAnswer,
-    HandoverRequest,
     decode_handover_answer,
     encode_handover,
+    shared_out,
 )
 from warmfleet_operator.replicas.shrink_step import MOVING_SECONDS
+from warmfleet_operator.replicas.shrinks import PAYBACK_SECONDS
 from warmfleet_operator.scaling.shrink import unique_value
 from warmfleet_operator.scaling.signals import Reading, newest_reports
 from warmfleet_simulator.replica.settings import ReplicaSettings
@@ -169,14 +170,10 @@ async def hand_over(
     client: httpx.AsyncClient, routers: Sequence[RouterProcess], victim: str
 ) -> list[HandoverAnswer]:
     """As the operator asks for it."""
+    requests = shared_out((victim,), ROUTERS, seconds=MOVING_SECONDS, payback_seconds=PAYBACK_SECONDS)
     asked = [
-        client.post(
-            f"{router.url}{HANDOVER_PATH}",
-            content=encode_handover(
-                HandoverRequest(victims=(victim,), seconds=MOVING_SECONDS, share=share, shares=ROUTERS)
-            ),
-        )
-        for share, router in enumerate(routers)
+        client.post(f"{router.url}{HANDOVER_PATH}", content=encode_handover(request))
+        for router, request in zip(routers, requests, strict=True)
     ]
     return [decode_handover_answer(answer.content) for answer in await asyncio.gather(*asked)]
 

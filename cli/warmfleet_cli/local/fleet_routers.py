@@ -16,11 +16,13 @@ from warmfleet_contracts.cache.fleet_totals import (
     decode_totals,
 )
 from warmfleet_contracts.cache.handover import (
+    ANSWER_SECONDS,
     HANDOVER_PATH,
     MAX_ANSWER_BYTES,
     HandoverRequest,
     decode_handover_answer,
     encode_handover,
+    shared_out,
 )
 from warmfleet_contracts.errors import ContractError
 from warmfleet_operator.scaling.signals import Reading
@@ -28,8 +30,6 @@ from warmfleet_operator.scaling.signals import Reading
 TOTALS_SECONDS: Final = 1.5
 RECENT_SECONDS: Final = 10.0
 """An answer counts for this long, so that one lost answer changes nothing."""
-ANSWER_SECONDS: Final = 1.0
-"""From the end of a router's time for a handover to its answer."""
 
 
 class FleetRouters:
@@ -67,22 +67,8 @@ class FleetRouters:
 
     async def hand_over(self, uid: str, *, seconds: float, payback_seconds: float) -> int:
         """Have others compute what only this worker holds; returns how many prefixes they have now."""
-        moved = await asyncio.gather(
-            *(
-                self._hand_over(
-                    url,
-                    HandoverRequest(
-                        victims=(uid,),
-                        seconds=seconds,
-                        payback_seconds=payback_seconds,
-                        share=share,
-                        shares=len(self._urls),
-                    ),
-                )
-                for share, url in enumerate(self._urls)
-            )
-        )
-        return sum(moved)
+        requests = shared_out((uid,), len(self._urls), seconds=seconds, payback_seconds=payback_seconds)
+        return sum(await asyncio.gather(*map(self._hand_over, self._urls, requests)))
 
     async def _read(self, url: str) -> None:
         # The last answer counts until it is too old, and from then on the signals are incomplete.

@@ -9,6 +9,7 @@ the connection gives up the rest. A router of an earlier release answers 404.
 Request and answer are JSON without a version: unknown fields are ignored, and an absent one has its default.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -22,6 +23,8 @@ HANDOVER_PATH: Final = "/internal/handover"
 MAX_HANDOVER_BYTES: Final = 1024 * 1024
 MAX_ANSWER_BYTES: Final = 64 * 1024
 MAX_VICTIMS: Final = 1024
+ANSWER_SECONDS: Final = 1.0
+"""From the end of a router's time to its answer."""
 MAX_SECONDS: Final = 30.0
 MAX_SHARES: Final = 1024
 _MAX_PAYBACK_SECONDS: Final = 86_400.0
@@ -56,6 +59,22 @@ class HandoverAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     skipped: Annotated[dict[str, Count], msgspec.Meta(max_length=64)] = {}
     """Prefixes of the victims that were not moved, by reason (`Skipped` of the router)."""
     seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+
+
+def shared_out(
+    victims: Sequence[str], routers: int, *, seconds: float, payback_seconds: float
+) -> list[HandoverRequest]:
+    """One request for each of so many routers, each with a share of its own; of the first `MAX_VICTIMS`."""
+    return [
+        HandoverRequest(
+            victims=tuple(victims[:MAX_VICTIMS]),
+            seconds=seconds,
+            payback_seconds=payback_seconds,
+            share=share,
+            shares=routers,
+        )
+        for share in range(routers)
+    ]
 
 
 def encode_handover(request: HandoverRequest) -> bytes:

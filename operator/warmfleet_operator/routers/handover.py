@@ -3,25 +3,21 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final
 
 import structlog
 
 from warmfleet_contracts.cache.handover import (
+    ANSWER_SECONDS,
     HANDOVER_PATH,
     MAX_ANSWER_BYTES,
-    MAX_VICTIMS,
-    HandoverRequest,
     decode_handover_answer,
     encode_handover,
+    shared_out,
 )
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_operator.metrics import OperatorMetrics
 from warmfleet_operator.routers.client import RouterClient, RouterRequest
 from warmfleet_operator.routers.poller import RouterPoller
-
-ANSWER_SECONDS: Final = 1.0
-"""From the end of a router's time to its answer."""
 
 log = structlog.get_logger("warmfleet.operator")
 
@@ -47,18 +43,8 @@ class RouterHandover:
         """
         begun = time.monotonic()
         addresses = self._routers.addresses
-        bodies = {
-            uid: encode_handover(
-                HandoverRequest(
-                    victims=tuple(victims[:MAX_VICTIMS]),
-                    seconds=seconds,
-                    payback_seconds=payback_seconds,
-                    share=share,
-                    shares=len(addresses),
-                )
-            )
-            for share, uid in enumerate(sorted(addresses))
-        }
+        requests = shared_out(victims, len(addresses), seconds=seconds, payback_seconds=payback_seconds)
+        bodies = dict(zip(sorted(addresses), map(encode_handover, requests), strict=True))
         request = RouterRequest(
             HANDOVER_PATH, decode_handover_answer, MAX_ANSWER_BYTES, seconds + ANSWER_SECONDS
         )
