@@ -76,4 +76,4 @@ def fields(structure: Any) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(described(), indent=1) + "\n")
+    sys.stdout.write("\n" + json.dumps(described(), indent=1) + "\n")

@@ -1,124 +1,23 @@
 """The engine loop with a stand-in for vLLM: messages in, reports out, vLLM's blocks under our hashes."""
 
 import asyncio
-from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from warmfleet_contracts.cache.blocks import CacheIdentity, block_hashes, block_root
-from warmfleet_contracts.cache.resident import ResidentSet
+from warmfleet_testing.vllm.loop_runs import add, hashes, running
 from warmfleet_testing.vllm.stand_in import BLOCK_TOKENS, VOCABULARY, StandInVllm, facts
 from warmfleet_worker.engine.messages import (
     MAX_METRICS_BYTES,
     AbortSequence,
-    AddSequences,
     ClearCache,
     Drain,
-    EngineMetrics,
-    NewSequence,
     PauseSequence,
     ReadMetrics,
-    packed_tokens,
 )
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.vllm_engine import loop as loop_module
-from warmfleet_worker.vllm_engine.loop import EngineLoop, NoEventsError
+from warmfleet_worker.vllm_engine.loop import NoEventsError
 from warmfleet_worker.vllm_engine.outputs import VllmDiedError
-
-IDENTITY = CacheIdentity(bytes(range(16)))
-SALT = b"salt of a tenant"
-
-
-class Server:
-    """Keeps a mirror of the resident set and what each sequence got."""
-
-    def __init__(self):
-        self.mirror = ResidentSet("epoch")
-        self.reports = []
-        self.metrics = []
-        self.updates = {}
-        self.arrived = asyncio.Event()
-
-    def take(self, report):
-        if isinstance(report, EngineMetrics):
-            self.metrics.append(report.text)
-            self.arrived.set()
-            return
-        self.reports.append(report)
-        if report.cleared or report.stored or report.removed:
-            self.mirror.change(
-                report.seq, cleared=report.cleared, stored=report.stored, removed=report.removed
-            )
-        assert report.seq == self.mirror.seq
-        for update in report.updates:
-            self.updates.setdefault(update.sequence_id, []).append(update)
-        self.arrived.set()
-
-    @property
-    def load(self):
-        return self.reports[-1].load
-
-    def tokens(self, sequence_id):
-        return [token for update in self.updates.get(sequence_id, ()) for token in update.token_ids]
-
-    def finish(self, sequence_id):
-        updates = self.updates.get(sequence_id)
-        return updates[-1].finish_reason if updates else ""
-
-    async def until(self, condition):
-        async with asyncio.timeout(10):
-            while not condition():
-                self.arrived.clear()
-                await self.arrived.wait()
-
-    async def ended(self, *sequence_ids):
-        await self.until(lambda: all(self.finish(one) for one in sequence_ids))
-
-
-def add(prompt, *sequence_ids, salt=SALT, sampling=None, **fields):
-    return AddSequences(
-        sequences=[NewSequence(one, seed=one) for one in sequence_ids],
-        prompt=packed_tokens(prompt),
-        salt=salt,
-        sampling=sampling or SamplingParameters(max_output_tokens=4),
-        **fields,
-    )
-
-
-def hashes(tokens, salt=SALT):
-    return block_hashes(block_root(IDENTITY, salt=salt), tokens, BLOCK_TOKENS)
-
-
-@asynccontextmanager
-async def running(vllm=None, *, steps=True, check=lambda: None):
-    vllm = vllm or StandInVllm()
-    server = Server()
-    engine = EngineLoop(vllm, vllm.facts, IDENTITY, send=server.take, check=check, prefix_caching=True)
-    warm = asyncio.Event()
-
-    async def converse():
-        await engine.warm_up()
-        engine.begin_reports()
-        warm.set()
-        await asyncio.Event().wait()
-
-    stepping = asyncio.create_task(vllm.run_steps())
-    following = asyncio.create_task(engine.run(vllm, converse()))
-    await asyncio.wait(
-        {following, asyncio.create_task(warm.wait())}, return_when=asyncio.FIRST_COMPLETED, timeout=10
-    )
-    if following.done():
-        stepping.cancel()
-        following.result()
-    if not steps:
-        stepping.cancel()
-    try:
-        yield engine, server, vllm, following
-    finally:
-        for task in (stepping, following):
-            task.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await task
 
 
 async def test_tokens_come_back_with_what_was_cached_and_the_hash_of_the_last_block():

@@ -7,6 +7,7 @@ It runs in an interpreter of its own, which has vLLM. Only `llm` imports vLLM, a
   `sampling` those of a request, `scores` its log probabilities back.
 - `event_socket` receives vLLM's cache events in `socket_folder`, `kv_events` reads them, `announcements`
   keeps them until their step is computed, `resident` names vLLM's blocks as routers do.
+- `shared_prefixes` has prompts wait for blocks that another one computes.
 - `sequences` follows what each live sequence has computed, `load` and `reports` make reports of it.
 - `llm` adapts `AsyncLLM` to `outputs`; `versions` has the versions that it is tested with, `start_failures`
   the reason where vLLM does not start.

@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
 
 import structlog
 
@@ -16,7 +16,6 @@ from warmfleet_contracts.cache.blocks import (
 )
 from warmfleet_contracts.cache.kv_events import IDLE_HEARTBEAT_SECONDS
 from warmfleet_worker.engine.messages import (
-    MAX_METRICS_BYTES,
     AbortSequence,
     AddSequences,
     ClearCache,
@@ -36,12 +35,20 @@ from warmfleet_worker.engine.validation import EngineLimits, validation_error
 from warmfleet_worker.vllm_engine.announcements import Announcements
 from warmfleet_worker.vllm_engine.kv_events import decode_batch
 from warmfleet_worker.vllm_engine.load import LoadTracker, StepStatistics
-from warmfleet_worker.vllm_engine.outputs import Llm, ModelFacts, Output, RefusedRequestError, VllmDiedError
-from warmfleet_worker.vllm_engine.reports import Reports
+from warmfleet_worker.vllm_engine.outputs import (
+    EventSource,
+    Llm,
+    ModelFacts,
+    Output,
+    RefusedRequestError,
+    VllmDiedError,
+)
+from warmfleet_worker.vllm_engine.reports import Reports, metrics_report
 from warmfleet_worker.vllm_engine.resident import EventsLostError, ResidentBlocks, UnfitCacheError, salt_text
 from warmfleet_worker.vllm_engine.sampling import sampling_arguments, wants_tokens
 from warmfleet_worker.vllm_engine.scores import token_logprobs
 from warmfleet_worker.vllm_engine.sequences import LiveSequence, LiveSequences
+from warmfleet_worker.vllm_engine.shared_prefixes import Prefill, SharedPrefixes
 
 CHECK_SECONDS: Final = 0.5
 """Interval at which vLLM's processes are checked."""
@@ -54,18 +61,6 @@ MAX_LIVE_SEQUENCES: Final = 4096
 _FINISH_REASONS: Final = frozenset({"stop", "length", "abort"})
 
 log = structlog.get_logger("warmfleet.worker.vllm")
-
-
-class EventSource(Protocol):
-    """vLLM's cache events; `event_socket.EventSocket` in production."""
-
-    def batches(self) -> AsyncIterator[bytes]:
-        """Payloads in order.
-
-        Raises:
-            EventsLostError: some are gone; a new iteration goes on after them.
-        """
-        ...
 
 
 class NoEventsError(VllmDiedError):
@@ -111,6 +106,8 @@ class EngineLoop:
         )
         self._sequences = LiveSequences()
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._prefixes = SharedPrefixes()
+        self._prefills: dict[int, Prefill] = {}
         self._reports = Reports(facts.max_batched_tokens)
         self._clearing: set[asyncio.Task[None]] = set()
         self._arrivals = 0
@@ -186,19 +183,8 @@ class EngineLoop:
             case Drain():
                 self._load.drain()
             case ReadMetrics():
-                self._send_metrics()
+                self._send(metrics_report(self._llm.metrics))
         self._schedule_report()
-
-    def _send_metrics(self) -> None:
-        try:
-            text = self._llm.metrics()
-        except Exception as error:  # noqa: BLE001 - no metric ends an engine
-            log.warning("vLLM's own metrics cannot be read", reason=str(error))
-            text = b""
-        if len(text) > MAX_METRICS_BYTES:
-            log.warning("vLLM's own metrics are left out", bytes=len(text), limit_bytes=MAX_METRICS_BYTES)
-            text = b""
-        self._send(EngineMetrics(text=text))
 
     def _add(self, message: AddSequences) -> None:
         self._load.dispatches.count(message.router_id, message.dispatch)
@@ -212,16 +198,11 @@ class EngineLoop:
         size = self._facts.block_size_tokens
         # Also without the cache: the router compares the last one with its own.
         hashes = block_hashes(block_root(self._identity, salt=message.salt), prompt, size)
-        cached_tokens = 0
-        if message.may_read_cache and self._prefix_caching:
-            cached_tokens = self._resident.matched_tokens(
-                hashes[: cacheable_tokens(len(prompt), size) // size]
-            )
         for new in message.sequences:
             if new.sequence_id in self._tasks:
                 log.warning("sequence id reused, ignored", sequence_id=new.sequence_id)
                 continue
-            self._start(message, new, prompt, hashes, cached_tokens)
+            self._start(message, new, prompt, hashes)
 
     def _refusal_now(self, message: AddSequences) -> str:
         """Why the sequences are not taken now, or ""."""
@@ -237,14 +218,20 @@ class EngineLoop:
         new: NewSequence,
         prompt: Sequence[int],
         hashes: Sequence[BlockHash],
-        cached_tokens: int,
     ) -> None:
+        size = self._facts.block_size_tokens
+        priority = IDLE_PRIORITY if message.is_idle else message.priority
+        resident = shared = 0
+        if message.may_read_cache and self._prefix_caching:
+            cacheable = hashes[: cacheable_tokens(len(prompt), size) // size]
+            resident = self._resident.matched_tokens(cacheable) // size
+            shared = self._prefixes.computing(cacheable[resident:], priority)
         sequence = LiveSequence(
             sequence_id=new.sequence_id,
             prompt_tokens=len(prompt),
-            cached_tokens=cached_tokens,
+            cached_tokens=(resident + shared) * size,
             last_block=hashes[-1] if hashes else b"",
-            priority=IDLE_PRIORITY if message.is_idle else message.priority,
+            priority=priority,
             arrival=self._arrivals,
             is_idle=message.is_idle,
             wants_tokens=wants_tokens(message.sampling),
@@ -253,12 +240,22 @@ class EngineLoop:
         )
         self._arrivals += 1
         self._sequences.by_id[new.sequence_id] = sequence
-        task = asyncio.create_task(self._generate(sequence, message, new.seed, prompt))
+        if self._prefix_caching:
+            self._prefills[new.sequence_id] = self._prefixes.begin(hashes[resident:], priority)
+        awaited = hashes[resident + shared - 1] if shared else None
+        task = asyncio.create_task(self._generate(sequence, message, new.seed, prompt, awaited))
         self._tasks[new.sequence_id] = task
 
     async def _generate(
-        self, sequence: LiveSequence, message: AddSequences, seed: int, prompt: Sequence[int]
+        self,
+        sequence: LiveSequence,
+        message: AddSequences,
+        seed: int,
+        prompt: Sequence[int],
+        awaited: BlockHash | None,
     ) -> None:
+        if awaited is not None:
+            await self._prefixes.wait_for(awaited)
         stream = self._llm.generate(
             str(sequence.sequence_id),
             prompt,
@@ -285,6 +282,7 @@ class EngineLoop:
         is_first = sequence.is_prefilling
         if is_first:
             sequence.cached_tokens = output.cached_tokens
+            self._end_prefill(sequence.sequence_id)
         sequence.generated_tokens += len(output.token_ids)
         token_ids = list(output.token_ids) if sequence.wants_tokens else []
         logprobs = prompt_logprobs = None
@@ -315,8 +313,14 @@ class EngineLoop:
 
     def _forget(self, sequence_id: int) -> bool:
         """Whether the sequence was live."""
+        self._end_prefill(sequence_id)
         self._tasks.pop(sequence_id, None)
         return self._sequences.by_id.pop(sequence_id, None) is not None
+
+    def _end_prefill(self, sequence_id: int) -> None:
+        prefill = self._prefills.pop(sequence_id, None)
+        if prefill is not None:
+            self._prefixes.end(prefill)
 
     def _start_clear(self) -> None:
         """Empty the prefix cache: for routers now, in vLLM before its next step."""
@@ -363,6 +367,7 @@ class EngineLoop:
         except UnfitCacheError as error:
             self._fail(error)
         if self._resident.changes:
+            self._prefixes.settle(self._resident.__contains__)
             self._schedule_report()
 
     def _begin_anew(self, error: EventsLostError) -> None:

@@ -1,7 +1,7 @@
 """What the loop needs of vLLM, and what vLLM returns, in our own types."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,6 +49,18 @@ class ModelFacts:
     kv_bytes_per_token: int
     steps_ahead: int
     """Steps that vLLM schedules, and announces blocks of, before the one in flight has ended."""
+
+
+class EventSource(Protocol):
+    """vLLM's cache events; `event_socket.EventSocket` in production."""
+
+    def batches(self) -> AsyncIterator[bytes]:
+        """Payloads in order.
+
+        Raises:
+            EventsLostError: some are gone; a new iteration goes on after them.
+        """
+        ...
 
 
 class Llm(Protocol):

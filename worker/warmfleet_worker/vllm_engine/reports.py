@@ -1,12 +1,30 @@
-"""Makes reports of what happened since the one before. Pure."""
+"""Makes reports of what happened since the one before, and of metrics."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from warmfleet_worker.engine.messages import SequenceUpdate, StepReport
+import structlog
+
+from warmfleet_worker.engine.messages import MAX_METRICS_BYTES, EngineMetrics, SequenceUpdate, StepReport
 from warmfleet_worker.engine.updates import merged
 from warmfleet_worker.vllm_engine.load import LoadTracker, StepStatistics
 from warmfleet_worker.vllm_engine.resident import ResidentBlocks
 from warmfleet_worker.vllm_engine.sequences import LiveSequences
+
+log = structlog.get_logger("warmfleet.worker.vllm")
+
+
+def metrics_report(read: Callable[[], bytes]) -> EngineMetrics:
+    """VLLM's own metrics, by `read`; none if they are too long or cannot be read: none ends an engine."""
+    try:
+        text = read()
+    except Exception as error:  # noqa: BLE001 - of any collector
+        log.warning("vLLM's own metrics cannot be read", reason=str(error))
+        text = b""
+    if len(text) > MAX_METRICS_BYTES:
+        log.warning("vLLM's own metrics are left out", bytes=len(text), limit_bytes=MAX_METRICS_BYTES)
+        text = b""
+    return EngineMetrics(text=text)
 
 
 class Reports:

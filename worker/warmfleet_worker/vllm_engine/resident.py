@@ -66,6 +66,9 @@ class ResidentBlocks:
     def __len__(self) -> int:
         return len(self._blocks)
 
+    def __contains__(self, block_hash: object) -> bool:
+        return block_hash in self._hashes
+
     def matched_tokens(self, hashes: Sequence[BlockHash]) -> int:
         """Tokens of the longest prefix that is in the cache, of a prompt with these block hashes."""
         for index, block_hash in enumerate(hashes):
