@@ -135,9 +135,7 @@ ROUTER_WAKING_TOKENS: Final = "warmfleet_router_waking_tokens"
 ROUTER_WAKING_SECONDS: Final = "warmfleet_router_waking_seconds"
 ROUTER_WAKING_BUCKETS: Final = (0.3, 1.0, 3.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 ROUTER_OVERLOADED: Final = "warmfleet_router_overloaded_requests"
-"""Labels `tenant`, of the key file's names, and `reason`: in_flight, queue_full, wait, held_too_long,
-tenant_requests, tenant_tokens, tenant_share, tenant_queue; of requests whose model sleeps waking_full,
-tenant_waking, waking_too_long."""
+"""Labels `tenant`, of the key file's names, and `reason`, as `OverloadReason` of the router lists them."""
 ROUTER_HELD_BUCKETS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 120.0)
 ROUTER_DECISION_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5)
 

@@ -1,7 +1,7 @@
 """The router's metrics: decisions, their outcomes, and the state of the fleet."""
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
@@ -20,6 +20,21 @@ MAX_TENANT_LABELS: Final = 256
 _CONNECTION: Final = "connection"
 """Reason of a failed attempt without a status."""
 
+
+OverloadReason: TypeAlias = Literal[
+    "in_flight",
+    "queue_full",
+    "wait",
+    "held_too_long",
+    "tenant_requests",
+    "tenant_tokens",
+    "tenant_share",
+    "tenant_queue",
+    "waking_full",
+    "tenant_waking",
+    "waking_too_long",
+]
+"""The bound by which a request was refused; the last three are those of requests whose model sleeps."""
 
 M = TypeVar("M", bound=MetricWrapperBase)
 
@@ -219,7 +234,7 @@ class RouterMetrics:
     def on_awake(self, model: str, seconds: float) -> None:
         self._of(self._waking_seconds, model).observe(seconds)
 
-    def on_overload(self, reason: str, tenant: str) -> None:
+    def on_overload(self, reason: OverloadReason, tenant: str) -> None:
         self._overloaded.labels(reason, self._tenant_label(tenant)).inc()
 
     def on_answer(

@@ -5,6 +5,7 @@ import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -44,20 +45,6 @@ from warmfleet_runtime.home import warmfleet_home
 from warmfleet_runtime.http.connections import MAX_CONNECTIONS
 from warmfleet_runtime.http.listener import is_loopback
 
-_BOUNDS: Final = (
-    "max_in_flight",
-    "max_in_flight_mib",
-    "max_held",
-    "max_held_mib",
-    "max_held_tokens",
-    "max_waking",
-    "max_waking_mib",
-    "max_waking_tokens",
-    "max_wait_seconds",
-    "max_held_seconds",
-    "ghost_blocks",
-    "max_index_blocks",
-)
 MIN_OPERATOR_TOKEN_CHARS: Final = 16
 _BEARER: Final = re.compile(rb"[!-~]{%d,1024}" % MIN_OPERATOR_TOKEN_CHARS)
 ALL_NAMESPACES: Final = "all"
@@ -192,12 +179,6 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Rout
 
 
 def _admission(given: argparse.Namespace) -> AdmissionSettings:
-    """Raises: SettingsError if a bound is not positive."""
-    for name in _BOUNDS:
-        if not 0 < getattr(given, name) < float("inf"):
-            raise SettingsError(
-                f"--{name.replace('_', '-')}: expected more than 0, got {getattr(given, name)}"
-            )
     return AdmissionSettings(
         max_in_flight=replace(
             DEFAULT_IN_FLIGHT, requests=given.max_in_flight, buffered_bytes=given.max_in_flight_mib * MIB
@@ -207,6 +188,20 @@ def _admission(given: argparse.Namespace) -> AdmissionSettings:
         max_wait_seconds=given.max_wait_seconds,
         max_held_seconds=given.max_held_seconds,
     )
+
+
+def _count(text: str) -> int:
+    with suppress(ValueError):
+        if (value := int(text)) > 0:
+            return value
+    raise argparse.ArgumentTypeError(f"expected more than 0, got {text}")
+
+
+def _seconds(text: str) -> float:
+    with suppress(ValueError):
+        if 0 < (value := float(text)) < float("inf"):
+            return value
+    raise argparse.ArgumentTypeError(f"expected more than 0, got {text}")
 
 
 def _endpoint(text: str) -> Endpoint:
@@ -343,34 +338,39 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--linger-seconds", type=float, default=0.0, help="time after SIGTERM to take what still comes")
     add("--drain-seconds", type=float, default=300.0, help="time for live answers after that")
-    add("--max-connections", type=int, default=MAX_CONNECTIONS, help="open client connections")
+    add("--max-connections", type=_count, default=MAX_CONNECTIONS, help="open client connections")
     add(
         "--ghost-blocks",
-        type=int,
+        type=_count,
         default=DEFAULT_MAX_BLOCKS,
         help="blocks of which it is remembered why no worker holds them; more make evictions count as new",
     )
     blocks = "cached blocks known over all workers, 130 bytes each; a worker beyond it is chosen by load only"
-    add("--max-index-blocks", type=int, default=DEFAULT_INDEX_BLOCKS, help=blocks)
+    add("--max-index-blocks", type=_count, default=DEFAULT_INDEX_BLOCKS, help=blocks)
     in_flight, held, admission = DEFAULT_IN_FLIGHT, DEFAULT_HELD, AdmissionSettings()
-    add("--max-in-flight", type=int, default=in_flight.requests, help="requests at once; more get 429")
+    add("--max-in-flight", type=_count, default=in_flight.requests, help="requests at once; more get 429")
     buffered = "their bodies, prompts and plain answers, in MiB; more get 429"
-    add("--max-in-flight-mib", type=int, default=in_flight.buffered_bytes // MIB, help=buffered)
+    add("--max-in-flight-mib", type=_count, default=in_flight.buffered_bytes // MIB, help=buffered)
     add(
         "--max-held",
-        type=int,
+        type=_count,
         default=held.requests,
         help="requests that may wait for a worker with capacity",
     )
-    add("--max-held-mib", type=int, default=held.buffered_bytes // MIB, help="their bodies, in MiB")
-    add("--max-held-tokens", type=int, default=held.tokens, help="their prompts, in tokens")
+    add("--max-held-mib", type=_count, default=held.buffered_bytes // MIB, help="their bodies, in MiB")
+    add("--max-held-tokens", type=_count, default=held.tokens, help="their prompts, in tokens")
     waking = DEFAULT_WAKING
-    add("--max-waking", type=int, default=waking.requests, help="requests that may wait for sleeping models")
-    add("--max-waking-mib", type=int, default=waking.buffered_bytes // MIB, help="their bodies, in MiB")
+    add(
+        "--max-waking",
+        type=_count,
+        default=waking.requests,
+        help="requests that may wait for sleeping models",
+    )
+    add("--max-waking-mib", type=_count, default=waking.buffered_bytes // MIB, help="their bodies, in MiB")
     by_size = "their prompts, in tokens, four bytes each"
-    add("--max-waking-tokens", type=int, default=waking.tokens, help=by_size)
+    add("--max-waking-tokens", type=_count, default=waking.tokens, help=by_size)
     wait = "reject with 429 when the estimated wait exceeds this"
-    add("--max-wait-seconds", type=float, default=admission.max_wait_seconds, help=wait)
+    add("--max-wait-seconds", type=_seconds, default=admission.max_wait_seconds, help=wait)
     longest = "reject with 429 a request that has waited this long"
-    add("--max-held-seconds", type=float, default=admission.max_held_seconds, help=longest)
+    add("--max-held-seconds", type=_seconds, default=admission.max_held_seconds, help=longest)
     return parser

@@ -140,6 +140,7 @@ def test_a_newcomer_that_cannot_start_is_tried_again_and_goes_first(tmp_path: Pa
 
     assert after.processes[0].identity == before.processes[0].identity
     assert "stubs-1 exited with code 3; restart 2" in output
+    assert "; stubs-1 goes, as it is not ready\n" in output
     assert [(change.from_replicas, change.to_replicas) for change in after.changes] == [(1, 2), (2, 1)]
 
 

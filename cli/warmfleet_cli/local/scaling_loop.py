@@ -114,7 +114,7 @@ class ScalingLoop:
         text = f"{change.from_replicas} -> {number} replicas: {change.reason}"
         if change.victims:
             names = ", ".join(victim.name for victim in change.victims)
-            text += f"; {names} goes, as its cache is worth least" if number else f"; {names} goes"
+            text += f"; {names} goes{_why(change.victims[0]) if number else ''}"
         self._emit("Scaled", "", text)
         self._on_scaled(
             ScaleChange(
@@ -130,3 +130,8 @@ class ScalingLoop:
         if text != self._obstacle:
             self._emit("NotScaled", "", text)
         self._obstacle = text
+
+
+def _why(victim: LocalReplica) -> str:
+    """By which of the rules of `removal_order` it goes before the others."""
+    return ", as its cache is worth least" if victim.ready else ", as it is not ready"

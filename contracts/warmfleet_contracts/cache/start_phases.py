@@ -9,7 +9,11 @@ PhaseSeconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_PHASE_SECONDS)]
 
 
 class StartPhases(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Seconds, one phase after the other; None: not over yet, or not measured."""
+    """Seconds, one phase after the other; None: not over yet, or not measured.
+
+    Part of a frame: a further phase raises `CONTRACT_VERSION`. What people read of phases names it, too:
+    docs/reference/workers-in-a-cluster.md and `status.lastStart` of the resource.
+    """
 
     process: PhaseSeconds | None = None
     """From the start of the worker's process until its engine process runs."""

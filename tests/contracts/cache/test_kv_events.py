@@ -29,6 +29,7 @@ from warmfleet_contracts.cache.kv_events import (
     encode_message,
     hello_proof,
 )
+from warmfleet_contracts.cache.start_phases import StartPhases
 from warmfleet_contracts.errors import ContractError
 from warmfleet_testing.engine.digests import digest_of
 
@@ -97,10 +98,12 @@ LOAD = VERSION_1["load frame"].load
 PLAIN_ANSWERS = {"router-a": [PlainAnswer(15, 0.125, 0.5, 40)], "router-b": [PlainAnswer(3, 0.0, 2.0, 1)]}
 KNEE = msgspec.structs.replace(LOAD.step_time, knee_tokens=40)
 LOAD_2 = msgspec.structs.replace(LOAD, plain_answers=PLAIN_ANSWERS, step_time=KNEE)
+START = StartPhases(process=0.4, imports=2.5, load=0.75, prewarm=0.03125, first_token=0.125)
 VERSION_2 = {
     "hello": msgspec.structs.replace(VERSION_1["hello"], v=2),
     "live frame": msgspec.structs.replace(VERSION_1["live frame"], v=2),
     "load frame": msgspec.structs.replace(VERSION_1["load frame"], v=2, load=LOAD_2),
+    "empty frame": msgspec.structs.replace(VERSION_1["empty frame"], v=2, start=START),
 }
 MESSAGES = {1: VERSION_1, 2: VERSION_2}
 RECORDED = [(version, name) for version, messages in MESSAGES.items() for name in messages]
@@ -128,6 +131,10 @@ def test_a_version_is_written_and_read_as_recorded(version, name):
 @pytest.mark.parametrize("version", MESSAGES)
 def test_a_golden_file_names_every_message_and_no_other(version):
     assert golden(version).keys() == MESSAGES[version].keys()
+
+
+def test_every_phase_of_a_start_is_recorded():
+    assert None not in msgspec.structs.astuple(START)
 
 
 @pytest.mark.parametrize("name", VERSION_2)

@@ -1,6 +1,10 @@
 """`status.lastStart`: of which pod, which phases, and what becomes of them in metrics."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
+
+from pydantic.alias_generators import to_camel
 
 from warmfleet_contracts.cache.start_phases import StartPhases
 from warmfleet_operator.objects.deployment_state import deployment_state
@@ -10,6 +14,7 @@ from warmfleet_operator.status.status import status_of
 from warmfleet_testing.resources.metrics_page import metrics_page
 from warmfleet_testing.resources.observations import NOW, figures, pod, serving
 
+ROOT = Path(__file__).parents[3]
 START = StartPhases(process=0.4, imports=2.4, load=0.5, prewarm=0.031)
 
 
@@ -75,3 +80,14 @@ def test_the_phases_are_metrics_of_their_deployment() -> None:
     name = 'warmfleet_operator_deployment_start_phase_seconds{name="m",namespace="models",phase='
     shown = {line.split(name)[1] for line in page.splitlines() if line.startswith(name)}
     assert shown >= {'"schedule"} 1.0', '"imports"} 2.4', '"prewarm"} 0.031'}
+
+
+def test_phases_are_named_in_their_order_where_people_read_of_them() -> None:
+    names = ["schedule", "fetch", *map(to_camel, StartPhases.__struct_fields__)]
+    page = (ROOT / "docs" / "reference" / "workers-in-a-cluster.md").read_text()
+    section = page.partition("## How long a start takes")[2].partition("\n## ")[0]
+    resource = (ROOT / "crds" / "warmfleet.dev_modeldeployments.yaml").read_text()
+    described = resource.partition("phaseMilliseconds:")[2].partition("type: object")[0]
+
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == names
+    assert [word for word in re.findall(r"\w+", described) if word in names] == names
