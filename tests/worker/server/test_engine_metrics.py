@@ -5,14 +5,15 @@ import socket
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from warmfleet_contracts.cache.kv_events import LoadReport
+from warmfleet_testing.engine.engine_ready import READY
 from warmfleet_worker.engine.messages import (
     Drain,
     EngineMetrics,
-    EngineReady,
     ReadMetrics,
     StepReport,
     decode_server_message,
@@ -29,20 +30,7 @@ VLLMS = b'# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{engi
 
 
 def ready(*, own_metrics):
-    return EngineReady(
-        epoch="e",
-        identity=bytes(16),
-        block_size_tokens=32,
-        window_tokens=0,
-        total_blocks=8,
-        kv_bytes_per_token=1,
-        max_model_length_tokens=256,
-        max_batched_tokens=64,
-        max_running_sequences=4,
-        dtype="float32",
-        device="cpu",
-        own_metrics=own_metrics,
-    )
+    return msgspec.structs.replace(READY, own_metrics=own_metrics)
 
 
 class Engine:
