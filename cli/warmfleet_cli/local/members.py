@@ -123,6 +123,7 @@ class Members:
     def remove_worker(self, name: str) -> None:
         """Drain a worker; it is forgotten once it has ended, and is not restarted."""
         member = next(member for member in self._members if member.plan.name == name)
+        member.leave()  # now: until its task runs, nothing may take it for one that stays
         removal = asyncio.create_task(self._removed(member), name=f"removal of {name}")
         self._removals.add(removal)
         removal.add_done_callback(self._removals.discard)
@@ -171,7 +172,6 @@ class Members:
 
     async def _removed(self, member: Member) -> None:
         started = time.monotonic()
-        member.leave()
         await self._wait_or_kill([member])
         if self._stopping:
             return  # with the whole fleet
