@@ -73,6 +73,12 @@ class HubAccess:
         return cls(endpoint, proxy, settings.hub_ca_file)
 
     @property
+    def name(self) -> str:
+        """The endpoint as users may read it: without a password in it."""
+        parts = urlsplit(self.endpoint)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    @property
     def origin(self) -> tuple[str, str]:
         return _origin(self.endpoint)
 
@@ -94,10 +100,10 @@ async def ask_commit(access: HubAccess, asked: HubRevision, token: str = "") -> 
         headers["authorization"] = f"Bearer {token}"
     try:
         async with asyncio.timeout(ANSWER_SECONDS), _client(access, headers) as client:
-            return commit_in(await _body(client, access, asked, with_token=bool(token)), access.endpoint)
+            return commit_in(await _body(client, access, asked, with_token=bool(token)), access.name)
     except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError, ModelError) as error:
         reason = str(error) or f"no answer within {ANSWER_SECONDS:g} s ({type(error).__name__})"
-        raise HubUnreachableError(f"{access.endpoint}: {reason}"[:512]) from error
+        raise HubUnreachableError(f"{access.name}: {reason}"[:512]) from error
 
 
 def _client(access: HubAccess, headers: dict[str, str]) -> httpx.AsyncClient:
@@ -122,23 +128,23 @@ async def _body(
             if answer.status_code in _REDIRECTS:
                 url = str(answer.url.join(answer.headers.get("location", "")))
                 if _origin(url) != access.origin:
-                    raise HubUnreachableError(f"{access.endpoint} redirects to another host: not followed")
+                    raise HubUnreachableError(f"{access.name} redirects to another host: not followed")
                 continue
             if not answer.is_success:
                 raise _error(answer, access, asked, with_token=with_token)
             return await _content(answer, access)
-    raise HubUnreachableError(f"{access.endpoint} redirects more than {_MAX_REDIRECTS} times")
+    raise HubUnreachableError(f"{access.name} redirects more than {_MAX_REDIRECTS} times")
 
 
 async def _content(answer: httpx.Response, access: HubAccess) -> bytes:
     encoding = answer.headers.get("content-encoding", "identity")
     if encoding != "identity":
-        raise HubUnreachableError(f"{access.endpoint} answers in {encoding[:64]!r}, which was not asked for")
+        raise HubUnreachableError(f"{access.name} answers in {encoding[:64]!r}, which was not asked for")
     content = bytearray()
     async for piece in answer.aiter_raw():
         content += piece
         if len(content) > MAX_ANSWER_BYTES:
-            raise HubUnreachableError(f"{access.endpoint} answers more than {MAX_ANSWER_BYTES} bytes")
+            raise HubUnreachableError(f"{access.name} answers more than {MAX_ANSWER_BYTES} bytes")
     return bytes(content)
 
 
@@ -148,11 +154,11 @@ def _error(
     status = answer.status_code
     if is_temporary(status):
         pause = pause_seconds(answer.headers.get("retry-after", ""))
-        return HubUnreachableError(f"{access.endpoint} answered {status}", pause)
+        return HubUnreachableError(f"{access.name} answered {status}", pause)
     text = refusal(
         status,
         answer.headers.get("x-error-code", ""),
-        endpoint=access.endpoint,
+        endpoint=access.name,
         repository=asked.repository,
         revision=asked.revision,
         with_token=with_token,
@@ -175,4 +181,4 @@ def _reached_directly(netloc: str, host: str, no_proxy: str) -> bool:
 
 def _origin(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
-    return parts.scheme, parts.netloc
+    return parts.scheme, parts.netloc.rpartition("@")[2].lower()

@@ -91,7 +91,7 @@ class HubCommits(Generic[K]):
         if question.task is None and now >= question.due:
             question.task = asyncio.create_task(self._answer(key, question))
         if question.failure is None:
-            text = f"asking {self._access.endpoint} which commit {asked} is"
+            text = f"asking {self._access.name} which commit {asked} is"
             return Unresolved(Reason.RESOLVING_REVISION, text)
         again = None if question.task is not None else question.due - now
         return Unresolved(question.failure.reason, question.failure.message, again)

@@ -1,7 +1,9 @@
 """A model at a branch: a real API server, an operator of its own, and a hub on a local port."""
 
+import shlex
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +13,13 @@ from warmfleet_testing.cluster.condition_rows import wait_for_conditions
 from warmfleet_testing.cluster.control_plane import ControlPlane
 from warmfleet_testing.cluster.model_namespace import ModelNamespace, model_namespace
 from warmfleet_testing.cluster.operator_process import eventually, running_operator
+from warmfleet_testing.documents.documents import REPOSITORY, commands
 from warmfleet_testing.engine.fake_hub import REVISION, FakeHub, running_hub
+from warmfleet_testing.resources.chart_render import render
 
 MOVED = "f" * 40
+PAGE = (REPOSITORY / "docs" / "how-to" / "private-models.md").read_text()
+GRANTS = [command for command in commands(PAGE) if command.startswith("kubectl create role")]
 TOKEN = "hf_" + "planted" * 4
 
 
@@ -108,4 +114,29 @@ def test_what_the_hub_refuses_or_does_not_answer_is_reported(fleet: ModelNamespa
         fleet.settled("private")
         assert commit(fleet, "private") == REVISION
         assert [seen.token for seen in hub.questions()[-2:]] == ["", f"Bearer {TOKEN}"]
+        assert TOKEN not in operator.log_path.read_text()
+
+
+def test_a_private_repository_needs_the_right_to_one_secret_and_gets_it_as_documented(
+    fleet: ModelNamespace, hub: FakeHub, tmp_path: Path
+) -> None:
+    """Under the chart's own roles: they let the operator read no Secret of a user."""
+    fleet.kubectl("create", "secret", "generic", "hugging-face", f"--from-literal=token={TOKEN}")
+    kinds = ("ServiceAccount", "Role", "RoleBinding")
+    made = [item for item in render(namespace=fleet.namespace).objects if item["kind"] in kinds]
+    account = ("--kubeconfig", str(fleet.operator_kubeconfig(made, tmp_path)))
+    hub.token = TOKEN
+    with running_operator(fleet.plane, fleet.namespace, "--hub-endpoint", hub.url, *account) as operator:
+        operator.wait_until_leading()
+        fleet.apply("granted", model=model(tokenSecretRef={"name": "hugging-face", "key": "token"}))
+        messages = wait_for_conditions(fleet, "granted", Stalled="True RevisionUnresolved")
+        assert f"may not read Secret {fleet.namespace}/hugging-face" in messages["Stalled"]
+
+        assert len(GRANTS) == 2
+        for grant in GRANTS:
+            command = shlex.split(
+                grant.replace("RELEASE", fleet.namespace).replace("models", fleet.namespace)
+            )
+            fleet.plane.kubectl(*command[1:])
+        eventually(lambda: commit(fleet, "granted") == REVISION)
         assert TOKEN not in operator.log_path.read_text()

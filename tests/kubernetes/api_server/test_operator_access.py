@@ -1,7 +1,6 @@
 """The operator under the chart's own roles, and beside watches that have died."""
 
 import asyncio
-import json
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -35,16 +34,7 @@ def test_the_charts_roles_are_enough_and_no_more_is_asked_for(fleet: ModelNamesp
     kinds = ("ServiceAccount", "Role", "RoleBinding", *POLICY_KINDS)
     roles = [item for item in rendered.objects if item["kind"] in kinds]
     assert {item["kind"] for item in roles} == set(kinds)
-    fleet.kubectl("apply", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": roles}))
-    kubeconfig = json.loads(fleet.kubectl("config", "view", "--raw", "-o", "json"))
-    kubeconfig["users"] = [
-        {
-            "name": kubeconfig["users"][0]["name"],
-            "user": {"token": fleet.kubectl("create", "token", "warmfleet-operator").strip()},
-        }
-    ]
-    path = tmp_path / "kubeconfig"
-    path.write_text(json.dumps(kubeconfig))
+    path = fleet.operator_kubeconfig(roles, tmp_path)
     since = time.time()
 
     with running_operator(

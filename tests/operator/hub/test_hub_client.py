@@ -136,6 +136,20 @@ def test_a_renamed_repository_is_followed_inside_the_hub_and_nowhere_else() -> N
     assert stranger.seen == []
 
 
+@pytest.mark.parametrize("failures", [[], [503], [418]])
+def test_a_password_in_the_endpoint_is_used_and_never_shown(failures: list[int]) -> None:
+    with running_hub() as hub:
+        hub.branches, hub.failures = {"main": REVISION}, failures
+        access = HubAccess(hub.url.replace("http://", "http://user:planted@"))
+        question = ask_commit(access, HubRevision(REPOSITORY, "main" if failures else "nope"))
+        with pytest.raises((HubRefusedError, HubUnreachableError)) as refused:
+            asyncio.run(question)
+
+    assert hub.seen[0].token.startswith("Basic ")
+    assert "planted" not in str(refused.value) + access.name
+    assert access.origin == HubAccess(hub.url).origin
+
+
 @pytest.mark.parametrize(
     ("endpoint", "no_proxy", "proxy"),
     [

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -158,6 +158,17 @@ class ModelNamespace:
             and write.namespace == self.namespace
             and write.code < 300
         ]
+
+    def operator_kubeconfig(self, objects: Sequence[dict[str, Any]], folder: Path) -> Path:
+        """Apply the chart's `objects`; the file by which the operator's account reaches the server."""
+        listed = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+        self.kubectl("apply", "-f", "-", input=json.dumps(listed))
+        kubeconfig = json.loads(self.kubectl("config", "view", "--raw", "-o", "json"))
+        token = self.kubectl("create", "token", "warmfleet-operator").strip()
+        kubeconfig["users"] = [{"name": kubeconfig["users"][0]["name"], "user": {"token": token}}]
+        path = folder / "kubeconfig"
+        path.write_text(json.dumps(kubeconfig))
+        return path
 
     def _path(self, kind: str, name: str) -> str:
         return object_path(self.namespace, kind, name)
