@@ -21,8 +21,6 @@ _SPACES: Final = b" \t\n\r"
 _SPACE_LETTERS: Final = frozenset(_BYTE_LETTERS[byte] for byte in _SPACES)
 _COMPOSED_BYTES: Final = 3
 """NFC makes text at most so many times shorter: three letters of Hangul, nine bytes, become one of three."""
-_SAMPLED: Final = 4096
-_MOST_COMMON: Final = 4
 _SAMPLED_BYTES: Final = 4096
 _COUNTED_BYTES: Final = 4
 _KEEPING_STEPS: Final = ("Split", "Digits", "ByteLevel")
