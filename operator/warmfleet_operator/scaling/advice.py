@@ -25,9 +25,8 @@ _REASONS: Final = {
     ScalingReason.STEADY: "steady",
     ScalingReason.REPLICAS_SET: "set by another client",
 }
-
-
 MAX_CHANGES: Final = 10
+"""That an advice keeps."""
 
 
 @dataclass(frozen=True, slots=True)
