@@ -46,6 +46,13 @@ class AnsweredTokens(NamedTuple):
     cached: int = 0
 
 
+class ComputedPrompt(NamedTuple):
+    """What a worker computes of a request's prompts, as it stated on admission; nothing where it did not."""
+
+    tokens: AnsweredTokens = AnsweredTokens()
+    misses: MissTokens = MissTokens()
+
+
 class RouterMetrics:
     """One registry per router, so that several can live in one process."""
 
@@ -251,10 +258,17 @@ class RouterMetrics:
         self._of(self._actual, model).inc(tokens.cached)
         for cause in MissCause:
             self._of(self._missed, model, cause.value).inc(getattr(misses, cause))
-        self.models.of(model).answered(tokens.prompt, tokens.cached, misses)
         self._of(self._differences, model, answer.difference).inc()
         if answer.last_block_matches is False:
             self._parity.inc()
+
+    def on_computed(self, model: str, prompt: ComputedPrompt) -> None:
+        """A worker computed what it had not found: its first token is here.
+
+        The number of replicas is decided by these. A request that was given up before would have been spared
+        nothing by a larger fleet.
+        """
+        self.models.of(model).answered(prompt.tokens.prompt, prompt.tokens.cached, prompt.misses)
 
     def on_start(self) -> None:
         self._in_flight.inc()

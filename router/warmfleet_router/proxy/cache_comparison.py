@@ -17,7 +17,7 @@ from warmfleet_contracts.cache.worker_api import (
 from warmfleet_router.admission.dispatch import Dispatch
 from warmfleet_router.economics.misses import PromptCauses, missed_tokens
 from warmfleet_router.error_responses import header_text, header_tokens
-from warmfleet_router.metrics import AnsweredTokens, RouterMetrics
+from warmfleet_router.metrics import AnsweredTokens, ComputedPrompt, RouterMetrics
 from warmfleet_router.prewarm.hot_prefixes import HotPrefixes, PrefixOrigin
 from warmfleet_router.routing.decision_recorder import DecisionRecorder
 from warmfleet_router.routing.decisions import WorkerAnswer, difference_of
@@ -59,8 +59,8 @@ class CacheComparison:
         causes: Sequence[PromptCauses],
         recorder: DecisionRecorder,
         response: UpstreamResponse,
-    ) -> None:
-        """Record what the worker found beside what was predicted."""
+    ) -> ComputedPrompt:
+        """Record what the worker found beside what was predicted; returns what it computes."""
         headers = response.headers
         choice = recorder.attempt.choice
         cached_tokens = header_tokens(headers.get(CACHED_TOKENS_HEADER))
@@ -79,7 +79,7 @@ class CacheComparison:
         )
         if cached_tokens is None:
             recorder.answered(answer)
-            return
+            return ComputedPrompt()
         if len(causes) == 1:
             self._used(dispatch, causes[0])
         total = header_tokens(headers.get(TOTAL_PROMPT_TOKENS_HEADER))
@@ -101,6 +101,7 @@ class CacheComparison:
         self._metrics.on_answer(dispatch.request.model, predicted, tokens, misses, answer)
         if answer.last_block_matches is False:
             _log.error("router and worker hash a prompt differently", uid=dispatch.picked.endpoint.uid)
+        return ComputedPrompt(tokens, misses)
 
     def _used(self, dispatch: Dispatch, causes: PromptCauses) -> None:
         """Count a use of what the prompt shares with those before it."""

@@ -37,7 +37,7 @@ from warmfleet_router.error_responses import (
     too_large_error,
     worker_refusal_error,
 )
-from warmfleet_router.metrics import RouterMetrics
+from warmfleet_router.metrics import ComputedPrompt, RouterMetrics
 from warmfleet_router.proxy.cache_comparison import CacheComparison
 from warmfleet_router.proxy.client_response import ClientResponse
 from warmfleet_router.proxy.crash_suspects import CrashSuspects, RequestContent
@@ -172,15 +172,15 @@ class Exchanges:
                 wait_seconds=STREAM_HEAD_SECONDS if request.stream else None,
                 kind=ResponseKind.STREAM if request.stream else ResponseKind.WHOLE,
             ) as response:
-                self._comparison.answered(dispatch, causes, exchange.recorder, response)
+                prompt = self._comparison.answered(dispatch, causes, exchange.recorder, response)
                 if response.status in RETRIED_STATUSES:
                     raise self._refused(exchange, response)
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
                     dispatch.lease.seated()
-                    await self._stream(exchange, response)
+                    await self._stream(exchange, response, prompt)
                 else:
                     with request.ticket.answer() as answer:
-                        await self._whole(exchange, response, answer)
+                        await self._whole(exchange, response, answer, prompt)
         except UpstreamUnreachableError as error:
             raise TryElsewhereError(str(error), was_computing=not error.is_down) from error
 
@@ -204,7 +204,7 @@ class Exchanges:
         refusal = worker_refusal_error(exchange.model, 503, retry_after)
         return TryElsewhereError(reason, refusal, is_fault=not is_leaving)
 
-    async def _stream(self, exchange: Exchange, response: UpstreamResponse) -> None:
+    async def _stream(self, exchange: Exchange, response: UpstreamResponse, prompt: ComputedPrompt) -> None:
         client, recorder, usage = exchange.client, exchange.recorder, exchange.dispatch.usage
         events, splitter, started, failed, has_token = 0, SseSplitter(), False, False, False
         gaps = TokenGaps(
@@ -229,6 +229,7 @@ class Exchanges:
                 usage.output_tokens = max(events - exchange.request.role_events, 0)
                 if usage.output_tokens and not has_token:
                     has_token = True
+                    self._metrics.on_computed(exchange.model, prompt)
                     waited_ms = self._first_byte(exchange)
                     self._slow_workers.answered(
                         exchange.dispatch.picked, waited_ms / 1e3, exchange.dispatch.trial
@@ -278,7 +279,13 @@ class Exchanges:
             raise self._not_ready(exchange, "the worker refused after its pings")
         return events
 
-    async def _whole(self, exchange: Exchange, response: UpstreamResponse, answer: BufferedAnswer) -> None:
+    async def _whole(
+        self,
+        exchange: Exchange,
+        response: UpstreamResponse,
+        answer: BufferedAnswer,
+        prompt: ComputedPrompt,
+    ) -> None:
         try:
             pieces = await read_plain_answer(response, answer)
         except UpstreamTooLargeError as error:
@@ -291,6 +298,7 @@ class Exchanges:
             self._failed(exchange, f"the worker answered {response.status}")
             self._metrics.on_failed_attempt(exchange.model, response.status)
         else:
+            self._metrics.on_computed(exchange.model, prompt)
             self._answered(exchange, response)
             exchange.dispatch.trial.completed()
             exchange.recorder.became("completed" if response.status < 400 else "refused")
