@@ -39,6 +39,16 @@ async def serving(workers, home, **settings):
         yield router
 
 
+@asynccontextmanager
+async def hot_fleet(home):
+    """Three workers, one of which holds a prefix that prompts share: the router, that one, and the others."""
+    with three_workers() as workers:
+        async with serving(workers, home) as router:
+            await asked_with(router, workers, HOT, 3)
+            [victim] = holders(workers, HOT)
+            yield router, victim, [worker for worker in workers if worker is not victim]
+
+
 async def asked_with(router, workers, prefix, count, headers=None):
     for number in range(count):
         status, _, body = await router.ask([*prefix, *range(20 * number, 20 * number + 20)], headers=headers)
@@ -70,53 +80,39 @@ def sent(worker):
 
 
 async def test_a_hot_prefix_is_computed_by_one_that_stays_and_the_next_prompts_go_there(tmp_path):
-    with three_workers() as workers:
-        async with serving(workers, tmp_path) as router:
-            await asked_with(router, workers, HOT, 4)
-            [victim] = holders(workers, HOT)
-            stay = [worker for worker in workers if worker is not victim]
+    async with hot_fleet(tmp_path) as (router, victim, stay):
+        answer = await hand_over(router, victim.uid)
 
-            answer = await hand_over(router, victim.uid)
-
-            assert (answer["moved_prefixes"], answer["computed_tokens"]) == (1, 64)
-            [got] = [worker for worker in stay if worker.prewarms]
-            assert sent(got) == [HOT]
-            assert got.prewarms[0].within_seconds <= 2.0
-            assert 0 <= got.prewarms[0].prefixes[0].unused_seconds < 10
-            index = router.router.workers.fleet.index
-            await router.until(lambda: index.resident_blocks(got.uid) == 4)
-            assert (await hand_over(router, victim.uid))["skipped"] == {"held": 1}
+        assert (answer["moved_prefixes"], answer["computed_tokens"]) == (1, 64)
+        [got] = [worker for worker in stay if worker.prewarms]
+        assert sent(got) == [HOT]
+        assert got.prewarms[0].within_seconds <= 2.0
+        assert 0 <= got.prewarms[0].prefixes[0].unused_seconds < 10
+        index = router.router.workers.fleet.index
+        await router.until(lambda: index.resident_blocks(got.uid) == 4)
+        assert (await hand_over(router, victim.uid))["skipped"] == {"held": 1}
 
 
 async def test_a_worker_that_is_unknown_has_nothing_to_hand_over(tmp_path):
-    with three_workers() as workers:
-        async with serving(workers, tmp_path) as router:
-            await asked_with(router, workers, HOT, 3)
-
-            assert (await hand_over(router, "nothing")).keys() == {"seconds"}
-            assert not any(worker.prewarms for worker in workers)
+    async with hot_fleet(tmp_path) as (router, victim, stay):
+        assert (await hand_over(router, "nothing")).keys() == {"seconds"}
+        assert not any(worker.prewarms for worker in (victim, *stay))
 
 
 async def test_nothing_is_moved_when_all_go(tmp_path):
-    with three_workers() as workers:
-        async with serving(workers, tmp_path) as router:
-            await asked_with(router, workers, HOT, 3)
-
-            assert (await hand_over(router, "a", "b", "c"))["skipped"] == {"no_room": 1}
+    async with hot_fleet(tmp_path) as (router, _, _):
+        assert (await hand_over(router, "a", "b", "c"))["skipped"] == {"no_room": 1}
 
 
 async def test_a_worker_that_does_not_answer_holds_up_a_shrink_no_longer_than_its_time(tmp_path):
-    with three_workers() as workers:
-        async with serving(workers, tmp_path) as router:
-            await asked_with(router, workers, HOT, 3)
-            [victim] = holders(workers, HOT)
-            for worker in workers:
-                worker.faults.hold_headers = worker is not victim
+    async with hot_fleet(tmp_path) as (router, victim, stay):
+        for worker in stay:
+            worker.faults.hold_headers = True
 
-            answer = await hand_over(router, victim.uid, seconds=0.3)
+        answer = await hand_over(router, victim.uid, seconds=0.3)
 
-            assert answer["skipped"] == {"failed": 1}
-            assert answer["seconds"] < 2.0
+        assert answer["skipped"] == {"failed": 1}
+        assert answer["seconds"] < 2.0
 
 
 @pytest.mark.parametrize(
@@ -129,29 +125,22 @@ async def test_a_worker_that_does_not_answer_holds_up_a_shrink_no_longer_than_it
     ],
 )
 async def test_what_a_worker_claims_about_its_prefixes_counts_as_far_as_it_can_be(tmp_path, claim, outcome):
-    with three_workers() as workers:
-        async with serving(workers, tmp_path) as router:
-            await asked_with(router, workers, HOT, 3)
-            [victim] = holders(workers, HOT)
-            for worker in workers:
-                worker.prewarm_answer = claim
+    async with hot_fleet(tmp_path) as (router, victim, stay):
+        for worker in stay:
+            worker.prewarm_answer = claim
 
-            answer = await hand_over(router, victim.uid)
+        answer = await hand_over(router, victim.uid)
 
-            assert {name: value for name, value in answer.items() if name != "seconds"} == outcome
+        assert {name: value for name, value in answer.items() if name != "seconds"} == outcome
 
 
 async def test_what_is_left_of_another_routers_share_is_moved_after_its_own(tmp_path):
-    with three_workers() as workers:
-        async with serving(workers, tmp_path) as router:
-            await asked_with(router, workers, HOT, 3)
-            [victim] = holders(workers, HOT)
+    async with hot_fleet(tmp_path) as (router, victim, stay):
+        first = await hand_over(router, victim.uid, share=0, shares=2)
+        await router.until_settled([victim, *stay])  # what was moved is known by its worker's events
+        answers = [first, await hand_over(router, victim.uid, share=1, shares=2)]
 
-            first = await hand_over(router, victim.uid, share=0, shares=2)
-            await router.until_settled(workers)  # what was moved is known by its worker's events
-            answers = [first, await hand_over(router, victim.uid, share=1, shares=2)]
-
-            assert sum(answer.get("moved_prefixes", 0) for answer in answers) == 1
+        assert sum(answer.get("moved_prefixes", 0) for answer in answers) == 1
 
 
 async def test_what_a_tenant_without_a_key_asked_for_is_not_moved(tmp_path, keys):
@@ -196,21 +185,18 @@ async def test_a_body_beyond_the_limit_of_handovers_is_refused_before_it_is_read
 
 
 async def test_an_operator_that_leaves_ends_what_its_router_waits_for(tmp_path):
-    with three_workers() as workers:
-        async with serving(workers, tmp_path) as router:
-            await asked_with(router, workers, HOT, 3)
-            [victim] = holders(workers, HOT)
-            for worker in workers:
-                worker.faults.hold_headers = worker is not victim
-            asking = asyncio.create_task(hand_over(router, victim.uid, seconds=30.0))
-            await asyncio.sleep(0.3)
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
-            for worker in workers:
-                worker.faults.hold_headers = False
+    async with hot_fleet(tmp_path) as (router, victim, stay):
+        for worker in stay:
+            worker.faults.hold_headers = True
+        asking = asyncio.create_task(hand_over(router, victim.uid, seconds=30.0))
+        await router.until(lambda: any(worker.open_prewarms for worker in stay))
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await router.until(lambda: not any(worker.open_prewarms for worker in stay))
+        for worker in stay:
+            worker.faults.hold_headers = False
 
-            await asyncio.sleep(0.1)
-            assert (await hand_over(router, victim.uid))["moved_prefixes"] == 1
+        assert (await hand_over(router, victim.uid))["moved_prefixes"] == 1
 
 
 # With real workers.

@@ -109,7 +109,8 @@ class StubWorker:
         self.peak_running = 0
         self.queued_tokens = 0
         self.admitted: dict[str, int] = {}
-        self.open_connections = 0
+        self.open_prewarms = 0
+        """Requests for prefixes that are not answered."""
         self.ended = False
         """Whether a request was fatal to it."""
         self._plain_answers: dict[str, dict[int, PlainAnswer]] = {}
@@ -197,6 +198,13 @@ class StubWorker:
         )
 
     async def _prewarm(self, request: web.Request) -> web.Response:
+        self.open_prewarms += 1
+        try:
+            return await self._prewarmed(request)
+        finally:
+            self.open_prewarms -= 1
+
+    async def _prewarmed(self, request: web.Request) -> web.Response:
         if self.faults.refuse_status:
             return web.json_response({"error": {}}, status=self.faults.refuse_status)
         if self.faults.hold_headers:
