@@ -82,6 +82,27 @@ def test_a_branch_becomes_the_commit_of_every_pod_and_stays_it() -> None:
     with_hub(test)
 
 
+def test_a_fleet_that_sleeps_and_is_woken_by_requests_asks_nothing() -> None:
+    """Requests of clients reach no hub, and the woken workers are of the commit of their rollout."""
+
+    async def test(hub: FakeHub) -> None:
+        scaling = {"mode": "Active", "minReplicas": 0, "maxReplicas": 8}
+        cluster = ShrinkingCluster([1.0], model=model(), autoscaling=scaling)
+        operator = OperatorOf(cluster, 0, hub_endpoint=hub.url)
+        await reconciled(operator)
+        hub.branches["main"] = MOVED
+        while (again := await operator.reconcile()) is not None:
+            cluster.pass_time(again)
+        assert cluster.workers()["spec"]["replicas"] == 0
+        cluster.held = 2
+        await OperatorOf(cluster, 0, hub_endpoint=hub.url).reconcile()
+        assert cluster.workers()["spec"]["replicas"] == 2
+        assert fetched_commit(cluster) == REVISION
+        assert len(hub.seen) == 1
+
+    with_hub(test)
+
+
 @pytest.mark.parametrize("lost", ["the status", "the Deployment"])
 def test_one_memory_is_enough(lost: str) -> None:
     async def test(hub: FakeHub) -> None:
