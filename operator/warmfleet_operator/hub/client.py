@@ -79,7 +79,7 @@ class HubAccess:
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
     @property
-    def origin(self) -> tuple[str, str]:
+    def origin(self) -> tuple[str, str, int | None]:
         return _origin(self.endpoint)
 
 
@@ -179,6 +179,7 @@ def _reached_directly(netloc: str, host: str, no_proxy: str) -> bool:
     return any(name in {"*", host, netloc} or host.endswith(f".{name}") for name in names)
 
 
-def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc.rpartition("@")[2].lower()
+def _origin(url: str) -> tuple[str, str, int | None]:
+    """As httpx normalizes it: the host in small letters, no port where it is the scheme's own, no user."""
+    parts = httpx.URL(url)
+    return parts.scheme, parts.host, parts.port

@@ -151,6 +151,15 @@ def test_a_password_in_the_endpoint_is_used_and_never_shown(failures: list[int])
 
 
 @pytest.mark.parametrize(
+    "endpoint", ["https://hub.example:443/x", "HTTPS://Hub.Example", "https://u:p@hub.example"]
+)
+def test_an_origin_is_scheme_host_and_port(endpoint: str) -> None:
+    assert HubAccess(endpoint).origin == HubAccess("https://hub.example").origin
+    for other in ("http://hub.example", "https://hub.example:8443", "https://hub.example@elsewhere.example"):
+        assert HubAccess(endpoint).origin != HubAccess(other).origin
+
+
+@pytest.mark.parametrize(
     ("endpoint", "no_proxy", "proxy"),
     [
         ("", "", "http://tls.example:3128"),
