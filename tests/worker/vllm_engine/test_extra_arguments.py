@@ -23,6 +23,8 @@ def parser():
     made = argparse.ArgumentParser(prog="vLLM", usage="", add_help=False, allow_abbrev=False)
     made.add_argument("--max-model-len", type=int)
     made.add_argument("--max-num-batched-tokens", type=int)
+    made.add_argument("--num-gpu-blocks-override", type=int)
+    made.add_argument("--shutdown-timeout", type=lambda text: int(float(text)))
     made.add_argument("--block-size", type=int, choices=[16, 32, 64], default=16)
     made.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)
     made.add_argument("--enforce-eager", action=argparse.BooleanOptionalAction, default=False)
@@ -54,6 +56,7 @@ def test_only_what_is_given_is_added_and_none_of_the_parsers_defaults():
         (["--seed", "x"], "argument --seed: invalid int value: 'x'"),
         (["--seed"], "argument --seed: expected one argument"),
         (["--block-size", "17"], "argument --block-size: invalid choice: 17"),
+        (["--shutdown-timeout", "1e999"], "cannot convert float infinity to integer"),
         (["--hf-overrides", "{"], "argument --hf-overrides: invalid loads value: '{'"),
         (["--config", "/file"], "unrecognized arguments: --config"),
         (["--help"], "unrecognized arguments: --help"),
@@ -69,6 +72,7 @@ def test_what_vllms_parser_does_not_take_is_refused_with_its_reason(words, reaso
     ("words", "flag", "field"),
     [
         (["--block-size", "64"], "--block-size 64", "kvCache.blockSizeTokens, which makes it 32"),
+        (["--num-gpu-blocks-override", "9"], "--num-gpu-blocks-override 9", "kvCache.size: set kvCache.size"),
         (["--max-model-len", "9"], "--max-model-len 9", "engine.maxModelLengthTokens"),
         (["--max-num-batched-tokens", "9"], "--max-num-batched-tokens 9", "engine.maxBatchedTokens: set"),
         (["-tp", "2"], "--tensor-parallel-size 2", "accelerator.count, which makes it 1"),

@@ -17,6 +17,7 @@ _FIELDS: Final = {
     "block_size": "kvCache.blockSizeTokens",
     "enable_prefix_caching": "kvCache.prefixCaching",
     "kv_cache_memory_bytes": "kvCache.size",
+    "num_gpu_blocks_override": "kvCache.size",
     "gpu_memory_utilization": "kvCache.deviceMemoryPercent",
     "tensor_parallel_size": "accelerator.count",
 }
@@ -95,6 +96,6 @@ def _parsed(words: Sequence[str], parser: argparse.ArgumentParser) -> dict[str, 
         parsed = vars(parser.parse_args(list(words)))
     except IndexError:  # its own reading of --flag.key, without a value
         refuse(f"{words[-1]}: expected one argument")
-    except (ValueError, argparse.ArgumentError, argparse.ArgumentTypeError) as error:
+    except (ValueError, OverflowError, argparse.ArgumentError, argparse.ArgumentTypeError) as error:
         refuse(str(error))
     return {name: value for name, value in parsed.items() if value is not _NOT_GIVEN}
