@@ -29,7 +29,7 @@ SHORT = {
 
 
 @contextmanager
-def load(fleet: WholeFleet, key: str, *, clients: int) -> Iterator[list[int]]:
+def load(fleet: WholeFleet, key: str, *, clients: int, pause_seconds: float = 0.0) -> Iterator[list[int]]:
     """Clients that ask one after the other; yields the tokens of each answer, or the status of a refusal."""
     answers: list[int] = []
     stop = threading.Event()
@@ -47,6 +47,7 @@ def load(fleet: WholeFleet, key: str, *, clients: int) -> Iterator[list[int]]:
             )
             good = response.status_code == httpx.codes.OK
             answers.append(response.json()["usage"]["completion_tokens"] if good else response.status_code)
+            stop.wait(pause_seconds)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(clients)]
     for thread in threads:
@@ -76,7 +77,8 @@ def test_a_local_fleet_grows_under_load_and_shrinks_after_it_without_a_failed_re
         report = run_warmfleet(
             tmp_path, "bench", "load", "--url", fleet.url, *flags, "--output", "json", api_key=tenant
         )
-        with load(fleet, tenant, clients=1) as more:  # the worker that goes may be the one that serves it
+        # The worker that goes may be the one that serves it. Little enough for one worker of a busy machine.
+        with load(fleet, tenant, clients=1, pause_seconds=1.0) as more:
             wait_for(lambda: len(fleet.processes("worker")) == 1, "one worker again", seconds=START_SECONDS)
         wait_for(lambda: len(fleet.endpoints()) == 1, "the router follows")
         status = run_warmfleet(tmp_path, "status", api_key=fleet.admin_key)
