@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from warmfleet_contracts.names import FETCHING_LABEL
+from warmfleet_operator.status.stalls import CONFIGURATION_SECONDS
 from warmfleet_testing.cluster.condition_rows import wait_for_conditions
 from warmfleet_testing.cluster.control_plane import ControlPlane
 from warmfleet_testing.cluster.model_namespace import ModelNamespace, model_namespace
@@ -152,9 +153,12 @@ def test_an_image_error_is_reported_with_the_kubelets_message(
 def test_a_missing_secret_is_named(fleet: ModelNamespace, operator: OperatorProcess) -> None:
     fleet.apply("unconfigured", model=IMAGE_SOURCE)
 
-    pods(fleet, "unconfigured").report(
-        engine=waiting("CreateContainerConfigError", 'secret "of-mine" not found')
-    )
+    worker = pods(fleet, "unconfigured")
+    refused = waiting("CreateContainerConfigError", 'secret "of-mine" not found')
+
+    worker.report(engine=refused)
+    wait_for_conditions(fleet, "unconfigured", Stalled="False NotStalled", Ready="False Progressing")
+    worker.report(engine=refused, scheduled_seconds_ago=CONFIGURATION_SECONDS)
 
     messages = wait_for_conditions(
         fleet,

@@ -27,10 +27,11 @@ metadata: {name: models}
 spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 64Mi}}}
 """
 UNKNOWN_MODEL = {"source": {"catalog": {"name": "no-such-model"}}}
+OF_A_HUB = {"source": {"huggingFace": {"repository": "org/model", "revision": "0" * 40}}}
 SHARED = {"servedNames": ["shared"], "source": tiny_deployment("x")["spec"]["model"]["source"]}
 DEPLOYMENTS = {
     "healthy": {},
-    "unpulled": {"engine": {"image": "registry.invalid/worker:1"}},
+    "unpulled": {"engine": {"image": "registry.invalid/worker:1"}, "model": OF_A_HUB},
     "unfetched": {"model": UNKNOWN_MODEL},
     "unfilled": {
         "model": {**UNKNOWN_MODEL, "cache": {"persistentVolumeClaim": {"claimName": "models"}}},
@@ -53,6 +54,7 @@ SUBJECTS = {
     "ImagePullFailed": "unpulled",
     "ExternalScaler": "paused",
     "Paused": "paused",
+    "RevisionUnresolved": "unpulled",
     "Unschedulable": "unplaced",
 }
 """Who is in the trouble that a section speaks of; for all others the healthy one will do."""

@@ -61,7 +61,14 @@ class PlayedPods:
         pods: list[Json] = eventually(found)
         return pods
 
-    def report(self, *, engine: Json | None = None, fetch: Json | None = None, of: int = 1) -> None:
+    def report(
+        self,
+        *,
+        engine: Json | None = None,
+        fetch: Json | None = None,
+        of: int = 1,
+        scheduled_seconds_ago: float = 0,
+    ) -> None:
         """Of all `of` pods the same: the states of their containers."""
         for pod in self.wait(of):
             self._patch(
@@ -73,7 +80,12 @@ class PlayedPods:
                         _container(pod["spec"]["initContainers"], "model-fetch", fetch)
                         for _ in pod["spec"].get("initContainers") or ()
                     ],
-                    "conditions": [_condition("PodScheduled", status=True)],
+                    "conditions": [
+                        {
+                            **_condition("PodScheduled", status=True),
+                            "lastTransitionTime": _time(scheduled_seconds_ago),
+                        }
+                    ],
                 },
             )
 
