@@ -67,7 +67,7 @@ def test_a_link_and_other_names_are_left_alone(tmp_path):
     }
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root gives a folder to another user")
+@pytest.mark.needs_root  # only root gives a folder to another user
 def test_another_users_folder_is_left_alone(tmp_path):
     theirs = tmp_path / "warmfleet-vllm-theirs"
     theirs.mkdir()
