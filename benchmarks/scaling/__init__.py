@@ -9,6 +9,7 @@ Each scenario is a module with a function that starts its own cluster, measures 
 - `ramp`: the load of one replica becomes one of four.
 - `regret`: a cache that is too small at a low rate, beside one that no replica helps.
 - `shrinks`: replicas are taken away under live streams.
+- `sleeping_workers`: what the scenarios have in common whose workers compute nothing.
 - `writers`: others write the number, kubectl and a client of the scale subresource.
 - `zero`: requests wake a fleet that sleeps.
 """

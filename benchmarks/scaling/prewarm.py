@@ -20,14 +20,14 @@ from typing import Any, Final
 import httpx
 
 from scaling.newcomer import decisions
-from scaling.ramp import IMAGE, SeededQuestion, add_sleeping_image
 from scaling.scenario import WAIT_SECONDS, Outcome, is_leaving, release_samples, scaling_fleet, wait_serving
+from scaling.sleeping_workers import SeededQuestion, add_sleeping_image, random_tokens, sleeping_deployment
 from warmfleet_cli.bench.client import ask, benchmark_client
 from warmfleet_cli.bench.figures import Target
 from warmfleet_contracts.cache.worker_api import REQUEST_ID_HEADER
 from warmfleet_contracts.metrics import ROUTER_HANDOVER_PREFIXES, ROUTER_HANDOVER_TOKENS
 from warmfleet_testing.cluster.cluster import eventually
-from warmfleet_testing.cluster.installed import QUICK_VALUES, Installed, tiny_deployment
+from warmfleet_testing.cluster.installed import QUICK_VALUES, Installed
 
 NAME: Final = "prewarm"
 REPLICAS: Final = 3
@@ -83,7 +83,7 @@ class Streams:
         async with benchmark_client() as client:
             draw = random.Random(2)
             for stream in self.all:
-                self._tasks.append(asyncio.create_task(self._read(client, stream, _tokens(draw, 16))))
+                self._tasks.append(asyncio.create_task(self._read(client, stream, random_tokens(draw, 16))))
                 await asyncio.sleep(0.2)  # the router knows of the one before
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -130,20 +130,12 @@ class Measured:
         return self.prewarm_ms / self.quiet_ms if self.quiet_ms else float("nan")
 
 
-def _tokens(draw: random.Random, count: int) -> list[int]:
-    return [draw.randrange(10, 250) for _ in range(count)]
-
-
 def deployment() -> dict[str, Any]:
-    return tiny_deployment(
+    return sleeping_deployment(
         NAME,
+        SEATS,
         replicas=REPLICAS,
-        engine={
-            "dtype": "Float32",
-            "maxModelLengthTokens": 1024,
-            "maxRunningSequences": SEATS,
-            "image": IMAGE,
-        },
+        model_length_tokens=1024,
         kvCache={"size": KV_CACHE},
         rollout={"drainTimeoutSeconds": 30},
     )
@@ -152,7 +144,7 @@ def deployment() -> dict[str, Any]:
 async def _warm(url: str) -> int:
     """Every prefix is asked for several times, from all workers; returns how many requests failed."""
     draw = random.Random(1)
-    prefixes = [_tokens(draw, PREFIX_TOKENS) for _ in range(PREFIXES)]
+    prefixes = [random_tokens(draw, PREFIX_TOKENS) for _ in range(PREFIXES)]
     failed = 0
     async with benchmark_client() as client:
         for round_number in range(ASKED_TIMES):
@@ -162,7 +154,7 @@ async def _warm(url: str) -> int:
                         client,
                         url,
                         SeededQuestion(
-                            f"warm-{round_number}-{number}", NAME, [*prefix, *_tokens(draw, 16)], 1
+                            f"warm-{round_number}-{number}", NAME, [*prefix, *random_tokens(draw, 16)], 1
                         ),
                     )
                     for number, prefix in enumerate(prefixes)

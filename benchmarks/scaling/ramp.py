@@ -7,31 +7,21 @@ by one, at a rate that rises evenly and then stays.
 
 import argparse
 import asyncio
-import json
-import os
 import random
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from scaling.scenario import Outcome, scaling_fleet, wait_serving
-from warmfleet_cli.bench.client import Answer, Question, ask, benchmark_client
+from scaling.sleeping_workers import SeededQuestion, add_sleeping_image, random_tokens, sleeping_deployment
+from warmfleet_cli.bench.client import Answer, ask, benchmark_client
 from warmfleet_cli.bench.figures import Target, percentile
-from warmfleet_simulator.step_times import StepTimes
-from warmfleet_testing.cluster.cluster import DevCluster
-from warmfleet_testing.cluster.installed import QUICK_VALUES, Installed, is_ready, tiny_deployment
-from warmfleet_testing.truth.sleeping_runner import STEP_TIMES_VARIABLE
+from warmfleet_testing.cluster.installed import QUICK_VALUES, Installed, is_ready
 
 NAME: Final = "ramp"
-IMAGE: Final = "registry.devcluster.local/sleeping-worker:1"
-STEPS: Final = StepTimes(base_ps=80 * 10**9, prefill_token_ps=10**9, decode_ps=5 * 10**9, context_token_ps=0)
 SEATS: Final = 4
 PROMPT_TOKENS: Final = 200
 OUTPUT_TOKENS: Final = 20
@@ -45,7 +35,6 @@ STAY_SECONDS: Final = 180.0
 MOST_REPLICAS: Final = 6
 WINDOW_SECONDS: Final = 10.0
 BACK_WITHIN_SECONDS: Final = 30.0
-_SOURCE: Final = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +53,6 @@ class Asked:
     at: float
     first_token_seconds: float
     error: str
-
-
-class SeededQuestion(Question):
-    """Its answer repeats one token of the vocabulary."""
-
-    def body(self) -> dict[str, Any]:
-        return Question.body(self) | {"seed": 17}
 
 
 def arrivals() -> Iterator[float]:
@@ -101,7 +83,7 @@ class Load:
         began, began_at = loop.time(), time.monotonic()
 
         async def one(number: int, after: float) -> None:
-            tokens = [draw.randrange(10, 250) for _ in range(PROMPT_TOKENS)]
+            tokens = random_tokens(draw, PROMPT_TOKENS)
             question = SeededQuestion(f"ramp-{number}", NAME, tokens, OUTPUT_TOKENS)
             answer: Answer = await ask(client, self._url, question, due=began + after)
             self.asked.append(Asked(began_at + after, answer.first_token_seconds, answer.error))
@@ -112,32 +94,11 @@ class Load:
                 group.create_task(one(number, after))
 
 
-def add_sleeping_image(cluster: DevCluster) -> None:
-    """The image of CPU workers with another entry point."""
-    images = json.loads(cluster.folder.images.read_text())["images"]
-    like = next(reference for reference in images if "/warmfleet-worker-cpu:" in reference)
-    support = str(_SOURCE / "tests" / "support")
-    steps = msgspec.json.encode(STEPS).decode()
-    path = os.pathsep.join(filter(None, [support, images[like]["env"].get("PYTHONPATH", "")]))
-    cluster.add_image(
-        IMAGE,
-        like=like,
-        entrypoint=[sys.executable, "-m", "warmfleet_testing.truth.sleeping_worker"],
-        env=images[like]["env"] | {"PYTHONPATH": path, STEP_TIMES_VARIABLE: steps},
-        paths=[*images[like]["paths"], str(_SOURCE)],
-    )
-
-
 def deployment() -> dict[str, Any]:
     """The fleet, with the policy's defaults and a latency target."""
-    return tiny_deployment(
+    return sleeping_deployment(
         NAME,
-        engine={
-            "dtype": "Float32",
-            "maxModelLengthTokens": 512,
-            "maxRunningSequences": SEATS,
-            "image": IMAGE,
-        },
+        SEATS,
         autoscaling={
             "mode": "Active",
             "maxReplicas": MOST_REPLICAS,

@@ -18,11 +18,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from scaling.ramp import IMAGE, SEATS, SeededQuestion, add_sleeping_image
+from scaling.ramp import SEATS
 from scaling.scenario import Outcome, scaling_fleet, wait_serving
+from scaling.sleeping_workers import SeededQuestion, add_sleeping_image, random_tokens, sleeping_deployment
 from warmfleet_cli.bench.client import Answer, ask, benchmark_client
 from warmfleet_cli.bench.figures import Target, percentile
-from warmfleet_testing.cluster.installed import QUICK_VALUES, Installed, is_ready, tiny_deployment
+from warmfleet_testing.cluster.installed import QUICK_VALUES, Installed, is_ready
 
 HOT: Final = "hot"
 UNIQUE: Final = "unique"
@@ -107,12 +108,12 @@ class Load:
 
             async def fleet(model: str) -> None:
                 draw = random.Random(model)
-                known = [_tokens(draw, PREFIX_TOKENS) for _ in range(PREFIXES.get(model, 0))]
+                known = [random_tokens(draw, PREFIX_TOKENS) for _ in range(PREFIXES.get(model, 0))]
                 loop, number = asyncio.get_running_loop(), 0
                 began = loop.time()
                 while not self._over.is_set():
-                    prefix = draw.choice(known) if known else _tokens(draw, PREFIX_TOKENS)
-                    group.create_task(one(model, prefix + _tokens(draw, QUESTION_TOKENS), number))
+                    prefix = draw.choice(known) if known else random_tokens(draw, PREFIX_TOKENS)
+                    group.create_task(one(model, prefix + random_tokens(draw, QUESTION_TOKENS), number))
                     number += 1
                     await asyncio.sleep(max(began + number * SECONDS_BETWEEN - loop.time(), 0))
 
@@ -120,23 +121,14 @@ class Load:
                 group.create_task(fleet(model))
 
 
-def _tokens(draw: random.Random, count: int) -> list[int]:
-    return [draw.randrange(10, 250) for _ in range(count)]
-
-
 def deployment(model: str) -> dict[str, Any]:
     scaling: dict[str, Any] = {"mode": "Active", "maxReplicas": 4}
     if model == SHRUNK:
         scaling["scaleDown"] = {"stabilizationSeconds": 60}
-    return tiny_deployment(
+    return sleeping_deployment(
         model,
+        SEATS,
         replicas=REPLICAS[model],
-        engine={
-            "dtype": "Float32",
-            "maxModelLengthTokens": 512,
-            "maxRunningSequences": SEATS,
-            "image": IMAGE,
-        },
         kvCache={"size": KV_CACHE},
         autoscaling=scaling,
     )
