@@ -103,6 +103,15 @@ async def settled(hub: Hub, changes: int) -> None:
     await until(lambda: len(hub.changed) >= changes)
 
 
+async def answered(hub: Hub, asked: HubRevision) -> HubCommits[str]:
+    """Those of a hub that answers at once and was asked for one deployment."""
+    hub.free.set()
+    commits = commits_of(hub)
+    commits.commit("m", asked)
+    await settled(hub, 1)
+    return commits
+
+
 def test_a_question_is_asked_once_and_answered_by_a_change() -> None:
     async def test(hub: Hub) -> None:
         commits = commits_of(hub)
@@ -154,10 +163,7 @@ def test_a_failure_is_kept_and_asked_again_ever_later() -> None:
 
 def test_a_hub_that_asks_for_a_pause_gets_it() -> None:
     async def test(hub: Hub) -> None:
-        hub.free.set()
-        commits = commits_of(hub)
-        commits.commit("m", MAIN)
-        await settled(hub, 1)
+        commits = await answered(hub, MAIN)
         found = commits.commit("m", MAIN)
         assert isinstance(found, Unresolved)
         assert found.again_seconds == 55.0
@@ -167,10 +173,7 @@ def test_a_hub_that_asks_for_a_pause_gets_it() -> None:
 
 def test_another_source_is_another_question_at_once() -> None:
     async def test(hub: Hub) -> None:
-        hub.free.set()
-        commits = commits_of(hub)
-        commits.commit("m", MAIN)
-        await settled(hub, 1)
+        commits = await answered(hub, MAIN)
         commits.commit("m", replace(MAIN, revision="v2"))
         await settled(hub, 2)
         assert commits.commit("m", replace(MAIN, revision="v2")) == COMMIT
@@ -197,18 +200,12 @@ def test_many_deployments_ask_a_few_at_a_time_and_end_with_the_operator() -> Non
 
 def test_the_token_is_read_only_where_the_hub_wants_one() -> None:
     async def public(hub: Hub) -> None:
-        hub.free.set()
-        commits = commits_of(hub)
-        commits.commit("m", PRIVATE)
-        await settled(hub, 1)
+        commits = await answered(hub, PRIVATE)
         assert commits.commit("m", PRIVATE) == COMMIT
         assert (hub.tokens, hub.read) == ([""], [])
 
     async def private(hub: Hub) -> None:
-        hub.free.set()
-        commits = commits_of(hub)
-        commits.commit("m", PRIVATE)
-        await settled(hub, 1)
+        commits = await answered(hub, PRIVATE)
         assert commits.commit("m", PRIVATE) == COMMIT
         assert (hub.tokens, hub.read) == (["", "hf_right"], [("models", "hub")])
 
@@ -229,10 +226,7 @@ def test_the_token_is_read_only_where_the_hub_wants_one() -> None:
 )
 def test_without_a_token_the_message_has_the_way_out(held: Any, reason: Reason, text: str) -> None:
     async def test(hub: Hub) -> None:
-        hub.free.set()
-        commits = commits_of(hub)
-        commits.commit("m", PRIVATE)
-        await settled(hub, 1)
+        commits = await answered(hub, PRIVATE)
         found = commits.commit("m", PRIVATE)
         assert isinstance(found, Unresolved)
         assert found.reason is reason
