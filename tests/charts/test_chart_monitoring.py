@@ -87,6 +87,7 @@ def series(name, **labels):
     return f"{name}{{{given}}}"
 
 
+MISMATCHED = series("warmfleet_worker_mismatched_blocks_total", namespace="n", model_name="m", pod="p")
 EVICTED = series("warmfleet_worker_evicted_blocks_total", namespace="n", model_name="m", pod="p")
 BLIND = 'warmfleet_operator_scaling_blind{namespace="team",name="a"}'
 PENDING = 'warmfleet_operator_scaling_capacity_pending_replicas{namespace="team",name="a"}'
@@ -163,6 +164,12 @@ def missed(cause, tokens):
             {series("warmfleet_router_hash_mismatches_total", namespace="n"): [3] * 21},
             {series("warmfleet_router_hash_mismatches_total", namespace="n"): [3] * 20 + [4]},
             [{"namespace": "n"}],
+        ),
+        (
+            "WarmfleetCachedBlocksDiffer",
+            {MISMATCHED: [3] * 21},
+            {MISMATCHED: [3] * 20 + [4]},
+            [{"namespace": "n", "model_name": "m", "pod": "p"}],
         ),
         (
             "WarmfleetKeyFileRefused",

@@ -71,6 +71,35 @@ def test_callers_beyond_loopback_need_a_token_or_a_flag(capsys):
         assert parse_settings([*MODEL, "--host", "0.0.0.0", *arguments], environment).host == "0.0.0.0"
 
 
+@pytest.mark.parametrize(
+    ("share", "one_in"), [("0", 0), ("1/1", 1), ("1/250", 250), ("1/999999999", 999_999_999)]
+)
+def test_a_share_of_hits_is_verified(share, one_in):
+    assert parse_settings([*MODEL, "--verify-hits", share], {}).engine.verify_hits_one_in == one_in
+
+
+@pytest.mark.parametrize(
+    "share", ["", "1", "1/0", "2/3", "1/-4", "1/1e3", "1/١", "1/1000000000", "1/" + "9" * 9999]
+)
+def test_what_is_no_share_is_refused_by_name(capsys, share):
+    error = refusal(capsys, [f"--verify-hits={share}"], {})
+
+    assert "argument --verify-hits: expected 1/N with N from 1 to 999999999, or 0" in error
+    assert len(error) < 5000
+
+
+@pytest.mark.parametrize("other", [["--no-prefix-caching"], ["--engine-type", "VLLM"]])
+def test_hits_that_there_are_not_are_not_verified(capsys, other):
+    assert "--verify-hits: " in refusal(capsys, ["--verify-hits", "1/10", *other], {})
+
+
+def test_a_worker_that_promises_no_equal_bits_refuses_to_verify_hits(tiny_served_path):
+    flags = ("--verify-hits", "1/10", "--dtype", "Float64")
+    with running_worker(tiny_served_path, *flags, wait=False) as worker:
+        assert worker.process.wait(60) == 2
+        assert "--verify-hits" in worker.wait_for_log("cannot serve this model")["reason"]
+
+
 def test_a_worker_in_a_pod_answers_probes_to_all_and_requests_with_its_token(tiny_served_path):
     token = worker_token(bytes.fromhex(KEY), "pod-1").decode()
     environment = {"WARMFLEET_NAMESPACE_KEY": KEY, "WARMFLEET_POD_UID": "pod-1"}

@@ -26,7 +26,7 @@ with importing(without=TERMINAL_LIBRARIES):
     from warmfleet_contracts.cache.blocks import IdentityParts, cache_identity
     from warmfleet_contracts.cache.kv_events import IDLE_HEARTBEAT_SECONDS
     from warmfleet_contracts.errors import WarmfleetError
-    from warmfleet_worker.engine.engine import Engine
+    from warmfleet_worker.engine.engine import Engine, HitsNotVerifiable
     from warmfleet_worker.engine.messages import (
         AbortSequence,
         AddSequences,
@@ -55,6 +55,8 @@ STEP_RECEIVE_BYTES: Final = 1024 * 1024
 _STALLED_POLL_SECONDS: Final = 0.010
 """Pause after a step that could schedule nothing, such as one that waits for another sequence's block."""
 
+_REFUSALS: Final = (NotEnoughMemory, HitsNotVerifiable)
+"""Errors of settings: another start fails alike."""
 
 log = structlog.get_logger("warmfleet.worker.engine")
 
@@ -153,6 +155,7 @@ def build_engine(settings: EngineSettings, model_digest: str) -> tuple[Engine, E
 
     Raises:
         ModelError: the files are missing, damaged or not supported.
+        HitsNotVerifiable: hits are to be verified, and equal tokens do not always give equal bits here.
     """
     from warmfleet_worker.runner.runner import RunnerSettings, load_runner  # noqa: PLC0415
 
@@ -192,6 +195,7 @@ def build_engine(settings: EngineSettings, model_digest: str) -> tuple[Engine, E
             prefix_caching=settings.prefix_caching,
         ),
         vocabulary_size=runner.model.vocab_size,
+        verify_hits_one_in=settings.verify_hits_one_in,
     )
     ready = EngineReady(
         epoch=epoch,
@@ -252,7 +256,7 @@ def _report_failure(channel: ServerChannel, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"
         log.error("the engine failed", exc_info=error)
     with suppress(ServerGoneError):
-        channel.send(EngineFailed(reason=reason, refused=isinstance(error, NotEnoughMemory)))
+        channel.send(EngineFailed(reason=reason, refused=isinstance(error, _REFUSALS)))
 
 
 if __name__ == "__main__":

@@ -77,6 +77,12 @@ class WorkerMetrics:
             names.WORKER_TOTAL_BLOCKS, "KV blocks by state.", (*_LABELS, "state"), registry=self.registry
         )
         self._evicted = self._counter(names.WORKER_EVICTED_BLOCKS, "Cached blocks evicted.")
+        self._verified = self._counter(
+            names.WORKER_VERIFIED_BLOCKS, "Cached blocks that were computed again and compared."
+        )
+        self._mismatched = self._counter(
+            names.WORKER_MISMATCHED_BLOCKS, "Cached blocks that differed from their recomputation."
+        )
         self._bytes_per_token = self._gauge(names.WORKER_KV_BYTES_PER_TOKEN, "KV bytes per token.")
         self._budget = self._gauge(names.WORKER_TOKEN_BUDGET, "Most tokens in the next step.")
         self._queued = self._gauge(
@@ -134,6 +140,8 @@ class WorkerMetrics:
             self._step.observe(report.step_seconds)
         self._preempted.inc(report.preempted_sequences)
         self._evicted.inc(report.evicted_blocks)
+        self._verified.inc(report.verified_blocks)
+        self._mismatched.inc(report.mismatched_blocks)
         self._paused.set(report.paused_sequences)
         self._failed_executions.inc(report.failed_executions)
         self._failed_sequences.inc(report.failed_sequences)

@@ -6,6 +6,7 @@ namespace (`WARMFLEET_NAMESPACE_KEY`) and the pod's uid, so that no pod's token 
 
 import argparse
 import os
+import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ MAX_EXTRA_ARGUMENTS: Final = 64
 MAX_EXTRA_ARGUMENT_CHARS: Final = 512
 MAX_DEVICE_MEMORY_PERCENT: Final = 95
 """The rest is for activations."""
+_SHARE: Final = re.compile(r"0|1/(?P<one_in>[1-9][0-9]{0,8})", re.ASCII)
 
 
 class SettingsError(WarmfleetError):
@@ -53,6 +55,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 0
     """CPU threads of the engine; 0 means all cores."""
     prefix_caching: bool = True
+    verify_hits_one_in: int = 0
+    """Every n-th prefix-cache hit is computed again and compared; 0: none."""
     tensor_parallel_size: int = 1
     """Devices that compute together; vLLM only."""
     served_name: str = ""
@@ -130,6 +134,10 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Work
             raise SettingsError("--tensor-parallel-size: the engine Warmfleet computes on one device")
         if extra_arguments:
             raise SettingsError("--engine-argument: arguments are vLLM's, and --engine-type is Warmfleet")
+    elif given.verify_hits:
+        raise SettingsError("--verify-hits: blocks of the engine VLLM are not read here")
+    if given.verify_hits and given.no_prefix_caching:
+        raise SettingsError("--verify-hits: with --no-prefix-caching there are no hits")
     if len(extra_arguments) > MAX_EXTRA_ARGUMENTS:
         raise SettingsError(f"--engine-argument: {len(extra_arguments)} of at most {MAX_EXTRA_ARGUMENTS}")
     return WorkerSettings(
@@ -144,6 +152,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Work
             max_batched_tokens=given.max_batched_tokens,
             threads=given.threads,
             prefix_caching=not given.no_prefix_caching,
+            verify_hits_one_in=given.verify_hits,
             tensor_parallel_size=given.tensor_parallel_size,
             served_name=served_names[0],
             extra_arguments=extra_arguments,
@@ -217,6 +226,13 @@ def _parser() -> argparse.ArgumentParser:
         "--max-batched-tokens", type=_at_least(0), default=0, help="tokens computed in one step; 0: automatic"
     )
     add("--threads", type=_at_least(0), default=0, help="CPU threads of the engine; 0: all cores")
+    add(
+        "--verify-hits",
+        type=_share,
+        default="0",
+        metavar="1/N",
+        help="compute every N-th prefix-cache hit again when idle, and compare the bytes; 0: none",
+    )
     add("--no-prefix-caching", action="store_true", help="compute every prompt from its first token")
     add(
         "--tensor-parallel-size",
@@ -267,6 +283,14 @@ def _seconds(text: str) -> float:
 
 def _seconds_or_none(text: str) -> float:
     return 0.0 if float(text) == 0 else _seconds(text)
+
+
+def _share(text: str) -> int:
+    """N of "1/N", 0 of "0"."""
+    match = _SHARE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"expected 1/N with N from 1 to 999999999, or 0, got {text[:32]!r}")
+    return int(match["one_in"] or 0)
 
 
 def _word(text: str) -> str:

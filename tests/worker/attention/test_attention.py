@@ -3,6 +3,7 @@
 Every case runs over poisoned memory and a shuffled block table, with packed and padded strides.
 """
 
+import itertools
 import math
 import random
 from dataclasses import dataclass
@@ -43,6 +44,20 @@ class Case:
 
     def tokens(self) -> int:
         return self.query.shape[1]
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_bytes_of_a_block_are_its_keys_and_values_alone(padding, dtype):
+    shape = KvShape(LAYERS, kv_heads=2, head_dim=HEAD_DIM, element_bytes=dtype.itemsize)
+    arena = KvArena(kv_layout(shape, BLOCK, **padding), 3, dtype, torch.device("cpu"), poison=True)
+    arena.storage[: arena.layout.block_stride_bytes // dtype.itemsize].zero_()  # another padding than block 2
+    written = torch.randn(LAYERS, 2, 2, BLOCK, HEAD_DIM).to(dtype)
+    for layer, block in itertools.product(range(LAYERS), (0, 2)):
+        arena.layer(layer)[block] = written[layer]
+
+    assert arena.block_bytes(0) == arena.block_bytes(2) == written.view(torch.uint8).numpy().tobytes()
+    assert arena.block_bytes(1) != arena.block_bytes(2)
 
 
 @pytest.mark.parametrize("padding", PADDINGS)

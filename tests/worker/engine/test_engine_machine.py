@@ -17,6 +17,7 @@ from hypothesis.stateful import (
 from structlog.testing import capture_logs
 
 from warmfleet_testing.engine.fake_runner import EXPLODING_TOKEN_ID, NOT_FINITE_TOKEN_ID, EngineDriver
+from warmfleet_worker.engine.hit_verifier import VERIFICATION_ID
 from warmfleet_worker.engine.sequence import SequenceState
 
 
@@ -41,6 +42,7 @@ class EngineMachine(RuleBasedStateMachine):
     preempted_sequences = 0
     evicted_blocks = 0
     cached_tokens = 0
+    verified_blocks = 0
     partial_prefills = 0
     exact_sequences = 0
     failed_executions = 0
@@ -52,13 +54,15 @@ class EngineMachine(RuleBasedStateMachine):
         total_blocks=st.integers(9, 14),
         budget=st.sampled_from([0, 3, 7, 16, 64]),
         seats=st.integers(2, 6),
+        verify_hits_one_in=st.sampled_from([0, 0, 1, 2]),
     )
-    def start(self, total_blocks, budget, seats):
+    def start(self, total_blocks, budget, seats, verify_hits_one_in):
         self.driver = EngineDriver(
             total_blocks=total_blocks,
             max_batched_tokens=budget,
             max_running_sequences=seats,
             max_model_length_tokens=34,
+            verify_hits_one_in=verify_hits_one_in,
         )
         self.next_id = 0
         self.aborted = set()
@@ -124,7 +128,9 @@ class EngineMachine(RuleBasedStateMachine):
     def one_step(self):
         EngineMachine.steps += 1
         scheduler = self.driver.engine._scheduler
-        line = sorted([*scheduler.running, *scheduler.waiting], key=lambda sequence: sequence.rank)
+        # A verification that finds no block to evict ends without a step.
+        line = [one for one in (*scheduler.running, *scheduler.waiting) if one.sequence_id != VERIFICATION_ID]
+        line.sort(key=lambda sequence: sequence.rank)
         best_ran = bool(line) and line[0].state is SequenceState.RUNNING
         report = self.driver.step()
         assert report.scheduled_tokens > 0 or not line, "there was work and none was done"
@@ -228,6 +234,8 @@ class EngineMachine(RuleBasedStateMachine):
         EngineMachine.preempted_sequences += driver.preempted_sequences
         EngineMachine.failed_executions += driver.failed_executions
         EngineMachine.evicted_blocks += driver.evicted_blocks
+        EngineMachine.verified_blocks += driver.verified_blocks
+        assert not driver.mismatched_blocks
         EngineMachine.cached_tokens += sum(driver.cached_tokens.values())
         EngineMachine.partial_prefills += driver.runner.counters.partial_prefills
         EngineMachine.largest_batch = max(EngineMachine.largest_batch, driver.runner.counters.largest_batch)
@@ -248,6 +256,7 @@ def test_the_engine_is_exact_and_loses_nothing_over_thousands_of_steps():
     assert EngineMachine.preempted_sequences > 0
     assert EngineMachine.evicted_blocks > 0
     assert EngineMachine.cached_tokens > 0
+    assert EngineMachine.verified_blocks > 0
     assert EngineMachine.partial_prefills > 0
     assert EngineMachine.failed_executions > 0
     assert EngineMachine.pauses > 0

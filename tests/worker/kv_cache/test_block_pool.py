@@ -17,6 +17,7 @@ from warmfleet_worker.kv_cache.block_table import BlockTable, blocks_for
 from warmfleet_worker.kv_cache.prefix_cache import PrefixCache
 
 BLOCK_SIZE_TOKENS = 2
+ROOT = BlockHash(b"root-of-the-test")
 
 
 def hash_of(number):
@@ -25,9 +26,8 @@ def hash_of(number):
 
 def committed(pool, *numbers):
     """Blocks with these hashes, held once."""
-    return [
-        pool.commit(block, hash_of(n)) for block, n in zip(pool.allocate(len(numbers)), numbers, strict=True)
-    ]
+    blocks = zip(pool.allocate(len(numbers)), numbers, strict=True)
+    return [pool.commit(block, hash_of(number), ROOT) for block, number in blocks]
 
 
 def test_a_block_is_matchable_only_after_its_commit():
@@ -36,7 +36,7 @@ def test_a_block_is_matchable_only_after_its_commit():
     assert block.state is BlockState.COMPUTING
     assert pool.find(hash_of(1)) is None
 
-    pool.commit(block, hash_of(1))
+    pool.commit(block, hash_of(1), ROOT)
 
     assert block.state is BlockState.COMMITTED
     assert pool.find(hash_of(1)) is block
@@ -124,7 +124,7 @@ def test_equal_content_is_kept_once_and_the_second_copy_is_free_at_once():
     (first,) = committed(pool, 1)
     (copy,) = pool.allocate(1)
 
-    stays = pool.commit(copy, hash_of(1))
+    stays = pool.commit(copy, hash_of(1), ROOT)
 
     assert stays is first
     assert first.references == 2
@@ -174,7 +174,7 @@ def test_content_that_means_nothing_any_more_is_poisoned_before_reuse():
     pool = BlockPool(3, poison=poisoned.extend)
 
     blocks = pool.allocate(2)
-    pool.commit(blocks[0], hash_of(1))
+    pool.commit(blocks[0], hash_of(1), ROOT)
     pool.release(blocks)
     assert poisoned == [blocks[1].block_id]
 
@@ -227,6 +227,12 @@ class NaivePool:
         self.holders = {content: n for content, n in self.holders.items() if n}
         self.order = [None] * len(self.order)
 
+    def drop(self, contents):
+        for content in contents:
+            del self.holders[content]
+        kept = [entry for entry in self.order if entry not in contents]
+        self.order = [None] * len(contents) + kept
+
 
 class PoolMachine(RuleBasedStateMachine):
     """Sequences over a tiny alphabet start, compute block by block, end, fail; the cache is cleared."""
@@ -235,6 +241,7 @@ class PoolMachine(RuleBasedStateMachine):
     hits = 0
     evictions = 0
     merged_copies = 0
+    dropped_descendants = 0
 
     @initialize(total_blocks=st.integers(4, 12))
     def start(self, total_blocks):
@@ -299,11 +306,29 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool.clear()
         self.naive.clear()
 
+    @precondition(lambda self: self.naive.resident())
+    @rule(data=st.data())
+    def drop(self, data):
+        salt, tokens = data.draw(st.sampled_from(sorted(self.naive.resident())))
+        wrong = {one for one in self.naive.resident() if one[0] == salt and one[1][: len(tokens)] == tokens}
+        (block_hash,) = (name for name, content in self.content_of.items() if content == (salt, tokens))
+
+        blocks = self.pool.with_descendants(block_hash)
+
+        assert {self.content_of[block.block_hash] for block in blocks} == wrong
+        assert len(blocks) == len(wrong)
+        for entry in [entry for entry in self.live if wrong & set(entry[2][: entry[0].committed_blocks])]:
+            self.let_go(entry)
+        self.pool.drop(blocks)
+        self.naive.drop(wrong)
+        PoolMachine.dropped_descendants += len(wrong) - 1
+
     def commit(self, entry, blocks):
         table, hashes, contents = entry
         for index in range(table.committed_blocks, min(table.committed_blocks + blocks, len(hashes))):
             own = table.next_uncommitted
-            stays = self.pool.commit(own, hashes[index])
+            parent = hashes[index - 1] if index else self.cache.root(contents[index][0])
+            stays = self.pool.commit(own, hashes[index], parent)
             table.commit_next(stays)
             self.naive.commit(contents[index])
             PoolMachine.merged_copies += stays is not own
@@ -379,3 +404,4 @@ def test_the_pool_behaves_like_its_naive_model_over_thousands_of_steps():
     assert PoolMachine.hits > 0
     assert PoolMachine.evictions > 0
     assert PoolMachine.merged_copies > 0
+    assert PoolMachine.dropped_descendants > 0

@@ -10,6 +10,7 @@ from warmfleet_worker.kv_cache.prefix_cache import NO_HIT, PrefixCache
 
 IDENTITY = CacheIdentity(b"identity-of-test")
 BLOCK_SIZE_TOKENS = 4
+ROOT = block_root(IDENTITY)
 
 
 @pytest.fixture
@@ -30,7 +31,8 @@ def hashes_of(cache, tokens, salt=b""):
 
 def remember(pool, hashes):
     """Commit blocks with these hashes and release them."""
-    pool.release([pool.commit(pool.allocate(1)[0], block_hash) for block_hash in hashes])
+    blocks = zip(pool.allocate(len(hashes)), hashes, strict=True)
+    pool.release([pool.commit(block, block_hash, ROOT) for block, block_hash in blocks])
 
 
 def test_the_hashes_are_those_of_the_contract_with_identity_and_salt(cache):

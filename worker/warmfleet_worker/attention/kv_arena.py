@@ -60,6 +60,11 @@ class KvArena:
             layout.layer_offset_bytes(layer) // shape.element_bytes,
         )
 
+    def block_bytes(self, block_id: int) -> bytes:
+        """Keys and values of one block, layer by layer, without padding."""
+        layers = [self.layer(layer)[block_id] for layer in range(self.layout.shape.layers)]
+        return torch.stack(layers).cpu().view(torch.uint8).numpy().tobytes()
+
     def poison_blocks(self, block_ids: Sequence[int]) -> None:
         """Fill blocks with NaN, so that a read of unwritten slots is noticed."""
         assert self.zero_block not in block_ids

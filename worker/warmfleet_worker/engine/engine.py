@@ -15,8 +15,9 @@ import structlog
 from warmfleet_contracts.cache.blocks import BlockHash, CacheIdentity, prefix_caching_supported
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_worker.engine.batch import Chunk, StepBatch, StepResult
+from warmfleet_worker.engine.hit_verifier import VERIFICATION_ID, HitVerifier
 from warmfleet_worker.engine.messages import AddSequences, SequenceUpdate, StepReport, unpacked_tokens
-from warmfleet_worker.engine.reporter import NOTHING_COMPUTED, Reporter
+from warmfleet_worker.engine.reporter import NOTHING_COMPUTED, NOTHING_VERIFIED, Reporter
 from warmfleet_worker.engine.scheduler import Scheduler, SchedulerSettings
 from warmfleet_worker.engine.sequence import IDLE_PRIORITY, Sequence
 from warmfleet_worker.engine.sequence_tokens import SequenceTokens
@@ -41,12 +42,22 @@ class Runner(Protocol):
 
     @property
     def total_blocks(self) -> int: ...
+    @property
+    def exact(self) -> bool:
+        """Whether a position's bits depend on its tokens alone, however the steps are cut."""
+
     def execute(self, batch: StepBatch) -> StepResult: ...
     def poison_blocks(self, block_ids: Seq[int], /) -> None: ...
+    def block_bytes(self, block_id: int, /) -> bytes:
+        """Keys and values of a full block, as stored."""
 
 
 class RunnerBrokenError(WarmfleetError):
     """The runner fails for every input; a new process is needed."""
+
+
+class HitsNotVerifiable(WarmfleetError):  # noqa: N818 - named after what is wrong
+    """Hits are to be verified on a runner whose bits depend on how the steps are cut."""
 
 
 class Engine:
@@ -70,12 +81,16 @@ class Engine:
         settings: SchedulerSettings,
         *,
         vocabulary_size: int = _LARGEST_TOKEN_ID + 1,
+        verify_hits_one_in: int = 0,
         poison: bool = False,
     ) -> None:
         """Use the runner's whole arena.
 
-        Token ids of `vocabulary_size` or more are refused. `poison` overwrites the content of freed blocks
-        (tests).
+        Token ids of `vocabulary_size` or more are refused. Every `verify_hits_one_in`-th hit is recomputed
+        and compared; 0: none. `poison` overwrites the content of freed blocks (tests).
+
+        Raises:
+            HitsNotVerifiable: hits are to be verified, and `runner` is not exact.
         """
         self.epoch = epoch
         self.prefix_caching = settings.prefix_caching and prefix_caching_supported(window_tokens)
@@ -89,6 +104,7 @@ class Engine:
         self._pool = BlockPool(runner.total_blocks, poison=runner.poison_blocks if poison else None)
         self._cache = PrefixCache(self._pool, identity, block_size_tokens)
         self._scheduler = Scheduler(self._pool, self._cache, settings)
+        self._verifier = self._hit_verifier(verify_hits_one_in) if verify_hits_one_in else None
         self._reporter = Reporter(self._pool, self._scheduler, seats=settings.max_running_sequences)
         self._step_time = StepTimeEstimator()
         fixed_tokens = settings.max_batched_tokens
@@ -96,6 +112,20 @@ class Engine:
         self._pending: dict[int, SequenceUpdate] = {}
         self._arrivals = 0
         self._failed_steps = 0
+
+    def _hit_verifier(self, one_in: int) -> HitVerifier:
+        if not self._runner.exact:
+            raise HitsNotVerifiable(
+                "--verify-hits: this engine does not promise equal bits for equal tokens, "
+                "so a difference would prove nothing"
+            )
+        return HitVerifier(
+            self._scheduler,
+            self._pool,
+            self._runner.block_bytes,
+            block_size_tokens=self._block_size_tokens,
+            one_in=one_in,
+        )
 
     @property
     def max_model_length_tokens(self) -> int:
@@ -207,9 +237,14 @@ class Engine:
         """
         plan = self._scheduler.schedule(self._budget)
         outcome = self._compute(plan.batch)
+        verified = self._verifier.compare(plan, outcome.chunks) if self._verifier else NOTHING_VERIFIED
         outcomes = self._scheduler.apply(plan, outcome.chunks)
+        if self._verifier:
+            self._verifier.settle(plan)
         self._check_runner(outcome)
         updates = merged([*self._pending.values(), *plan.admissions, *outcomes])
+        if self._verifier:
+            updates = [update for update in updates if update.sequence_id != VERIFICATION_ID]
         self._pending.clear()
         return self._reporter.step(
             updates,
@@ -217,6 +252,7 @@ class Engine:
             scheduled_tokens=plan.batch.scheduled_tokens,
             preempted_sequences=plan.preempted_sequences,
             outcome=outcome,
+            verified=verified,
         )
 
     def report(self) -> StepReport:

@@ -165,6 +165,10 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True, tag="step", omit_def
     """Token budget of the next step, also when the engine chooses it."""
     preempted_sequences: int = 0
     evicted_blocks: int = 0
+    verified_blocks: int = 0
+    """Cached blocks that were compared with a recomputation."""
+    mismatched_blocks: int = 0
+    """Of them, those whose bytes differed."""
     paused_sequences: int = 0
     """Paused now."""
     failed_executions: int = 0

@@ -4,12 +4,14 @@ from typing import Final
 
 from warmfleet_contracts.cache.kv_events import LoadReport, StepTimeFit
 from warmfleet_worker.engine.admitted_dispatches import AdmittedDispatches
+from warmfleet_worker.engine.hit_verifier import VerifiedBlocks
 from warmfleet_worker.engine.messages import SequenceUpdate, StepReport
 from warmfleet_worker.engine.scheduler import Scheduler
 from warmfleet_worker.engine.step_recovery import StepOutcome
 from warmfleet_worker.kv_cache.block_pool import BlockPool
 
 NOTHING_COMPUTED: Final = StepOutcome((), 0.0)
+NOTHING_VERIFIED: Final = VerifiedBlocks()
 
 
 class Reporter:
@@ -40,6 +42,7 @@ class Reporter:
         scheduled_tokens: int = 0,
         preempted_sequences: int = 0,
         outcome: StepOutcome = NOTHING_COMPUTED,
+        verified: VerifiedBlocks = NOTHING_VERIFIED,
     ) -> StepReport:
         """The report of one step, with all changes of the cache since the last one."""
         changes = self._pool.take_changes()
@@ -57,6 +60,8 @@ class Reporter:
             step_seconds=outcome.seconds,
             preempted_sequences=preempted_sequences,
             evicted_blocks=evicted_blocks,
+            verified_blocks=verified.compared,
+            mismatched_blocks=verified.mismatched,
             paused_sequences=self._scheduler.paused_sequences,
             failed_executions=outcome.failures,
             failed_sequences=outcome.failed_chunks,

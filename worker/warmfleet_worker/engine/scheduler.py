@@ -392,8 +392,10 @@ class Scheduler:
             computed = sequence.token_ids[: sequence.computed_tokens]
             self._cache.extend_hashes(sequence.own_block_hashes(), sequence.root, computed)
         hashes = sequence.block_hashes
-        for index in range(first, full_blocks):
-            table.commit_next(self._pool.commit(table.next_uncommitted, hashes[index]))
+        parent = hashes[first - 1] if first else sequence.root
+        for block_hash in hashes[first:full_blocks]:
+            table.commit_next(self._pool.commit(table.next_uncommitted, block_hash, parent))
+            parent = block_hash
         self._cache.stop_leading(sequence.sequence_id, hashes[first:full_blocks])
 
     # Leaving and queueing.

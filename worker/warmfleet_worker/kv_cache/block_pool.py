@@ -37,12 +37,14 @@ class BlockState(enum.Enum):
 class Block:
     """One KV block: its number in the arena, its count of holders, and its place in the free list."""
 
-    __slots__ = ("block_hash", "block_id", "following", "previous", "references", "unused_since")
+    __slots__ = ("block_hash", "block_id", "following", "parent", "previous", "references", "unused_since")
 
     def __init__(self, block_id: int) -> None:
         self.block_id = block_id
         self.references = 0
         self.block_hash: BlockHash | None = None
+        self.parent: BlockHash | None = None
+        """While it has a hash: that of the block before it, or the root of its chain."""
         self.unused_since = 0.0
         """When its last holder released it, on the pool's clock; of a block without a holder."""
         self.previous = self
@@ -209,8 +211,10 @@ class BlockPool:
                 self._link(block, before=self._ends)
         self._poison_content(unhashed)
 
-    def commit(self, block: Block, block_hash: BlockHash) -> Block:
+    def commit(self, block: Block, block_hash: BlockHash, parent: BlockHash) -> Block:
         """Make a full, finite block matchable; returns the block that its holder reads from now on.
+
+        `parent` is the hash of the block before it, or the root of its chain.
 
         When another block already has the same content, the holder moves to that one and `block` is free
         at once. A prompt that ends at a block edge recomputes its last block on every hit, so without this
@@ -223,6 +227,7 @@ class BlockPool:
             self.release((block,))
             return resident
         block.block_hash = block_hash
+        block.parent = parent
         self._by_hash[block_hash] = block
         self._changes.store(block_hash)
         return block
@@ -240,6 +245,29 @@ class BlockPool:
             self._changes.store(block_hash)
         self._poison_content(forgotten)
         return len(forgotten)
+
+    def with_descendants(self, block_hash: BlockHash) -> list[Block]:
+        """The matchable blocks whose content begins with that of this one, itself first. Changes nothing.
+
+        Costs O(matchable blocks): only content that proves wrong is looked up by what was computed from it.
+        """
+        children: dict[BlockHash | None, list[Block]] = {}
+        for block in self._by_hash.values():
+            children.setdefault(block.parent, []).append(block)
+        first = self._by_hash.get(block_hash)
+        found = [] if first is None else [first]
+        for block in found:
+            found += children.get(block.block_hash, ())
+        return found
+
+    def drop(self, blocks: Sequence[Block]) -> None:
+        """Forget the content of matchable blocks without a holder: they are free."""
+        for block in blocks:
+            assert block.state is BlockState.EVICTABLE, block
+            self._unlink(block)
+            self._forget(block)
+            self._link(block, before=self._ends.following)
+        self._poison_content(blocks)
 
     def take_changes(self) -> ResidentChanges:
         """The net change of the resident hashes since the last call."""

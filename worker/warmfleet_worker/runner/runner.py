@@ -125,9 +125,18 @@ class ModelRunner:
         """Where it runs: "cpu" or "cuda"."""
         return self._device.type
 
+    @property
+    def exact(self) -> bool:
+        """False: torch's kernels round a row differently in another batch, or beside other rows."""
+        return False
+
     def poison_blocks(self, block_ids: Sequence[int]) -> None:
         """Fill blocks with NaN, so that a read of stale memory is noticed."""
         self._arena.poison_blocks(block_ids)
+
+    def block_bytes(self, block_id: int) -> bytes:
+        """Keys and values of a block, as stored."""
+        return self._arena.block_bytes(block_id)
 
     @torch.inference_mode()
     def execute(self, batch: StepBatch) -> StepResult:

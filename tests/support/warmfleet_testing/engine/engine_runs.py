@@ -39,8 +39,15 @@ class CountingRunner:
     def total_blocks(self) -> int:
         return self._runner.total_blocks
 
+    @property
+    def exact(self) -> bool:
+        return self._runner.exact
+
     def poison_blocks(self, block_ids: Sequence[int]) -> None:
         self._runner.poison_blocks(block_ids)
+
+    def block_bytes(self, block_id: int) -> bytes:
+        return self._runner.block_bytes(block_id)
 
     def execute(self, batch: StepBatch) -> StepResult:
         lengths = [len(chunk.token_ids) for chunk in batch.chunks]

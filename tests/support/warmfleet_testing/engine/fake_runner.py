@@ -51,6 +51,8 @@ class RunnerCounters:
 class FakeRunner:
     """Deterministic, greedy, exact: equal tokens in, equal tokens out, in any batch and any chunking."""
 
+    exact = True
+
     def __init__(
         self, total_blocks: int, block_size_tokens: int, *, seconds_per_token: float = 0.001
     ) -> None:
@@ -109,6 +111,14 @@ class FakeRunner:
         for block_id in block_ids:
             first = block_id * self.block_size_tokens
             self._arena[first : first + self.block_size_tokens] = [_POISON] * self.block_size_tokens
+
+    def block_bytes(self, block_id: int) -> bytes:
+        first = block_id * self.block_size_tokens
+        return repr(self._arena[first : first + self.block_size_tokens]).encode()
+
+    def flip_bit(self, block_id: int, offset: int = 0) -> None:
+        """Change what a slot of a block holds."""
+        self._arena[block_id * self.block_size_tokens + offset] ^= 1
 
     def _compute(self, chunk: Chunk) -> ChunkResult:
         for offset, token_id in enumerate(chunk.token_ids):
@@ -221,6 +231,7 @@ class EngineDriver:
         max_model_length_tokens: int = 256,
         prefix_caching: bool = True,
         max_waiting_sequences: int = 4096,
+        verify_hits_one_in: int = 0,
     ) -> None:
         self.runner = FakeRunner(total_blocks, block_size_tokens)
         self.engine = Engine(
@@ -237,6 +248,7 @@ class EngineDriver:
                 max_waiting_sequences=max_waiting_sequences,
             ),
             vocabulary_size=1000,
+            verify_hits_one_in=verify_hits_one_in,
             poison=True,
         )
         self.prompts: dict[int, list[int]] = {}
@@ -253,6 +265,8 @@ class EngineDriver:
         self.preempted_sequences = 0
         self.evicted_blocks = 0
         self.failed_executions = 0
+        self.verified_blocks = 0
+        self.mismatched_blocks = 0
         self._seq = 0
 
     def add(
@@ -313,6 +327,8 @@ class EngineDriver:
         self.preempted_sequences += report.preempted_sequences
         self.evicted_blocks += report.evicted_blocks
         self.failed_executions += report.failed_executions
+        self.verified_blocks += report.verified_blocks
+        self.mismatched_blocks += report.mismatched_blocks
         self._replay(report)
         self.check()
         requests = [sequence for sequence in self.engine._scheduler.running if not sequence.is_idle]
