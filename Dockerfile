@@ -10,15 +10,21 @@ FROM ${PYTHON_IMAGE} AS tools
 # Another index or a mirror: passed to pip and uv as their own variables, not kept in the images.
 ARG PIP_INDEX_URL
 ARG UV_DEFAULT_INDEX
-ENV UV_LINK_MODE=copy \
+# Certificates in PEM beside the base's, for a mirror or a proxy with an authority of its own: CA_FILE of `make images`.
+ARG EXTRA_CA_PEM=""
+RUN { cat /etc/ssl/certs/ca-certificates.crt || true; echo "${EXTRA_CA_PEM}"; } > /opt/authorities.pem
+ENV PIP_CERT=/opt/authorities.pem \
+    SSL_CERT_FILE=/opt/authorities.pem \
+    UV_LINK_MODE=copy \
     UV_NO_CACHE=1
 WORKDIR /src
 COPY constraints-uv.txt ./
 RUN python -m venv /opt/tools
 RUN /opt/tools/bin/python -m pip install --no-cache-dir --disable-pip-version-check --require-hashes -r constraints-uv.txt
 
-# This tree as one wheel. It holds Python only, so all components get the same.
-FROM tools AS wheel
+# This tree, in a folder and a layer of its own: a change of it rebuilds a few megabytes. It holds Python only, so all
+# components get the same.
+FROM tools AS code
 COPY images/requirements/build.txt images/requirements/
 RUN /opt/tools/bin/uv pip install --python /opt/tools/bin/python --require-hashes -r images/requirements/build.txt
 COPY pyproject.toml README.md LICENSE ./
@@ -31,77 +37,74 @@ COPY devcluster/warmfleet_devcluster devcluster/warmfleet_devcluster
 COPY simulator simulator
 COPY cli cli
 RUN /opt/tools/bin/uv build --wheel --no-build-isolation --python /opt/tools/bin/python --out-dir /dist .
+RUN python -m zipfile -e /dist/*.whl /opt/code
+RUN python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/code
 
-# Modules named after a newer Python, such as torch's py312_intrinsics, do not compile with this one: -x.
+# Dependencies, per component. images/finish_environment.py has them find the code, and compiles them.
+# hf-xet (11 MB) speeds up downloads from the hub, which only workers make.
 FROM tools AS operator-venv
 COPY images/requirements/operator.txt images/requirements/
+COPY images/finish_environment.py images/
 RUN python -m venv --without-pip /opt/venv
 RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps --require-hashes -r images/requirements/operator.txt
-COPY --from=wheel /dist /dist
-RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps /dist/*.whl
-RUN python -m compileall -q -j 0 -x '/py3[0-9]+_' --invalidation-mode unchecked-hash /opt/venv/lib
+RUN /opt/tools/bin/uv pip uninstall --python /opt/venv/bin/python hf-xet
+RUN /opt/venv/bin/python images/finish_environment.py /opt/code
 
 FROM tools AS router-venv
 COPY images/requirements/router.txt images/requirements/
+COPY images/finish_environment.py images/
 RUN python -m venv --without-pip /opt/venv
 RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps --require-hashes -r images/requirements/router.txt
-COPY --from=wheel /dist /dist
-RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps /dist/*.whl
-RUN python -m compileall -q -j 0 -x '/py3[0-9]+_' --invalidation-mode unchecked-hash /opt/venv/lib
+RUN /opt/tools/bin/uv pip uninstall --python /opt/venv/bin/python hf-xet
+RUN /opt/venv/bin/python images/finish_environment.py /opt/code
 
 # Workers keep pip, which fetches models of the catalog.
 FROM tools AS worker-cuda-venv
 COPY images/requirements/worker.txt images/requirements/
+COPY images/finish_environment.py images/
 RUN python -m venv /opt/venv
 RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps --require-hashes -r images/requirements/worker.txt
-COPY --from=wheel /dist /dist
-RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps /dist/*.whl
-RUN python -m compileall -q -j 0 -x '/py3[0-9]+_' --invalidation-mode unchecked-hash /opt/venv/lib
+RUN /opt/venv/bin/python images/finish_environment.py /opt/code
 
 FROM tools AS worker-cpu-venv
 # URL of a torch wheel without CUDA, with its hash: https://...whl#sha256=... Empty = the same torch as worker-cuda.
 ARG TORCH_CPU_WHEEL=""
 COPY images/requirements/worker.txt images/requirements/
-COPY images/cpu_requirements.py images/
+COPY images/cpu_requirements.py images/finish_environment.py images/
 RUN python -m venv /opt/venv
 RUN python images/cpu_requirements.py images/requirements/worker.txt "${TORCH_CPU_WHEEL}" > /tmp/worker-cpu.txt
 RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps --require-hashes -r /tmp/worker-cpu.txt
-COPY --from=wheel /dist /dist
-RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps /dist/*.whl
-RUN python -m compileall -q -j 0 -x '/py3[0-9]+_' --invalidation-mode unchecked-hash /opt/venv/lib
+RUN /opt/venv/bin/python images/finish_environment.py /opt/code
+
 # A model of the catalog to bake in; empty = none, pods fetch what they serve.
+FROM worker-cpu-venv AS baked-model
 ARG CATALOG_MODEL=""
 COPY images/bake_model.py images/
+COPY --from=code /opt/code /opt/code
 RUN /opt/venv/bin/python images/bake_model.py /opt/warmfleet "${CATALOG_MODEL}"
 
 # The server beside vLLM: it computes nothing, so it needs no torch.
 FROM tools AS worker-vllm-venv
 COPY images/requirements/worker.txt images/requirements/
-COPY images/cpu_requirements.py images/
+COPY images/cpu_requirements.py images/finish_environment.py images/
 RUN python -m venv /opt/venv
 RUN python images/cpu_requirements.py images/requirements/worker.txt none > /tmp/worker-vllm.txt
 RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps --require-hashes -r /tmp/worker-vllm.txt
-COPY --from=wheel /dist /dist
-RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps /dist/*.whl
-RUN python -m compileall -q -j 0 -x '/py3[0-9]+_' --invalidation-mode unchecked-hash /opt/venv/lib
+RUN /opt/venv/bin/python images/finish_environment.py /opt/code
 
 # vLLM pins its own torch, so the engine process has an environment of its own, as `make vllm` makes it.
 FROM tools AS vllm-venv
 COPY constraints-vllm.txt ./
+COPY images/finish_environment.py images/
 RUN python -m venv --without-pip /opt/vllm
 RUN /opt/tools/bin/uv pip install --python /opt/vllm/bin/python --no-deps --require-hashes -r constraints-vllm.txt
-COPY --from=wheel /dist /dist
-RUN /opt/tools/bin/uv pip install --python /opt/vllm/bin/python --no-deps /dist/*.whl
-RUN python -m compileall -q -j 0 -x '/py3[0-9]+_' --invalidation-mode unchecked-hash /opt/vllm/lib
+RUN /opt/vllm/bin/python images/finish_environment.py /opt/code
 
 # Common to all images. Base images have no compiled modules, and nothing can be written at run time.
 FROM ${PYTHON_IMAGE} AS runtime
 RUN python -m compileall -q -j 0 --invalidation-mode unchecked-hash "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
-ARG VERSION=0.0.0
-ARG REVISION=unknown
-LABEL org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}" \
-      org.opencontainers.image.vendor="warmfleet maintainers" \
+# images/build.py adds version and revision: a label that changes with every commit would rebuild what follows it.
+LABEL org.opencontainers.image.vendor="warmfleet maintainers" \
       org.opencontainers.image.licenses="Apache-2.0"
 # LOGNAME: getpass reads it before the user database, which has no entry for an arbitrary uid.
 ENV PATH=/opt/venv/bin:/usr/local/bin:/usr/bin:/bin \
@@ -123,6 +126,7 @@ ENV TORCHINDUCTOR_CACHE_DIR=/tmp/inductor \
     TRITON_CACHE_DIR=/tmp/triton \
     WARMFLEET_IMAGE_MODELS=/opt/warmfleet
 COPY --from=worker-cuda-venv /opt/venv /opt/venv
+COPY --from=code /opt/code /opt/code
 EXPOSE 8000
 ENTRYPOINT ["python", "-m", "warmfleet_worker"]
 
@@ -140,6 +144,7 @@ ENV TORCHINDUCTOR_CACHE_DIR=/tmp/inductor \
     WARMFLEET_VLLM_PYTHON=/opt/vllm/bin/python
 COPY --from=worker-vllm-venv /opt/venv /opt/venv
 COPY --from=vllm-venv /opt/vllm /opt/vllm
+COPY --from=code /opt/code /opt/code
 EXPOSE 8000
 ENTRYPOINT ["python", "-m", "warmfleet_worker"]
 
@@ -149,7 +154,8 @@ LABEL org.opencontainers.image.title="warmfleet worker (CPU)" \
 ENV TORCHINDUCTOR_CACHE_DIR=/tmp/inductor \
     WARMFLEET_IMAGE_MODELS=/opt/warmfleet
 COPY --from=worker-cpu-venv /opt/venv /opt/venv
-COPY --from=worker-cpu-venv /opt/warmfleet /opt/warmfleet
+COPY --from=baked-model /opt/warmfleet /opt/warmfleet
+COPY --from=code /opt/code /opt/code
 EXPOSE 8000
 ENTRYPOINT ["python", "-m", "warmfleet_worker"]
 
@@ -157,6 +163,7 @@ FROM runtime AS router
 LABEL org.opencontainers.image.title="warmfleet router" \
       org.opencontainers.image.description="The address of a fleet: sends each request where it costs least."
 COPY --from=router-venv /opt/venv /opt/venv
+COPY --from=code /opt/code /opt/code
 EXPOSE 8080
 ENTRYPOINT ["python", "-m", "warmfleet_router"]
 
@@ -164,5 +171,6 @@ FROM runtime AS operator
 LABEL org.opencontainers.image.title="warmfleet operator" \
       org.opencontainers.image.description="Reconciles ModelDeployments into workers."
 COPY --from=operator-venv /opt/venv /opt/venv
+COPY --from=code /opt/code /opt/code
 EXPOSE 8081 8082
 ENTRYPOINT ["python", "-m", "warmfleet_operator"]

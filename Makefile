@@ -123,7 +123,7 @@ CATALOG_MODEL ?= smollm2-135m-instruct
 images: ## Build the images with docker, podman or buildah, and write images.values.yaml
 	@$(PYTHON) images/build.py --registry "$(REGISTRY)" --catalog-model "$(CATALOG_MODEL)" \
 		$(if $(PUSH),--push) $(if $(LOAD),--load "$(LOAD)") $(if $(TAG),--tag "$(TAG)") \
-		$(if $(ENGINE),--engine "$(ENGINE)") $(foreach target,$(TARGETS),--target $(target)) \
+		$(if $(ENGINE),--engine "$(ENGINE)") $(if $(CA_FILE),--ca-file "$(CA_FILE)") $(foreach target,$(TARGETS),--target $(target)) \
 		$(foreach argument,$(BUILD_ARGS),--build-arg "$(argument)")
 
 soak: setup ## Ten thousand requests, and what they leave in memory (two minutes)

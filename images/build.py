@@ -28,6 +28,8 @@ PROBES: Final[Mapping[str, tuple[str, ...]]] = {
     "buildah": ("buildah", "info", "--format", "{{.host.kernel}}"),
 }
 PROBE_SECONDS: Final = 30
+MAX_AUTHORITIES_BYTES: Final = 100_000
+"""Linux takes 131,072 bytes for one argument of a command."""
 _REGISTRY: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9.-]*(:[0-9]{1,5})?(/[a-z0-9][a-z0-9._-]*)*")
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -69,6 +71,8 @@ class Plan:
     engine: str
     targets: tuple[str, ...]
     build_args: tuple[tuple[str, str], ...]
+    labels: tuple[tuple[str, str], ...] = ()
+    """What differs from commit to commit; a LABEL instruction would have all later layers built anew."""
     push: bool = False
     load: str = ""
     """`kind` brings the images into a kind cluster instead of a registry."""
@@ -85,8 +89,12 @@ class Plan:
 def build_command(plan: Plan, image: Image) -> list[str]:
     """The engine's command line that builds one image."""
     command = [plan.engine, "build", "--target", image.target, "--tag", plan.reference(image)]
+    if plan.engine == "buildah":
+        command.append("--layers")  # the others keep layers for the next build by default
     for name, value in plan.build_args:
         command += ["--build-arg", f"{name}={value}"]
+    for name, value in plan.labels:
+        command += ["--label", f"org.opencontainers.image.{name}={value}"]
     return [*command, "--file", "Dockerfile", "."]
 
 
@@ -95,6 +103,11 @@ def push_command(plan: Plan, image: Image, digest_file: Path) -> list[str]:
     if plan.engine == "docker":
         return ["docker", "push", plan.reference(image)]
     return [plan.engine, "push", "--digestfile", str(digest_file), plan.reference(image)]
+
+
+def size_command(plan: Plan, image: Image) -> list[str]:
+    """The engine's command line that prints the size of one image, in the unit that it chooses."""
+    return [plan.engine, "images", "--format", "{{.Size}}", plan.reference(image)]
 
 
 def values_of(plan: Plan, digests: Mapping[str, str]) -> str:
@@ -168,9 +181,11 @@ def build(plan: Plan) -> None:
         BuildError: a command failed.
     """
     digests: dict[str, str] = {}
+    sizes: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as folder:
         for image in plan.images:
             _run(build_command(plan, image))
+            sizes[image.repository] = _output(size_command(plan, image)).strip()
             if plan.push:
                 digest_file = Path(folder) / image.target
                 _run(push_command(plan, image, digest_file))
@@ -178,6 +193,9 @@ def build(plan: Plan) -> None:
             elif plan.load:
                 _load(plan, image, Path(folder))
     VALUES.write_text(values_of(plan, digests), encoding="utf-8")
+    print()
+    for repository, size in sizes.items():
+        print(f"  {repository:24} {size}")
     print(f"\n{VALUES.name} has their names. Next:\n")
     print(f"  helm install warmfleet charts/warmfleet -f {VALUES.name}\n")
 
@@ -207,7 +225,7 @@ def _load(plan: Plan, image: Image, folder: Path) -> None:
 
 
 def _run(command: Sequence[str]) -> None:
-    print("$", *command, flush=True)
+    print("$", *(part.partition("\n")[0] for part in command), flush=True)  # of certificates, the first line
     try:
         done = subprocess.run(command, cwd=REPOSITORY, check=False)
     except OSError as error:
@@ -239,6 +257,7 @@ def parse_plan(arguments: Sequence[str]) -> Plan:
     for argument in given.build_arg:
         if "=" not in argument:
             raise BuildError(f"BUILD_ARGS: expected NAME=VALUE, got {argument!r}")
+    authorities = _authorities(given.ca_file)
     engine = find_engine(given.engine)
     pairs = [tuple(argument.split("=", 1)) for argument in given.build_arg]
     return Plan(
@@ -247,15 +266,35 @@ def parse_plan(arguments: Sequence[str]) -> Plan:
         engine=engine,
         targets=tuple(given.target or [image.target for image in IMAGES if not image.on_request]),
         build_args=(
-            ("VERSION", package_version()),
-            ("REVISION", revision()),
             ("CATALOG_MODEL", given.catalog_model),
+            *authorities,
             *((name, value) for name, value in pairs),
         ),
+        labels=(("version", package_version()), ("revision", revision())),
         push=given.push,
         load=given.load,
         kind_cluster=given.kind_cluster,
     )
+
+
+def _authorities(files: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """The build argument that holds the certificates of `files`; none without files."""
+    texts = []
+    for name in files:
+        try:
+            text = Path(name).read_text(encoding="ascii")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BuildError(f"CA_FILE: {name} cannot be read: {error}") from error
+        if "-----BEGIN CERTIFICATE-----" not in text:
+            raise BuildError(f"CA_FILE: {name} holds no certificate in PEM")
+        texts.append(text)
+    joined = "\n".join(texts)
+    if len(joined) > MAX_AUTHORITIES_BYTES:
+        raise BuildError(
+            f"CA_FILE: {len(joined)} bytes, at most {MAX_AUTHORITIES_BYTES} fit into an argument; "
+            "name the file of your own authority only, the public ones are in the base image"
+        )
+    return (("EXTRA_CA_PEM", joined),) if joined else ()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -278,6 +317,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--catalog-model", default="", help="baked into worker-cpu; empty: none")
     add("--build-arg", action="append", default=[], metavar="NAME=VALUE", help="passed on (repeatable)")
+    add(
+        "--ca-file", action="append", default=[], metavar="PEM", help="trusted beside the base's (repeatable)"
+    )
     add("--push", action="store_true", help="push, and write digests")
     add("--load", choices=("", "kind"), default="", help="load into a cluster on this machine instead")
     add("--kind-cluster", default="kind", help="name of the kind cluster")

@@ -119,9 +119,24 @@ def test_an_image_runs_its_component_as_any_user(target):
     for stage in FILE.lineage(target):
         for item in stage.of("LABEL"):
             labels |= item.pairs
-    assert {"title", "description", "version", "revision", "licenses"} <= {
+    assert {"title", "description", "vendor", "licenses"} == {
         key.removeprefix("org.opencontainers.image.") for key in labels
     }
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_code_is_the_last_layer_so_that_a_change_of_it_rebuilds_nothing_else(target):
+    *others, last = [item.copy for stage in FILE.lineage(target) for item in stage.of("COPY")]
+    assert (last.stage, last.target) == ("code", "/opt/code")
+    for copy in others:
+        if copy.stage != "baked-model":  # converted by this code
+            for stage in FILE.lineage(copy.stage):
+                assert all(item.copy.stage is None for item in stage.of("COPY"))
+                sources = [source for item in stage.of("COPY") for source in item.copy.sources]
+                assert all(source.startswith(("images/", "constraints-")) for source in sources)
+    instructions = [item for stage in FILE.lineage(target) for item in stage.instructions]
+    after = instructions[[item.text for item in instructions].index("--from=code /opt/code /opt/code") + 1 :]
+    assert {item.keyword for item in after} == {"EXPOSE", "ENTRYPOINT"}
 
 
 def test_after_something_ran_as_root_the_user_is_set_back():
@@ -223,7 +238,7 @@ def test_the_image_with_vllm_installs_what_make_vllm_does_and_finds_it():
         environment |= item.pairs
     assert environment["WARMFLEET_VLLM_PYTHON"] == "/opt/vllm/bin/python"
     copies = {item.copy.target: item.copy.stage for item in FILE.stages["worker-vllm"].of("COPY")}
-    assert copies == {"/opt/venv": "worker-vllm-venv", "/opt/vllm": "vllm-venv"}
+    assert copies == {"/opt/venv": "worker-vllm-venv", "/opt/vllm": "vllm-venv", "/opt/code": "code"}
     assert all(value.startswith("/tmp/") for name, value in environment.items() if "CACHE" in name)
 
 
@@ -232,6 +247,7 @@ STAND_IN = """#!/bin/sh
 echo "$(basename "$0") $*" >> "$CALLS"
 case "$1 $2" in
   "info --format") echo 1.0 ;;
+  "images --format") echo "235 MB" ;;
   "image inspect") echo '["registry.example.com/x/warmfleet-'"$IMAGE"'@{digest}"]' ;;
   "push --digestfile") printf %s {digest} > "$3" ;;
 esac
@@ -328,7 +344,9 @@ def test_pushed_images_are_written_down_by_digest_for_the_chart(make_images, eng
     (built,) = [call for call in calls if call.startswith(f"{engine} build")]
     version = build.package_version()
     assert f"--target router --tag registry.example.com/x/warmfleet-router:{version} " in built
-    assert f"--build-arg VERSION={version} " in built
+    assert f"--label org.opencontainers.image.version={version} " in built
+    assert "--label org.opencontainers.image.revision=" in built
+    assert re.search(r"warmfleet-router +235 MB", done.stdout)
     assert "--build-arg CATALOG_MODEL=m " in built
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert values["images"]["router"]["digest"] == DIGEST

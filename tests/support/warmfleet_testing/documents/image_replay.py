@@ -166,7 +166,8 @@ class ImageReplay:
 
     def _is_copied_once(self, stage: str, source: str) -> bool:
         copies = [item.copy for other in self._dockerfile.stages.values() for item in other.of("COPY")]
-        return sum(copy.stage == stage and source in copy.sources for copy in copies) == 1
+        times = sum(copy.stage == stage and source in copy.sources for copy in copies)
+        return times == 1 and all(other.base != stage for other in self._dockerfile.stages.values())
 
     def _in(self, layers: Layers, command: str, workdir: str) -> None:
         mount, work = self._folder("mount"), self._folder(f"{layers.upper.name}-work")
