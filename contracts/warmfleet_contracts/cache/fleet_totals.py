@@ -108,6 +108,35 @@ class LatencyHistogram(msgspec.Struct, frozen=True, omit_defaults=True):
         return upper - (cumulative[bucket] - rank) / self.counts[bucket] * (upper - lower)
 
 
+class RefusedRequests(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Requests that a router refused because every worker was busy, by the bound; since the router's start.
+
+    A client that sends a refused request again, and states it, has asked once: only its first refusal counts
+    by a bound.
+    """
+
+    queue_full: Count = 0
+    wait: Count = 0
+    """They would have waited for too long."""
+    held_too_long: Count = 0
+    """They did."""
+    tenant_queue: Count = 0
+    """Their tenant had its share of a queue that others may use."""
+    retries: Count = 0
+    """Refused again, by any of these bounds."""
+    tokens: Count = 0
+    """Of the prompts of the first three; by size where none was encoded yet."""
+
+    @property
+    def unmet(self) -> int:
+        """Those that more replicas would have answered.
+
+        Not those over their tenant's share: then more than half of the queue is full, which is demand enough,
+        and one tenant's flood is none of the others'.
+        """
+        return self.queue_full + self.wait + self.held_too_long
+
+
 class ModelTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One router's requests for a model."""
 
@@ -124,6 +153,8 @@ class ModelTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Of prompts that workers answered, since the router's start."""
     cached_tokens: Count = 0
     """How many of them were cached."""
+    refused: RefusedRequests = RefusedRequests()
+    """Requests that no worker got."""
     misses: MissTokens = MissTokens()
     """Since the router's start. Together at most the prompt tokens that were not cached."""
     first_token: LatencyHistogram = LatencyHistogram()

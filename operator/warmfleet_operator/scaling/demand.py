@@ -3,6 +3,10 @@
 Demand D against supply S per replica (llm-d's WVA 2): more than `up` percent of n * S asks for
 ceil(D / (up * S)), and a shrink needs D below `down` percent of what is left. Cached blocks that no sequence
 holds are free capacity and no demand.
+
+Requests that routers refuse are demand that no replica holds. What they would take is what the answered ones
+take per prompt token, for at most as many tokens again as workers answered: a client that sends a refused
+request again without saying so at most doubles a demand.
 """
 
 from dataclasses import dataclass
@@ -10,12 +14,14 @@ from statistics import median
 from typing import Final
 
 from warmfleet_contracts.cache.fleet_totals import ReplicaTotals
-from warmfleet_operator.scaling.signals import FleetSignals
+from warmfleet_operator.scaling.signals import FleetSignals, Traffic
 
 LEAST_RATE: Final = 0.1
 """Tokens per second: a lower rate is no measurement, and to divide by it gives no finite number."""
 MOST_COMPUTE_PERMILLE: Final = 1200
 """Of a replica's time that its work may take by its own measurement, which is a fit and may be off."""
+MOST_REFUSED_RATIO: Final = 1.0
+"""Of the tokens of prompts that were answered."""
 _MOST_REPLICAS: Final = 1000
 """No deployment may have more."""
 
@@ -55,8 +61,10 @@ def demand_of(signals: FleetSignals, ready: int) -> Demand:
     missed = 1.0 - signals.traffic.hit_ratio
     waiting = (signals.queued_tokens + signals.held_tokens) * missed
     backlog = sum(replica.queued_uncached_tokens for replica in known) * factor + waiting
-    pinned = sum(replica.pinned_tokens for replica in known) * factor
+    with_refused = 1.0 + refused_ratio(signals.traffic)
+    pinned = sum(replica.pinned_tokens for replica in known) * factor * with_refused
     sequences = sum(replica.running_sequences + replica.waiting_sequences for replica in known) * factor
+    sequences *= with_refused
     prefill, decode = rate(known, "prefill_tokens_per_second"), rate(known, "decode_tokens_per_second")
     return Demand(
         tokens=round(pinned + backlog),
@@ -65,6 +73,13 @@ def demand_of(signals: FleetSignals, ready: int) -> Demand:
         backlog_tokens=round(backlog),
         prefill_rate=prefill,
     )
+
+
+def refused_ratio(traffic: Traffic) -> float:
+    """Prompt tokens of requests that routers refused, per token of those that workers answered."""
+    if not traffic.prompt_tokens:
+        return 0.0
+    return min(traffic.refused_tokens / traffic.prompt_tokens, MOST_REFUSED_RATIO)
 
 
 def rate(replicas: tuple[ReplicaTotals, ...], field: str) -> float:
@@ -102,4 +117,5 @@ def _compute_permille(signals: FleetSignals, ready: int, prefill: float, decode:
         return -1
     uncached = max(0, traffic.prompt_tokens - traffic.cached_tokens)
     load = uncached / prefill + (traffic.generated_tokens / decode if decode > 0 else 0.0)
-    return min(round(1000 * load / traffic.seconds), MOST_COMPUTE_PERMILLE * max(1, ready))
+    computed = min(1000 * load / traffic.seconds, MOST_COMPUTE_PERMILLE * max(1, ready))
+    return round(computed * (1.0 + refused_ratio(traffic)))

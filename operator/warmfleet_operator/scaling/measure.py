@@ -204,15 +204,15 @@ def _means(known: Means | None, demand: Demand, traffic: Traffic, elapsed_second
         load_permille=demand.compute_permille,
         tokens=demand.tokens,
         sequences=demand.sequences,
-        requests=traffic.requests,
-        requests_per_second=traffic.requests / traffic.seconds if traffic.seconds else 0.0,
+        requests=traffic.arrivals,
+        requests_per_second=traffic.arrivals / traffic.seconds if traffic.seconds else 0.0,
     )
     return now if known is None else known.followed(now, elapsed_seconds)
 
 
 def _demand_asks(tick: _Tick, means: Means | None) -> dict[str, Ask]:
     """What tokens, sequences and compute ask for, chance excluded."""
-    demand, each, requests = tick.demand, tick.supply, tick.signals.traffic.requests
+    demand, each, requests = tick.demand, tick.supply, tick.signals.traffic.arrivals
     load = max(0, demand.compute_permille)
     backlog = backlog_permille(demand, tick.policy.backlog_seconds)
     # What a fleet wakes for is there, and no moment of a load that goes on.

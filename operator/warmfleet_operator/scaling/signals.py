@@ -22,6 +22,7 @@ from warmfleet_contracts.cache.fleet_totals import (
     LatencyHistogram,
     MissTokens,
     ModelTotals,
+    RefusedRequests,
     ReplicaTotals,
 )
 
@@ -36,6 +37,7 @@ SAMPLE_SECONDS: Final = 5.0
 IMPLAUSIBLE: Final = 10
 """Times the median of the replicas."""
 MAX_ROUTERS: Final = 64
+_REFUSED_FIELDS: Final = RefusedRequests.__struct_fields__
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,14 @@ class Traffic:
     misses: MissTokens = field(default_factory=MissTokens)
     requests: int = 0
     generated_tokens: int = 0
+    refused_requests: int = 0
+    """That more replicas would have answered."""
+    refused_tokens: int = 0
+
+    @property
+    def arrivals(self) -> int:
+        """Requests that were answered or refused."""
+        return self.requests + self.refused_requests
 
     @property
     def hit_ratio(self) -> float:
@@ -235,6 +245,8 @@ def _traffic(seconds: float, pairs: Sequence[tuple[ModelTotals, ModelTotals]]) -
         generated_tokens=_risen(
             (sum(now.inter_token.counts), sum(old.inter_token.counts)) for now, old in pairs
         ),
+        refused_requests=_risen((now.refused.unmet, before.refused.unmet) for now, before in pairs),
+        refused_tokens=_risen((now.refused.tokens, before.refused.tokens) for now, before in pairs),
     )
 
 
@@ -289,6 +301,9 @@ def _sum(parts: Sequence[ModelTotals]) -> ModelTotals:
         held_tokens=sum(part.held_tokens for part in parts),
         prompt_tokens=sum(part.prompt_tokens for part in parts),
         cached_tokens=sum(part.cached_tokens for part in parts),
+        refused=RefusedRequests(
+            **{field: sum(getattr(part.refused, field) for part in parts) for field in _REFUSED_FIELDS}
+        ),
         misses=_added_misses([part.misses for part in parts]),
         first_token=_together([part.first_token for part in parts]),
         inter_token=_together([part.inter_token for part in parts]),

@@ -68,4 +68,4 @@ def _has_requests(signals: FleetSignals) -> bool:
     waiting = signals.queued_requests + signals.held_requests
     running = any(replica.running_sequences + replica.waiting_sequences for replica in signals.replicas)
     traffic = signals.traffic
-    return bool(waiting or running or traffic.requests or traffic.prompt_tokens or traffic.generated_tokens)
+    return bool(waiting or running or traffic.arrivals or traffic.prompt_tokens or traffic.generated_tokens)

@@ -146,7 +146,7 @@ class Admission:
         queue.shares.seen(tenant.name, tenant.weight)
         if queue.waiting:
             size = Amount(1, ticket.body_bytes, ticket.body_bytes // BYTES_PER_TOKEN)
-            self._wait_queue.check(queue, tenant, priority, size)
+            self._wait_queue.check(queue, tenant, priority, size, is_retry=ticket.is_retry)
         return round(queue.expected_output_tokens(output_limit_tokens, sequences))
 
     async def submit(self, request: QueuedRequest, *, on_queued: Callable[[int, str], object]) -> Dispatch:
@@ -177,7 +177,9 @@ class Admission:
             if placement.picked is not None:
                 return self._assigner.assign_at_once(request, queue, placement.picked)
             because = placement.because
-        before = self._wait_queue.check(queue, request.tenant, request.priority, request.size)
+        before = self._wait_queue.check(
+            queue, request.tenant, request.priority, request.size, is_retry=request.is_retry
+        )
         on_queued(before.requests, because)
         waiting = self._wait_queue.add(queue, request)
         self._capacity_changed.set()

@@ -33,10 +33,14 @@ class InFlightTicket:
             ...  # read it, each piece through `answer.receive`, and send it
     """
 
-    __slots__ = ("_estimated", "_limits", "_taken", "body_bytes", "entered_at", "tenant")
+    __slots__ = ("_estimated", "_limits", "_taken", "body_bytes", "entered_at", "is_retry", "tenant")
 
-    def __init__(self, limits: "InFlightLimits", tenant: Tenant, taken: Amount, entered_at: float) -> None:
+    def __init__(
+        self, limits: "InFlightLimits", tenant: Tenant, taken: Amount, entered_at: float, *, is_retry: bool
+    ) -> None:
         self.tenant = tenant
+        self.is_retry = is_retry
+        """Its client had sent the request before, and states it."""
         self.entered_at = entered_at
         """Clock time in seconds."""
         self.body_bytes = 0
@@ -140,8 +144,8 @@ class InFlightLimits:
         """What is in flight now, over all tenants."""
         return self._usage.total
 
-    def enter(self, tenant: Tenant) -> InFlightTicket:
-        """Admit a request whose body has not been read yet.
+    def enter(self, tenant: Tenant, *, is_retry: bool = False) -> InFlightTicket:
+        """Admit a request whose body has not been read yet; `is_retry`: its client had sent it before.
 
         Raises:
             RequestError: 429 over a bound.
@@ -155,7 +159,7 @@ class InFlightLimits:
             )
         amount = Amount(requests=1)
         self._check(tenant, amount)
-        return InFlightTicket(self, tenant, self._take(tenant, amount), self._now())
+        return InFlightTicket(self, tenant, self._take(tenant, amount), self._now(), is_retry=is_retry)
 
     def take_bytes(self, tenant: Tenant, more_bytes: int) -> Amount:
         """Count bytes of a body or of a plain answer.

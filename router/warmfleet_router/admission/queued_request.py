@@ -30,6 +30,8 @@ class QueuedRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """Clock time in seconds, before the body was read."""
     body_read_at: float
     """Clock time in seconds at which the body was complete."""
+    is_retry: bool = False
+    """Its client had sent it before, and states it."""
     is_suspect: bool = False
     """An engine may have ended because of it: its prompt is computed alone (`isolation`)."""
 

@@ -15,6 +15,7 @@ from warmfleet_router.admission.model_queue import ModelQueue, WaitingRequest
 from warmfleet_router.admission.queue_bounds import AdmissionSettings, Amount, BoundedUsage, Exceeded
 from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.admission.service_rate import retry_after_seconds
+from warmfleet_router.economics.model_counts import QueueBound
 from warmfleet_router.error_responses import overloaded_error, quota_error
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.tenants import Tenant
@@ -41,8 +42,12 @@ class WaitQueue:
         """What waits now."""
         return self._held.total
 
-    def check(self, queue: ModelQueue, tenant: Tenant, priority: int, size: Amount) -> Before:
+    def check(
+        self, queue: ModelQueue, tenant: Tenant, priority: int, size: Amount, *, is_retry: bool
+    ) -> Before:
         """Reject a request that may not wait; returns what would be served before it.
+
+        `is_retry`: its client had sent it before.
 
         Raises:
             RequestError: 429.
@@ -53,14 +58,14 @@ class WaitQueue:
         retry_after = retry_after_seconds(wait_seconds)
         match self._held.exceeded(tenant.name, size, alone=tenant.is_alone):
             case Exceeded.WHOLE:
-                self._metrics.on_overload("queue_full", tenant.name)
+                self._count("queue_full", queue, tenant, size, is_retry=is_retry)
                 raise overloaded_error(
                     f"every replica of model {queue.model!r} is busy and the queue is full: at most "
                     f"{bound.requests} requests, {bound.buffered_bytes} bytes, {bound.tokens} tokens",
                     retry_after,
                 )
             case Exceeded.TENANT:
-                self._metrics.on_overload("tenant_queue", tenant.name)
+                self._count("tenant_queue", queue, tenant, size, is_retry=is_retry)
                 held = self._held.held(tenant.name)
                 raise quota_error(
                     f"every replica of model {queue.model!r} is busy and this key's tenant has its share of "
@@ -71,7 +76,7 @@ class WaitQueue:
                 pass
         too_long = wait_seconds is not None and wait_seconds > self._settings.max_wait_seconds
         if too_long and before.requests >= ALWAYS_HELD_REQUESTS:
-            self._metrics.on_overload("wait", tenant.name)
+            self._count("wait", queue, tenant, size, is_retry=is_retry)
             raise overloaded_error(
                 f"every replica of model {queue.model!r} is busy and {before.requests} requests stand before "
                 f"this one, more than can be served in {self._settings.max_wait_seconds:g} seconds",
@@ -125,6 +130,12 @@ class WaitQueue:
         if queue.remove(waiting):
             self._give_back(waiting)
 
+    def _count(
+        self, bound: QueueBound, queue: ModelQueue, tenant: Tenant, size: Amount, *, is_retry: bool
+    ) -> None:
+        self._metrics.on_overload(bound, tenant.name)
+        self._metrics.models.of(queue.model).refused_by(bound, size.tokens, is_retry=is_retry)
+
     def _give_back(self, waiting: WaitingRequest) -> None:
         self._held.give_back(waiting.request.tenant.name, waiting.request.size)
         if not self._held.total.requests:
@@ -133,7 +144,8 @@ class WaitQueue:
     def _give_up(self, queue: ModelQueue, waiting: WaitingRequest) -> None:
         if waiting.assigned.done():
             return
-        self._metrics.on_overload("held_too_long", waiting.request.tenant.name)
+        request = waiting.request
+        self._count("held_too_long", queue, request.tenant, request.size, is_retry=request.is_retry)
         longest = self._settings.max_held_seconds
         seconds = queue.service_rate.seconds(queue.waiting_cost, self._now())
         error = overloaded_error(

@@ -27,7 +27,7 @@ from warmfleet_router.api.context_length import require_fitting
 from warmfleet_router.api.models import model_not_found
 from warmfleet_router.error_responses import other_owner_error
 from warmfleet_router.metrics import RouterMetrics
-from warmfleet_router.proxy.headers import request_headers, without_cache_salt
+from warmfleet_router.proxy.headers import is_retry, request_headers, without_cache_salt
 from warmfleet_router.proxy.proxy import Connection, Proxy, outcome_of
 from warmfleet_router.proxy.upstream_request import UpstreamRequest
 from warmfleet_router.routing.block_hash_memory import BlockHashMemory
@@ -108,7 +108,7 @@ class CompletionEndpoint:
             RequestError: nothing has been sent; what the client gets.
         """
         request = Request(scope, receive)
-        with self._limits.enter(tenant_of(request)) as ticket:
+        with self._limits.enter(tenant_of(request), is_retry=is_retry(request.headers)) as ticket:
             body = await read_body(request, ticket.receive)
             prepared = await self._prepare(request, ticket, body, self._now())
             self._metrics.on_start()
@@ -246,6 +246,7 @@ class CompletionEndpoint:
             output_limit_tokens=decoded.max_output_tokens,
             arrived_at=ticket.entered_at,
             body_read_at=body_read_at,
+            is_retry=ticket.is_retry,
         )
         record = _request_record(request, queued, self._policy_among(workers))
         recorder = DecisionRecorder(record, since=body_read_at, now=self._now)

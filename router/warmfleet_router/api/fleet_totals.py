@@ -71,6 +71,7 @@ def model_totals(waits: Mapping[str, ModelWaits], counts: Mapping[str, ModelCoun
             held_tokens=waiting.held_tokens,
             prompt_tokens=min(count.prompt_tokens, MAX_COUNT),
             cached_tokens=min(count.cached_tokens, MAX_COUNT),
+            refused=count.refused,
             misses=count.misses,
             first_token=count.first_token.histogram,
             inter_token=count.inter_token.histogram,

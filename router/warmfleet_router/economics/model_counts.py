@@ -1,16 +1,21 @@
-"""Tokens, misses and latencies per model since the router's start. Bounded: models that are gone go."""
+"""Tokens, misses, refusals and latencies per model since the router's start. Models that are gone go."""
 
 from bisect import bisect_left
 from collections.abc import Collection
+from typing import Literal, get_args
 
 from warmfleet_contracts.cache.fleet_totals import (
     CACHE_DEPTHS,
     LATENCY_BOUNDS_MS,
     LatencyHistogram,
     MissTokens,
+    RefusedRequests,
 )
 from warmfleet_contracts.cache.kv_events import MAX_COUNT
 from warmfleet_router.economics.misses import MissCause, without_last_zeros
+
+QueueBound = Literal["queue_full", "wait", "held_too_long", "tenant_queue"]
+"""The bound of the queue for which a request was refused."""
 
 
 class LatencyCounts:
@@ -40,6 +45,9 @@ class ModelCount:
         self.mean_inter_token = LatencyCounts()
         self.missed_tokens = dict.fromkeys(MissCause, 0)
         self._capacity_depths = [0] * len(CACHE_DEPTHS)
+        self._refused: dict[str, int] = dict.fromkeys(get_args(QueueBound), 0)
+        self._refused_retries = 0
+        self._refused_tokens = 0
 
     def answered(self, prompt_tokens: int, cached_tokens: int, misses: MissTokens) -> None:
         """A worker reported what it found cached."""
@@ -49,6 +57,24 @@ class ModelCount:
             self.missed_tokens[cause] += getattr(misses, cause)
         for number, tokens in enumerate(misses.capacity_depths):
             self._capacity_depths[number] += tokens
+
+    def refused_by(self, bound: QueueBound, prompt_tokens: int, *, is_retry: bool) -> None:
+        """A request was refused; `is_retry`: its client had sent it before."""
+        if is_retry:
+            self._refused_retries += 1
+            return
+        self._refused[bound] += 1
+        if bound != "tenant_queue":
+            self._refused_tokens += prompt_tokens
+
+    @property
+    def refused(self) -> RefusedRequests:
+        """So far."""
+        return RefusedRequests(
+            **self._refused,
+            retries=self._refused_retries,
+            tokens=min(self._refused_tokens, MAX_COUNT),
+        )
 
     @property
     def misses(self) -> MissTokens:

@@ -1,4 +1,4 @@
-"""Which headers and fields of a request reach a worker, and which headers of an answer reach a client."""
+"""Which headers and fields of a request reach a worker, which of an answer a client, and what they state."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from warmfleet_contracts.cache.worker_api import REQUEST_ID_HEADER, ROUTER_HEADER_PREFIX
+from warmfleet_router.error_responses import header_number
 
 HOP_BY_HOP: Final = frozenset(
     {
@@ -40,6 +41,10 @@ ENDS_HERE: Final = frozenset(
 PASSED_BACK: Final = ("content-type", "cache-control", "x-accel-buffering", "retry-after")
 """The only headers of a worker that a client gets: all others are between router and worker."""
 
+FIRST_ATTEMPTS: Final = {"x-stainless-retry-count": 0, "x-envoy-attempt-count": 1}
+"""What these headers state of a request that was not sent before. OpenAI's client libraries send the one,
+from 0 on; Envoy, where `include_request_attempt_count` is set, the other, from 1 on."""
+
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -60,6 +65,11 @@ def request_headers(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str]]
         and name not in named_by_connection
         and not name.startswith(ROUTER_HEADER_PREFIX)
     ]
+
+
+def is_retry(headers: Mapping[str, str]) -> bool:
+    """Whether a request states that it was sent before: by a client library, or by an Envoy on its way."""
+    return any((header_number(headers.get(name)) or first) > first for name, first in FIRST_ATTEMPTS.items())
 
 
 def passed_back(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

@@ -70,6 +70,42 @@ def test_prompt_tokens_to_compute_add_replicas_where_memory_is_empty():
     assert decision.to_replicas == 3
 
 
+def test_refused_requests_would_take_what_the_answered_ones_take_per_token():
+    """A fleet that computes nine tenths of its time and refuses half as much again needs the half, too."""
+    answered = Traffic(seconds=30.0, prompt_tokens=round(30 * 1.8 * PREFILL_RATE), requests=100)
+    refusing = replace(answered, refused_requests=50, refused_tokens=answered.prompt_tokens // 2)
+
+    seen = last(POLICY, signals(fleet(2), traffic=refusing), at_rest(2), seconds=30)
+    held = last(POLICY, replace(loaded(2, 80), traffic=refusing), at_rest(2), seconds=30)
+
+    assert seen.inputs.demand_compute_permille == 2700
+    assert seen.recommendations["compute"] == seen.to_replicas == 4
+    assert held.inputs.demand_tokens == round(2 * 0.8 * SUPPLY_TOKENS * 1.5)
+
+
+@pytest.mark.parametrize("times", [1, 2, 1000])
+def test_refused_requests_at_most_double_a_demand_however_often_they_are_sent(times):
+    tokens = round(30 * 1.8 * PREFILL_RATE)
+    traffic = Traffic(
+        seconds=30.0, prompt_tokens=tokens, refused_requests=times, refused_tokens=times * tokens
+    )
+
+    decision = last(POLICY, signals(fleet(2), traffic=traffic), at_rest(2), seconds=30)
+
+    assert decision.inputs.demand_compute_permille == 3600
+
+
+def test_refused_requests_add_nothing_where_none_was_answered():
+    """What they would take is not known, and what waits is a demand in any case."""
+    traffic = Traffic(seconds=30.0, refused_requests=100, refused_tokens=10**9)
+
+    decision = last(POLICY, signals(fleet(2), traffic=traffic), at_rest(2), seconds=30)
+
+    assert decision.to_replicas == 2
+    assert (decision.inputs.demand_tokens, decision.inputs.demand_compute_permille) == (0, 0)
+    assert decision.inputs.idle_seconds == -1
+
+
 def test_pending_replicas_count_as_supply():
     """No cascade: the same demand does not add replicas again while those it added are starting."""
     ticks = Ticks(POLICY)

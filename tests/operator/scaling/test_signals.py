@@ -4,7 +4,12 @@ import itertools
 
 import pytest
 
-from warmfleet_contracts.cache.fleet_totals import LatencyHistogram, MissTokens
+from warmfleet_contracts.cache.fleet_totals import (
+    FleetTotals,
+    LatencyHistogram,
+    MissTokens,
+    RefusedRequests,
+)
 from warmfleet_operator.scaling.signals import (
     LATENCY_SECONDS,
     SAMPLE_SECONDS,
@@ -216,3 +221,27 @@ def test_a_clock_that_is_set_back_or_an_hour_ahead_ends_the_history_and_nothing_
     assert back.traffic.prompt_tokens == 0
     assert ahead.traffic.prompt_tokens in {0, 100}
     assert len(merges.history.samples) <= 2
+
+
+def test_refused_requests_are_those_of_the_last_half_minute_over_all_routers_and_names():
+    def refused(router: str, requests: int) -> FleetTotals:
+        return totals(
+            router,
+            refused=RefusedRequests(
+                queue_full=requests,
+                wait=requests,
+                tenant_queue=requests,
+                retries=requests,
+                tokens=9 * requests,
+            ),
+        )
+
+    merges = Merges(routers=2)
+    merges.at(0.0, refused("a", 100), refused("b", 7))
+    traffic = merges.at(30.0, refused("a", 103), refused("b", 9)).traffic
+    later = merges.at(60.0, refused("a", 103), refused("b", 9)).traffic
+
+    # By a full queue and a long wait: not those of a tenant's share, and none that was sent again.
+    assert (traffic.refused_requests, traffic.refused_tokens) == (2 * (3 + 2), 9 * (3 + 2))
+    assert traffic.arrivals == 10
+    assert (later.refused_requests, later.refused_tokens) == (0, 0)

@@ -1,32 +1,40 @@
 """The end of a wait: a dispatch, an error or a cancellation, and what each gives back."""
 
 import asyncio
-from typing import cast
+from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
+from warmfleet_contracts.cache.fleet_totals import RefusedRequests
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.dispatch import Dispatch, RequestUsage
 from warmfleet_router.admission.model_queue import ModelQueue
 from warmfleet_router.admission.queue_bounds import AdmissionSettings, Amount
 from warmfleet_router.admission.queued_request import QueuedRequest
-from warmfleet_router.admission.wait_queue import WaitQueue
+from warmfleet_router.admission.wait_queue import ALWAYS_HELD_REQUESTS, WaitQueue
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.routing.block_hash_memory import BlockHashMemory
 from warmfleet_router.routing.leases import Lease
 from warmfleet_router.routing.picker import PickedWorker
 from warmfleet_router.routing.prompt_hashes import RequestPrompts
-from warmfleet_router.tenants import ANONYMOUS
+from warmfleet_router.tenants import ANONYMOUS, Tenant
 from warmfleet_router.workers.breakers import Trial
 
 
 class Waits:
-    """One model's queue and a clock that stands still; `released` are the dispatches that were released."""
+    """One model's queue and a clock that is set; `released` are the dispatches that were released."""
 
-    def __init__(self, **settings: float) -> None:
-        self.queue = ModelQueue("m", lambda: 0.0)
-        self.waits = WaitQueue(AdmissionSettings(**settings), now=lambda: 0.0, metrics=RouterMetrics())
+    def __init__(self, **settings: Any) -> None:
+        self.now = 0.0
+        self.queue = ModelQueue("m", lambda: self.now)
+        self.metrics = RouterMetrics()
+        self.waits = WaitQueue(AdmissionSettings(**settings), now=lambda: self.now, metrics=self.metrics)
         self.released: list[Dispatch] = []
+
+    @property
+    def refused(self) -> RefusedRequests:
+        return self.metrics.models.of("m").refused
 
     def request(self) -> QueuedRequest:
         return QueuedRequest(
@@ -117,6 +125,26 @@ async def test_a_wait_ends_after_its_longest_time() -> None:
     assert (refused.value.status, refused.value.code) == (429, "overloaded")
     assert waits.queue.waiting == 0
     assert waits.waits.total == Amount()
+    assert waits.refused == RefusedRequests(held_too_long=1, tokens=10)
+
+
+async def test_a_refusal_counts_by_its_bound_and_its_tokens_only_where_more_workers_would_help() -> None:
+    # given: as many requests as always may wait, none served for 5 seconds, most of the tokens one tenant's
+    waits = Waits(max_held=Amount(100, 10**6, 10**6))
+    large = Tenant(name="large")
+    waits.waits.add(waits.queue, replace(waits.request(), tenant=large, prompt_tokens=600_000))
+    for _ in range(ALWAYS_HELD_REQUESTS):
+        waits.waits.add(waits.queue, waits.request())
+    waits.now = 5.0
+
+    for tenant, tokens in ((ANONYMOUS, 30), (ANONYMOUS, 10**7), (large, 200)):
+        for is_retry in (False, True):
+            with pytest.raises(RequestError):
+                waits.waits.check(waits.queue, tenant, 0, Amount(1, 40, tokens), is_retry=is_retry)
+
+    assert waits.refused == RefusedRequests(
+        wait=1, queue_full=1, tenant_queue=1, retries=3, tokens=10**7 + 30
+    )
 
 
 async def test_a_retry_goes_before_the_fair_order_and_costs_nothing_more() -> None:

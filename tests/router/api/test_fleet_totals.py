@@ -4,6 +4,7 @@ import asyncio
 import math
 import tracemalloc
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -20,10 +21,11 @@ from warmfleet_contracts.cache.fleet_totals import (
 )
 from warmfleet_contracts.cache.kv_events import MAX_COUNT, Frame, Hello, LoadReport, StepTimeFit
 from warmfleet_router.admission.admission import ModelWaits
+from warmfleet_router.admission.queue_bounds import AdmissionSettings, Amount
 from warmfleet_router.api.fleet_totals import model_totals, replica_totals
 from warmfleet_router.discovery.base import Discovered, Endpoint
 from warmfleet_router.economics.ghost_list import BLOCK_BYTES, GhostList
-from warmfleet_router.economics.model_counts import ModelCount
+from warmfleet_router.economics.model_counts import ModelCount, QueueBound
 from warmfleet_router.workers.event_stream import StreamCounts
 from warmfleet_router.workers.fleet import WorkerStatus
 from warmfleet_router.workers.prefix_index import NO_UNIQUE_VALUE, UniqueValue
@@ -104,6 +106,8 @@ def busy_model() -> ModelCount:
             rollout=12_345_678,
         ),
     )
+    for bound in get_args(QueueBound):
+        count.refused_by(bound, 1_234_567_890, is_retry=False)
     for step in range(60):
         count.first_token.add(20 * 1.12**step, 123_456)
     for step in range(30):
@@ -295,6 +299,39 @@ async def test_what_waits_is_counted_in_requests_and_tokens(tmp_path: Path) -> N
 
     assert (waiting.queued_requests, waiting.queued_tokens) == (3, 300)
     assert (afterwards.queued_requests, afterwards.queued_tokens) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "is_retry"),
+    [
+        ("x-stainless-retry-count", "0", False),
+        ("x-stainless-retry-count", "2", True),
+        ("x-envoy-attempt-count", "1", False),
+        ("x-envoy-attempt-count", "2", True),
+        ("x-stainless-retry-count", "-1", False),
+        ("x-stainless-retry-count", "often", False),
+        ("x-stainless-retry-count", "9" * 400, False),
+    ],
+)
+async def test_a_request_that_the_full_queue_refuses_counts_once_however_often_it_is_sent(
+    header: str, value: str, is_retry: bool, tmp_path: Path
+) -> None:
+    settings = AdmissionSettings(max_held=Amount(1, 10**8, 10**7))
+    with running_stub(StubWorker(uid="w0", max_running_sequences=1)) as stub:
+        async with running_router([stub], tmp_path, admission=settings) as router:
+            stub.faults.hold_headers = True
+            asking = [asyncio.create_task(router.ask("x" * 100)) for _ in range(2)]
+            await router.until(lambda: router.router.admission.held.requests == 1)
+            status, _, _ = await router.ask("x" * 4000, headers={header: value})
+            refused = (await totals_of(router)).models["stub"].refused
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+
+    assert status == 429
+    assert (refused.queue_full, refused.retries, refused.unmet) == (not is_retry, is_retry, not is_retry)
+    # About a fourth of the body's bytes: it was refused before it was encoded.
+    assert refused.tokens == 0 if is_retry else 1000 <= refused.tokens <= 1050
 
 
 async def test_counts_of_a_model_go_with_it(tmp_path: Path) -> None:
