@@ -20,7 +20,7 @@ from warmfleet_cli.bench.processes import LocalProcess, spawned
 from warmfleet_contracts.names import HOME_VARIABLE, SALT_KEY_VARIABLE, WORKER_TOKEN_VARIABLE
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_worker.model.config import load_model_config
-from warmfleet_worker.model.loader import expected_shapes
+from warmfleet_worker.model.shapes import expected_shapes
 from warmfleet_worker.model_store.catalog import catalog_model_path
 
 OPERATOR: Final = "operator"

@@ -16,7 +16,7 @@ with importing():
     from warmfleet_cli.down import down
     from warmfleet_cli.errors import EXIT_CODES_HELP, ExitCode, exit_code_of
     from warmfleet_cli.keys import keys_app
-    from warmfleet_cli.model import model_app
+    from warmfleet_cli.model.command import model_app
     from warmfleet_cli.output import OutputFormat, OutputOption, print_error, print_json
     from warmfleet_cli.record import record
     from warmfleet_cli.simulate import simulate

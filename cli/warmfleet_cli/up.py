@@ -15,12 +15,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.key_file import load_keys
 from warmfleet_cli.local.bounds import gib, local_bounds
 from warmfleet_cli.local.detached import log_line, start_detached
 from warmfleet_cli.local.events import FleetEvent
 from warmfleet_cli.local.hub_model import ensure_hub_model
+from warmfleet_cli.local.model_folder import local_path_folder
 from warmfleet_cli.local.observe import observe
 from warmfleet_cli.local.plan import (
     MAX_LOCAL_ROUTERS,
@@ -174,14 +174,7 @@ def ensure_model(deployment: ModelDeployment, home: Path, console: Console) -> P
     """
     source = deployment.spec.model.source
     if source.local_path is not None:
-        path = Path(source.local_path.path).expanduser().resolve()
-        if not (path / "config.json").is_file():
-            raise CliError(
-                f"spec.model.source.localPath: {path} holds no config.json",
-                advice="give a model folder in Hugging Face layout",
-                exit_code=ExitCode.MODEL,
-            )
-        return path
+        return local_path_folder(source.local_path)
     if source.hugging_face is not None:
         return ensure_hub_model(deployment, home, console)
     assert source.catalog is not None, "require_local_support refuses the other sources"

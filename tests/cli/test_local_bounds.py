@@ -15,11 +15,17 @@ from warmfleet_contracts.resources.manifests import load_manifest
 from warmfleet_contracts.resources.model_deployment import ModelDeployment
 from warmfleet_operator.scaling.decision import ReplicaState
 from warmfleet_router.discovery.resources import DEFAULT_HOLD_SECONDS
+from warmfleet_testing.engine.tiny_models import tiny_model_folder, tiny_weights
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "smollm2.yaml"
 GIB = 2**30
-WORKER_BYTES = 2 * 512 * 2**20 + 134_515_008 * 4
-"""Processes, KV cache and weights of the example."""
+WORKER_BYTES = (
+    640 * 2**20  # server, engine, their libraries, activations
+    + (134_515_008 + 2 * 4096 * 64) * 4  # weights, and a table of rotations
+    + (512 * 2**20 // 737_280 + 1) * 737_280  # blocks of 16 tokens, and one of zeros
+    + 2 * 3 * 8192 * 64 * 4  # workspace
+)
+"""Of the example."""
 
 
 def deployment(autoscaling: dict[str, Any] | None = None, **spec: Any) -> ModelDeployment:
@@ -56,7 +62,7 @@ def test_the_manifest_decides_as_far_as_memory_allows() -> None:
     assert (whole.spec.max_replicas, silent) == (9, "")
     assert (bounded.spec.min_replicas, bounded.spec.max_replicas) == (2, 3)
     assert notice == (
-        "spec.autoscaling.maxReplicas: 9 becomes 3, as memory has room for 3 workers of up to 1.5 GiB"
+        "spec.autoscaling.maxReplicas: 9 becomes 3, as memory has room for 3 workers of up to 1.6 GiB"
     )
     assert bounded.spec.scale_down is not None
     assert bounded.spec.scale_down.period_seconds == 7
@@ -82,18 +88,28 @@ def test_what_cannot_be_acted_on_is_refused(autoscaling: dict[str, Any], text: s
 
 
 def test_without_memory_for_the_fewest_workers_nothing_starts() -> None:
-    with pytest.raises(CliError, match=r"2 workers of up to 1\.5 GiB need more than the 2\.5 GiB") as refusal:
+    with pytest.raises(CliError, match=r"2 workers of up to 1\.6 GiB need more than the 2\.5 GiB") as refusal:
         bounds(deployment({"minReplicas": 2, "maxReplicas": 2}), available_bytes=5 * GIB // 2)
 
     assert refusal.value.exit_code is ExitCode.START_FAILED
 
 
-def test_weights_in_a_folder_count_twice_what_is_stored(tmp_path: Path) -> None:
-    (tmp_path / "a.safetensors").write_bytes(b"x" * 1000)
-    (tmp_path / "b.safetensors").write_bytes(b"x" * 500)
+def test_a_model_in_a_folder_counts_as_it_is_computed_with(tmp_path: Path) -> None:
+    folder = tiny_model_folder("llama", tmp_path)
+    given = deployment(model={"source": {"localPath": {"path": str(folder)}}})
+    half = deployment(model={"source": {"localPath": {"path": str(folder)}}}, engine={"dtype": "BFloat16"})
+    stored = sum(tensor.nbytes for tensor in tiny_weights(folder).values())
+
+    worker_bytes = bounds(given)[0].worker_bytes
+
+    assert worker_bytes - bounds(half)[0].worker_bytes > stored / 2
+    assert stored < worker_bytes - (640 + 512) * 2**20 < stored + 3 * 2**20
+
+
+def test_a_folder_without_a_model_leaves_its_weights_out_and_is_refused_later(tmp_path: Path) -> None:
     given = deployment(model={"source": {"localPath": {"path": str(tmp_path)}}})
 
-    assert bounds(given)[0].worker_bytes == 2 * 512 * 2**20 + 3000
+    assert bounds(given)[0].worker_bytes == (640 + 512) * 2**20
 
 
 def plan(given: ModelDeployment, scaling: LocalScaling, options: LocalOptions, cores: int) -> FleetPlan:
@@ -163,7 +179,7 @@ def test_a_fleet_that_may_sleep_needs_room_for_one_worker_and_may_begin_without(
 
     assert (len(made.workers), len(made.spare_workers), made.hold_seconds) == (0, 2, 7.0)
     assert plan(given, bounds(given)[0], LocalOptions(replicas=1), cores=8).workers
-    with pytest.raises(CliError, match=r"1 worker of up to 1\.5 GiB need more than the 1\.0 GiB"):
+    with pytest.raises(CliError, match=r"1 worker of up to 1\.6 GiB need more than the 1\.0 GiB"):
         bounds(given, available_bytes=GIB)
 
 

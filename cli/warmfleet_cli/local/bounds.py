@@ -1,19 +1,21 @@
 """Between which numbers of workers a local fleet scales: by its manifest, its memory and its cores. Pure."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from warmfleet_cli.errors import CliError, ExitCode
 from warmfleet_cli.local.plan import MAX_LOCAL_WORKERS, LocalScaling
-from warmfleet_contracts.errors import ManifestError
+from warmfleet_contracts.errors import ManifestError, ModelError
 from warmfleet_contracts.resources.autoscaling_spec import AutoscalingSpec
+from warmfleet_contracts.resources.engine_memory import ModelSize
 from warmfleet_contracts.resources.model_deployment import ModelDeployment
 from warmfleet_contracts.resources.worker_memory import worker_memory_bytes
+from warmfleet_worker.model.config import load_model_config
+from warmfleet_worker.model.shapes import model_size
 
 DEFAULT_MAX_WORKERS: Final = 8
 """Without `spec.autoscaling`, and half the cores if that is less: two threads for each worker."""
-WIDENED: Final = 2
-"""Weights may be stored in 16 bits and computed with in 32."""
 
 
 def local_bounds(
@@ -40,7 +42,7 @@ def local_bounds(
     # Of a fleet that may sleep, one: a request must be able to wake it.
     lowest = max(1, given.min_replicas) if given is not None else 1
     highest = given.max_replicas if given is not None else max(2, min(DEFAULT_MAX_WORKERS, cores // 2))
-    worker_bytes = worker_memory_bytes(deployment.spec, _weights_bytes(deployment))
+    worker_bytes = worker_memory_bytes(deployment.spec, _model_size(deployment))
     room = MAX_LOCAL_WORKERS if available_bytes is None else available_bytes // worker_bytes
     if room < lowest:
         raise CliError(
@@ -86,10 +88,14 @@ def _counted(count: int) -> str:
     return f"{count} worker{'' if count == 1 else 's'}"
 
 
-def _weights_bytes(deployment: ModelDeployment) -> int:
-    """Of a model in a folder; 0 for one of the catalog, whose size is known without."""
+def _model_size(deployment: ModelDeployment) -> ModelSize | None:
+    """Of a model in a folder; None for one of the catalog, whose size is known without.
+
+    A folder without a configuration is refused when the fleet starts, in better words.
+    """
     local = deployment.spec.model.source.local_path
     if local is None:
-        return 0
-    files = Path(local.path).expanduser().glob("*.safetensors")
-    return WIDENED * sum(file.stat().st_size for file in files)
+        return None
+    with suppress(ModelError):
+        return model_size(load_model_config(Path(local.path).expanduser()))
+    return None

@@ -45,7 +45,7 @@ def ensure_hub_model(
     hub = source.hugging_face
     assert hub is not None
     folder = home / "hub"
-    endpoint = (environment.get(ENDPOINT_VARIABLE) or PUBLIC_HUB).rstrip("/")
+    endpoint = _endpoint(environment)
     token = environment.get(TOKEN_VARIABLE, "").strip()
     progress = Progress(FETCH_SECONDS, on_stage=lambda stage, **of: console.print(_line(hub, stage, of)))
     try:
@@ -72,6 +72,24 @@ def ensure_hub_model(
     return into
 
 
+def fetched_hub_model(
+    source: ModelSource, home: Path, environment: Mapping[str, str] = os.environ
+) -> Path | None:
+    """The folder that `ensure_hub_model` left of a model, without asking the hub; None if there is none."""
+    hub = source.hugging_face
+    assert hub is not None
+    folder = home / "hub"
+    commit = hub.asked_revision
+    if not is_commit(commit):
+        commit = _Resolved(folder).last_commit(hub, _endpoint(environment))
+    into = folder / source_key(at_commit(source, commit))
+    return into if commit and ModelStore(into).manifest() is not None else None
+
+
+def _endpoint(environment: Mapping[str, str]) -> str:
+    return (environment.get(ENDPOINT_VARIABLE) or PUBLIC_HUB).rstrip("/")
+
+
 class _Resolved:
     """The commits of branches and tags at the last time that the hub was asked: a file beside the folders."""
 
@@ -83,7 +101,7 @@ class _Resolved:
         self, hub: HuggingFaceSource, endpoint: str, token: str, progress: Progress, source: ModelSource
     ) -> str:
         """The branch's commit now, or that of the last time where the hub does not answer."""
-        name = f"{endpoint} {hub.repository}@{hub.asked_revision}"
+        name = _resolved_name(hub, endpoint)
         known = self._read()
         last = known.get(name, "")
         here = is_commit(last) and ModelStore(self._folder / source_key(at_commit(source, last))).manifest()
@@ -101,11 +119,19 @@ class _Resolved:
         write_file_atomically(self._path, msgspec.json.encode(newest))
         return commit
 
+    def last_commit(self, hub: HuggingFaceSource, endpoint: str) -> str:
+        """What the branch or tag was at the last time; empty if it was never asked for."""
+        return self._read().get(_resolved_name(hub, endpoint), "")
+
     def _read(self) -> dict[str, str]:
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=dict[str, str])
         except (OSError, *UNDECODABLE):
             return {}
+
+
+def _resolved_name(hub: HuggingFaceSource, endpoint: str) -> str:
+    return f"{endpoint} {hub.repository}@{hub.asked_revision}"
 
 
 def _line(hub: HuggingFaceSource, stage: str, figures: Mapping[str, object]) -> str:

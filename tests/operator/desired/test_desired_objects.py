@@ -274,15 +274,15 @@ RELEASE = {"requests": {"cpu": "250m", "memory": "1Gi"}}
 @pytest.mark.parametrize(
     ("spec", "release", "memory"),
     [
-        (LARGE_CACHE, RELEASE, "21506Mi"),  # 20 GiB, 512 MiB, and the model's 514 MiB
-        (LARGE_CACHE, {}, "21506Mi"),
-        ({**FROM_AN_IMAGE, "kvCache": {"size": "20Gi"}}, RELEASE, "20992Mi"),
+        (LARGE_CACHE, RELEASE, "21650Mi"),  # 20 GiB, 640 MiB, and the model's 529 MiB
+        (LARGE_CACHE, {}, "21650Mi"),
+        ({**FROM_AN_IMAGE, "kvCache": {"size": "20Gi"}}, RELEASE, "21120Mi"),
         ({**FROM_AN_IMAGE, "kvCache": {"size": "64Mi"}}, RELEASE, "1Gi"),
         ({**FROM_AN_IMAGE, "kvCache": {"size": "64Mi"}}, {"requests": {"memory": "lots"}}, "lots"),
-        ({**LARGE_CACHE, "resources": {"requests": {"cpu": "2"}}}, RELEASE, "21506Mi"),
+        ({**LARGE_CACHE, "resources": {"requests": {"cpu": "2"}}}, RELEASE, "21650Mi"),
         ({**LARGE_CACHE, "resources": {"requests": {"memory": "3Gi"}}}, RELEASE, "3Gi"),
         ({**LARGE_CACHE, "resources": {"limits": {"memory": "3Gi"}}}, RELEASE, None),
-        ({**LARGE_CACHE, "resources": {"requests": None}}, RELEASE, "21506Mi"),
+        ({**LARGE_CACHE, "resources": {"requests": None}}, RELEASE, "21650Mi"),
         ({**LARGE_CACHE, "accelerator": {}}, RELEASE, "1Gi"),
     ],
 )

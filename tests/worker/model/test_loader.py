@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 from warmfleet_contracts.errors import ModelError
 from warmfleet_testing.engine.tiny_models import FAMILIES, LLAMA3_ROPE, tiny_model_folder
 from warmfleet_worker.model.config import Llama3Scaling, load_model_config
-from warmfleet_worker.model.loader import expected_shapes, load_decoder
+from warmfleet_worker.model.loader import load_decoder
+from warmfleet_worker.model.shapes import expected_shapes
 
 torch.set_num_threads(1)
 

@@ -5,28 +5,27 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmfleet_contracts.resources.engine_memory import EngineMemory, ModelSize, engine_memory
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_testing.engine.worker_process import running_worker
-from warmfleet_worker.attention import torch_gather
 from warmfleet_worker.attention.kv_arena import KvArena
 from warmfleet_worker.attention.torch_gather import TorchGatherAttention
 from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
 from warmfleet_worker.runner import runner
-from warmfleet_worker.runner.memory_budget import MemoryNeed, NotEnoughMemory, memory_refusal
+from warmfleet_worker.runner.memory_budget import NotEnoughMemory, memory_refusal
 from warmfleet_worker.runner.runner import RunnerSettings, load_runner
 
 GIB = 2**30
 SIZES = st.integers(0, 2**45)
 
 
-def need_of(process=GIB // 4, weights=15 * GIB, arena=6 * GIB, workspace=GIB // 2):
-    return MemoryNeed(
-        process_bytes=process, weights_bytes=weights, arena_bytes=arena, workspace_bytes=workspace
-    )
+def refusal_of(process=GIB // 4, weights=15 * GIB, arena=6 * GIB, workspace=GIB // 2, limit=16 * GIB):
+    memory = EngineMemory(weights_bytes=weights, arena_bytes=arena, workspace_bytes=workspace)
+    return memory_refusal(memory, process, limit)
 
 
 def test_a_refusal_names_every_size_and_the_limit():
-    words = memory_refusal(need_of(), 16 * GIB)
+    words = refusal_of()
 
     assert "needs 21.8 GiB of memory and may use 16.0 GiB" in words
     assert "weights 15.0 GiB, KV cache 6.0 GiB" in words
@@ -37,26 +36,26 @@ def test_a_refusal_names_every_size_and_the_limit():
 def test_an_engine_is_refused_exactly_when_the_sum_exceeds_the_limit(
     process, weights, arena, workspace, limit
 ):
-    words = memory_refusal(need_of(process, weights, arena, workspace), limit)
+    words = refusal_of(process, weights, arena, workspace, limit)
 
     assert bool(words) == (process + weights + arena + workspace > limit)
 
 
 def test_the_workspace_alone_can_exceed_the_limit():
-    fits = need_of(workspace=0)
-    assert not memory_refusal(fits, fits.total_bytes)
-    assert memory_refusal(need_of(workspace=1), fits.total_bytes)
+    fits = GIB // 4 + 21 * GIB
+    assert not refusal_of(workspace=0, limit=fits)
+    assert refusal_of(workspace=1, limit=fits)
 
 
 @pytest.mark.parametrize("max_context_tokens", [16, 8192, 8193, 131_072])
 def test_the_workspace_counts_what_attention_allocates(max_context_tokens):
-    layout = kv_layout(KvShape(2, 2, 8, 4), 16)
-    arena = KvArena(layout, 1, torch.float32, torch.device("cpu"))
+    model = ModelSize(parameters=0, layers=2, kv_heads=2, head_dim=8, max_position_tokens=max_context_tokens)
+    arena = KvArena(kv_layout(KvShape(2, 2, 8, 4), 16), 1, torch.float32, torch.device("cpu"))
     attention = TorchGatherAttention(arena, heads=4, window_tokens=0, max_context_tokens=max_context_tokens)
 
-    counted = torch_gather.workspace_bytes(layout, max_context_tokens)
+    counted = engine_memory(model, element_bytes=4, block_size_tokens=16, kv_cache_bytes=2**20)
 
-    assert counted == attention._workspace.nbytes
+    assert counted.workspace_bytes == attention._workspace.nbytes
 
 
 def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_read(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name every torch reader expects
 from torch import Tensor
 
+from warmfleet_contracts.resources.engine_memory import workspace_tokens
 from warmfleet_worker.attention.backend import UnsupportedLayout
 from warmfleet_worker.attention.grouping import group_by_length
 from warmfleet_worker.attention.kv_arena import KvArena
@@ -26,20 +27,6 @@ from warmfleet_worker.kv_cache.layout import KEYS_AND_VALUES, KvLayout
 QUERY_TILE_TOKENS: Final = 128
 MASK_BUDGET_BYTES: Final = 16 * 1024 * 1024
 """Tiles shrink, down to one query, until the mask of a tile fits."""
-GROUP_TOKENS: Final = 8192
-"""Padded context that one batch of decodes may gather, unless a single sequence is longer."""
-
-
-def workspace_tokens(block_size_tokens: int, max_context_tokens: int) -> int:
-    """Tokens that the gather workspace holds: the longest sequence with a partial block at each end."""
-    return max(GROUP_TOKENS, (max_context_tokens // block_size_tokens + 2) * block_size_tokens)
-
-
-def workspace_bytes(layout: KvLayout, max_context_tokens: int) -> int:
-    """Size of the gather workspace: keys and values of one layer."""
-    shape = layout.shape
-    tokens = workspace_tokens(layout.block_size_tokens, max_context_tokens)
-    return KEYS_AND_VALUES * shape.kv_heads * tokens * shape.head_dim * shape.element_bytes
 
 
 class TorchGatherAttention:
@@ -75,7 +62,7 @@ class TorchGatherAttention:
         self._rows = _TokenRows(arena)
         self._workspace_tokens = workspace_tokens(self.block_size, max_context_tokens)
         self._workspace = torch.empty(
-            workspace_bytes(arena.layout, max_context_tokens) // shape.element_bytes,
+            KEYS_AND_VALUES * shape.kv_heads * self._workspace_tokens * shape.head_dim,
             dtype=arena.storage.dtype,
             device=arena.storage.device,
         )

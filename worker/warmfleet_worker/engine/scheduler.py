@@ -25,7 +25,6 @@ old rank when it is resumed.
 """
 
 import bisect
-import math
 import sys
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from typing import Final
 import msgspec
 
 from warmfleet_worker.engine.batch import Chunk, ChunkResult, SampleRequest, ScoreRequest, StepBatch
+from warmfleet_worker.engine.capacity import watermark_blocks
 from warmfleet_worker.engine.messages import SequenceUpdate
 from warmfleet_worker.engine.sequence import IDLE_PRIORITY, Rank, Sequence, SequenceState
 from warmfleet_worker.engine.step_plan import PlanDraft, StepBudget, StepPlan
@@ -42,8 +42,6 @@ from warmfleet_worker.kv_cache.block_pool import BlockPool
 from warmfleet_worker.kv_cache.block_table import blocks_for
 from warmfleet_worker.kv_cache.prefix_cache import NO_HIT, PrefixCache, PrefixHit, shared_blocks
 
-WATERMARK_RATIO: Final = 0.01
-"""Share of the pool that an admission leaves to the sequences that already run."""
 MAX_ADOPTED_BLOCKS: Final = 65_536
 """Cached blocks that the sequences admitted in one step start with; the first one may have more.
 Every stream waits while they are pinned: 8 seats on a document of 131,072 tokens take 10 ms."""
@@ -87,7 +85,7 @@ class Scheduler:
         self._cache = cache
         self._settings = settings
         self._block_size_tokens = cache.block_size_tokens
-        self._watermark_blocks = math.ceil(WATERMARK_RATIO * pool.total_blocks)
+        self._watermark_blocks = watermark_blocks(pool.total_blocks)
         self._waiting: list[Sequence] = []  # by rank
         self._running: list[Sequence] = []  # by admission
         self._sequences: dict[int, Sequence] = {}
@@ -297,8 +295,8 @@ class Scheduler:
         # All blocks of the known tokens at once: a prefill that has begun never waits for blocks.
         missing = self._blocks(len(sequence.token_ids)) - len(hit.blocks)
         taken_blocks = missing + hit.evictable_blocks
-        watermark_blocks = self._watermark_blocks if self._running else 0
-        if taken_blocks + watermark_blocks + reserved_blocks > self._pool.available_blocks:
+        kept_free = self._watermark_blocks if self._running else 0
+        if taken_blocks + kept_free + reserved_blocks > self._pool.available_blocks:
             return False
         self._pool.pin(hit.blocks)
         sequence.table.adopt(hit.blocks)

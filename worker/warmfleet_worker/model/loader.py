@@ -20,14 +20,13 @@ from warmfleet_contracts.errors import ModelError
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.layers import Linear, RmsNorm
 from warmfleet_worker.model.rope import RotaryTable
+from warmfleet_worker.model.shapes import EMBEDDING, HEAD, expected_shapes
 from warmfleet_worker.model.transformer import Decoder, DecoderLayer
 
 MAX_INDEX_BYTES: Final = 64 * 1024 * 1024
 
 _INDEX_FILE: Final = "model.safetensors.index.json"
 _SINGLE_FILE: Final = "model.safetensors"
-_EMBEDDING: Final = "model.embed_tokens.weight"
-_HEAD: Final = "lm_head.weight"
 _DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 """A table in old checkpoints; it follows from the configuration."""
 
@@ -47,56 +46,17 @@ def load_decoder(
         expected = expected_shapes(config)
         _check_names(checkpoint, expected)
         weights = _Weights(checkpoint, expected, dtype, device)
-        embedding = weights.stack(_EMBEDDING)
-        if config.tied_embeddings and _HEAD in checkpoint.names:
+        embedding = weights.stack(EMBEDDING)
+        if config.tied_embeddings and HEAD in checkpoint.names:
             _check_tied(checkpoint)
         return Decoder(
             config=config,
             embedding=embedding,
             layers=tuple(_layer(weights, config, layer) for layer in range(config.layers)),
             final_norm=RmsNorm(weights.stack("model.norm.weight"), config.norm_epsilon),
-            head=Linear(embedding if config.tied_embeddings else weights.stack(_HEAD)),
+            head=Linear(embedding if config.tied_embeddings else weights.stack(HEAD)),
             rotary=RotaryTable(config, positions, dtype, device),
         )
-
-
-def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor that a checkpoint of this configuration has, by its Hugging Face name."""
-    hidden, intermediate = config.hidden_size, config.intermediate_size
-    query, key_value = config.heads * config.head_dim, config.kv_heads * config.head_dim
-    shapes: dict[str, tuple[int, ...]] = {
-        _EMBEDDING: (config.vocab_size, hidden),
-        "model.norm.weight": (hidden,),
-    }
-    if not config.tied_embeddings:
-        shapes[_HEAD] = (config.vocab_size, hidden)
-    layer: dict[str, tuple[int, ...]] = {
-        "input_layernorm.weight": (hidden,),
-        "self_attn.q_proj.weight": (query, hidden),
-        "self_attn.k_proj.weight": (key_value, hidden),
-        "self_attn.v_proj.weight": (key_value, hidden),
-        "self_attn.o_proj.weight": (hidden, query),
-        "post_attention_layernorm.weight": (hidden,),
-        "mlp.gate_proj.weight": (intermediate, hidden),
-        "mlp.up_proj.weight": (intermediate, hidden),
-        "mlp.down_proj.weight": (hidden, intermediate),
-    }
-    if config.qkv_bias:
-        layer |= {
-            "self_attn.q_proj.bias": (query,),
-            "self_attn.k_proj.bias": (key_value,),
-            "self_attn.v_proj.bias": (key_value,),
-        }
-    if config.output_bias:
-        layer["self_attn.o_proj.bias"] = (hidden,)
-    if config.query_key_norm:
-        layer |= {
-            "self_attn.q_norm.weight": (config.head_dim,),
-            "self_attn.k_norm.weight": (config.head_dim,),
-        }
-    for index in range(config.layers):
-        shapes |= {f"model.layers.{index}.{name}": shape for name, shape in layer.items()}
-    return shapes
 
 
 def _layer(weights: "_Weights", config: ModelConfig, index: int) -> DecoderLayer:
@@ -125,7 +85,7 @@ def _check_names(checkpoint: "_Checkpoint", expected: Mapping[str, tuple[int, ..
     if missing:
         raise ModelError(f"{checkpoint.description}: tensor {_first_of(missing)} is missing")
     unexpected = sorted(
-        name for name in checkpoint.names - expected.keys() - {_HEAD} if not _DERIVED.fullmatch(name)
+        name for name in checkpoint.names - expected.keys() - {HEAD} if not _DERIVED.fullmatch(name)
     )
     if unexpected:
         raise ModelError(
@@ -134,9 +94,9 @@ def _check_names(checkpoint: "_Checkpoint", expected: Mapping[str, tuple[int, ..
 
 
 def _check_tied(checkpoint: "_Checkpoint") -> None:
-    if not torch.equal(checkpoint.tensor(_HEAD), checkpoint.tensor(_EMBEDDING)):
+    if not torch.equal(checkpoint.tensor(HEAD), checkpoint.tensor(EMBEDDING)):
         raise ModelError(
-            f"{checkpoint.file_of(_HEAD)}: {_HEAD} differs from {_EMBEDDING}, "
+            f"{checkpoint.file_of(HEAD)}: {HEAD} differs from {EMBEDDING}, "
             "but the configuration has tie_word_embeddings"
         )
 

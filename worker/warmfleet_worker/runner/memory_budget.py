@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_contracts.resources.engine_memory import EngineMemory
 
 _GIB = 2**30
 _MIB = 2**20
@@ -12,31 +13,21 @@ class NotEnoughMemory(WarmfleetError):  # noqa: N818 - named after what is wrong
     """The engine would need more memory than it may use: the kernel would kill it with SIGKILL."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryNeed:
-    """What an engine holds in memory for as long as it runs."""
+def memory_refusal(memory: EngineMemory, process_bytes: int, limit_bytes: int) -> str:
+    """Why an engine cannot start with `limit_bytes` of memory; "" if it can.
 
-    process_bytes: int
-    """Held before the model is loaded, by the interpreter and its libraries."""
-    weights_bytes: int
-    arena_bytes: int
-    """Keys and values."""
-    workspace_bytes: int
-    """Context that attention gathers at a time; it grows with the longest sequence."""
-
-    @property
-    def total_bytes(self) -> int:
-        return self.process_bytes + self.weights_bytes + self.arena_bytes + self.workspace_bytes
-
-
-def memory_refusal(need: MemoryNeed, limit_bytes: int) -> str:
-    """Why an engine cannot start with `limit_bytes` of memory; "" if it can."""
-    if need.total_bytes <= limit_bytes:
+    Args:
+        memory: what the engine will hold.
+        process_bytes: held before the model is loaded, by the interpreter and its libraries.
+        limit_bytes: what this process may use.
+    """
+    needed_bytes = process_bytes + memory.total_bytes
+    if needed_bytes <= limit_bytes:
         return ""
     return (
-        f"the engine needs {_size(need.total_bytes)} of memory and may use {_size(limit_bytes)}: "
-        f"weights {_size(need.weights_bytes)}, KV cache {_size(need.arena_bytes)}, "
-        f"attention workspace {_size(need.workspace_bytes)}, the process itself {_size(need.process_bytes)}; "
+        f"the engine needs {_size(needed_bytes)} of memory and may use {_size(limit_bytes)}: "
+        f"weights {_size(memory.weights_bytes)}, KV cache {_size(memory.arena_bytes)}, "
+        f"attention workspace {_size(memory.workspace_bytes)}, the process itself {_size(process_bytes)}; "
         "use a smaller KV cache, a shorter model length or a smaller model, or raise the memory limit"
     )
 

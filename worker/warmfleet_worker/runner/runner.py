@@ -4,7 +4,6 @@ The runner has blocks by number and no state of sequences: every decision of the
 block table) is a `StepBatch`.
 """
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,19 +14,20 @@ import torch
 from torch import Tensor
 
 from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_contracts.resources.engine_memory import EngineMemory, engine_memory, longest_sequence_tokens
 from warmfleet_runtime.memory import memory_limit_bytes, own_memory_bytes
 from warmfleet_worker.attention.backend import AttentionBackend
 from warmfleet_worker.attention.kv_arena import KvArena
-from warmfleet_worker.attention.torch_gather import TorchGatherAttention, workspace_bytes
+from warmfleet_worker.attention.torch_gather import TorchGatherAttention
 from warmfleet_worker.engine.batch import Chunk, ChunkResult, ScoreRequest, StepBatch, StepResult
 from warmfleet_worker.engine.logprobs import TokenLogprobs
 from warmfleet_worker.kv_cache.layout import KvLayout, KvShape, kv_layout
 from warmfleet_worker.model.config import ModelConfig, load_model_config
-from warmfleet_worker.model.loader import expected_shapes, load_decoder
+from warmfleet_worker.model.loader import load_decoder
+from warmfleet_worker.model.shapes import model_size
 from warmfleet_worker.model.transformer import Decoder
 from warmfleet_worker.runner.memory_budget import (
     DeviceMemory,
-    MemoryNeed,
     NotEnoughMemory,
     memory_refusal,
     share_of_device_bytes,
@@ -230,23 +230,23 @@ def load_runner(model_path: Path, settings: RunnerSettings) -> ModelRunner:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     dtype = choose_dtype(settings.dtype, device)
     config = load_model_config(model_path)
-    max_length = min(settings.max_model_length_tokens or config.max_position, config.max_position)
+    max_length = longest_sequence_tokens(model_size(config), settings.max_model_length_tokens)
     layout = kv_layout(
         KvShape(config.layers, config.kv_heads, config.head_dim, dtype.itemsize), settings.block_size_tokens
     )
     if settings.device_memory_percent and device.type == "cpu":
         raise NoDeviceMemory("a share of device memory needs a GPU; on a CPU give the KV cache's size")
     if not settings.device_memory_percent:
-        blocks = _require_a_block(layout, settings.kv_cache_bytes)  # before the weights take their time
+        _require_a_block(layout, settings.kv_cache_bytes)  # before the weights take their time
         if device.type == "cpu":
-            _require_memory(config, layout, blocks, max_length, dtype)
+            _require_memory(_memory(config, settings, dtype))
     decoder = load_decoder(model_path, config, positions=max_length, dtype=dtype, device=device)
     kv_cache_bytes = settings.kv_cache_bytes
     if settings.device_memory_percent:
         free_bytes, total_bytes = torch.cuda.mem_get_info(device)
         memory = DeviceMemory(total_bytes=total_bytes, free_bytes=free_bytes)
         kv_cache_bytes = share_of_device_bytes(
-            settings.device_memory_percent, memory, workspace_bytes(layout, max_length)
+            settings.device_memory_percent, memory, _memory(config, settings, dtype).workspace_bytes
         )
     total_blocks = _require_a_block(layout, kv_cache_bytes)
     arena = KvArena(layout, total_blocks, dtype, device, poison=settings.poison)
@@ -266,18 +266,18 @@ def _require_a_block(layout: KvLayout, kv_cache_bytes: int) -> int:
     return total_blocks
 
 
-def _require_memory(
-    config: ModelConfig, layout: KvLayout, total_blocks: int, max_length_tokens: int, dtype: torch.dtype
-) -> None:
-    parameters = sum(map(math.prod, expected_shapes(config).values()))
-    rotations = 2 * max_length_tokens * config.head_dim
-    need = MemoryNeed(
-        process_bytes=own_memory_bytes(),
-        weights_bytes=(parameters + rotations) * dtype.itemsize,
-        arena_bytes=(total_blocks + 1) * layout.block_stride_bytes,
-        workspace_bytes=workspace_bytes(layout, max_length_tokens),
+def _memory(config: ModelConfig, settings: RunnerSettings, dtype: torch.dtype) -> EngineMemory:
+    return engine_memory(
+        model_size(config),
+        element_bytes=dtype.itemsize,
+        block_size_tokens=settings.block_size_tokens,
+        kv_cache_bytes=settings.kv_cache_bytes,
+        max_model_length_tokens=settings.max_model_length_tokens,
     )
-    if refusal := memory_refusal(need, memory_limit_bytes()):
+
+
+def _require_memory(memory: EngineMemory) -> None:
+    if refusal := memory_refusal(memory, own_memory_bytes(), memory_limit_bytes()):
         raise NotEnoughMemory(refusal)
 
 

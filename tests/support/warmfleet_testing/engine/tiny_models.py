@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from warmfleet_worker.model.config import load_model_config
-from warmfleet_worker.model.loader import expected_shapes
+from warmfleet_worker.model.shapes import expected_shapes
 
 FAMILIES: Final = ("llama", "mistral", "qwen2", "qwen3")
 LLAMA3_ROPE: Final[Mapping[str, Any]] = {
