@@ -46,6 +46,7 @@ with importing(without=TERMINAL_LIBRARIES):
     from warmfleet_worker.engine.scheduler import SchedulerSettings
     from warmfleet_worker.engine_child import begin_engine
     from warmfleet_worker.model_store.known_model import known_model, records_folder
+    from warmfleet_worker.roofline.engine_roofline import EngineRoofline
     from warmfleet_worker.runner.memory_budget import NotEnoughMemory
     from warmfleet_worker.settings import EngineSettings
 
@@ -110,19 +111,46 @@ class ServerChannel:
         return messages
 
 
-def serve(engine: Engine, channel: ServerChannel, check: Callable[[], None] = lambda: None) -> None:
+def serve(
+    engine: Engine,
+    channel: ServerChannel,
+    check: Callable[[], None] = lambda: None,
+    roofline: EngineRoofline | None = None,
+) -> None:
     """Step `engine` until the server is gone, or `check`, which is called before each step, raises."""
     stalled = False
     while True:
         if not engine.has_work:
-            messages = channel.receive(IDLE_HEARTBEAT_SECONDS)
+            messages = idle_messages(channel, roofline)
         else:
             messages = channel.receive(_STALLED_POLL_SECONDS if stalled else 0)
         check()
         apply_messages(engine, messages)
         report = engine.step() if engine.has_work else engine.report()
-        channel.send(msgspec.structs.replace(report, max_batched_tokens=engine.max_batched_tokens))
+        channel.send(
+            msgspec.structs.replace(
+                report,
+                max_batched_tokens=engine.max_batched_tokens,
+                decode_roofline_ratio=roofline.ratio("decode") if roofline else 0.0,
+                prefill_roofline_ratio=roofline.ratio("prefill") if roofline else 0.0,
+            )
+        )
         stalled = report.scheduled_tokens == 0
+
+
+def idle_messages(channel: ServerChannel, roofline: EngineRoofline | None) -> list[ServerMessage]:
+    """The next messages; until they come the machine's limits are measured, where it is time to.
+
+    Empty after the time of a heartbeat.
+    """
+    while roofline is not None and roofline.advance():
+        if messages := channel.receive(0):
+            roofline.interrupt()
+            return messages
+    messages = channel.receive(IDLE_HEARTBEAT_SECONDS)
+    if messages and roofline is not None:
+        roofline.interrupt()
+    return messages
 
 
 def apply_messages(engine: Engine, messages: Iterable[ServerMessage]) -> None:
@@ -150,14 +178,17 @@ def import_libraries() -> None:
         import warmfleet_worker.runner.runner  # noqa: F401, PLC0415
 
 
-def build_engine(settings: EngineSettings, model_digest: str) -> tuple[Engine, EngineReady]:
-    """Load the model, allocate the KV arena.
+def build_engine(
+    settings: EngineSettings, model_digest: str
+) -> tuple[Engine, EngineReady, EngineRoofline | None]:
+    """Load the model, allocate the KV arena. A GPU's limits are not measured: None.
 
     Raises:
         ModelError: the files are missing, damaged or not supported.
         HitsNotVerifiable: hits are to be verified, and equal tokens do not always give equal bits here.
     """
-    from warmfleet_worker.runner.runner import RunnerSettings, load_runner  # noqa: PLC0415
+    from warmfleet_worker.model.cost import model_cost  # noqa: PLC0415
+    from warmfleet_worker.runner.runner import DTYPES, RunnerSettings, load_runner  # noqa: PLC0415
 
     runner = load_runner(
         Path(settings.model_path),
@@ -182,6 +213,9 @@ def build_engine(settings: EngineSettings, model_digest: str) -> tuple[Engine, E
         )
     )
     epoch = secrets.token_hex(8)
+    roofline = None
+    if runner.device_name == "cpu":
+        roofline = EngineRoofline(model_cost(runner.model, DTYPES[runner.dtype_name].itemsize))
     engine = Engine(
         runner,
         identity,
@@ -196,6 +230,7 @@ def build_engine(settings: EngineSettings, model_digest: str) -> tuple[Engine, E
         ),
         vocabulary_size=runner.model.vocab_size,
         verify_hits_one_in=settings.verify_hits_one_in,
+        on_step=roofline.observe if roofline else lambda _shape, _seconds: None,
     )
     ready = EngineReady(
         epoch=epoch,
@@ -214,7 +249,7 @@ def build_engine(settings: EngineSettings, model_digest: str) -> tuple[Engine, E
         prefix_caching=engine.prefix_caching,
         model_digest=model_digest,
     )
-    return engine, ready
+    return engine, ready, roofline
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -232,15 +267,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 import_libraries()
                 load_at = time.monotonic()
                 manifest, verification = known.result()
-            engine, ready = build_engine(settings, manifest.model_digest)
+            engine, ready, roofline = build_engine(settings, manifest.model_digest)
             channel.send(
                 msgspec.structs.replace(ready, imports_at_seconds=imports_at, load_at_seconds=load_at)
             )
             if verification is None:
-                serve(engine, channel)
+                serve(engine, channel, roofline=roofline)
             else:
                 verification.start()
-                serve(engine, channel, verification.raise_failure)
+                serve(engine, channel, verification.raise_failure, roofline)
         except ServerGoneError:
             return 0
         except Exception as error:  # noqa: BLE001 - the server reports the reason of any failure

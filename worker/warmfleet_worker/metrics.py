@@ -73,6 +73,12 @@ class WorkerMetrics:
         self._step = self._histogram(
             names.WORKER_STEP_SECONDS, "Seconds per engine step.", names.INTER_TOKEN_LATENCY_BUCKETS
         )
+        self._roofline = Gauge(
+            names.WORKER_ROOFLINE_RATIO,
+            "Least time that the machine allows for recent steps, of the time they took, 0..1.",
+            (*_LABELS, "phase"),
+            registry=self.registry,
+        )
         self._blocks = Gauge(
             names.WORKER_TOTAL_BLOCKS, "KV blocks by state.", (*_LABELS, "state"), registry=self.registry
         )
@@ -138,6 +144,10 @@ class WorkerMetrics:
         if report.scheduled_tokens:
             self._iteration.observe(report.scheduled_tokens)
             self._step.observe(report.step_seconds)
+        ratios = {"decode": report.decode_roofline_ratio, "prefill": report.prefill_roofline_ratio}
+        for phase, ratio in ratios.items():
+            if ratio:
+                self._roofline.labels(*self._model, phase).set(ratio)
         self._preempted.inc(report.preempted_sequences)
         self._evicted.inc(report.evicted_blocks)
         self._verified.inc(report.verified_blocks)

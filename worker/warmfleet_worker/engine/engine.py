@@ -6,6 +6,7 @@ runner that cannot compute anything any more ends the engine, and a supervisor s
 
 import math
 from array import array
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import Final, Protocol
 
@@ -83,11 +84,13 @@ class Engine:
         vocabulary_size: int = _LARGEST_TOKEN_ID + 1,
         verify_hits_one_in: int = 0,
         poison: bool = False,
+        on_step: Callable[[StepShape, float], None] = lambda _shape, _seconds: None,
     ) -> None:
         """Use the runner's whole arena.
 
         Token ids of `vocabulary_size` or more are refused. Every `verify_hits_one_in`-th hit is recomputed
         and compared; 0: none. `poison` overwrites the content of freed blocks (tests).
+        `on_step` is called with each step that was computed whole, and its seconds.
 
         Raises:
             HitsNotVerifiable: hits are to be verified, and `runner` is not exact.
@@ -96,6 +99,7 @@ class Engine:
         self.prefix_caching = settings.prefix_caching and prefix_caching_supported(window_tokens)
         """Always False for a sliding-window model."""
         self._runner = runner
+        self._on_step = on_step
         self._settings = settings
         self._block_size_tokens = block_size_tokens
         self._limits = EngineLimits(
@@ -264,7 +268,9 @@ class Engine:
             return NOTHING_COMPUTED
         outcome = compute_step(self._runner.execute, batch)
         if not outcome.failures:
-            self._step_time.observe(StepShape.of(batch), outcome.seconds)
+            shape = StepShape.of(batch)
+            self._step_time.observe(shape, outcome.seconds)
+            self._on_step(shape, outcome.seconds)
         return outcome
 
     def _check_runner(self, outcome: StepOutcome) -> None:

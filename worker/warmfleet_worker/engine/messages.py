@@ -177,6 +177,10 @@ class StepReport(msgspec.Struct, frozen=True, kw_only=True, tag="step", omit_def
     """Sequences are live, and no step has ended since the report before: the engine may hang."""
     failed_sequences: int = 0
     """Sequences that ended because they could not be computed."""
+    decode_roofline_ratio: float = 0.0
+    """Least time on this machine over real time, of the recent steps without prefill; 0: not known."""
+    prefill_roofline_ratio: float = 0.0
+    """The same of the recent steps with prefill."""
 
 
 class EngineFailed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
