@@ -13,6 +13,7 @@ with importing():
     from warmfleet_cli.bench.app import bench_app
     from warmfleet_cli.chat import chat
     from warmfleet_cli.devcluster import devcluster_app
+    from warmfleet_cli.doctor.command import doctor
     from warmfleet_cli.down import down
     from warmfleet_cli.errors import EXIT_CODES_HELP, ExitCode, exit_code_of
     from warmfleet_cli.keys import keys_app
@@ -35,6 +36,7 @@ _COMMANDS: Final[dict[Callable[..., None], str]] = {
     status: "warmfleet status --output json",
     top: "warmfleet top -f examples/autoscaling.yaml",
     down: "warmfleet down --name smollm2",
+    doctor: "warmfleet doctor --output json",
     chat: 'warmfleet chat --once "What is the capital of France?"',
     simulate: "warmfleet simulate --trace conversation.jsonl.gz --replicas 16 --routing all",
     record: "warmfleet record --url http://127.0.0.1:8080 > requests.jsonl",

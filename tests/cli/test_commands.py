@@ -240,7 +240,7 @@ def test_the_size_of_a_model_is_exact(tmp_path: Path) -> None:
 
 def test_every_command_explains_itself_with_an_example() -> None:
     groups = {
-        (): ["up", "status", "down", "chat", "why", "version", "model", "bench"],
+        (): ["up", "status", "doctor", "down", "chat", "why", "version", "model", "bench"],
         ("model",): ["pull", "list", "size"],
     }
     for group, commands in groups.items():
