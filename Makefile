@@ -27,7 +27,7 @@ define install_system
 else echo "error: $(1) is missing; on Debian: sudo apt-get install $(1)"; exit 1; fi; }
 endef
 
-.PHONY: help up setup model controlplane promtool clients vllm fmt lint types imports collect test check \
+.PHONY: help up setup model controlplane kubelet promtool clients vllm fmt lint types imports collect test check \
 	check-vllm chart images reference soak constraints client-pins vllm-pins clean
 
 help: ## List the targets
@@ -57,6 +57,9 @@ model: setup ## Fetch and convert the catalog model (93 MB, once)
 
 controlplane: setup ## Build the Kubernetes control plane of the devcluster (once, 8 minutes on two cores)
 	@$(BIN)/python -m warmfleet_devcluster.control_plane.build
+
+kubelet: setup ## Build the programs of a devcluster's real node (once, 2 minutes on two cores after the control plane)
+	@$(BIN)/python -m warmfleet_devcluster.control_plane.build kubelet
 
 promtool: setup ## Build Prometheus' promtool, which tests the chart's alerts (once, 3 minutes on two cores)
 	@PYTHONPATH=tests/support $(BIN)/python -m warmfleet_testing.resources.promtool

@@ -9,7 +9,7 @@ import typer
 
 from warmfleet_cli.errors import EXIT_CODES_HELP, CliError, ExitCode
 from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json, print_table
-from warmfleet_devcluster.control_plane.binaries import KUBERNETES_VERSION, find_binaries
+from warmfleet_devcluster.control_plane.binaries import KUBELET, KUBERNETES_VERSION, find_binaries
 from warmfleet_devcluster.lifecycle.running import start_supervisor, stop_devcluster
 from warmfleet_devcluster.settings import CONTEXT, DevclusterSettings
 from warmfleet_devcluster.state import DevclusterState, StateFolder
@@ -36,6 +36,13 @@ def up(
         ),
     ] = None,
     hollow: Annotated[int, typer.Option(min=0, help="Nodes whose pods become ready without running.")] = 0,
+    real_node: Annotated[
+        bool,
+        typer.Option(
+            "--real-node",
+            help="Add a node with a kubelet and containerd; `make kubelet` builds its programs.",
+        ),
+    ] = False,
     api_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the API server on 127.0.0.1; 0 takes a free one.")
     ] = 0,
@@ -52,6 +59,7 @@ def up(
         nodes=nodes,
         pretend=dict(_resource(text) for text in pretend or ()),
         hollow=hollow,
+        real_node=find_binaries(home, KUBELET).folder if real_node else None,
         api_port=api_port,
         owner=_sudo_user(),
     )
@@ -73,7 +81,7 @@ def up(
         return
     progress.print(
         f"Kubernetes {KUBERNETES_VERSION} is ready after {ready.seconds:.1f} s: {ready.api_url}, "
-        f"{nodes + hollow} nodes"
+        f"{settings.addressed_nodes + hollow} nodes"
     )
     if not (home / "models").is_dir():
         progress.print("no model is pulled yet: `make model` fetches the one in the examples")

@@ -31,6 +31,8 @@ class DevclusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A node without a heartbeat for so long is marked Unknown; Kubernetes' own default is 50 s."""
     hollow: int = 0
     """Hollow nodes, whose pods become ready without running."""
+    real_node: Path | None = None
+    """Folder of kubelet and pause: a real node beside the process nodes. None: no such node."""
     api_port: int = 0
     """Port of the API server on the host's loopback; 0 takes a free one."""
     attached: bool = False
@@ -41,9 +43,14 @@ class DevclusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Most seconds until everything is ready."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.nodes <= MAX_NODES:
-            raise DevclusterError(f"a devcluster has 0 to {MAX_NODES} process nodes, not {self.nodes}")
+        if not 0 <= self.nodes <= MAX_NODES - 1:
+            raise DevclusterError(f"a devcluster has 0 to {MAX_NODES - 1} process nodes, not {self.nodes}")
         if not 0 <= self.hollow <= MAX_HOLLOW_NODES:
             raise DevclusterError(f"a devcluster has 0 to {MAX_HOLLOW_NODES} hollow nodes, not {self.hollow}")
         if any(amount < 0 for amount in self.pretend.values()):
             raise DevclusterError("--pretend: an amount cannot be negative")
+
+    @property
+    def addressed_nodes(self) -> int:
+        """Nodes with an address of their own: process nodes, then the real node."""
+        return self.nodes + (self.real_node is not None)

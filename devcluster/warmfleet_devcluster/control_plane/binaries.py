@@ -56,6 +56,12 @@ class GoModule:
 
 
 CONTROL_PLANE: Final = GoModule("controlplane", MODULE_FOLDER, TOOLS)
+KUBELET: Final = GoModule(
+    "kubelet",
+    MODULE_FOLDER.with_name("kubelet"),
+    {"kubelet": "k8s.io/kubernetes/cmd/kubelet", "pause": "./pause"},
+)
+"""A module of its own: only a real node needs it."""
 
 
 @dataclass(frozen=True, slots=True)

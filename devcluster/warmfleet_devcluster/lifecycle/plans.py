@@ -51,6 +51,36 @@ def node_plan(
     )
 
 
+def real_node_plan(
+    settings: DevclusterSettings, folder: StateFolder, own: NodeCredentials, client_ca: str
+) -> ComponentPlan:
+    """The node with a kubelet and containers, after the process nodes."""
+    assert settings.real_node is not None
+    index = settings.nodes
+    name = node_name(index)
+    values = {
+        "--name": name,
+        "--kubeconfig": str(own.kubeconfig),
+        "--state": str(folder.part(name)),
+        "--address": str(node_address(index)),
+        "--pod-cidr": str(pod_network(index)),
+        "--kubelet": str(settings.real_node / "kubelet"),
+        "--pause": str(settings.real_node / "pause"),
+        "--client-ca": client_ca,
+        "--serving-certificate": str(own.serving.certificate),
+        "--serving-key": str(own.serving.key),
+        "--dns": str(DNS_ADDRESS),
+    }
+    flags = [part for pair in values.items() for part in pair]
+    return _python_plan(
+        name,
+        "warmfleet_devcluster.real_node",
+        flags,
+        essential=False,
+        grace_seconds=_NODE_GRACE_SECONDS,
+    )
+
+
 def hollow_plan(settings: DevclusterSettings, credentials: Credentials) -> ComponentPlan:
     """All hollow nodes."""
     flags = ["--kubeconfig", str(credentials.inner_admin), "--count", str(settings.hollow)]

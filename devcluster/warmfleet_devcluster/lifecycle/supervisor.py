@@ -82,7 +82,7 @@ class Supervisor:
                 phase=phase,
                 supervisor=own,
                 api_url=self._cluster.api_url,
-                nodes=[node_name(index) for index in range(self._settings.nodes)],
+                nodes=[node_name(index) for index in range(self._settings.addressed_nodes)],
                 components=self._cluster.component_states(),
             )
         )

@@ -8,7 +8,7 @@ API_SERVER_PORT: Final = 6443
 NODE_NETWORK: Final = IPv4Network("10.10.0.0/24")
 _FIRST_NODE: Final = 10
 MAX_NODES: Final = 64
-"""Process nodes of one devcluster; hollow nodes are not counted, they have no address of their own."""
+"""Process nodes and real node of one devcluster; hollow nodes have no address of their own."""
 
 POD_NETWORK: Final = IPv4Network("10.244.0.0/16")
 SERVICE_NETWORK: Final = IPv4Network("10.96.0.0/16")
@@ -22,7 +22,7 @@ ETCD_PEER_PORT: Final = 2380
 
 
 def node_name(index: int) -> str:
-    """Process nodes are counted from zero: `node-0`."""
+    """Process nodes are counted from zero, `node-0`; the real node follows them."""
     return f"node-{index}"
 
 
