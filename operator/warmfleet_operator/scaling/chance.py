@@ -76,6 +76,18 @@ class Means(msgspec.Struct, frozen=True, kw_only=True):
         """The lowest one."""
         return max(0.0, 1 - peak(self.observed_requests))
 
+    @property
+    def load_level(self) -> "Level":
+        return Level(self.load_permille, self.requests, self.observed_requests)
+
+    @property
+    def tokens_level(self) -> "Level":
+        return Level(self.tokens, self.sequences, self.observed_requests)
+
+    @property
+    def sequences_level(self) -> "Level":
+        return Level(self.sequences, self.sequences, self.observed_requests)
+
 
 @dataclass(frozen=True, slots=True)
 class Level:
@@ -94,6 +106,10 @@ class Level:
         # In requests of the mean size: the sum of k has the variance 2 k, and its square root that of 1 / 2.
         rise = sqrt(demand * self.requests / self.mean) - sqrt(self.requests)
         return rise > PEAK_DEVIATIONS * sqrt((1 + self.requests / self.observed_requests) / 2)
+
+    def risen(self, demand: float, requests: float) -> float:
+        """What is certain of a demand of so many requests, if it shows that the level has risen; else 0."""
+        return certain(demand, requests) if self.is_below(demand) else 0.0
 
     @property
     def highest_of_day(self) -> float:

@@ -52,7 +52,7 @@ def decide(
     shrinks = choice.replicas < replicas.spec_replicas and not replicas.unschedulable
     memory = measured.memory
     if choice.replicas > replicas.spec_replicas and choice.reason in OUTGROWN_BY:
-        memory = outgrown.noticed(policy, memory, choice.replicas, now_seconds)
+        memory = outgrown.noticed(policy, memory, measured.now, choice.replicas, now_seconds)
         if choice.reason is ScalingReason.CAPACITY_MISSES:
             memory = regret.grown(policy, memory, choice.replicas, now_seconds)
     return memory, ScalingDecision(

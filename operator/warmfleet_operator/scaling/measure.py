@@ -38,6 +38,8 @@ class Measured:
     """A tick before the choice."""
 
     memory: ScalingMemory
+    now: Means | None
+    """The demand of this tick alone; None while its load is unknown."""
     inputs: DecisionInputs
     asks: Mapping[str, Ask]
     victim: str | None
@@ -93,7 +95,8 @@ def measure(
     elapsed = max(0.0, now_seconds - memory.last_seconds) if memory.last_seconds is not None else 0.0
     memory = ticked(policy, memory, signals, state, now_seconds)
     demand = demand_of(signals, state.ready)
-    memory = replace(memory, means=_means(memory.means, demand, signals.traffic, elapsed))
+    now = _now(demand, signals.traffic)
+    memory = replace(memory, means=_means(memory.means, now, elapsed))
     memory = supply.learnt(memory, signals, demand, now_seconds)
     memory = regret.noticed(
         policy, memory, signals, demand, state, now_seconds=now_seconds, elapsed_seconds=elapsed
@@ -132,7 +135,7 @@ def measure(
     memory, panic = _with_windows(tick, memory, asks)
     victim = victim_of(policy, signals, demand.prefill_rate)
     inputs = _inputs(tick, memory, asks, panic, victim.loss_ms if victim else 0)
-    return Measured(memory, inputs, asks, victim.uid if victim else None)
+    return Measured(memory, now, inputs, asks, victim.uid if victim else None)
 
 
 def _percentile_ms(histogram: LatencyHistogram, goal: LatencyGoal | None) -> float:
@@ -196,18 +199,23 @@ def _asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
     return asks
 
 
-def _means(known: Means | None, demand: Demand, traffic: Traffic, elapsed_seconds: float) -> Means | None:
-    """The means with this tick's demand, from when its load is known."""
+def _now(demand: Demand, traffic: Traffic) -> Means | None:
     if demand.compute_permille < 0:
-        return known
-    now = Means(
+        return None
+    return Means(
         load_permille=demand.compute_permille,
         tokens=demand.tokens,
         sequences=demand.sequences,
         requests=traffic.arrivals,
         requests_per_second=traffic.arrivals / traffic.seconds if traffic.seconds else 0.0,
     )
-    return now if known is None else known.followed(now, elapsed_seconds)
+
+
+def _means(known: Means | None, now: Means | None, elapsed_seconds: float) -> Means | None:
+    """The means with this tick's demand, from when its load is known."""
+    if now is None or known is None:
+        return now or known
+    return known.followed(now, elapsed_seconds)
 
 
 def _demand_asks(tick: _Tick, means: Means | None) -> dict[str, Ask]:
@@ -218,10 +226,7 @@ def _demand_asks(tick: _Tick, means: Means | None) -> dict[str, Ask]:
     # What a fleet wakes for is there, and no moment of a load that goes on.
     sequences = demand.sequences if tick.state.spec_replicas else 0
     mean = means or Means(load_permille=load, tokens=demand.tokens, sequences=demand.sequences)
-    observed = mean.observed_requests
-    of_tokens = Level(mean.tokens, mean.sequences, observed)
-    of_sequences = Level(mean.sequences, mean.sequences, observed)
-    of_load = Level(mean.load_permille, mean.requests, observed)
+    of_tokens, of_sequences, of_load = mean.tokens_level, mean.sequences_level, mean.load_level
     # A backlog has to be computed also where chance has brought it.
     load_now = lasting(load, requests, of_load) + backlog
     return {

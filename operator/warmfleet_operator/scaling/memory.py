@@ -23,7 +23,7 @@ class Outgrown(msgspec.Struct, frozen=True, kw_only=True):
     """Kept until then."""
     replicas: int
     least_load_permille: float
-    """While the mean load of arrivals is no lower,"""
+    """While the mean load of arrivals is no lower, but for chance,"""
     least_tokens: float
     """and neither is the mean demand of tokens."""
 

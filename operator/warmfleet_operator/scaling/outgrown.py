@@ -4,8 +4,11 @@ Other rules predict what a smaller fleet would need; this one remembers. A shrin
 a mistake, and repeating it costs the same again: so a number that was asked for is kept for an hour, with the
 default stabilization of five minutes, while the mean load is no lower than it was then, by more than chance
 explains, and for twice as long with each further growth that undoes a shrink within that time, up to a day
-(the exponential back-off that keeps a retry from being tried too often). A load that comes in bursts keeps
-the replicas that its bursts need in the same way.
+(the exponential back-off that keeps a retry from being tried too often).
+
+Growth for a load that rises shows that fewer replicas do not suffice for the risen load, and nothing of the
+one before it, which the mean still is. Only growth that undoes a shrink shows that fewer were a mistake at
+the mean load, too: then the load comes in bursts, and what they need is kept in between.
 """
 
 from typing import Final
@@ -25,16 +28,21 @@ MAX_OUTGROWN: Final = 16
 
 
 def noticed(
-    policy: AutoscalingPolicy, memory: ScalingMemory, replicas: int, now_seconds: float
+    policy: AutoscalingPolicy, memory: ScalingMemory, now: Means | None, replicas: int, now_seconds: float
 ) -> ScalingMemory:
-    """The memory with a growth to so many replicas."""
+    """The memory with a growth to so many replicas; `now` is the demand at this tick, if it is known."""
     memory = _with_factor(policy, memory, now_seconds)
     means = memory.means
+    load_permille = means.load_permille * means.lowest_ratio if means else 0.0
+    tokens = means.tokens * means.lowest_ratio if means else 0.0
+    if means is not None and now is not None and memory.hold_factor == 1:
+        load_permille = max(load_permille, means.load_level.risen(now.load_permille, now.requests))
+        tokens = max(tokens, means.tokens_level.risen(now.tokens, now.sequences))
     newest = Outgrown(
         until_seconds=now_seconds + hold_seconds(policy, memory),
         replicas=replicas,
-        least_load_permille=means.load_permille * means.lowest_ratio if means else 0.0,
-        least_tokens=means.tokens * means.lowest_ratio if means else 0.0,
+        least_load_permille=load_permille,
+        least_tokens=tokens,
     )
     kept = [one for one in memory.outgrown if one.until_seconds > now_seconds and not _covers(newest, one)]
     return replace(memory, outgrown=(*kept, newest)[-MAX_OUTGROWN:])

@@ -135,7 +135,7 @@ def test_many_times_the_load_adds_replicas_at_once_however_few_the_requests():
 
 def test_a_fleet_that_was_too_small_is_not_returned_to_while_the_load_lasts():
     memory = ScalingMemory(means=Means(load_permille=2000, tokens=9000, sequences=10))
-    memory = outgrown.noticed(POLICY, memory, 5, now_seconds=100.0)
+    memory = outgrown.noticed(POLICY, memory, None, 5, now_seconds=100.0)
     lower = Means(load_permille=1999, tokens=9000, sequences=10)
 
     assert outgrown.asks(POLICY, memory, 200.0).need == 5
@@ -146,7 +146,9 @@ def test_a_fleet_that_was_too_small_is_not_returned_to_while_the_load_lasts():
 
 def test_a_growth_of_few_requests_is_not_kept_for_a_fleet_without_any() -> None:
     few = Means(load_permille=900, tokens=1000, sequences=1, requests=3, seconds=200)
-    memory = outgrown.noticed(POLICY, ScalingMemory(means=few, busy_seconds=100.0), 5, now_seconds=100.0)
+    memory = outgrown.noticed(
+        POLICY, ScalingMemory(means=few, busy_seconds=100.0), None, 5, now_seconds=100.0
+    )
 
     assert outgrown.asks(POLICY, memory, 399.0).need == 5
     assert outgrown.asks(POLICY, memory, 400.0).need == 0
@@ -155,8 +157,8 @@ def test_a_growth_of_few_requests_is_not_kept_for_a_fleet_without_any() -> None:
 def test_each_shrink_that_growth_undoes_doubles_the_time_until_the_next_up_to_a_day():
     memory, now, holds = ScalingMemory(), 0.0, []
     for undone in range(7):
-        memory = outgrown.noticed(POLICY, memory, 3, now)
-        memory = outgrown.noticed(POLICY, memory, 4, now + 2)  # the same growth goes on: counted once
+        memory = outgrown.noticed(POLICY, memory, None, 3, now)
+        memory = outgrown.noticed(POLICY, memory, None, 4, now + 2)  # the same growth goes on: counted once
         holds.append(outgrown.hold_seconds(POLICY, memory) / 3600)
         now += outgrown.hold_seconds(POLICY, memory) + 60
         memory = ScalingMemory(
@@ -169,7 +171,7 @@ def test_each_shrink_that_growth_undoes_doubles_the_time_until_the_next_up_to_a_
         assert len(memory.outgrown) <= 2, undone
 
     assert holds == [1, 2, 4, 8, 16, 24, 24]
-    assert outgrown.noticed(POLICY, memory, 3, now + 90_000).hold_factor == 1
+    assert outgrown.noticed(POLICY, memory, None, 3, now + 90_000).hold_factor == 1
 
 
 def test_what_is_remembered_of_growths_is_bounded():
@@ -177,7 +179,7 @@ def test_what_is_remembered_of_growths_is_bounded():
     for number in range(100):
         load = Means(load_permille=100 * number, tokens=0, sequences=0)
         memory = outgrown.noticed(
-            POLICY, ScalingMemory(means=load, outgrown=memory.outgrown), number, float(number)
+            POLICY, ScalingMemory(means=load, outgrown=memory.outgrown), None, number, float(number)
         )
 
     assert len(memory.outgrown) == outgrown.MAX_OUTGROWN
