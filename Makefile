@@ -104,6 +104,7 @@ collect: setup ## Import every test module, as the tests do before the first one
 # Only root can start a control plane: any other user's tests need not wait for its build.
 test: model clients promtool $(if $(filter 0,$(shell id -u)),controlplane) ## All tests but those that need a GPU, vLLM, or root
 	@command -v curl >/dev/null || $(call install_system,curl)
+	@command -v cc >/dev/null || $(call install_system,gcc libc6-dev)
 	@$(BIN)/pytest -m "not gpu and not vllm" --numprocesses $(TEST_PROCESSES) --dist loadscope --no-loadscope-reorder
 
 # pytest stays last: CI reads its summary. What reads the code alone goes side by side, the longest first.

@@ -199,6 +199,7 @@ def build_engine(
             block_size_tokens=settings.block_size_tokens,
             max_model_length_tokens=settings.max_model_length_tokens,
             threads=settings.threads,
+            cpu_kernels=settings.cpu_kernels,
         ),
     )
     window_tokens = runner.model.window_tokens

@@ -24,6 +24,8 @@ from warmfleet_runtime.http.listener import is_loopback
 
 Dtype = Literal["Auto", "Float32", "BFloat16", "Float16", "Float64"]
 EngineType = Literal["Warmfleet", "VLLM"]
+CpuKernels = Literal["Auto", "Torch", "AVX2", "AVX512", "AVX512BF16"]
+"""Auto: the native step at the best level that the processor runs, else PyTorch."""
 BLOCK_SIZES: Final = (16, 32, 64, 128)
 MAX_EXTRA_ARGUMENTS: Final = 64
 MAX_EXTRA_ARGUMENT_CHARS: Final = 512
@@ -54,6 +56,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Most tokens per engine step; 0 lets the engine choose from its measured speed."""
     threads: int = 0
     """CPU threads of the engine; 0 means all cores."""
+    cpu_kernels: CpuKernels = "Auto"
+    """What computes on a CPU; our own engine only."""
     prefix_caching: bool = True
     verify_hits_one_in: int = 0
     """Every n-th prefix-cache hit is computed again and compared; 0: none."""
@@ -151,6 +155,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Work
             max_running_sequences=given.max_running_sequences,
             max_batched_tokens=given.max_batched_tokens,
             threads=given.threads,
+            cpu_kernels=given.cpu_kernels,
             prefix_caching=not given.no_prefix_caching,
             verify_hits_one_in=given.verify_hits,
             tensor_parallel_size=given.tensor_parallel_size,
@@ -232,6 +237,12 @@ def _parser() -> argparse.ArgumentParser:
         default="0",
         metavar="1/N",
         help="compute every N-th prefix-cache hit again when idle, and compare the bytes; 0: none",
+    )
+    add(
+        "--cpu-kernels",
+        choices=get_args(CpuKernels),
+        default="Auto",
+        help="what computes on a CPU: the native step at a level, or PyTorch; Auto: the best that runs",
     )
     add("--no-prefix-caching", action="store_true", help="compute every prompt from its first token")
     add(

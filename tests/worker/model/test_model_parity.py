@@ -224,11 +224,7 @@ def _logits(runner, token_ids, chunk_tokens):
     with torch.inference_mode():
         for tokens in chunk_tokens:
             chunk = Chunk(1, token_ids[first : first + tokens], first, blocks, None)
-            hidden = runner._decoder.hidden_states(
-                torch.tensor(chunk.token_ids),
-                torch.arange(first, first + tokens),
-                runner._attention.plan([chunk]),
-            )
-            parts.append(runner._decoder.logits(hidden))
+            hidden, _ = runner.step_model.hidden_rows([chunk], range(tokens))
+            parts.append(runner.step_model.logits(hidden))
             first += tokens
     return torch.cat(parts)

@@ -11,8 +11,7 @@ from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.runner.runner import (
     KvCacheTooSmall,
     RunnerSettings,
-    choose_dtype,
-    has_bfloat16_units,
+    cpu_dtype,
     load_runner,
 )
 
@@ -175,29 +174,18 @@ def test_a_sequence_is_never_longer_than_the_model_was_made_for(asked, given_tok
 def test_threads_are_set_once(folder):
     before = torch.get_num_threads()
     try:
-        load_runner(folder, RunnerSettings(kv_cache_bytes=MIB, dtype="Float32", threads=2))
+        load_runner(folder, RunnerSettings(kv_cache_bytes=MIB, dtype="Float64", threads=2))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(
-    ("cpu_info", "expected"),
-    [
-        ("processor\t: 0\nflags\t\t: fpu avx512f avx512_bf16 amx_tile\n", True),
-        ("processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_vnni\n", False),
-        ("processor\t: 0\nFeatures\t: fp asimd i8mm bf16\n", True),
-        ("model name\t: bf16 avx512_bf16\n", False),
-        ("", False),
-    ],
+    ("asked", "native", "resolved"),
+    [("Auto", True, "BFloat16"), ("Auto", False, "Float32"), ("Float64", True, "Float64")],
 )
-def test_bfloat16_units_are_read_from_the_flags(cpu_info, expected):
-    assert has_bfloat16_units(cpu_info) is expected
-
-
-def test_auto_is_resolved_and_a_name_is_taken_at_its_word():
-    assert choose_dtype("Auto", CPU) in {torch.float32, torch.bfloat16}
-    assert choose_dtype("Float64", CPU) is torch.float64
+def test_auto_is_bfloat16_where_equal_bits_are_promised(asked, native, resolved):
+    assert cpu_dtype(asked, native=native) == resolved
 
 
 def _settings(kv_cache_bytes, dtype="Float32"):

@@ -111,11 +111,10 @@ def test_log_probabilities_change_no_other_token_and_cost_no_row_of_the_head_wit
 ):
     # given a batch in which one row asks, then none
     heads: list[int] = []
-    logits = type(runner._decoder).logits
+    model = type(runner.step_model)
+    logits = model.logits
     monkeypatch.setattr(
-        type(runner._decoder),
-        "logits",
-        lambda decoder, hidden: heads.append(hidden.shape[0]) or logits(decoder, hidden),
+        model, "logits", lambda own, hidden: heads.append(hidden.shape[0]) or logits(own, hidden)
     )
     prompts = [[5 * number + index for index in range(20)] for number in range(4)]
 

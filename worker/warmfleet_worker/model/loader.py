@@ -5,8 +5,8 @@ Every expected tensor must be present with its shape, and no other: a checkpoint
 """
 
 import re
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,43 +41,76 @@ def load_decoder(
     Raises:
         ModelError: A file or tensor is missing, unexpected, damaged or misshapen; named.
     """
-    with ExitStack() as files:
-        checkpoint = _Checkpoint(model_path, files)
-        expected = expected_shapes(config)
-        _check_names(checkpoint, expected)
-        weights = _Weights(checkpoint, expected, dtype, device)
-        embedding = weights.stack(EMBEDDING)
-        if config.tied_embeddings and HEAD in checkpoint.names:
-            _check_tied(checkpoint)
+    with open_checkpoint(model_path, config, dtype=dtype, device=device) as reader:
+        embedding = reader.embedding()
         return Decoder(
             config=config,
             embedding=embedding,
-            layers=tuple(_layer(weights, config, layer) for layer in range(config.layers)),
-            final_norm=RmsNorm(weights.stack("model.norm.weight"), config.norm_epsilon),
-            head=Linear(embedding if config.tied_embeddings else weights.stack(HEAD)),
+            layers=tuple(reader.layer(index) for index in range(config.layers)),
+            final_norm=reader.final_norm(),
+            head=Linear(embedding) if config.tied_embeddings else reader.head(),
             rotary=RotaryTable(config, positions, dtype, device),
         )
 
 
-def _layer(weights: "_Weights", config: ModelConfig, index: int) -> DecoderLayer:
-    prefix = f"model.layers.{index}"
-    attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+@contextmanager
+def open_checkpoint(
+    model_path: Path, config: ModelConfig, *, dtype: torch.dtype, device: torch.device
+) -> Iterator["CheckpointReader"]:
+    """Open a model folder whose tensors are those of `config`, by name.
 
-    def norm(name: str) -> RmsNorm:
-        return RmsNorm(weights.stack(f"{name}.weight"), config.norm_epsilon)
+    Raises:
+        ModelError: A file or tensor is missing, unexpected or damaged; named.
+    """
+    with ExitStack() as files:
+        checkpoint = _Checkpoint(model_path, files)
+        expected = expected_shapes(config)
+        _check_names(checkpoint, expected)
+        if config.tied_embeddings and HEAD in checkpoint.names:
+            _check_tied(checkpoint)
+        yield CheckpointReader(config, _Weights(checkpoint, expected, dtype, device))
 
-    return DecoderLayer(
-        input_norm=norm(f"{prefix}.input_layernorm"),
-        qkv=weights.linear(
-            f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj", bias=config.qkv_bias
-        ),
-        query_norm=norm(f"{attention}.q_norm") if config.query_key_norm else None,
-        key_norm=norm(f"{attention}.k_norm") if config.query_key_norm else None,
-        output=weights.linear(f"{attention}.o_proj", bias=config.output_bias),
-        mlp_norm=norm(f"{prefix}.post_attention_layernorm"),
-        gate_up=weights.linear(f"{mlp}.gate_proj", f"{mlp}.up_proj"),
-        down=weights.linear(f"{mlp}.down_proj"),
-    )
+
+class CheckpointReader:
+    """Reads the parts of a decoder, each into memory of its own. Made by `open_checkpoint`.
+
+    Each method raises ModelError where a tensor cannot be read or has another shape.
+    """
+
+    def __init__(self, config: ModelConfig, weights: "_Weights") -> None:
+        self._config = config
+        self._weights = weights
+
+    def embedding(self) -> Tensor:
+        """[vocabulary, hidden]."""
+        return self._weights.stack(EMBEDDING)
+
+    def final_norm(self) -> RmsNorm:
+        return self._norm("model.norm")
+
+    def head(self) -> Linear:
+        """The embedding where the two are tied."""
+        return Linear(self._weights.stack(EMBEDDING if self._config.tied_embeddings else HEAD))
+
+    def layer(self, index: int) -> DecoderLayer:
+        config, weights = self._config, self._weights
+        prefix = f"model.layers.{index}"
+        attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+        return DecoderLayer(
+            input_norm=self._norm(f"{prefix}.input_layernorm"),
+            qkv=weights.linear(
+                f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj", bias=config.qkv_bias
+            ),
+            query_norm=self._norm(f"{attention}.q_norm") if config.query_key_norm else None,
+            key_norm=self._norm(f"{attention}.k_norm") if config.query_key_norm else None,
+            output=weights.linear(f"{attention}.o_proj", bias=config.output_bias),
+            mlp_norm=self._norm(f"{prefix}.post_attention_layernorm"),
+            gate_up=weights.linear(f"{mlp}.gate_proj", f"{mlp}.up_proj"),
+            down=weights.linear(f"{mlp}.down_proj"),
+        )
+
+    def _norm(self, name: str) -> RmsNorm:
+        return RmsNorm(self._weights.stack(f"{name}.weight"), self._config.norm_epsilon)
 
 
 def _check_names(checkpoint: "_Checkpoint", expected: Mapping[str, tuple[int, ...]]) -> None:

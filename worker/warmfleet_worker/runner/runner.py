@@ -16,16 +16,17 @@ from torch import Tensor
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.resources.engine_memory import EngineMemory, engine_memory, longest_sequence_tokens
 from warmfleet_runtime.memory import memory_limit_bytes, own_memory_bytes
-from warmfleet_worker.attention.backend import AttentionBackend
 from warmfleet_worker.attention.kv_arena import KvArena
 from warmfleet_worker.attention.torch_gather import TorchGatherAttention
 from warmfleet_worker.engine.batch import Chunk, ChunkResult, ScoreRequest, StepBatch, StepResult
 from warmfleet_worker.engine.logprobs import TokenLogprobs
 from warmfleet_worker.kv_cache.layout import KvLayout, KvShape, kv_layout
 from warmfleet_worker.model.config import ModelConfig, load_model_config
-from warmfleet_worker.model.loader import load_decoder
+from warmfleet_worker.model.loader import load_decoder, open_checkpoint
 from warmfleet_worker.model.shapes import model_size
 from warmfleet_worker.model.transformer import Decoder
+from warmfleet_worker.native.choice import choose_native
+from warmfleet_worker.native.model import NativeModel
 from warmfleet_worker.runner.memory_budget import (
     DeviceMemory,
     NotEnoughMemory,
@@ -34,6 +35,9 @@ from warmfleet_worker.runner.memory_budget import (
 )
 from warmfleet_worker.runner.sampler import sample
 from warmfleet_worker.runner.scoring import row_slices, score, score_rows
+from warmfleet_worker.runner.step_model import StepModel
+from warmfleet_worker.runner.torch_model import TorchModel
+from warmfleet_worker.settings import CpuKernels
 
 _T = TypeVar("_T")
 
@@ -45,10 +49,6 @@ DTYPES: Final[dict[str, torch.dtype]] = {
     "Float16": torch.float16,
     "Float64": torch.float64,
 }
-
-_CPU_INFO: Final = Path("/proc/cpuinfo")
-_BFLOAT16_UNITS: Final = frozenset({"amx_bf16", "avx512_bf16", "bf16"})
-"""x86 and Arm names of instructions that multiply bfloat16 in hardware."""
 
 
 class KvCacheTooSmall(WarmfleetError):  # noqa: N818 - named after what is wrong
@@ -73,37 +73,35 @@ class RunnerSettings:
     max_model_length_tokens: int = 0
     """Longest sequence; 0, or more than the model was trained for, means the model's own limit."""
     threads: int = 0
-    """CPU threads of this process's kernels; 0 leaves torch's default."""
+    """CPU threads of this process's kernels; 0: one for each core that it may use."""
+    cpu_kernels: CpuKernels = "Auto"
+    """What computes on a CPU."""
     poison: bool = False
     """Fill blocks with NaN before their first use; for tests."""
 
 
 class ModelRunner:
-    """A model, its KV arena and an attention backend, ready to execute steps. Made by `load_runner`.
+    """A model with its KV arena, ready to execute steps. Made by `load_runner`.
 
     runner = load_runner(model_path, RunnerSettings(kv_cache_bytes=2**30))
     result = runner.execute(StepBatch(chunks))
     result.chunks[0].next_token_id  # None unless the chunk asked for a sample
     """
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        arena: KvArena,
-        attention: AttentionBackend,
-        *,
-        max_model_length_tokens: int,
-    ) -> None:
+    def __init__(self, model: StepModel, *, max_model_length_tokens: int) -> None:
         self.max_model_length_tokens = max_model_length_tokens
-        self._decoder = decoder
-        self._arena = arena
-        self._attention = attention
-        self._device = arena.storage.device
+        self._step_model = model
+        self._arena = model.arena
 
     @property
     def model(self) -> ModelConfig:
         """The model's configuration."""
-        return self._decoder.config
+        return self._step_model.config
+
+    @property
+    def step_model(self) -> StepModel:
+        """What computes."""
+        return self._step_model
 
     @property
     def total_blocks(self) -> int:
@@ -123,12 +121,17 @@ class ModelRunner:
     @property
     def device_name(self) -> str:
         """Where it runs: "cpu" or "cuda"."""
-        return self._device.type
+        return self._arena.storage.device.type
 
     @property
     def exact(self) -> bool:
-        """False: torch's kernels round a row differently in another batch, or beside other rows."""
-        return False
+        """Whether a token is the same in every batch, chunk and cache state, bit by bit."""
+        return self._step_model.exact
+
+    @property
+    def kernels(self) -> str:
+        """What computes: "torch", or the native step's instruction-set level."""
+        return self._step_model.kernels
 
     def poison_blocks(self, block_ids: Sequence[int]) -> None:
         """Fill blocks with NaN, so that a read of stale memory is noticed."""
@@ -150,14 +153,15 @@ class ModelRunner:
         return StepResult(chunks=results, seconds=time.perf_counter() - started)
 
     def _results(self, chunks: tuple[Chunk, ...]) -> tuple[ChunkResult, ...]:
-        hidden = self._decoder.hidden_states(
-            self._as_index([token for chunk in chunks for token in chunk.token_ids]),
-            self._as_index([position for chunk in chunks for position in _positions(chunk)]),
-            self._attention.plan(chunks),
-        )
-        finite = _finite_chunks(hidden, chunks)
-        sampled, logprobs = self._sample(hidden, chunks)
-        prompt_logprobs = self._score_prompts(hidden, chunks)
+        sampled_rows, scored_rows = _wanted_rows(chunks)
+        wanted = sorted({*sampled_rows, *(row for rows in scored_rows for row in rows)})
+        hidden, finite = self._step_model.hidden_rows(chunks, wanted)
+        place = {row: index for index, row in enumerate(wanted)}
+        sampled, logprobs = self._sample(hidden, [place[row] for row in sampled_rows], chunks)
+        prompt_logprobs = [
+            None if chunk.score is None else self._score(hidden[[place[row] for row in rows]], chunk.score)
+            for chunk, rows in zip(chunks, scored_rows, strict=True)
+        ]
         return tuple(
             ChunkResult(
                 sequence_id=chunk.sequence_id,
@@ -173,23 +177,15 @@ class ModelRunner:
         )
 
     def _sample(
-        self, hidden: Tensor, chunks: tuple[Chunk, ...]
+        self, hidden: Tensor, places: list[int], chunks: tuple[Chunk, ...]
     ) -> tuple[list[int | None], list[TokenLogprobs | None]]:
         """Next token of each chunk, and its log probabilities if its request asks.
 
-        The head runs over the last rows of the chunks that want a token.
+        The head runs over the rows of `hidden` at `places`, one of each chunk that wants a token.
         """
-        rows: list[int] = []
-        end = 0
-        for chunk in chunks:
-            end += len(chunk.token_ids)
-            if chunk.sample is not None:
-                rows.append(end - 1)
-        if not rows:
+        if not places:
             return [None] * len(chunks), [None] * len(chunks)
-        logits = self._decoder.logits(
-            hidden if len(rows) == hidden.shape[0] else hidden[self._as_index(rows)]
-        )
+        logits = self._step_model.logits(hidden if len(places) == hidden.shape[0] else hidden[places])
         if logits.dtype != torch.float64:
             logits = logits.float()
         requests = [chunk.sample for chunk in chunks if chunk.sample is not None]
@@ -197,23 +193,25 @@ class ModelRunner:
         logprobs = score_rows(logits, tokens, [request.parameters.logprobs for request in requests])
         return _spread(tokens, chunks), _spread(logprobs, chunks)
 
-    def _score_prompts(self, hidden: Tensor, chunks: tuple[Chunk, ...]) -> list[TokenLogprobs | None]:
-        """Prompt log probabilities of the chunks that request them; the head runs in slices of rows."""
-        scores: list[TokenLogprobs | None] = []
-        start = 0
-        for chunk in chunks:
-            scores.append(None if chunk.score is None else self._score(hidden[start:], chunk.score))
-            start += len(chunk.token_ids)
-        return scores
-
-    def _score(self, hidden: Tensor, request: ScoreRequest) -> TokenLogprobs:
-        rows = hidden[request.first : request.first + len(request.next_token_ids)]
+    def _score(self, rows: Tensor, request: ScoreRequest) -> TokenLogprobs:
+        """Prompt log probabilities of `rows` of hidden states; the head runs in slices of rows."""
         slices = row_slices(len(request.next_token_ids), self.model.vocab_size)
-        pieces = (self._decoder.logits(rows[piece]) for piece in slices)
+        pieces = (self._step_model.logits(rows[piece]) for piece in slices)
         return score(pieces, request.next_token_ids, request.top)
 
-    def _as_index(self, values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self._device)
+
+def _wanted_rows(chunks: tuple[Chunk, ...]) -> tuple[list[int], list[range]]:
+    """The last row of each chunk that wants a token, and the rows of each chunk that are scored."""
+    sampled, scored = [], []
+    start = 0
+    for chunk in chunks:
+        end = start + len(chunk.token_ids)
+        if chunk.sample is not None:
+            sampled.append(end - 1)
+        first = start + (chunk.score.first if chunk.score else 0)
+        scored.append(range(first, first + (len(chunk.score.next_token_ids) if chunk.score else 0)))
+        start = end
+    return sampled, scored
 
 
 def load_runner(model_path: Path, settings: RunnerSettings) -> ModelRunner:
@@ -224,36 +222,103 @@ def load_runner(model_path: Path, settings: RunnerSettings) -> ModelRunner:
         KvCacheTooSmall: The cache would hold no block.
         NoDeviceMemory: A share of device memory is asked for on a CPU.
         NotEnoughMemory: On a CPU, weights, cache and workspace exceed the memory that this process may use.
+        KernelsNotAvailable: `cpu_kernels` names some that do not run here.
     """
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = choose_dtype(settings.dtype, device)
     config = load_model_config(model_path)
     max_length = longest_sequence_tokens(model_size(config), settings.max_model_length_tokens)
-    layout = kv_layout(
-        KvShape(config.layers, config.kv_heads, config.head_dim, dtype.itemsize), settings.block_size_tokens
-    )
-    if settings.device_memory_percent and device.type == "cpu":
-        raise NoDeviceMemory("a share of device memory needs a GPU; on a CPU give the KV cache's size")
-    if not settings.device_memory_percent:
-        _require_a_block(layout, settings.kv_cache_bytes)  # before the weights take their time
-        if device.type == "cpu":
-            _require_memory(_memory(config, settings, dtype))
-    decoder = load_decoder(model_path, config, positions=max_length, dtype=dtype, device=device)
-    kv_cache_bytes = settings.kv_cache_bytes
+    if device.type == "cpu":
+        model = _load_on_cpu(model_path, config, settings, max_length)
+    else:
+        model = _load_on_device(model_path, config, settings, max_length, device)
+    return ModelRunner(model, max_model_length_tokens=max_length)
+
+
+def _load_on_cpu(
+    model_path: Path, config: ModelConfig, settings: RunnerSettings, max_length_tokens: int
+) -> StepModel:
     if settings.device_memory_percent:
-        free_bytes, total_bytes = torch.cuda.mem_get_info(device)
-        memory = DeviceMemory(total_bytes=total_bytes, free_bytes=free_bytes)
-        kv_cache_bytes = share_of_device_bytes(
-            settings.device_memory_percent, memory, _memory(config, settings, dtype).workspace_bytes
+        raise NoDeviceMemory("a share of device memory needs a GPU; on a CPU give the KV cache's size")
+    native = choose_native(settings.cpu_kernels, settings.dtype, config, settings.block_size_tokens)
+    dtype = DTYPES[cpu_dtype(settings.dtype, native=native is not None)]
+    layout = _layout(config, settings, dtype)
+    blocks = _require_a_block(layout, settings.kv_cache_bytes)  # before the weights take their time
+    _require_memory(_memory(config, settings, dtype))
+    if native is None:
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        return _load_torch(
+            model_path, config, layout, blocks, dtype, settings, max_length_tokens, torch.device("cpu")
         )
-    total_blocks = _require_a_block(layout, kv_cache_bytes)
-    arena = KvArena(layout, total_blocks, dtype, device, poison=settings.poison)
-    attention = TorchGatherAttention(
-        arena, heads=config.heads, window_tokens=config.window_tokens, max_context_tokens=max_length
+    # What PyTorch still does on a CPU is small, and its threads would take the cores of the native ones.
+    torch.set_num_threads(1)
+    with open_checkpoint(model_path, config, dtype=dtype, device=torch.device("cpu")) as reader:
+        return NativeModel(
+            native.library,
+            reader,
+            config,
+            layout,
+            blocks,
+            dtype,
+            level=native.level,
+            threads=settings.threads,
+            positions=max_length_tokens,
+            poison=settings.poison,
+        )
+
+
+def _load_on_device(
+    model_path: Path,
+    config: ModelConfig,
+    settings: RunnerSettings,
+    max_length_tokens: int,
+    device: torch.device,
+) -> StepModel:
+    dtype = DTYPES[resolve_dtype(settings.dtype, config)]
+    layout = _layout(config, settings, dtype)
+    if not settings.device_memory_percent:
+        blocks = _require_a_block(layout, settings.kv_cache_bytes)
+        return _load_torch(model_path, config, layout, blocks, dtype, settings, max_length_tokens, device)
+    decoder = load_decoder(model_path, config, positions=max_length_tokens, dtype=dtype, device=device)
+    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    kv_cache_bytes = share_of_device_bytes(
+        settings.device_memory_percent,
+        DeviceMemory(total_bytes=total_bytes, free_bytes=free_bytes),
+        _memory(config, settings, dtype).workspace_bytes,
     )
-    return ModelRunner(decoder, arena, attention, max_model_length_tokens=max_length)
+    blocks = _require_a_block(layout, kv_cache_bytes)
+    return _torch_model(decoder, layout, blocks, settings, max_length_tokens)
+
+
+def _load_torch(  # noqa: PLR0917 - what a model is loaded from
+    model_path: Path,
+    config: ModelConfig,
+    layout: KvLayout,
+    blocks: int,
+    dtype: torch.dtype,
+    settings: RunnerSettings,
+    max_length_tokens: int,
+    device: torch.device,
+) -> TorchModel:
+    decoder = load_decoder(model_path, config, positions=max_length_tokens, dtype=dtype, device=device)
+    return _torch_model(decoder, layout, blocks, settings, max_length_tokens)
+
+
+def _torch_model(
+    decoder: Decoder, layout: KvLayout, blocks: int, settings: RunnerSettings, max_length_tokens: int
+) -> TorchModel:
+    config = decoder.config
+    embedding = decoder.embedding
+    arena = KvArena(layout, blocks, embedding.dtype, embedding.device, poison=settings.poison)
+    attention = TorchGatherAttention(
+        arena, heads=config.heads, window_tokens=config.window_tokens, max_context_tokens=max_length_tokens
+    )
+    return TorchModel(decoder, arena, attention)
+
+
+def _layout(config: ModelConfig, settings: RunnerSettings, dtype: torch.dtype) -> KvLayout:
+    shape = KvShape(config.layers, config.kv_heads, config.head_dim, dtype.itemsize)
+    return kv_layout(shape, settings.block_size_tokens)
 
 
 def _require_a_block(layout: KvLayout, kv_cache_bytes: int) -> int:
@@ -281,42 +346,27 @@ def _require_memory(memory: EngineMemory) -> None:
         raise NotEnoughMemory(refusal)
 
 
-def choose_dtype(name: DtypeName, device: torch.device) -> torch.dtype:
-    """Resolve "Auto": bfloat16 on a GPU that has it and on a CPU with units for it, else float32."""
+def resolve_dtype(name: DtypeName, config: ModelConfig, block_size_tokens: int = 16) -> DtypeName:
+    """The dtype in which this machine computes a model; never "Auto"."""
     if name != "Auto":
-        return DTYPES[name]
-    if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-    cpu_info = _CPU_INFO.read_text() if _CPU_INFO.is_file() else ""
-    return torch.bfloat16 if has_bfloat16_units(cpu_info) else torch.float32
+        return name
+    if torch.cuda.is_available():
+        return _device_dtype()
+    return cpu_dtype(name, native=choose_native("Auto", name, config, block_size_tokens) is not None)
 
 
-def has_bfloat16_units(cpu_info: str) -> bool:
-    """Whether a `/proc/cpuinfo` names bfloat16 instructions."""
-    return any(
-        not _BFLOAT16_UNITS.isdisjoint(line.partition(":")[2].split())
-        for line in cpu_info.splitlines()
-        if line.lower().startswith(("flags", "features"))
-    )
+def cpu_dtype(name: DtypeName, *, native: bool) -> DtypeName:
+    """Resolve "Auto" on a CPU: bfloat16 where the native step computes, for its bits are promised."""
+    if name != "Auto":
+        return name
+    return "BFloat16" if native else "Float32"
+
+
+def _device_dtype() -> DtypeName:
+    return "BFloat16" if torch.cuda.is_bf16_supported() else "Float16"
 
 
 def _spread(sampled: Sequence[_T | None], chunks: tuple[Chunk, ...]) -> list[_T | None]:
     """One value per chunk from one per chunk that wants a token."""
     values = iter(sampled)
     return [None if chunk.sample is None else next(values) for chunk in chunks]
-
-
-def _positions(chunk: Chunk) -> range:
-    return range(chunk.first_position, chunk.first_position + len(chunk.token_ids))
-
-
-def _finite_chunks(hidden: Tensor, chunks: tuple[Chunk, ...]) -> list[bool]:
-    """Whether every hidden state of each chunk is finite; a non-finite one stays so through the layers."""
-    finite = hidden.isfinite().all(dim=1).tolist()
-    verdicts = []
-    start = 0
-    for chunk in chunks:
-        end = start + len(chunk.token_ids)
-        verdicts.append(all(finite[start:end]))
-        start = end
-    return verdicts

@@ -6,15 +6,13 @@ Imports torch: loaded only when a benchmark runs.
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from warmfleet_cli.bench.processes import BenchError
 from warmfleet_cli.errors import ExitCode
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_worker.kv_cache.layout import KvShape
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model_store.catalog import catalog_model_path
-from warmfleet_worker.runner.runner import DTYPES, DtypeName, choose_dtype
+from warmfleet_worker.runner.runner import DTYPES, DtypeName, resolve_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +44,12 @@ def load_bench_model(served_name: str, path: Path | None, dtype: DtypeName) -> B
         )
     config = load_model_config(folder)
     # The workers run on the same machine, so "Auto" means the same to them.
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    element = choose_dtype(dtype, device)
+    resolved = resolve_dtype(dtype, config)
     return BenchModel(
         path=folder,
         served_name=served_name,
-        dtype=next(name for name, value in _DTYPES.items() if value == element),
-        kv_shape=KvShape(config.layers, config.kv_heads, config.head_dim, element.itemsize),
+        dtype=resolved,
+        kv_shape=KvShape(config.layers, config.kv_heads, config.head_dim, DTYPES[resolved].itemsize),
         vocabulary_size=config.vocab_size,
         max_position=config.max_position,
     )
-
-
-_DTYPES: dict[DtypeName, torch.dtype] = {
-    "Float32": DTYPES["Float32"],
-    "BFloat16": DTYPES["BFloat16"],
-    "Float16": DTYPES["Float16"],
-    "Float64": DTYPES["Float64"],
-}

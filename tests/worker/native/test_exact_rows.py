@@ -1,0 +1,171 @@
+"""A row's bits depend on its tokens alone: not on the chunks, the batch, or the threads that computed it.
+
+The oracle of a row is the same sequence computed in one chunk, alone, by one thread; that of its values is
+the plain PyTorch decoder in float64.
+"""
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from warmfleet_testing.engine.tiny_models import FAMILIES, LLAMA3_ROPE, tiny_model_folder
+from warmfleet_worker.engine.batch import Chunk
+from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
+from warmfleet_worker.model.config import load_model_config
+from warmfleet_worker.model.loader import open_checkpoint
+from warmfleet_worker.native.levels import Level
+from warmfleet_worker.native.library import native_library
+from warmfleet_worker.native.model import NativeModel
+from warmfleet_worker.runner.runner import RunnerSettings, load_runner
+
+torch.set_num_threads(1)
+LEVELS = native_library().levels()
+"""A test fails here, and is not skipped, on a machine without a compiler."""
+CASES = [(level, dtype) for level in LEVELS for dtype in (torch.bfloat16, torch.float32)]
+BLOCK = 16
+BLOCKS = 64
+TOKENS = 330
+"""More than a partition of 256 tokens."""
+ODD_SHAPES = [
+    ("llama", {"num_attention_heads": 14, "num_key_value_heads": 2, "hidden_size": 112, "head_dim": 8}),
+    ("llama", {"num_attention_heads": 16, "num_key_value_heads": 1, "head_dim": 10}),
+    ("llama", {"vocab_size": 515, "intermediate_size": 77, "hidden_size": 50, "head_dim": 18}),
+    ("llama", {"attention_bias": True, "rope_parameters": dict(LLAMA3_ROPE)}),
+    ("mistral", {"sliding_window": BLOCK + 1}),
+    ("mistral", {"sliding_window": 300}),
+]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0].name}-{case[1]}")
+def case(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tiny_model_folder("qwen3", tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def alone(folder, case):
+    """Token ids, and the final hidden state of each, computed in one chunk by one thread."""
+    token_ids = torch.randint(0, 512, (TOKENS,), generator=torch.Generator().manual_seed(3)).tolist()
+    with closing(_model(folder, case, threads=1)) as model:
+        hidden, _ = model.hidden_rows([_chunk(token_ids, 0, range(BLOCKS))], range(TOKENS))
+    return token_ids, hidden
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_chunks_and_batches_change_no_bit(folder, case, alone, data):
+    # given three copies of a sequence in a pool of unwritten blocks, each in chunks of its own
+    token_ids, expected = alone
+    copies = 3
+    blocks = data.draw(st.permutations(range(BLOCKS * copies)))
+    tables = [blocks[copy * BLOCKS : (copy + 1) * BLOCKS] for copy in range(copies)]
+    computed = [0] * copies
+    with closing(_model(folder, case, threads=2, blocks=BLOCKS * copies)) as model:
+        # when
+        while any(done < TOKENS for done in computed):
+            chunks, rows, wanted = [], [], 0
+            for copy in data.draw(st.permutations(range(copies))):
+                size = data.draw(st.one_of(st.just(1), st.integers(0, 150)))
+                size = min(size, TOKENS - computed[copy])
+                if size:
+                    first = computed[copy]
+                    chunks.append(_chunk(token_ids[first : first + size], first, tables[copy]))
+                    rows += range(first, first + size)
+                    wanted += size
+                    computed[copy] += size
+            if chunks:
+                hidden, finite = model.hidden_rows(chunks, range(wanted))
+                # then
+                assert all(finite)
+                assert torch.equal(hidden, expected[rows])
+
+
+def test_a_batch_of_rows_that_share_a_prefix_changes_no_bit(folder, case, alone):
+    token_ids, expected = alone
+    with closing(_model(folder, case, threads=2)) as model:
+        model.hidden_rows([_chunk(token_ids[:320], 0, range(20))], ())
+        chunks = [_chunk(token_ids[320:321], 320, [*range(20), 20 + copy]) for copy in range(40)]
+
+        hidden, _ = model.hidden_rows(chunks, range(40))
+
+    assert torch.equal(hidden, expected[320].expand(40, -1))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 12, 13, 40, 257])
+def test_the_head_gives_a_row_the_same_scores_in_every_batch(folder, case, alone, rows):
+    _, hidden = alone
+    with closing(_model(folder, case, threads=2)) as model:
+        alone_logits = torch.cat([model.logits(row[None]) for row in hidden[:rows]])
+
+        assert torch.equal(model.logits(hidden[:rows]), alone_logits)
+
+
+@pytest.mark.parametrize(("family", "overrides"), [*((name, {}) for name in FAMILIES), *ODD_SHAPES])
+def test_scores_are_as_near_to_float64_as_those_of_pytorch(tmp_path, case, family, overrides):
+    # given
+    folder = tiny_model_folder(family, tmp_path, **overrides)
+    token_ids = torch.randint(0, 512, (290,), generator=torch.Generator().manual_seed(5)).tolist()
+    chunk = _chunk(token_ids, 0, range(BLOCKS))
+    expected = _torch_logits(folder, "Float64", chunk)
+    own_name = "BFloat16" if case[1] == torch.bfloat16 else "Float32"
+    error_of_torch = (_torch_logits(folder, own_name, chunk) - expected).square().mean().sqrt()
+
+    # when
+    with closing(_model(folder, case, threads=2)) as model:
+        hidden, finite = model.hidden_rows([chunk], range(290))
+        error = (model.logits(hidden) - expected).square().mean().sqrt()
+
+    # then
+    assert finite == [True]
+    # Some float32 sums have other orders; in bfloat16 the native step rounds less often.
+    assert error <= error_of_torch * (1.0 if case[1] == torch.bfloat16 else 2.0)
+
+
+def test_levels_without_bfloat16_units_have_equal_bits(folder):
+    results = []
+    for level in LEVELS:
+        if level in {Level.AVX2, Level.AVX512}:
+            with closing(_model(folder, (level, torch.bfloat16), threads=1)) as model:
+                results.append(model.hidden_rows([_chunk(range(200), 0, range(BLOCKS))], range(200))[0])
+
+    assert all(torch.equal(results[0], other) for other in results)
+
+
+def _model(folder, case, *, threads, blocks=BLOCKS) -> NativeModel:
+    level, dtype = case
+    config = load_model_config(folder)
+    layout = kv_layout(KvShape(config.layers, config.kv_heads, config.head_dim, dtype.itemsize), BLOCK)
+    with open_checkpoint(folder, config, dtype=dtype, device=torch.device("cpu")) as reader:
+        return NativeModel(
+            native_library(),
+            reader,
+            config,
+            layout,
+            blocks,
+            dtype,
+            level=level,
+            threads=threads,
+            positions=512,
+            poison=True,
+        )
+
+
+def _torch_logits(folder, dtype, chunk):
+    settings_of_reference = RunnerSettings(
+        kv_cache_bytes=16 * 2**20, block_size_tokens=BLOCK, dtype=dtype, cpu_kernels="Torch"
+    )
+    model = load_runner(folder, settings_of_reference).step_model
+    with torch.inference_mode():
+        return model.logits(model.hidden_rows([chunk], range(len(chunk.token_ids)))[0]).double()
+
+
+def _chunk(token_ids, first, blocks):
+    return Chunk(1, list(token_ids), first, list(blocks), None)

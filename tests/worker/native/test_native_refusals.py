@@ -1,0 +1,126 @@
+"""The native step refuses what it cannot compute by name, and PyTorch computes where it cannot run."""
+
+import stat
+from array import array
+from pathlib import Path
+
+import pytest
+
+from warmfleet_testing.engine.tiny_models import tiny_model_folder
+from warmfleet_worker.engine.batch import Chunk
+from warmfleet_worker.model.config import load_model_config
+from warmfleet_worker.native import build, choice
+from warmfleet_worker.native.build import NativeStepUnavailable, compile_library
+from warmfleet_worker.native.choice import KernelsNotAvailable, choose_native
+from warmfleet_worker.native.library import NativeLibrary, NativeStepError
+from warmfleet_worker.runner.runner import ModelRunner, RunnerSettings, load_runner
+
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return tiny_model_folder("llama", tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def runner(folder) -> ModelRunner:
+    return load_runner(folder, RunnerSettings(kv_cache_bytes=MIB))
+
+
+def test_the_default_is_the_native_step_in_bfloat16(runner):
+    assert runner.exact
+    assert runner.kernels != "torch"
+    assert runner.dtype_name == "BFloat16"
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        Chunk(1, [512], 0, [0], None),
+        Chunk(1, [-1], 0, [0], None),
+        Chunk(1, [1], 16, [0], None),
+        Chunk(1, [1], 10**6, [0], None),
+        Chunk(1, [1], 0, [10**6], None),
+        Chunk(1, [1], 0, [-1], None),
+    ],
+    ids=["token", "negative token", "short table", "position", "block", "negative block"],
+)
+def test_a_step_outside_the_model_is_refused_and_the_next_one_is_computed(runner, chunk):
+    with pytest.raises(NativeStepError, match="out of its range"):
+        runner.step_model.hidden_rows([chunk], ())
+
+    hidden, finite = runner.step_model.hidden_rows([Chunk(1, array("I", [1, 2]), 0, (0,), None)], [1])
+    assert finite == [True]
+    assert hidden.isfinite().all()
+
+
+def test_without_a_compiler_pytorch_computes_in_float32(folder, monkeypatch):
+    def missing():
+        raise NativeStepUnavailable("it needs a C compiler")
+
+    monkeypatch.setattr(choice, "native_library", missing)
+
+    runner = load_runner(folder, RunnerSettings(kv_cache_bytes=MIB))
+
+    assert (runner.kernels, runner.dtype_name, runner.exact) == ("torch", "Float32", False)
+    with pytest.raises(KernelsNotAvailable, match="AVX2 kernels: it needs a C compiler"):
+        load_runner(folder, RunnerSettings(kv_cache_bytes=MIB, cpu_kernels="AVX2"))
+
+
+@pytest.mark.parametrize("kernels", ["AVX2", "AVX512", "AVX512BF16"])
+def test_kernels_asked_for_by_name_run_or_are_refused(folder, kernels):
+    config = load_model_config(folder)
+    try:
+        chosen = choose_native(kernels, "BFloat16", config, 16)
+    except KernelsNotAvailable as error:
+        assert f"{kernels} kernels: this processor runs" in str(error)  # noqa: PT017 - depends on the processor
+    else:
+        assert chosen.level.name.replace("_", "") == kernels
+
+
+def test_a_dtype_of_pytorch_alone_is_refused_only_where_kernels_are_named(folder):
+    config = load_model_config(folder)
+
+    assert choose_native("Auto", "Float64", config, 16) is None
+    assert choose_native("Torch", "BFloat16", config, 16) is None
+    with pytest.raises(KernelsNotAvailable, match="not Float64"):
+        choose_native("AVX2", "Float64", config, 16)
+
+
+def test_a_compiler_that_fails_is_quoted(tmp_path):
+    compiler = tmp_path / "cc"
+    compiler.write_text("#!/bin/sh\necho 'x.c:1: error: no space left' >&2\nexit 1\n")
+    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
+
+    with pytest.raises(NativeStepUnavailable, match="error: no space left"):
+        compile_library(tmp_path / "out" / "library.so", [str(compiler)])
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_missing_compiler_and_a_folder_that_cannot_be_written_are_named(tmp_path, monkeypatch):
+    with pytest.raises(NativeStepUnavailable, match="cannot be compiled into"):
+        compile_library(tmp_path / "library.so", [str(tmp_path / "none")])
+
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NativeStepUnavailable, match="needs a C compiler"):
+        compile_library(tmp_path / "library.so")
+
+
+def test_a_file_that_is_no_library_is_refused(tmp_path):
+    damaged = tmp_path / "library.so"
+    damaged.write_bytes(b"not a library")
+
+    with pytest.raises(NativeStepUnavailable, match="cannot be loaded"):
+        NativeLibrary(damaged)
+
+
+def test_a_library_beside_the_module_is_taken_first(tmp_path, monkeypatch):
+    sources = tmp_path / "csrc"
+    sources.mkdir()
+    monkeypatch.setattr(build, "SOURCES", sources)
+    prebuilt = tmp_path / f"libwarmfleet-step-{build.source_hash()}.so"
+    prebuilt.touch()
+
+    assert build.library_path() == prebuilt

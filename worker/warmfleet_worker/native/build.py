@@ -1,0 +1,130 @@
+"""Compiles the native step: once per machine and version of its sources, in a few seconds.
+
+The library is not tied to the machine that compiled it: each level is a file with its own flags, chosen
+when the engine starts. An image has it compiled beside this module, since its root is read-only and it has
+no compiler.
+"""
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_runtime.home import warmfleet_home
+
+SOURCES: Final = Path(__file__).with_name("csrc")
+COMPILE_SECONDS: Final = 120.0
+"""A compiler that takes longer than this is not going to end."""
+
+_COMMON: Final = (
+    "-std=gnu11",
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fPIC",
+    "-fvisibility=default",
+)
+_AVX2: Final = ("-mavx2", "-mfma")
+_AVX512: Final = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
+_FLAGS: Final = {
+    "pool.c": ("-msse2",),
+    "step.c": ("-msse2",),
+    "level_avx2_bf16.c": _AVX2,
+    "level_avx2_f32.c": _AVX2,
+    "level_avx512_bf16.c": _AVX512,
+    "level_avx512_f32.c": _AVX512,
+    "level_avx512_bf16_bf16.c": (*_AVX512, "-mavx512bf16"),
+}
+
+
+class NativeStepUnavailable(WarmfleetError):  # noqa: N818 - named after what is wrong
+    """The native step cannot run here; the text says why and what would mend it."""
+
+
+def source_hash() -> str:
+    """Identifies the sources and how they are compiled."""
+    digest = hashlib.sha256(repr((_COMMON, sorted(_FLAGS.items()))).encode())
+    for path in sorted(SOURCES.iterdir()):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def library_path() -> Path:
+    """The compiled library: the one beside this module, else the one in the cache, compiled if need be.
+
+    Raises:
+        NativeStepUnavailable: There is none and it cannot be compiled.
+    """
+    if platform.machine() not in {"x86_64", "AMD64"}:
+        raise NativeStepUnavailable(f"the native step is for x86-64, and this is {platform.machine()}")
+    name = f"libwarmfleet-step-{source_hash()}.so"
+    beside = SOURCES.parent / name
+    if beside.is_file():
+        return beside
+    cached = warmfleet_home() / "native" / name
+    if not cached.is_file():
+        compile_library(cached)
+    return cached
+
+
+def compile_library(target: Path, compiler: Sequence[str] | None = None) -> None:
+    """Compile into `target`, which appears whole or not at all: two processes may compile at once.
+
+    Raises:
+        NativeStepUnavailable: No compiler, it failed, or `target` cannot be written.
+    """
+    command = tuple(compiler) if compiler else _compiler()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix="compiling-") as folder:
+            build = Path(folder)
+            with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
+                objects = list(threads.map(lambda name: _object(command, name, build), _FLAGS))
+            library = build / target.name
+            _run([*command, "-shared", "-o", str(library), *map(str, objects), "-lpthread", "-lm"])
+            library.replace(target)
+    except OSError as error:
+        raise NativeStepUnavailable(
+            f"the native step cannot be compiled into {target.parent}: {error}"
+        ) from error
+
+
+def _compiler() -> tuple[str, ...]:
+    """`$CC`, else the first of cc, gcc and clang."""
+    if configured := shlex.split(os.environ.get("CC", "")):
+        return tuple(configured)
+    for name in ("cc", "gcc", "clang"):
+        if found := shutil.which(name):
+            return (found,)
+    raise NativeStepUnavailable(
+        "the native step needs a C compiler (on Debian: apt-get install gcc libc6-dev)"
+    )
+
+
+def _object(compiler: tuple[str, ...], name: str, folder: Path) -> Path:
+    target = folder / f"{name}.o"
+    _run([*compiler, *_COMMON, *_FLAGS[name], "-c", str(SOURCES / name), "-o", str(target)])
+    return target
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(  # noqa: S603 - the user's compiler over our own sources
+            command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NativeStepUnavailable(f"{command[0]} took more than {COMPILE_SECONDS:g} s") from error
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        reasons = [line for line in lines if "error" in line.lower()] or lines
+        raise NativeStepUnavailable(
+            f"{command[0]} failed: {reasons[0] if reasons else f'exit status {done.returncode}'}"
+        )

@@ -1,0 +1,131 @@
+/* Sixteen float32 in one AVX-512 register or two AVX2 ones, and what the kernels do with them.
+ *
+ * Every operation is one that both instruction sets define lane by lane, so that a kernel written with these
+ * has one reduction order; fused multiply-adds are written as such (the files are compiled with
+ * -ffp-contract=off).
+ */
+#ifndef WARMFLEET_VECTORS_H
+#define WARMFLEET_VECTORS_H
+
+#include <immintrin.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef WF_USE_AVX512
+typedef __m512 vec;
+static inline vec v_zero(void) { return _mm512_setzero_ps(); }
+static inline vec v_set(float x) { return _mm512_set1_ps(x); }
+static inline vec v_load(const float *p) { return _mm512_loadu_ps(p); }
+static inline void v_store(float *p, vec x) { _mm512_storeu_ps(p, x); }
+static inline vec v_add(vec a, vec b) { return _mm512_add_ps(a, b); }
+static inline vec v_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
+static inline vec v_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
+static inline vec v_div(vec a, vec b) { return _mm512_div_ps(a, b); }
+static inline vec v_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
+/* The second operand where either is NaN. */
+static inline vec v_max(vec a, vec b) { return _mm512_max_ps(a, b); }
+static inline vec v_min(vec a, vec b) { return _mm512_min_ps(a, b); }
+static inline vec v_round(vec a) { return _mm512_roundscale_ps(a, 8); }
+/* a where a < limit is false, else 0. */
+static inline vec v_zero_below(vec a, vec x, float limit) {
+    return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_LT_OQ), _mm512_setzero_ps());
+}
+/* 2^n for whole n between -126 and 127. */
+static inline vec v_exp2i(vec n) {
+    __m512i i = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(i, 23));
+}
+/* The first `lanes` lanes of a, `other` in the rest. */
+static inline vec v_first(vec a, int lanes, vec other) {
+    return _mm512_mask_mov_ps(other, (__mmask16)(lanes >= 16 ? 0xffff : (1u << (lanes < 0 ? 0 : lanes)) - 1), a);
+}
+static inline void v_bf16_pair(const void *p, vec *low, vec *high) {
+    __m512i w = _mm512_loadu_si512(p);
+    *low = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
+    *high = _mm512_castsi512_ps(_mm512_and_si512(w, _mm512_set1_epi32((int)0xffff0000)));
+}
+#else
+typedef struct { __m256 a, b; } vec;
+static inline vec v_zero(void) { return (vec){_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+static inline vec v_set(float x) { return (vec){_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+static inline vec v_load(const float *p) { return (vec){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+static inline void v_store(float *p, vec x) { _mm256_storeu_ps(p, x.a); _mm256_storeu_ps(p + 8, x.b); }
+static inline vec v_add(vec x, vec y) { return (vec){_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+static inline vec v_sub(vec x, vec y) { return (vec){_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+static inline vec v_mul(vec x, vec y) { return (vec){_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+static inline vec v_div(vec x, vec y) { return (vec){_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+static inline vec v_fma(vec x, vec y, vec z) {
+    return (vec){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
+}
+static inline vec v_max(vec x, vec y) { return (vec){_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+static inline vec v_min(vec x, vec y) { return (vec){_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+static inline vec v_round(vec x) { return (vec){_mm256_round_ps(x.a, 8), _mm256_round_ps(x.b, 8)}; }
+static inline vec v_zero_below(vec a, vec x, float limit) {
+    __m256 l = _mm256_set1_ps(limit);
+    return (vec){_mm256_andnot_ps(_mm256_cmp_ps(x.a, l, _CMP_LT_OQ), a.a),
+                 _mm256_andnot_ps(_mm256_cmp_ps(x.b, l, _CMP_LT_OQ), a.b)};
+}
+static inline __m256 v_exp2i_half(__m256 n) {
+    __m256i i = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(i, 23));
+}
+static inline vec v_exp2i(vec n) { return (vec){v_exp2i_half(n.a), v_exp2i_half(n.b)}; }
+static inline __m256 v_first_half(__m256 a, int lanes, __m256 other) {
+    __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    __m256i inside = _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes), lane);
+    return _mm256_blendv_ps(other, a, _mm256_castsi256_ps(inside));
+}
+static inline vec v_first(vec x, int lanes, vec other) {
+    return (vec){v_first_half(x.a, lanes, other.a), v_first_half(x.b, lanes - 8, other.b)};
+}
+static inline void v_bf16_pair(const void *p, vec *low, vec *high) {
+    __m256i w = _mm256_loadu_si256(p), x = _mm256_loadu_si256((const __m256i *)p + 1);
+    __m256i mask = _mm256_set1_epi32((int)0xffff0000);
+    *low = (vec){_mm256_castsi256_ps(_mm256_slli_epi32(w, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(x, 16))};
+    *high = (vec){_mm256_castsi256_ps(_mm256_and_si256(w, mask)), _mm256_castsi256_ps(_mm256_and_si256(x, mask))};
+}
+#endif
+
+/* Sum and maximum of all lanes, always in this order. */
+static inline float v_sum(vec x) {
+    float lane[16];
+    v_store(lane, x);
+    for (int half = 8; half; half /= 2)
+        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
+    return lane[0];
+}
+static inline float v_maximum(vec x) {
+    float lane[16];
+    v_store(lane, x);
+    for (int half = 8; half; half /= 2)
+        for (int i = 0; i < half; i++) lane[i] = lane[i] > lane[i + half] ? lane[i] : lane[i + half];
+    return lane[0];
+}
+
+/* e^x to 2 units in the last place; 0 below -87, infinity is not reached (x <= 0 in attention, and the
+ * sigmoid's argument is cut). NaN stays NaN. Cephes' expf (Moshier 1989): reduction by ln 2 in two parts. */
+static inline vec v_exp(vec x) {
+    vec cut = v_max(v_set(-87.0f), v_min(v_set(88.0f), x));
+    vec n = v_round(v_mul(cut, v_set(1.44269504088896341f)));
+    vec r = v_fma(n, v_set(-0.693359375f), cut);
+    r = v_fma(n, v_set(2.12194440e-4f), r);
+    vec p = v_set(1.9875691500e-4f);
+    p = v_fma(p, r, v_set(1.3981999507e-3f));
+    p = v_fma(p, r, v_set(8.3334519073e-3f));
+    p = v_fma(p, r, v_set(4.1665795894e-2f));
+    p = v_fma(p, r, v_set(1.6666665459e-1f));
+    p = v_fma(p, r, v_set(5.0000001201e-1f));
+    p = v_add(v_fma(v_mul(r, r), p, r), v_set(1.0f));
+    return v_zero_below(v_mul(p, v_exp2i(n)), x, -87.0f);
+}
+
+/* bfloat16, rounded to nearest even; NaN stays NaN. */
+static inline uint16_t bf16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fc0;
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+#endif

@@ -1,0 +1,75 @@
+/* The C interface of the native step: what `library.py` declares through ctypes, field by field.
+ *
+ * Everything is a plain pointer or a fixed-width integer. No function allocates after wf_engine_new, throws,
+ * or keeps a pointer to an argument longer than the call, except for the model's weights and the KV arena.
+ */
+#ifndef WARMFLEET_STEP_H
+#define WARMFLEET_STEP_H
+
+#include <stdint.h>
+
+#define WF_LANES 16          /* outputs of a weight panel, tokens of a KV group */
+#define WF_PARTITION 256     /* context tokens that are reduced together; partitions merge left to right */
+#define WF_MAX_ROWS 256      /* rows of the model that one pass computes */
+
+enum wf_dtype { WF_BF16 = 0, WF_F32 = 1 };
+enum wf_level { WF_AVX2 = 0, WF_AVX512 = 1, WF_AVX512_BF16 = 2, WF_LEVELS = 3 };
+enum wf_status { WF_OK = 0, WF_BAD_ARGUMENT = -1, WF_NO_MEMORY = -2, WF_NO_THREAD = -3, WF_NO_LEVEL = -4 };
+
+/* Weights of one layer. Matrices are packed by wf_pack, vectors are float32; absent ones are NULL. */
+typedef struct {
+    const float *input_norm, *mlp_norm;
+    const float *query_norm, *key_norm;     /* [head_dim] */
+    const void *qkv, *output, *gate_up, *down;
+    const float *qkv_bias, *output_bias;
+} wf_layer;
+
+typedef struct {
+    int32_t hidden, intermediate, layers, heads, kv_heads, head_dim, vocabulary;
+    int32_t window_tokens;                  /* 0: a token sees all before it */
+    int32_t positions;                      /* rows of cosine and sine */
+    int32_t dtype, level, threads;
+    float norm_epsilon;
+    int32_t block_size_tokens, total_blocks;
+    int64_t block_stride_bytes, layer_stride_bytes, value_stride_bytes, head_stride_bytes;
+    void *arena;
+    const float *cosine, *sine;             /* [positions, head_dim / 2] */
+    const void *embedding;                  /* [vocabulary, hidden], row by row; NULL: rows of `head` */
+    const void *head;                       /* packed */
+    const float *final_norm;
+    const wf_layer *layer;
+} wf_model;
+
+/* One step. Row r is token token_ids[r] at positions[r], of chunk row_chunks[r]; rows of a chunk are
+ * consecutive, with consecutive positions. */
+typedef struct {
+    int32_t rows, chunks;
+    const int32_t *token_ids, *positions, *row_chunks;
+    const int32_t *block_ids;               /* the block tables of all chunks, one after the other */
+    const int64_t *first_block;             /* [chunks + 1] offsets into block_ids */
+    int32_t wanted;                         /* rows whose final hidden state is wanted */
+    const int32_t *wanted_rows;             /* ascending */
+    float *hidden;                          /* [wanted, hidden], before the final norm */
+    uint8_t *finite;                        /* [rows] */
+    float *trace;                           /* [layers + 1, rows, hidden], or NULL */
+} wf_step_arguments;
+
+typedef struct wf_engine wf_engine;
+
+/* Whether this processor runs a level. */
+int wf_level_runs(int level);
+/* Bytes of a packed matrix, and the matrix itself: `outputs` x `inputs`, row by row, of `dtype`. With
+ * `interleaved` the two halves of the outputs (gate and up) alternate panel by panel. */
+int64_t wf_packed_bytes(int dtype, int64_t outputs, int64_t inputs, int interleaved);
+void wf_pack(int dtype, const void *matrix, int64_t outputs, int64_t inputs, int interleaved, void *packed);
+/* Anonymous zeroed memory in huge pages where the system has them; NULL if there is none. */
+void *wf_map(int64_t bytes);
+void wf_unmap(void *address, int64_t bytes);
+
+int wf_engine_new(const wf_model *model, wf_engine **engine);
+void wf_engine_free(wf_engine *engine);
+int wf_step(wf_engine *engine, const wf_step_arguments *step);
+/* Logits, float32 [rows, vocabulary], of final hidden states, [rows, hidden]. */
+int wf_logits(wf_engine *engine, const float *hidden, int32_t rows, float *logits);
+
+#endif

@@ -1,0 +1,16 @@
+"""Instruction-set levels of the native step, and which of them a processor runs."""
+
+from enum import IntEnum
+
+
+class Level(IntEnum):
+    """Values are those of `wf_level` in csrc/warmfleet_step.h. Each has bits of its own."""
+
+    AVX2 = 0
+    AVX512 = 1
+    AVX512_BF16 = 2
+
+    @property
+    def title(self) -> str:
+        """As people write it."""
+        return self.name.replace("AVX512", "AVX-512").replace("_", "-")

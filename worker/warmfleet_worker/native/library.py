@@ -1,0 +1,150 @@
+"""The functions of the native library, declared for ctypes as csrc/warmfleet_step.h has them."""
+
+import ctypes
+from ctypes import CDLL, POINTER, Structure, byref, c_float, c_int, c_int32, c_int64, c_void_p
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_worker.native.build import NativeStepUnavailable, library_path
+from warmfleet_worker.native.levels import Level
+
+BF16: Final = 0
+F32: Final = 1
+_STATUS: Final = {
+    -1: "an argument is out of its range",
+    -2: "there is not enough memory",
+    -3: "a thread cannot be started",
+    -4: "this processor does not run the level",
+}
+
+
+class NativeStepError(WarmfleetError):
+    """The native step refused its arguments, or could not be set up."""
+
+
+_LAYER: Final = "input_norm mlp_norm query_norm key_norm qkv output gate_up down qkv_bias output_bias"
+_SIZES: Final = (
+    "hidden intermediate layers heads kv_heads head_dim vocabulary "
+    "window_tokens positions dtype level threads"
+)
+
+
+class LayerStruct(Structure):
+    """`wf_layer`."""
+
+    _fields_ = [(name, c_void_p) for name in _LAYER.split()]
+
+
+class ModelStruct(Structure):
+    """`wf_model`."""
+
+    _fields_ = [
+        *((name, c_int32) for name in _SIZES.split()),
+        ("norm_epsilon", c_float),
+        ("block_size_tokens", c_int32),
+        ("total_blocks", c_int32),
+        *((f"{name}_stride_bytes", c_int64) for name in ("block", "layer", "value", "head")),
+        *((name, c_void_p) for name in ("arena", "cosine", "sine", "embedding", "head", "final_norm")),
+        ("layer", POINTER(LayerStruct)),
+    ]
+
+
+class StepStruct(Structure):
+    """`wf_step_arguments`."""
+
+    _fields_ = [
+        ("rows", c_int32),
+        ("chunks", c_int32),
+        *((name, c_void_p) for name in ["token_ids", "positions", "row_chunks", "block_ids", "first_block"]),
+        ("wanted", c_int32),
+        *((name, c_void_p) for name in ["wanted_rows", "hidden", "finite", "trace"]),
+    ]
+
+
+class NativeLibrary:
+    """The loaded library. `native_library()` gives the one of this process."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            library = CDLL(str(path))
+        except OSError as error:
+            raise NativeStepUnavailable(f"the native step cannot be loaded: {error}") from error
+        self._level_runs = _declare(library, "wf_level_runs", c_int, c_int)
+        self._packed_bytes = _declare(library, "wf_packed_bytes", c_int64, c_int, c_int64, c_int64, c_int)
+        self._pack = _declare(library, "wf_pack", None, c_int, c_void_p, c_int64, c_int64, c_int, c_void_p)
+        self._map = _declare(library, "wf_map", c_void_p, c_int64)
+        self._unmap = _declare(library, "wf_unmap", None, c_void_p, c_int64)
+        self._engine_new = _declare(library, "wf_engine_new", c_int, POINTER(ModelStruct), POINTER(c_void_p))
+        self._engine_free = _declare(library, "wf_engine_free", None, c_void_p)
+        self._step = _declare(library, "wf_step", c_int, c_void_p, POINTER(StepStruct))
+        self._logits = _declare(library, "wf_logits", c_int, c_void_p, c_void_p, c_int32, c_void_p)
+
+    def levels(self) -> tuple[Level, ...]:
+        """The levels that this processor runs, ascending; none on one without AVX2."""
+        return tuple(level for level in Level if self._level_runs(level))
+
+    def packed_bytes(self, dtype: int, outputs: int, inputs: int, *, interleaved: bool = False) -> int:
+        return int(self._packed_bytes(dtype, outputs, inputs, interleaved))
+
+    def pack(
+        self, dtype: int, matrix: int, outputs: int, inputs: int, packed: int, *, interleaved: bool
+    ) -> None:
+        """Pack the matrix at address `matrix`, [outputs, inputs], to the one at `packed`."""
+        self._pack(dtype, matrix, outputs, inputs, interleaved, packed)
+
+    def map(self, size_bytes: int) -> int:
+        """Address of zeroed memory in huge pages.
+
+        Raises:
+            NativeStepError: There is none.
+        """
+        address = self._map(size_bytes)
+        if not address:
+            raise NativeStepError(f"{size_bytes} bytes of memory cannot be had")
+        return int(address)
+
+    def unmap(self, address: int, size_bytes: int) -> None:
+        self._unmap(address, size_bytes)
+
+    def new_engine(self, model: ModelStruct) -> int:
+        """A handle for `step`. What `model` points to has to live as long."""
+        engine = c_void_p()
+        _check(self._engine_new(byref(model), byref(engine)))
+        assert engine.value
+        return engine.value
+
+    def free_engine(self, engine: int) -> None:
+        self._engine_free(engine)
+
+    def step(self, engine: int, arguments: StepStruct) -> None:
+        _check(self._step(engine, byref(arguments)))
+
+    def logits(self, engine: int, hidden: int, rows: int, logits: int) -> None:
+        _check(self._logits(engine, hidden, rows, logits))
+
+
+@lru_cache(maxsize=1)
+def native_library() -> NativeLibrary:
+    """The library of this process, compiled if it is not yet.
+
+    Raises:
+        NativeStepUnavailable: It cannot be compiled or loaded, or this processor has none of its levels.
+    """
+    library = NativeLibrary(library_path())
+    if not library.levels():
+        raise NativeStepUnavailable("the native step needs a processor with AVX2 and FMA")
+    return library
+
+
+def _declare(library: CDLL, name: str, result: Any, *arguments: Any) -> "ctypes._NamedFuncPointer":
+    function: ctypes._NamedFuncPointer = getattr(library, name)
+    function.restype = result
+    function.argtypes = arguments
+    return function
+
+
+def _check(status: int) -> None:
+    if status:
+        raise NativeStepError(f"the native step: {_STATUS.get(status, f'status {status}')}")

@@ -1,0 +1,194 @@
+"""A decoder that the native step computes: packed weights, KV arena and threads behind `StepModel`."""
+
+import os
+from array import array
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from warmfleet_worker.attention.kv_arena import KvArena
+from warmfleet_worker.engine.batch import Chunk
+from warmfleet_worker.kv_cache.layout import KvLayout
+from warmfleet_worker.model.config import ModelConfig
+from warmfleet_worker.model.loader import CheckpointReader
+from warmfleet_worker.model.rope import rotary_frequencies
+from warmfleet_worker.native.levels import Level
+from warmfleet_worker.native.library import BF16, F32, ModelStruct, NativeLibrary, StepStruct
+from warmfleet_worker.native.weights import PackedWeights, Region
+
+MAX_HEAD_DIM: Final = 512
+GROUP_TOKENS: Final = 16
+"""Keys of so many tokens are read at a time: a block holds a whole number of groups."""
+_ARENA_SLACK_BYTES: Final = 64 * 1024
+"""The last group of an odd head size is read past its end."""
+_DTYPES: Final = {torch.bfloat16: BF16, torch.float32: F32}
+
+
+def native_refusal(config: ModelConfig, block_size_tokens: int) -> str:
+    """Why the native step cannot compute a model; "" if it can."""
+    if config.head_dim > MAX_HEAD_DIM:
+        return f"a head of {config.head_dim} is larger than {MAX_HEAD_DIM}"
+    if block_size_tokens % GROUP_TOKENS:
+        return f"a block of {block_size_tokens} tokens is no multiple of {GROUP_TOKENS}"
+    return ""
+
+
+class NativeModel:
+    """Weights, KV arena and threads of the native step; `hidden_rows` computes chunks, `logits` the head.
+
+    A row's bits depend on its tokens and its level alone: not on the batch, on chunks, or on what was cached.
+    """
+
+    exact: Final = True
+
+    def __init__(  # noqa: PLR0917 - what a model is made of
+        self,
+        library: NativeLibrary,
+        reader: CheckpointReader,
+        config: ModelConfig,
+        layout: KvLayout,
+        total_blocks: int,
+        dtype: torch.dtype,
+        *,
+        level: Level,
+        threads: int,
+        positions: int,
+        poison: bool = False,
+    ) -> None:
+        """Pack the weights and allocate the arena.
+
+        Raises:
+            NativeStepError: There is no memory or no thread for it.
+            ModelError: A tensor of the checkpoint is missing, damaged or misshapen.
+        """
+        self.config = config
+        self.kernels: Final = level.title
+        self._library = library
+        self._weights = PackedWeights(library, reader, config, _DTYPES[dtype])
+        arena_bytes = (total_blocks + 1) * layout.block_stride_bytes
+        self._arena_region = Region(library, arena_bytes + _ARENA_SLACK_BYTES)
+        self.arena = KvArena(
+            layout,
+            total_blocks,
+            dtype,
+            torch.device("cpu"),
+            storage=self._arena_region.tensor(
+                self._arena_region.address, arena_bytes // dtype.itemsize, dtype
+            ),
+            poison=poison,
+        )
+        angles = torch.outer(torch.arange(positions, dtype=torch.float32), rotary_frequencies(config))
+        self._cosine, self._sine = angles.cos().contiguous(), angles.sin().contiguous()
+        self._engine = library.new_engine(
+            ModelStruct(
+                hidden=config.hidden_size,
+                intermediate=config.intermediate_size,
+                layers=config.layers,
+                heads=config.heads,
+                kv_heads=config.kv_heads,
+                head_dim=config.head_dim,
+                vocabulary=config.vocab_size,
+                window_tokens=config.window_tokens,
+                positions=positions,
+                dtype=_DTYPES[dtype],
+                level=int(level),
+                threads=threads or len(os.sched_getaffinity(0)),
+                norm_epsilon=config.norm_epsilon,
+                block_size_tokens=layout.block_size_tokens,
+                total_blocks=total_blocks,
+                block_stride_bytes=layout.block_stride_bytes,
+                layer_stride_bytes=layout.layer_stride_bytes,
+                value_stride_bytes=layout.value_stride_bytes,
+                head_stride_bytes=layout.head_stride_bytes,
+                arena=self._arena_region.address,
+                cosine=self._cosine.data_ptr(),
+                sine=self._sine.data_ptr(),
+                embedding=self._weights.embedding,
+                head=self._weights.head,
+                final_norm=self._weights.final_norm,
+                layer=self._weights.layers,
+            )
+        )
+
+    def close(self) -> None:
+        """End the threads and free weights and arena; nothing may be computed afterwards."""
+        if self._engine:
+            self._library.free_engine(self._engine)
+            self._engine = 0
+            self._weights.region.free()
+            self._arena_region.free()
+
+    def __del__(self) -> None:
+        if getattr(self, "_engine", 0):
+            self.close()
+
+    def hidden_rows(self, chunks: Sequence[Chunk], wanted: Sequence[int]) -> tuple[Tensor, list[bool]]:
+        """Compute and store the KV of every chunk.
+
+        Returns:
+            Final hidden states of the `wanted` rows, [wanted, hidden] in float32, and for each chunk whether
+            all of its own are finite.
+        """
+        hidden, finite, _ = self._step(chunks, wanted, trace=False)
+        return hidden, finite
+
+    def hidden_after_layers(self, chunks: Sequence[Chunk]) -> Tensor:
+        """Residual stream of every row before each layer and after the last, [layers + 1, rows, hidden]."""
+        _, _, trace = self._step(chunks, (), trace=True)
+        assert trace is not None
+        return trace
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores over the vocabulary, float32, of rows of `hidden_rows`."""
+        rows = hidden.contiguous()
+        logits = torch.empty((rows.shape[0], self.config.vocab_size), dtype=torch.float32)
+        self._library.logits(self._engine, rows.data_ptr(), rows.shape[0], logits.data_ptr())
+        return logits
+
+    def _step(
+        self, chunks: Sequence[Chunk], wanted: Sequence[int], *, trace: bool
+    ) -> tuple[Tensor, list[bool], Tensor | None]:
+        tokens, positions, row_chunks = array("i"), array("i"), array("i")
+        block_ids, first_block = array("i"), array("q", [0])
+        for index, chunk in enumerate(chunks):
+            count = len(chunk.token_ids)
+            tokens.fromlist(list(chunk.token_ids))
+            positions.extend(range(chunk.first_position, chunk.first_position + count))
+            row_chunks.extend([index] * count)
+            block_ids.fromlist(list(chunk.block_ids))
+            first_block.append(len(block_ids))
+        rows = len(tokens)
+        wanted_rows = array("i", wanted)
+        hidden = torch.empty((len(wanted_rows), self.config.hidden_size), dtype=torch.float32)
+        finite = bytearray(rows)
+        states = (
+            torch.empty((self.config.layers + 1, rows, self.config.hidden_size), dtype=torch.float32)
+            if trace
+            else None
+        )
+        finite_tensor = torch.frombuffer(finite, dtype=torch.uint8) if rows else torch.empty(0)
+        self._library.step(
+            self._engine,
+            StepStruct(
+                rows=rows,
+                chunks=len(chunks),
+                token_ids=tokens.buffer_info()[0],
+                positions=positions.buffer_info()[0],
+                row_chunks=row_chunks.buffer_info()[0],
+                block_ids=block_ids.buffer_info()[0],
+                first_block=first_block.buffer_info()[0],
+                wanted=len(wanted_rows),
+                wanted_rows=wanted_rows.buffer_info()[0],
+                hidden=hidden.data_ptr(),
+                finite=finite_tensor.data_ptr(),
+                trace=states.data_ptr() if states is not None else None,
+            ),
+        )
+        verdicts, start = [], 0
+        for chunk in chunks:
+            end = start + len(chunk.token_ids)
+            verdicts.append(all(finite[start:end]))
+            start = end
+        return hidden, verdicts, states
