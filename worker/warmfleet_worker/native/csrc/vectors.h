@@ -120,12 +120,33 @@ static inline vec v_exp(vec x) {
     return v_zero_below(v_mul(p, v_exp2i(n)), x, -87.0f);
 }
 
-/* bfloat16, rounded to nearest even; NaN stays NaN. */
-static inline uint16_t bf16(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, 4);
-    if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fc0;
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+/* Sixteen bfloat16, rounded to nearest even; NaN stays NaN. */
+#ifdef WF_DOT_BF16
+static inline void v_store_bf16(uint16_t *p, vec x) {
+    _mm256_storeu_si256((__m256i *)p, (__m256i)_mm512_cvtneps_pbh(x));
 }
+#elif defined(WF_USE_AVX512)
+static inline void v_store_bf16(uint16_t *p, vec x) {
+    __m512i bits = _mm512_castps_si512(x);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    __mmask16 nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    __m512i rounded = _mm512_mask_mov_epi32(_mm512_srli_epi32(sum, 16), nan, _mm512_set1_epi32(0x7fc0));
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(rounded));
+}
+#else
+static inline __m256i v_round_half(__m256 x) {
+    __m256i bits = _mm256_castps_si256(x);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i sum = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(_mm256_srli_epi32(sum, 16), _mm256_set1_epi32(0x7fc0), nan);
+}
+static inline void v_store_bf16(uint16_t *p, vec x) {
+    /* Packing works within halves of 128 bits: put their quarters in order. */
+    __m256i packed = _mm256_packus_epi32(v_round_half(x.a), v_round_half(x.b));
+    _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(packed, 0xd8));
+}
+#endif
 
 #endif
