@@ -46,7 +46,7 @@ _FLAGS: Final = {
 
 
 class NativeStepUnavailable(WarmfleetError):  # noqa: N818 - named after what is wrong
-    """The native step cannot run here; the text says why and what would mend it."""
+    """The native step cannot run here; the text states why and what would mend it."""
 
 
 def source_hash() -> str:
