@@ -9,14 +9,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmfleet_testing.engine.naive_sampler import naive_noise, naive_philox, naive_sample, token_counts
+from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_worker.engine.batch import SampleRequest
 from warmfleet_worker.engine.sampling_params import SamplingParameters
+from warmfleet_worker.runner.penalties import adjusted
 from warmfleet_worker.runner.philox import philox_4x32
-from warmfleet_worker.runner.sampler import gumbel_noise, sample
+from warmfleet_worker.runner.runner import RunnerSettings, load_runner
+from warmfleet_worker.runner.sampler import gumbel_noise
+from warmfleet_worker.runner.sampler import sample as torch_sample
 
 torch.set_num_threads(1)
 
 WORDS = st.integers(0, 2**32 - 1)
+
+
+@pytest.fixture(scope="module", params=["PyTorch", "native"])
+def sample(request, tmp_path_factory):
+    """Both samplers, behind the penalties that they share."""
+    if request.param == "PyTorch":
+        return torch_sample
+    folder = tiny_model_folder("llama", tmp_path_factory.mktemp("tiny"), vocab_size=2500)
+    model = load_runner(folder, RunnerSettings(kv_cache_bytes=2**20)).step_model
+    assert model.exact
+    return lambda logits, requests: model.choose(adjusted(logits, requests), requests)
 
 
 def _request(output_index=0, known_token_ids=(), **parameters):
@@ -76,7 +91,7 @@ def test_noise_has_the_moments_of_a_gumbel_distribution():
 
 @settings(max_examples=200)
 @given(data=st.data())
-def test_a_draw_equals_the_naive_sampler(data):
+def test_a_draw_equals_the_naive_sampler(sample, data):
     # given logits with ties, and any mix of filters
     vocab_size = data.draw(st.integers(1, 40), label="vocabulary")
     quarter = st.integers(-20, 20).map(lambda quarters: quarters / 4)
@@ -96,7 +111,7 @@ def test_a_draw_equals_the_naive_sampler(data):
 
 @settings(max_examples=300)
 @given(data=st.data())
-def test_bias_penalties_and_the_minimum_length_change_a_draw_as_in_the_naive_sampler(data):
+def test_bias_penalties_and_the_minimum_length_change_a_draw_as_in_the_naive_sampler(sample, data):
     # given rows that ask for any mix of them, and one that asks for nothing
     vocab_size = data.draw(st.integers(3, 30), label="vocabulary")
     quarter = st.integers(-20, 20).map(lambda quarters: quarters / 4)
@@ -132,7 +147,7 @@ def test_bias_penalties_and_the_minimum_length_change_a_draw_as_in_the_naive_sam
         ({"stop_token_ids": frozenset({0, 99}), "min_output_tokens": 3}, 0),
     ],
 )
-def test_each_change_of_the_logits_has_the_meaning_of_its_name(parameters, chosen):
+def test_each_change_of_the_logits_has_the_meaning_of_its_name(sample, parameters, chosen):
     logits = torch.tensor([[3.0, 2.9, 2.6, 2.0, -1.0]])
     request = _request(3, (0, 0, 1, 1, 2), temperature=0.0, **parameters)
 
@@ -141,7 +156,7 @@ def test_each_change_of_the_logits_has_the_meaning_of_its_name(parameters, chose
 
 @settings(max_examples=25)
 @given(requests=st.lists(_requests(), min_size=2, max_size=5), seed=st.integers(0, 99))
-def test_a_draw_does_not_depend_on_other_sequences_in_the_batch(requests, seed):
+def test_a_draw_does_not_depend_on_other_sequences_in_the_batch(sample, requests, seed):
     logits = 3 * torch.randn(len(requests), 300, generator=torch.Generator().manual_seed(seed))
 
     together = sample(logits, requests)
@@ -149,7 +164,7 @@ def test_a_draw_does_not_depend_on_other_sequences_in_the_batch(requests, seed):
     assert together == [sample(logits[i : i + 1], [requests[i]])[0] for i in range(len(requests))]
 
 
-def test_greedy_takes_the_lowest_of_equal_ids():
+def test_greedy_takes_the_lowest_of_equal_ids(sample):
     logits = torch.zeros(2, 1000)
     logits[0, [900, 500, 501]] = 2.0
 
@@ -157,7 +172,7 @@ def test_greedy_takes_the_lowest_of_equal_ids():
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-4])
-def test_a_tiny_temperature_is_greedy_and_does_not_overflow(temperature):
+def test_a_tiny_temperature_is_greedy_and_does_not_overflow(sample, temperature):
     logits = torch.tensor([[50.0, 90.0, -1000.0, 89.0]])
 
     assert sample(logits, [_request(temperature=temperature, top_p=0.9, top_k=2)]) == [1]
@@ -165,7 +180,7 @@ def test_a_tiny_temperature_is_greedy_and_does_not_overflow(temperature):
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_row_that_is_not_finite_gives_no_token_and_spares_the_others(bad, temperature):
+def test_a_row_that_is_not_finite_gives_no_token_and_spares_the_others(sample, bad, temperature):
     logits = torch.zeros(3, 8)
     logits[1, 5] = bad
     logits[:, 2] = 40.0
@@ -185,7 +200,7 @@ def test_a_row_that_is_not_finite_gives_no_token_and_spares_the_others(bad, temp
         ({"top_k": 1, "top_p": 0.99, "min_p": 0.01}, {0}),
     ],
 )
-def test_draws_follow_the_filtered_distribution(parameters, kept):
+def test_draws_follow_the_filtered_distribution(sample, parameters, kept):
     # given a known distribution
     probabilities = np.array([0.4, 0.3, 0.2, 0.1])
     logits = torch.tensor(np.log(probabilities), dtype=torch.float32).repeat(4000, 1)
@@ -201,7 +216,7 @@ def test_draws_follow_the_filtered_distribution(parameters, kept):
     assert (abs(counts - expected) <= 5 * np.sqrt(expected) + 1e-9).all()
 
 
-def test_a_wide_nucleus_is_found_past_the_first_candidates():
+def test_a_wide_nucleus_is_found_past_the_first_candidates(sample):
     # given a flat distribution over more tokens than the fast path reads
     logits = -torch.arange(2000, dtype=torch.float32)[None] * 1e-4
     request = _request(top_p=0.9, output_index=3)

@@ -1,7 +1,21 @@
 """The functions of the native library, declared for ctypes as csrc/warmfleet_step.h has them."""
 
 import ctypes
-from ctypes import CDLL, POINTER, Structure, byref, c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import (
+    CDLL,
+    POINTER,
+    Array,
+    Structure,
+    byref,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -63,6 +77,20 @@ class StepStruct(Structure):
     ]
 
 
+class SamplingStruct(Structure):
+    """`wf_sampling`."""
+
+    _fields_ = [
+        ("top_p", c_double),
+        ("min_p", c_double),
+        ("seed", c_uint64),
+        ("temperature", c_float),
+        ("top_k", c_int32),
+        ("output_index", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
 class NativeLibrary:
     """The loaded library. `native_library()` gives the one of this process."""
 
@@ -80,6 +108,15 @@ class NativeLibrary:
         self._engine_free = _declare(library, "wf_engine_free", None, c_void_p)
         self._step = _declare(library, "wf_step", c_int, c_void_p, POINTER(StepStruct))
         self._logits = _declare(library, "wf_logits", c_int, c_void_p, c_void_p, c_int32, c_void_p)
+
+        self._sample = _declare(
+            library,
+            "wf_sample",
+            c_int,
+            *(c_void_p, c_void_p, c_int32, c_int32),
+            POINTER(SamplingStruct),
+            c_void_p,
+        )
 
     def levels(self) -> tuple[Level, ...]:
         """The levels that this processor runs, ascending; none on one without AVX2."""
@@ -123,6 +160,11 @@ class NativeLibrary:
 
     def logits(self, engine: int, hidden: int, rows: int, logits: int) -> None:
         _check(self._logits(engine, hidden, rows, logits))
+
+    def sample(
+        self, engine: int, logits: int, columns: int, sampling: "Array[SamplingStruct]", token_ids: int
+    ) -> None:
+        _check(self._sample(engine, logits, len(sampling), columns, sampling, token_ids))
 
 
 @lru_cache(maxsize=1)

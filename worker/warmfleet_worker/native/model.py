@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from warmfleet_worker.attention.kv_arena import KvArena
-from warmfleet_worker.engine.batch import Chunk
+from warmfleet_worker.engine.batch import Chunk, SampleRequest
 from warmfleet_worker.kv_cache.layout import KvLayout
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.loader import CheckpointReader
 from warmfleet_worker.model.rope import rotary_frequencies
 from warmfleet_worker.native.levels import Level
-from warmfleet_worker.native.library import BF16, F32, ModelStruct, NativeLibrary, StepStruct
+from warmfleet_worker.native.library import BF16, F32, ModelStruct, NativeLibrary, SamplingStruct, StepStruct
 from warmfleet_worker.native.weights import PackedWeights, Region
 
 MAX_HEAD_DIM: Final = 512
@@ -24,6 +24,18 @@ GROUP_TOKENS: Final = 16
 _ARENA_SLACK_BYTES: Final = 64 * 1024
 """The last group of an odd head size is read past its end."""
 _DTYPES: Final = {torch.bfloat16: BF16, torch.float32: F32}
+
+
+def _sampling(request: SampleRequest) -> SamplingStruct:
+    parameters = request.parameters
+    return SamplingStruct(
+        temperature=parameters.temperature,
+        top_p=parameters.top_p,
+        min_p=parameters.min_p,
+        top_k=parameters.top_k,
+        seed=parameters.seed,
+        output_index=request.output_index,
+    )
 
 
 def native_refusal(config: ModelConfig, block_size_tokens: int) -> str:
@@ -146,6 +158,19 @@ class NativeModel:
         logits = torch.empty((rows.shape[0], self.config.vocab_size), dtype=torch.float32)
         self._library.logits(self._engine, rows.data_ptr(), rows.shape[0], logits.data_ptr())
         return logits
+
+    def choose(self, logits: Tensor, requests: Sequence[SampleRequest]) -> list[int | None]:
+        """As `StepModel.choose`: temperature, filters and noise are those of `runner.sampler`."""
+        rows = logits.contiguous()
+        token_ids = array("i", bytes(4 * len(requests)))
+        self._library.sample(
+            self._engine,
+            rows.data_ptr(),
+            rows.shape[1],
+            (SamplingStruct * len(requests))(*(_sampling(request) for request in requests)),
+            token_ids.buffer_info()[0],
+        )
+        return [None if token_id < 0 else token_id for token_id in token_ids]
 
     def _step(
         self, chunks: Sequence[Chunk], wanted: Sequence[int], *, trace: bool

@@ -33,7 +33,7 @@ from warmfleet_worker.runner.memory_budget import (
     memory_refusal,
     share_of_device_bytes,
 )
-from warmfleet_worker.runner.sampler import sample
+from warmfleet_worker.runner.penalties import adjusted
 from warmfleet_worker.runner.scoring import row_slices, score, score_rows
 from warmfleet_worker.runner.step_model import StepModel
 from warmfleet_worker.runner.torch_model import TorchModel
@@ -189,7 +189,7 @@ class ModelRunner:
         if logits.dtype != torch.float64:
             logits = logits.float()
         requests = [chunk.sample for chunk in chunks if chunk.sample is not None]
-        tokens = sample(logits, requests)
+        tokens = self._step_model.choose(adjusted(logits, requests), requests)
         logprobs = score_rows(logits, tokens, [request.parameters.logprobs for request in requests])
         return _spread(tokens, chunks), _spread(logprobs, chunks)
 

@@ -26,8 +26,12 @@ def sample(logits: Tensor, requests: Sequence[SampleRequest]) -> list[int | None
     Bias and penalties come first; then the filters: temperature, top-k, top-p, min-p. Tokens that tie
     with the last one kept are kept too. Greedy rows, and ties of noisy scores, give the lowest id.
     """
+    return choose(adjusted(logits, requests), requests)
+
+
+def choose(logits: Tensor, requests: Sequence[SampleRequest]) -> list[int | None]:
+    """The same of logits that bias and penalties have changed already."""
     assert logits.shape[0] == len(requests)
-    logits = adjusted(logits, requests)
     best = logits.amax(dim=-1, keepdim=True)
     noisy = [row for row, request in enumerate(requests) if request.parameters.temperature > 0]
     scores = logits

@@ -6,7 +6,7 @@ from typing import Protocol
 from torch import Tensor
 
 from warmfleet_worker.attention.kv_arena import KvArena
-from warmfleet_worker.engine.batch import Chunk
+from warmfleet_worker.engine.batch import Chunk, SampleRequest
 from warmfleet_worker.model.config import ModelConfig
 
 
@@ -39,3 +39,9 @@ class StepModel(Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over the vocabulary, [rows, vocabulary], of rows of hidden states."""
+
+    def choose(self, logits: Tensor, requests: Sequence[SampleRequest]) -> list[int | None]:
+        """One token id per row of float32 `logits`; None for a row that is not finite.
+
+        Bias and penalties have been applied; temperature, top-k, top-p, min-p and noise have not.
+        """

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from warmfleet_worker.attention.backend import AttentionBackend
 from warmfleet_worker.attention.kv_arena import KvArena
-from warmfleet_worker.engine.batch import Chunk
+from warmfleet_worker.engine.batch import Chunk, SampleRequest
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.transformer import Decoder
+from warmfleet_worker.runner.sampler import choose
 
 
 class TorchModel:
@@ -45,6 +46,10 @@ class TorchModel:
     def logits(self, hidden: Tensor) -> Tensor:
         """As `StepModel.logits`."""
         return self._decoder.logits(hidden)
+
+    def choose(self, logits: Tensor, requests: Sequence[SampleRequest]) -> list[int | None]:
+        """As `StepModel.choose`."""
+        return choose(logits, requests)
 
     def _as_index(self, values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)

@@ -63,6 +63,8 @@ typedef struct {
     void (*finish)(const wf_softmax *state, const float *output, int head_dim, void *packed, int tile, int row,
                    int first_input);
     int (*finite)(const float *row, int count);
+    /* The token of one row of logits; -1 if it is not finite. `scratch` has 2 x vocabulary floats. */
+    int32_t (*sample)(const float *logits, int vocabulary, const wf_sampling *sampling, float *scratch);
 } wf_kernels;
 
 extern const wf_kernels wf_avx2_bf16, wf_avx2_f32, wf_avx512_bf16, wf_avx512_f32, wf_avx512_bf16_bf16;

@@ -21,6 +21,7 @@ enum {
 
 typedef struct {
     float *scratch;             /* of attend */
+    float *scaled;              /* of sample */
     wf_softmax state[2][WF_MAX_TILE_ROWS];
     float *output[2];
 } wf_worker;
@@ -52,6 +53,9 @@ struct wf_engine {
     wf_product product;
     int32_t panels, panels_per_tile;
     const float *norm_weight, *norm_from;
+    const float *logits;
+    const wf_sampling *sampling;
+    int32_t *sampled, columns;
 };
 
 static const wf_kernels *kernels_of(int level, int dtype) {
@@ -155,7 +159,8 @@ int wf_engine_new(const wf_model *model, wf_engine **engine) {
         w->scratch = aligned_alloc(64, (size_t)up(wf_attend_scratch(m->head_dim) * 4, 64));
         w->output[0] = malloc(2 * output * sizeof(float));
         w->output[1] = w->output[0] ? w->output[0] + output : NULL;
-        ok = w->scratch && w->output[0];
+        w->scaled = wf_map(2 * (int64_t)sizeof(float) * m->vocabulary);
+        ok = w->scratch && w->output[0] && w->scaled;
     }
     if (ok) memcpy(e->layers, m->layer, sizeof(wf_layer) * (size_t)m->layers);
     int status = ok ? WF_OK : WF_NO_MEMORY;
@@ -176,6 +181,7 @@ void wf_engine_free(wf_engine *e) {
     for (int i = 0; e->workers && i < m->threads; i++) {
         free(e->workers[i].scratch);
         free(e->workers[i].output[0]);
+        wf_unmap(e->workers[i].scaled, 2 * (int64_t)sizeof(float) * m->vocabulary);
     }
     wf_unmap(e->hidden, rows * 4 * m->hidden);
     wf_unmap(e->qkv, rows * 4 * e->qkv_size);
@@ -467,5 +473,22 @@ int wf_logits(wf_engine *e, const float *hidden, int32_t rows, float *logits) {
         norm(e, hidden + (int64_t)row * m->hidden, m->final_norm);
         multiply(e, m->head, e->x, m->hidden, m->vocabulary, NULL, logits + (int64_t)row * m->vocabulary, 0, NULL);
     }
+    return WF_OK;
+}
+
+static void sample_row(void *context, int row, int worker) {
+    wf_engine *e = context;
+    e->sampled[row] = e->kernels->sample(e->logits + (int64_t)row * e->columns, e->columns, e->sampling + row,
+                                         e->workers[worker].scaled);
+}
+
+int wf_sample(wf_engine *e, const float *logits, int32_t rows, int32_t columns, const wf_sampling *sampling,
+              int32_t *token_ids) {
+    if (rows < 0 || columns < 1 || columns > e->model.vocabulary) return WF_BAD_ARGUMENT;
+    e->logits = logits;
+    e->columns = columns;
+    e->sampling = sampling;
+    e->sampled = token_ids;
+    if (rows > 0) wf_pool_run(e->pool, sample_row, e, rows);
     return WF_OK;
 }

@@ -12,6 +12,8 @@
 #include <stdint.h>
 #include <string.h>
 
+enum { WF_VECTOR = 16 };
+
 #ifdef WF_USE_AVX512
 typedef __m512 vec;
 static inline vec v_zero(void) { return _mm512_setzero_ps(); }
@@ -118,6 +120,40 @@ static inline vec v_exp(vec x) {
     p = v_fma(p, r, v_set(5.0000001201e-1f));
     p = v_add(v_fma(v_mul(r, r), p, r), v_set(1.0f));
     return v_zero_below(v_mul(p, v_exp2i(n)), x, -87.0f);
+}
+
+/* ln x to 2 units in the last place, for normal x > 0. Cephes' logf: x = m 2^e with m in [sqrt(1/2), sqrt(2)). */
+static inline void v_split(vec x, vec *mantissa, vec *exponent) {
+    uint32_t bits[WF_VECTOR];
+    float m[WF_VECTOR], e[WF_VECTOR];
+    v_store((float *)bits, x);
+    for (int i = 0; i < WF_VECTOR; i++) {
+        /* 0x3f3504f3 is sqrt(1/2). */
+        int32_t power = (int32_t)(bits[i] - 0x3f3504f3u) >> 23;
+        uint32_t rest = bits[i] - ((uint32_t)power << 23);
+        memcpy(&m[i], &rest, 4);
+        e[i] = (float)power;
+    }
+    *mantissa = v_load(m);
+    *exponent = v_load(e);
+}
+static inline vec v_log(vec x) {
+    vec m, e;
+    v_split(x, &m, &e);
+    vec r = v_sub(m, v_set(1.0f)), square = v_mul(r, r);
+    vec p = v_set(7.0376836292e-2f);
+    p = v_fma(p, r, v_set(-1.1514610310e-1f));
+    p = v_fma(p, r, v_set(1.1676998740e-1f));
+    p = v_fma(p, r, v_set(-1.2420140846e-1f));
+    p = v_fma(p, r, v_set(1.4249322787e-1f));
+    p = v_fma(p, r, v_set(-1.6668057665e-1f));
+    p = v_fma(p, r, v_set(2.0000714765e-1f));
+    p = v_fma(p, r, v_set(-2.4999993993e-1f));
+    p = v_fma(p, r, v_set(3.3333331174e-1f));
+    p = v_mul(v_mul(p, r), square);
+    p = v_fma(e, v_set(-2.12194440e-4f), p);
+    p = v_fma(square, v_set(-0.5f), p);
+    return v_fma(e, v_set(0.693359375f), v_add(r, p));
 }
 
 /* Sixteen bfloat16, rounded to nearest even; NaN stays NaN. */

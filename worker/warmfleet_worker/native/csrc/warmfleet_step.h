@@ -72,4 +72,18 @@ int wf_step(wf_engine *engine, const wf_step_arguments *step);
 /* Logits, float32 [rows, vocabulary], of final hidden states, [rows, hidden]. */
 int wf_logits(wf_engine *engine, const float *hidden, int32_t rows, float *logits);
 
+/* How a row's token is chosen. */
+typedef struct {
+    double top_p, min_p;                    /* 1 and 0: no limit */
+    uint64_t seed;
+    float temperature;                      /* 0: the best one */
+    int32_t top_k;                          /* 0: no limit */
+    uint32_t output_index;
+    uint32_t reserved;
+} wf_sampling;
+
+/* One token id per row of logits, [rows, columns], at most the model's vocabulary; -1 where not finite. */
+int wf_sample(wf_engine *engine, const float *logits, int32_t rows, int32_t columns,
+              const wf_sampling *sampling, int32_t *token_ids);
+
 #endif
