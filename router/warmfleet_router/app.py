@@ -321,6 +321,7 @@ def build_proxies(
         slow_workers=routing.slow_workers,
         metrics=common.metrics,
         life_id=common.life_id,
+        now=common.now,
     )
     generations = Proxy(
         exchanges,

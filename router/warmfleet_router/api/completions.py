@@ -117,7 +117,7 @@ class CompletionEndpoint:
                 return
             del body  # of which it has what is sent
             async with self._proxy.connection(
-                request.receive, send, stream=prepared.upstream.stream
+                scope, request.receive, send, stream=prepared.upstream.stream
             ) as connection:
                 await self._serve(request, prepared, connection)
 
@@ -125,7 +125,9 @@ class CompletionEndpoint:
         self, request: Request, ticket: InFlightTicket, body: bytes, asleep: Asleep, send: Send
     ) -> None:
         """Hold a request while its model sleeps; then it is served as any other."""
-        async with self._proxy.connection(request.receive, send, stream=asleep.stream) as connection:
+        async with self._proxy.connection(
+            request.scope, request.receive, send, stream=asleep.stream
+        ) as connection:
             prepared = await self._awake(request, ticket, body, asleep, connection)
             if prepared is not None:
                 await self._serve(request, prepared, connection)

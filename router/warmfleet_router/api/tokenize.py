@@ -69,7 +69,7 @@ class TokenEndpoint:
                 ticket=ticket,
             )
             workers = partial(self._workers, tenant, model)
-            await self._proxy.serve(text_request, workers, request.receive, send)
+            await self._proxy.serve(text_request, workers, scope, request.receive, send)
 
     def _require_served(self, tenant: Tenant, model: str | None) -> None:
         if model is not None:

@@ -10,6 +10,7 @@ write: there are thousands of those per second.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -17,6 +18,7 @@ from starlette.types import Send
 
 from warmfleet_contracts.openai import RequestError
 from warmfleet_runtime.http.event_stream import EVENT_STREAM_HEADERS, PING
+from warmfleet_runtime.http.response_body import ResponseBody
 
 RawHeaders = Sequence[tuple[bytes, bytes]]
 
@@ -27,6 +29,7 @@ class ClientResponse:
     def __init__(
         self,
         send: Send,
+        body: ResponseBody,
         *,
         write_seconds: float,
         ping_seconds: float | None,
@@ -39,6 +42,8 @@ class ClientResponse:
         self.started = False
         """Whether the response's start has been sent."""
         self._send = send
+        self.body = body
+        """For events of a stream that has started, written in the callback that brings them."""
         self._on_stalled = on_stalled
         self._write_seconds = write_seconds
         self._ping_seconds = ping_seconds
@@ -57,6 +62,7 @@ class ClientResponse:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.body.when_writable(None)
         self._ping_seconds = None
         self._write_timer.cancel()
         if self._ping_timer is not None:
@@ -76,6 +82,14 @@ class ClientResponse:
             await self._send({"type": "http.response.body", "body": body, "more_body": more})
         finally:
             self._writing_since = None
+
+    def keep(self, events: bytes, on_taken: Callable[[], None]) -> None:
+        """Write what `body` did not take as soon as it does, and then call `on_taken`.
+
+        Until then nothing else is to be written; the watch is the same as over `write`.
+        """
+        self._writing_since = self._loop.time()
+        self.body.when_writable(partial(self._write_kept, events, on_taken))
 
     async def send_whole(self, status: int, headers: RawHeaders, pieces: Sequence[bytes]) -> None:
         """Send a whole answer, piece by piece: no more than one is passed on before the client takes it."""
@@ -109,6 +123,11 @@ class ClientResponse:
             # A ping under way is waited for: two writers at once would mix.
             await asyncio.wait({self._ping})
             self._ping = None
+
+    def _write_kept(self, events: bytes, on_taken: Callable[[], None]) -> None:
+        self._writing_since = None
+        self.body.write(events)
+        on_taken()
 
     def _watch_writes(self) -> None:
         since = self._writing_since

@@ -1,12 +1,13 @@
 """One attempt of one request at one worker: send it, compare what was predicted, pass the answer on.
 
-Bodies are not parsed. A stream is cut only at the blank lines between its events, so that a worker's death
-never leaves half an event in front of the error object; its events are counted. A plain answer is read whole
-(bounded) before anything is sent: until then a dead worker costs the client time and nothing else. What the
-worker reports to the router is in its headers.
+A stream's first events are awaited, as until then another worker may answer; the rest goes from callback to
+callback (`event_relay`). A plain answer is read whole (bounded) before anything is sent: until then a dead
+worker costs the client time and nothing else. What the worker reports to the router is in its headers.
 """
 
 import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -41,12 +42,11 @@ from warmfleet_router.metrics import ComputedPrompt, RouterMetrics
 from warmfleet_router.proxy.cache_comparison import CacheComparison
 from warmfleet_router.proxy.client_response import ClientResponse
 from warmfleet_router.proxy.crash_suspects import CrashSuspects, RequestContent
+from warmfleet_router.proxy.event_relay import EventRelay
 from warmfleet_router.proxy.headers import passed_back
 from warmfleet_router.proxy.plain_answer import MAX_PLAIN_BODY_BYTES, read_plain_answer
 from warmfleet_router.proxy.sse_splitter import (
     SseSplitter,
-    count_events,
-    has_server_error,
     is_refused_stream,
     without_leading_comments,
 )
@@ -126,6 +126,7 @@ class Exchanges:
         slow_workers: SlowWorkerEjector,
         metrics: RouterMetrics,
         life_id: str,
+        now: Callable[[], float],
     ) -> None:
         self._fleet = fleet
         self._comparison = comparison
@@ -134,6 +135,7 @@ class Exchanges:
         self._slow_workers = slow_workers
         self._metrics = metrics
         self._life_id = life_id
+        self._now = now
 
     async def run(self, exchange: Exchange) -> None:
         """Have the worker answer the client; ends the lease.
@@ -205,43 +207,17 @@ class Exchanges:
         return TryElsewhereError(reason, refusal, is_fault=not is_leaving)
 
     async def _stream(self, exchange: Exchange, response: UpstreamResponse, prompt: ComputedPrompt) -> None:
-        client, recorder, usage = exchange.client, exchange.recorder, exchange.dispatch.usage
-        events, splitter, started, failed, has_token = 0, SseSplitter(), False, False, False
-        gaps = TokenGaps(
-            exchange.dispatch.request.sequences,
-            now_ms=recorder.age_ms,
-            record=partial(self._metrics.on_tokens, exchange.model),
-            record_mean=partial(self._metrics.on_mean_gap, exchange.model),
-        )
+        client, recorder, splitter = exchange.client, exchange.recorder, SseSplitter()
+        relay = self._event_relay(exchange, splitter, prompt)
         try:
-            async for chunk in response.chunks():
-                ready = splitter.feed(chunk)
-                if not started:
-                    ready = self._first_events(exchange, ready)
-                if not ready:
-                    continue
-                if not started:
-                    started = True
-                    await client.start(response.status, passed_back(response.headers))
-                is_error = has_server_error(ready)
-                failed = failed or is_error
-                events += count_events(ready) - is_error
-                usage.output_tokens = max(events - exchange.request.role_events, 0)
-                if usage.output_tokens and not has_token:
-                    has_token = True
-                    self._metrics.on_computed(exchange.model, prompt)
-                    waited_ms = self._first_byte(exchange)
-                    self._slow_workers.answered(
-                        exchange.dispatch.picked, waited_ms / 1e3, exchange.dispatch.trial
-                    )
-                gaps.arrived(ready, usage.output_tokens)
-                await client.write(ready, more=True)
-                gaps.written()
-            if not started:
-                raise TryElsewhereError("the worker ended its stream without an event")
+            first = await self._first_events(exchange, response, splitter)
         except UpstreamBrokenError as error:
-            if not started:
-                raise TryElsewhereError(str(error)) from error
+            raise TryElsewhereError(str(error)) from error
+        await client.start(response.status, passed_back(response.headers))
+        try:
+            await relay.begin(first)
+            await response.relay(relay)
+        except UpstreamBrokenError as error:
             recorder.attempt_failed(str(error))
             exchange.dispatch.trial.failed(str(error))
             recorder.became("broken")
@@ -256,28 +232,57 @@ class Exchanges:
             exchange.dispatch.lease.close()
             await client.refuse(broken_stream_error())
             return
-        if failed:
+        if relay.failed:
             self._failed(exchange, "the worker ended its stream with an error")
         else:
             exchange.dispatch.trial.completed()
             recorder.became("completed")
-            usage.is_completed = True
-            gaps.ended()
+            exchange.dispatch.usage.is_completed = True
+            relay.ended()
         await client.write(splitter.rest(), more=False)
 
-    def _first_events(self, exchange: Exchange, ready: bytes) -> bytes:
+    def _event_relay(self, exchange: Exchange, splitter: SseSplitter, prompt: ComputedPrompt) -> EventRelay:
+        gaps = TokenGaps(
+            exchange.dispatch.request.sequences,
+            now=self._now,
+            record=self._metrics.models.of(exchange.model).inter_token.add,
+            record_mean=partial(self._metrics.on_mean_gap, exchange.model),
+        )
+
+        def on_first_token() -> None:
+            self._metrics.on_computed(exchange.model, prompt)
+            waited_seconds = self._first_byte(exchange) / 1e3
+            self._slow_workers.answered(exchange.dispatch.picked, waited_seconds, exchange.dispatch.trial)
+
+        return EventRelay(
+            exchange.client,
+            splitter,
+            exchange.dispatch.usage,
+            gaps,
+            role_events=exchange.request.role_events,
+            on_first_token=on_first_token,
+        )
+
+    async def _first_events(
+        self, exchange: Exchange, response: UpstreamResponse, splitter: SseSplitter
+    ) -> bytes:
         """What a stream begins with, without its worker's pings.
 
         They are no answer: until its first event another worker may take over, and the client gets the
         router's own pings.
 
         Raises:
-            TryElsewhereError: after its pings the worker refuses.
+            TryElsewhereError: after its pings the worker refuses, or ends the stream.
+            UpstreamBrokenError: it died or fell silent.
         """
-        events = without_leading_comments(ready)
-        if is_refused_stream(events):
-            raise self._not_ready(exchange, "the worker refused after its pings")
-        return events
+        async with aclosing(response.chunks()) as chunks:
+            async for chunk in chunks:
+                events = without_leading_comments(splitter.feed(chunk))
+                if is_refused_stream(events):
+                    raise self._not_ready(exchange, "the worker refused after its pings")
+                if events:
+                    return events
+        raise TryElsewhereError("the worker ended its stream without an event")
 
     async def _whole(
         self,

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 import structlog
-from starlette.types import Receive, Send
+from starlette.types import Receive, Scope, Send
 
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.admission import Admission
@@ -24,6 +24,7 @@ from warmfleet_router.proxy.upstream_request import UpstreamRequest
 from warmfleet_router.routing.decision_recorder import DecisionRecorder
 from warmfleet_router.routing.decisions import Outcome
 from warmfleet_runtime.http.disconnect import ConnectedClient, cancel_on_disconnect
+from warmfleet_runtime.http.response_body import response_body
 
 MAX_TRIES: Final = 3
 
@@ -62,7 +63,7 @@ class Proxy:
 
     @contextlib.asynccontextmanager
     async def connection(
-        self, receive: Receive, send: Send, *, stream: bool
+        self, scope: Scope, receive: Receive, send: Send, *, stream: bool
     ) -> AsyncGenerator[Connection, None]:
         """Watch a client; when it disconnects, cancel the block at once and go on after it.
 
@@ -71,6 +72,7 @@ class Proxy:
         async with cancel_on_disconnect(receive) as watched:
             with ClientResponse(
                 send,
+                response_body(scope),
                 write_seconds=self._write_seconds,
                 ping_seconds=self._ping_seconds if stream else None,
                 on_stalled=watched.disconnect,

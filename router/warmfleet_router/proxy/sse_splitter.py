@@ -6,6 +6,8 @@ MAX_EVENT_BYTES: Final = 1024 * 1024
 """An event longer than this is passed on in pieces."""
 _DONE: Final = b"data: [DONE]\n\n"
 _ERROR: Final = b'data: {"error":'
+_LATER_ERROR: Final = b"\n\n" + _ERROR
+_NOT_PLAIN: Final = (b":", _ERROR, _DONE)
 _SERVER_ERROR: Final = b'"type":"server_error"'
 _NOT_READY: Final = b'"type":"server_error","param":null,"code":"not_ready"'
 
@@ -40,6 +42,14 @@ class SseSplitter:
         return bytes(self._kept)
 
 
+def is_plain_event(data: bytes) -> bool:
+    """Whether `data` is one whole event, and neither a comment, nor an error object, nor the stream's end.
+
+    Nearly every piece of a stream is: this is the short way around the other questions.
+    """
+    return data.find(b"\n\n") + 2 == len(data) and not data.startswith(_NOT_PLAIN)
+
+
 def without_leading_comments(data: bytes) -> bytes:
     """`data`, whole events, from its first event on; empty if it has only comments such as `: ping`."""
     start = 0
@@ -56,7 +66,7 @@ def has_server_error(data: bytes) -> bool:
 
     No generated text looks like that: in JSON its quotes are escaped.
     """
-    start = 0 if data.startswith(_ERROR) else data.find(b"\n\n" + _ERROR)
+    start = 0 if data.startswith(_ERROR) else data.find(_LATER_ERROR)
     return start >= 0 and data.find(_SERVER_ERROR, start) >= 0
 
 

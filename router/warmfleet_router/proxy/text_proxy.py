@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Final
 
-from starlette.types import Receive, Send
+from starlette.types import Receive, Scope, Send
 
 from warmfleet_contracts.openai import RequestError
 from warmfleet_router.admission.encoding_slots import EncodingSlots
@@ -29,6 +29,7 @@ from warmfleet_router.workers.encoders import INLINE_CHARS
 from warmfleet_router.workers.fleet import WorkerStatus
 from warmfleet_router.workers.upstream import Headers, Upstream, UpstreamError, UpstreamTooLargeError
 from warmfleet_runtime.http.disconnect import cancel_on_disconnect
+from warmfleet_runtime.http.response_body import response_body
 
 WAIT_SECONDS: Final = 30.0
 LARGE_TEXTS: Final = 4
@@ -84,6 +85,7 @@ class TextProxy:
         self,
         request: TextRequest,
         workers: Callable[[], Sequence[WorkerStatus]],
+        scope: Scope,
         receive: Receive,
         send: Send,
     ) -> None:
@@ -96,7 +98,11 @@ class TextProxy:
         async with cancel_on_disconnect(receive) as watched:
             with (
                 ClientResponse(
-                    send, write_seconds=self._write_seconds, ping_seconds=None, on_stalled=watched.disconnect
+                    send,
+                    response_body(scope),
+                    write_seconds=self._write_seconds,
+                    ping_seconds=None,
+                    on_stalled=watched.disconnect,
                 ) as client,
                 request.ticket.answer() as buffered,
             ):

@@ -3,9 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from warmfleet_router.proxy.sse_splitter import ends_stream
-
-PAUSE_MS: Final = 5.0
+PAUSE_SECONDS: Final = 0.005
 """A write to the client that takes longer is a pause: what the worker sends meanwhile is not timed."""
 
 
@@ -16,47 +14,57 @@ class TokenGaps:
     so that each waits for all of them.
     """
 
+    __slots__ = (
+        "_blocked_at",
+        "_last",
+        "_now",
+        "_per_sequence_ms",
+        "_record",
+        "_record_mean",
+        "_timed_ms",
+        "_timed_tokens",
+    )
+
     def __init__(
         self,
         sequences: int,
         *,
-        now_ms: Callable[[], float],
-        record: Callable[[int, float], None],
+        now: Callable[[], float],
+        record: Callable[[float, int], None],
         record_mean: Callable[[float], None],
     ) -> None:
-        """`record(tokens, gap_ms)` is called for tokens that came, each so long after the one before.
+        """`now` in seconds. `record(gap_ms, tokens)` is called for tokens, each so long after the one before.
 
         `record_mean(gap_ms)` is called at the end of an answer with more than one.
         """
-        self._sequences = sequences
-        self._now_ms = now_ms
+        self._now = now
         self._record = record
         self._record_mean = record_mean
-        self._tokens = 0
+        self._per_sequence_ms = sequences * 1e3
         self._timed_tokens = 0
         self._timed_ms = 0.0
-        self._arrived_ms = 0.0
-        """When the last data arrived."""
-        self._last_ms: float | None = None
+        self._last: float | None = None
         """When the last token arrived; None before the first, and after a pause."""
+        self._blocked_at = 0.0
 
-    def arrived(self, data: bytes, tokens: int) -> None:
-        """`data`, whole events, is here; with it there are `tokens` in all."""
-        now_ms = self._arrived_ms = self._now_ms()
-        new = tokens - self._tokens
-        if new <= 0 or ends_stream(data):
-            return
-        if self._last_ms is not None:
-            waited_ms = (now_ms - self._last_ms) * self._sequences
-            self._timed_tokens += new
+    def arrived(self, tokens: int) -> None:
+        """So many tokens are here, at least one."""
+        now, last = self._now(), self._last
+        self._last = now
+        if last is not None:
+            waited_ms = (now - last) * self._per_sequence_ms
+            self._timed_tokens += tokens
             self._timed_ms += waited_ms
-            self._record(new, waited_ms / new)
-        self._tokens, self._last_ms = tokens, now_ms
+            self._record(waited_ms / tokens, tokens)
 
-    def written(self) -> None:
-        """The client took what arrived last."""
-        if self._now_ms() - self._arrived_ms > PAUSE_MS:
-            self._last_ms = None
+    def blocked(self) -> None:
+        """The client may not take at once what arrived last."""
+        self._blocked_at = self._now()
+
+    def taken(self) -> None:
+        """It has taken that."""
+        if self._now() - self._blocked_at > PAUSE_SECONDS:
+            self._last = None
 
     def ended(self) -> None:
         """The answer is complete."""

@@ -7,7 +7,7 @@ retry, or as the errors that an `EventSource` promises.
 import asyncio
 import io
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ from warmfleet_contracts.cache.worker_api import (
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_router.discovery.base import Endpoint
 from warmfleet_router.errors import StreamUnavailableError
+from warmfleet_router.workers.body_relay import BodyReceiver, BodyRelay
 from warmfleet_router.workers.liveness import LivenessSettings, LivenessWatch, ResponseKind
 
 Headers = Sequence[tuple[str, str]]
@@ -98,7 +99,7 @@ class UpstreamResponse:
     _uid: str
     _kind: ResponseKind
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
         """The body as it arrives, cut anywhere.
 
         Raises:
@@ -117,6 +118,22 @@ class UpstreamResponse:
                     yield chunk
             except (aiohttp.ClientError, OSError) as error:
                 raise UpstreamBrokenError(_reason(error)) from error
+
+    async def relay(self, receiver: BodyReceiver) -> None:
+        """Pass the rest of the body to `receiver` as it arrives, cut anywhere, to its end.
+
+        Raises:
+            UpstreamBrokenError: the worker died or fell silent.
+            Exception: what `receiver` raised.
+        """
+        relay = BodyRelay(self._response, receiver)
+        with self._liveness.body(self._uid, self._kind, partial(relay.fail, _silent())) as read:
+            try:
+                await relay.run(read)
+            except (aiohttp.ClientError, OSError) as error:
+                raise UpstreamBrokenError(_reason(error)) from error
+            finally:
+                relay.close()
 
     async def body(self, limit_bytes: int) -> bytes:
         """The whole body.
@@ -281,7 +298,11 @@ def unwatched() -> LivenessWatch:
 
 def _fail_read(content: aiohttp.StreamReader) -> None:
     """End a read from a silent worker. Knows the stream only: a method of its owner would be a cycle."""
-    content.set_exception(UpstreamBrokenError("the worker fell silent", is_silent=True))
+    content.set_exception(_silent())
+
+
+def _silent() -> UpstreamBrokenError:
+    return UpstreamBrokenError("the worker fell silent", is_silent=True)
 
 
 def _expire(deadline: asyncio.Timeout) -> None:

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from warmfleet_contracts.cache.worker_api import REQUEST_ID_HEADER
 from warmfleet_contracts.openai.request_fields import RequestError
 from warmfleet_runtime.http.connections import Connections
+from warmfleet_runtime.http.response_body import EXTENSION, ResponseBody
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Request line and headers together; trailers, too."""
@@ -60,6 +61,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
     _head_deadline: asyncio.TimerHandle | None = None
     _closing_deadline: asyncio.TimerHandle | None = None
     _is_lost = False
+    _response_body: ResponseBody | None = None
+    """Of the latest request; those of one connection are answered one after the other."""
 
     open_connections: Connections
     """Of the server; `bounded_by` sets it."""
@@ -103,6 +106,8 @@ class BoundedHeadProtocol(HttpToolsProtocol):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application; when the connection is closed after it, that does not last for ever."""
+        self._response_body = ResponseBody(self.transport, self.flow)
+        scope["extensions"] = {EXTENSION: self._response_body}
         try:
             await self._whole_app(scope, receive, _closing(send) if self.open_connections.closing else send)
         finally:
@@ -126,8 +131,14 @@ class BoundedHeadProtocol(HttpToolsProtocol):
         self.open_connections.waits(self)
         super().on_response_complete()
 
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._response_body is not None:
+            self._response_body.writable()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_lost = True
+        self._response_body = None
         self.open_connections.closed(self)
         self._stop_waiting()
         super().connection_lost(exc)

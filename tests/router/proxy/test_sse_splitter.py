@@ -9,10 +9,15 @@ from warmfleet_contracts.openai import RequestError
 from warmfleet_router.proxy.sse_splitter import (
     MAX_EVENT_BYTES,
     SseSplitter,
+    count_events,
+    ends_stream,
     has_server_error,
+    is_plain_event,
     is_refused_stream,
     without_leading_comments,
 )
+
+ERROR = RequestError("no", status=500, type="server_error", code="engine_error").event()
 
 
 @given(st.lists(st.sampled_from([b"a", b"\n", b"\n\n", b"data: x\n\n", b": ping\n\n"])), st.data())
@@ -76,3 +81,17 @@ def test_only_a_first_event_of_a_worker_that_is_not_ready_refuses_a_stream() -> 
     assert not is_refused_stream(text + not_ready)
     assert not is_refused_stream(failed + not_ready)
     assert not is_refused_stream(b"")
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"data: x\n\n", b": ping\n\n", b": of\ndata: x\n\n", b"data: [DONE]\n\n", ERROR])
+    )
+)
+def test_a_plain_event_is_one_event_that_is_no_error_and_no_end(events: list[bytes]) -> None:
+    data = b"".join(events)
+
+    if is_plain_event(data):
+        assert (count_events(data), has_server_error(data), ends_stream(data)) == (1, False, False)
+    else:
+        assert events != [b"data: x\n\n"]
