@@ -36,7 +36,7 @@ _COMMANDS: Final[dict[Callable[..., None], str]] = {
     status: "warmfleet status --output json",
     top: "warmfleet top -f examples/autoscaling.yaml",
     down: "warmfleet down --name smollm2",
-    doctor: "warmfleet doctor --output json",
+    doctor: "warmfleet doctor --parity smollm2-135m-instruct",
     chat: 'warmfleet chat --once "What is the capital of France?"',
     simulate: "warmfleet simulate --trace conversation.jsonl.gz --replicas 16 --routing all",
     record: "warmfleet record --url http://127.0.0.1:8080 > requests.jsonl",

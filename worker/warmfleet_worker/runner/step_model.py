@@ -37,6 +37,9 @@ class StepModel(Protocol):
             norm, and for each chunk whether all of its own are finite.
         """
 
+    def hidden_after_layers(self, chunks: Sequence[Chunk]) -> Tensor:
+        """As `hidden_rows`, but what each layer read and the last one wrote: [layers + 1, rows, hidden]."""
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores over the vocabulary, [rows, vocabulary], of rows of hidden states."""
 

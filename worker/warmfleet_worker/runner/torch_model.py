@@ -35,13 +35,15 @@ class TorchModel:
 
     def hidden_rows(self, chunks: Sequence[Chunk], wanted: Sequence[int]) -> tuple[Tensor, list[bool]]:
         """As `StepModel.hidden_rows`."""
-        hidden = self._decoder.hidden_states(
-            self._as_index([token for chunk in chunks for token in chunk.token_ids]),
-            self._as_index([position for chunk in chunks for position in _positions(chunk)]),
-            self._attention.plan(chunks),
-        )
+        hidden = self._hidden_states(chunks)
         rows = hidden if len(wanted) == hidden.shape[0] else hidden[self._as_index(list(wanted))]
         return rows, _finite_chunks(hidden, chunks)
+
+    def hidden_after_layers(self, chunks: Sequence[Chunk]) -> Tensor:
+        """As `StepModel.hidden_after_layers`."""
+        trace: list[Tensor] = []
+        last = self._hidden_states(chunks, trace)
+        return torch.stack([*trace, last])
 
     def logits(self, hidden: Tensor) -> Tensor:
         """As `StepModel.logits`."""
@@ -50,6 +52,14 @@ class TorchModel:
     def choose(self, logits: Tensor, requests: Sequence[SampleRequest]) -> list[int | None]:
         """As `StepModel.choose`."""
         return choose(logits, requests)
+
+    def _hidden_states(self, chunks: Sequence[Chunk], trace: list[Tensor] | None = None) -> Tensor:
+        return self._decoder.hidden_states(
+            self._as_index([token for chunk in chunks for token in chunk.token_ids]),
+            self._as_index([position for chunk in chunks for position in _positions(chunk)]),
+            self._attention.plan(chunks),
+            trace,
+        )
 
     def _as_index(self, values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)
