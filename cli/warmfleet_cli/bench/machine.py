@@ -2,6 +2,7 @@
 
 import os
 import platform
+import resource
 import time
 from dataclasses import dataclass
 
@@ -72,3 +73,36 @@ def idle_remark(busy: float) -> str:
     if busy <= IDLE_BUSY_RATIO:
         return f"Machine idle at the start ({busy:.0%} busy)."
     return f"Machine NOT idle at the start: {busy:.0%} of its cores were busy. Distrust the times."
+
+
+class CpuUsage:
+    """How much of the cores other processes used since this object was made.
+
+    usage = CpuUsage()
+    ...  # work, by this process and by children that have ended when it is asked
+    usage.others_ratio()
+    """
+
+    def __init__(self) -> None:
+        self._seconds = time.monotonic()
+        self._busy_seconds, self._own_seconds = busy_cpu_seconds(), _own_cpu_seconds()
+
+    def others_ratio(self) -> float:
+        """Share of all cores' time, 0..1."""
+        elapsed = time.monotonic() - self._seconds
+        others = busy_cpu_seconds() - self._busy_seconds - (_own_cpu_seconds() - self._own_seconds)
+        return max(others, 0.0) / (elapsed * (os.cpu_count() or 1)) if elapsed > 0 else 0.0
+
+
+def others_remark(ratio: float) -> str:
+    """A sentence for the report: whether other processes computed during the benchmark."""
+    if ratio <= IDLE_BUSY_RATIO:
+        return f"Other processes used {ratio:.0%} of the cores during the run."
+    return (
+        f"Machine NOT idle during the run: other processes used {ratio:.0%} of its cores. Distrust the times."
+    )
+
+
+def _own_cpu_seconds() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)

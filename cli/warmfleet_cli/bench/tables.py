@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from warmfleet_cli.bench.cache.results import CacheResults
+from warmfleet_cli.bench.engine.results import EngineResults
 from warmfleet_cli.bench.figures import Spread, median
 from warmfleet_cli.bench.prefix.results import VariantSummary
 
@@ -88,6 +89,53 @@ def cache_lines(results: CacheResults) -> list[str]:
         (
             f"KV per token: {results.kv_size.formula()}; the arena takes "
             f"{results.kv_size.arena_bytes_per_token:,.0f}."
+        ),
+    ]
+
+
+def engine_table(results: EngineResults) -> TextTable:
+    """A row per case and engine; of the limit is by the median step."""
+    rows = []
+    for one in results.measured:
+        limit = one.case.tokens / results.limit_seconds(one.case)
+        figures = (
+            (
+                f"{one.tokens_per_second:,.1f}",
+                f"{one.case.tokens / one.least_seconds:,.1f}",
+                f"{1e3 * one.median_seconds:,.1f}",
+                f"{results.limit_ratio(one):.0%}",
+                one.variant,
+            )
+            if one.seconds
+            else ("-", "-", "-", "-", one.error)
+        )
+        rows.append((one.case.name, one.engine, *figures[:3], f"{limit:,.0f}", *figures[3:]))
+    rows += [(case, "all", "-", "-", "-", "-", "-", reason) for case, reason in results.skipped.items()]
+    rows += [("all", engine, "-", "-", "-", "-", "-", reason) for engine, reason in results.missing.items()]
+    columns = (
+        "step", "engine", ">tokens/s median", ">best", ">ms/step", ">limit tokens/s", ">of the limit",
+        "fastest with",
+    )  # fmt: skip
+    return TextTable(columns, rows)
+
+
+def engine_lines(results: EngineResults) -> list[str]:
+    """What the limits are, and what ran."""
+    limits = results.limits
+    return [
+        *(f"{engine}: {version}" for engine, version in results.versions.items()),
+        (
+            f"Limits: {limits.read_bytes_per_second / 1e9:.1f} GB/s read by {limits.read_threads} threads in "
+            f"{limits.buffer_bytes / 2**30:.2g} GiB "
+            f"(before {results.limits_before.read_bytes_per_second / 1e9:.1f}, "
+            f"after {results.limits_after.read_bytes_per_second / 1e9:.1f}); "
+            f"{limits.bfloat16_flops_per_second / 1e12:.2f} TFLOPS bfloat16, "
+            f"{limits.float32_flops_per_second / 1e12:.2f} float32."
+        ),
+        (
+            f"A decode reads {results.cost.weight_bytes / 1e6:,.0f} MB of weights and "
+            f"{results.cost.kv_bytes_per_token:,} bytes per token of context, "
+            f"{results.cost.element_bytes} each; others that hold more are measured against the same limit."
         ),
     ]
 

@@ -53,6 +53,11 @@ class ModelCost(msgspec.Struct, frozen=True, kw_only=True):
     window_tokens: int = 0
     """A token reads at most so much context; 0: all of it."""
 
+    @property
+    def weight_bytes(self) -> int:
+        """What a decode reads besides its contexts."""
+        return self.element_bytes * (self.layer_weights + self.head_weights)
+
     def read_bytes(self, shape: StepShape) -> int:
         """Weights and KV that a step reads."""
         weights = self.layer_weights + (self.head_weights if shape.decode_sequences else 0)

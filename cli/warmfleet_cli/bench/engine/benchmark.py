@@ -1,0 +1,190 @@
+"""Runs `bench engine`: every engine a process, measured in turn, case by case and round by round."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from warmfleet_cli.bench.engine.cases import BLOCK_SIZE_TOKENS, Case, sequence_tokens
+from warmfleet_cli.bench.engine.programs import EngineFailed, Program, RunningEngine, output_of, running
+from warmfleet_cli.bench.engine.results import OWN, EngineResults, Measured
+from warmfleet_cli.bench.observer import Observer
+from warmfleet_cli.bench.processes import BenchError
+from warmfleet_cli.errors import ExitCode
+from warmfleet_worker.engine.roofline import MachineLimits
+from warmfleet_worker.model.config import ModelConfig
+from warmfleet_worker.model.cost import model_cost
+
+SWEEP_STEPS: Final = 3
+PAUSE_SECONDS: Final = 0.05
+"""Between two engines: threads that wait for work spin for a while."""
+MEMORY_RATIO: Final = 0.8
+"""Of the free memory, for the contexts and weights of all engines."""
+_ELEMENT_BYTES: Final = {"Float32": 4, "BFloat16": 2, "Float16": 2, "Float64": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineBenchSettings:
+    """What is measured, and for how long."""
+
+    model: ModelConfig
+    programs: Sequence[Program]
+    cases: Sequence[Case]
+    skipped: dict[str, str]
+    rounds: int
+    steps: int
+    """Most steps of a case in a round."""
+    case_seconds: float
+    """After which a case ends in a round, three steps at least."""
+
+
+def blocks_of(cases: Sequence[Case]) -> int:
+    """Blocks of `BLOCK_SIZE_TOKENS` that an engine's contexts take."""
+    return sum(-(-tokens // BLOCK_SIZE_TOKENS) for tokens in sequence_tokens(cases))
+
+
+def cases_that_fit(
+    cases: Sequence[Case], bytes_per_token: int, memory_bytes: int
+) -> tuple[list[Case], dict[str, str]]:
+    """The cases whose contexts an engine can hold in `memory_bytes`, and why the others are left out."""
+    fitting: list[Case] = []
+    skipped: dict[str, str] = {}
+    for case in sorted(cases, key=lambda case: case.kv_tokens):
+        need = blocks_of([*fitting, case]) * BLOCK_SIZE_TOKENS * bytes_per_token
+        if need <= memory_bytes:
+            fitting.append(case)
+        else:
+            skipped[case.name] = (
+                f"needs {need / 2**30:.1f} GiB of context in each engine; {memory_bytes / 2**30:.1f} are free"
+            )
+    return [case for case in cases if case in fitting], skipped
+
+
+def context_memory_bytes(available_bytes: int, weight_bytes: int, engines: int) -> int:
+    """Memory for the contexts of each engine; transformers' two types take thrice its weights."""
+    return max(int(MEMORY_RATIO * available_bytes - (engines + 2) * weight_bytes) // engines, 0)
+
+
+async def run_engine_bench(
+    settings: EngineBenchSettings, log_folder: Path, observer: Observer
+) -> EngineResults:
+    """Measure.
+
+    Raises:
+        BenchError: our own engine does not start, or the machine's limits cannot be measured.
+    """
+    observer.stage("limits of the machine", 1)
+    before = await measured_limits()
+    observer.advance()
+    missing: dict[str, str] = {}
+    async with contextlib.AsyncExitStack() as stack:
+        observer.stage("loading", len(settings.programs))
+        engines = [engine async for engine in _started(settings, stack, log_folder, observer, missing)]
+        own = next((engine for engine in engines if engine.name == OWN), None)
+        measured, tokens = await _measure(settings, engines, observer)
+        dtype = own.dtype if own else "BFloat16"
+        versions = {engine.name: f"{engine.version}, {engine.dtype}" for engine in engines}
+    observer.stage("limits of the machine, again", 1)
+    after = await measured_limits()
+    observer.advance()
+    return EngineResults(
+        limits_before=before,
+        limits_after=after,
+        cost=model_cost(settings.model, _ELEMENT_BYTES[dtype]),
+        versions=versions,
+        missing=missing,
+        measured=measured,
+        skipped=settings.skipped,
+        last_tokens=tokens,
+    )
+
+
+async def measured_limits() -> MachineLimits:
+    """The limits as they are now; about two seconds and the import of torch.
+
+    Raises:
+        BenchError: they cannot be measured.
+    """
+    output = await output_of("warmfleet_worker.roofline")
+    return msgspec.json.decode(output, type=MachineLimits)
+
+
+async def _started(
+    settings: EngineBenchSettings,
+    stack: contextlib.AsyncExitStack,
+    log_folder: Path,
+    observer: Observer,
+    missing: dict[str, str],
+) -> AsyncIterator[RunningEngine]:
+    for program in settings.programs:
+        try:
+            yield await stack.enter_async_context(running(program, log_folder))
+        except EngineFailed as error:
+            if program.name == OWN:
+                raise BenchError(
+                    f"warmfleet's engine does not start: {error}", exit_code=ExitCode.START_FAILED
+                ) from None
+            missing[program.name] = str(error)
+            observer.remark(f"{program.name}: {error}")
+        observer.advance()
+
+
+async def _measure(
+    settings: EngineBenchSettings, engines: Sequence[RunningEngine], observer: Observer
+) -> tuple[list[Measured], dict[str, dict[str, list[int]]]]:
+    seconds: dict[tuple[Case, str], list[float]] = {}
+    variants: dict[tuple[Case, str], str] = {}
+    errors: dict[tuple[Case, str], str] = {}
+    tokens: dict[str, dict[str, list[int]]] = {}
+    observer.stage("contexts and fastest settings", len(settings.cases) * len(engines))
+    for case in settings.cases:
+        for engine in engines:
+            try:
+                variants[case, engine.name] = await _fastest(engine, case)
+            except EngineFailed as error:
+                errors[case, engine.name] = str(error)
+            observer.advance()
+    observer.stage("rounds", settings.rounds * len(settings.cases) * len(engines))
+    for number in range(settings.rounds):
+        for case in settings.cases:
+            # Every second round in reverse order: a drift of the machine affects all alike.
+            for engine in engines if number % 2 == 0 else engines[::-1]:
+                key = (case, engine.name)
+                observer.advance()
+                if key in errors:
+                    continue
+                await asyncio.sleep(PAUSE_SECONDS)
+                try:
+                    taken, last = await engine.measure(
+                        case, variants[key], steps=settings.steps, seconds=settings.case_seconds
+                    )
+                except EngineFailed as error:
+                    errors[key] = str(error)
+                    continue
+                seconds.setdefault(key, []).extend(taken)
+                tokens.setdefault(case.name, {})[engine.name] = last
+    measured = [
+        Measured(
+            engine.name,
+            case,
+            variants.get((case, engine.name), ""),
+            seconds.get((case, engine.name), []),
+            errors.get((case, engine.name), ""),
+        )
+        for case in settings.cases
+        for engine in engines
+    ]
+    return measured, tokens
+
+
+async def _fastest(engine: RunningEngine, case: Case) -> str:
+    """The variant with the least time of a step; contexts are made here, too."""
+    least = {}
+    for variant in engine.variants:
+        seconds, _ = await engine.measure(case, variant, steps=SWEEP_STEPS, seconds=0.0)
+        least[variant] = min(seconds)
+    return min(least, key=lambda variant: least[variant])

@@ -1,0 +1,181 @@
+"""The processes of the engines that are measured: what each is started with, and one that runs."""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import warmfleet_cli
+from warmfleet_cli.bench.engine.cases import Case, encoded
+from warmfleet_cli.bench.processes import BenchError
+from warmfleet_cli.errors import ExitCode
+
+_PROGRAMS: Final = "warmfleet_cli.bench.engine"
+_CODE: Final = Path(warmfleet_cli.__file__).parents[1]
+PEERS_PYTHON: Final = _CODE.parent / ".venv-peers" / "bin" / "python"
+"""Made by `make peers`."""
+ANSWER_SECONDS: Final = 900.0
+"""For one case: the contexts of its sequences may have to be computed first."""
+MAX_ANSWER_BYTES: Final = 1024 * 1024
+STOP_SECONDS: Final = 10.0
+
+
+class EngineFailed(Exception):  # noqa: N818 - named after what is wrong
+    """An engine cannot start, or cannot compute a case; the text has its reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """How an engine's process is started."""
+
+    name: str
+    module: str
+    arguments: Sequence[str]
+    python: str = sys.executable
+    environment: Mapping[str, str] = field(default_factory=dict)
+    missing: str = ""
+    """Why it cannot be started, or ""."""
+
+
+def own_program(model: Path, dtype: str, blocks: int) -> Program:
+    """Our engine, with the environment of a worker's."""
+    return Program(
+        "warmfleet",
+        f"{_PROGRAMS}.own_program",
+        (str(model), dtype, str(blocks)),
+        environment={"OMP_WAIT_POLICY": "PASSIVE"},
+    )
+
+
+def llama_program(gguf: Path, most_sequences: int, python: Path = PEERS_PYTHON) -> Program:
+    """llama.cpp, in an environment of its own; nothing of ours is installed there."""
+    return Program(
+        "llama.cpp",
+        f"{_PROGRAMS}.llama_program",
+        (str(gguf), str(most_sequences)),
+        python=str(python),
+        environment={"PYTHONPATH": str(_CODE)},
+        missing="" if python.is_file() else "not installed: make peers",
+    )
+
+
+def transformers_program(model: Path) -> Program:
+    """transformers, which development has."""
+    return Program(
+        "transformers",
+        f"{_PROGRAMS}.transformers_program",
+        (str(model),),
+        missing="" if find_spec("transformers") else "not installed: make setup",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RunningEngine:
+    """An engine's process that has loaded its model."""
+
+    name: str
+    """The program's."""
+    version: str
+    dtype: str
+    variants: Sequence[str]
+    _process: "asyncio.subprocess.Process"
+
+    async def measure(
+        self, case: Case, variant: str, *, steps: int, seconds: float
+    ) -> tuple[list[float], list[int]]:
+        """Seconds of at most `steps` steps, and the last tokens; stops early after `seconds`.
+
+        Raises:
+            EngineFailed: it cannot compute this case, or it ended.
+        """
+        asked = {"case": encoded(case), "variant": variant, "steps": steps, "seconds": seconds}
+        assert self._process.stdin is not None
+        with contextlib.suppress(ConnectionError):
+            self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+            await self._process.stdin.drain()
+        answer = await _answer(self._process)
+        return answer["seconds"], answer["tokens"]
+
+
+@contextlib.asynccontextmanager
+async def running(program: Program, log_folder: Path) -> AsyncIterator[RunningEngine]:
+    """Start an engine and wait until its model is loaded; it ends with the block.
+
+    Raises:
+        EngineFailed: it is not installed, or does not start.
+    """
+    if program.missing:
+        raise EngineFailed(program.missing)
+    with (log_folder / f"engine-{program.name}.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(program.python, "-m", program.module, *program.arguments),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            env={**os.environ, **program.environment},
+            limit=MAX_ANSWER_BYTES,
+        )
+        try:
+            first = await _answer(process)
+            yield RunningEngine(program.name, first["name"], first["dtype"], first["variants"], process)
+        finally:
+            await _stop(process)
+
+
+async def output_of(module: str, *arguments: str) -> bytes:
+    """Standard output of `python -m module`.
+
+    Raises:
+        BenchError: it fails; with what it wrote last.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", module, *arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        output, errors = await process.communicate()
+    finally:
+        await _stop(process)
+    if process.returncode:
+        lines = errors.decode(errors="replace").strip().splitlines()
+        raise BenchError(
+            f"{module} failed: {lines[-1] if lines else process.returncode}", exit_code=ExitCode.START_FAILED
+        )
+    return output
+
+
+async def _answer(process: "asyncio.subprocess.Process") -> dict[str, Any]:
+    assert process.stdout is not None
+    try:
+        line = await asyncio.wait_for(process.stdout.readline(), ANSWER_SECONDS)
+        answer: dict[str, Any] = json.loads(line)
+    except TimeoutError:
+        raise EngineFailed(f"no answer within {ANSWER_SECONDS:.0f} s") from None
+    except ValueError:  # also of no line at all
+        raise EngineFailed("it ended; its log has the reason") from None
+    if "error" in answer:
+        raise EngineFailed(answer["error"])
+    return answer
+
+
+async def _stop(process: "asyncio.subprocess.Process") -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        async with asyncio.timeout(STOP_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        pass
+    finally:
+        # Also when this task is cancelled meanwhile.
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

@@ -1,0 +1,225 @@
+"""What `bench engine` measured, against the machine's limits: targets, table, charts, record."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from warmfleet_cli.bench.charts import Bar, BarPanel, Line, LineChart, render_bars, render_lines
+from warmfleet_cli.bench.engine.cases import SPARE_TOKENS, Case
+from warmfleet_cli.bench.figures import Target, median
+from warmfleet_worker.engine.roofline import MachineLimits, ModelCost, least_seconds
+from warmfleet_worker.engine.step_time import StepShape
+
+OWN: Final = "warmfleet"
+LARGE_WEIGHTS: Final = 500_000_000
+"""A model from this size on is limited by reads of its weights, not by what a step does besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The steps of one engine in one case."""
+
+    engine: str
+    case: Case
+    variant: str
+    seconds: Sequence[float]
+    """Of each step; empty if it could not be computed."""
+    error: str = ""
+
+    @property
+    def median_seconds(self) -> float:
+        return median(self.seconds)
+
+    @property
+    def least_seconds(self) -> float:
+        return min(self.seconds, default=math.nan)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """By the median step."""
+        return self.case.tokens / self.median_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class EngineResults:
+    """Everything that one `bench engine` measured."""
+
+    limits_before: MachineLimits
+    limits_after: MachineLimits
+    cost: ModelCost
+    versions: Mapping[str, str]
+    """Of each engine that ran, with its element type."""
+    missing: Mapping[str, str]
+    """Why other engines did not run."""
+    measured: Sequence[Measured]
+    skipped: Mapping[str, str]
+    """Cases that were not measured, and why."""
+    last_tokens: Mapping[str, Mapping[str, Sequence[int]]]
+    """By case and engine: equal weights give mostly equal tokens."""
+
+    @property
+    def limits(self) -> MachineLimits:
+        """The better of both measurements."""
+        before, after = self.limits_before, self.limits_after
+        faster = max(before, after, key=lambda limits: limits.read_bytes_per_second)
+        return msgspec.structs.replace(
+            faster,
+            bfloat16_flops_per_second=max(before.bfloat16_flops_per_second, after.bfloat16_flops_per_second),
+            float32_flops_per_second=max(before.float32_flops_per_second, after.float32_flops_per_second),
+        )
+
+    def limit_seconds(self, case: Case) -> float:
+        """The least time of a step of this case."""
+        return least_seconds(self.cost, self.limits, step_shape(case))
+
+    def limit_ratio(self, measured: Measured) -> float:
+        """Limit over measured time, by the median step."""
+        return self.limit_seconds(measured.case) / measured.median_seconds
+
+    def of(self, engine: str, case: Case) -> Measured | None:
+        """What one engine took in one case, if it could compute it."""
+        return next(
+            (one for one in self.measured if one.engine == engine and one.case == case and one.seconds), None
+        )
+
+
+def step_shape(case: Case) -> StepShape:
+    """The shape of the case's steps; decodes add to their contexts, so some steps are in it."""
+    if case.kind == "prefill":
+        return StepShape(0, 0, 0).with_prefill(0, case.context_tokens)
+    return StepShape.of_decodes([case.context_tokens + SPARE_TOKENS // 8] * case.batch)
+
+
+def engine_targets(results: EngineResults) -> list[Target]:
+    """What the engine must reach here: shares of the limit with large models, and a lead over the others."""
+    is_large = results.cost.layer_weights + results.cost.head_weights >= LARGE_WEIGHTS
+    targets: list[Target] = []
+    for own in (one for one in results.measured if one.engine == OWN and one.seconds):
+        case, ratio = own.case, results.limit_ratio(own)
+        share = 100 * ratio
+        if case.kind == "prefill":
+            targets += _against_best_peer(results, own)
+            continue
+        if case.batch == 1 and case.context_tokens < 1024:
+            if is_large:
+                targets.append(Target(f"{case.name}: of the limit", share, 75, unit=" %"))
+            least = {"llama.cpp": 1.5, "transformers": 3.0} if is_large else {"llama.cpp": 1.2}
+        elif case.batch == 8 and case.context_tokens < 1024 and is_large:
+            targets.append(Target(f"{case.name}: of the limit", share, 60, unit=" %"))
+            least = {}
+        elif case.batch == 1 and case.context_tokens >= 16_000:
+            least = {"llama.cpp": 1.7}
+        elif case.batch == 1 and is_large:
+            targets.append(Target(f"{case.name}: of the limit", share, 65, unit=" %"))
+            least = {}
+        else:
+            least = {}
+        targets += _against(results, own, least, is_large=is_large)
+    return targets
+
+
+def _against(
+    results: EngineResults, own: Measured, least: Mapping[str, float], *, is_large: bool
+) -> list[Target]:
+    """So many times as fast as others, or 85 % of the limit with a large model, where that is less."""
+    targets = []
+    for engine, factor in least.items():
+        if peer := results.of(engine, own.case):
+            required = factor * peer.tokens_per_second
+            if is_large:
+                required = min(required, 0.85 * own.case.tokens / results.limit_seconds(own.case))
+            targets.append(
+                Target(
+                    f"{own.case.name}: beside {engine}'s {peer.tokens_per_second:.1f}",
+                    own.tokens_per_second,
+                    required,
+                    unit=" tokens/s",
+                )
+            )
+    return targets
+
+
+def _against_best_peer(results: EngineResults, own: Measured) -> list[Target]:
+    peers = [peer for engine in results.versions if engine != OWN and (peer := results.of(engine, own.case))]
+    if not peers:
+        return []
+    best = max(peers, key=lambda peer: peer.tokens_per_second)
+    return [
+        Target(
+            f"{own.case.name}: beside {best.engine}, the best of the others",
+            own.tokens_per_second,
+            best.tokens_per_second,
+            unit=" tokens/s",
+        )
+    ]
+
+
+def engine_charts(results: EngineResults) -> dict[str, str]:
+    """Shares of the limit: over the batch for each context, and of the prefills."""
+    engines = list(results.versions)
+    contexts = sorted({one.case.context_tokens for one in results.measured if one.case.kind == "decode"})
+    charts = {}
+    for context in contexts:
+        lines = [Line(engine, _shares(results, engine, context)) for engine in engines]
+        title = f"Decode at context {context:,}: share of the machine's limit"
+        charts[f"decode-{context}"] = render_lines(LineChart(title, "sequences", "% of the limit", lines))
+    panels = [
+        BarPanel(
+            case.name,
+            " %",
+            _bars(results, case),
+        )
+        for case in dict.fromkeys(one.case for one in results.measured if one.case.kind == "prefill")
+    ]
+    return {**charts, "prefill": render_bars("Prefill: share of the machine's limit", panels)}
+
+
+def engine_record(results: EngineResults) -> dict[str, Any]:
+    """All measurements for the JSON report."""
+    return {
+        "limits": results.limits,
+        "limits_before": results.limits_before,
+        "limits_after": results.limits_after,
+        "model_cost": results.cost,
+        "engines": dict(results.versions),
+        "missing": dict(results.missing),
+        "skipped": dict(results.skipped),
+        "last_tokens": results.last_tokens,
+        "cases": [
+            {
+                "case": one.case.name,
+                "batch": one.case.batch,
+                "context_tokens": one.case.context_tokens,
+                "engine": one.engine,
+                "variant": one.variant,
+                "error": one.error,
+                "step_seconds": one.seconds,
+                "tokens_per_second": one.tokens_per_second if one.seconds else None,
+                "limit_tokens_per_second": one.case.tokens / results.limit_seconds(one.case),
+                "limit_ratio": results.limit_ratio(one) if one.seconds else None,
+            }
+            for one in results.measured
+        ],
+    }
+
+
+def _shares(results: EngineResults, engine: str, context: int) -> list[tuple[float, float]]:
+    return sorted(
+        (float(one.case.batch), 100 * results.limit_ratio(one))
+        for one in results.measured
+        if one.engine == engine
+        and one.seconds
+        and (one.case.kind, one.case.context_tokens) == ("decode", context)
+    )
+
+
+def _bars(results: EngineResults, case: Case) -> list[Bar]:
+    limit = 100 * results.limit_seconds(case)
+    return [
+        Bar(one.engine, limit / one.median_seconds, limit / max(one.seconds), limit / one.least_seconds)
+        for one in results.measured
+        if one.case == case and one.seconds
+    ]

@@ -1,0 +1,89 @@
+"""From the command's options to what is measured: the engines, the cases that fit this machine, the model."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from warmfleet_cli.bench.engine.benchmark import (
+    EngineBenchSettings,
+    blocks_of,
+    cases_that_fit,
+    context_memory_bytes,
+    run_engine_bench,
+)
+from warmfleet_cli.bench.engine.cases import SPARE_TOKENS, Case, cases_of
+from warmfleet_cli.bench.engine.model import EngineModel, RandomShape, engine_model
+from warmfleet_cli.bench.engine.programs import Program, llama_program, own_program, transformers_program
+from warmfleet_cli.bench.engine.results import OWN, EngineResults
+from warmfleet_cli.bench.observer import Observer
+from warmfleet_runtime.memory import available_memory_bytes
+from warmfleet_worker.model.cost import model_cost
+
+ENGINES: Final = (OWN, "llama.cpp", "transformers")
+MAX_BATCH: Final = 64
+MAX_CONTEXT_TOKENS: Final = 1_000_000
+CASE_SECONDS: Final = 1.0
+_ELEMENT_BYTES: Final = {"Float32": 4, "Float64": 8}
+"""Of those that have more than 2; what "Auto" chooses is known once the engine has started."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """What the user asks for."""
+
+    engines: tuple[str, ...]
+    batches: tuple[int, ...]
+    contexts: tuple[int, ...]
+    prefill_tokens: int
+    rounds: int
+    steps: int
+    dtype: str
+
+
+async def bench_model(  # noqa: PLR0917 - a command's options
+    choice: EngineChoice,
+    name: str,
+    folder: Path | None,
+    random: RandomShape | None,
+    log_folder: Path,
+    observer: Observer,
+) -> tuple[str, EngineResults]:
+    """Measure a model; its name, and the results.
+
+    Raises:
+        BenchError: the model is not there, our engine does not start, or the limits cannot be measured.
+        ModelError: the model's configuration is not supported.
+    """
+    needs_gguf = "llama.cpp" in choice.engines and not llama_program(Path(), 1).missing
+    async with engine_model(name, folder, random, needs_gguf=needs_gguf) as model:
+        settings = bench_settings(choice, model, available_memory_bytes() or 0)
+        return model.name, await run_engine_bench(settings, log_folder, observer)
+
+
+def bench_settings(choice: EngineChoice, model: EngineModel, available_bytes: int) -> EngineBenchSettings:
+    """The cases that model and memory allow, and how the engines are started."""
+    cost = model_cost(model.config, _ELEMENT_BYTES.get(choice.dtype, 2))
+    asked = cases_of(choice.batches, choice.contexts, choice.prefill_tokens)
+    within = [case for case in asked if case.context_tokens + SPARE_TOKENS <= model.config.max_position]
+    memory_bytes = context_memory_bytes(available_bytes, cost.weight_bytes, len(choice.engines))
+    cases, skipped = cases_that_fit(within, cost.kv_bytes_per_token, memory_bytes)
+    for case in asked:
+        if case not in within:
+            skipped[case.name] = f"the model's limit is {model.config.max_position:,} tokens"
+    return EngineBenchSettings(
+        model=model.config,
+        programs=[_program(engine, choice, model, cases) for engine in choice.engines],
+        cases=cases,
+        skipped=skipped,
+        rounds=choice.rounds,
+        steps=choice.steps,
+        case_seconds=CASE_SECONDS,
+    )
+
+
+def _program(engine: str, choice: EngineChoice, model: EngineModel, cases: list[Case]) -> Program:
+    if engine == OWN:
+        return own_program(model.folder, choice.dtype, blocks_of(cases))
+    if engine == "llama.cpp":
+        return llama_program(model.gguf, max((case.batch for case in cases), default=1))
+    return transformers_program(model.folder)

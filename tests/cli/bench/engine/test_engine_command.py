@@ -1,0 +1,97 @@
+"""The command from end to end, on a tiny seeded model: our engine's process, and others that are missing."""
+
+import asyncio
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from warmfleet_cli.__main__ import app
+from warmfleet_cli.bench import report
+from warmfleet_cli.bench.engine import benchmark, run
+from warmfleet_cli.bench.engine.case_loop import measured_steps
+from warmfleet_cli.bench.engine.cases import Case
+from warmfleet_cli.bench.engine.programs import (
+    EngineFailed,
+    Program,
+    llama_program,
+    running,
+)
+from warmfleet_cli.bench.engine.transformers_program import TransformersEngine
+from warmfleet_testing.engine.tiny_models import tiny_model_folder
+from warmfleet_worker.engine.roofline import MachineLimits
+
+LIMITS = MachineLimits(
+    read_bytes_per_second=2e10,
+    read_threads=2,
+    buffer_bytes=2**31,
+    bfloat16_flops_per_second=1e12,
+    float32_flops_per_second=1e11,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_model_folder("llama", tmp_path_factory.mktemp("models") / "tiny", model_type="llama")
+
+
+def test_the_command_measures_every_case_and_names_what_is_missing(folder, tmp_path, monkeypatch):
+    async def limits():
+        return LIMITS
+
+    monkeypatch.setattr(benchmark, "measured_limits", limits)
+    monkeypatch.setattr(report, "measure_busy_ratio", lambda: 0.0)
+    monkeypatch.setattr(
+        run, "llama_program", lambda gguf, sequences: llama_program(gguf, sequences, tmp_path / "none")
+    )
+
+    result = CliRunner().invoke(
+        app,
+        [
+            *("bench", "engine", "--model-path", str(folder), "--output-dir", str(tmp_path)),
+            *("--engines", "warmfleet,llama.cpp", "--batches", "1,2", "--contexts", "32,960,2048"),
+            *("--prefill-tokens", "48", "--rounds", "2", "--steps", "3", "--output", "json"),
+            *("--dtype", "Float32"),
+        ],
+    )
+
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    assert record == json.loads((tmp_path / "engine.json").read_text())
+    assert [(case["case"], case["engine"], len(case["step_seconds"])) for case in record["cases"]] == [
+        ("decode 1 x 32", "warmfleet", 6),
+        ("decode 2 x 32", "warmfleet", 6),
+        ("decode 1 x 960", "warmfleet", 6),
+        ("decode 2 x 960", "warmfleet", 6),
+        ("prefill 48", "warmfleet", 6),
+    ]
+    assert record["missing"] == {"llama.cpp": "not installed: make peers"}
+    assert record["skipped"] == {
+        "decode 1 x 2048": "the model's limit is 1,024 tokens",
+        "decode 2 x 2048": "the model's limit is 1,024 tokens",
+    }
+    assert "Float32" in record["engines"]["warmfleet"]
+    assert (tmp_path / "engine-decode-32.svg").is_file()
+    assert (tmp_path / "engine-prefill.svg").is_file()
+
+
+def test_transformers_computes_the_same_cases_in_both_of_its_types(folder):
+    engine = TransformersEngine(folder)
+
+    assert engine.variants == ["bfloat16", "float32"]
+    for variant in engine.variants:
+        for case in (Case("decode", 2, 40), Case("prefill", 1, 32), Case("decode", 2, 40)):
+            seconds, tokens = measured_steps(engine, case, variant, 3, 9.0)
+            assert len(seconds) == 3
+            assert len(tokens) == case.batch
+
+
+def test_an_engine_that_ends_or_is_missing_is_an_error_with_its_reason(tmp_path):
+    async def start(program):
+        async with running(program, tmp_path):
+            pass
+
+    with pytest.raises(EngineFailed, match="it ended; its log has the reason"):
+        asyncio.run(start(Program("broken", "warmfleet_no_such_module", ())))
+    with pytest.raises(EngineFailed, match="not installed: make peers"):
+        asyncio.run(start(llama_program(tmp_path, 1, tmp_path / "none")))

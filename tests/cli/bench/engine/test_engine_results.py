@@ -1,0 +1,154 @@
+"""Figures of the engines against the limits, and what must be reached."""
+
+import json
+from xml.etree import ElementTree as ET
+
+import msgspec
+import pytest
+
+from warmfleet_cli.bench.engine.cases import Case
+from warmfleet_cli.bench.engine.results import (
+    EngineResults,
+    Measured,
+    engine_charts,
+    engine_record,
+    engine_targets,
+)
+from warmfleet_cli.bench.tables import engine_lines, engine_table
+from warmfleet_worker.engine.roofline import MachineLimits, ModelCost
+
+DECODE, BATCH, LONG = Case("decode", 1, 128), Case("decode", 8, 128), Case("decode", 1, 4096)
+PREFILL = Case("prefill", 1, 512)
+LIMITS = MachineLimits(
+    read_bytes_per_second=2e10,
+    read_threads=2,
+    buffer_bytes=2**31,
+    bfloat16_flops_per_second=1e12,
+    float32_flops_per_second=1e11,
+)
+LARGE = ModelCost(
+    element_bytes=2,
+    layer_weights=400_000_000,
+    head_weights=100_000_000,
+    kv_bytes_per_token=0,
+    flops_per_pair=0,
+)
+SMALL = msgspec.structs.replace(LARGE, layer_weights=100_000_000)
+
+
+def results(measured, cost=LARGE, **fields):
+    return EngineResults(
+        limits_before=msgspec.structs.replace(LIMITS, read_bytes_per_second=1e10),
+        limits_after=msgspec.structs.replace(LIMITS, bfloat16_flops_per_second=1e11),
+        cost=cost,
+        versions={one.engine: "1.0" for one in measured},
+        measured=measured,
+        **{"missing": {}, "skipped": {}, "last_tokens": {}, **fields},
+    )
+
+
+def verdicts(found):
+    return {target.name: (target.required, target.reached) for target in engine_targets(found)}
+
+
+def test_each_limit_is_the_better_of_before_and_after():
+    assert results([]).limits == LIMITS
+
+
+def test_a_step_is_compared_by_its_median():
+    measured = Measured("warmfleet", DECODE, "all cores", [0.1, 0.2, 0.5])
+
+    assert results([measured]).limit_ratio(measured) == pytest.approx(0.05 / 0.2)
+    assert measured.tokens_per_second == pytest.approx(5)
+
+
+def test_a_large_model_must_reach_its_share_of_the_limit():
+    found = results(
+        [
+            Measured("warmfleet", DECODE, "", [0.06]),
+            Measured("warmfleet", BATCH, "", [0.10]),
+            Measured("warmfleet", LONG, "", [0.06]),
+        ]
+    )
+
+    assert verdicts(found) == {
+        "decode 1 x 128: of the limit": (75, True),
+        "decode 8 x 128: of the limit": (60, False),
+        "decode 1 x 4096: of the limit": (65, True),
+    }
+
+
+def test_beside_a_fast_engine_most_of_the_limit_is_enough():
+    found = results(
+        [
+            Measured("warmfleet", DECODE, "", [0.058]),
+            Measured("llama.cpp", DECODE, "2", [0.07]),
+            Measured("transformers", DECODE, "float32", [1.0]),
+        ]
+    )
+
+    required = {name: value for name, (value, _) in verdicts(found).items() if "beside" in name}
+    assert required == {
+        "decode 1 x 128: beside llama.cpp's 14.3": pytest.approx(0.85 * 20),
+        "decode 1 x 128: beside transformers's 1.0": pytest.approx(3),
+    }
+
+
+def test_a_small_model_is_compared_with_llama_cpp_alone():
+    found = results(
+        [Measured("warmfleet", DECODE, "", [0.1]), Measured("llama.cpp", DECODE, "2", [0.1])], cost=SMALL
+    )
+
+    assert verdicts(found) == {"decode 1 x 128: beside llama.cpp's 10.0": (pytest.approx(12), False)}
+
+
+def test_a_prefill_must_not_be_slower_than_the_best_of_the_others():
+    found = results(
+        [
+            Measured("warmfleet", PREFILL, "", [1.0]),
+            Measured("llama.cpp", PREFILL, "2", [2.0]),
+            Measured("transformers", PREFILL, "bfloat16", [0.5]),
+        ]
+    )
+
+    [(name, (required, reached))] = verdicts(found).items()
+    assert name == "prefill 512: beside transformers, the best of the others"
+    assert required == 1024
+    assert not reached
+
+
+def test_the_report_names_what_did_not_run():
+    measured = [
+        Measured("warmfleet", DECODE, "all cores", [0.1]),
+        Measured("llama.cpp", DECODE, "2", [], error="RuntimeError: no room"),
+        Measured("warmfleet", PREFILL, "all cores", [0.5, 0.6]),
+    ]
+    found = results(measured, missing={"transformers": "not installed"}, skipped={LONG.name: "needs 9 GiB"})
+
+    table = engine_table(found)
+    assert [row[:2] for row in table.rows] == [
+        ("decode 1 x 128", "warmfleet"),
+        ("decode 1 x 128", "llama.cpp"),
+        ("prefill 512", "warmfleet"),
+        ("decode 1 x 4096", "all"),
+        ("all", "transformers"),
+    ]
+    assert table.rows[0][2:] == ("10.0", "10.0", "100.0", "20", "50%", "all cores")
+    assert [row[-1] for row in table.rows[1:]] == [
+        "RuntimeError: no room",
+        "all cores",
+        "needs 9 GiB",
+        "not installed",
+    ]
+    assert all(len(row) == len(table.columns) for row in table.rows)
+    assert "20.0 GB/s read by 2 threads" in "\n".join(engine_lines(found))
+    record = json.loads(msgspec.json.encode(engine_record(found)))
+    assert [case["limit_ratio"] for case in record["cases"]] == [
+        pytest.approx(0.5),
+        None,
+        pytest.approx(0.4096 / 0.55),
+    ]
+    charts = engine_charts(found)
+    assert set(charts) == {"decode-128", "prefill"}
+    for chart in charts.values():
+        ET.fromstring(chart)
