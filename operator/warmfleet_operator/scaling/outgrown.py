@@ -33,9 +33,10 @@ def noticed(
     """The memory with a growth to so many replicas; `now` is the demand at this tick, if it is known."""
     memory = _with_factor(policy, memory, now_seconds)
     means = memory.means
-    load_permille = means.load_permille * means.lowest_ratio if means else 0.0
-    tokens = means.tokens * means.lowest_ratio if means else 0.0
-    if means is not None and now is not None and memory.hold_factor == 1:
+    if means is None:
+        return memory  # no later load could be compared with it
+    load_permille, tokens = means.load_permille * means.lowest_ratio, means.tokens * means.lowest_ratio
+    if now is not None and memory.hold_factor == 1:
         load_permille = max(load_permille, means.load_level.risen(now.load_permille, now.requests))
         tokens = max(tokens, means.tokens_level.risen(now.tokens, now.sequences))
     newest = Outgrown(

@@ -99,3 +99,15 @@ def test_the_load_that_growth_is_remembered_for_is_the_risen_one(load_permille, 
     asks = outgrown.asks(POLICY, ScalingMemory(means=later, outgrown=memory.outgrown), 200.0)
 
     assert asks.need == needed
+
+
+def test_growth_at_a_load_that_is_not_known_yet_is_not_remembered():
+    """Requests come before any replica has measured what it computes: no load could end the hold."""
+    ticks = Ticks(POLICY)
+    unmeasured = {"prefill_tokens_per_second": 0.0, "decode_tokens_per_second": 0.0}
+    flood = signals(fleet(1, running_sequences=64, waiting_sequences=64, **unmeasured))
+
+    decisions = ticks.run(flood, ReplicaState(spec_replicas=1, ready=1), 20)
+
+    assert decisions[-1].to_replicas > 1
+    assert ticks.memory.outgrown == ()
