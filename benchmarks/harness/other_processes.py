@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.measured_router import Usage
-from warmfleet_cli.bench.machine import busy_cpu_seconds
+from warmfleet_runtime.processors import busy_cpu_seconds
 
 
 def with_children(pid: int) -> Iterator[int]:

@@ -1,6 +1,8 @@
 """The processors of this machine, and how busy they are; from /proc."""
 
 import os
+import resource
+import time
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +44,36 @@ def cpu_times(stat: str) -> tuple[int, int]:
     """Idle and total jiffies of the first line of /proc/stat. Guest time is already inside user time."""
     times = [int(field) for field in stat.split("\n", 1)[0].split()[1:9]]
     return times[3] + times[4], sum(times)
+
+
+def busy_cpu_seconds() -> float:
+    """CPU time since the machine started that was neither idle nor waiting for disk, over all cores."""
+    idle, total = cpu_times(STAT.read_text(encoding="utf-8"))
+    return (total - idle) / os.sysconf("SC_CLK_TCK")
+
+
+class CpuUsage:
+    """How much of the cores other processes used since this object was made.
+
+    usage = CpuUsage()
+    ...  # work, by this process and by children that have ended when it is asked
+    usage.others_ratio()
+    """
+
+    def __init__(self) -> None:
+        self._seconds = time.monotonic()
+        self._busy_seconds, self._own_seconds = busy_cpu_seconds(), _own_cpu_seconds()
+
+    def others_ratio(self) -> float:
+        """Share of all cores' time, 0..1."""
+        elapsed = time.monotonic() - self._seconds
+        others = busy_cpu_seconds() - self._busy_seconds - (_own_cpu_seconds() - self._own_seconds)
+        return max(others, 0.0) / (elapsed * (os.cpu_count() or 1)) if elapsed > 0 else 0.0
+
+
+def _own_cpu_seconds() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def _field(text: str, name: str) -> str:

@@ -24,7 +24,7 @@ from warmfleet_cli.bench.engine.run import (
 )
 from warmfleet_cli.bench.fleet import WorkerShape
 from warmfleet_cli.bench.load import LoadShape, find_target, run_load
-from warmfleet_cli.bench.machine import CpuUsage, others_remark
+from warmfleet_cli.bench.machine import others_remark
 from warmfleet_cli.bench.prefix.benchmark import ALL_POLICIES, PrefixSettings, run_prefix_bench
 from warmfleet_cli.bench.prefix.results import prefix_chart, prefix_targets, run_record, summarise
 from warmfleet_cli.bench.processes import run_to_end
@@ -34,6 +34,7 @@ from warmfleet_cli.bench.workload import PrefixWorkload, ordinary_tokens
 from warmfleet_cli.errors import ExitCode
 from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json
 from warmfleet_cli.router_client import ApiKey, Url, router_url
+from warmfleet_runtime.processors import CpuUsage
 
 BLOCK_SIZE_TOKENS: Final = 16
 VLLM_BLOCK_SIZE_TOKENS: Final = 32

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import resource
 import time
 from dataclasses import dataclass
 
@@ -12,7 +11,6 @@ from warmfleet_runtime.processors import (
     STAT,
     busy_ratio,
     cpu_model,
-    cpu_times,
     isa_flags,
     usable_cores,
 )
@@ -62,36 +60,11 @@ def measure_busy_ratio(seconds: float = 2.0) -> float:
     return busy_ratio(before, STAT.read_text(encoding="utf-8"))
 
 
-def busy_cpu_seconds() -> float:
-    """CPU time since the machine started that was neither idle nor waiting for disk, over all cores."""
-    idle, total = cpu_times(STAT.read_text(encoding="utf-8"))
-    return (total - idle) / os.sysconf("SC_CLK_TCK")
-
-
 def idle_remark(busy: float) -> str:
     """A sentence for the report: whether the machine was idle when the benchmark started."""
     if busy <= IDLE_BUSY_RATIO:
         return f"Machine idle at the start ({busy:.0%} busy)."
     return f"Machine NOT idle at the start: {busy:.0%} of its cores were busy. Distrust the times."
-
-
-class CpuUsage:
-    """How much of the cores other processes used since this object was made.
-
-    usage = CpuUsage()
-    ...  # work, by this process and by children that have ended when it is asked
-    usage.others_ratio()
-    """
-
-    def __init__(self) -> None:
-        self._seconds = time.monotonic()
-        self._busy_seconds, self._own_seconds = busy_cpu_seconds(), _own_cpu_seconds()
-
-    def others_ratio(self) -> float:
-        """Share of all cores' time, 0..1."""
-        elapsed = time.monotonic() - self._seconds
-        others = busy_cpu_seconds() - self._busy_seconds - (_own_cpu_seconds() - self._own_seconds)
-        return max(others, 0.0) / (elapsed * (os.cpu_count() or 1)) if elapsed > 0 else 0.0
 
 
 def others_remark(ratio: float) -> str:
@@ -101,8 +74,3 @@ def others_remark(ratio: float) -> str:
     return (
         f"Machine NOT idle during the run: other processes used {ratio:.0%} of its cores. Distrust the times."
     )
-
-
-def _own_cpu_seconds() -> float:
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)

@@ -134,8 +134,8 @@ def engine_lines(results: EngineResults) -> list[str]:
         ),
         (
             f"A decode reads {results.cost.weight_bytes / 1e6:,.0f} MB of weights and "
-            f"{results.cost.kv_bytes_per_token:,} bytes per token of context, "
-            f"{results.cost.element_bytes} each; others that hold more are measured against the same limit."
+            f"{results.cost.kv_bytes_per_token:,} bytes per token of context, in "
+            f"{results.cost.element_bytes} bytes each; the limit is the same for engines that hold more."
         ),
     ]
 

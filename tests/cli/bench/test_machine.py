@@ -1,19 +1,15 @@
-import time
-
 from warmfleet_cli.bench.machine import (
-    busy_cpu_seconds,
     idle_remark,
+    others_remark,
     this_machine,
 )
-
-
-def test_what_a_process_uses_is_part_of_what_the_machine_does():
-    assert busy_cpu_seconds() > time.process_time()
 
 
 def test_a_busy_machine_is_called_out():
     assert "NOT idle" in idle_remark(0.4)
     assert "NOT" not in idle_remark(0.02)
+    assert "NOT idle" in others_remark(0.4)
+    assert "NOT" not in others_remark(0.02)
 
 
 def test_the_hardware_line_names_torch_and_the_dtype():

@@ -6,7 +6,6 @@ import msgspec
 
 from warmfleet_worker.engine.roofline import MachineLimits
 from warmfleet_worker.roofline.limits_file import limits_name, machine_lock, read_limits, write_limits
-from warmfleet_worker.roofline.measure_now import best_of
 
 LIMITS = MachineLimits(
     read_bytes_per_second=2e10,
@@ -75,5 +74,4 @@ def test_each_limit_is_the_best_that_was_measured():
     lower = msgspec.structs.replace(LIMITS, read_bytes_per_second=1e10, read_threads=1)
     lower = msgspec.structs.replace(lower, float32_flops_per_second=2e11)
 
-    assert best_of(lower, LIMITS) == msgspec.structs.replace(LIMITS, float32_flops_per_second=2e11)
-    assert best_of(LIMITS, None) == LIMITS
+    assert lower.best(LIMITS) == msgspec.structs.replace(LIMITS, float32_flops_per_second=2e11)

@@ -32,6 +32,15 @@ class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Products and sums of torch's matrix product; 0: not measured."""
     float32_flops_per_second: float
 
+    def best(self, other: "MachineLimits") -> "MachineLimits":
+        """The higher of each limit: what a machine has reached, it can reach."""
+        faster = max(self, other, key=lambda limits: limits.read_bytes_per_second)
+        return msgspec.structs.replace(
+            faster,
+            bfloat16_flops_per_second=max(self.bfloat16_flops_per_second, other.bfloat16_flops_per_second),
+            float32_flops_per_second=max(self.float32_flops_per_second, other.float32_flops_per_second),
+        )
+
     def flops_per_second(self, element_bytes: int) -> float:
         """Of weights with so many bytes each: those of 2 may also be multiplied as float32."""
         if element_bytes <= 2:

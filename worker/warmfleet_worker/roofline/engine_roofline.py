@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from warmfleet_runtime.processors import IDLE_BUSY_RATIO, STAT, busy_ratio, usable_cores
+from warmfleet_runtime.processors import IDLE_BUSY_RATIO, STAT, CpuUsage, busy_ratio, usable_cores
 from warmfleet_worker.engine.roofline import MachineLimits, ModelCost, Phase, StepRoofline
 from warmfleet_worker.engine.step_time import StepShape
 from warmfleet_worker.roofline.limits_file import limits_path, machine_lock, read_limits, write_limits
@@ -129,4 +129,8 @@ def _measure_with_lock() -> Measurement:
         if not held.enter_context(machine_lock(wait=False)):
             raise NotMeasurable("another process measures them now")
         reader = held.enter_context(MemoryReader(free_buffer_bytes(), cores=cores))
-        return (yield from measurement(reader, Products(cores), cores))
+        multiply, usage = Products(cores), CpuUsage()
+        limits = yield from measurement(reader, multiply, cores)
+        if usage.others_ratio() > IDLE_BUSY_RATIO:
+            raise NotMeasurable("other processes ran meanwhile")
+        return limits

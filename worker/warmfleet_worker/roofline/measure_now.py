@@ -1,8 +1,6 @@
 """Measures the limits of this machine at once."""
 
-import msgspec
-
-from warmfleet_runtime.processors import usable_cores
+from warmfleet_runtime.processors import IDLE_BUSY_RATIO, CpuUsage, usable_cores
 from warmfleet_worker.engine.roofline import MachineLimits
 from warmfleet_worker.roofline.limits_file import limits_path, machine_lock, read_limits, write_limits
 from warmfleet_worker.roofline.measurement import measurement
@@ -10,31 +8,27 @@ from warmfleet_worker.roofline.memory_reader import MemoryReader, free_buffer_by
 from warmfleet_worker.roofline.products import Products
 
 
-def measure_now() -> MachineLimits:
-    """Measure, after any other process that measures now, and keep the best; about two seconds.
+def measure_now() -> tuple[MachineLimits, float]:
+    """The limits, and the share of the cores that other processes used meanwhile; about two seconds.
+
+    Waits for any other process that measures now. The best limits are kept, if the machine was idle.
 
     Raises:
         NotMeasurable: too little memory is free.
     """
-    cores, path = usable_cores(), limits_path()
+    cores = usable_cores()
     with machine_lock(wait=True), MemoryReader(free_buffer_bytes(), cores=cores) as reader:
-        slices = measurement(reader, Products(cores), cores)
+        multiply, usage = Products(cores), CpuUsage()
+        slices = measurement(reader, multiply, cores)
         while True:
             try:
                 next(slices)
             except StopIteration as end:
                 limits: MachineLimits = end.value
-                write_limits(path, best_of(limits, read_limits(path)))
-                return limits
-
-
-def best_of(limits: MachineLimits, before: MachineLimits | None) -> MachineLimits:
-    """The higher of each limit: what a machine has reached, it can reach."""
-    if before is None:
-        return limits
-    faster = max(limits, before, key=lambda measured: measured.read_bytes_per_second)
-    return msgspec.structs.replace(
-        faster,
-        bfloat16_flops_per_second=max(limits.bfloat16_flops_per_second, before.bfloat16_flops_per_second),
-        float32_flops_per_second=max(limits.float32_flops_per_second, before.float32_flops_per_second),
-    )
+                break
+        others_ratio = usage.others_ratio()
+    if others_ratio <= IDLE_BUSY_RATIO:
+        path = limits_path()
+        known = read_limits(path)
+        write_limits(path, limits if known is None else limits.best(known))
+    return limits, others_ratio

@@ -99,7 +99,7 @@ async def run_engine_bench(
         missing=missing,
         measured=measured,
         skipped=settings.skipped,
-        last_tokens=tokens,
+        first_tokens=tokens,
     )
 
 
@@ -159,14 +159,14 @@ async def _measure(
                     continue
                 await asyncio.sleep(PAUSE_SECONDS)
                 try:
-                    taken, last = await engine.measure(
+                    taken, first = await engine.measure(
                         case, variants[key], steps=settings.steps, seconds=settings.case_seconds
                     )
                 except EngineFailed as error:
                     errors[key] = str(error)
                     continue
                 seconds.setdefault(key, []).extend(taken)
-                tokens.setdefault(case.name, {})[engine.name] = last
+                tokens.setdefault(case.name, {})[engine.name] = first
     measured = [
         Measured(
             engine.name,

@@ -44,13 +44,13 @@ def measured_steps(  # noqa: PLR0917 - one message has all of them
     limit_seconds: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[list[float], list[int]]:
-    """Seconds of each step after one that is not counted, and the tokens of the last one."""
+    """Seconds of each step after one that is not counted, and the tokens of that one."""
     engine.prepare(case, variant)
     tokens = engine.step(case, 0)
     seconds: list[float] = []
     while len(seconds) < most_steps and (len(seconds) < LEAST_STEPS or sum(seconds) < limit_seconds):
         started = clock()
-        tokens = engine.step(case, len(seconds) + 1)
+        engine.step(case, len(seconds) + 1)
         seconds.append(clock() - started)
     engine.reset(case)
     return seconds, tokens

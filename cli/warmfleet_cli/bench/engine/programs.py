@@ -89,7 +89,7 @@ class RunningEngine:
     async def measure(
         self, case: Case, variant: str, *, steps: int, seconds: float
     ) -> tuple[list[float], list[int]]:
-        """Seconds of at most `steps` steps, and the last tokens; stops early after `seconds`.
+        """Seconds of at most `steps` steps, and the first one's tokens; stops early after `seconds`.
 
         Raises:
             EngineFailed: it cannot compute this case, or it ended.

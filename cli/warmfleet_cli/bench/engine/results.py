@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
-
 from warmfleet_cli.bench.charts import Bar, BarPanel, Line, LineChart, render_bars, render_lines
 from warmfleet_cli.bench.engine.cases import SPARE_TOKENS, Case
 from warmfleet_cli.bench.figures import Target, median
@@ -57,19 +55,13 @@ class EngineResults:
     measured: Sequence[Measured]
     skipped: Mapping[str, str]
     """Cases that were not measured, and why."""
-    last_tokens: Mapping[str, Mapping[str, Sequence[int]]]
+    first_tokens: Mapping[str, Mapping[str, Sequence[int]]]
     """By case and engine: equal weights give mostly equal tokens."""
 
     @property
     def limits(self) -> MachineLimits:
         """The better of both measurements."""
-        before, after = self.limits_before, self.limits_after
-        faster = max(before, after, key=lambda limits: limits.read_bytes_per_second)
-        return msgspec.structs.replace(
-            faster,
-            bfloat16_flops_per_second=max(before.bfloat16_flops_per_second, after.bfloat16_flops_per_second),
-            float32_flops_per_second=max(before.float32_flops_per_second, after.float32_flops_per_second),
-        )
+        return self.limits_before.best(self.limits_after)
 
     def limit_seconds(self, case: Case) -> float:
         """The least time of a step of this case."""
@@ -187,7 +179,7 @@ def engine_record(results: EngineResults) -> dict[str, Any]:
         "engines": dict(results.versions),
         "missing": dict(results.missing),
         "skipped": dict(results.skipped),
-        "last_tokens": results.last_tokens,
+        "first_tokens": results.first_tokens,
         "cases": [
             {
                 "case": one.case.name,

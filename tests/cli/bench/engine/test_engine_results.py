@@ -43,7 +43,7 @@ def results(measured, cost=LARGE, **fields):
         cost=cost,
         versions={one.engine: "1.0" for one in measured},
         measured=measured,
-        **{"missing": {}, "skipped": {}, "last_tokens": {}, **fields},
+        **{"missing": {}, "skipped": {}, "first_tokens": {}, **fields},
     )
 
 
