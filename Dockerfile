@@ -40,6 +40,13 @@ RUN /opt/tools/bin/uv build --wheel --no-build-isolation --python /opt/tools/bin
 RUN python -m zipfile -e /dist/*.whl /opt/code
 RUN python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/code
 
+# The same with the worker's native step, compiled: no compiler is in the image that runs it.
+FROM tools AS native-code
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
+COPY images/compile_native_step.py images/
+COPY --from=code /opt/code /opt/code
+RUN PYTHONPATH=/opt/code /opt/tools/bin/python images/compile_native_step.py
+
 # Dependencies, per component. images/finish_environment.py has them find the code, and compiles them.
 # hf-xet (11 MB) speeds up downloads from the hub, which only workers make.
 FROM tools AS operator-venv
@@ -155,7 +162,7 @@ ENV TORCHINDUCTOR_CACHE_DIR=/tmp/inductor \
     WARMFLEET_IMAGE_MODELS=/opt/warmfleet
 COPY --from=worker-cpu-venv /opt/venv /opt/venv
 COPY --from=baked-model /opt/warmfleet /opt/warmfleet
-COPY --from=code /opt/code /opt/code
+COPY --from=native-code /opt/code /opt/code
 EXPOSE 8000
 ENTRYPOINT ["python", "-m", "warmfleet_worker"]
 

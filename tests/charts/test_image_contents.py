@@ -141,6 +141,14 @@ def test_an_image_holds_what_its_component_imports_and_no_more(images, target, i
     assert json.loads(done.stdout.lower()) == [True] * len(inside) + [False] * len(outside), done.stderr
 
 
+def test_the_image_for_cpus_computes_by_the_native_step_without_a_compiler(images):
+    script = "from warmfleet_worker.native.build import library_path\n"
+    script += "from warmfleet_worker.native.library import native_library\n"
+    script += "print(library_path().parent, len(native_library().levels()) > 0)"
+    done = run(images, "worker-cpu", "env", "CC=/nonexistent", "python", "-c", script)
+    assert done.stdout.startswith("/opt/code/warmfleet_worker/native "), done.stderr
+
+
 def test_an_image_has_its_version(images):
     script = "from importlib.metadata import version; print(version('warmfleet'))"
     project = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
