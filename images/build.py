@@ -77,6 +77,7 @@ class Plan:
     load: str = ""
     """`kind` brings the images into a kind cluster instead of a registry."""
     kind_cluster: str = "kind"
+    values: Path = VALUES
 
     @property
     def images(self) -> tuple[Image, ...]:
@@ -192,12 +193,12 @@ def build(plan: Plan) -> None:
                 digests[image.target] = _digest(plan, image, digest_file)
             elif plan.load:
                 _load(plan, image, Path(folder))
-    VALUES.write_text(values_of(plan, digests), encoding="utf-8")
+    plan.values.write_text(values_of(plan, digests), encoding="utf-8")
     print()
     for repository, size in sizes.items():
         print(f"  {repository:24} {size}")
-    print(f"\n{VALUES.name} has their names. Next:\n")
-    print(f"  helm install warmfleet charts/warmfleet -f {VALUES.name}\n")
+    print(f"\n{plan.values.name} has their names. Next:\n")
+    print(f"  helm install warmfleet charts/warmfleet -f {plan.values.name}\n")
 
 
 def _digest(plan: Plan, image: Image, digest_file: Path) -> str:
@@ -274,6 +275,7 @@ def parse_plan(arguments: Sequence[str]) -> Plan:
         push=given.push,
         load=given.load,
         kind_cluster=given.kind_cluster,
+        values=given.values,
     )
 
 
@@ -322,6 +324,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--push", action="store_true", help="push, and write digests")
     add("--load", choices=("", "kind"), default="", help="load into a cluster on this machine instead")
+    add("--values", type=Path, default=VALUES, help="the file to write; default: images.values.yaml")
     add("--kind-cluster", default="kind", help="name of the kind cluster")
     return parser
 

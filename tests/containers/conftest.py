@@ -1,0 +1,48 @@
+"""Images that are built and the real node that runs them, once for all tests here."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from warmfleet_devcluster.control_plane.binaries import KUBELET, find_binaries
+from warmfleet_runtime.home import warmfleet_home
+from warmfleet_testing.cluster.cluster import DevCluster, running_cluster
+from warmfleet_testing.containers.builder import ImageStore, image_store, import_image
+from warmfleet_testing.containers.machine import nothing_left
+from warmfleet_testing.containers.release import Release
+
+FIRST_TARGETS = ("operator", "router")
+
+
+@pytest.fixture(scope="session")
+def store() -> Iterator[ImageStore]:
+    """An empty store with the base image."""
+    folder = warmfleet_home() / "check-containers"
+    with nothing_left(folder), image_store(folder) as store:
+        store.make_base()
+        yield store
+
+
+@pytest.fixture(scope="session")
+def built(store: ImageStore) -> str:
+    """Operator and router; gives what the builder printed."""
+    return store.build(*FIRST_TARGETS)
+
+
+@pytest.fixture(scope="session")
+def cluster(store: ImageStore, built: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+    """One real node that has the images of operator and router."""
+    programs = find_binaries(warmfleet_home(), KUBELET).folder
+    with running_cluster(nodes=0, pretend={}, real_node=programs) as running:
+        socket = running.folder.part("node-0") / "containerd.sock"
+        for target in FIRST_TARGETS:
+            import_image(store, target, socket, tmp_path_factory.mktemp("pipes"))
+        yield running
+
+
+@pytest.fixture(scope="session")
+def release(cluster: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """The chart, installed with the built images; all its pods have become ready."""
+    installed = Release(cluster)
+    installed.install(tmp_path_factory.mktemp("values") / "values.yaml", *FIRST_TARGETS, "worker-cpu")
+    return installed

@@ -1,0 +1,139 @@
+"""A model that is served by containers: from its image, under memory limits, while replicas go."""
+
+import json
+import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from warmfleet_runtime.home import warmfleet_home
+from warmfleet_testing.cluster.cluster import eventually
+from warmfleet_testing.containers.builder import import_image
+from warmfleet_testing.processes.plain_http import NO_TLS
+
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(2400)]
+
+FREE_BYTES = 25e9
+MODEL = "smollm2-135m-instruct"
+FIRST_ANSWER_SECONDS = 60
+STREAMS = 8
+
+
+@pytest.fixture(scope="module")
+def worker_image(store, cluster, release, tmp_path_factory):
+    """The image of CPU workers with its model, on the node."""
+    free = shutil.disk_usage(warmfleet_home()).free
+    assert free > FREE_BYTES, f"the worker's image needs 25 GB while it is built, {free / 1e9:.0f} are free"
+    printed = store.build("worker-cpu", catalog_model=MODEL)
+    store.drop_intermediate()
+    socket = cluster.folder.part("node-0") / "containerd.sock"
+    import_image(store, "worker-cpu", socket, tmp_path_factory.mktemp("pipes"))
+    return printed
+
+
+def manifest(name, *, replicas=1, memory_limit=None):
+    spec = {
+        "model": {"servedNames": [name], "source": {"catalog": {"name": MODEL}}},
+        "kvCache": {"size": "128Mi"},
+        "replicas": replicas,
+    }
+    if memory_limit:
+        spec["resources"] = {"requests": {"memory": memory_limit}, "limits": {"memory": memory_limit}}
+    metadata = {"name": name, "namespace": "models"}
+    kind = {"apiVersion": "warmfleet.dev/v1alpha1", "kind": "ModelDeployment"}
+    return json.dumps({**kind, "metadata": metadata, "spec": spec})
+
+
+@pytest.fixture(scope="module")
+def served(release, worker_image):
+    """Two replicas of a model that is ready; gives the seconds from the manifest to the first answer."""
+    began = time.monotonic()
+    release.cluster.kubectl("apply", "-f", "-", input=manifest("served", replicas=2))
+    release.kubectl("wait", "--for=condition=Ready", "--timeout=120s", "modeldeployment/served")
+    with router(release) as client:
+        answer = client.post("/v1/completions", json={"model": "served", "prompt": "Once", "max_tokens": 4})
+    seconds = time.monotonic() - began
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["usage"]["completion_tokens"] == 4
+    yield seconds
+    release.kubectl("delete", "modeldeployment", "served", "--wait")
+
+
+class router:  # noqa: N801 - reads as a function
+    """A client of the router's Service, through the kubelet."""
+
+    def __init__(self, release):
+        self._forward = release.cluster.port_forward("service/warmfleet-router", 80, namespace="models")
+
+    def __enter__(self):
+        self._client = httpx.Client(base_url=self._forward.__enter__(), verify=NO_TLS, timeout=120)
+        return self._client
+
+    def __exit__(self, *error):
+        self._client.close()
+        return self._forward.__exit__(*error)
+
+
+def test_a_model_in_the_image_answers_within_a_minute_of_its_manifest(served, release):
+    assert served <= FIRST_ANSWER_SECONDS
+    assert set(release.restarts().values()) == {0}
+
+
+def test_a_worker_runs_without_rights_and_without_a_compiler(served, release):
+    script = (
+        "import os, shutil\n"
+        "fields = dict(line.split(':', 1) for line in open('/proc/1/status'))\n"
+        "print(os.getuid(), *(fields[name].strip() for name in ('CapEff', 'NoNewPrivs', 'Seccomp')))\n"
+        "print([name for name in ('gcc', 'cc', 'uv') if shutil.which(name)], os.access('/', os.W_OK))\n"
+    )
+    pod = release.pods(component="worker")[0]["metadata"]["name"]
+    shown = release.kubectl("exec", pod, "--", "python", "-c", script)
+    assert shown.splitlines() == [f"65532 {0:016x} 1 2", "[] False"]
+
+
+def test_only_routers_reach_a_worker(served, release):
+    release.add_stranger()
+    worker = release.pods(component="worker")[0]["status"]["podIP"]
+    from_router = f"pod/{release.pods(component='router')[0]['metadata']['name']}"
+    assert release.connect(from_router, worker, 8000) == "connected"
+    assert release.connect("pod/stranger", worker, 8000) == "dropped"
+
+
+def test_a_worker_that_is_deleted_finishes_its_streams(served, release):
+    begun = threading.Barrier(STREAMS + 1, timeout=120)
+
+    def stream(client, number):
+        body = {"model": "served", "prompt": f"Story {number}:", "max_tokens": 200, "ignore_eos": True}
+        with client.stream("POST", "/v1/completions", json={**body, "stream": True}) as answer:
+            lines = (line for line in answer.iter_lines() if line)
+            next(lines)
+            begun.wait()
+            return list(lines)[-1]
+
+    victim = release.pods(component="worker")[0]["metadata"]["name"]
+    with router(release) as client, ThreadPoolExecutor(STREAMS) as threads:
+        streams = [threads.submit(stream, client, number) for number in range(STREAMS)]
+        begun.wait()
+        release.kubectl("delete", "pod", victim, "--wait=false")
+        assert {one.result() for one in streams} == {"data: [DONE]"}
+    release.kubectl("wait", "--for=condition=Ready", "--timeout=120s", "modeldeployment/served")
+
+
+def test_a_worker_beyond_its_memory_limit_stalls_with_the_limit_to_raise(release, worker_image):
+    release.cluster.kubectl("apply", "-f", "-", input=manifest("small", memory_limit="400Mi"))
+    try:
+
+        def stalled():
+            found = release.cluster.get("modeldeployment", "small", "--namespace", "models")
+            conditions = found.get("status", {}).get("conditions", [])
+            return next((item for item in conditions if item["type"] == "Stalled"), {})
+
+        condition = eventually(stalled, lambda item: item.get("status") == "True", seconds=300)
+        assert condition["reason"] == "CrashLooping"
+        assert "out of memory" in condition["message"]
+        assert "spec.resources.limits.memory" in condition["message"]
+    finally:
+        release.kubectl("delete", "modeldeployment", "small", "--wait")

@@ -1,0 +1,1 @@
+"""What `make check-containers` needs: packages, a base image, a builder, the release under test."""

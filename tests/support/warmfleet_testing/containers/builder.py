@@ -1,0 +1,177 @@
+"""buildah with a store of its own: a base image from Debian's packages, and this project's images on it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from warmfleet_runtime.die_with_parent import bound_command
+from warmfleet_testing.resources.chart_render import REPOSITORY
+
+BASE: Final = "docker.io/library/python:3.11-slim-bookworm"
+"""The Dockerfile's default base. What is made here stands in: builders look into the store first."""
+REGISTRY: Final = "localhost/warmfleet"
+TAG: Final = "checked"
+_BUILD_SECONDS: Final = 1500
+_PACKAGES: Final = "ca-certificates,python3,python3-venv,python3-pip"
+# As Debian's slim images leave them out.
+_LEFT_OUT: Final = (
+    "usr/share/doc",
+    "usr/share/man",
+    "usr/share/locale",
+    "usr/share/info",
+    "var/lib/apt/lists",
+)
+_AUTHORITIES: Final = Path("/usr/local/share/ca-certificates")
+"""Those that this machine's owner added, such as a proxy's."""
+_OWN_NAMESPACES: Final = (
+    *("/usr/bin/unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"),
+    *("--propagation", "private"),
+)
+
+
+class BuildFailedError(AssertionError):
+    """A command failed; the text is the end of its output."""
+
+
+class ImageStore:
+    """All that is written is below `folder`.
+
+    Commands run in namespaces of their own and die with this process: a killed builder leaves no mount.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._configuration = folder / "storage.conf"
+        self._configuration.write_text(
+            f'[storage]\ndriver = "overlay"\ngraphroot = "{folder / "store"}"\nrunroot = "{folder / "run"}"\n'
+        )
+
+    def make_base(self) -> None:
+        """A Debian 12 with its Python, by the name of the Dockerfile's base."""
+        root = self._folder / "root"
+        self._run("debootstrap", "--variant=minbase", f"--include={_PACKAGES}", "bookworm", str(root))
+        self._run("chroot", str(root), "apt-get", "clean")
+        for name in _LEFT_OUT:
+            shutil.rmtree(root / name, ignore_errors=True)
+        for compiled in root.glob("usr/lib/python3*/**/__pycache__"):
+            shutil.rmtree(compiled)
+        (root / "usr/bin/python").symlink_to("python3")
+        container = self._run("buildah", "from", "scratch").strip()
+        self._run("buildah", "add", "--quiet", container, str(root), "/")
+        self._run("buildah", "config", "--env", "PATH=/usr/local/bin:/usr/bin:/bin", container)
+        self._run("buildah", "commit", "--quiet", "--rm", container, BASE)
+        shutil.rmtree(root)
+
+    def build(self, *targets: str, catalog_model: str = "") -> str:
+        """Build `targets` by images/build.py; returns what it printed."""
+        command = [sys.executable, str(REPOSITORY / "images" / "build.py"), "--engine", "buildah"]
+        command += ["--registry", REGISTRY, "--tag", TAG, "--catalog-model", catalog_model]
+        command += ["--values", str(self._folder / "images.values.yaml")]
+        for target in targets:
+            command += ["--target", target]
+        for file in sorted(_AUTHORITIES.glob("*.crt")):
+            command += ["--ca-file", str(file)]
+        return self._run(*command)
+
+    def inspect(self, target: str) -> Any:
+        """The image's configuration, as the OCI specification has it."""
+        shown = self._run("buildah", "inspect", "--type", "image", reference(target))
+        return json.loads(shown)["OCIv1"]
+
+    def size_bytes(self, target: str) -> int:
+        """Of all layers, unpacked."""
+        container = self._run("buildah", "from", "--pull-never", reference(target)).strip()
+        script = (
+            f'du --summarize --apparent-size --block-size=1 --one-file-system "$(buildah mount {container})"'
+        )
+        size = self._run("sh", "-ec", script).split()[0]
+        self._run("buildah", "rm", container)
+        return int(size)
+
+    def drop_intermediate(self) -> None:
+        """Forget what only the next build would use."""
+        self._run("buildah", "rmi", "--prune", "--force")
+
+    def export(self, target: str, archive: Path) -> None:
+        """Write an image as `docker save` does; `archive` may be a FIFO."""
+        name = reference(target)
+        self._run("buildah", "push", "--quiet", name, f"docker-archive:{archive}:{name}")
+
+    def _run(self, *command: str) -> str:
+        program = shutil.which(command[0])
+        assert program is not None, command[0]
+        environment = {
+            **os.environ,
+            "CONTAINERS_STORAGE_CONF": str(self._configuration),
+            "BUILDAH_ISOLATION": "chroot",
+            "TMPDIR": str(self._folder),
+        }
+        done = subprocess.run(
+            bound_command([*_OWN_NAMESPACES, program, *command[1:]]),
+            cwd=REPOSITORY,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_BUILD_SECONDS,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise BuildFailedError(f"{' '.join(command[:3])}\n{(done.stdout + done.stderr)[-3000:]}")
+        return done.stdout
+
+
+def reference(target: str) -> str:
+    """The image that `build` makes of a target."""
+    return f"{REGISTRY}/warmfleet-{target}:{TAG}"
+
+
+def import_image(store: ImageStore, target: str, socket: Path, folder: Path) -> None:
+    """Bring an image into the containerd behind `socket`, through a pipe: no second copy is on the disk."""
+    pipe = folder / f"{target}.pipe"
+    os.mkfifo(pipe)
+    command = [
+        "/usr/bin/ctr",
+        "--address",
+        str(socket),
+        "--namespace",
+        "k8s.io",
+        "images",
+        "import",
+        str(pipe),
+    ]
+    with subprocess.Popen(
+        bound_command(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as importing:
+        try:
+            store.export(target, pipe)
+            _, errors = importing.communicate(timeout=_BUILD_SECONDS)
+        except BaseException:
+            importing.kill()
+            raise
+    pipe.unlink()
+    if importing.returncode != 0:
+        raise BuildFailedError(errors.decode()[-3000:])
+
+
+@contextmanager
+def image_store(folder: Path) -> Iterator[ImageStore]:
+    """A store in an empty `folder`, of which nothing is left afterwards; a killed run leaves it behind."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield ImageStore(folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def chart_values(targets: Sequence[str]) -> dict[str, Any]:
+    """The chart's values that name the built images."""
+    keys = {"operator": "operator", "router": "router", "worker-cpu": "workerCpu"}
+    named = {keys[target]: {"repository": f"warmfleet-{target}", "tag": TAG} for target in targets}
+    return {"images": {"registry": REGISTRY, "pullPolicy": "Never", **named}}
