@@ -16,7 +16,7 @@ SHOWN = {
     "router/warmfleet_router/routing/decisions.py": "decided_at, a date in the record",
     "router/warmfleet_router/api/models.py": "`created` of a model",
     "worker/warmfleet_worker/app.py": "`created` of a model",
-    "worker/warmfleet_worker/server/streaming.py": "`created` of an answer",
+    "worker/warmfleet_worker/server/openai_endpoints.py": "`created` of an answer",
 }
 """Modules that may read the wall clock, and for what: dates that users and clients see, and no decision."""
 

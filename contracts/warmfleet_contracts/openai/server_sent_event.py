@@ -13,7 +13,12 @@ _ESCAPES: Final = tuple(
 
 
 def server_sent_event(document: bytes) -> bytes:
-    """`document`, JSON in UTF-8, as the one `data` line of an event.
+    """`document`, JSON in UTF-8, as the one `data` line of an event."""
+    return b"data: " + one_line(document) + b"\n\n"
+
+
+def one_line(document: bytes) -> bytes:
+    """JSON in UTF-8, or a part of it between two tokens, as it stands in a `data` line.
 
     Bytes can be replaced without reading the document: JSON has these separators only inside strings, and
     line ends only outside of them.
@@ -22,4 +27,4 @@ def server_sent_event(document: bytes) -> bytes:
     if not line.isascii():
         for separator, escape in _ESCAPES:
             line = line.replace(separator, escape)
-    return b"data: " + line + b"\n\n"
+    return line

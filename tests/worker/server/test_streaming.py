@@ -32,10 +32,10 @@ def long_body(**fields: object) -> dict[str, object]:
     return chat_body(max_tokens=900, **fields)
 
 
-def raw_request(worker: WorkerProcess, body: dict[str, object]) -> socket.socket:
-    """A connection that has sent a chat request and read nothing."""
+def raw_request(worker: WorkerProcess, body: dict[str, object], path: str = CHAT) -> socket.socket:
+    """A connection that has sent a request and read nothing."""
     content = json.dumps(body).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-request-id: {secrets.token_hex(4)}\r\n"
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nx-request-id: {secrets.token_hex(4)}\r\n"
     connection = socket.create_connection(("127.0.0.1", worker.port))
     connection.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
     return connection
@@ -250,3 +250,26 @@ def generated_tokens(worker: WorkerProcess) -> float:
 
 def metric_lines(worker: WorkerProcess) -> Iterator[str]:
     return iter(httpx.get(f"{worker.url}/metrics", timeout=30, verify=NO_TLS).text.splitlines())
+
+
+def test_the_events_of_a_step_are_one_write(shared_worker):
+    body = {
+        "model": TINY_NAME,
+        "prompt": "one",
+        "n": 4,
+        "max_tokens": 32,
+        "seed": 7,
+        "return_token_ids": True,
+    }
+    with raw_request(
+        shared_worker, {**body, "stream": True, "ignore_eos": True}, "/v1/completions"
+    ) as stream:
+        data = b""
+        while not data.endswith(b"\r\n0\r\n\r\n"):
+            data += stream.recv(65_536)
+
+    # Every chunk of HTTP begins with its size, and the choices begin at most a step apart.
+    _, _, chunks = data.partition(b"\r\n\r\n")
+    writes = [line for line in chunks.split(b"\r\n") if line and not line.startswith(b"data: ")]
+    assert len(writes) <= 32 + 1 + 1, "and the end"
+    assert chunks.count(b"data: ") > len(writes)

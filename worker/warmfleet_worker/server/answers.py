@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from warmfleet_contracts.openai.server_sent_event import server_sent_event
+from warmfleet_contracts.openai.server_sent_event import one_line
 from warmfleet_worker.server.choices import Delta, Usage
 from warmfleet_worker.server.logprobs_json import chat_logprobs, completion_logprobs
 from warmfleet_worker.server.token_texts import TokenTexts
@@ -25,48 +25,89 @@ class AnswerHead:
     """Unix time in seconds."""
     model: str
 
+    def fields(self, prefix: str, kind: str) -> dict[str, Any]:
+        """As they begin an object."""
+        return {
+            "id": f"{prefix}-{self.request_id}",
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+        }
+
 
 class Dialect(Protocol):
-    """The answer format of one endpoint."""
+    """The format of one answer of one endpoint."""
 
-    def opening(self, head: AnswerHead, choices: int) -> list[bytes]:
+    def opening(self, choices: int) -> bytes:
         """Events before any text."""
         ...
 
-    def event(self, head: AnswerHead, delta: Delta) -> bytes:
+    def event(self, delta: Delta) -> bytes:
         """One delta as a server-sent event."""
         ...
 
-    def usage_event(self, head: AnswerHead, usage: Usage) -> bytes:
+    def usage_event(self, usage: Usage) -> bytes:
         """The chunk with usage and without choices."""
         ...
 
-    def whole(self, head: AnswerHead, answers: Sequence[Delta], usage: Usage) -> bytes:
+    def whole(self, answers: Sequence[Delta], usage: Usage) -> bytes:
         """The plain answer, from one joined delta per choice."""
         ...
+
+
+class Chunks:
+    """The chunks of one answer as events: what all of them begin with is encoded once."""
+
+    def __init__(self, head: dict[str, Any], text_before: bytes, text_after: bytes) -> None:
+        """`text_before` and `text_after` stand around the text of a choice that has nothing else."""
+        self._start = b"data: " + one_line(_encode(head))[:-1] + b',"choices":['
+        self._text_before = text_before
+        self._text_after = text_after + b',"logprobs":null,"finish_reason":null}]}\n\n'
+
+    def text(self, index: int, text: str) -> bytes:
+        """A piece of a choice's text, as nearly every token is."""
+        return b'%b{"index":%d,%b%b%b' % (
+            self._start,
+            index,
+            self._text_before,
+            one_line(_encode(text)),
+            self._text_after,
+        )
+
+    def event(self, choices: Sequence[dict[str, Any]], **more: object) -> bytes:
+        """Any chunk; `more` are fields behind its choices."""
+        parts = b",".join(_encode(choice) for choice in choices) + b"]"
+        parts += b"".join(b",%b:%b" % (_encode(name), _encode(value)) for name, value in more.items())
+        return self._start + one_line(parts) + b"}\n\n"
 
 
 class ChatDialect:
     """`/v1/chat/completions`."""
 
-    def __init__(self, texts: TokenTexts) -> None:
+    def __init__(self, head: AnswerHead, texts: TokenTexts) -> None:
+        self._head = head
         self._texts = texts
+        self._chunks = Chunks(head.fields("chatcmpl", "chat.completion.chunk"), b'"delta":{"content":', b"}")
 
-    def opening(self, head: AnswerHead, choices: int) -> list[bytes]:
+    def opening(self, choices: int) -> bytes:
         role = {"role": "assistant", "content": ""}
-        return [self._chunk(head, [_choice(Delta(index, ""), None, delta=role)]) for index in range(choices)]
-
-    def event(self, head: AnswerHead, delta: Delta) -> bytes:
-        content = {"content": delta.text} if delta.text else {}
-        # No log probabilities are null in a chunk, and an empty list in a whole answer.
-        return self._chunk(
-            head, [_choice(delta, self._logprobs(delta) if delta.logprobs else None, delta=content)]
+        return b"".join(
+            self._chunks.event([_choice(Delta(index, ""), None, delta=role)]) for index in range(choices)
         )
 
-    def usage_event(self, head: AnswerHead, usage: Usage) -> bytes:
-        return self._chunk(head, [], usage=usage.as_json())
+    def event(self, delta: Delta) -> bytes:
+        if is_text_alone(delta):
+            return self._chunks.text(delta.index, delta.text)
+        content = {"content": delta.text} if delta.text else {}
+        # No log probabilities are null in a chunk, and an empty list in a whole answer.
+        return self._chunks.event(
+            [_choice(delta, self._logprobs(delta) if delta.logprobs else None, delta=content)]
+        )
 
-    def whole(self, head: AnswerHead, answers: Sequence[Delta], usage: Usage) -> bytes:
+    def usage_event(self, usage: Usage) -> bytes:
+        return self._chunks.event([], usage=usage.as_json())
+
+    def whole(self, answers: Sequence[Delta], usage: Usage) -> bytes:
         choices = [
             _choice(
                 answer,
@@ -75,14 +116,8 @@ class ChatDialect:
             )
             for answer in answers
         ]
-        return _encode(
-            {**_head(head, "chatcmpl", "chat.completion"), "choices": choices, "usage": usage.as_json()}
-        )
-
-    def _chunk(self, head: AnswerHead, choices: list[dict[str, Any]], **more: object) -> bytes:
-        return server_sent_event(
-            _encode({**_head(head, "chatcmpl", "chat.completion.chunk"), "choices": choices, **more})
-        )
+        fields = self._head.fields("chatcmpl", "chat.completion")
+        return _encode({**fields, "choices": choices, "usage": usage.as_json()})
 
     def _logprobs(self, answer: Delta) -> dict[str, Any] | None:
         return None if answer.logprobs is None else chat_logprobs(answer.logprobs, self._texts)
@@ -91,43 +126,37 @@ class ChatDialect:
 class CompletionDialect:
     """`/v1/completions`."""
 
-    def __init__(self, texts: TokenTexts) -> None:
+    def __init__(self, head: AnswerHead, texts: TokenTexts) -> None:
+        self._head = head
         self._texts = texts
+        self._chunks = Chunks(head.fields("cmpl", "text_completion"), b'"text":', b"")
 
-    def opening(self, head: AnswerHead, choices: int) -> list[bytes]:
-        del head, choices
-        return []
+    def opening(self, choices: int) -> bytes:
+        del choices
+        return b""
 
-    def event(self, head: AnswerHead, delta: Delta) -> bytes:
-        return self._chunk(
-            head, [_choice(delta, self._logprobs(delta) if delta.logprobs else None, text=delta.text)]
+    def event(self, delta: Delta) -> bytes:
+        if is_text_alone(delta):
+            return self._chunks.text(delta.index, delta.text)
+        return self._chunks.event(
+            [_choice(delta, self._logprobs(delta) if delta.logprobs else None, text=delta.text)]
         )
 
-    def usage_event(self, head: AnswerHead, usage: Usage) -> bytes:
-        return self._chunk(head, [], usage=usage.as_json())
+    def usage_event(self, usage: Usage) -> bytes:
+        return self._chunks.event([], usage=usage.as_json())
 
-    def whole(self, head: AnswerHead, answers: Sequence[Delta], usage: Usage) -> bytes:
+    def whole(self, answers: Sequence[Delta], usage: Usage) -> bytes:
         choices = [_choice(answer, self._logprobs(answer), text=answer.text) for answer in answers]
-        return _encode(
-            {**_head(head, "cmpl", "text_completion"), "choices": choices, "usage": usage.as_json()}
-        )
-
-    def _chunk(self, head: AnswerHead, choices: list[dict[str, Any]], **more: object) -> bytes:
-        return server_sent_event(
-            _encode({**_head(head, "cmpl", "text_completion"), "choices": choices, **more})
-        )
+        fields = self._head.fields("cmpl", "text_completion")
+        return _encode({**fields, "choices": choices, "usage": usage.as_json()})
 
     def _logprobs(self, answer: Delta) -> dict[str, Any] | None:
         return None if answer.logprobs is None else completion_logprobs(answer.logprobs, self._texts)
 
 
-def _head(head: AnswerHead, prefix: str, kind: str) -> dict[str, Any]:
-    return {
-        "id": f"{prefix}-{head.request_id}",
-        "object": kind,
-        "created": head.created,
-        "model": head.model,
-    }
+def is_text_alone(delta: Delta) -> bool:
+    """Whether a delta has text, and nothing else besides."""
+    return bool(delta.text) and not (delta.finish_reason or delta.logprobs or delta.token_ids is not None)
 
 
 def _choice(answer: Delta, logprobs: dict[str, Any] | None, /, **content: object) -> dict[str, Any]:

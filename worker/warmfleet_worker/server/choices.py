@@ -1,7 +1,6 @@
 """The choices of an answer: tokens of one or more sequences become deltas of text, in order of arrival."""
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from time import monotonic
@@ -199,31 +198,9 @@ def joined(index: int, pieces: Sequence[Delta]) -> Delta:
     )
 
 
-async def deltas(
-    choices: Sequence[ChoiceDecoder], wake: asyncio.Event, ping_seconds: float
-) -> AsyncIterator[Delta | None]:
-    """Deltas of all choices until each has finished; None for every `ping_seconds` without one.
-
-    Raises:
-        RequestError: the engine failed one of them.
-    """
-    loop = asyncio.get_running_loop()
-    ping_at = loop.time() + ping_seconds
-    while True:
-        wake.clear()
-        for choice in choices:
-            delta = choice.take()
-            if delta is not None:
-                yield delta
-                ping_at = loop.time() + ping_seconds
-        if all(choice.finish_reason for choice in choices):
-            return
-        try:
-            async with asyncio.timeout_at(ping_at):
-                await wake.wait()
-        except TimeoutError:
-            yield None
-            ping_at = loop.time() + ping_seconds
+def all_finished(choices: Sequence[ChoiceDecoder]) -> bool:
+    """Whether there is nothing left to take."""
+    return all(choice.finish_reason for choice in choices)
 
 
 def total_usage(choices: Sequence[ChoiceDecoder]) -> Usage:

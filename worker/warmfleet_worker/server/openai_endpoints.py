@@ -1,6 +1,7 @@
 """The OpenAI endpoints: completions, models, tokens."""
 
 import asyncio
+import time
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -15,7 +16,7 @@ from warmfleet_contracts.openai import (
 )
 from warmfleet_runtime.http.body import decode_body, read_body
 from warmfleet_worker.server.answer_tokens import EchoedPrompt
-from warmfleet_worker.server.answers import ChatDialect, CompletionDialect
+from warmfleet_worker.server.answers import AnswerHead, ChatDialect, CompletionDialect
 from warmfleet_worker.server.requests import (
     INLINE_PROMPT_CHARS,
     PromptReader,
@@ -38,7 +39,7 @@ class OpenAIEndpoints:
         decoded = await decode_body(await read_body(request), decode_chat_request)
         reader = self._admit(decoded, decoded.n)
         sequences = await reader.chat(decoded, dispatch)
-        dialect = ChatDialect(self._worker.token_texts)
+        dialect = ChatDialect(_head(request, decoded), self._worker.token_texts)
         echoes = [EchoedPrompt()] * len(sequences)
         plan = AnswerPlan(request=decoded, dialect=dialect, sequences=sequences, echoes=echoes)
         return self._answer(request, plan)
@@ -49,7 +50,7 @@ class OpenAIEndpoints:
         reader = self._admit(decoded, len(decoded.prompts) * decoded.n)
         sequences = await reader.completion(decoded, dispatch)
         echoes = await reader.echoes(decoded, sequences)
-        dialect = CompletionDialect(self._worker.token_texts)
+        dialect = CompletionDialect(_head(request, decoded), self._worker.token_texts)
         plan = AnswerPlan(request=decoded, dialect=dialect, sequences=sequences, echoes=echoes)
         return self._answer(request, plan)
 
@@ -99,7 +100,7 @@ class OpenAIEndpoints:
         facts.update(model=plan.request.model, stream=plan.request.stream)
         if plan.request.ignored_fields:
             facts["ignored_fields"] = len(plan.request.ignored_fields)
-        return Answer(self._worker, plan, request.state.request_id, facts)
+        return Answer(self._worker, plan, facts)
 
     def _check_model(self, name: str | None) -> None:
         names = self._worker.settings.served_names
@@ -121,3 +122,7 @@ class OpenAIEndpoints:
             "root": name,  # vLLM's field; its benchmark client takes it for the model's name
             "max_model_len": None if ready is None else ready.max_model_length_tokens,
         }
+
+
+def _head(request: Request, decoded: GenerationRequest) -> AnswerHead:
+    return AnswerHead(request_id=request.state.request_id, created=int(time.time()), model=decoded.model)

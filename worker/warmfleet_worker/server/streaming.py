@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,10 +24,11 @@ from warmfleet_contracts.cache.worker_api import (
 )
 from warmfleet_contracts.openai import GenerationRequest, RequestError
 from warmfleet_runtime.http.disconnect import cancel_on_disconnect
-from warmfleet_runtime.http.event_stream import EVENT_STREAM_HEADERS, PING
+from warmfleet_runtime.http.event_stream import EVENT_STREAM_HEADERS, EventWriter, SlowClientError
+from warmfleet_runtime.http.response_body import ResponseBody, response_body
 from warmfleet_worker.server.answer_tokens import EchoedPrompt
-from warmfleet_worker.server.answers import DONE_EVENT, AnswerHead, Dialect
-from warmfleet_worker.server.choices import ChoiceDecoder, Delta, deltas, joined, total_usage
+from warmfleet_worker.server.answers import DONE_EVENT, Dialect
+from warmfleet_worker.server.choices import ChoiceDecoder, Delta, all_finished, joined, total_usage
 from warmfleet_worker.server.detokenizer import Detokenizer
 from warmfleet_worker.server.engine_client import EngineGoneError, SequenceRequest
 from warmfleet_worker.server.plain_answers import PlainAnswerProgress
@@ -36,10 +36,6 @@ from warmfleet_worker.server.state import WorkerState
 
 INLINE_LOGPROBS: Final = 64
 """Tokens with log probabilities that are encoded in the event loop."""
-
-
-class SlowClientError(Exception):
-    """The client did not take a write in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,23 +52,21 @@ class AnswerPlan:
 class Answer(Response):
     """Runs the sequences of one request and writes the answer."""
 
-    def __init__(self, worker: WorkerState, plan: AnswerPlan, request_id: str, facts: dict[str, Any]) -> None:
+    def __init__(self, worker: WorkerState, plan: AnswerPlan, facts: dict[str, Any]) -> None:
         """`facts` collects the fields of the request's log line."""
         super().__init__()
         self._worker = worker
         self._plan = plan
         self._facts = facts
-        self._head = AnswerHead(request_id=request_id, created=int(time.time()), model=plan.request.model)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del scope
         with ExitStack() as stack:
             stack.enter_context(self._worker.open_answers)
             wake = asyncio.Event()
             choices = self._submit(stack, wake)
             unfinished = "error"
             try:
-                if not await self._answer_client(receive, choices, wake, send):
+                if not await self._answer_client(scope, receive, choices, wake, send):
                     unfinished = "abort"
                     self._worker.metrics.on_abort()
             finally:
@@ -118,32 +112,44 @@ class Answer(Response):
         ]
 
     async def _answer_client(
-        self, receive: Receive, choices: list[ChoiceDecoder], wake: asyncio.Event, send: Send
+        self,
+        scope: Scope,
+        receive: Receive,
+        choices: list[ChoiceDecoder],
+        wake: asyncio.Event,
+        send: Send,
     ) -> bool:
         """False if the client disconnected first, or did not take what was written."""
         try:
             async with cancel_on_disconnect(receive) as client:
-                await self._answer(choices, wake, send)
+                await self._answer(choices, wake, response_body(scope), send)
         except SlowClientError:
             return False
         return not client.disconnected
 
-    async def _answer(self, choices: list[ChoiceDecoder], wake: asyncio.Event, send: Send) -> None:
+    async def _answer(
+        self, choices: list[ChoiceDecoder], wake: asyncio.Event, body: ResponseBody, send: Send
+    ) -> None:
         # After `ping_seconds` a stream starts without the headers about the cache.
         await wait_for_cached_prefix(choices[0], wake, self._worker.settings.ping_seconds)
         if self._plan.request.stream:
-            await self._stream(choices, wake, send)
+            await self._stream(choices, wake, body, send)
         else:
             await self._whole(choices, wake, send)
 
     async def _whole(self, choices: list[ChoiceDecoder], wake: asyncio.Event, send: Send) -> None:
         pieces: list[list[Delta]] = [[] for _ in choices]
-        async for delta in deltas(choices, wake, self._worker.settings.ping_seconds):
-            if delta is not None:
-                pieces[delta.index].append(delta)
+        while True:
+            wake.clear()
+            for choice in choices:
+                if (delta := choice.take()) is not None:
+                    pieces[choice.index].append(delta)
+            if all_finished(choices):
+                break
+            await wake.wait()
         answers = [joined(index, taken) for index, taken in enumerate(pieces)]
         usage = total_usage(choices)
-        body = await _encoded(answers, lambda: self._plan.dialect.whole(self._head, answers, usage))
+        body = await _encoded(answers, lambda: self._plan.dialect.whole(answers, usage))
         headers = {
             "content-type": "application/json",
             "content-length": str(len(body)),
@@ -154,37 +160,55 @@ class Answer(Response):
             **progress_headers(self._worker.events.plain_answers.progress(choices[0].handle.sequence_id)),
         }
         await send(_start(raw_headers(headers)))
-        await self._write(send, body, more=False)
+        await self._end(send, body)
 
-    async def _stream(self, choices: list[ChoiceDecoder], wake: asyncio.Event, send: Send) -> None:
-        dialect, head = self._plan.dialect, self._head
+    async def _stream(
+        self, choices: list[ChoiceDecoder], wake: asyncio.Event, body: ResponseBody, send: Send
+    ) -> None:
         if choices[0].handle.finished and choices[0].handle.cached_prefix is None:
             choices[0].take()  # raises: an error is still an HTTP status here
         await send(_start([*EVENT_STREAM_HEADERS, *raw_headers(cached_prefix_headers(choices[0]))]))
+        settings, dialect = self._worker.settings, self._plan.dialect
         # With the first text, not before: the first event is what clients take for the first token.
-        opening = dialect.opening(head, len(choices))
-        try:
-            async for delta in deltas(choices, wake, self._worker.settings.ping_seconds):
-                if delta is None:
-                    await self._write(send, PING)
-                    continue
-                for event in opening:
-                    await self._write(send, event)
-                opening = []
-                event = await _encoded([delta], partial(dialect.event, head, delta))
-                await self._write(send, event)
-            if self._plan.request.include_usage:
-                await self._write(send, dialect.usage_event(head, total_usage(choices)))
-            await self._write(send, DONE_EVENT)
-        except RequestError as error:
+        opening = dialect.opening(len(choices))
+        with EventWriter(
+            body, ping_seconds=settings.ping_seconds, write_seconds=settings.write_seconds
+        ) as writer:
+            while True:
+                wake.clear()
+                events, error = await self._next_events(choices)
+                if events:
+                    events, opening = opening + events, b""
+                if error is not None or all_finished(choices):
+                    break
+                if events:
+                    await writer.write(events)
+                await wake.wait()
+        if error is not None:
             self._facts["error"] = error.message
-            await self._write(send, error.event())
-        await self._write(send, b"", more=False)
+            await self._end(send, events + error.event())
+            return
+        if self._plan.request.include_usage:
+            events += dialect.usage_event(total_usage(choices))
+        await self._end(send, events + DONE_EVENT)
 
-    async def _write(self, send: Send, body: bytes, *, more: bool = True) -> None:
+    async def _next_events(self, choices: Sequence[ChoiceDecoder]) -> tuple[bytes, RequestError | None]:
+        """What a step of the engine brought, and its error: the events of all choices are one write."""
+        events: list[bytes] = []
+        for choice in choices:
+            try:
+                delta = choice.take()
+            except RequestError as error:
+                return b"".join(events), error
+            if delta is not None:
+                events.append(await _encoded([delta], partial(self._plan.dialect.event, delta)))
+        return b"".join(events), None
+
+    async def _end(self, send: Send, body: bytes) -> None:
+        """Write the last part of the body."""
         try:
             async with asyncio.timeout(self._worker.settings.write_seconds):
-                await send({"type": "http.response.body", "body": body, "more_body": more})
+                await send({"type": "http.response.body", "body": body, "more_body": False})
         except TimeoutError as error:
             raise SlowClientError from error
 
