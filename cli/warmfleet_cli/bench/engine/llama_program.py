@@ -1,12 +1,15 @@
 """llama.cpp as a process that is measured; the fastest number of threads counts.
 
-python -m warmfleet_cli.bench.engine.llama_program GGUF MOST_SEQUENCES
+python -m warmfleet_cli.bench.engine.llama_program GGUF SEQUENCES
+
+SEQUENCES is JSON: the most sequences of a decode at each context.
 
 Runs in the environment of `make peers`, which has llama-cpp-python and nothing of ours but this folder.
 """
 
 import ctypes
 import importlib
+import json
 import os
 import sys
 from typing import Any
@@ -14,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from warmfleet_cli.bench.engine.case_loop import CaseEngine, serve
-from warmfleet_cli.bench.engine.cases import LONG_CONTEXT_TOKENS, SPARE_TOKENS, Case
+from warmfleet_cli.bench.engine.cases import SPARE_TOKENS, Case
 
 PIECE_TOKENS = 512
 
@@ -24,7 +27,7 @@ class LlamaEngine:
 
     dtype = "bfloat16"
 
-    def __init__(self, path: str, most_sequences: int) -> None:
+    def __init__(self, path: str, sequences: dict[str, int]) -> None:
         # Where our own tests import this module there is no such library.
         llama = self._llama = importlib.import_module("llama_cpp")
         self._no_log = llama.llama_log_callback(lambda _level, _text, _user: None)
@@ -33,7 +36,7 @@ class LlamaEngine:
         self.name = f"llama.cpp (llama-cpp-python {llama.__version__})"
         cores = len(os.sched_getaffinity(0))
         self.variants = [str(n) for n in sorted({cores, *(1 << p for p in range(12) if 1 << p < cores)})]
-        self._most_sequences = most_sequences
+        self._sequences = sequences
         self._model = llama.llama_model_load_from_file(path.encode(), llama.llama_model_default_params())
         if not self._model:
             raise RuntimeError("llama.cpp cannot load the model")
@@ -75,8 +78,7 @@ class LlamaEngine:
                 self._llama.llama_memory_seq_rm(memory, sequence, case.context_tokens, -1)
 
     def _filled_context(self, case: Case) -> Any:
-        is_alone = case.kind == "prefill" or case.context_tokens >= LONG_CONTEXT_TOKENS
-        sequences = 1 if is_alone else self._most_sequences
+        sequences = 1 if case.kind == "prefill" else self._sequences[str(case.context_tokens)]
         parameters = self._llama.llama_context_default_params()
         parameters.n_seq_max = sequences
         parameters.n_ctx = sequences * (case.context_tokens + SPARE_TOKENS)
@@ -121,7 +123,7 @@ class LlamaEngine:
 
 def main() -> int:
     def make() -> CaseEngine:
-        return LlamaEngine(sys.argv[1], int(sys.argv[2]))
+        return LlamaEngine(sys.argv[1], json.loads(sys.argv[2]))
 
     return serve(make)
 

@@ -5,7 +5,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +24,8 @@ ANSWER_SECONDS: Final = 900.0
 """For one case: the contexts of its sequences may have to be computed first."""
 MAX_ANSWER_BYTES: Final = 1024 * 1024
 STOP_SECONDS: Final = 10.0
+_NO_DEVICE: Final = {"CUDA_VISIBLE_DEVICES": ""}
+"""The limits are the processors'."""
 
 
 class EngineFailed(Exception):  # noqa: N818 - named after what is wrong
@@ -49,16 +51,20 @@ def own_program(model: Path, dtype: str, blocks: int) -> Program:
         "warmfleet",
         f"{_PROGRAMS}.own_program",
         (str(model), dtype, str(blocks)),
-        environment={"OMP_WAIT_POLICY": "PASSIVE"},
+        environment=_NO_DEVICE | {"OMP_WAIT_POLICY": "PASSIVE"},
     )
 
 
-def llama_program(gguf: Path, most_sequences: int, python: Path = PEERS_PYTHON) -> Program:
+def llama_program(gguf: Path, cases: Iterable[Case], python: Path = PEERS_PYTHON) -> Program:
     """llama.cpp, in an environment of its own; nothing of ours is installed there."""
+    sequences: dict[int, int] = {}
+    for case in cases:
+        if case.kind == "decode":
+            sequences[case.context_tokens] = max(case.batch, sequences.get(case.context_tokens, 0))
     return Program(
         "llama.cpp",
         f"{_PROGRAMS}.llama_program",
-        (str(gguf), str(most_sequences)),
+        (str(gguf), json.dumps(sequences)),
         python=str(python),
         environment={"PYTHONPATH": str(_CODE)},
         missing="" if python.is_file() else "not installed: make peers",
@@ -71,6 +77,7 @@ def transformers_program(model: Path) -> Program:
         "transformers",
         f"{_PROGRAMS}.transformers_program",
         (str(model),),
+        environment=_NO_DEVICE,
         missing="" if find_spec("transformers") else "not installed: make setup",
     )
 

@@ -54,7 +54,7 @@ async def bench_model(  # noqa: PLR0917 - a command's options
         BenchError: the model is not there, our engine does not start, or the limits cannot be measured.
         ModelError: the model's configuration is not supported.
     """
-    needs_gguf = "llama.cpp" in choice.engines and not llama_program(Path(), 1).missing
+    needs_gguf = "llama.cpp" in choice.engines and not llama_program(Path(), ()).missing
     async with engine_model(name, folder, random, needs_gguf=needs_gguf) as model:
         settings = bench_settings(choice, model, available_memory_bytes() or 0)
         return model.name, await run_engine_bench(settings, log_folder, observer)
@@ -85,5 +85,5 @@ def _program(engine: str, choice: EngineChoice, model: EngineModel, cases: list[
     if engine == OWN:
         return own_program(model.folder, choice.dtype, blocks_of(cases))
     if engine == "llama.cpp":
-        return llama_program(model.gguf, max((case.batch for case in cases), default=1))
+        return llama_program(model.gguf, cases)
     return transformers_program(model.folder)

@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -20,6 +21,7 @@ from warmfleet_cli.bench.engine.cases import (
     encoded,
     sequence_tokens,
 )
+from warmfleet_cli.bench.engine.programs import llama_program
 
 SMALL, LARGE = Case("decode", 1, 128), Case("decode", 4, 4096)
 
@@ -152,3 +154,9 @@ def test_lists_of_the_command_line_are_checked():
             parse_counts(text, "--batches", most=16)
     with pytest.raises(typer.BadParameter, match="'d' is no letter; known are: a, b, c"):
         parse_names("a,d", ("a", "b", "c"), "letter")
+
+
+def test_llama_cpp_has_memory_for_as_many_sequences_as_each_context_has():
+    program = llama_program(Path("model.gguf"), [*cases_of((1, 4), (128, 16_384), 512), LARGE])
+
+    assert json.loads(program.arguments[1]) == {"128": 4, "16384": 1, "4096": 4}

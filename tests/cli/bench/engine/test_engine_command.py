@@ -42,7 +42,7 @@ def test_the_command_measures_every_case_and_names_what_is_missing(folder, tmp_p
     monkeypatch.setattr(benchmark, "measured_limits", limits)
     monkeypatch.setattr(report, "measure_busy_ratio", lambda: 0.0)
     monkeypatch.setattr(
-        run, "llama_program", lambda gguf, sequences: llama_program(gguf, sequences, tmp_path / "none")
+        run, "llama_program", lambda gguf, cases: llama_program(gguf, cases, tmp_path / "none")
     )
 
     result = CliRunner().invoke(
@@ -94,4 +94,4 @@ def test_an_engine_that_ends_or_is_missing_is_an_error_with_its_reason(tmp_path)
     with pytest.raises(EngineFailed, match="it ended; its log has the reason"):
         asyncio.run(start(Program("broken", "warmfleet_no_such_module", ())))
     with pytest.raises(EngineFailed, match="not installed: make peers"):
-        asyncio.run(start(llama_program(tmp_path, 1, tmp_path / "none")))
+        asyncio.run(start(llama_program(tmp_path, (), tmp_path / "none")))
