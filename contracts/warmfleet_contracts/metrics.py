@@ -31,6 +31,9 @@ REQUEST_GENERATION_TOKENS: Final = "vllm:request_generation_tokens"
 ITERATION_TOKENS: Final = "vllm:iteration_tokens_total"
 
 # The worker's own.
+WORKER_ENGINE_INFO: Final = "warmfleet_worker_engine_info"
+"""Labels `kernels` (torch, or the native step's instruction-set level), `dtype`, `device`, and `exact`:
+whether equal requests get equal bits. Always 1."""
 WORKER_TOTAL_BLOCKS: Final = "warmfleet_worker_kv_blocks"
 """Label `state`: pinned (held by live sequences), cached (evictable), free."""
 WORKER_KV_BYTES_PER_TOKEN: Final = "warmfleet_worker_kv_bytes_per_token"

@@ -211,6 +211,7 @@ def build_engine(
             block_size_tokens=settings.block_size_tokens,
             window_tokens=window_tokens,
             kv_dtype=runner.dtype_name,
+            kernels=runner.bits,
         )
     )
     epoch = secrets.token_hex(8)
@@ -245,6 +246,8 @@ def build_engine(
         max_running_sequences=settings.max_running_sequences,
         dtype=runner.dtype_name,
         device=runner.device_name,
+        kernels=runner.kernels,
+        exact=runner.exact,
         end_token_ids=sorted(runner.model.end_token_ids),
         vocabulary_size=runner.model.vocab_size,
         prefix_caching=engine.prefix_caching,

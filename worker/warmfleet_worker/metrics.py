@@ -132,6 +132,18 @@ class WorkerMetrics:
             registry=self.registry,
         )
         info.labels(*self._model, *config.values()).set(1)
+        engine = {
+            "kernels": ready.kernels,
+            "dtype": ready.dtype,
+            "device": ready.device,
+            "exact": str(ready.exact).lower(),
+        }
+        Gauge(
+            names.WORKER_ENGINE_INFO,
+            "What computes, and whether equal bits are promised; always 1.",
+            (*_LABELS, *engine),
+            registry=self.registry,
+        ).labels(*self._model, *engine.values()).set(1)
         self._bytes_per_token.set(ready.kv_bytes_per_token)
 
     def on_prewarmed(self, computed_tokens: int) -> None:

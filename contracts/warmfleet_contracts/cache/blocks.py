@@ -42,12 +42,15 @@ class IdentityParts:
     kv_dtype: str
     engine_type: str = OWN_ENGINE
     """Two engines round differently: their blocks are not those of one another."""
+    kernels: str = ""
+    """Instruction-set level and revision of kernels that promise equal bits; "" of those that do not."""
 
 
 def cache_identity(parts: IdentityParts) -> CacheIdentity:
     """Digest `parts` into the opaque identity that a worker publishes."""
     # Identities of our own engine are as they were before there was another one.
     other_engine = [] if parts.engine_type == OWN_ENGINE else [parts.engine_type.encode()]
+    kernels = [b"kernels", parts.kernels.encode()] if parts.kernels else []
     return CacheIdentity(
         _digest(
             _IDENTITY_DOMAIN,
@@ -58,6 +61,7 @@ def cache_identity(parts: IdentityParts) -> CacheIdentity:
             parts.window_tokens.to_bytes(4, "little"),
             parts.kv_dtype.encode(),
             *other_engine,
+            *kernels,
         )
     )
 

@@ -52,6 +52,16 @@ def test_two_engines_of_one_model_share_no_block():
     )
 
 
+def test_kernels_that_promise_other_bits_share_no_block():
+    torch = IdentityParts(bytes(32), bytes(32), bytes(32), 32, 0, "BFloat16")
+    kernels = ("", "AVX-512 1a2b", "AVX-512-BF16 1a2b", "AVX-512 3c4d")
+
+    assert len({cache_identity(replace(torch, kernels=name)) for name in kernels}) == 4
+    assert cache_identity(replace(torch, engine_type="kernels")) != cache_identity(
+        replace(torch, kernels="kernels")
+    )
+
+
 @pytest.mark.parametrize("vector", VECTORS["salts"], ids=lambda vector: vector["salt"][:8])
 def test_a_salt_equals_its_golden_vector(vector):
     salt = tenant_salt(bytes.fromhex(vector["salt_key"]), vector["group"], vector["request_salt"])

@@ -364,6 +364,18 @@ def test_metrics_have_vllms_names_and_count_tokens(client):
     assert any(line.startswith("vllm:request_success_total{") for line in lines)
 
 
+def test_a_worker_states_what_computes_and_whether_equal_bits_are_promised(client, shared_worker):
+    cache = shared_worker.cache()
+
+    kernels, dtype, exact = cache["kernels"], cache["dtype"], str(cache["exact"]).lower()
+    engine = f'device="cpu",dtype="{dtype}",engine="0",exact="{exact}",kernels="{kernels}"'
+    assert (dtype, exact) == ("Float32", "true")
+    assert (
+        f'warmfleet_worker_engine_info{{{engine},model_name="{TINY_NAME}"}} 1.0'
+        in client.get("/metrics").text
+    )
+
+
 def test_the_log_line_of_a_request_has_its_figures_and_not_its_text(client, shared_worker):
     text = fresh_text()
 

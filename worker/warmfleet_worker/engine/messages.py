@@ -112,6 +112,10 @@ class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     max_running_sequences: int
     dtype: str
     device: str
+    kernels: str = ""
+    """What computes: "torch", or the native step's instruction-set level; "" where it is vLLM's choice."""
+    exact: bool = False
+    """Whether equal requests get equal bits, however they are batched, cut and cached."""
     end_token_ids: list[int] = []
     """The model's own end tokens: they end a sequence unless the request ignores them."""
     vocabulary_size: int = 0

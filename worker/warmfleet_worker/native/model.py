@@ -14,6 +14,7 @@ from warmfleet_worker.kv_cache.layout import KvLayout
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.loader import CheckpointReader
 from warmfleet_worker.model.rope import rotary_frequencies
+from warmfleet_worker.native.build import source_hash
 from warmfleet_worker.native.levels import Level
 from warmfleet_worker.native.library import BF16, F32, ModelStruct, NativeLibrary, SamplingStruct, StepStruct
 from warmfleet_worker.native.weights import PackedWeights, Region
@@ -77,6 +78,7 @@ class NativeModel:
         """
         self.config = config
         self.kernels: Final = level.title
+        self.revision: Final = source_hash()
         self._library = library
         self._weights = PackedWeights(library, reader, config, _DTYPES[dtype])
         arena_bytes = (total_blocks + 1) * layout.block_stride_bytes

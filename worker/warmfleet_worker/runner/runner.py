@@ -133,6 +133,11 @@ class ModelRunner:
         """What computes: "torch", or the native step's instruction-set level."""
         return self._step_model.kernels
 
+    @property
+    def bits(self) -> str:
+        """Level and revision of kernels that promise equal bits; "" of others."""
+        return f"{self.kernels} {self._step_model.revision}" if self.exact else ""
+
     def poison_blocks(self, block_ids: Sequence[int]) -> None:
         """Fill blocks with NaN, so that a read of stale memory is noticed."""
         self._arena.poison_blocks(block_ids)

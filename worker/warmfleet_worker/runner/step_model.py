@@ -27,6 +27,10 @@ class StepModel(Protocol):
     def kernels(self) -> str:
         """What computes, as metrics and status name it: "torch", or an instruction-set level."""
 
+    @property
+    def revision(self) -> str:
+        """Of what computes, if it is exact: another one may round differently. Else ""."""
+
     def hidden_rows(self, chunks: Sequence[Chunk], wanted: Sequence[int]) -> tuple[Tensor, list[bool]]:
         """Compute and store the KV of every chunk.
 

@@ -22,6 +22,7 @@ class TorchModel:
 
     exact: Final = False
     kernels: Final = "torch"
+    revision: Final = ""
 
     def __init__(self, decoder: Decoder, arena: KvArena, attention: AttentionBackend) -> None:
         self.arena = arena
