@@ -1,7 +1,7 @@
 """The native step: one C library that computes a whole step of the decoder on a CPU, and its binding.
 
-`csrc/` has the library, `build` compiles it, `levels` names the instruction sets, `library` declares its
-functions through ctypes, `weights` packs a model for it, `model` runs steps, `choice` decides whether it
-computes here. Imports torch (to read weights), `model` (configuration, loader, rotations), `settings`,
-`attention.kv_arena`, `engine.batch` and `kv_cache.layout`.
+Public: `choice.choose_native`, `model.NativeModel`. `csrc/` has the library, `build` compiles it, `levels`
+names the instruction sets, `library` declares its functions through ctypes, `weights` packs a model for it,
+`model` runs steps, `choice` decides whether it computes here. Imports torch (to read weights), `model`
+(configuration, loader, rotations), `settings`, `attention.kv_arena`, `engine.batch` and `kv_cache.layout`.
 """

@@ -75,13 +75,13 @@ def library_path() -> Path:
     return cached
 
 
-def compile_library(target: Path, compiler: Sequence[str] | None = None) -> None:
+def compile_library(target: Path, command: Sequence[str] | None = None) -> None:
     """Compile into `target`, which appears whole or not at all: two processes may compile at once.
 
     Raises:
         NativeStepUnavailable: No compiler, it failed, or `target` cannot be written.
     """
-    command = tuple(compiler) if compiler else _compiler()
+    command = tuple(command) if command else compiler()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix="compiling-") as folder:
@@ -97,7 +97,7 @@ def compile_library(target: Path, compiler: Sequence[str] | None = None) -> None
         ) from error
 
 
-def _compiler() -> tuple[str, ...]:
+def compiler() -> tuple[str, ...]:
     """`$CC`, else the first of cc, gcc and clang."""
     if configured := shlex.split(os.environ.get("CC", "")):
         return tuple(configured)

@@ -4,7 +4,10 @@ from enum import IntEnum
 
 
 class Level(IntEnum):
-    """Values are those of `wf_level` in csrc/warmfleet_step.h. Each has bits of its own."""
+    """Values are those of `wf_level` in csrc/warmfleet_step.h.
+
+    AVX2 and AVX512 have equal bits; a level with other units has bits of its own.
+    """
 
     AVX2 = 0
     AVX512 = 1

@@ -30,7 +30,7 @@ _STATUS: Final = {
     -1: "an argument is out of its range",
     -2: "there is not enough memory",
     -3: "a thread cannot be started",
-    -4: "this processor does not run the level",
+    -4: "the level does not run on this processor, or not in this dtype",
 }
 
 

@@ -142,8 +142,8 @@ class NativeModel:
         """Compute and store the KV of every chunk.
 
         Returns:
-            Final hidden states of the `wanted` rows, [wanted, hidden] in float32, and for each chunk whether
-            all of its own are finite.
+            Hidden states after the last layer of the `wanted` rows, [wanted, hidden] in float32, before the
+            final norm, and for each chunk whether all of its own are finite.
         """
         hidden, finite, _ = self._step(chunks, wanted, trace=False)
         return hidden, finite
@@ -189,13 +189,12 @@ class NativeModel:
         rows = len(tokens)
         wanted_rows = array("i", wanted)
         hidden = torch.empty((len(wanted_rows), self.config.hidden_size), dtype=torch.float32)
-        finite = bytearray(rows)
+        finite = array("B", bytes(rows))
         states = (
             torch.empty((self.config.layers + 1, rows, self.config.hidden_size), dtype=torch.float32)
             if trace
             else None
         )
-        finite_tensor = torch.frombuffer(finite, dtype=torch.uint8) if rows else torch.empty(0)
         self._library.step(
             self._engine,
             StepStruct(
@@ -209,7 +208,7 @@ class NativeModel:
                 wanted=len(wanted_rows),
                 wanted_rows=wanted_rows.buffer_info()[0],
                 hidden=hidden.data_ptr(),
-                finite=finite_tensor.data_ptr(),
+                finite=finite.buffer_info()[0],
                 trace=states.data_ptr() if states is not None else None,
             ),
         )

@@ -22,7 +22,7 @@ typedef struct {
     const float *queries;       /* rows of query_stride: the rotated heads of each token */
     int64_t query_stride;
     int32_t first_position, rows;
-    int32_t heads, kv_heads, head_dim, window_tokens;
+    int32_t head_dim, window_tokens;
     float scale;
     const uint8_t *keys;        /* of this layer and KV head, in block 0; values value_offset bytes on */
     int64_t block_stride, value_offset;
@@ -53,8 +53,8 @@ typedef struct {
     /* Store one head's key and value of one token at its slot of a group. */
     void (*store)(const float *key, const float *value, int head_dim, void *keys, void *values, int slot);
     /* Attend over partition `partition`, for the query heads `first_head`.. of one KV head. Row r, head h of
-     * the call has state[r * heads_of_call + h] and output[... * head_dim], of this partition alone. Returns
-     * the rows that see nothing of it (they come first). */
+     * the call has state[r * heads_of_call + h] and output[... * head_dim], of this partition alone. A row that
+     * sees nothing of it has the maximum -infinity, and `merge` leaves it out. */
     void (*attend)(const wf_attention *a, int first_head, int heads_of_call, int partition, float *scratch,
                    wf_softmax *state, float *output);
     void (*merge)(wf_softmax *into, float *output, const wf_softmax *part, const float *part_output,
@@ -70,7 +70,7 @@ typedef struct {
 extern const wf_kernels wf_avx2_bf16, wf_avx2_f32, wf_avx512_bf16, wf_avx512_f32, wf_avx512_bf16_bf16;
 
 enum { WF_MAX_TILE_ROWS = 12, WF_MAX_HEAD_DIM = 512 };
-/* Floats of scratch that `attend` needs: packed queries, scores, packed weights, zero-filled values, pointers. */
+/* Floats of scratch that `attend` needs: packed queries, scores, packed probabilities, two copies of values. */
 int64_t wf_attend_scratch(int head_dim);
 
 #endif

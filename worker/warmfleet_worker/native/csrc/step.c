@@ -58,11 +58,12 @@ struct wf_engine {
     int32_t *sampled, columns;
 };
 
-static const wf_kernels *kernels_of(int level, int dtype) {
-    if (dtype == WF_F32) return level == WF_AVX2 ? &wf_avx2_f32 : &wf_avx512_f32;
-    if (level == WF_AVX512_BF16) return &wf_avx512_bf16_bf16;
-    return level == WF_AVX512 ? &wf_avx512_bf16 : &wf_avx2_bf16;
-}
+/* Kernels of each level and dtype; NULL: the level has none for it. */
+static const wf_kernels *const KERNELS[WF_LEVELS][WF_DTYPES] = {
+    [WF_AVX2] = {[WF_BF16] = &wf_avx2_bf16, [WF_F32] = &wf_avx2_f32},
+    [WF_AVX512] = {[WF_BF16] = &wf_avx512_bf16, [WF_F32] = &wf_avx512_f32},
+    [WF_AVX512_BF16] = {[WF_BF16] = &wf_avx512_bf16_bf16},
+};
 
 int wf_level_runs(int level) {
     __builtin_cpu_init();
@@ -97,7 +98,7 @@ int64_t wf_packed_bytes(int dtype, int64_t outputs, int64_t inputs, int interlea
 
 void wf_pack(int dtype, const void *matrix, int64_t outputs, int64_t inputs, int interleaved, void *packed) {
     int64_t size = element_bytes(dtype), half = interleaved ? outputs / 2 : outputs;
-    int64_t panels = panels_of(half), panel_bytes = WF_LANES * up(inputs, 2) * size;
+    int64_t panel_bytes = WF_LANES * up(inputs, 2) * size;
     const uint8_t *from = matrix;
     for (int part = 0; part < (interleaved ? 2 : 1); part++)
         for (int64_t n = 0; n < half; n++) {
@@ -111,7 +112,6 @@ void wf_pack(int dtype, const void *matrix, int64_t outputs, int64_t inputs, int
                 for (int64_t k = 0; k < inputs; k++)
                     memcpy(to + ((k / 2 * WF_LANES + lane) * 2 + (k & 1)) * 2, row + k * 2, 2);
         }
-    (void)panels;
 }
 
 int64_t wf_attend_scratch(int head_dim) {
@@ -126,13 +126,14 @@ int wf_engine_new(const wf_model *model, wf_engine **engine) {
     if (m->hidden < 1 || m->intermediate < 1 || m->layers < 1 || m->heads < 1 || m->kv_heads < 1 ||
         m->heads % m->kv_heads || m->head_dim < 2 || m->head_dim % 2 || m->head_dim > WF_MAX_HEAD_DIM ||
         m->vocabulary < 1 || m->threads < 1 || m->block_size_tokens < WF_LANES ||
-        m->block_size_tokens % WF_LANES || m->total_blocks < 1 || m->level < 0 || m->level >= WF_LEVELS)
+        m->block_size_tokens % WF_LANES || m->total_blocks < 1 || m->positions < 1 || m->window_tokens < 0 ||
+        m->level < 0 || m->level >= WF_LEVELS || m->dtype < 0 || m->dtype >= WF_DTYPES)
         return WF_BAD_ARGUMENT;
-    if (!wf_level_runs(m->level)) return WF_NO_LEVEL;
+    if (!wf_level_runs(m->level) || !KERNELS[m->level][m->dtype]) return WF_NO_LEVEL;
     wf_engine *e = calloc(1, sizeof *e);
     if (!e) return WF_NO_MEMORY;
     e->model = *model;
-    e->kernels = kernels_of(m->level, m->dtype);
+    e->kernels = KERNELS[m->level][m->dtype];
     e->query_size = (int64_t)m->heads * m->head_dim;
     e->qkv_size = e->query_size + 2 * (int64_t)m->kv_heads * m->head_dim;
     e->layers = malloc(sizeof(wf_layer) * (size_t)m->layers);
@@ -288,7 +289,7 @@ static void attend_unit(void *context, int index, int worker) {
     wf_attention a = {
         .queries = e->qkv + u->row * e->qkv_size, .query_stride = e->qkv_size,
         .first_position = s->positions[e->row0 + u->row], .rows = u->rows,
-        .heads = m->heads, .kv_heads = m->kv_heads, .head_dim = dim, .window_tokens = m->window_tokens,
+        .head_dim = dim, .window_tokens = m->window_tokens,
         .scale = 1.0f / sqrtf((float)dim),
         .keys = keys_at(e, e->layer, u->kv_head), .block_stride = m->block_stride_bytes,
         .value_offset = m->value_stride_bytes, .block_ids = s->block_ids + s->first_block[u->chunk],

@@ -29,7 +29,7 @@ static inline vec v_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); 
 static inline vec v_max(vec a, vec b) { return _mm512_max_ps(a, b); }
 static inline vec v_min(vec a, vec b) { return _mm512_min_ps(a, b); }
 static inline vec v_round(vec a) { return _mm512_roundscale_ps(a, 8); }
-/* a where a < limit is false, else 0. */
+/* a where x >= limit or x is NaN, else 0. */
 static inline vec v_zero_below(vec a, vec x, float limit) {
     return _mm512_mask_mov_ps(a, _mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_LT_OQ), _mm512_setzero_ps());
 }
@@ -122,7 +122,7 @@ static inline vec v_exp(vec x) {
     return v_zero_below(v_mul(p, v_exp2i(n)), x, -87.0f);
 }
 
-/* ln x to 2 units in the last place, for normal x > 0. Cephes' logf: x = m 2^e with m in [sqrt(1/2), sqrt(2)). */
+/* x = m 2^e with m in [sqrt(1/2), sqrt(2)), for normal x > 0. */
 static inline void v_split(vec x, vec *mantissa, vec *exponent) {
     uint32_t bits[WF_VECTOR];
     float m[WF_VECTOR], e[WF_VECTOR];
@@ -137,6 +137,7 @@ static inline void v_split(vec x, vec *mantissa, vec *exponent) {
     *mantissa = v_load(m);
     *exponent = v_load(e);
 }
+/* ln x to 2 units in the last place, for normal x > 0. Cephes' logf (Moshier 1989). */
 static inline vec v_log(vec x) {
     vec m, e;
     v_split(x, &m, &e);

@@ -1,7 +1,13 @@
 /* The C interface of the native step: what `library.py` declares through ctypes, field by field.
  *
- * Everything is a plain pointer or a fixed-width integer. No function allocates after wf_engine_new, throws,
- * or keeps a pointer to an argument longer than the call, except for the model's weights and the KV arena.
+ * Everything is a plain pointer or a fixed-width integer. No function allocates after wf_engine_new or throws; an
+ * engine keeps the model's weights, its rotations and the KV arena, and no other argument longer than a call. It
+ * serves one thread at a time: ctypes releases the interpreter's lock. Functions that return int return a
+ * wf_status.
+ *
+ * step.c has memory, packing and the order of a step; pool.c the threads; kernels.h the table that a level fills;
+ * kernels.inc and sampler.inc the kernels, compiled once per level_*.c; vectors.h sixteen lanes on both
+ * instruction sets.
  */
 #ifndef WARMFLEET_STEP_H
 #define WARMFLEET_STEP_H
@@ -12,7 +18,7 @@
 #define WF_PARTITION 256     /* context tokens that are reduced together; partitions merge left to right */
 #define WF_MAX_ROWS 256      /* rows of the model that one pass computes */
 
-enum wf_dtype { WF_BF16 = 0, WF_F32 = 1 };
+enum wf_dtype { WF_BF16 = 0, WF_F32 = 1, WF_DTYPES = 2 };
 enum wf_level { WF_AVX2 = 0, WF_AVX512 = 1, WF_AVX512_BF16 = 2, WF_LEVELS = 3 };
 enum wf_status { WF_OK = 0, WF_BAD_ARGUMENT = -1, WF_NO_MEMORY = -2, WF_NO_THREAD = -3, WF_NO_LEVEL = -4 };
 

@@ -1,0 +1,81 @@
+"""What Python declares of the C library is what its headers have, and the C compiles without a warning."""
+
+import ctypes
+import subprocess
+from dataclasses import fields
+from typing import get_args
+
+import pytest
+
+from warmfleet_worker.model.config import ModelConfig
+from warmfleet_worker.native import library, model
+from warmfleet_worker.native.build import SOURCES, compile_library, compiler
+from warmfleet_worker.native.levels import Level
+from warmfleet_worker.settings import CpuKernels
+
+STRUCTS = {
+    "wf_layer": library.LayerStruct,
+    "wf_model": library.ModelStruct,
+    "wf_step_arguments": library.StepStruct,
+    "wf_sampling": library.SamplingStruct,
+}
+CONSTANTS = {
+    "WF_BF16": library.BF16,
+    "WF_F32": library.F32,
+    **{f"WF_{level.name}": int(level) for level in Level},
+    "WF_LEVELS": len(Level),
+    "WF_LANES": model.GROUP_TOKENS,
+    "WF_MAX_HEAD_DIM": model.MAX_HEAD_DIM,
+}
+JUDGED = {
+    *("hidden_size", "intermediate_size", "layers", "heads", "kv_heads", "head_dim", "vocab_size"),
+    *("norm_epsilon", "window_tokens", "rope_theta", "rope_scaling", "max_position", "tied_embeddings"),
+    *("qkv_bias", "output_bias", "query_key_norm"),
+}
+"""What the native step computes by. Without effect on a step: how a sequence ends, the family's name."""
+
+
+@pytest.fixture(scope="module")
+def of_c(tmp_path_factory) -> dict[str, int]:
+    """Sizes, offsets and constants, as the C compiler has them."""
+    folder = tmp_path_factory.mktemp("interface")
+    values = [f"sizeof({name})" for name in STRUCTS]
+    values += [f"offsetof({name}, {field[0]})" for name, kind in STRUCTS.items() for field in kind._fields_]
+    lines = [f'printf("%s=%lld\\n", "{value}", (long long)({value}));' for value in [*values, *CONSTANTS]]
+    source = folder / "interface.c"
+    includes = '#include <stddef.h>\n#include <stdio.h>\n#include "kernels.h"\n'
+    source.write_text(f"{includes}int main(void) {{{''.join(lines)}}}")
+    program = folder / "interface"
+    subprocess.run([*compiler(), f"-I{SOURCES}", str(source), "-o", str(program)], check=True)
+    printed = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    return {name: int(value) for name, value in (line.rsplit("=", 1) for line in printed.splitlines())}
+
+
+@pytest.mark.parametrize("name", STRUCTS)
+def test_a_struct_has_the_layout_of_the_header(of_c, name):
+    kind = STRUCTS[name]
+
+    assert ctypes.sizeof(kind) == of_c[f"sizeof({name})"]
+    offsets = {field[0]: getattr(kind, field[0]).offset for field in kind._fields_}
+    assert offsets == {field: of_c[f"offsetof({name}, {field})"] for field in offsets}
+
+
+def test_constants_have_the_values_of_the_header(of_c):
+    assert {name: of_c[name] for name in CONSTANTS} == CONSTANTS
+
+
+def test_every_level_can_be_asked_for_by_name():
+    names = {level.name.replace("_", "") for level in Level}
+
+    assert names == set(get_args(CpuKernels)) - {"Auto", "Torch"}
+
+
+def test_a_new_property_of_a_model_has_to_be_computed_or_refused():
+    """A field that is added for PyTorch would otherwise be ignored by the native step without a word."""
+    assert {field.name for field in fields(ModelConfig)} - JUDGED == {"architecture", "end_token_ids"}
+
+
+def test_the_sources_compile_without_a_warning(tmp_path):
+    compile_library(tmp_path / "library.so", [*compiler(), "-Wall", "-Wextra", "-Wshadow", "-Werror"])
+
+    assert (tmp_path / "library.so").is_file()
