@@ -30,6 +30,7 @@ _ALONE = (
 _NEEDS_ROOT = (*_GROUPS, "charts/test_lifecycle.py", "charts/test_image_contents.py")
 """Folders and modules whose tests make network namespaces, mounts and overlays."""
 _ROOT_IS_MISSING = "needs root"
+_DEVICE_IS_MISSING = "needs a CUDA device, and PyTorch finds none"
 
 # The processes that tests start find `warmfleet_testing` as the tests themselves do.
 _SUPPORT = str(Path(__file__).parent / "support")
@@ -97,25 +98,41 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips what an ordinary user cannot run; root skips nothing."""
+    """Skips what an ordinary user cannot run, and what needs a GPU where there is none; else nothing."""
     if item.get_closest_marker("needs_root") and os.geteuid() != 0:
         # Namespaces and mounts need root, which a laptop's user is not; the summary counts what is missing.
         pytest.skip(_ROOT_IS_MISSING)
+    if item.get_closest_marker("gpu") and not _has_device():
+        # `make test` leaves these out; `pytest -m gpu` collects them everywhere.
+        pytest.skip(_DEVICE_IS_MISSING)
+
+
+def _has_device() -> bool:
+    import torch  # noqa: PLC0415 - only these tests need it
+
+    return torch.cuda.is_available()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A test that is skipped for any other reason fails: a success means that everything ran."""
     report = yield
-    if report.skipped and not hasattr(report, "wasxfail") and not item.get_closest_marker("needs_root"):
+    may_skip = item.get_closest_marker("needs_root") or (
+        item.get_closest_marker("gpu") and _DEVICE_IS_MISSING in report.longreprtext
+    )
+    if report.skipped and not hasattr(report, "wasxfail") and not may_skip:
         report.outcome = "failed"
-        report.longrepr = f"{report.longreprtext}\nOnly tests that need root may be skipped."
+        report.longrepr = (
+            f"{report.longreprtext}\nOnly tests that need root, or a GPU where there is none, may be skipped."
+        )
     return report
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
     """How many tests this user could not run, and how to run them; pytest's own summary follows."""
-    count = len(terminalreporter.stats.get("skipped", ()))
+    count = sum(
+        _ROOT_IS_MISSING in report.longreprtext for report in terminalreporter.stats.get("skipped", ())
+    )
     if count:
         terminalreporter.section(f"{count} tests need root and did not run")
         terminalreporter.line("They make network namespaces and mounts. To run them:")

@@ -4,6 +4,7 @@ For each family with seeded tiny weights, in float32 and float64: 500 tokens by 
 cache, from a prefix hit, in chunks, in a batch of other sequences and after preemption. Each variant proves
 by a counter that it happened. Of the real model 500 full recomputes would take minutes: one pass of
 transformers without a cache judges all 500 tokens, and our own recompute every fiftieth.
+On a GPU, where there is one, the tiny models run the same tests.
 """
 
 import random
@@ -18,6 +19,7 @@ from transformers import AutoModelForCausalLM
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_testing.engine.catalog_model import pulled_catalog_model
 from warmfleet_testing.engine.engine_runs import EngineRun, full_recompute, recomputed_token
+from warmfleet_testing.engine.runner_driver import DEVICES, only
 from warmfleet_testing.engine.tiny_models import (
     DECISIVE_MARGIN,
     DECISIVE_SEEDS,
@@ -48,8 +50,9 @@ CASES = [(family, dtype) for dtype in ("Float32", "Float64") for family in FAMIL
 class Subject:
     """One model, its reference answer once it is known, and runners with as many blocks as a test wants."""
 
-    def __init__(self, folder: Path, dtype: str, prompt: list[int]) -> None:
+    def __init__(self, folder: Path, dtype: str, prompt: list[int], device: str = "cpu") -> None:
         self.folder = folder
+        self.device = device
         self.dtype = dtype
         self.caches_prefixes = load_model_config(folder).window_tokens == 0
         vocabulary = load_model_config(folder).vocab_size
@@ -70,7 +73,8 @@ class Subject:
             threads=1,  # the other test processes have the other cores
             poison=True,
         )
-        return load_runner(self.folder, settings)
+        with only(self.device):
+            return load_runner(self.folder, settings)
 
     def engine(self, *, max_batched_tokens: int = 2048) -> EngineRun:
         """An engine with an empty cache; the weights are loaded once."""
@@ -83,48 +87,50 @@ class Subject:
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Subject]:
-    made: dict[tuple[str, str], Subject] = {}
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, str], Subject]:
+    made: dict[tuple[str, str, str], Subject] = {}
 
-    def made_once(family: str, dtype: str) -> Subject:
-        if (family, dtype) not in made:
+    def made_once(family: str, dtype: str, device: str) -> Subject:
+        key = (family, dtype, device)
+        if key not in made:
             folder = tiny_model_folder(family, tmp_path_factory.mktemp(family), seed=DECISIVE_SEEDS[family])
-            subject = made[family, dtype] = Subject(folder, dtype, decisive_prompt())
+            subject = made[key] = Subject(folder, dtype, decisive_prompt(), device)
             subject.expected = full_recompute(subject.runner, subject.prompt, OUTPUT_TOKENS)
-        return made[family, dtype]
+        return made[key]
 
     return made_once
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("family", "dtype"), CASES)
 class TestATinyModelOfEveryFamily:
-    def test_decodes_at_least_a_hundred_distinct_tokens(self, tiny, family, dtype) -> None:
-        subject = tiny(family, dtype)
+    def test_decodes_at_least_a_hundred_distinct_tokens(self, tiny, family, dtype, device) -> None:
+        subject = tiny(family, dtype, device)
         assert len(subject.expected) == OUTPUT_TOKENS
         assert len(set(subject.expected)) >= 100
 
-    def test_answers_as_transformers_would_and_never_by_a_near_tie(self, tiny, family, dtype) -> None:
-        subject = tiny(family, dtype)
+    def test_answers_as_transformers_would_and_never_by_a_near_tie(self, tiny, family, dtype, device) -> None:
+        subject = tiny(family, dtype, device)
         choices, margin = transformers_choices(subject, torch.float64)
         assert choices == subject.expected
         assert margin > DECISIVE_MARGIN
 
-    def test_answers_the_same_from_a_cold_cache(self, tiny, family, dtype) -> None:
-        subject = tiny(family, dtype)
+    def test_answers_the_same_from_a_cold_cache(self, tiny, family, dtype, device) -> None:
+        subject = tiny(family, dtype, device)
         assert cold_answer(subject) == subject.expected
 
-    def test_answers_the_same_from_a_prefix_hit(self, tiny, family, dtype) -> None:
-        check_prefix_hit(tiny(family, dtype))
+    def test_answers_the_same_from_a_prefix_hit(self, tiny, family, dtype, device) -> None:
+        check_prefix_hit(tiny(family, dtype, device))
 
     @pytest.mark.parametrize("budget", [1, 15, 16, 17, 64])
-    def test_answers_the_same_in_chunks(self, tiny, family, dtype, budget) -> None:
-        check_chunked(tiny(family, dtype), budget)
+    def test_answers_the_same_in_chunks(self, tiny, family, dtype, device, budget) -> None:
+        check_chunked(tiny(family, dtype, device), budget)
 
-    def test_answers_the_same_in_a_batch_of_others(self, tiny, family, dtype) -> None:
-        check_batched(tiny(family, dtype))
+    def test_answers_the_same_in_a_batch_of_others(self, tiny, family, dtype, device) -> None:
+        check_batched(tiny(family, dtype, device))
 
-    def test_answers_the_same_after_preemption(self, tiny, family, dtype) -> None:
-        check_preempted(tiny(family, dtype))
+    def test_answers_the_same_after_preemption(self, tiny, family, dtype, device) -> None:
+        check_preempted(tiny(family, dtype, device))
 
 
 @pytest.mark.model

@@ -19,7 +19,7 @@ ROOT = "import os\nos.geteuid = lambda: 0\n"
 def suite(tmp_path: Path) -> Path:
     """A test suite under this one's conftest.py: two tests that need root, one that does not."""
     shutil.copy(TESTS / "conftest.py", tmp_path)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = needs_root\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    needs_root\n    gpu\n")
     for module in ("kubernetes/nodes/test_pods.py", "charts/test_lifecycle.py", "router/test_router.py"):
         (tmp_path / module).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / module).write_text(ONE_TEST)
@@ -69,4 +69,24 @@ def test_a_test_that_is_skipped_for_another_reason_fails(suite: Path) -> None:
     report = run(suite, ROOT)
 
     assert re.search(r"= 1 failed, 2 passed in ", report)
-    assert "Only tests that need root may be skipped." in report
+    assert "Only tests that need root, or a GPU where there is none, may be skipped." in report
+
+
+@pytest.mark.parametrize("has_device", [False, True])
+def test_a_test_that_needs_a_gpu_is_skipped_with_the_reason_only_where_there_is_none(
+    suite: Path, has_device: bool
+) -> None:
+    marked = "import pytest\n@pytest.mark.gpu\n"
+    skips = f"{marked}def test_it(): pass\n@pytest.mark.gpu\ndef test_other(): pytest.skip('no network')\n"
+    (suite / "router/test_router.py").write_text(skips)
+    (suite / "torch.py").write_text(f"class cuda:\n    is_available = staticmethod(lambda: {has_device})\n")
+
+    report = run(suite, ROOT)
+
+    if has_device:
+        assert re.search(r"= 1 failed, 3 passed in ", report)
+    else:
+        assert "SKIPPED [2]" in report
+        assert "needs a CUDA device, and PyTorch finds none" in report
+        assert re.search(r"= 2 passed, 2 skipped in ", report)
+    assert "tests need root" not in report

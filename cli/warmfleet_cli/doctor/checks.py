@@ -67,7 +67,9 @@ def _cpu(facts: MachineFacts) -> Check:
     found = f"{facts.cpu or facts.machine}, {cores}, {', '.join(levels) or 'no AVX2'}"
     if levels:
         return Check("cpu", State.OK, found)
-    return Check("cpu", State.NOTE, found, "models are computed, slowly: a processor with AVX2 is faster")
+    return Check(
+        "cpu", State.NOTE, found, "PyTorch computes, more slowly, in float32: a processor with AVX2 is faster"
+    )
 
 
 def _memory(facts: MachineFacts) -> Check:
@@ -93,7 +95,7 @@ def _huge_pages(facts: MachineFacts) -> Check:
 def _compiler(facts: MachineFacts) -> Check:
     if facts.compiler:
         return Check("compiler", State.OK, facts.compiler)
-    advice = "apt-get install gcc libc6-dev, or name one in $CC"
+    advice = "PyTorch computes, more slowly, in float32: apt-get install gcc libc6-dev, or name one in $CC"
     return Check("compiler", State.NOTE, "no C compiler", advice)
 
 

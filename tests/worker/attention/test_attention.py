@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_testing.engine.runner_driver import LargestAllocation
+from warmfleet_testing.engine.runner_driver import DEVICES, LargestAllocation
 from warmfleet_worker.attention.backend import UnsupportedLayout
 from warmfleet_worker.attention.grouping import FREE_PADDING_TOKENS, group_by_length
 from warmfleet_worker.attention.kv_arena import KvArena
@@ -114,16 +114,17 @@ def test_the_reference_equals_dense_attention(heads, kv_heads, padding, window):
                 )
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (4, 1), (7, 1)])
 @settings(max_examples=12)
 @given(data=st.data())
-def test_any_chunks_of_any_batch_equal_the_reference(heads, kv_heads, padding, data):
+def test_any_chunks_of_any_batch_equal_the_reference(heads, kv_heads, padding, device, data):
     # given sequences of odd lengths, split at random, with and without a window
     window = data.draw(st.sampled_from([0, 1, 3, BLOCK, 2 * BLOCK + 1]), label="window")
     lengths = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=5), label="lengths")
     chooser = random.Random(data.draw(st.integers(0, 2**32 - 1), label="seed"))
-    arena = _arena(kv_heads, padding, blocks=60)
+    arena = _arena(kv_heads, padding, blocks=60, device=device)
     backend = _gather(arena, heads, window)
     cases = _cases(lengths, heads, kv_heads, arena.total_blocks, chooser)
 
@@ -143,8 +144,9 @@ def test_any_chunks_of_any_batch_equal_the_reference(heads, kv_heads, padding, d
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(2, 2), (6, 2)])
 @pytest.mark.parametrize("window", [0, 2 * BLOCK + 1])
-def test_smaller_dtypes_differ_from_the_reference_by_rounding_only(dtype, heads, kv_heads, window):
-    arena = _arena(kv_heads, {}, blocks=40, dtype=dtype)
+@pytest.mark.parametrize("device", DEVICES)
+def test_smaller_dtypes_differ_from_the_reference_by_rounding_only(dtype, heads, kv_heads, window, device):
+    arena = _arena(kv_heads, {}, blocks=40, dtype=dtype, device=device)
     backend = _gather(arena, heads, window)
     cases = _cases([17, 33], heads, kv_heads, arena.total_blocks, random.Random(3))
 
@@ -258,10 +260,10 @@ def test_decodes_are_grouped_without_loss_and_with_little_padding(lengths, capac
         assert padded - sum(members) <= max(sum(members), FREE_PADDING_TOKENS)
 
 
-def _arena(kv_heads, padding, blocks, dtype=torch.float64):
+def _arena(kv_heads, padding, blocks, dtype=torch.float64, device="cpu"):
     shape = KvShape(layers=LAYERS, kv_heads=kv_heads, head_dim=HEAD_DIM, element_bytes=dtype.itemsize)
     layout = kv_layout(shape, BLOCK, **padding)
-    return KvArena(layout, blocks, dtype, torch.device("cpu"), poison=True)
+    return KvArena(layout, blocks, dtype, torch.device(device), poison=True)
 
 
 def _cases(lengths, heads, kv_heads, blocks, chooser):
@@ -294,7 +296,7 @@ def _reference_step(arena, cases, sizes, window, dtype=torch.float64):
                 reference_attention(
                     arena,
                     layer,
-                    case.query[layer, case.computed : case.computed + size].to(dtype),
+                    case.query[layer, case.computed : case.computed + size].to(arena.storage.device, dtype),
                     case.block_ids,
                     case.computed,
                     window,
@@ -320,7 +322,7 @@ def _run_step(backend, cases, sizes, dtype=torch.float64):
                     getattr(case, name)[layer, case.computed : case.computed + size]
                     for case, size in zip(cases, sizes, strict=True)
                 ]
-            ).to(dtype)
+            ).to(backend._workspace.device, dtype)
             for name in ("query", "key", "value")
         )
         outputs.append(plan(layer, query, torch.cat((key, value), dim=1)))

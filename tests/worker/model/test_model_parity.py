@@ -2,7 +2,8 @@
 
 The oracle of the logits is transformers; the oracle of every reuse of KV is a full recompute without any.
 Families x (GQA ratio, tied embeddings, RoPE scaling, window) for the logits; families x (one-shot,
-chunked, batched) over 500 greedy tokens in float32, and once in float64, for the ids.
+chunked, batched) over 500 greedy tokens in float32, and once in float64, for the ids. With `-m gpu` all of it
+on a GPU.
 """
 
 import random
@@ -13,7 +14,7 @@ import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from warmfleet_testing.engine.runner_driver import RunnerDriver
+from warmfleet_testing.engine.runner_driver import DEVICES, RunnerDriver, only
 from warmfleet_testing.engine.tiny_models import (
     DECISIVE_SEEDS,
     FAMILIES,
@@ -30,7 +31,11 @@ transformers.utils.logging.disable_progress_bar()
 PROMPT_TOKENS = 69
 OUTPUT_TOKENS = 500
 BLOCK = 16
-CASES = [(family, "Float32") for family in FAMILIES] + [("llama", "Float64")]
+MODELS = [*((family, "Float32") for family in FAMILIES), ("llama", "Float64")]
+CASES = [
+    *((*model, "cpu") for model in MODELS),
+    *(pytest.param((*model, "cuda"), marks=pytest.mark.gpu) for model in MODELS),
+]
 
 HEADS = {
     "MHA": {"num_attention_heads": 4, "num_key_value_heads": 4},
@@ -63,10 +68,11 @@ OF_ONE_FAMILY = [
         *[pytest.param(f, o, id=f"{f} {o}") for f, o in OF_ONE_FAMILY],
     ],
 )
-def test_logits_agree_with_transformers(family, overrides, tmp_path):
+@pytest.mark.parametrize("device", DEVICES)
+def test_logits_agree_with_transformers(family, overrides, device, tmp_path):
     # given
     folder = tiny_model_folder(family, tmp_path, **overrides)
-    runner = _runner(folder)
+    runner = _runner(folder, device=device)
     oracle = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager"
     )
@@ -85,9 +91,9 @@ def test_logits_agree_with_transformers(family, overrides, tmp_path):
 @pytest.fixture(scope="module", params=CASES, ids=" ".join)
 def case(request, tmp_path_factory):
     """A tiny model, its prompt, and 500 greedy tokens of which each was computed without any KV reuse."""
-    family, dtype = request.param
+    family, dtype, device = request.param
     folder = tiny_model_folder(family, tmp_path_factory.mktemp(family), seed=DECISIVE_SEEDS[family])
-    runner = _runner(folder, dtype)
+    runner = _runner(folder, dtype, device)
     driver = RunnerDriver(runner)
     prompt = decisive_prompt()
     token_ids = list(prompt)
@@ -205,11 +211,12 @@ def test_a_batch_gives_every_sequence_its_own_answer(case):
         driver.release(one)
 
 
-def _runner(folder, dtype="Float32") -> ModelRunner:
+def _runner(folder, dtype="Float32", device="cpu") -> ModelRunner:
     settings_of_test = RunnerSettings(
         kv_cache_bytes=8 * 1024 * 1024, block_size_tokens=BLOCK, dtype=dtype, poison=True
     )
-    return load_runner(folder, settings_of_test)
+    with only(device):
+        return load_runner(folder, settings_of_test)
 
 
 def _prompt(tokens, start=11):
@@ -225,6 +232,6 @@ def _logits(runner, token_ids, chunk_tokens):
         for tokens in chunk_tokens:
             chunk = Chunk(1, token_ids[first : first + tokens], first, blocks, None)
             hidden, _ = runner.step_model.hidden_rows([chunk], range(tokens))
-            parts.append(runner.step_model.logits(hidden))
+            parts.append(runner.step_model.logits(hidden).cpu())
             first += tokens
     return torch.cat(parts)

@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 
+from warmfleet_testing.engine.runner_driver import only
 from warmfleet_testing.engine.tiny_models import FAMILIES, tiny_model_folder
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model.loader import load_decoder
@@ -34,6 +35,12 @@ MODELS = [
     pytest.param("llama", {"attention_bias": True}, id="bias"),
     pytest.param("qwen3", WINDOWED, id="norms and window"),
 ]
+DTYPES_BY_TORCH = ("Float32", "BFloat16", "Float16", "Float64")
+ENGINES = [
+    *(("cpu", dtype, "Torch") for dtype in DTYPES_BY_TORCH),
+    *(("cpu", dtype, "Auto") for dtype in ("Float32", "BFloat16")),
+    *(pytest.param("cuda", dtype, "Auto", marks=pytest.mark.gpu) for dtype in DTYPES_BY_TORCH),
+]
 
 
 def decoder_of(folder: Path, dtype: str = "Float32"):
@@ -45,8 +52,10 @@ def reference_of(folder: Path, dtype: str) -> Reference:
     return Reference(decoder_of(folder, dtype), TOKENS)
 
 
-def traced(folder: Path, dtype: str, chunks=(17, 1, 27)) -> EngineTrace:
-    runner = load_runner(folder, RunnerSettings(kv_cache_bytes=2**20, dtype=dtype, threads=1, poison=True))
+def traced(folder: Path, dtype: str, chunks=(17, 1, 27), device="cpu", kernels="Auto") -> EngineTrace:
+    settings = RunnerSettings(kv_cache_bytes=2**20, dtype=dtype, threads=1, cpu_kernels=kernels, poison=True)
+    with only(device):
+        runner = load_runner(folder, settings)
     return trace_greedily(
         runner.step_model, PROMPT, chunks, answer_tokens=ANSWER_TOKENS, block_ids=(7, 2, 5, 0, 3)
     )
@@ -77,11 +86,13 @@ def test_the_reference_is_what_transformers_computes_in_float64(family, tmp_path
 
 
 @pytest.mark.parametrize(("family", "overrides"), MODELS)
-@pytest.mark.parametrize("dtype", ["Float32", "BFloat16", "Float16", "Float64"])
-def test_rounding_explains_every_layer_of_a_sound_engine(family, overrides, dtype, tmp_path):
+@pytest.mark.parametrize(("device", "dtype", "kernels"), ENGINES)
+def test_rounding_explains_every_layer_of_a_sound_engine(family, overrides, device, dtype, kernels, tmp_path):
     folder = tiny_model_folder(family, tmp_path, **overrides)
 
-    found = compared(traced(folder, dtype), reference_of(folder, dtype), dtype)
+    found = compared(
+        traced(folder, dtype, device=device, kernels=kernels), reference_of(folder, dtype), dtype
+    )
 
     shares = {layer.name: layer.of_bound for layer in found.layers}
     assert list(shares) == ["embedding", "0", "1", "head"]

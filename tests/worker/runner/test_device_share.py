@@ -4,8 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from warmfleet_contracts.errors import ModelError
+from warmfleet_contracts.resources.engine_memory import EngineMemory
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
-from warmfleet_worker.runner.memory_budget import DeviceMemory, share_of_device_bytes
+from warmfleet_worker.runner.memory_budget import (
+    DeviceMemory,
+    NotEnoughMemory,
+    device_refusal,
+    share_of_device_bytes,
+)
 from warmfleet_worker.runner.runner import KvCacheTooSmall, NoDeviceMemory, RunnerSettings, load_runner
 from warmfleet_worker.settings import parse_settings
 
@@ -44,6 +51,29 @@ def test_a_device_that_the_weights_fill_has_no_room_for_a_block(tmp_path, monkey
     folder = tiny_model_folder("llama", tmp_path)
     with pytest.raises(KvCacheTooSmall, match="0 bytes is smaller than one block"):
         load_runner(folder, RunnerSettings(kv_cache_bytes=0))
+
+
+def test_a_model_that_exceeds_a_devices_free_memory_is_refused_before_its_weights_are_read(
+    tmp_path, monkeypatch
+):
+    folder = tiny_model_folder("llama", tmp_path)
+    (folder / "model.safetensors").unlink()
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda _device: (3 * GIB, 8 * GIB))
+
+    with pytest.raises(
+        NotEnoughMemory, match=r"5\.0 GiB of .*3\.0 GiB of 8\.0 GiB are free: weights 0\.6 MiB"
+    ):
+        load_runner(folder, RunnerSettings(kv_cache_bytes=5 * GIB, dtype="Float32"))
+    with pytest.raises(ModelError, match=r"model\.safetensors"):
+        load_runner(folder, RunnerSettings(kv_cache_bytes=2 * GIB, dtype="Float32"))
+
+
+@given(st.integers(0, 2**40), st.integers(0, 2**40), st.integers(0, 2**40))
+def test_an_engine_is_refused_exactly_when_it_exceeds_what_is_free(weights, arena, free):
+    memory = EngineMemory(weights_bytes=weights, arena_bytes=arena, workspace_bytes=1)
+    refusal = device_refusal(memory, DeviceMemory(total_bytes=2**41, free_bytes=free))
+    assert bool(refusal) == (weights + arena + 1 > free)
 
 
 def test_a_share_and_a_size_exclude_each_other(capsys):

@@ -10,7 +10,7 @@ _MIB = 2**20
 
 
 class NotEnoughMemory(WarmfleetError):  # noqa: N818 - named after what is wrong
-    """The engine would need more memory than it may use: the kernel would kill it with SIGKILL."""
+    """The engine would need more memory than it may use, or than its device has free."""
 
 
 def memory_refusal(memory: EngineMemory, process_bytes: int, limit_bytes: int) -> str:
@@ -34,15 +34,29 @@ def memory_refusal(memory: EngineMemory, process_bytes: int, limit_bytes: int) -
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """A device's memory with the weights already on it."""
+    """A device's memory as it is at one time."""
 
     total_bytes: int
     free_bytes: int
 
 
+def device_refusal(memory: EngineMemory, device: DeviceMemory) -> str:
+    """Why an engine cannot start on a device, with the device as it is before the weights; "" if it can."""
+    if memory.total_bytes <= device.free_bytes:
+        return ""
+    return (
+        f"the engine needs {_size(memory.total_bytes)} of the device's memory, and "
+        f"{_size(device.free_bytes)} of {_size(device.total_bytes)} are free: "
+        f"weights {_size(memory.weights_bytes)}, KV cache {_size(memory.arena_bytes)}, "
+        f"attention workspace {_size(memory.workspace_bytes)}; "
+        "use a smaller KV cache, a shorter model length, a smaller model or a larger device"
+    )
+
+
 def share_of_device_bytes(percent: int, memory: DeviceMemory, workspace_bytes: int = 0) -> int:
     """Bytes for the arena so that everything on the device takes `percent` of it; 0 if it takes more already.
 
+    `memory` is that of the device with the weights on it.
     Memory of other processes counts as taken, and so does the workspace of attention, which is allocated
     after the arena. The rest is for activations.
     """

@@ -30,6 +30,7 @@ from warmfleet_worker.native.model import NativeModel
 from warmfleet_worker.runner.memory_budget import (
     DeviceMemory,
     NotEnoughMemory,
+    device_refusal,
     memory_refusal,
     share_of_device_bytes,
 )
@@ -226,7 +227,8 @@ def load_runner(model_path: Path, settings: RunnerSettings) -> ModelRunner:
         ModelError: The folder's configuration or weights are missing, damaged or not supported.
         KvCacheTooSmall: The cache would hold no block.
         NoDeviceMemory: A share of device memory is asked for on a CPU.
-        NotEnoughMemory: On a CPU, weights, cache and workspace exceed the memory that this process may use.
+        NotEnoughMemory: Weights, cache and workspace exceed the memory that this process may use, or what is
+            free on the device.
         KernelsNotAvailable: `cpu_kernels` names some that do not run here.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -283,16 +285,22 @@ def _load_on_device(
     layout = _layout(config, settings, dtype)
     if not settings.device_memory_percent:
         blocks = _require_a_block(layout, settings.kv_cache_bytes)
+        if refusal := device_refusal(_memory(config, settings, dtype), _device_memory(device)):
+            raise NotEnoughMemory(refusal)
         return _load_torch(model_path, config, layout, blocks, dtype, settings, max_length_tokens, device)
     decoder = load_decoder(model_path, config, positions=max_length_tokens, dtype=dtype, device=device)
-    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
     kv_cache_bytes = share_of_device_bytes(
         settings.device_memory_percent,
-        DeviceMemory(total_bytes=total_bytes, free_bytes=free_bytes),
+        _device_memory(device),
         _memory(config, settings, dtype).workspace_bytes,
     )
     blocks = _require_a_block(layout, kv_cache_bytes)
     return _torch_model(decoder, layout, blocks, settings, max_length_tokens)
+
+
+def _device_memory(device: torch.device) -> DeviceMemory:
+    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    return DeviceMemory(total_bytes=total_bytes, free_bytes=free_bytes)
 
 
 def _load_torch(  # noqa: PLR0917 - what a model is loaded from

@@ -1,10 +1,13 @@
 """Drives a `ModelRunner` without a scheduler: shuffled block tables, hand-made chunks, and counters."""
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+from unittest.mock import patch
 
+import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -14,6 +17,15 @@ from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.runner.runner import ModelRunner
 
 GREEDY = SamplingParameters(temperature=0.0)
+DEVICES: Final[tuple[Any, ...]] = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
+"""Values of a parameter `device`: parity suites run on the CPU, and with `pytest -m gpu` on a GPU."""
+
+
+@contextmanager
+def only(device: str) -> Iterator[None]:
+    """An engine that is loaded inside computes on `device`, also where the machine has another."""
+    with patch("torch.cuda.is_available", lambda: device == "cuda"):
+        yield
 
 
 @dataclass
