@@ -8,5 +8,6 @@ replaces one that failed. Ticket and dispatch give back what they took.
 Public: `in_flight_limits`, `encoding_slots`, `admission` (with its `waking`, a `WakingQueue`),
 `queued_request`, `dispatch` and `queue_bounds`. A bound is a field of `AdmissionSettings`, with a flag in the
 router's `settings` and a reason among `OverloadReason` of `metrics` for what it refuses.
-May import `metrics`, `routing`, `workers`, `error_responses` and `tenants`, never `proxy` or `api`.
+May import `metrics`, `economics`, `routing`, `workers`, `error_responses` and `tenants`, never `proxy` or
+`api`.
 """
