@@ -23,6 +23,7 @@ from warmfleet_worker.attention.torch_gather import TorchGatherAttention
 from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model.loader import load_decoder
+from warmfleet_worker.native.model import NativeModel
 from warmfleet_worker.runner.runner import RunnerSettings, load_runner
 
 CPU = torch.device("cpu")
@@ -126,6 +127,27 @@ def test_every_size_is_what_is_allocated(overrides: dict[str, Any], context: int
     assert memory["arena_bytes"] == arena.storage.nbytes
     assert memory["workspace_bytes"] == attention._workspace.nbytes
     assert need["pod_bytes"] == PROCESS_BYTES + sum(memory.values())
+
+
+@pytest.mark.parametrize("dtype", ["BFloat16", "Float32"])
+@pytest.mark.parametrize(
+    "overrides",
+    [{}, {"tie_word_embeddings": True}, {"num_attention_heads": 14, "hidden_size": 112, "head_dim": 8}],
+)
+def test_the_native_step_packs_weights_into_what_is_computed(
+    overrides: dict[str, Any], dtype: str, tmp_path: Path
+) -> None:
+    folder = tiny_model_folder("llama", tmp_path / "model", **overrides)
+    computed = record(str(folder), "--dtype", dtype, "--users", "1")["needs"][0]["memory"]["weights_bytes"]
+
+    runner = load_runner(
+        folder, RunnerSettings(kv_cache_bytes=2**20, dtype="Auto" if dtype == "BFloat16" else "Float32")
+    )
+
+    assert runner.dtype_name == dtype
+    model = runner.step_model
+    assert isinstance(model, NativeModel)
+    assert 0.5 * computed < model._weights.region.size_bytes <= computed
 
 
 def held_bytes(value: object) -> int:
