@@ -1,8 +1,8 @@
 """The same greedy tokens, however they were computed.
 
-For each family with seeded tiny weights, in float32 and float64: 500 tokens by full recompute, from a cold
-cache, from a prefix hit, in chunks, in a batch of other sequences and after preemption. Each variant proves
-by a counter that it happened. Of the real model 500 full recomputes would take minutes: one pass of
+For each family with seeded tiny weights, in bfloat16, float32 and float64: 500 tokens by full recompute, from
+a cold cache, from a prefix hit, in chunks, in a batch of other sequences and after preemption. Each variant
+proves by a counter that it happened. Of the real model 500 full recomputes would take minutes: one pass of
 transformers without a cache judges all 500 tokens, and our own recompute every fiftieth.
 On a GPU, where there is one, the tiny models run the same tests.
 """
@@ -44,7 +44,8 @@ Dear Maria, I am writing to you from the train between the mountains and the sea
 but the view from the window is worth every hour of it. This morning we passed a lake so still that the \
 clouds lay in it, and a man in a red boat who waved at us. Tomorrow we will arrive and"""
 
-CASES = [(family, dtype) for dtype in ("Float32", "Float64") for family in FAMILIES]
+ELEMENT_BYTES = {"BFloat16": 2, "Float32": 4, "Float64": 8}
+CASES = [(family, dtype) for dtype in ELEMENT_BYTES for family in FAMILIES]
 
 
 class Subject:
@@ -82,7 +83,7 @@ class Subject:
 
     def _block_bytes(self) -> int:
         config = load_model_config(self.folder)
-        size = {"Float32": 4, "Float64": 8}[self.dtype]
+        size = ELEMENT_BYTES[self.dtype]
         return 2 * config.layers * config.kv_heads * config.head_dim * size * BLOCK_TOKENS
 
 
@@ -91,6 +92,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, str], 
     made: dict[tuple[str, str, str], Subject] = {}
 
     def made_once(family: str, dtype: str, device: str) -> Subject:
+        if (dtype, device) == ("BFloat16", "cuda"):
+            pytest.skip("PyTorch promises no equal bits in bfloat16")
         key = (family, dtype, device)
         if key not in made:
             folder = tiny_model_folder(family, tmp_path_factory.mktemp(family), seed=DECISIVE_SEEDS[family])
@@ -109,12 +112,6 @@ class TestATinyModelOfEveryFamily:
         assert len(subject.expected) == OUTPUT_TOKENS
         assert len(set(subject.expected)) >= 100
 
-    def test_answers_as_transformers_would_and_never_by_a_near_tie(self, tiny, family, dtype, device) -> None:
-        subject = tiny(family, dtype, device)
-        choices, margin = transformers_choices(subject, torch.float64)
-        assert choices == subject.expected
-        assert margin > DECISIVE_MARGIN
-
     def test_answers_the_same_from_a_cold_cache(self, tiny, family, dtype, device) -> None:
         subject = tiny(family, dtype, device)
         assert cold_answer(subject) == subject.expected
@@ -131,6 +128,18 @@ class TestATinyModelOfEveryFamily:
 
     def test_answers_the_same_after_preemption(self, tiny, family, dtype, device) -> None:
         check_preempted(tiny(family, dtype, device))
+
+
+# Bfloat16 rounds its way to other tokens than float64: there the oracle is the full recompute alone.
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("family", "dtype"), [case for case in CASES if case[1] != "BFloat16"])
+def test_a_tiny_model_answers_as_transformers_would_and_never_by_a_near_tie(
+    tiny, family, dtype, device
+) -> None:
+    subject = tiny(family, dtype, device)
+    choices, margin = transformers_choices(subject, torch.float64)
+    assert choices == subject.expected
+    assert margin > DECISIVE_MARGIN
 
 
 @pytest.mark.model
