@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from warmfleet_testing.engine.tiny_models import FAMILIES, LLAMA3_ROPE, tiny_model_folder
 from warmfleet_worker.engine.batch import Chunk
@@ -100,6 +101,25 @@ def test_a_batch_of_rows_that_share_a_prefix_changes_no_bit(folder, case, alone)
         hidden, _ = model.hidden_rows(chunks, range(40))
 
     assert torch.equal(hidden, expected[320].expand(40, -1))
+
+
+def test_a_row_whose_scores_are_nan_gets_nothing_of_another_sequence(tmp_path, case, alone):
+    # given a model with one damaged weight, and a state that another sequence has left behind
+    folder = tiny_model_folder("qwen3", tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.1.self_attn.q_norm.weight"][0] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    token_ids, _ = alone
+    verdicts = []
+
+    # when
+    with closing(_model(folder, case, threads=1)) as model:
+        for first_block in (0, 16, 32):
+            chunk = _chunk(token_ids[:40], 0, range(first_block, first_block + 16))
+            verdicts += model.hidden_rows([chunk], ())[1]
+
+    # then
+    assert verdicts == [False, False, False]
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 12, 13, 40, 257])

@@ -1,10 +1,13 @@
 """The native step refuses what it cannot compute by name, and PyTorch computes where it cannot run."""
 
+import dataclasses
+import os
 import stat
 from array import array
 from pathlib import Path
 
 import pytest
+import torch
 
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_worker.engine.batch import Chunk
@@ -13,6 +16,7 @@ from warmfleet_worker.native import build, choice
 from warmfleet_worker.native.build import NativeStepUnavailable, compile_library
 from warmfleet_worker.native.choice import KernelsNotAvailable, choose_native
 from warmfleet_worker.native.library import NativeLibrary, NativeStepError
+from warmfleet_worker.native.model import native_refusal
 from warmfleet_worker.runner.runner import ModelRunner, RunnerSettings, load_runner
 
 MIB = 2**20
@@ -106,6 +110,62 @@ def test_a_missing_compiler_and_a_folder_that_cannot_be_written_are_named(tmp_pa
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NativeStepUnavailable, match="needs a C compiler"):
         compile_library(tmp_path / "library.so")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+def test_a_part_of_a_library_is_compiled_again(tmp_path, monkeypatch, share):
+    monkeypatch.setenv("WARMFLEET_HOME", str(tmp_path))
+    library = build.library_path()
+    whole = library.stat().st_size
+    os.truncate(library, int(whole * share))
+
+    assert build.library_path() == library
+    assert build.is_whole(library)
+    NativeLibrary(library)
+
+
+def test_a_library_that_others_may_have_written_is_not_loaded(tmp_path, monkeypatch):
+    monkeypatch.setenv("WARMFLEET_HOME", str(tmp_path))
+    library = build.library_path()
+    library.chmod(0o666)
+
+    with pytest.raises(NativeStepUnavailable, match="others may write it"):
+        build.library_path()
+
+
+def test_a_compiler_variable_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("CC", 'gcc "')
+
+    with pytest.raises(NativeStepUnavailable, match=r"\$CC cannot be read"):
+        compile_library(tmp_path / "library.so")
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"heads": 8_388_608, "head_dim": 2, "kv_heads": 1},
+        {"heads": 1, "head_dim": 1024},
+        {"intermediate_size": 2**21},
+        {"vocab_size": 2**25},
+        {"max_position": 2**27},
+    ],
+)
+def test_a_model_of_absurd_sizes_is_refused_by_the_native_step(folder, sizes):
+    config = dataclasses.replace(load_model_config(folder), **sizes)
+
+    assert native_refusal(config, 16)
+    with pytest.raises(KernelsNotAvailable, match="cannot compute this model"):
+        choose_native("AVX2", "BFloat16", config, 16)
+
+
+def test_a_closed_model_computes_nothing(folder):
+    closed = load_runner(folder, RunnerSettings(kv_cache_bytes=MIB)).step_model
+    closed.close()
+
+    with pytest.raises(NativeStepError):
+        closed.hidden_rows([Chunk(1, [1], 0, [0], None)], [0])
+    with pytest.raises(NativeStepError):
+        closed.logits(torch.zeros(1, closed.config.hidden_size))
 
 
 def test_a_file_that_is_no_library_is_refused(tmp_path):

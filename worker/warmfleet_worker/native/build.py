@@ -10,6 +10,7 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_runtime.home import warmfleet_home
 
 SOURCES: Final = Path(__file__).with_name("csrc")
+_DIGEST_BYTES: Final = hashlib.sha256().digest_size
 COMPILE_SECONDS: Final = 120.0
 """A compiler that takes longer than this is not going to end."""
 
@@ -29,8 +31,8 @@ _COMMON: Final = (
     "-O3",
     "-ffp-contract=off",
     "-fno-math-errno",
+    "-fno-fast-math",
     "-fPIC",
-    "-fvisibility=default",
 )
 _AVX2: Final = ("-mavx2", "-mfma")
 _AVX512: Final = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
@@ -61,7 +63,7 @@ def library_path() -> Path:
     """The compiled library: the one beside this module, else the one in the cache, compiled if need be.
 
     Raises:
-        NativeStepUnavailable: There is none and it cannot be compiled.
+        NativeStepUnavailable: There is none and it cannot be compiled, or another user may have put it there.
     """
     if platform.machine() not in {"x86_64", "AMD64"}:
         raise NativeStepUnavailable(f"the native step is for x86-64, and this is {platform.machine()}")
@@ -69,10 +71,31 @@ def library_path() -> Path:
     beside = SOURCES.parent / name
     if beside.is_file():
         return beside
-    cached = warmfleet_home() / "native" / name
-    if not cached.is_file():
-        compile_library(cached)
+    try:
+        cached = warmfleet_home() / "native" / name
+        if not is_whole(cached):
+            compile_library(cached)
+        _require_own(cached.parent)
+        _require_own(cached)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
+        raise NativeStepUnavailable(f"the native step's cache cannot be used: {error}") from error
     return cached
+
+
+def is_whole(library: Path) -> bool:
+    """Whether a file ends with the digest of what is before it: loading a part of a library is a SIGBUS."""
+    if not library.is_file():
+        return False
+    content = library.read_bytes()
+    return content[-_DIGEST_BYTES:] == hashlib.sha256(content[:-_DIGEST_BYTES]).digest()
+
+
+def _require_own(path: Path) -> None:
+    """Raise NativeStepUnavailable unless only this user, or root, can have written `path`."""
+    status = path.lstat()
+    writable_by_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if stat.S_ISLNK(status.st_mode) or writable_by_others or status.st_uid not in {os.geteuid(), 0}:
+        raise NativeStepUnavailable(f"{path} belongs to another user, or others may write it")
 
 
 def compile_library(target: Path, command: Sequence[str] | None = None) -> None:
@@ -83,13 +106,14 @@ def compile_library(target: Path, command: Sequence[str] | None = None) -> None:
     """
     command = tuple(command) if command else compiler()
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix="compiling-") as folder:
             build = Path(folder)
             with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
                 objects = list(threads.map(lambda name: _object(command, name, build), _FLAGS))
             library = build / target.name
             _run([*command, "-shared", "-o", str(library), *map(str, objects), "-lpthread", "-lm"])
+            _append_digest(library)
             library.replace(target)
     except OSError as error:
         raise NativeStepUnavailable(
@@ -97,10 +121,22 @@ def compile_library(target: Path, command: Sequence[str] | None = None) -> None:
         ) from error
 
 
+def _append_digest(library: Path) -> None:
+    """End a library with its digest, on disk before it gets its name. ELF ignores what follows its end."""
+    with library.open("r+b") as file:
+        digest = hashlib.file_digest(file, "sha256").digest()
+        file.write(digest)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def compiler() -> tuple[str, ...]:
     """`$CC`, else the first of cc, gcc and clang."""
-    if configured := shlex.split(os.environ.get("CC", "")):
-        return tuple(configured)
+    try:
+        if configured := shlex.split(os.environ.get("CC", "")):
+            return tuple(configured)
+    except ValueError as error:
+        raise NativeStepUnavailable(f"$CC cannot be read: {error}") from error
     for name in ("cc", "gcc", "clang"):
         if found := shutil.which(name):
             return (found,)
@@ -118,7 +154,7 @@ def _object(compiler: tuple[str, ...], name: str, folder: Path) -> Path:
 def _run(command: list[str]) -> None:
     try:
         done = subprocess.run(  # noqa: S603 - the user's compiler over our own sources
-            command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False
+            command, capture_output=True, text=True, errors="replace", timeout=COMPILE_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise NativeStepUnavailable(f"{command[0]} took more than {COMPILE_SECONDS:g} s") from error

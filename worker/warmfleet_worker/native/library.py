@@ -97,8 +97,11 @@ class NativeLibrary:
     def __init__(self, path: Path) -> None:
         try:
             library = CDLL(str(path))
-        except OSError as error:
+            self._declare_functions(library)
+        except (OSError, AttributeError) as error:
             raise NativeStepUnavailable(f"the native step cannot be loaded: {error}") from error
+
+    def _declare_functions(self, library: CDLL) -> None:
         self._level_runs = _declare(library, "wf_level_runs", c_int, c_int)
         self._packed_bytes = _declare(library, "wf_packed_bytes", c_int64, c_int, c_int64, c_int64, c_int)
         self._pack = _declare(library, "wf_pack", None, c_int, c_void_p, c_int64, c_int64, c_int, c_void_p)

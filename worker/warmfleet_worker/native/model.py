@@ -20,6 +20,11 @@ from warmfleet_worker.native.library import BF16, F32, ModelStruct, NativeLibrar
 from warmfleet_worker.native.weights import PackedWeights, Region
 
 MAX_HEAD_DIM: Final = 512
+MAX_HEADS: Final = 1024
+MAX_WIDTH: Final = 2**20
+"""Of hidden states, queries and the MLP; larger than in any model, and their products fit into 64 bits."""
+MAX_VOCABULARY: Final = 2**24
+MAX_POSITIONS: Final = 2**26
 GROUP_TOKENS: Final = 16
 """Keys of so many tokens are read at a time: a block holds a whole number of groups."""
 _ARENA_SLACK_BYTES: Final = 64 * 1024
@@ -43,6 +48,14 @@ def native_refusal(config: ModelConfig, block_size_tokens: int) -> str:
     """Why the native step cannot compute a model; "" if it can."""
     if config.head_dim > MAX_HEAD_DIM:
         return f"a head of {config.head_dim} is larger than {MAX_HEAD_DIM}"
+    width = max(config.hidden_size, config.intermediate_size, config.heads * config.head_dim)
+    if config.heads > MAX_HEADS or width > MAX_WIDTH:
+        return f"{config.heads} heads and a width of {width} are more than {MAX_HEADS} and {MAX_WIDTH}"
+    if config.vocab_size > MAX_VOCABULARY or config.max_position > MAX_POSITIONS:
+        return (
+            f"{config.vocab_size} tokens and {config.max_position} positions are more than {MAX_VOCABULARY} "
+            f"and {MAX_POSITIONS}"
+        )
     if block_size_tokens % GROUP_TOKENS:
         return f"a block of {block_size_tokens} tokens is no multiple of {GROUP_TOKENS}"
     return ""
@@ -104,7 +117,8 @@ class NativeModel:
                 kv_heads=config.kv_heads,
                 head_dim=config.head_dim,
                 vocabulary=config.vocab_size,
-                window_tokens=config.window_tokens,
+                # A window that no sequence outgrows is none.
+                window_tokens=config.window_tokens if config.window_tokens < positions else 0,
                 positions=positions,
                 dtype=_DTYPES[dtype],
                 level=int(level),

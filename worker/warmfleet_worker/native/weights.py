@@ -13,7 +13,7 @@ from torch import Tensor
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.layers import Linear, RmsNorm
 from warmfleet_worker.model.loader import CheckpointReader
-from warmfleet_worker.native.library import BF16, F32, LayerStruct, NativeLibrary
+from warmfleet_worker.native.library import BF16, F32, LayerStruct, NativeLibrary, NativeStepError
 
 _ALIGNMENT_BYTES: Final = 64
 _TORCH_TYPES: Final = {BF16: torch.bfloat16, F32: torch.float32}
@@ -29,9 +29,14 @@ class Region:
         self._used_bytes = 0
 
     def take(self, size_bytes: int) -> int:
-        """Address of the next piece."""
+        """Address of the next piece.
+
+        Raises:
+            NativeStepError: The region is too small for it.
+        """
         start = _aligned(self._used_bytes)
-        assert start + size_bytes <= self.size_bytes, (start, size_bytes, self.size_bytes)
+        if start + size_bytes > self.size_bytes:
+            raise NativeStepError(f"{size_bytes} bytes do not fit behind {start} of {self.size_bytes}")
         self._used_bytes = start + size_bytes
         return self.address + start
 

@@ -109,7 +109,7 @@ void wf_pool_run(wf_pool *pool, wf_tile compute, void *context, int tiles) {
     atomic_fetch_add(&pool->wakes, 1);
     if (atomic_load(&pool->sleeping)) futex(&pool->wakes, FUTEX_WAKE, (uint32_t)pool->helpers);
     take_tiles(pool, 0);
-    for (int spins = 0; atomic_load_explicit(&pool->done, memory_order_acquire) < tiles; spins++) {
+    for (unsigned spins = 0; atomic_load_explicit(&pool->done, memory_order_acquire) < tiles; spins++) {
         _mm_pause();
         /* A helper lost its core in the middle of a tile: let it have this one. */
         if (spins > SPINS) sched_yield();

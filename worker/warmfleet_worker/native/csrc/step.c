@@ -16,6 +16,7 @@
 enum {
     PANELS_PER_TILE = 4,        /* of the weights that a thread takes at once */
     MANY_ROWS = 8,              /* from so many rows on, threads share the work on rows, too */
+    MOST_PARTS = 1 << 16,       /* of queries whose context is dealt by partition: 32 MiB of heads of 128 */
     HUGE_PAGE = 2 << 20,
 };
 
@@ -138,11 +139,16 @@ int wf_engine_new(const wf_model *model, wf_engine **engine) {
     e->qkv_size = e->query_size + 2 * (int64_t)m->kv_heads * m->head_dim;
     e->layers = malloc(sizeof(wf_layer) * (size_t)m->layers);
     e->workers = calloc((size_t)m->threads, sizeof *e->workers);
-    e->unit_room = WF_MAX_ROWS * m->heads;
-    int32_t most_parts = (m->positions + WF_PARTITION - 1) / WF_PARTITION + 1;
-    /* Partitions are shared among threads only where there are fewer units than this. */
-    e->part_room = 4 * m->threads * most_parts * query_heads(m);
-    if (e->unit_room < 4 * m->threads * most_parts) e->unit_room = 4 * m->threads * most_parts;
+    int64_t unit_room = WF_MAX_ROWS * (int64_t)m->heads + MOST_PARTS;
+    int64_t context_parts = m->positions / WF_PARTITION + 1, few_units = 4 * (int64_t)m->threads;
+    int64_t part_room = few_units * context_parts * query_heads(m);
+    if (part_room > MOST_PARTS) part_room = MOST_PARTS;
+    if (unit_room > INT32_MAX) {
+        wf_engine_free(e);
+        return WF_NO_MEMORY;
+    }
+    e->unit_room = (int32_t)unit_room;
+    e->part_room = (int32_t)part_room;
     size_t rows = WF_MAX_ROWS, wide = (size_t)e->kernels->activation_bytes;
     e->hidden = wf_map((int64_t)(rows * sizeof(float)) * m->hidden);
     e->qkv = wf_map((int64_t)(rows * sizeof(float)) * e->qkv_size);
@@ -367,7 +373,8 @@ static void plan_units(wf_engine *e) {
         int position = s->positions[e->row0 + row], parts = position / WF_PARTITION + 1;
         int first = m->window_tokens ? (position + 1 - m->window_tokens) / WF_PARTITION : 0;
         if (first < 0) first = 0;
-        int alone = few && end == row + 1 && parts - first > 1;
+        int64_t needed = (int64_t)m->heads * (parts - first);
+        int alone = few && end == row + 1 && parts - first > 1 && part + needed <= e->part_room;
         for (int kv_head = 0; kv_head < m->kv_heads; kv_head++)
             for (int head = kv_head * group; head < (kv_head + 1) * group; head += heads) {
                 wf_unit unit = {row, end - row, chunk, kv_head, head, heads, -1, 0};
@@ -453,7 +460,7 @@ static int valid(const wf_engine *e, const wf_step_arguments *s) {
 }
 
 int wf_step(wf_engine *e, const wf_step_arguments *s) {
-    if (!valid(e, s)) return WF_BAD_ARGUMENT;
+    if (!e || !valid(e, s)) return WF_BAD_ARGUMENT;
     e->step = s;
     int taken = 0;
     for (e->row0 = 0; e->row0 < s->rows; e->row0 += e->rows) {
@@ -468,6 +475,7 @@ int wf_step(wf_engine *e, const wf_step_arguments *s) {
 }
 
 int wf_logits(wf_engine *e, const float *hidden, int32_t rows, float *logits) {
+    if (!e || rows < 0) return WF_BAD_ARGUMENT;
     const wf_model *m = &e->model;
     for (int row = 0; row < rows; row += e->rows) {
         e->rows = rows - row < WF_MAX_ROWS ? rows - row : WF_MAX_ROWS;
@@ -485,7 +493,7 @@ static void sample_row(void *context, int row, int worker) {
 
 int wf_sample(wf_engine *e, const float *logits, int32_t rows, int32_t columns, const wf_sampling *sampling,
               int32_t *token_ids) {
-    if (rows < 0 || columns < 1 || columns > e->model.vocabulary) return WF_BAD_ARGUMENT;
+    if (!e || rows < 0 || columns < 1 || columns > e->model.vocabulary) return WF_BAD_ARGUMENT;
     e->logits = logits;
     e->columns = columns;
     e->sampling = sampling;

@@ -7,6 +7,7 @@
 #ifndef WARMFLEET_VECTORS_H
 #define WARMFLEET_VECTORS_H
 
+#include <float.h>
 #include <immintrin.h>
 #include <math.h>
 #include <stdint.h>
