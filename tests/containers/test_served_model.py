@@ -134,6 +134,7 @@ def test_a_worker_beyond_its_memory_limit_stalls_with_the_limit_to_raise(release
         condition = eventually(stalled, lambda item: item.get("status") == "True", seconds=300)
         assert condition["reason"] == "CrashLooping"
         assert "out of memory" in condition["message"]
+        assert "limit 400Mi" in condition["message"]
         assert "spec.resources.limits.memory" in condition["message"]
     finally:
         release.kubectl("delete", "modeldeployment", "small", "--wait")

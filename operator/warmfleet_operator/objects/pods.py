@@ -36,6 +36,8 @@ class ContainerView:
     """Length of that run."""
     out_of_memory: bool = False
     """Whether the kernel killed a process of that run because memory had run out."""
+    memory_limit: str = ""
+    """As the pod has it, such as `4Gi`; empty if it has none."""
 
     @property
     def cannot_be_pulled(self) -> bool:
@@ -128,7 +130,9 @@ def pod_view(pod: Mapping[str, Any]) -> PodView:
         unschedulable=str(scheduled.get("message") or "no node fits")[:MAX_MESSAGE_LENGTH] if refused else "",
         unschedulable_since_seconds=seconds_of(scheduled.get("lastTransitionTime")) if refused else 0.0,
         scheduling_gates=tuple(gate["name"] for gate in spec.get("schedulingGates") or ()),
-        engine=_container(containers.get(ENGINE_CONTAINER)),
+        engine=_container(
+            containers.get(ENGINE_CONTAINER), _by_name(spec.get("containers")).get(ENGINE_CONTAINER)
+        ),
         fetch=_container(fetch),
         fetching=FETCHING_LABEL in labels,
         fetches=MODEL_FETCH_CONTAINER in _by_name(spec.get("initContainers")),
@@ -156,7 +160,7 @@ def _by_name(containers: Iterable[Mapping[str, Any]] | None) -> dict[str, Mappin
     return {container["name"]: container for container in containers or ()}
 
 
-def _container(status: Mapping[str, Any] | None) -> ContainerView:
+def _container(status: Mapping[str, Any] | None, wanted: Mapping[str, Any] | None = None) -> ContainerView:
     if status is None:
         return ContainerView()
     state = status.get("state") or {}
@@ -178,4 +182,5 @@ def _container(status: Mapping[str, Any] | None) -> ContainerView:
         else 0.0,
         # Not the exit code: a server whose engine was killed ends by itself, with another one than 137.
         out_of_memory=(ended or {}).get("reason") == "OOMKilled",
+        memory_limit=str((((wanted or {}).get("resources") or {}).get("limits") or {}).get("memory") or ""),
     )

@@ -127,8 +127,9 @@ def _crash(pod: PodView) -> str:
         return ""
     end = f"with exit code {engine.exit_code}: "
     if engine.out_of_memory:
+        limit = f", limit {engine.memory_limit}" if engine.memory_limit else ""
         end = (
-            f"because it ran out of memory (OOMKilled, exit code {engine.exit_code}): "
+            f"because it ran out of memory (OOMKilled, exit code {engine.exit_code}{limit}): "
             "raise spec.resources.limits.memory or lower spec.kvCache.size. "
         )
     return f"the engine ended {engine.restarts} times, the last time {end}{engine.message}"

@@ -55,6 +55,18 @@ def test_a_run_that_memory_ended_is_known_by_its_reason_with_any_exit_code():
     assert not engine_of(state={"running": {}}).out_of_memory
 
 
+def test_the_memory_limit_is_that_of_the_engines_container():
+    sidecar = {"name": "sidecar", "resources": {"limits": {"memory": "64Mi"}}}
+    engine = {"name": "engine", "resources": {"limits": {"memory": "4Gi"}}}
+    pod = {
+        "metadata": {"name": "m-1", "uid": "u"},
+        "status": {"containerStatuses": [{"name": "engine", "state": {"running": {}}}]},
+    }
+
+    assert pod_view({**pod, "spec": {"containers": [sidecar, engine]}}).engine.memory_limit == "4Gi"
+    assert pod_view({**pod, "spec": {"containers": [{"name": "engine"}]}}).engine.memory_limit == ""
+
+
 def test_the_gates_of_a_pod_are_read_until_they_are_removed():
     pod = {"metadata": {"name": "m-1", "uid": "u"}, "spec": {"schedulingGates": [{"name": "quota"}]}}
 

@@ -193,6 +193,16 @@ def test_an_engine_that_runs_out_of_memory_is_reported_with_what_to_raise() -> N
     assert found.message.endswith("the engine process ended")
 
 
+def test_an_engine_that_runs_out_of_memory_is_reported_with_the_limit_of_its_pod() -> None:
+    killed = ContainerView(
+        "CrashLoopBackOff", restarts=CRASHES, exit_code=1, out_of_memory=True, memory_limit="4Gi"
+    )
+
+    found = one(troubled(unready(engine=killed)), ConditionType.STALLED)
+
+    assert "(OOMKilled, exit code 1, limit 4Gi): raise spec.resources.limits.memory" in found.message
+
+
 def test_a_fetch_that_runs_out_of_memory_is_reported_as_such() -> None:
     killed = ContainerView("CrashLoopBackOff", exit_code=137, restarts=1, out_of_memory=True)
 
