@@ -222,6 +222,9 @@ def test_a_live_deployment_gets_a_free_name_at_once_and_waits_for_one_that_is_ta
     fleet.delete("modeldeployment", "has-it")
     eventually(lambda: fleet.has("grows", "NameAccepted", "True"))
     assert claims("grows") == grown
+    # The event of a change is written after the status that has it.
+    announced = "NameAccepted is True"
+    eventually(lambda: [item for item in fleet.items("events") if item["note"].startswith(announced)])
     # In any order of the list, nothing is left to write.
     since = time.time()
     fleet.touch("grows")

@@ -157,8 +157,8 @@ async def test_vllms_metrics_stand_unchanged_beside_ours_and_no_name_twice():
 async def test_ours_are_the_same_with_either_engine_but_for_vllms_names(own_metrics):
     body = await scraped(worker(own_metrics=own_metrics, engine_text=b""))
     names = {family.name for family in text_string_to_metric_families(body.decode())}
-    every = {
-        family.name for family in text_string_to_metric_families(WorkerMetrics("a").render().decode())
-    } | {"vllm:cache_config_info"}
+    of_any_worker = text_string_to_metric_families(WorkerMetrics("a").render().decode())
+    of_a_ready_engine = {"vllm:cache_config_info", "warmfleet_worker_engine_info"}
+    every = {family.name for family in of_any_worker} | of_a_ready_engine
     own = {name for name in every if not name.startswith("vllm:")}
     assert names == (own if own_metrics else every)
