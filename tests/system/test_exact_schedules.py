@@ -140,7 +140,7 @@ def test_a_flipped_bit_in_the_memory_of_a_cached_block_is_found(runner_of) -> No
     prompt = list(range(100, 164))
     ask_once = [
         add_sequence(number, prompt, SamplingParameters(temperature=0.0, max_output_tokens=20))
-        for number in range(4)
+        for number in range(5)
     ]
     clean = finished(engine, ask_once[0], ask_once[1])
     cached = engine._pool.find(next(iter(engine._pool.resident_hashes)))
@@ -151,7 +151,9 @@ def test_a_flipped_bit_in_the_memory_of_a_cached_block_is_found(runner_of) -> No
     assert clean == (3, 0)
     _, mismatched = finished(engine, ask_once[2])
     assert mismatched == 1
-    assert finished(engine, ask_once[3]) == (3, 0)
+    # The dropped blocks come back with the next request at the latest, and the one after it hits them.
+    assert finished(engine, ask_once[3])[1] == 0
+    assert finished(engine, ask_once[4]) == (3, 0)
 
 
 def finished(engine: Engine, *messages: AddSequences) -> tuple[int, int]:

@@ -106,6 +106,8 @@ class StubWorker:
         self.encoder = PromptEncoder.from_assets(self.assets)
         self.cache = StubCache()
         self.running = 0
+        self.held = 0
+        """Of the running ones, those whose head is held back."""
         self.peak_running = 0
         self.queued_tokens = 0
         self.admitted: dict[str, int] = {}
@@ -232,6 +234,7 @@ class StubWorker:
         is_held = self.faults.hold_headers
         self.arrived.set()
         self.running += 1
+        self.held += is_held
         self.peak_running = max(self.peak_running, self.running)
         try:
             return await self._answer(request, body, is_held=is_held)
@@ -240,6 +243,7 @@ class StubWorker:
             raise
         finally:
             self.running -= 1
+            self.held -= is_held
             self.publish()
 
     async def _answer(self, request: web.Request, body: bytes, *, is_held: bool) -> web.StreamResponse:
