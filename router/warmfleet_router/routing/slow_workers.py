@@ -32,6 +32,8 @@ class SlowWorkerSettings:
     """Latest answers that are compared, of the worker and of each peer; fewer prove nothing."""
     least_seconds: float = 0.25
     """A quicker answer never counts as slow, however little was predicted."""
+    least_step_seconds: float = 0.010
+    """A quicker step never counts as slow: of small models, steps of a new worker differ by several times."""
     kept_seconds: float = 120.0
     """Older answers do not count."""
 
@@ -91,7 +93,7 @@ class SlowWorkerDetector:
             if candidate.uid != picked.uid and (seconds := _reference_step_seconds(candidate)) is not None
         ]
         times = own / max(statistics.median(peers), 1e-9) if own is not None and peers else 0.0
-        if times < self._settings.ratio:
+        if times < self._settings.ratio or own is None or own < self._settings.least_step_seconds:
             self._slow_reports.pop(picked.uid, None)
             return ""
         reports = self._slow_reports.get(picked.uid, 0) + 1

@@ -104,3 +104,14 @@ def test_a_fit_without_time_for_the_step_that_is_compared_is_no_measurement() ->
     reasons = [detector.record_report(picked, [new, other]) for picked in (new, other) for _ in range(8)]
 
     assert reasons == [""] * 16
+
+
+def test_quick_steps_are_not_slow_however_quick_those_of_peers_are() -> None:
+    detector = SlowWorkerDetector()
+    new, slow, other = (
+        reported(uid, StepRates(seconds, 0.0, 0.0, 0.0, RatesSource.MEASURED, 0))
+        for uid, seconds in (("new", 0.009), ("slow", 0.011), ("b", 0.001))
+    )
+
+    assert [detector.record_report(new, [new, other]) for _ in range(16)] == [""] * 16
+    assert [detector.record_report(slow, [slow, other]) for _ in range(8)][-1] != ""
