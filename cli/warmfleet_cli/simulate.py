@@ -1,6 +1,5 @@
 """`warmfleet simulate`: replays traffic through the production router and scheduler, in virtual time."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,6 +10,7 @@ from warmfleet_cli.output import OutputFormat, OutputOption, print_json
 from warmfleet_cli.simulate_bars import SimulationBars
 from warmfleet_cli.simulate_tables import print_comparison, print_reports
 from warmfleet_cli.simulate_timeline import render_timeline
+from warmfleet_runtime.processors import usable_cores
 
 if TYPE_CHECKING:
     from warmfleet_simulator.report import Report
@@ -143,7 +143,7 @@ def simulate(
         "model": choice.model,
         "replica": settings.replica,
     }
-    jobs = jobs or len(os.sched_getaffinity(0))
+    jobs = jobs or usable_cores()
     jobs = jobs if compare else min(jobs, len(routings))
     compared, reports = None, list["Report"]()
     with (

@@ -1,6 +1,5 @@
 """`warmfleet up`: start a fleet from a ModelDeployment manifest on this machine."""
 
-import os
 import secrets
 import shlex
 from contextlib import AbstractContextManager, nullcontext
@@ -43,6 +42,7 @@ from warmfleet_contracts.resources.manifests import load_manifest
 from warmfleet_contracts.resources.model_deployment import ModelDeployment
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_runtime.memory import available_memory_bytes
+from warmfleet_runtime.processors import usable_cores
 from warmfleet_worker.model_store.catalog import PullProgress, catalog_model_path, pull_model
 
 _DEFAULT_ORIGIN: Final = "built-in manifest"
@@ -118,7 +118,7 @@ def up(
         deployment, origin=origin, has_keys=keys_file is not None, scales=autoscale
     ):
         console.print(f"note: {notice}")
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     scaling: LocalScaling | None = None
     if autoscale:
         scaling, notice = local_bounds(

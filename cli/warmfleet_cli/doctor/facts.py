@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from warmfleet_runtime.memory import available_memory_bytes, memory_limit_bytes
+from warmfleet_runtime.processors import usable_cores
 from warmfleet_worker.engine_program import EngineMissingError, engine_program
 from warmfleet_worker.model_store.catalog import CATALOG, catalog_model_path
 
@@ -57,7 +58,7 @@ def read_facts(
         machine=platform.machine(),
         cpu=_field(cpu_info, "model name"),
         cpu_flags=frozenset((_field(cpu_info, "flags") or _field(cpu_info, "Features")).split()),
-        cores=len(os.sched_getaffinity(0)),
+        cores=usable_cores(),
         machine_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         limit_bytes=memory_limit_bytes(),
         available_bytes=available_memory_bytes(),

@@ -79,3 +79,14 @@ class StepResult:
 
     chunks: tuple[ChunkResult, ...]
     seconds: float
+
+
+def finite_chunks(finite_rows: Seq[bool] | Seq[int], chunks: Seq[Chunk]) -> list[bool]:
+    """Whether all rows of each chunk are finite; rows are the tokens of all chunks, in order."""
+    verdicts: list[bool] = []
+    start = 0
+    for chunk in chunks:
+        end = start + len(chunk.token_ids)
+        verdicts.append(all(finite_rows[start:end]))
+        start = end
+    return verdicts

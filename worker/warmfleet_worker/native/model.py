@@ -1,6 +1,5 @@
 """A decoder that the native step computes: packed weights, KV arena and threads behind `StepModel`."""
 
-import os
 from array import array
 from collections.abc import Sequence
 from typing import Final
@@ -8,8 +7,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from warmfleet_runtime.processors import usable_cores
 from warmfleet_worker.attention.kv_arena import KvArena
-from warmfleet_worker.engine.batch import Chunk, SampleRequest
+from warmfleet_worker.engine.batch import Chunk, SampleRequest, finite_chunks
 from warmfleet_worker.kv_cache.layout import KvLayout
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.loader import CheckpointReader
@@ -122,7 +122,7 @@ class NativeModel:
                 positions=positions,
                 dtype=_DTYPES[dtype],
                 level=int(level),
-                threads=threads or len(os.sched_getaffinity(0)),
+                threads=threads or usable_cores(),
                 norm_epsilon=config.norm_epsilon,
                 block_size_tokens=layout.block_size_tokens,
                 total_blocks=total_blocks,
@@ -226,9 +226,4 @@ class NativeModel:
                 trace=states.data_ptr() if states is not None else None,
             ),
         )
-        verdicts, start = [], 0
-        for chunk in chunks:
-            end = start + len(chunk.token_ids)
-            verdicts.append(all(finite[start:end]))
-            start = end
-        return hidden, verdicts, states
+        return hidden, finite_chunks(finite, chunks), states

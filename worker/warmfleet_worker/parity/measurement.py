@@ -1,6 +1,5 @@
 """Loads a model twice, as an engine does and as the reference does, and compares them on one short text."""
 
-import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_contracts.resources.engine_memory import EngineMemory, block_bytes, engine_memory
 from warmfleet_runtime.memory import memory_limit_bytes, own_memory_bytes
+from warmfleet_runtime.processors import usable_cores
 from warmfleet_worker.kv_cache.block_table import blocks_for
 from warmfleet_worker.model.config import ModelConfig, load_model_config
 from warmfleet_worker.model.loader import load_decoder
@@ -72,7 +72,7 @@ def measure(model_path: Path, settings: RunnerSettings) -> ParityReport:
             answer_tokens=ANSWER_TOKENS,
             block_ids=range(blocks - 1, -1, -1),
         )
-        torch.set_num_threads(len(os.sched_getaffinity(0)))  # the native step has taken all but one
+        torch.set_num_threads(usable_cores())  # the native step has taken all but one
         decoder = load_decoder(model_path, config, positions=1, dtype=dtype, device=torch.device("cpu"))
         found = compare(trace, Reference(decoder, tokens - 1), units_of(dtype))
     return ParityReport(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from warmfleet_worker.attention.backend import AttentionBackend
 from warmfleet_worker.attention.kv_arena import KvArena
-from warmfleet_worker.engine.batch import Chunk, SampleRequest
+from warmfleet_worker.engine.batch import Chunk, SampleRequest, finite_chunks
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.transformer import Decoder
 from warmfleet_worker.runner.sampler import choose
@@ -38,7 +38,8 @@ class TorchModel:
         """As `StepModel.hidden_rows`."""
         hidden = self._hidden_states(chunks)
         rows = hidden if len(wanted) == hidden.shape[0] else hidden[self._as_index(list(wanted))]
-        return rows, _finite_chunks(hidden, chunks)
+        # A state that is not finite stays so through the layers.
+        return rows, finite_chunks(hidden.isfinite().all(dim=1).tolist(), chunks)
 
     def hidden_after_layers(self, chunks: Sequence[Chunk]) -> Tensor:
         """As `StepModel.hidden_after_layers`."""
@@ -68,15 +69,3 @@ class TorchModel:
 
 def _positions(chunk: Chunk) -> range:
     return range(chunk.first_position, chunk.first_position + len(chunk.token_ids))
-
-
-def _finite_chunks(hidden: Tensor, chunks: Sequence[Chunk]) -> list[bool]:
-    """Whether every hidden state of each chunk is finite; a non-finite one stays so through the layers."""
-    finite = hidden.isfinite().all(dim=1).tolist()
-    verdicts = []
-    start = 0
-    for chunk in chunks:
-        end = start + len(chunk.token_ids)
-        verdicts.append(all(finite[start:end]))
-        start = end
-    return verdicts
