@@ -70,7 +70,7 @@ class RunnerSettings:
     """Instead: so much of the device's memory for weights and KV together; 0 = `kv_cache_bytes` counts."""
     block_size_tokens: int = 16
     dtype: DtypeName = "Auto"
-    """Of weights, activations and KV. Auto: bfloat16 where the device multiplies it in hardware."""
+    """Of weights, activations and KV. Auto: see `resolve_dtype`."""
     max_model_length_tokens: int = 0
     """Longest sequence; 0, or more than the model was trained for, means the model's own limit."""
     threads: int = 0
@@ -254,9 +254,10 @@ def _load_on_cpu(
     if native is None:
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        return _load_torch(
-            model_path, config, layout, blocks, dtype, settings, max_length_tokens, torch.device("cpu")
+        decoder = load_decoder(
+            model_path, config, positions=max_length_tokens, dtype=dtype, device=torch.device("cpu")
         )
+        return _torch_model(decoder, layout, blocks, settings, max_length_tokens)
     # What PyTorch still does on a CPU is small, and its threads would take the cores of the native ones.
     torch.set_num_threads(1)
     with open_checkpoint(model_path, config, dtype=dtype, device=torch.device("cpu")) as reader:
@@ -283,17 +284,17 @@ def _load_on_device(
 ) -> StepModel:
     dtype = DTYPES[resolve_dtype(settings.dtype, config)]
     layout = _layout(config, settings, dtype)
+    memory = _memory(config, settings, dtype)
     if not settings.device_memory_percent:
-        blocks = _require_a_block(layout, settings.kv_cache_bytes)
-        if refusal := device_refusal(_memory(config, settings, dtype), _device_memory(device)):
+        _require_a_block(layout, settings.kv_cache_bytes)  # before the weights take their time
+        if refusal := device_refusal(memory, _device_memory(device)):
             raise NotEnoughMemory(refusal)
-        return _load_torch(model_path, config, layout, blocks, dtype, settings, max_length_tokens, device)
     decoder = load_decoder(model_path, config, positions=max_length_tokens, dtype=dtype, device=device)
-    kv_cache_bytes = share_of_device_bytes(
-        settings.device_memory_percent,
-        _device_memory(device),
-        _memory(config, settings, dtype).workspace_bytes,
-    )
+    kv_cache_bytes = settings.kv_cache_bytes
+    if settings.device_memory_percent:
+        kv_cache_bytes = share_of_device_bytes(
+            settings.device_memory_percent, _device_memory(device), memory.workspace_bytes
+        )
     blocks = _require_a_block(layout, kv_cache_bytes)
     return _torch_model(decoder, layout, blocks, settings, max_length_tokens)
 
@@ -301,20 +302,6 @@ def _load_on_device(
 def _device_memory(device: torch.device) -> DeviceMemory:
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
     return DeviceMemory(total_bytes=total_bytes, free_bytes=free_bytes)
-
-
-def _load_torch(  # noqa: PLR0917 - what a model is loaded from
-    model_path: Path,
-    config: ModelConfig,
-    layout: KvLayout,
-    blocks: int,
-    dtype: torch.dtype,
-    settings: RunnerSettings,
-    max_length_tokens: int,
-    device: torch.device,
-) -> TorchModel:
-    decoder = load_decoder(model_path, config, positions=max_length_tokens, dtype=dtype, device=device)
-    return _torch_model(decoder, layout, blocks, settings, max_length_tokens)
 
 
 def _torch_model(
