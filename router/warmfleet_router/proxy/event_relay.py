@@ -21,7 +21,17 @@ from warmfleet_router.proxy.token_gaps import TokenGaps
 class EventRelay:
     """The events of one stream; a `BodyReceiver`. What it does per event is the router's cost per token."""
 
-    __slots__ = ("_client", "_gaps", "_on_first_token", "_splitter", "_tokens", "_usage", "_write", "failed")
+    __slots__ = (
+        "_client",
+        "_gaps",
+        "_on_first_token",
+        "_splitter",
+        "_tokens",
+        "_usage",
+        "_write",
+        "_write_chunk",
+        "failed",
+    )
 
     def __init__(
         self,
@@ -41,6 +51,7 @@ class EventRelay:
         """Whether the worker has sent an error object."""
         self._client = client
         self._write = client.body.write
+        self._write_chunk = client.body.write_chunk
         self._splitter = splitter
         self._usage = usage
         self._gaps = gaps
@@ -61,20 +72,26 @@ class EventRelay:
         if not events:
             return True
         if self._tokens > 0 and is_plain_event(events):
-            self._tokens += 1
-            self._usage.output_tokens = self._tokens
-            self._gaps.arrived(1)
+            self._count_plain()
         else:
             self._count(events)
-        if self._write(events):
-            return True
-        self._gaps.blocked()
-        self._client.keep(events, lambda: self._taken(resume))
-        return False
+        return self._write(events) or self._keep(events, resume)
+
+    def receive_chunk(self, chunk: bytes, start: int, resume: Callable[[], None]) -> bool:
+        """As `receive`; one whole event goes to the client in the chunk in which it came, not copied."""
+        if self._tokens > 0 and not self._splitter.kept and is_plain_event(chunk, start, len(chunk) - 2):
+            self._count_plain()
+            return self._write_chunk(chunk) or self._keep(chunk[start:-2], resume)
+        return self.receive(chunk[start:-2], resume)
 
     def ended(self) -> None:
         """The answer is complete."""
         self._gaps.ended()
+
+    def _count_plain(self) -> None:
+        self._tokens += 1
+        self._usage.output_tokens = self._tokens
+        self._gaps.arrived(1)
 
     def _count(self, events: bytes) -> None:
         is_error = has_server_error(events)
@@ -88,6 +105,11 @@ class EventRelay:
                 self._on_first_token()
             if not ends_stream(events):
                 self._gaps.arrived(new)
+
+    def _keep(self, events: bytes, resume: Callable[[], None]) -> bool:
+        self._gaps.blocked()
+        self._client.keep(events, lambda: self._taken(resume))
+        return False
 
     def _taken(self, resume: Callable[[], None]) -> None:
         self._gaps.taken()

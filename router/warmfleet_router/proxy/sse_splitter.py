@@ -16,11 +16,12 @@ class SseSplitter:
     """Holds back the part of an event that has not ended yet; bounded by `MAX_EVENT_BYTES`."""
 
     def __init__(self) -> None:
-        self._kept = bytearray()
+        self.kept: Final = bytearray()
+        """The part that is held back."""
 
     def feed(self, chunk: bytes) -> bytes:
         """Every whole event so far; empty while there is none. The cost is `chunk`'s, however it is cut."""
-        kept = self._kept
+        kept = self.kept
         if not kept and chunk.endswith(b"\n\n"):
             return chunk
         # A boundary may lie across the seam.
@@ -39,15 +40,17 @@ class SseSplitter:
 
     def rest(self) -> bytes:
         """What the stream ended with, after its last whole event."""
-        return bytes(self._kept)
+        return bytes(self.kept)
 
 
-def is_plain_event(data: bytes) -> bool:
-    """Whether `data` is one whole event, and neither a comment, nor an error object, nor the stream's end.
+def is_plain_event(data: bytes, start: int = 0, end: int | None = None) -> bool:
+    """Whether `data[start:end]` is one whole event, and no comment, error object, or end of the stream.
 
     Nearly every piece of a stream is: this is the short way around the other questions.
     """
-    return data.find(b"\n\n") + 2 == len(data) and not data.startswith(_NOT_PLAIN)
+    if end is None:
+        end = len(data)
+    return data.find(b"\n\n", start, end) + 2 == end and not data.startswith(_NOT_PLAIN, start)
 
 
 def without_leading_comments(data: bytes) -> bytes:

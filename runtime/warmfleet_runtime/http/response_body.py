@@ -53,6 +53,15 @@ class ResponseBody:
             transport.write(b"%x\r\n%b\r\n" % (len(part), part))
         return True
 
+    def write_chunk(self, chunk: bytes) -> bool:
+        """As `write`, for a part that has its framing: its size in hexadecimal digits, two ends of lines."""
+        if self._flow.write_paused:
+            return False
+        transport = self._transport
+        if not transport.is_closing():
+            transport.write(chunk)
+        return True
+
     def when_writable(self, callback: Callable[[], None] | None) -> None:
         """Call `callback` once, as soon as the client takes data again; None forgets one that waits for that.
 

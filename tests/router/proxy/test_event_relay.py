@@ -3,11 +3,10 @@
 import asyncio
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from types import SimpleNamespace
+from random import Random
 from typing import Any
 
 import pytest
-from aiohttp.client_proto import ResponseHandler
 
 from warmfleet_router.admission.dispatch import RequestUsage
 from warmfleet_router.economics.model_counts import LatencyCounts
@@ -18,33 +17,11 @@ from warmfleet_router.proxy.token_gaps import TokenGaps
 from warmfleet_router.workers.body_relay import BodyRelay
 from warmfleet_router.workers.liveness import LivenessSettings, LivenessWatch, ResponseKind
 from warmfleet_runtime.http.response_body import ResponseBody
+from warmfleet_testing.wires.worker_wire import Wire, begun_answer, framed
 
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 EVENT = b'data: {"choices":[{"delta":{"content":" word"}}]}\n\n'
 DONE = b"data: [DONE]\n\n"
 ERROR = b'data: {"error":{"message":"x","type":"server_error"}}\n\n'
-
-
-class Wire(asyncio.Transport):
-    """Either end of the router: keeps what is written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.write_paused = False
-        self.written: list[bytes] = []
-
-    def write(self, data: Any) -> None:
-        self.written.append(bytes(data))
-
-    def is_closing(self) -> bool:
-        return False
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self.protocol = protocol
-
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class Stream:
@@ -62,11 +39,6 @@ class Stream:
         async def send(message: Any) -> None:
             raise AssertionError(message)
 
-        library = ResponseHandler(asyncio.get_running_loop())
-        library.connection_made(self.worker)
-        library.set_response_params(auto_decompress=False, read_bufsize=65_536)
-        library.data_received(HEAD)
-        _, content = await library.read()
         client = stack.enter_context(
             ClientResponse(send, self.body, write_seconds=60, ping_seconds=None, on_stalled=lambda: None)
         )
@@ -78,10 +50,7 @@ class Stream:
             role_events=1,
             on_first_token=self._on_first_token,
         )
-        response: Any = SimpleNamespace(
-            content=content, connection=SimpleNamespace(transport=self.worker, protocol=library)
-        )
-        relay = BodyRelay(response, self.relay)
+        relay = BodyRelay(await begun_answer(self.worker), self.relay)
         read = stack.enter_context(
             LivenessWatch(LivenessSettings()).body("w", ResponseKind.STREAM, lambda: None)
         )
@@ -92,8 +61,7 @@ class Stream:
 
     def arrives(self, *events: bytes, after_seconds: float = 0.2) -> None:
         self.seconds += after_seconds
-        data = b"".join(b"%x\r\n%b\r\n" % (len(event), event) for event in events)
-        self.worker.protocol.data_received(data)  # type: ignore[attr-defined]
+        self.worker.arrives(framed(*events))
 
     def client_reads(self) -> None:
         self.client.write_paused = False
@@ -137,6 +105,42 @@ async def test_an_event_costs_one_write_and_no_task_timer_or_turn_of_the_loop(st
     assert work == []
     assert len(stream.client.written) - before == 100
     assert stream.sent == 101 * EVENT
+
+
+async def test_an_event_goes_on_in_the_chunk_in_which_it_came(stream: Stream) -> None:
+    stream.arrives(EVENT, EVENT)  # the role and the first token
+    stream.arrives(EVENT)  # shows that the parser is between two chunks
+    came = framed(EVENT)
+
+    stream.worker.arrives(came)
+
+    assert stream.client.written[-1] == came
+    assert stream.usage.output_tokens == 3
+
+
+async def test_a_stream_that_is_cut_anywhere_and_read_with_pauses_is_the_same(stream: Stream) -> None:
+    random = Random(5)
+    events = [b'data: {"choices":[%d]}\n\n' % random.randrange(10**6) for _ in range(2000)]
+    pings = [b": ping\n\n"] * 20
+    sent = random.sample(events + pings, len(events) + len(pings))
+    kept = b""
+    for event in sent:
+        # Mostly one whole chunk, as workers write them; else what a network makes of several.
+        kept += framed(event)
+        if random.random() < 0.1:
+            continue
+        cut = random.randrange(1, len(kept)) if random.random() < 0.2 else len(kept)
+        stream.worker.arrives(kept[:cut])
+        kept = kept[cut:]
+        if random.random() < 0.1:
+            stream.client_reads()
+        elif random.random() < 0.02:
+            stream.client.write_paused = True
+    stream.worker.arrives(kept)
+    stream.client_reads()
+
+    assert stream.sent == b"".join(sent)
+    assert stream.usage.output_tokens == len(events) - 1  # without the role
 
 
 async def test_an_event_that_comes_in_pieces_is_written_once_it_is_whole(stream: Stream) -> None:

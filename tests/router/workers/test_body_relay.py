@@ -53,6 +53,9 @@ class Receiver:
         self.came.set()
         return len(self.pieces) < self.room
 
+    def receive_chunk(self, chunk: bytes, start: int, resume: Callable[[], None]) -> bool:
+        return self.receive(chunk[start:-2], resume)
+
     @property
     def body(self) -> bytes:
         return b"".join(self.pieces)
