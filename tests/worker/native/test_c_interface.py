@@ -8,8 +8,10 @@ from typing import get_args
 import pytest
 
 from warmfleet_worker.model.config import ModelConfig
-from warmfleet_worker.native import library, model
+from warmfleet_worker.native import build, library, model
 from warmfleet_worker.native.build import SOURCES, compile_library, compiler
+from warmfleet_worker.native.formats import KvElement, WeightFormat
+from warmfleet_worker.native.layer_tensors import LAYER_TENSORS
 from warmfleet_worker.native.levels import Level
 from warmfleet_worker.settings import CpuKernels
 
@@ -20,8 +22,10 @@ STRUCTS = {
     "wf_sampling": library.SamplingStruct,
 }
 CONSTANTS = {
-    "WF_BF16": library.BF16,
-    "WF_F32": library.F32,
+    **{f"WF_WEIGHTS_{weights.name}": int(weights) for weights in WeightFormat},
+    "WF_FORMATS": len(WeightFormat),
+    **{f"WF_{element.name}": int(element) for element in KvElement},
+    "WF_ELEMENTS": len(KvElement),
     **{f"WF_{level.name}": int(level) for level in Level},
     "WF_LEVELS": len(Level),
     "WF_LANES": model.GROUP_TOKENS,
@@ -62,6 +66,17 @@ def test_a_struct_has_the_layout_of_the_header(of_c, name):
 
 def test_constants_have_the_values_of_the_header(of_c):
     assert {name: of_c[name] for name in CONSTANTS} == CONSTANTS
+
+
+def test_the_list_of_a_layers_tensors_is_that_of_the_header(of_c):
+    names = [tensor.name for tensor in LAYER_TENSORS]
+
+    assert names == sorted(names, key=lambda name: of_c[f"offsetof(wf_layer, {name})"])
+    assert of_c["sizeof(wf_layer)"] == ctypes.sizeof(ctypes.c_void_p) * len(names)
+
+
+def test_every_source_is_compiled():
+    assert {str(path.relative_to(SOURCES)) for path in SOURCES.rglob("*.c")} == set(build.COMPILED)
 
 
 def test_every_level_can_be_asked_for_by_name():

@@ -1,7 +1,8 @@
 """The native step: one C library that computes a whole step of the decoder on a CPU, and its binding.
 
 Public: `choice.choose_native`, `model.NativeModel`. `csrc/` has the library, `build` compiles it, `levels`
-names the instruction sets, `library` declares its functions through ctypes, `weights` packs a model for it,
-`model` runs steps, `choice` decides whether it computes here. Imports torch (to read weights), `model`
-(configuration, loader, rotations), `settings`, `attention.kv_arena`, `engine.batch` and `kv_cache.layout`.
+names the instruction sets, `formats` what weights, keys and values are made of, `layer_tensors` the tensors
+of a layer, `library` declares the functions through ctypes, `weights` packs a model, `model` runs steps,
+`choice` decides whether it computes here. Imports torch (to read weights), `model` (configuration, loader,
+rotations), `settings`, `attention.kv_arena`, `engine.batch` and `kv_cache.layout`.
 """

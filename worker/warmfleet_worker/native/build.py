@@ -36,15 +36,16 @@ _COMMON: Final = (
 )
 _AVX2: Final = ("-mavx2", "-mfma")
 _AVX512: Final = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
-_FLAGS: Final = {
-    "pool.c": ("-msse2",),
-    "step.c": ("-msse2",),
-    "level_avx2_bf16.c": _AVX2,
-    "level_avx2_f32.c": _AVX2,
-    "level_avx512_bf16.c": _AVX512,
-    "level_avx512_f32.c": _AVX512,
-    "level_avx512_bf16_bf16.c": (*_AVX512, "-mavx512bf16"),
+_BASE: Final = ("-msse2",)
+COMPILED: Final = {
+    **dict.fromkeys(
+        ("attention.c", "engine.c", "levels.c", "memory.c", "pool.c", "step.c", "weights.c"), _BASE
+    ),
+    **dict.fromkeys(("levels/avx2_bf16.c", "levels/avx2_f32.c", "levels/avx2_rows.c"), _AVX2),
+    **dict.fromkeys(("levels/avx512_bf16.c", "levels/avx512_f32.c", "levels/avx512_rows.c"), _AVX512),
+    "levels/avx512_bf16_units.c": (*_AVX512, "-mavx512bf16"),
 }
+"""Flags of each file that is compiled, by its path in `SOURCES`."""
 
 
 class NativeStepUnavailable(WarmfleetError):  # noqa: N818 - named after what is wrong
@@ -53,9 +54,9 @@ class NativeStepUnavailable(WarmfleetError):  # noqa: N818 - named after what is
 
 def source_hash() -> str:
     """Identifies the sources and how they are compiled."""
-    digest = hashlib.sha256(repr((_COMMON, sorted(_FLAGS.items()))).encode())
-    for path in sorted(SOURCES.iterdir()):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    digest = hashlib.sha256(repr((_COMMON, sorted(COMPILED.items()))).encode())
+    for path in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
+        digest.update(str(path.relative_to(SOURCES)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 
@@ -110,7 +111,7 @@ def compile_library(target: Path, command: Sequence[str] | None = None) -> None:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix="compiling-") as folder:
             build = Path(folder)
             with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
-                objects = list(threads.map(lambda name: _object(command, name, build), _FLAGS))
+                objects = list(threads.map(lambda name: _object(command, name, build), COMPILED))
             library = build / target.name
             _run([*command, "-shared", "-o", str(library), *map(str, objects), "-lpthread", "-lm"])
             _append_digest(library)
@@ -146,8 +147,8 @@ def compiler() -> tuple[str, ...]:
 
 
 def _object(compiler: tuple[str, ...], name: str, folder: Path) -> Path:
-    target = folder / f"{name}.o"
-    _run([*compiler, *_COMMON, *_FLAGS[name], "-c", str(SOURCES / name), "-o", str(target)])
+    target = folder / f"{name.replace('/', '-')}.o"
+    _run([*compiler, *_COMMON, *COMPILED[name], "-c", str(SOURCES / name), "-o", str(target)])
     return target
 
 

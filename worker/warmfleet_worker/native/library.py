@@ -22,10 +22,10 @@ from typing import Any, Final
 
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_worker.native.build import NativeStepUnavailable, library_path
+from warmfleet_worker.native.formats import WeightFormat
+from warmfleet_worker.native.layer_tensors import LAYER_TENSORS, MatrixShape
 from warmfleet_worker.native.levels import Level
 
-BF16: Final = 0
-F32: Final = 1
 _STATUS: Final = {
     -1: "an argument is out of its range",
     -2: "there is not enough memory",
@@ -38,17 +38,16 @@ class NativeStepError(WarmfleetError):
     """The native step refused its arguments, or could not be set up."""
 
 
-_LAYER: Final = "input_norm mlp_norm query_norm key_norm qkv output gate_up down qkv_bias output_bias"
 _SIZES: Final = (
     "hidden intermediate layers heads kv_heads head_dim vocabulary "
-    "window_tokens positions dtype level threads"
+    "window_tokens positions weight_format kv_element level threads"
 )
 
 
 class LayerStruct(Structure):
     """`wf_layer`."""
 
-    _fields_ = [(name, c_void_p) for name in _LAYER.split()]
+    _fields_ = [(tensor.name, c_void_p) for tensor in LAYER_TENSORS]
 
 
 class ModelStruct(Structure):
@@ -125,14 +124,12 @@ class NativeLibrary:
         """The levels that this processor runs, ascending; none on one without AVX2."""
         return tuple(level for level in Level if self._level_runs(level))
 
-    def packed_bytes(self, dtype: int, outputs: int, inputs: int, *, interleaved: bool = False) -> int:
-        return int(self._packed_bytes(dtype, outputs, inputs, interleaved))
+    def packed_bytes(self, weights: WeightFormat, matrix: MatrixShape) -> int:
+        return int(self._packed_bytes(weights, matrix.outputs, matrix.inputs, matrix.interleaved))
 
-    def pack(
-        self, dtype: int, matrix: int, outputs: int, inputs: int, packed: int, *, interleaved: bool
-    ) -> None:
-        """Pack the matrix at address `matrix`, [outputs, inputs], to the one at `packed`."""
-        self._pack(dtype, matrix, outputs, inputs, interleaved, packed)
+    def pack(self, weights: WeightFormat, values: int, matrix: MatrixShape, packed: int) -> None:
+        """Pack the matrix at address `values`, [outputs, inputs], to the one at `packed`."""
+        self._pack(weights, values, matrix.outputs, matrix.inputs, matrix.interleaved, packed)
 
     def map(self, size_bytes: int) -> int:
         """Address of zeroed memory in huge pages.

@@ -15,8 +15,9 @@ from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.loader import CheckpointReader
 from warmfleet_worker.model.rope import rotary_frequencies
 from warmfleet_worker.native.build import source_hash
+from warmfleet_worker.native.formats import KvElement, WeightFormat
 from warmfleet_worker.native.levels import Level
-from warmfleet_worker.native.library import BF16, F32, ModelStruct, NativeLibrary, SamplingStruct, StepStruct
+from warmfleet_worker.native.library import ModelStruct, NativeLibrary, SamplingStruct, StepStruct
 from warmfleet_worker.native.weights import PackedWeights, Region
 
 MAX_HEAD_DIM: Final = 512
@@ -29,7 +30,8 @@ GROUP_TOKENS: Final = 16
 """Keys of so many tokens are read at a time: a block holds a whole number of groups."""
 _ARENA_SLACK_BYTES: Final = 64 * 1024
 """The last group of an odd head size is read past its end."""
-_DTYPES: Final = {torch.bfloat16: BF16, torch.float32: F32}
+_WEIGHT_FORMATS: Final = {torch.bfloat16: WeightFormat.BF16, torch.float32: WeightFormat.F32}
+_KV_ELEMENTS: Final = {torch.bfloat16: KvElement.BF16, torch.float32: KvElement.F32}
 
 
 def _sampling(request: SampleRequest) -> SamplingStruct:
@@ -93,7 +95,7 @@ class NativeModel:
         self.kernels: Final = level.title
         self.revision: Final = source_hash()
         self._library = library
-        self._weights = PackedWeights(library, reader, config, _DTYPES[dtype])
+        self._weights = PackedWeights(library, reader, config, _WEIGHT_FORMATS[dtype])
         arena_bytes = (total_blocks + 1) * layout.block_stride_bytes
         self._arena_region = Region(library, arena_bytes + _ARENA_SLACK_BYTES)
         self.arena = KvArena(
@@ -120,7 +122,8 @@ class NativeModel:
                 # A window that no sequence outgrows is none.
                 window_tokens=config.window_tokens if config.window_tokens < positions else 0,
                 positions=positions,
-                dtype=_DTYPES[dtype],
+                weight_format=_WEIGHT_FORMATS[dtype],
+                kv_element=_KV_ELEMENTS[dtype],
                 level=int(level),
                 threads=threads or usable_cores(),
                 norm_epsilon=config.norm_epsilon,

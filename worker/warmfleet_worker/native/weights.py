@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from warmfleet_worker.model.config import ModelConfig
-from warmfleet_worker.model.layers import Linear, RmsNorm
 from warmfleet_worker.model.loader import CheckpointReader
-from warmfleet_worker.native.library import BF16, F32, LayerStruct, NativeLibrary, NativeStepError
+from warmfleet_worker.model.transformer import DecoderLayer
+from warmfleet_worker.native.formats import WeightFormat
+from warmfleet_worker.native.layer_tensors import LAYER_TENSORS, MatrixShape
+from warmfleet_worker.native.library import LayerStruct, NativeLibrary, NativeStepError
 
 _ALIGNMENT_BYTES: Final = 64
-_TORCH_TYPES: Final = {BF16: torch.bfloat16, F32: torch.float32}
+_TORCH_TYPES: Final = {WeightFormat.BF16: torch.bfloat16, WeightFormat.F32: torch.float32}
 
 
 class Region:
@@ -55,83 +57,64 @@ class Region:
 class PackedWeights:
     """All weights of a model, packed: `layers`, `embedding`, `head`, `final_norm` are addresses in `region`.
 
-    `embedding` is 0 where the embeddings are tied: its rows are read from the packed head.
+    Where the embeddings are tied, `embedding` is `head`.
     """
 
     def __init__(
-        self, library: NativeLibrary, reader: CheckpointReader, config: ModelConfig, dtype: int
+        self, library: NativeLibrary, reader: CheckpointReader, config: ModelConfig, weights: WeightFormat
     ) -> None:
         self._library = library
-        self._dtype = dtype
-        self.region = Region(library, packed_model_bytes(library, config, dtype))
+        self._format = weights
+        self.region = Region(library, packed_model_bytes(library, config, weights))
         try:
             self.layers = (LayerStruct * config.layers)(
-                *(self._layer(reader, index) for index in range(config.layers))
+                *(self._layer(reader.layer(index), config) for index in range(config.layers))
             )
             self.final_norm = self._vector(reader.final_norm().weight)
-            self.embedding = 0 if config.tied_embeddings else self._rows(reader.embedding())
-            self.head = self._matrix(reader.head())
+            self.head = self._matrix(reader.head().weight, _vocabulary(config))
+            self.embedding = (
+                self.head if config.tied_embeddings else self._matrix(reader.embedding(), _vocabulary(config))
+            )
         except BaseException:
             self.region.free()
             raise
 
-    def _layer(self, reader: CheckpointReader, index: int) -> LayerStruct:
-        layer = reader.layer(index)
-        return LayerStruct(
-            input_norm=self._vector(layer.input_norm.weight),
-            mlp_norm=self._vector(layer.mlp_norm.weight),
-            query_norm=self._optional_norm(layer.query_norm),
-            key_norm=self._optional_norm(layer.key_norm),
-            qkv=self._matrix(layer.qkv),
-            output=self._matrix(layer.output),
-            gate_up=self._matrix(layer.gate_up, interleaved=True),
-            down=self._matrix(layer.down),
-            qkv_bias=self._optional(layer.qkv.bias),
-            output_bias=self._optional(layer.output.bias),
-        )
+    def _layer(self, layer: DecoderLayer, config: ModelConfig) -> LayerStruct:
+        addresses = {}
+        for tensor in LAYER_TENSORS:
+            values, shape = tensor.read(layer), tensor.shape(config)
+            if values is not None:
+                addresses[tensor.name] = (
+                    self._matrix(values, shape) if isinstance(shape, MatrixShape) else self._vector(values)
+                )
+        return LayerStruct(**addresses)
 
-    def _matrix(self, linear: Linear, *, interleaved: bool = False) -> int:
-        weight = linear.weight.to(_TORCH_TYPES[self._dtype]).contiguous()
-        outputs, inputs = weight.shape
-        packed = self.region.take(
-            self._library.packed_bytes(self._dtype, outputs, inputs, interleaved=interleaved)
-        )
-        self._library.pack(self._dtype, weight.data_ptr(), outputs, inputs, packed, interleaved=interleaved)
+    def _matrix(self, values: Tensor, shape: MatrixShape) -> int:
+        matrix = values.to(_TORCH_TYPES[self._format]).contiguous()
+        assert matrix.shape == (shape.outputs, shape.inputs), (matrix.shape, shape)
+        packed = self.region.take(self._library.packed_bytes(self._format, shape))
+        self._library.pack(self._format, matrix.data_ptr(), shape, packed)
         return packed
 
-    def _rows(self, matrix: Tensor) -> int:
-        return self._copy(matrix.to(_TORCH_TYPES[self._dtype]))
-
     def _vector(self, vector: Tensor) -> int:
-        return self._copy(vector.to(torch.float32))
-
-    def _optional(self, vector: Tensor | None) -> int:
-        return 0 if vector is None else self._vector(vector)
-
-    def _optional_norm(self, norm: RmsNorm | None) -> int:
-        return 0 if norm is None else self._vector(norm.weight)
-
-    def _copy(self, values: Tensor) -> int:
-        address = self.region.take(values.nbytes)
-        self.region.tensor(address, values.numel(), values.dtype).copy_(values.flatten())
+        address = self.region.take(4 * vector.numel())
+        self.region.tensor(address, vector.numel(), torch.float32).copy_(vector)
         return address
 
 
-def packed_model_bytes(library: NativeLibrary, config: ModelConfig, dtype: int) -> int:
+def packed_model_bytes(library: NativeLibrary, config: ModelConfig, weights: WeightFormat) -> int:
     """Bytes of the whole packed model, alignment included."""
-    hidden, intermediate = config.hidden_size, config.intermediate_size
-    query = config.heads * config.head_dim
-    qkv = query + 2 * config.kv_heads * config.head_dim
 
-    def matrix(outputs: int, inputs: int) -> int:
-        return _aligned(library.packed_bytes(dtype, outputs, inputs))
+    def tensor_bytes(shape: MatrixShape | int) -> int:
+        return _aligned(library.packed_bytes(weights, shape) if isinstance(shape, MatrixShape) else 4 * shape)
 
-    gate_up = _aligned(library.packed_bytes(dtype, 2 * intermediate, hidden, interleaved=True))
-    layer = matrix(qkv, hidden) + matrix(hidden, query) + gate_up + matrix(hidden, intermediate)
-    vectors = [hidden, hidden, config.head_dim, config.head_dim, qkv, hidden]
-    layer += sum(_aligned(4 * size) for size in vectors)
-    rows = 0 if config.tied_embeddings else config.vocab_size * hidden * _TORCH_TYPES[dtype].itemsize
-    return config.layers * layer + matrix(config.vocab_size, hidden) + _aligned(rows) + _aligned(4 * hidden)
+    layer = sum(tensor_bytes(tensor.shape(config)) for tensor in LAYER_TENSORS)
+    vocabulary = tensor_bytes(_vocabulary(config)) * (1 if config.tied_embeddings else 2)
+    return config.layers * layer + vocabulary + tensor_bytes(config.hidden_size)
+
+
+def _vocabulary(config: ModelConfig) -> MatrixShape:
+    return MatrixShape(config.vocab_size, config.hidden_size)
 
 
 def _aligned(size_bytes: int) -> int:

@@ -1,14 +1,25 @@
-/* What a level computes for one kind of weights; step.c calls through this table. */
+/* What a level computes: one table for each format of weights, each element type of keys and values, and one for
+ * the rest. */
 #ifndef WARMFLEET_KERNELS_H
 #define WARMFLEET_KERNELS_H
 
 #include "warmfleet_step.h"
 
-/* Activations of up to `tile_rows` rows stand together, pair by pair of inputs: [inputs / 2][rows][2]. A
- * product of `rows` rows has tiles of `tile_rows` and one of the rest. */
+/* A layout by its groups: so many inputs of one row of activations, or of one panel of sixteen outputs, take so many
+ * bytes. Inputs are padded to whole groups. */
+typedef struct {
+    int32_t inputs, bytes;
+} wf_layout;
+
+static inline int64_t wf_layout_bytes(wf_layout layout, int64_t inputs) {
+    return (inputs + layout.inputs - 1) / layout.inputs * layout.bytes;
+}
+
+/* A product of `rows` rows with a matrix. Activations of up to `tile_rows` rows stand together, as the format
+ * has them; a product has tiles of `tile_rows` rows and one of the rest. */
 typedef struct {
     const void *weights;        /* packed panels */
-    const void *x;              /* packed activations, padded to whole pairs */
+    const void *x;              /* packed activations */
     int32_t rows, inputs, outputs;
     const float *bias;          /* or NULL */
     float *y;                   /* float32 rows of y_stride; added to where `adds` */
@@ -16,6 +27,16 @@ typedef struct {
     int32_t adds;
     void *packed_y;             /* SwiGLU: the product of panel pairs, packed for the next one */
 } wf_product;
+
+/* Rows of activations that are packed for a product. */
+typedef struct {
+    const float *x;
+    int64_t stride;
+    int32_t rows, inputs;
+    const float *norm_weight;   /* RMS norm first; or NULL */
+    float norm_epsilon;
+    void *packed;
+} wf_packing;
 
 /* Attention of queries at consecutive positions of one sequence. */
 typedef struct {
@@ -35,21 +56,24 @@ typedef struct {
     float maximum, sum;
 } wf_softmax;
 
+/* Products with weights of one format. */
 typedef struct {
     int32_t tile_rows;
-    int64_t activation_bytes;   /* of one packed activation */
-    int64_t weight_bytes;
-    /* Panels first to first + count - 1 of a product; for SwiGLU pairs of panels. */
+    wf_layout activations;
+    /* Panels first to first + count - 1 of a product. */
     void (*product)(const wf_product *product, int first, int count);
+    /* Pairs of panels; `first` is a multiple of those whose outputs fill a group of activations. */
     void (*swiglu)(const wf_product *product, int first, int count);
-    /* Pack rows `first` to `first` + `count` - 1 of one tile that has `tile` rows. */
-    void (*pack)(const float *x, int64_t stride, int count, int inputs, void *packed, int tile, int first);
-    /* RMS norm of `count` rows, packed as the rows `first`.. of a tile of `tile` rows. */
-    void (*norm)(const float *x, int64_t stride, int count, int inputs, const float *weight, float epsilon,
-                 void *packed, int tile, int first);
-    /* RMS norm of each head where weight is not NULL, then the rotation, in place. */
-    void (*rotate)(float *head, int head_dim, const float *weight, float epsilon, const float *cosine,
-                   const float *sine);
+    /* The tile of rows that begins at row `first`. */
+    void (*pack)(const wf_packing *packing, int first);
+    /* One output's weights, as float32. */
+    void (*row)(const void *weights, int inputs, int32_t output, float *to);
+} wf_projection_kernels;
+
+/* Keys and values of one element type, and attention over them. */
+typedef struct {
+    int32_t tile_rows;
+    int64_t element_bytes;
     /* Store one head's key and value of one token at its slot of a group. */
     void (*store)(const float *key, const float *value, int head_dim, void *keys, void *values, int slot);
     /* Attend over partition `partition`, for the query heads `first_head`.. of one KV head. Row r, head h of
@@ -57,17 +81,30 @@ typedef struct {
      * sees nothing of it has the maximum -infinity, and `merge` leaves it out. */
     void (*attend)(const wf_attention *a, int first_head, int heads_of_call, int partition, float *scratch,
                    wf_softmax *state, float *output);
+} wf_attention_kernels;
+
+/* What is float32 whatever weights, keys and values are. */
+typedef struct {
+    /* RMS norm of each head where weight is not NULL, then the rotation, in place. */
+    void (*rotate)(float *head, int head_dim, const float *weight, float epsilon, const float *cosine,
+                   const float *sine);
     void (*merge)(wf_softmax *into, float *output, const wf_softmax *part, const float *part_output,
                   int head_dim);
-    /* output / sum, packed as inputs first_input.. of row `row` of a tile. */
-    void (*finish)(const wf_softmax *state, const float *output, int head_dim, void *packed, int tile, int row,
-                   int first_input);
+    /* output / sum. */
+    void (*finish)(const wf_softmax *state, const float *output, int head_dim, float *to);
     int (*finite)(const float *row, int count);
     /* The token of one row of logits; -1 if it is not finite. `scratch` has 2 x vocabulary floats. */
     int32_t (*sample)(const float *logits, int vocabulary, const wf_sampling *sampling, float *scratch);
-} wf_kernels;
+} wf_row_kernels;
 
-extern const wf_kernels wf_avx2_bf16, wf_avx2_f32, wf_avx512_bf16, wf_avx512_f32, wf_avx512_bf16_bf16;
+/* The kernels of a level; NULL: it has none for this format or element. */
+typedef struct {
+    const wf_projection_kernels *projection[WF_FORMATS];
+    const wf_attention_kernels *attention[WF_ELEMENTS];
+    const wf_row_kernels *row;
+} wf_level_kernels;
+
+extern const wf_level_kernels wf_levels[WF_LEVELS];
 
 enum { WF_MAX_TILE_ROWS = 12, WF_MAX_HEAD_DIM = 512 };
 /* Floats of scratch that `attend` needs: packed queries, scores, packed probabilities, two copies of values. */

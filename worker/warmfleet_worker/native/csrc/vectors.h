@@ -13,7 +13,14 @@
 #include <stdint.h>
 #include <string.h>
 
+#define WF_INLINE static inline __attribute__((always_inline))
 enum { WF_VECTOR = 16 };
+/* Rows of a tile: with one panel (AVX2) or two, their accumulators stay in registers. */
+#ifdef WF_USE_AVX512
+enum { TILE_ROWS = 12 };
+#else
+enum { TILE_ROWS = 6 };
+#endif
 
 #ifdef WF_USE_AVX512
 typedef __m512 vec;
@@ -186,5 +193,25 @@ static inline void v_store_bf16(uint16_t *p, vec x) {
     _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(packed, 0xd8));
 }
 #endif
+
+static inline int at_most(int count, int limit) { return count < limit ? count : limit; }
+
+/* Up to sixteen floats in a register; zeros after `count`. */
+static inline vec load_some(const float *p, int count) {
+    if (count >= WF_VECTOR) return v_load(p);
+    float some[WF_VECTOR] = {0};
+    memcpy(some, p, sizeof(float) * (size_t)count);
+    return v_load(some);
+}
+
+/* 1 / sqrt(mean square + epsilon): sixteen sums, then one. */
+static inline float inverse_rms(const float *x, int count, float epsilon) {
+    vec squares = v_zero();
+    for (int k = 0; k < count; k += WF_VECTOR) {
+        vec v = load_some(x + k, count - k);
+        squares = v_fma(v, v, squares);
+    }
+    return 1.0f / sqrtf(v_sum(squares) / (float)count + epsilon);
+}
 
 #endif

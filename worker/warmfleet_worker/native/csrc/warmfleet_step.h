@@ -5,9 +5,10 @@
  * serves one thread at a time: ctypes releases the interpreter's lock. Functions that return int return a
  * wf_status.
  *
- * step.c has memory, packing and the order of a step; pool.c the threads; kernels.h the table that a level fills;
- * kernels.inc and sampler.inc the kernels, compiled once per level_*.c; vectors.h sixteen lanes on both
- * instruction sets.
+ * By noun: memory.c; weights.c packs matrices; engine.c what an engine holds; step.c the order of a step; attention.c
+ * which thread attends to what; pool.c the threads. kernels.h declares the tables that levels.c lists and levels/
+ * compiles, each file with its own flags, from pairs.inc with tiles.inc (products), projection.inc, attention.inc,
+ * rows.inc and sampler.inc. vectors.h has sixteen lanes on both instruction sets.
  */
 #ifndef WARMFLEET_STEP_H
 #define WARMFLEET_STEP_H
@@ -18,7 +19,10 @@
 #define WF_PARTITION 256     /* context tokens that are reduced together; partitions merge left to right */
 #define WF_MAX_ROWS 256      /* rows of the model that one pass computes */
 
-enum wf_dtype { WF_BF16 = 0, WF_F32 = 1, WF_DTYPES = 2 };
+/* Of weights. */
+enum wf_format { WF_WEIGHTS_BF16 = 0, WF_WEIGHTS_F32 = 1, WF_FORMATS = 2 };
+/* Of keys and values. */
+enum wf_element { WF_BF16 = 0, WF_F32 = 1, WF_ELEMENTS = 2 };
 enum wf_level { WF_AVX2 = 0, WF_AVX512 = 1, WF_AVX512_BF16 = 2, WF_LEVELS = 3 };
 enum wf_status { WF_OK = 0, WF_BAD_ARGUMENT = -1, WF_NO_MEMORY = -2, WF_NO_THREAD = -3, WF_NO_LEVEL = -4 };
 
@@ -34,14 +38,13 @@ typedef struct {
     int32_t hidden, intermediate, layers, heads, kv_heads, head_dim, vocabulary;
     int32_t window_tokens;                  /* 0: a token sees all before it */
     int32_t positions;                      /* rows of cosine and sine */
-    int32_t dtype, level, threads;
+    int32_t weight_format, kv_element, level, threads;
     float norm_epsilon;
     int32_t block_size_tokens, total_blocks;
     int64_t block_stride_bytes, layer_stride_bytes, value_stride_bytes, head_stride_bytes;
     void *arena;
     const float *cosine, *sine;             /* [positions, head_dim / 2] */
-    const void *embedding;                  /* [vocabulary, hidden], row by row; NULL: rows of `head` */
-    const void *head;                       /* packed */
+    const void *embedding, *head;           /* packed; the same where they are tied */
     const float *final_norm;
     const wf_layer *layer;
 } wf_model;
@@ -64,10 +67,10 @@ typedef struct wf_engine wf_engine;
 
 /* Whether this processor runs a level. */
 int wf_level_runs(int level);
-/* Bytes of a packed matrix, and the matrix itself: `outputs` x `inputs`, row by row, of `dtype`. With
- * `interleaved` the two halves of the outputs (gate and up) alternate panel by panel. */
-int64_t wf_packed_bytes(int dtype, int64_t outputs, int64_t inputs, int interleaved);
-void wf_pack(int dtype, const void *matrix, int64_t outputs, int64_t inputs, int interleaved, void *packed);
+/* Bytes of a packed matrix, and the matrix itself: `outputs` x `inputs`, row by row. With `interleaved` the two
+ * halves of the outputs (gate and up) alternate panel by panel. */
+int64_t wf_packed_bytes(int format, int64_t outputs, int64_t inputs, int interleaved);
+void wf_pack(int format, const void *matrix, int64_t outputs, int64_t inputs, int interleaved, void *packed);
 /* Anonymous zeroed memory in huge pages where the system has them; NULL if there is none. */
 void *wf_map(int64_t bytes);
 void wf_unmap(void *address, int64_t bytes);

@@ -1,0 +1,2 @@
+#define WF_ROWS wf_avx2_rows
+#include "../rows.inc"

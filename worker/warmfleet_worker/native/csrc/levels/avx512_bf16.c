@@ -1,0 +1,6 @@
+#define WF_USE_AVX512
+#define WF_PROJECTION wf_avx512_bf16_weights
+#define WF_ATTENTION wf_avx512_bf16_attention
+#include "../pairs.inc"
+#include "../projection.inc"
+#include "../attention.inc"

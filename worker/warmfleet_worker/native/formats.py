@@ -1,0 +1,17 @@
+"""What weights, and keys and values, are made of in the native step."""
+
+from enum import IntEnum
+
+
+class WeightFormat(IntEnum):
+    """Of packed matrices. Values are those of `wf_format` in csrc/warmfleet_step.h."""
+
+    BF16 = 0
+    F32 = 1
+
+
+class KvElement(IntEnum):
+    """Of keys and values. Values are those of `wf_element` in csrc/warmfleet_step.h."""
+
+    BF16 = 0
+    F32 = 1
