@@ -133,7 +133,7 @@ ENV TORCHINDUCTOR_CACHE_DIR=/tmp/inductor \
     TRITON_CACHE_DIR=/tmp/triton \
     WARMFLEET_IMAGE_MODELS=/opt/warmfleet
 COPY --from=worker-cuda-venv /opt/venv /opt/venv
-COPY --from=code /opt/code /opt/code
+COPY --from=native-code /opt/code /opt/code
 EXPOSE 8000
 ENTRYPOINT ["python", "-m", "warmfleet_worker"]
 

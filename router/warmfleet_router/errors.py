@@ -4,6 +4,7 @@ WarmfleetError
 ├── ContractError
 │   └── HelloRefusedError     the process behind an endpoint is not the worker it should be
 ├── DiscoveryError            an endpoint list is unusable; the last good one stays
+├── RootKeysError             the folder with the release's root keys is unusable
 └── StreamUnavailableError    the event stream of a worker cannot be opened or broke off
 """
 
@@ -16,6 +17,10 @@ class HelloRefusedError(ContractError):
 
 class DiscoveryError(WarmfleetError):
     """An endpoint or a list of endpoints is unusable; the text names the field."""
+
+
+class RootKeysError(WarmfleetError):
+    """A file of the release's root keys is unusable; the text names it and nothing of its content."""
 
 
 class StreamUnavailableError(WarmfleetError):

@@ -35,6 +35,7 @@ from warmfleet_router.discovery.kubernetes import ClusterSettings
 from warmfleet_router.economics.ghost_list import DEFAULT_MAX_BLOCKS
 from warmfleet_router.errors import DiscoveryError
 from warmfleet_router.proxy.retry_budget import RetryBudgetSettings
+from warmfleet_router.root_keys import read_root_keys
 from warmfleet_router.routing.decision_ring import MAX_DECISIONS
 from warmfleet_router.routing.policies import POLICIES
 from warmfleet_router.routing.slow_workers import SlowWorkerSettings
@@ -143,6 +144,8 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Rout
     for origin in given.cors_origin:
         if not is_origin(origin):
             raise SettingsError(f"--cors-origin: expected scheme://host[:port] or *, got {origin!r}")
+    if given.root_keys is not None:
+        environment = {**environment, **read_root_keys(given.root_keys)}
     cluster = _cluster(given, environment)
     endpoints = vetted_endpoints(_endpoint(text) for text in given.endpoint)
     if given.endpoints_file is not None:
@@ -329,6 +332,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--router-id", default="router", help="this router's name among others")
     add("--allow-anonymous", action="store_true", help="serve clients without a key beyond loopback")
     add("--keys-file", type=Path, help="API keys, as `warmfleet keys` writes them; followed while it runs")
+    add(
+        "--root-keys",
+        type=Path,
+        help="folder of a mounted Secret with a release's root keys, instead of variables that hold them",
+    )
     add("--open-metrics", action="store_true", help="serve /metrics without a key")
     add(
         "--cors-origin",

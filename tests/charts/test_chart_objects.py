@@ -1,6 +1,7 @@
 """What the chart installs: hardened pods, fixed selectors, no permission too many, the flags that exist."""
 
 import re
+from functools import reduce
 
 import helm_python
 import pytest
@@ -13,6 +14,7 @@ from warmfleet_testing.resources.chart_render import CASES, CHART, REGISTRY, REP
 from warmfleet_testing.resources.pod_security import violations
 
 MODELS, RELEASE = "model namespaces", "release namespace"
+ROOT_KEYS = (names.ROOT_KEYS_WORKER_TOKEN, names.ROOT_KEYS_SALT, names.ROOT_KEYS_OPERATOR_TOKEN)
 
 
 def container(rendered, deployment):
@@ -80,19 +82,11 @@ def test_containers_ports_and_secret_keys_are_those_of_the_contract():
         names.OPERATOR_HEALTH_PORT,
         names.OPERATOR_METRICS_PORT,
     ]
-    secrets = {
-        item["name"]: item["valueFrom"]["secretKeyRef"]
-        for item in router["env"]
-        if "secretKeyRef" in item.get("valueFrom", {})
-    }
-    assert secrets == {
-        variable: {"name": "warmfleet-root-keys", "key": key}
-        for variable, key in (
-            (names.WORKER_TOKEN_ROOT_VARIABLE, names.ROOT_KEYS_WORKER_TOKEN),
-            (names.SALT_KEY_VARIABLE, names.ROOT_KEYS_SALT),
-            (names.OPERATOR_TOKEN_VARIABLE, names.ROOT_KEYS_OPERATOR_TOKEN),
-        )
-    }
+    assert not any("secretKeyRef" in item.get("valueFrom", {}) for item in router["env"])
+    volumes = rendered.get("Deployment", "warmfleet-router")["spec"]["template"]["spec"]["volumes"]
+    (secret,) = [item["secret"] for item in volumes if item["name"] == "root-keys"]
+    assert secret["secretName"] == "warmfleet-root-keys"
+    assert {item["path"]: item["key"] for item in secret["items"]} == {name: name for name in ROOT_KEYS}
 
 
 def test_router_pods_carry_the_label_that_workers_let_in():
@@ -136,12 +130,15 @@ def test_the_router_takes_its_flags(case, tmp_path):
     keys = tmp_path / "keys.json"
     keys.write_text('{"version": 1, "tenants": [], "keys": []}', encoding="utf-8")
     uid = "0f0c1c1e-5d3b-4c43-9a51-0123456789ab"
-    args = [
-        text.replace("$(WARMFLEET_POD_UID)", uid).replace("/etc/warmfleet/keys/keys.json", str(keys))
-        for text in router["args"]
-    ]
-    environment = {item["name"]: item.get("value", "5a" * 32) for item in router["env"]}
+    for name in ROOT_KEYS:
+        (tmp_path / name).write_text("5a" * 32)
+    mounted = {"/etc/warmfleet/keys/keys.json": str(keys), "/etc/warmfleet/root-keys": str(tmp_path)}
+    mounted["$(WARMFLEET_POD_UID)"] = uid
+    args = [reduce(lambda text, item: text.replace(*item), mounted.items(), text) for text in router["args"]]
+    environment = {item["name"]: item.get("value", "x") for item in router["env"]}
     settings = parse_router(args, environment)
+    assert settings.salt_key == settings.cluster.token_root == bytes.fromhex("5a" * 32)
+    assert settings.operator_token == b"5a" * 32
     assert settings.router_id == uid
     assert settings.host == "0.0.0.0"
     assert settings.port == names.ROUTER_PORT

@@ -127,7 +127,7 @@ def test_an_image_runs_its_component_as_any_user(target):
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_code_is_the_last_layer_so_that_a_change_of_it_rebuilds_nothing_else(target):
     *others, last = [item.copy for stage in FILE.lineage(target) for item in stage.of("COPY")]
-    holder = "native-code" if target == "worker-cpu" else "code"
+    holder = "native-code" if target in {"worker-cpu", "worker-cuda"} else "code"
     assert (last.stage, last.target) == (holder, "/opt/code")
     for copy in others:
         if copy.stage != "baked-model":  # converted by this code

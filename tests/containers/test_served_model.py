@@ -1,7 +1,6 @@
 """A model that is served by containers: from its image, under memory limits, while replicas go."""
 
 import json
-import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,29 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from warmfleet_runtime.home import warmfleet_home
 from warmfleet_testing.cluster.cluster import eventually
-from warmfleet_testing.containers.builder import import_image
 from warmfleet_testing.processes.plain_http import NO_TLS
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(2400)]
 
-FREE_BYTES = 25e9
 MODEL = "smollm2-135m-instruct"
 FIRST_ANSWER_SECONDS = 60
 STREAMS = 8
-
-
-@pytest.fixture(scope="module")
-def worker_image(store, cluster, release, tmp_path_factory):
-    """The image of CPU workers with its model, on the node."""
-    free = shutil.disk_usage(warmfleet_home()).free
-    assert free > FREE_BYTES, f"the worker's image needs 25 GB while it is built, {free / 1e9:.0f} are free"
-    printed = store.build("worker-cpu", catalog_model=MODEL)
-    store.drop_intermediate()
-    socket = cluster.folder.part("node-0") / "containerd.sock"
-    import_image(store, "worker-cpu", socket, tmp_path_factory.mktemp("pipes"))
-    return printed
 
 
 def manifest(name, *, replicas=1, memory_limit=None):

@@ -73,11 +73,3 @@ affinity:
   value: /tmp
 {{- end -}}
 
-{{/* One of the root keys. Call with (dict "root" $ "variable" NAME "key" KEY). */}}
-{{- define "warmfleet.rootKey" -}}
-- name: {{ .variable }}
-  valueFrom:
-    secretKeyRef:
-      name: {{ include "warmfleet.rootSecretName" .root }}
-      key: {{ .key }}
-{{- end -}}

@@ -9,6 +9,7 @@
 {{- else }}
 - --namespace=all
 {{- end }}
+- --root-keys=/etc/warmfleet/root-keys
 - --router-id=$(WARMFLEET_POD_UID)
 - --linger-seconds={{ .Values.router.lingerSeconds }}
 - --drain-seconds={{ .Values.router.drainSeconds }}

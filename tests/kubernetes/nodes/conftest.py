@@ -5,9 +5,9 @@ from uuid import uuid4
 
 import pytest
 
-from warmfleet_testing.cluster.cluster import DevCluster, eventually, running_cluster
+from warmfleet_testing.cluster.cluster import DevCluster, running_cluster
 from warmfleet_testing.cluster.installed import Installed, installed_chart
-from warmfleet_testing.cluster.pods import Pods
+from warmfleet_testing.cluster.pods import Pods, namespace_of_its_own
 
 
 @pytest.fixture(scope="package")
@@ -34,9 +34,5 @@ def models(installed: Installed) -> Iterator[Installed]:
 @pytest.fixture
 def pods(cluster: DevCluster, request: pytest.FixtureRequest) -> Iterator[Pods]:
     """A namespace of the test's own, for plain pods."""
-    name = request.node.originalname.replace("_", "-")[5:60].strip("-")
-    cluster.kubectl("create", "namespace", name)
-    eventually(lambda: "default" in cluster.kubectl("-n", name, "get", "serviceaccounts", "-o", "name"))
-    yield Pods(cluster, name)
-    cluster.kubectl("delete", "namespace", name, "--wait=false")
-    cluster.kubectl("-n", name, "delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
+    with namespace_of_its_own(cluster, request.node.originalname) as own:
+        yield own

@@ -1,10 +1,12 @@
 """Pods that a test makes in a namespace of its own, and their manifests."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
 
-from warmfleet_testing.cluster.cluster import DevCluster
+from warmfleet_testing.cluster.cluster import DevCluster, eventually
 
 IMAGE = f"registry.devcluster.local/warmfleet/warmfleet-worker-cpu:{version('warmfleet')}"
 
@@ -50,6 +52,17 @@ class Pods:
         except LookupError:
             return True
         return False
+
+
+@contextmanager
+def namespace_of_its_own(cluster: DevCluster, test: str) -> Iterator[Pods]:
+    """A namespace named after the test, for plain pods."""
+    name = test.replace("_", "-")[5:60].strip("-")
+    cluster.kubectl("create", "namespace", name)
+    eventually(lambda: "default" in cluster.kubectl("-n", name, "get", "serviceaccounts", "-o", "name"))
+    yield Pods(cluster, name)
+    cluster.kubectl("delete", "namespace", name, "--wait=false")
+    cluster.kubectl("-n", name, "delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
 
 
 def main(script: str, **fields: Any) -> dict[str, Any]:

@@ -46,7 +46,10 @@ class ImageStore:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
+        self._authorities = folder / "authorities.pem"
+        if found := sorted(_AUTHORITIES.glob("*.crt")):
+            self._authorities.write_text("".join(file.read_text() for file in found))
         self._configuration = folder / "storage.conf"
         self._configuration.write_text(
             f'[storage]\ndriver = "overlay"\ngraphroot = "{folder / "store"}"\nrunroot = "{folder / "run"}"\n'
@@ -54,7 +57,7 @@ class ImageStore:
 
     def make_base(self) -> None:
         """A Debian 12 with its Python, by the name of the Dockerfile's base."""
-        root = self._folder / "root"
+        root = self.folder / "root"
         self._run("debootstrap", "--variant=minbase", f"--include={_PACKAGES}", "bookworm", str(root))
         self._run("chroot", str(root), "apt-get", "clean")
         for name in _LEFT_OUT:
@@ -70,14 +73,22 @@ class ImageStore:
 
     def build(self, *targets: str, catalog_model: str = "") -> str:
         """Build `targets` by images/build.py; returns what it printed."""
+        return self._run(*self.build_command(*targets, catalog_model=catalog_model))
+
+    def build_command(self, *targets: str, catalog_model: str = "") -> list[str]:
+        """The command line by which `targets` are built."""
         command = [sys.executable, str(REPOSITORY / "images" / "build.py"), "--engine", "buildah"]
         command += ["--registry", REGISTRY, "--tag", TAG, "--catalog-model", catalog_model]
-        command += ["--values", str(self._folder / "images.values.yaml")]
+        command += ["--values", str(self.folder / "images.values.yaml")]
         for target in targets:
             command += ["--target", target]
-        for file in sorted(_AUTHORITIES.glob("*.crt")):
-            command += ["--ca-file", str(file)]
-        return self._run(*command)
+        if self._authorities.exists():
+            command += ["--ca-file", str(self._authorities)]
+        return command
+
+    def shell(self, script: str) -> str:
+        """What a script prints that calls `make images` and buildah, in the tree, as a person would."""
+        return self._run("bash", "-euc", script)
 
     def inspect(self, target: str) -> Any:
         """The image's configuration, as the OCI specification has it."""
@@ -94,36 +105,44 @@ class ImageStore:
         self._run("buildah", "rm", container)
         return int(size)
 
-    def drop_intermediate(self) -> None:
-        """Forget what only the next build would use."""
-        self._run("buildah", "rmi", "--prune", "--force")
-
-    def export(self, target: str, archive: Path) -> None:
+    def export(self, name: str, archive: Path) -> None:
         """Write an image as `docker save` does; `archive` may be a FIFO."""
-        name = reference(target)
         self._run("buildah", "push", "--quiet", name, f"docker-archive:{archive}:{name}")
 
-    def _run(self, *command: str) -> str:
+    def begin(self, *command: str) -> "subprocess.Popen[str]":
+        """Start a command; to kill the process is to kill all that it started."""
         program = shutil.which(command[0])
         assert program is not None, command[0]
+        return subprocess.Popen(
+            bound_command([*_OWN_NAMESPACES, program, *command[1:]]),
+            cwd=REPOSITORY,
+            env=self._environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def _environment(self) -> dict[str, str]:
         environment = {
             **os.environ,
             "CONTAINERS_STORAGE_CONF": str(self._configuration),
             "BUILDAH_ISOLATION": "chroot",
-            "TMPDIR": str(self._folder),
+            "TMPDIR": str(self.folder),
         }
-        done = subprocess.run(
-            bound_command([*_OWN_NAMESPACES, program, *command[1:]]),
-            cwd=REPOSITORY,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=_BUILD_SECONDS,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise BuildFailedError(f"{' '.join(command[:3])}\n{(done.stdout + done.stderr)[-3000:]}")
-        return done.stdout
+        if self._authorities.exists():
+            environment["CA_FILE"] = str(self._authorities)  # of `make images`
+        return environment
+
+    def _run(self, *command: str) -> str:
+        with self.begin(*command) as process:
+            try:
+                printed, errors = process.communicate(timeout=_BUILD_SECONDS)
+            except BaseException:
+                process.kill()
+                raise
+        if process.returncode != 0:
+            raise BuildFailedError(f"{' '.join(command[:3])}\n{(printed + errors)[-3000:]}")
+        return printed
 
 
 def reference(target: str) -> str:
@@ -135,21 +154,12 @@ def import_image(store: ImageStore, target: str, socket: Path, folder: Path) -> 
     """Bring an image into the containerd behind `socket`, through a pipe: no second copy is on the disk."""
     pipe = folder / f"{target}.pipe"
     os.mkfifo(pipe)
-    command = [
-        "/usr/bin/ctr",
-        "--address",
-        str(socket),
-        "--namespace",
-        "k8s.io",
-        "images",
-        "import",
-        str(pipe),
-    ]
+    command = [*_ctr(socket), "images", "import", str(pipe)]
     with subprocess.Popen(
         bound_command(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as importing:
         try:
-            store.export(target, pipe)
+            store.export(reference(target), pipe)
             _, errors = importing.communicate(timeout=_BUILD_SECONDS)
         except BaseException:
             importing.kill()
@@ -157,6 +167,15 @@ def import_image(store: ImageStore, target: str, socket: Path, folder: Path) -> 
     pipe.unlink()
     if importing.returncode != 0:
         raise BuildFailedError(errors.decode()[-3000:])
+
+
+def tag_image(socket: Path, target: str, name: str) -> None:
+    """Give an image that was imported a second name."""
+    subprocess.run([*_ctr(socket), "images", "tag", reference(target), name], check=True, capture_output=True)
+
+
+def _ctr(socket: Path) -> list[str]:
+    return ["/usr/bin/ctr", "--address", str(socket), "--namespace", "k8s.io"]
 
 
 @contextmanager
