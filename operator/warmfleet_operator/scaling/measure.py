@@ -7,7 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from warmfleet_contracts.cache.fleet_totals import LatencyHistogram
-from warmfleet_operator.scaling import latency_guard, outgrown, regret, supply
+from warmfleet_operator.scaling import experience, latency_guard, outgrown, regret, supply
 from warmfleet_operator.scaling.chance import Level, Means, lasting
 from warmfleet_operator.scaling.decision import DecisionInputs, ReplicaState
 from warmfleet_operator.scaling.demand import (
@@ -75,6 +75,12 @@ class _Tick:
         return not self.signals.routers or (self.state.ready > 0 and not self.signals.replicas)
 
     @property
+    def percent(self) -> int:
+        """The highest of the demands, of what one replica takes."""
+        known = [(demanded, supplied) for demanded, supplied in self.pairs if supplied > 0]
+        return max((-(-100 * demanded // supplied) for demanded, supplied in known), default=0)
+
+    @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """Demand, and what one replica takes of it."""
         return (
@@ -130,7 +136,7 @@ def measure(
             queues=False,
         ),
     )
-    memory = _with_latencies(tick, memory)
+    memory = _with_latencies(tick, _watched(tick, memory))
     asks = _asks(tick, memory)
     memory, panic = _with_windows(tick, memory, asks)
     victim = victim_of(policy, signals, demand.prefill_rate)
@@ -176,7 +182,7 @@ def _asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
     """What each signal asks for."""
     policy, state, signals = tick.policy, tick.state, tick.signals
     asks = {
-        **_demand_asks(tick, memory.means),
+        **_demand_asks(tick, memory),
         "firstToken": Ask(),
         "betweenTokens": Ask(),
         "earlierGrowth": outgrown.asks(policy, memory, tick.now_seconds),
@@ -218,30 +224,49 @@ def _means(known: Means | None, now: Means | None, elapsed_seconds: float) -> Me
     return known.followed(now, elapsed_seconds)
 
 
-def _demand_asks(tick: _Tick, means: Means | None) -> dict[str, Ask]:
+def _watched(tick: _Tick, memory: ScalingMemory) -> ScalingMemory:
+    """The memory with this moment of demand, if all of it is known."""
+    if tick.blind or not tick.signals.complete:
+        return memory
+    spans = experience.watched(
+        memory.spans,
+        tick.percent,
+        tick.now_seconds,
+        window_seconds=tick.policy.down_stabilization_seconds,
+        gap_seconds=tick.policy.gap_seconds,
+    )
+    return replace(memory, spans=spans)
+
+
+def _demand_asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
     """What tokens, sequences and compute ask for, chance excluded."""
     demand, each, requests = tick.demand, tick.supply, tick.signals.traffic.arrivals
     load = max(0, demand.compute_permille)
     backlog = backlog_permille(demand, tick.policy.backlog_seconds)
     # What a fleet wakes for is there, and no moment of a load that goes on.
     sequences = demand.sequences if tick.state.spec_replicas else 0
-    mean = means or Means(load_permille=load, tokens=demand.tokens, sequences=demand.sequences)
+    mean = memory.means or Means(load_permille=load, tokens=demand.tokens, sequences=demand.sequences)
     of_tokens, of_sequences, of_load = mean.tokens_level, mean.sequences_level, mean.load_level
     # A backlog has to be computed also where chance has brought it.
     load_now = lasting(load, requests, of_load) + backlog
+    tokens_now = lasting(demand.tokens, sequences, of_tokens)
+    sequences_now = lasting(demand.sequences, sequences, of_sequences)
+    seen = experience.highest_percent(memory.spans)
     return {
-        "tokens": _ask(tick.policy, each.tokens, lasting(demand.tokens, sequences, of_tokens), of_tokens),
-        "sequences": _ask(
-            tick.policy, each.sequences, lasting(demand.sequences, sequences, of_sequences), of_sequences
-        ),
-        "compute": _ask(tick.policy, each.compute_permille, load_now, of_load),
+        "tokens": _ask(tick.policy, each.tokens, tokens_now, of_tokens, seen),
+        "sequences": _ask(tick.policy, each.sequences, sequences_now, of_sequences, seen),
+        "compute": _ask(tick.policy, each.compute_permille, load_now, of_load, seen),
     }
 
 
-def _ask(policy: AutoscalingPolicy, supplied: int, now: float, level: Level) -> Ask:
-    """By the demand that counts now, and by the highest of a day, which must not ask for growth."""
+def _ask(policy: AutoscalingPolicy, supplied: int, now: float, level: Level, seen: float | None) -> Ask:
+    """By the demand that counts now, and by the highest of a day, which must not ask for growth.
+
+    Chance predicts that one; where the load was watched for long enough, what was seen bounds it.
+    """
     ask = asked(now, supplied, policy.scale_up_percent, policy.scale_down_percent)
-    day = asked(level.highest_of_day, supplied, policy.scale_up_percent, policy.scale_up_percent)
+    highest = level.highest_of_day if seen is None else min(level.highest_of_day, seen * supplied / 100)
+    day = asked(highest, supplied, policy.scale_up_percent, policy.scale_up_percent)
     return Ask(ask.growth, max(ask.need, day.need))
 
 

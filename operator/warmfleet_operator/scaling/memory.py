@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from warmfleet_operator.scaling.chance import Means
+from warmfleet_operator.scaling.experience import Span
 from warmfleet_operator.scaling.windows import Entries
 
 MAX_SAMPLES: Final = 10
@@ -71,6 +72,8 @@ class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
     """The lowest number that signals asked for, within the time for which growth must be asked."""
     need: Entries = ()
     """The highest number that signals still needed, within the time after which a shrink may follow."""
+    spans: tuple[Span, ...] = ()
+    """The demand of the last windows, oldest first."""
     panic_until_seconds: float | None = None
     busy_seconds: float | None = None
     """The last tick with a request anywhere."""
