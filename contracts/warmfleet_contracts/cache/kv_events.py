@@ -122,6 +122,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     """`hello_proof` over the nonce that the subscriber sent; empty when no token is configured."""
     model_digest: str | msgspec.UnsetType = msgspec.UNSET
     """Hex; the files that are served, for users and the operator. Joined version 1 later: may be absent."""
+    exact: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether it promises equal bits for equal tokens. Joined version 2 later: may be absent."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, tag="frame", omit_defaults=True):
@@ -175,6 +177,7 @@ def _without_version_2(message: Message) -> dict[str, Any]:
     """The fields of `message` that version 1 has."""
     fields: dict[str, Any] = msgspec.to_builtins(message, builtin_types=(bytes,))
     fields.pop("start", None)
+    fields.pop("exact", None)
     load = fields.get("load")
     if load is not None:
         del load["plain_answers"]

@@ -96,6 +96,12 @@ class EngineSpec(Resource):
         le=1_048_576,
         description="--max-num-batched-tokens: tokens in one step. Default: about 100 ms of work.",
     )
+    verify_hits: str | None = Field(
+        default=None,
+        max_length=11,
+        pattern=r"^1/[1-9][0-9]{0,8}$",
+        description="--verify-hits: share 1/N of cache hits that is computed again and compared.",
+    )
     extra_args: tuple[ExtraArgument, ...] = Field(
         default=(),
         max_length=64,
@@ -116,6 +122,15 @@ class EngineSpec(Resource):
         if self.extra_args and self.type != "VLLM":
             raise ValueError(
                 f"extraArgs are vLLM's flags, and type is {self.type}; use the fields, or type VLLM"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _hits_of_warmfleet(self) -> Self:
+        if self.verify_hits is not None and self.type != "Warmfleet":
+            raise ValueError(
+                f"verifyHits compares blocks of the engine Warmfleet, and type is {self.type}; remove it, "
+                "or the type"
             )
         return self
 
@@ -266,6 +281,14 @@ class ModelDeploymentSpec(Resource):
             raise ValueError(
                 "autoscaling.capacityMisses counts misses of the prefix cache, and kvCache.prefixCaching is "
                 "Disabled"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _verified_hits_of_a_cache(self) -> Self:
+        if self.engine.verify_hits is not None and self.kv_cache.prefix_caching == "Disabled":
+            raise ValueError(
+                "engine.verifyHits compares hits of the prefix cache, and kvCache.prefixCaching is Disabled"
             )
         return self
 

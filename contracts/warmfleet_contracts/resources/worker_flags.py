@@ -17,6 +17,7 @@ FIELD_FLAGS: Final = (
     ("--max-model-length-tokens", "engine", "max_model_length_tokens"),
     ("--max-running-sequences", "engine", "max_running_sequences"),
     ("--max-batched-tokens", "engine", "max_batched_tokens"),
+    ("--verify-hits", "engine", "verify_hits"),
     ("--drain-seconds", "rollout", "drain_timeout_seconds"),
     ("--prewarm-seconds", "rollout", "prewarm_timeout_seconds"),
 )

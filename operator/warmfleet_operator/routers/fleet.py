@@ -25,6 +25,7 @@ class _Endpoint(msgspec.Struct):
     block_size_tokens: Count | None = None
     load: _Load = msgspec.field(default_factory=_Load)
     start_seconds: StartPhases = StartPhases()
+    exact: bool | None = None
 
 
 class _Held(msgspec.Struct):
@@ -59,6 +60,8 @@ class WorkerFigures:
     waiting: int
     start: StartPhases = field(default_factory=StartPhases)
     """How long the start of its process took; empty until a router knows."""
+    exact: bool | None = None
+    """Whether it promises equal bits for equal tokens; None until a router knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +113,7 @@ def merged_view(answers: Iterable[FleetAnswer], *, routers: int, problem: str = 
                 start=endpoint.start_seconds
                 if known is None or endpoint.start_seconds != StartPhases()
                 else known.start,
+                exact=endpoint.exact if endpoint.exact is not None else (known.exact if known else None),
                 waiting=max(load.waiting_sequences, known.waiting if known else 0),
             )
         for model, waiting in (*answer.held.items(), *answer.waking.items()):

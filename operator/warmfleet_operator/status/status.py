@@ -10,6 +10,7 @@ from warmfleet_contracts.resources.fetch_outcome import fetched_model
 from warmfleet_operator.objects.rollouts import template_revision
 from warmfleet_operator.objects.served_names import name_claims, served_names
 from warmfleet_operator.objects.times import time_of
+from warmfleet_operator.routers.fleet import WorkerFigures
 from warmfleet_operator.status.conditions import conditions_of, status_conditions
 from warmfleet_operator.status.observation import Observation
 from warmfleet_operator.status.scaling_status import scaling_status, wanted_replicas
@@ -68,6 +69,8 @@ def status_of(observation: Observation) -> dict[str, Any]:
         status["scaling"] = scaling
     if start := last_start(observation):
         status["lastStart"] = start
+    if bits := _equal_bits(observation):
+        status["equalBits"] = bits
     if model := _model(observation):
         status["model"] = model
     return status | _figures(observation)
@@ -90,13 +93,25 @@ def _model(observation: Observation) -> dict[str, Any]:
     return known
 
 
+def _equal_bits(observation: Observation) -> str:
+    """Whether every worker promises them; what is known stays while routers do not know."""
+    stated = {worker.exact for worker in _known_workers(observation)}
+    if False in stated:
+        return "NotPromised"
+    if stated == {True}:
+        return "Promised"
+    return str((observation.deployment.get("status") or {}).get("equalBits", ""))
+
+
+def _known_workers(observation: Observation) -> list[WorkerFigures]:
+    """Those of live pods that a router knows."""
+    workers = observation.fleet.workers
+    return [workers[pod.uid] for pod in observation.pods if pod.live and pod.uid in workers]
+
+
 def _figures(observation: Observation) -> dict[str, Any]:
     """Figures from the routers; none for workers that no router knows."""
-    figures = [
-        observation.fleet.workers[pod.uid]
-        for pod in observation.pods
-        if pod.live and pod.uid in observation.fleet.workers
-    ]
+    figures = _known_workers(observation)
     held = sum(observation.fleet.held.get(name, 0) for name in observation.request_names)
     waiting = held + sum(worker.waiting for worker in figures)
     requests = {"waitingRequests": min(waiting, _MOST_INT32)}

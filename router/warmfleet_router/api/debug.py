@@ -105,6 +105,9 @@ class FleetEndpoint:
             "epoch": hello.epoch if hello is not None else None,
             "identity": hello.identity.hex() if hello is not None else None,
             "model_digest": (hello.model_digest or None) if hello is not None else None,
+            "exact": (hello.exact if hello.exact is not msgspec.UNSET else None)
+            if hello is not None
+            else None,
             "tokenizer_known": hello is not None and self._encoders.known(hello.tokenizer_digest) is not None,
             "block_size_tokens": hello.block_size_tokens if hello is not None else None,
             "max_model_length_tokens": hello.max_model_length_tokens if hello is not None else None,

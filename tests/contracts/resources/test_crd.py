@@ -286,11 +286,13 @@ def test_columns_and_scale_point_at_fields_that_exist() -> None:
         "Revision",
         "Image",
         "Accelerator",
+        "EqualBits",
     ]
     assert [name for name, column in columns.items() if column.get("priority", 0)] == [
         "Revision",
         "Image",
         "Accelerator",
+        "EqualBits",
     ]
     for path in [column["jsonPath"] for column in columns.values()] + list(scale.values()):
         assert re.sub(r"\[[^]]*\]", "[]", path) in paths

@@ -113,6 +113,12 @@ CASES: list[tuple[dict[str, Any], str, str]] = [
     (_vllm("a" * 513), "spec.engine.extraArgs[0]", "may not be more than 512"),
     (_vllm("--a", ""), "spec.engine.extraArgs[1]", "should match"),
     (_vllm("\u00e9"), "spec.engine.extraArgs[0]", "should match"),
+    # Hits to verify.
+    ({"engine": {"type": "VLLM", "verifyHits": "1/9"}}, "spec.engine.verifyHits", "the engine Warmfleet"),
+    (UNCACHED | {"engine": {"verifyHits": "1/9"}}, "spec.engine.verifyHits", "hits of the prefix cache"),
+    ({"engine": {"verifyHits": "1/0"}}, "spec.engine.verifyHits", "should match"),
+    ({"engine": {"verifyHits": "2/9"}}, "spec.engine.verifyHits", "should match"),
+    ({"engine": {"verifyHits": 100}}, "spec.engine.verifyHits", "must be of type string"),
     # Numbers of replicas.
     (_between(3, 2), "spec.autoscaling.minReplicas", "minReplicas 3 is greater than maxReplicas 2"),
     (_between(1000, 999), "spec.autoscaling.minReplicas", "1000 is greater"),

@@ -24,6 +24,13 @@ def test_fields_of_other_releases_are_ignored_and_absent_ones_are_zero() -> None
     assert view.workers["uid-m-1"].waiting == 0
 
 
+def test_one_router_that_knows_whether_a_worker_is_exact_is_enough() -> None:
+    exact = WORKER | {"exact": False}
+    for answers in ([answer(), answer(endpoints=[exact])], [answer(endpoints=[exact]), answer()]):
+        assert merged_view(answers, routers=2).workers["uid-m-1"].exact is False
+    assert merged_view([answer()], routers=1).workers["uid-m-1"].exact is None
+
+
 def test_requests_that_wait_for_a_worker_and_for_a_model_to_wake_add_up_over_routers() -> None:
     held, waking = {"m": {"requests": 2}}, {"m": {"requests": 5}, "n": {"requests": 1}}
     view = merged_view([answer(held=held, waking=waking), answer(waking=waking)], routers=2)

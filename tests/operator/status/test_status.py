@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +56,30 @@ def test_what_waits_for_a_name_that_another_deployment_owns_is_not_counted() -> 
 
 def test_workers_that_no_router_knows_have_no_figures() -> None:
     assert "kvCache" not in status_of(serving(fleet=FleetView()))
+
+
+@pytest.mark.parametrize(
+    ("stated", "shown"),
+    [
+        ((True, True), "Promised"),
+        ((True, False), "NotPromised"),
+        ((None, False), "NotPromised"),
+        ((True, None), None),
+        ((None, None), None),
+    ],
+)
+def test_equal_bits_are_promised_where_every_worker_promises_them(stated, shown) -> None:
+    workers = {f"uid-m-{number}": figures(exact=exact) for number, exact in enumerate(stated, 1)}
+    seen = serving(fleet=FleetView(2, 2, "", workers, polled=True))
+
+    assert status_of(seen).get("equalBits") == shown
+
+
+def test_what_was_known_of_equal_bits_stays_while_no_router_answers() -> None:
+    seen = serving(fleet=FleetView())
+    seen = replace(seen, deployment={**seen.deployment, "status": {"equalBits": "Promised"}})
+
+    assert status_of(seen)["equalBits"] == "Promised"
 
 
 def test_accelerators_are_named() -> None:

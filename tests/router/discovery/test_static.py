@@ -278,6 +278,6 @@ async def test_the_fleets_view_names_deployment_model_and_hits(stub, tmp_path):
         _, fleet = await router.get("/internal/fleet")
 
     (seen,) = fleet["endpoints"]
-    assert (seen["deployment"], seen["model_digest"]) == ("n/d", None)
+    assert (seen["deployment"], seen["model_digest"], seen["exact"]) == ("n/d", None, True)
     assert fleet["tokens"] == {"m": {"prompt": 64, "cached": 16}}
     assert fleet["discovery"] == {"known": True, "problem": "", "age_seconds": 0.0, "errors": 0}

@@ -150,11 +150,15 @@ def test_streams_opened_before_the_engine_is_ready_count_and_get_a_proven_hello(
     token, nonce = "secret-token", secrets.token_bytes(16)
     flags = ("--max-subscribers", "2", "--uid", "pod-7")
     with running_worker(tiny_served_path, *flags, token=token, wait=False) as worker:
-        path, headers = "/internal/kv-events", {"x-warmfleet-nonce": nonce.hex()}
+        path = "/internal/kv-events"
+        headers = {"x-warmfleet-nonce": nonce.hex(), "x-warmfleet-versions": "1,2"}
         with worker.client() as client, client.stream("GET", path), client.stream("GET", path):
             refused = client.get(path)
         hello = first_message(worker, path, headers)
+        with worker.client() as client:
+            cache = client.get("/internal/cache").json()
 
     assert refused.status_code == 429
     assert isinstance(hello, Hello)
     assert hello.proof == hello_proof(token.encode(), nonce=nonce, uid="pod-7", identity=hello.identity)
+    assert hello.exact is cache["exact"]

@@ -149,6 +149,7 @@ class InternalEndpoints:
             max_model_length_tokens=ready.max_model_length_tokens,
             proof=hello_proof(token, nonce=nonce, uid=uid, identity=ready.identity) if token else b"",
             model_digest=ready.model_digest,
+            exact=ready.exact,
         )
 
 

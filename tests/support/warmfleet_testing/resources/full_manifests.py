@@ -87,6 +87,7 @@ ALL: Final[dict[str, Manifest]] = {
     "empty-dir": _with_spec(
         model={"source": {"catalog": {"name": "a"}}, "cache": {"emptyDir": {"sizeLimit": "2Gi"}}}
     ),
+    "verified": _with_spec(engine={"verifyHits": "1/100"}),
     "image": _with_spec(model={"source": {"image": {"reference": "a@sha256:b", "pullPolicy": "Always"}}}),
     "claim": _with_spec(
         model={"source": {"persistentVolumeClaim": {"claimName": "models", "subPath": "a/b"}}}
@@ -119,6 +120,7 @@ model:
   revision: 0123456789012345678901234567890123456789
   resolvedFrom: org/big@main
 kvCache: {capacityTokens: 100000, usedPercent: 40, hitPercent: 87}
+equalBits: Promised
 lastStart: {pod: probe-a, phaseMilliseconds: {schedule: 12, process: 300, firstToken: 40}}
 waitingRequests: 4
 scaling:

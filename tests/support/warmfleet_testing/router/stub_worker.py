@@ -174,6 +174,7 @@ class StubWorker:
             tokenizer_digest=self.encoder.tokenizer_digest,
             max_model_length_tokens=self.max_model_length_tokens,
             proof=hello_proof(token, nonce=nonce, uid=self.uid, identity=STUB_IDENTITY) if token else b"",
+            exact=True,
         )
         return await self._events.follow(
             request,
