@@ -18,6 +18,7 @@ from warmfleet_router.admission.dispatch import Dispatch
 from warmfleet_router.admission.dispatcher import Dispatcher
 from warmfleet_router.admission.in_flight_limits import InFlightLimits, InFlightTicket
 from warmfleet_router.admission.model_queue import ModelQueue
+from warmfleet_router.admission.placement import Patience
 from warmfleet_router.admission.queue_bounds import AdmissionSettings, Amount
 from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.admission.wait_queue import WaitQueue
@@ -78,6 +79,7 @@ class Admission:
         self._now = leases.now
         self._capacity_changed = capacity_changed
         self._queues: dict[str, ModelQueue] = {}
+        self._settings = settings
         self._wait_queue = WaitQueue(settings, now=leases.now, metrics=metrics)
         self._assigner = Assigner(
             settings.room,
@@ -170,7 +172,7 @@ class Admission:
                 request,
                 queue,
                 fleet,
-                may_wait=True,
+                patience=Patience.of(self._settings),
                 is_next=True,
                 left_out=self._assigner.left_out(request, fleet),
             )
@@ -209,7 +211,7 @@ class Admission:
                 request,
                 queue,
                 fleet,
-                may_wait=False,
+                patience=None,
                 is_next=False,
                 left_out=self._assigner.left_out(request, fleet, tried=failed.tried),
             )

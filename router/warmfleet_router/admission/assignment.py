@@ -8,7 +8,7 @@ from warmfleet_contracts.cache.worker_api import HIGHEST_PRIORITY
 from warmfleet_router.admission.dispatch import Dispatch, RequestUsage
 from warmfleet_router.admission.isolation import ALONE_SECONDS, Isolations
 from warmfleet_router.admission.model_queue import ModelQueue, WaitingRequest, cost_of
-from warmfleet_router.admission.placement import Placement, place
+from warmfleet_router.admission.placement import Patience, Placement, place
 from warmfleet_router.admission.queue_bypass import may_bypass
 from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.routing.capacity import CapacityLimits, Need, Shortage, shortage_in
@@ -78,14 +78,14 @@ class Assigner:
         queue: ModelQueue,
         fleet: FleetSnapshot,
         *,
-        may_wait: bool,
+        patience: Patience | None,
         is_next: bool,
         left_out: Mapping[str, str] = NONE_LEFT_OUT,
         planned: Mapping[str, UnreportedLoad] = NOTHING_PLANNED,
     ) -> Placement:
         """A worker of `fleet` that is not `left_out`, or why it is better to wait; changes nothing.
 
-        `may_wait`: for the cheapest worker while another has capacity. `is_next`: the request is first in the
+        `patience`: for the cheapest worker while another has capacity. `is_next`: the request is first in the
         fair order, so that it may bypass what a worker was sent.
         """
         for shortlisted in (True, False):
@@ -100,7 +100,7 @@ class Assigner:
                 self.limits,
                 may_use_headroom=_is_within_share(request, queue, fleet),
                 # Only where the order is one of cost can a wait pay.
-                may_wait_for_cheapest=may_wait and fleet.policy in PRICED,
+                patience=patience if fleet.policy in PRICED else None,
                 may_bypass=lambda uid: is_next and self.may_bypass(request, queue, fleet, uid),
             )
             if placement is not None:
@@ -147,7 +147,7 @@ class Assigner:
         if lack is not Shortage.PREFILL:
             return lack is not None
         others = {other: "is not waited for" for other in fleet.ready if other != uid}
-        placement = self.decide(request, queue, fleet, may_wait=False, is_next=False, left_out=others)
+        placement = self.decide(request, queue, fleet, patience=None, is_next=False, left_out=others)
         return placement.picked is None
 
     def may_bypass(self, request: QueuedRequest, queue: ModelQueue, fleet: FleetSnapshot, uid: str) -> bool:

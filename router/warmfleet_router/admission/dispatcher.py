@@ -17,7 +17,7 @@ import structlog
 
 from warmfleet_router.admission.assignment import Assigner
 from warmfleet_router.admission.model_queue import ModelQueue, WaitingRequest
-from warmfleet_router.admission.placement import Placement
+from warmfleet_router.admission.placement import Patience, Placement
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
 from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.admission.wait_queue import WaitQueue
@@ -224,7 +224,8 @@ class Dispatcher:
             assigner.may_bypass(request, queue, fleet, uid) for uid in fleet.ready
         )
         if not bypasses:
-            if not is_aged and (wish := self._standing_wish(waiting, queue, scan)) is not None:
+            wish = self._standing_wish(waiting, queue, scan)
+            if wish is not None and (wish.declines or not is_aged):
                 scan.pass_over(wish)
                 return None
             need = assigner.need(request, queue, fleet)
@@ -239,7 +240,7 @@ class Dispatcher:
             request,
             queue,
             fleet,
-            may_wait=not is_aged and not left_out,
+            patience=None if left_out else Patience.of(self._settings, queue.declined_seconds(waiting)),
             is_next=scan.is_next,
             left_out=left_out,
             planned=scan.planned,

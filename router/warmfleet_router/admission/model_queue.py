@@ -46,6 +46,8 @@ class Wish(msgspec.Struct, frozen=True):
     placement: Placement
     since: float
     """Clock time in seconds at which it was priced."""
+    declines_since: float | None = None
+    """Clock time in seconds since when other workers had capacity; None if none had yet."""
 
 
 class ModelQueue:
@@ -118,11 +120,21 @@ class ModelQueue:
 
     def wish(self, waiting: WaitingRequest, placement: Placement) -> None:
         """Keep which worker a request waits for, until it leaves the queue."""
-        self._wishes[waiting] = Wish(placement, self._now())
+        now, before = self._now(), self._wishes.get(waiting)
+        declines_since = before.declines_since if before is not None else None
+        if declines_since is None and placement.declines:
+            declines_since = now
+        self._wishes[waiting] = Wish(placement, now, declines_since)
 
     def wish_of(self, waiting: WaitingRequest) -> Wish | None:
         """The latest wish of a request; None before its first."""
         return self._wishes.get(waiting)
+
+    def declined_seconds(self, waiting: WaitingRequest) -> float:
+        """For how long a request waits although other workers have had capacity."""
+        wish = self._wishes.get(waiting)
+        since = wish.declines_since if wish is not None else None
+        return self._now() - since if since is not None else 0.0
 
     def remove(self, waiting: WaitingRequest) -> bool:
         """Take out a request that was not served; False if it is not here."""

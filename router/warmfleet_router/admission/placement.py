@@ -1,14 +1,17 @@
 """Decides for one request, from a ranking and the capacity of its workers, whether it goes or waits.
 
 A request goes to the cheapest worker with capacity. If that is not the cheapest of all, and the cheapest is
-so because it holds more of the prompt, the request may wait for it a short while: an answer from a warm
-worker that is busy for another 100 ms comes sooner than one from a cold worker that computes for a second.
+so because it holds more of the prompt, the request may wait for it a while: an answer from a warm worker
+that is busy for another 100 ms comes sooner than one from a cold worker that computes for a second. It
+waits no longer than it would take elsewhere, so that a wrong estimate at most doubles its time, as in the
+ski rental problem (Karlin, Manasse, Rudolph and Sleator, 1988).
 """
 
 from collections.abc import Callable, Mapping
 
 import msgspec
 
+from warmfleet_router.admission.queue_bounds import AdmissionSettings
 from warmfleet_router.routing.capacity import CapacityLimits, Need, Shortage, prefill_seconds, shortage_in
 from warmfleet_router.routing.cost import WorkerLoad
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
@@ -26,6 +29,28 @@ class Placement(msgspec.Struct, frozen=True):
     """The worker it will probably get."""
     plan: UnreportedLoad = UnreportedLoad()
     """What it will ask of that worker: it counts as load for the requests behind."""
+    declines: bool = False
+    """Whether another worker has capacity, where it would take longer."""
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """How long a request may decline other workers' capacity for that of the cheapest."""
+
+    declined_seconds: float
+    """How long it does already."""
+    least_seconds: float
+    """It may for this long in any case."""
+    most_seconds: float
+
+    @classmethod
+    def of(cls, settings: AdmissionSettings, declined_seconds: float = 0.0) -> "Patience":
+        """That of a request which declines for so long already."""
+        return cls(declined_seconds, settings.patience_seconds, settings.longest_patience_seconds)
+
+    def is_left(self, elsewhere_ms: float) -> bool:
+        """Whether it may go on, while it would take `elsewhere_ms` where there is capacity."""
+        longest_seconds = min(max(elsewhere_ms / 1e3, self.least_seconds), self.most_seconds)
+        return self.declined_seconds < longest_seconds
 
 
 def place(
@@ -34,13 +59,14 @@ def place(
     limits: CapacityLimits,
     *,
     may_use_headroom: bool,
-    may_wait_for_cheapest: bool,
+    patience: Patience | None,
     may_bypass: Callable[[str], bool],
 ) -> Placement | None:
     """Decide for one request; `loads` are the workers' without what is only planned.
 
     None if that takes a ranking of all workers: those that are ranked for certain have no capacity.
 
+    Without `patience` a request goes where there is capacity.
     `may_bypass` returns for a worker whose window is full, by uid, whether the request bypasses its prompts.
     """
     cheapest = ranked.ranking.candidates[0]
@@ -64,16 +90,21 @@ def place(
         return _wait(
             ranked, cheapest, f"no worker has capacity; the cheapest, {cheapest.endpoint}, lacks {first_lack}"
         )
-    if may_wait_for_cheapest and _is_worth_waiting_for(cheapest, with_capacity):
-        return _wait(ranked, cheapest, f"{cheapest.endpoint} lacks {first_lack} but holds more of the prompt")
+    if (
+        patience is not None
+        and patience.is_left(with_capacity.cost.total_ms)
+        and _is_worth_waiting_for(cheapest, with_capacity)
+    ):
+        because = f"{cheapest.endpoint} lacks {first_lack} but holds more of the prompt"
+        return _wait(ranked, cheapest, because, declines=True)
     return Placement(
         ranked.pick(with_capacity, f"first with capacity; {cheapest.endpoint} lacks {first_lack}")
     )
 
 
-def _wait(ranked: RankedWorkers, candidate: Candidate, because: str) -> Placement:
+def _wait(ranked: RankedWorkers, candidate: Candidate, because: str, *, declines: bool = False) -> Placement:
     plan = UnreportedLoad(candidate.uncached_tokens, ranked.sequences, ranked.needed_blocks(candidate))
-    return Placement(None, because, candidate.uid, plan)
+    return Placement(None, because, candidate.uid, plan, declines)
 
 
 def _follows(candidate: Candidate, limits: CapacityLimits) -> bool:

@@ -88,8 +88,10 @@ class AdmissionSettings:
     max_held_seconds: float = 120.0
     """Reject with 429 a request that has waited this long."""
     patience_seconds: float = 2.0
-    """How long a request may wait for the worker that holds more of its prompt while another has capacity,
-    and be passed over by smaller ones while it fits nowhere."""
+    """How long a request may be passed over by smaller ones while it fits nowhere, and wait for the worker
+    that holds more of its prompt while another has capacity, where it would not take longer anyway."""
+    longest_patience_seconds: float = 30.0
+    """How long it may wait for that worker at most, however long it would take on another."""
     no_worker_seconds: float = 5.0
     """How long a request waits while the model has workers, and none of them is ready."""
     ping_seconds: float = 10.0

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from warmfleet_contracts.cache.kv_events import Frame
-from warmfleet_router.admission.placement import place
+from warmfleet_router.admission.placement import Patience, place
+from warmfleet_router.admission.queue_bounds import AdmissionSettings
 from warmfleet_router.routing.capacity import CapacityLimits
 from warmfleet_router.routing.known_loads import KnownLoads
 from warmfleet_router.routing.leases import Lease
@@ -116,7 +117,7 @@ class Replay:
                 snapshot.loads,
                 CapacityLimits(),
                 may_use_headroom=True,
-                may_wait_for_cheapest=True,
+                patience=Patience.of(AdmissionSettings()),
                 may_bypass=lambda _: False,
             )
             for ranked in (short, full)
