@@ -16,6 +16,7 @@ import httpx
 
 from warmfleet_contracts.cache.kv_events import COALESCE_SECONDS
 from warmfleet_contracts.keys import encode_key_file
+from warmfleet_testing.processes.compiled_step import keep_compiled_step
 from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_testing.processes.ports import free_port_range
 from warmfleet_testing.router.planted_keys import PlantedKeys
@@ -163,6 +164,7 @@ def whole_fleet(
         most, scales = autoscaling["maxReplicas"], ("--autoscale",)
     path = home / f"{name}.yaml"
     path.write_text(json.dumps(manifest))
+    keep_compiled_step(home)
     router_port = free_port_range(1 + most)
     ports = ("--port", str(router_port), "--worker-port", str(router_port + 1))
     admin_key, guard = "", ()
