@@ -161,8 +161,8 @@ class SimulatedEngine:
         return self._reporter.step([], self._step_time)
 
     def _result(self, chunk: Chunk) -> ChunkResult:
-        token = self._answer_tokens[chunk.sequence_id] if chunk.sample is not None else None
-        return ChunkResult(chunk.sequence_id, finite=True, next_token_id=token)
+        token_ids = () if chunk.sample is None else (self._answer_tokens[chunk.sequence_id],)
+        return ChunkResult(chunk.sequence_id, finite=True, token_ids=token_ids)
 
     def _is_quiet(self, plan: StepPlan, shape: StepShape, outcomes: list[SequenceUpdate]) -> bool:
         ended = sum(bool(update.finish_reason) for update in outcomes)

@@ -49,14 +49,18 @@ class EngineMachine(RuleBasedStateMachine):
     pauses = 0
     inherited_ranks = 0
     largest_batch = 0
+    lost_results = 0
+    """Of sequences that were stopped while a step computed them."""
 
     @initialize(
         total_blocks=st.integers(9, 14),
         budget=st.sampled_from([0, 3, 7, 16, 64]),
         seats=st.integers(2, 6),
+        fails_at_once=st.booleans(),
+        tokens_per_step=st.sampled_from([1, 1, 1, 2, 3]),
         verify_hits_one_in=st.sampled_from([0, 0, 1, 2]),
     )
-    def start(self, total_blocks, budget, seats, verify_hits_one_in):
+    def start(self, total_blocks, budget, seats, fails_at_once, tokens_per_step, verify_hits_one_in):
         self.driver = EngineDriver(
             total_blocks=total_blocks,
             max_batched_tokens=budget,
@@ -64,6 +68,8 @@ class EngineMachine(RuleBasedStateMachine):
             max_model_length_tokens=34,
             verify_hits_one_in=verify_hits_one_in,
         )
+        self.driver.runner.fails_at_once = fails_at_once
+        self.driver.runner.tokens_per_step = tokens_per_step
         self.next_id = 0
         self.aborted = set()
         self.paused = set()
@@ -125,16 +131,51 @@ class EngineMachine(RuleBasedStateMachine):
         for _ in range(count):
             self.one_step()
 
-    def one_step(self):
+    @precondition(lambda self: self.driver.engine.has_work)
+    @rule(
+        data=st.data(),
+        messages=st.lists(
+            st.sampled_from(["abort", "pause", "resume", "add", "clear"]), min_size=1, max_size=4
+        ),
+        fails=st.sampled_from([False, False, True]),
+    )
+    def step_during_which_messages_come(self, data, messages, fails):
+        stopped = set()
+
+        def between():
+            EngineMachine.lost_results += self.take_messages(data, messages, stopped)
+
+        self.driver.runner.fail_next_step = fails
+        self.one_step(between, stopped)
+        self.driver.runner.fail_next_step = False
+
+    def take_messages(self, data, messages, stopped):
+        """Returns how many sequences of the step in flight are stopped."""
+        for message in messages:
+            if message == "abort" and self.live():
+                stopped.add(self.abort_one(data))
+            elif message == "pause" and self.live():
+                stopped.add(self.pause_one(data))
+            elif message == "resume" and self.paused:
+                self.resume_one(data)
+            elif message == "add":
+                self.driver.add(self.next_id, data.draw(st.sampled_from(PREFIXES)), max_output_tokens=3)
+                self.next_id += 1
+            elif message == "clear":
+                self.driver.engine.clear_cache()
+        return sum(sequence.sequence_id in stopped for sequence in self.plan.sequences)
+
+    def one_step(self, between=lambda: None, stopped=frozenset()):
+        """`between` is called in the middle of the step, and adds to `stopped` whom it stops."""
         EngineMachine.steps += 1
         scheduler = self.driver.engine._scheduler
         # A verification that finds no block to evict ends without a step.
         line = [one for one in (*scheduler.running, *scheduler.waiting) if one.sequence_id != VERIFICATION_ID]
         line.sort(key=lambda sequence: sequence.rank)
         best_ran = bool(line) and line[0].state is SequenceState.RUNNING
-        report = self.driver.step()
+        report = self.driver.step(between)
         assert report.scheduled_tokens > 0 or not line, "there was work and none was done"
-        if best_ran:
+        if best_ran and line[0].sequence_id not in stopped:
             ends = (SequenceState.RUNNING, SequenceState.FINISHED)
             assert line[0].state in ends, "the best sequence was stopped"
         for update in report.updates:
@@ -157,9 +198,13 @@ class EngineMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.live())
     @rule(data=st.data())
     def abort(self, data):
+        self.abort_one(data)
+
+    def abort_one(self, data):
         sequence_id = data.draw(st.sampled_from(self.live()))
         self.aborted.add(sequence_id)
         self.driver.engine.abort(sequence_id)
+        return sequence_id
 
     @precondition(lambda self: len(self.driver.resident) > 6)
     @rule()
@@ -169,14 +214,21 @@ class EngineMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.live())
     @rule(data=st.data())
     def pause(self, data):
+        self.pause_one(data)
+
+    def pause_one(self, data):
         sequence_id = data.draw(st.sampled_from(self.live()))
         self.paused.add(sequence_id)
         self.driver.engine.pause(sequence_id)
         EngineMachine.pauses += 1
+        return sequence_id
 
     @precondition(lambda self: self.paused)
     @rule(data=st.data())
     def resume(self, data):
+        self.resume_one(data)
+
+    def resume_one(self, data):
         sequence_id = data.draw(st.sampled_from(sorted(self.paused)))
         self.paused.discard(sequence_id)
         self.driver.engine.resume(sequence_id)
@@ -262,3 +314,4 @@ def test_the_engine_is_exact_and_loses_nothing_over_thousands_of_steps():
     assert EngineMachine.pauses > 0
     assert EngineMachine.inherited_ranks > 0
     assert EngineMachine.largest_batch > 2
+    assert EngineMachine.lost_results > 0

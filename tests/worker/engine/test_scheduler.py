@@ -396,7 +396,7 @@ def test_token_counts_are_handed_over_exactly_when_a_penalty_reads_them():
     driver = EngineDriver()
     driver.add(1, prompt_of(5), max_output_tokens=4, frequency_penalty=0.5)
     driver.add(2, prompt_of(6, first=50), max_output_tokens=4)
-    execute = driver.runner.execute
+    finish = driver.runner.finish
     executed = []
 
     def checked(batch):
@@ -408,9 +408,9 @@ def test_token_counts_are_handed_over_exactly_when_a_penalty_reads_them():
         assert samples[1].output_index == len(driver.outputs[1])
         assert samples[2].token_counts is None
         executed.append(batch)
-        return execute(batch)
+        return finish(batch)
 
-    driver.runner.execute = checked
+    driver.runner.finish = checked
     driver.run()
 
     assert len(executed) == 4

@@ -59,9 +59,7 @@ def compute(scheduler, plan, token_id=7):
     scheduler.apply(
         plan,
         [
-            ChunkResult(
-                chunk.sequence_id, finite=True, next_token_id=None if chunk.sample is None else token_id
-            )
+            ChunkResult(chunk.sequence_id, finite=True, token_ids=() if chunk.sample is None else (token_id,))
             for chunk in plan.batch.chunks
         ],
     )

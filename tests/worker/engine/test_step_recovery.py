@@ -1,5 +1,7 @@
 """A step that cannot be computed ends the sequences that cause it, and no others."""
 
+from dataclasses import dataclass
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,7 +10,7 @@ from structlog.testing import capture_logs
 from warmfleet_testing.engine.fake_runner import EXPLODING_TOKEN_ID, EngineDriver, FakeRunnerError
 from warmfleet_worker.engine.batch import Chunk, ChunkResult, StepBatch, StepResult
 from warmfleet_worker.engine.engine import MAX_FAILED_STEPS, RunnerBrokenError
-from warmfleet_worker.engine.step_recovery import compute_step
+from warmfleet_worker.engine.step_recovery import Computation
 
 
 def prompt_of(tokens, first=0):
@@ -26,26 +28,41 @@ def chunk_of(sequence_id):
 
 
 class Judge:
-    """Executes batches without a culprit, and counts its calls."""
+    """Computes batches without a culprit, and counts its calls; others raise in one of the halves."""
 
-    def __init__(self, culprits):
+    def __init__(self, culprits, raises_at_once):
         self.culprits = culprits
+        self.raises_at_once = raises_at_once
         self.executions = 0
 
-    def execute(self, batch):
+    def begin(self, batch):
         self.executions += 1
+        if self.raises_at_once:
+            self.judge(batch)
+        return Trial(self, batch)
+
+    def judge(self, batch):
         if any(chunk.sequence_id in self.culprits for chunk in batch.chunks):
             raise FakeRunnerError
-        results = [ChunkResult(chunk.sequence_id, finite=True, next_token_id=None) for chunk in batch.chunks]
+
+
+@dataclass
+class Trial:
+    judge: Judge
+    batch: StepBatch
+
+    def finish(self):
+        self.judge.judge(self.batch)
+        results = [ChunkResult(chunk.sequence_id, finite=True) for chunk in self.batch.chunks]
         return StepResult(tuple(results), seconds=1.0)
 
 
-@given(chunks=st.integers(1, 40), data=st.data())
-def test_exactly_the_failing_sequences_fail(chunks, data):
+@given(chunks=st.integers(1, 40), raises_at_once=st.booleans(), data=st.data())
+def test_exactly_the_failing_sequences_fail(chunks, raises_at_once, data):
     culprits = data.draw(st.sets(st.integers(0, chunks - 1), max_size=chunks))
-    judge = Judge(culprits)
+    judge = Judge(culprits, raises_at_once)
 
-    outcome = compute_step(judge.execute, StepBatch(tuple(map(chunk_of, range(chunks)))))
+    outcome = Computation(judge.begin, StepBatch(tuple(map(chunk_of, range(chunks))))).finish()
 
     ids = [None if result is None else result.sequence_id for result in outcome.chunks]
     assert ids == [None if one in culprits else one for one in range(chunks)]
@@ -55,14 +72,22 @@ def test_exactly_the_failing_sequences_fail(chunks, data):
     assert judge.executions <= 2 * chunks
 
 
+@dataclass
+class Answer:
+    result: StepResult
+
+    def finish(self):
+        return self.result
+
+
 def test_a_runner_that_answers_wrongly_is_treated_as_one_that_raised():
     wrong = [
         StepResult((), 0.1),
-        StepResult((ChunkResult(99, finite=True, next_token_id=None),), 0.1),
-        StepResult((ChunkResult(1, finite=True, next_token_id=7),), 0.1),
+        StepResult((ChunkResult(99, finite=True),), 0.1),
+        StepResult((ChunkResult(1, finite=True, token_ids=(7,)),), 0.1),
     ]
     for result in wrong:
-        outcome = compute_step(lambda _, result=result: result, StepBatch((chunk_of(1),)))
+        outcome = Computation(lambda _, result=result: Answer(result), StepBatch((chunk_of(1),))).finish()
         assert outcome.chunks == (None,)
         assert outcome.failures == 2
 
@@ -94,9 +119,11 @@ def test_a_failing_sequence_leaves_nothing_in_the_cache_but_what_it_had_committe
     driver.assert_exact(2)
 
 
-def test_a_step_that_fails_once_fails_no_sequence():
+@pytest.mark.parametrize("at_once", [True, False], ids=["first half", "second half"])
+def test_a_step_that_fails_once_fails_no_sequence(at_once):
     for sequences in (1, 2, 5):
         driver = EngineDriver()
+        driver.runner.fails_at_once = at_once
         for sequence_id in range(sequences):
             driver.add(sequence_id, prompt_of(9, first=50 * sequence_id))
         driver.runner.fail_next_step = True

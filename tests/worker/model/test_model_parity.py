@@ -22,6 +22,7 @@ from warmfleet_testing.engine.tiny_models import (
     decisive_prompt,
     tiny_model_folder,
 )
+from warmfleet_testing.exact.model_steps import hidden_rows
 from warmfleet_worker.engine.batch import Chunk
 from warmfleet_worker.runner.runner import ModelRunner, RunnerSettings, load_runner
 
@@ -231,7 +232,7 @@ def _logits(runner, token_ids, chunk_tokens):
     with torch.inference_mode():
         for tokens in chunk_tokens:
             chunk = Chunk(1, token_ids[first : first + tokens], first, blocks, None)
-            hidden, _ = runner.step_model.hidden_rows([chunk], range(tokens))
+            hidden, _ = hidden_rows(runner.step_model, [chunk], range(tokens))
             parts.append(runner.step_model.logits(hidden).cpu())
             first += tokens
     return torch.cat(parts)

@@ -16,6 +16,7 @@ from warmfleet_worker.native.levels import Level
 from warmfleet_worker.settings import CpuKernels
 
 STRUCTS = {
+    "wf_job": library.JobStruct,
     "wf_layer": library.LayerStruct,
     "wf_model": library.ModelStruct,
     "wf_step_arguments": library.StepStruct,
@@ -47,7 +48,7 @@ def of_c(tmp_path_factory) -> dict[str, int]:
     values += [f"offsetof({name}, {field[0]})" for name, kind in STRUCTS.items() for field in kind._fields_]
     lines = [f'printf("%s=%lld\\n", "{value}", (long long)({value}));' for value in [*values, *CONSTANTS]]
     source = folder / "interface.c"
-    includes = '#include <stddef.h>\n#include <stdio.h>\n#include "kernels.h"\n'
+    includes = '#include <stddef.h>\n#include <stdio.h>\n#include "kernels.h"\n#include "stepper.h"\n'
     source.write_text(f"{includes}int main(void) {{{''.join(lines)}}}")
     program = folder / "interface"
     subprocess.run([*compiler(), f"-I{SOURCES}", str(source), "-o", str(program)], check=True)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from warmfleet_testing.engine.tiny_models import FAMILIES, LLAMA3_ROPE, tiny_model_folder
+from warmfleet_testing.exact.model_steps import hidden_rows
 from warmfleet_worker.engine.batch import Chunk
 from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
 from warmfleet_worker.model.config import load_model_config
@@ -59,7 +60,7 @@ def alone(folder, case):
     """Token ids, and the final hidden state of each, computed in one chunk by one thread."""
     token_ids = torch.randint(0, 512, (TOKENS,), generator=torch.Generator().manual_seed(3)).tolist()
     with closing(_model(folder, case, threads=1)) as model:
-        hidden, _ = model.hidden_rows([_chunk(token_ids, 0, range(BLOCKS))], range(TOKENS))
+        hidden, _ = hidden_rows(model, [_chunk(token_ids, 0, range(BLOCKS))], range(TOKENS))
     return token_ids, hidden
 
 
@@ -86,7 +87,7 @@ def test_chunks_and_batches_change_no_bit(folder, case, alone, data):
                     wanted += size
                     computed[copy] += size
             if chunks:
-                hidden, finite = model.hidden_rows(chunks, range(wanted))
+                hidden, finite = hidden_rows(model, chunks, range(wanted))
                 # then
                 assert all(finite)
                 assert torch.equal(hidden, expected[rows])
@@ -95,10 +96,10 @@ def test_chunks_and_batches_change_no_bit(folder, case, alone, data):
 def test_a_batch_of_rows_that_share_a_prefix_changes_no_bit(folder, case, alone):
     token_ids, expected = alone
     with closing(_model(folder, case, threads=2)) as model:
-        model.hidden_rows([_chunk(token_ids[:320], 0, range(20))], ())
+        hidden_rows(model, [_chunk(token_ids[:320], 0, range(20))], ())
         chunks = [_chunk(token_ids[320:321], 320, [*range(20), 20 + copy]) for copy in range(40)]
 
-        hidden, _ = model.hidden_rows(chunks, range(40))
+        hidden, _ = hidden_rows(model, chunks, range(40))
 
     assert torch.equal(hidden, expected[320].expand(40, -1))
 
@@ -116,7 +117,7 @@ def test_a_row_whose_scores_are_nan_gets_nothing_of_another_sequence(tmp_path, c
     with closing(_model(folder, case, threads=1)) as model:
         for first_block in (0, 16, 32):
             chunk = _chunk(token_ids[:40], 0, range(first_block, first_block + 16))
-            verdicts += model.hidden_rows([chunk], ())[1]
+            verdicts += hidden_rows(model, [chunk], ())[1]
 
     # then
     assert verdicts == [False, False, False]
@@ -143,7 +144,7 @@ def test_scores_are_as_near_to_float64_as_those_of_pytorch(tmp_path, case, famil
 
     # when
     with closing(_model(folder, case, threads=2)) as model:
-        hidden, finite = model.hidden_rows([chunk], range(290))
+        hidden, finite = hidden_rows(model, [chunk], range(290))
         error = (model.logits(hidden) - expected).square().mean().sqrt()
 
     # then
@@ -158,7 +159,7 @@ def test_levels_without_bfloat16_units_have_equal_bits(folder, dtype):
     rows = []
     for level in (Level.AVX2, Level.AVX512):
         with closing(_model(folder, (level, dtype), threads=1)) as model:
-            rows.append(model.hidden_rows([_chunk(range(200), 0, range(BLOCKS))], range(200))[0])
+            rows.append(hidden_rows(model, [_chunk(range(200), 0, range(BLOCKS))], range(200))[0])
 
     assert torch.equal(*rows)
 
@@ -193,7 +194,7 @@ def _torch_logits(folder, dtype, chunk):
     )
     model = load_runner(folder, settings_of_reference).step_model
     with torch.inference_mode():
-        return model.logits(model.hidden_rows([chunk], range(len(chunk.token_ids)))[0]).double()
+        return model.logits(hidden_rows(model, [chunk], range(len(chunk.token_ids)))[0]).double()
 
 
 def _chunk(token_ids, first, blocks):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
+from warmfleet_testing.exact.model_steps import hidden_rows
 from warmfleet_worker.engine.batch import Chunk
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.native import build, choice
@@ -52,9 +53,9 @@ def test_the_default_is_the_native_step_in_bfloat16(runner):
 )
 def test_a_step_outside_the_model_is_refused_and_the_next_one_is_computed(runner, chunk):
     with pytest.raises(NativeStepError, match="out of its range"):
-        runner.step_model.hidden_rows([chunk], ())
+        hidden_rows(runner.step_model, [chunk], ())
 
-    hidden, finite = runner.step_model.hidden_rows([Chunk(1, array("I", [1, 2]), 0, (0,), None)], [1])
+    hidden, finite = hidden_rows(runner.step_model, [Chunk(1, array("I", [1, 2]), 0, (0,), None)], [1])
     assert finite == [True]
     assert hidden.isfinite().all()
 
@@ -163,9 +164,60 @@ def test_a_closed_model_computes_nothing(folder):
     closed.close()
 
     with pytest.raises(NativeStepError):
-        closed.hidden_rows([Chunk(1, [1], 0, [0], None)], [0])
+        hidden_rows(closed, [Chunk(1, [1], 0, [0], None)], [0])
     with pytest.raises(NativeStepError):
         closed.logits(torch.zeros(1, closed.config.hidden_size))
+
+
+@pytest.mark.parametrize("failing", ["map", "new_engine", "new_stepper"])
+def test_a_model_that_cannot_be_made_leaves_no_memory_behind(folder, monkeypatch, failing):
+    mapped: dict[int, int] = {}
+    map_memory, unmap, fail = NativeLibrary.map, NativeLibrary.unmap, getattr(NativeLibrary, failing)
+
+    def map_noted(self, size_bytes):
+        address = map_memory(self, size_bytes)
+        mapped[address] = size_bytes
+        return address
+
+    def unmap_noted(self, address, size_bytes):
+        assert mapped.pop(address) == size_bytes
+        unmap(self, address, size_bytes)
+
+    def failing_at_last(self, *arguments):
+        if failing == "map" and not mapped:  # the weights; then the arena fails
+            return map_noted(self, *arguments)
+        raise NativeStepError("there is not enough memory")
+
+    monkeypatch.setattr(NativeLibrary, "map", map_noted)
+    monkeypatch.setattr(NativeLibrary, "unmap", unmap_noted)
+    monkeypatch.setattr(NativeLibrary, failing, failing_at_last)
+    with pytest.raises(NativeStepError):
+        load_runner(folder, RunnerSettings(kv_cache_bytes=MIB))
+    assert mapped == {}
+
+    monkeypatch.setattr(NativeLibrary, failing, map_noted if failing == "map" else fail)
+    load_runner(folder, RunnerSettings(kv_cache_bytes=MIB)).step_model.close()
+    assert mapped == {}
+
+
+def test_one_step_is_in_flight_and_another_one_is_refused(runner):
+    chunk = Chunk(1, array("I", [1, 2]), 0, (0,), None)
+    step = runner.step_model.begin([chunk], [1], ())
+    with pytest.raises(NativeStepError):
+        runner.step_model.begin([chunk], [1], ())
+
+    assert step.finish().finite == [True]
+    with pytest.raises(NativeStepError):
+        step.finish()
+    assert runner.step_model.begin([chunk], [1], ()).finish().finite == [True]
+
+
+def test_a_model_closed_during_a_step_ends_after_it(folder):
+    model = load_runner(folder, RunnerSettings(kv_cache_bytes=MIB)).step_model
+    model.begin([Chunk(1, [1] * 60, 0, range(4), None)], [59], ())
+
+    model.close()
+    model.close()
 
 
 def test_a_file_that_is_no_library_is_refused(tmp_path):

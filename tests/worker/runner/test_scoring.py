@@ -112,7 +112,13 @@ def test_log_probabilities_change_no_other_token_and_cost_no_row_of_the_head_wit
     # given a batch in which one row asks, then none
     heads: list[int] = []
     model = type(runner.step_model)
-    logits = model.logits
+    logits, begin = model.logits, model.begin
+
+    def begin_counted(own, chunks, wanted, requests):
+        heads.extend([len(wanted)] if requests else [])
+        return begin(own, chunks, wanted, requests)
+
+    monkeypatch.setattr(model, "begin", begin_counted)
     monkeypatch.setattr(
         model, "logits", lambda own, hidden: heads.append(hidden.shape[0]) or logits(own, hidden)
     )
@@ -128,7 +134,7 @@ def test_log_probabilities_change_no_other_token_and_cost_no_row_of_the_head_wit
             chunks.append(chunk_of(prompt, score=score, sequence_id=number, blocks=blocks, **asks))
         results = runner.execute(StepBatch(tuple(chunks))).chunks
         assert [result.logprobs is not None for result in results] == [n == asking for n in range(4)]
-        return [result.next_token_id for result in results]
+        return [result.token_ids for result in results]
 
     # when / then
     quiet = step(None)

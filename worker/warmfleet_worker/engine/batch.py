@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
@@ -60,15 +61,19 @@ class StepBatch(msgspec.Struct, frozen=True, gc=False):
 
 
 class ChunkResult(msgspec.Struct, frozen=True, gc=False):
-    """The runner's result for one chunk."""
+    """The runner's result for one chunk.
+
+    A step may bring several tokens, such as those of a draft that it has verified. Of them as of the last
+    one keys and values are not computed yet: they are the sequence's next chunk.
+    """
 
     sequence_id: int
     finite: bool
     """Whether every hidden state of the chunk was finite. If not, its blocks are never committed."""
-    next_token_id: int | None
-    """Set exactly when the chunk asked for a sample and was finite."""
+    token_ids: tuple[int, ...] = ()
+    """The next tokens, at least one, exactly when the chunk asked for a sample and was finite."""
     logprobs: TokenLogprobs | None = None
-    """Of the next token, exactly when there is one and its parameters request them."""
+    """Of `token_ids`, exactly when there are some and their parameters request them."""
     prompt_logprobs: TokenLogprobs | None = None
     """Of `score.next_token_ids`, exactly when the chunk has a score request and was finite."""
 
@@ -79,6 +84,13 @@ class StepResult:
 
     chunks: tuple[ChunkResult, ...]
     seconds: float
+
+
+class StepInFlight(Protocol):
+    """A step that a runner computes."""
+
+    def finish(self) -> StepResult:
+        """Wait for its end. Also after an error, the step is over and another one may begin."""
 
 
 def finite_chunks(finite_rows: Seq[bool] | Seq[int], chunks: Seq[Chunk]) -> list[bool]:

@@ -1,4 +1,4 @@
-"""The engine without its model: `step` is schedule, execute, apply, report.
+"""The engine without its model: `begin` is schedule and hand over, `finish` is wait, apply and report.
 
 One thread owns it. No request ends it: a failure ends the sequences that it concerns, with an error. Only a
 runner that cannot compute anything any more ends the engine, and a supervisor starts another one.
@@ -8,6 +8,7 @@ import math
 from array import array
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import msgspec
@@ -15,15 +16,15 @@ import structlog
 
 from warmfleet_contracts.cache.blocks import BlockHash, CacheIdentity, prefix_caching_supported
 from warmfleet_contracts.errors import WarmfleetError
-from warmfleet_worker.engine.batch import Chunk, StepBatch, StepResult
+from warmfleet_worker.engine.batch import Chunk, StepBatch, StepInFlight
 from warmfleet_worker.engine.hit_verifier import VERIFICATION_ID, HitVerifier
 from warmfleet_worker.engine.messages import AddSequences, SequenceUpdate, StepReport, unpacked_tokens
-from warmfleet_worker.engine.reporter import NOTHING_COMPUTED, NOTHING_VERIFIED, Reporter
+from warmfleet_worker.engine.reporter import NOTHING_VERIFIED, Reporter
 from warmfleet_worker.engine.scheduler import Scheduler, SchedulerSettings
 from warmfleet_worker.engine.sequence import IDLE_PRIORITY, Sequence
 from warmfleet_worker.engine.sequence_tokens import SequenceTokens
-from warmfleet_worker.engine.step_plan import FixedBudget, StepBudget
-from warmfleet_worker.engine.step_recovery import StepOutcome, compute_step
+from warmfleet_worker.engine.step_plan import FixedBudget, StepBudget, StepPlan
+from warmfleet_worker.engine.step_recovery import Computation, StepOutcome
 from warmfleet_worker.engine.step_time import StepShape, StepTimeEstimator
 from warmfleet_worker.engine.token_counts import TokenCounts
 from warmfleet_worker.engine.updates import merged
@@ -47,7 +48,9 @@ class Runner(Protocol):
     def exact(self) -> bool:
         """Whether a position's bits depend on its tokens alone, however the steps are cut."""
 
-    def execute(self, batch: StepBatch) -> StepResult: ...
+    def begin(self, batch: StepBatch) -> StepInFlight:
+        """Hand a step over and return. One step at a time; an error has begun nothing."""
+
     def poison_blocks(self, block_ids: Seq[int], /) -> None: ...
     def block_bytes(self, block_id: int, /) -> bytes:
         """Keys and values of a full block, as stored."""
@@ -59,6 +62,14 @@ class RunnerBrokenError(WarmfleetError):
 
 class HitsNotVerifiable(WarmfleetError):  # noqa: N818 - named after what is wrong
     """Hits are to be verified on a runner whose bits depend on how the steps are cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class BegunStep:
+    """A step that the runner computes."""
+
+    plan: StepPlan
+    computation: Computation
 
 
 class Engine:
@@ -234,19 +245,36 @@ class Engine:
         self._reporter.drain()
 
     def step(self) -> StepReport:
-        """Schedule and compute one step, and report all changes since the last one.
+        """Both halves of a step.
 
         Raises:
             RunnerBrokenError: `MAX_FAILED_STEPS` steps in a row computed nothing.
         """
+        return self.finish(self.begin())
+
+    def begin(self) -> "BegunStep":
+        """Schedule one step and have the runner compute it; `finish` is called with it before the next one.
+
+        Meanwhile sequences may be added, aborted, paused and resumed.
+        """
         plan = self._scheduler.schedule(self._budget)
-        outcome = self._compute(plan.batch)
+        return BegunStep(plan, Computation(self._runner.begin, plan.batch))
+
+    def finish(self, step: "BegunStep") -> StepReport:
+        """Wait for the step, and report all changes since the one before.
+
+        Raises:
+            RunnerBrokenError: `MAX_FAILED_STEPS` steps in a row computed nothing.
+        """
+        plan, outcome = step.plan, step.computation.finish()
+        self._observe(plan.batch, outcome)
         verified = self._verifier.compare(plan, outcome.chunks) if self._verifier else NOTHING_VERIFIED
         outcomes = self._scheduler.apply(plan, outcome.chunks)
         if self._verifier:
             self._verifier.settle(plan)
         self._check_runner(outcome)
-        updates = merged([*self._pending.values(), *plan.admissions, *outcomes])
+        # The end of a sequence that was aborted since the step began comes after its admission.
+        updates = merged([*plan.admissions, *outcomes, *self._pending.values()])
         if self._verifier:
             updates = [update for update in updates if update.sequence_id != VERIFICATION_ID]
         self._pending.clear()
@@ -263,15 +291,12 @@ class Engine:
         """Load only; updates and cache changes stay for the next step."""
         return self._reporter.load_only(self._step_time.fit())
 
-    def _compute(self, batch: StepBatch) -> StepOutcome:
-        if not batch.chunks:
-            return NOTHING_COMPUTED
-        outcome = compute_step(self._runner.execute, batch)
-        if not outcome.failures:
+    def _observe(self, batch: StepBatch, outcome: StepOutcome) -> None:
+        """Learn what a step takes from one that was computed whole."""
+        if outcome.chunks and not outcome.failures:
             shape = StepShape.of(batch)
             self._step_time.observe(shape, outcome.seconds)
             self._on_step(shape, outcome.seconds)
-        return outcome
 
     def _check_runner(self, outcome: StepOutcome) -> None:
         """Distinguish requests that cannot be computed from a runner that cannot compute.
@@ -292,7 +317,7 @@ class Engine:
         probe = Chunk(
             sequence_id=-1, token_ids=(0,), first_position=0, block_ids=(blocks[0].block_id,), sample=None
         )
-        outcome = compute_step(self._runner.execute, StepBatch((probe,)))
+        outcome = Computation(self._runner.begin, StepBatch((probe,))).finish()
         self._pool.release(blocks)
         return not outcome.wholly_failed
 

@@ -76,7 +76,7 @@ class HitVerifier:
     def compare(self, plan: StepPlan, results: Sequence[ChunkResult | None]) -> VerifiedBlocks:
         """Compare the blocks that the step completed with those that the cache has now."""
         sequence = self._sequence
-        if sequence is None or sequence not in plan.sequences:
+        if sequence is None or sequence.state is not SequenceState.RUNNING or sequence not in plan.sequences:
             return VerifiedBlocks()
         place = plan.sequences.index(sequence)
         result = results[place]

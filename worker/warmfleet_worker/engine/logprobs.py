@@ -60,6 +60,18 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
             part = slice(index * self.top, (index + 1) * self.top)
             yield TokenLogprob(value, top_token_ids[part], top_values[part])
 
+    def first(self, tokens: int) -> "TokenLogprobs":
+        """Those of the first tokens."""
+        if tokens == self.tokens:
+            return self
+        end = tokens * _ITEM_BYTES
+        return TokenLogprobs(
+            self.top,
+            self.values[:end],
+            self.top_token_ids[: end * self.top],
+            self.top_values[: end * self.top],
+        )
+
     def split(self) -> "list[TokenLogprobs]":
         """One for each token."""
         width = self.top * _ITEM_BYTES

@@ -7,10 +7,9 @@ from warmfleet_worker.engine.admitted_dispatches import AdmittedDispatches
 from warmfleet_worker.engine.hit_verifier import VerifiedBlocks
 from warmfleet_worker.engine.messages import SequenceUpdate, StepReport
 from warmfleet_worker.engine.scheduler import Scheduler
-from warmfleet_worker.engine.step_recovery import StepOutcome
+from warmfleet_worker.engine.step_recovery import NOTHING_COMPUTED, StepOutcome
 from warmfleet_worker.kv_cache.block_pool import BlockPool
 
-NOTHING_COMPUTED: Final = StepOutcome((), 0.0)
 NOTHING_VERIFIED: Final = VerifiedBlocks()
 
 

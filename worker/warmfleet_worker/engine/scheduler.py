@@ -162,12 +162,13 @@ class Scheduler:
         """Take the outcome of a step: commit what is full and finite, append tokens, end sequences.
 
         None is a chunk that could not be computed: its sequence ends, and what the step wrote for it is
-        never matched.
+        never matched. The outcome of a sequence that was aborted or paused since is dropped.
         """
         return [
             update
             for sequence, chunk, outcome in zip(plan.sequences, plan.batch.chunks, outcomes, strict=True)
-            if (update := self._apply_chunk(sequence, chunk, outcome)) is not None
+            if sequence.state is SequenceState.RUNNING
+            and (update := self._apply_chunk(sequence, chunk, outcome)) is not None
         ]
 
     # Planning.
@@ -198,9 +199,11 @@ class Scheduler:
         planned: dict[Sequence, int] = {}
         preempted_sequences = 0
         for sequence in best_first:
-            if sequence.state is not SequenceState.RUNNING or sequence.uncomputed_tokens != 1:
+            if sequence.state is not SequenceState.RUNNING:
                 continue
             missing = self._blocks(len(sequence.token_ids)) - len(sequence.table)
+            if sequence.uncomputed_tokens > 1 and missing <= 0:
+                continue  # a prefill, which has its blocks
             while missing > self._pool.available_blocks:
                 # Never a planned one: their ranks are better.
                 victim = max(self._running, key=_effective_rank)
@@ -212,7 +215,8 @@ class Scheduler:
             if sequence.state is SequenceState.RUNNING:
                 if missing > 0:
                     sequence.table.extend(self._pool.allocate(missing))
-                planned[sequence] = 1
+                if sequence.uncomputed_tokens == 1:
+                    planned[sequence] = 1
         return planned, preempted_sequences
 
     @property
@@ -361,20 +365,21 @@ class Scheduler:
         sequence.computed_tokens += len(chunk.token_ids)
         if sequence.uses_cache:
             self._commit_full_blocks(sequence)
-        update = SequenceUpdate(
-            sequence_id=sequence.sequence_id,
-            token_ids=[] if outcome.next_token_id is None else [outcome.next_token_id],
-            logprobs=outcome.logprobs,
-            prompt_logprobs=outcome.prompt_logprobs,
-        )
         if outcome.prompt_logprobs is not None:
             sequence.scored_tokens += outcome.prompt_logprobs.tokens
-        for token_id in update.token_ids:
+        reason = "" if sequence.wants_token or sequence.uncomputed_tokens else "length"
+        token_ids: list[int] = []
+        for token_id in outcome.token_ids:
             sequence.append(token_id)
-        if chunk.sample is not None:
-            reason = sequence.finish_reason()
-        else:
-            reason = "" if sequence.wants_token or sequence.uncomputed_tokens else "length"
+            token_ids.append(token_id)
+            if reason := sequence.finish_reason():
+                break  # what was sampled after an end is not part of the answer
+        update = SequenceUpdate(
+            sequence_id=sequence.sequence_id,
+            token_ids=token_ids,
+            logprobs=outcome.logprobs and outcome.logprobs.first(len(token_ids)),
+            prompt_logprobs=outcome.prompt_logprobs,
+        )
         if reason:
             self._finish(sequence, reason)
             return msgspec.structs.replace(update, finish_reason=reason)
@@ -386,15 +391,19 @@ class Scheduler:
         first = table.committed_blocks
         if first == full_blocks:
             return
-        if len(sequence.block_hashes) < full_blocks:
-            computed = sequence.token_ids[: sequence.computed_tokens]
-            self._cache.extend_hashes(sequence.own_block_hashes(), sequence.root, computed)
+        self._extend_hashes(sequence, sequence.computed_tokens)
         hashes = sequence.block_hashes
         parent = hashes[first - 1] if first else sequence.root
         for block_hash in hashes[first:full_blocks]:
             table.commit_next(self._pool.commit(table.next_uncommitted, block_hash, parent))
             parent = block_hash
         self._cache.stop_leading(sequence.sequence_id, hashes[first:full_blocks])
+
+    def _extend_hashes(self, sequence: Sequence, tokens: int) -> None:
+        """Hash the full blocks of a sequence's first `tokens`."""
+        if len(sequence.block_hashes) < tokens // self._block_size_tokens:
+            known = sequence.token_ids[:tokens]
+            self._cache.extend_hashes(sequence.own_block_hashes(), sequence.root, known)
 
     # Leaving and queueing.
 
@@ -411,6 +420,9 @@ class Scheduler:
 
     def _enqueue(self, sequence: Sequence) -> None:
         sequence.state = SequenceState.WAITING
+        if sequence.uses_cache:
+            # All but its last token may be cached; of several that a step brought none is hashed yet.
+            self._extend_hashes(sequence, len(sequence.token_ids) - 1)
         self._update_match(sequence)
         bisect.insort(self._waiting, sequence, key=_rank)
 

@@ -1,5 +1,6 @@
 """The blocks of one sequence's KV, from position 0 on (PagedAttention, Kwon et al. 2023)."""
 
+from array import array
 from collections.abc import Iterable, Sequence
 
 from warmfleet_worker.kv_cache.block_pool import Block
@@ -15,7 +16,7 @@ class BlockTable:
 
     def __init__(self) -> None:
         self._blocks: list[Block] = []
-        self._ids: list[int] = []
+        self._ids = array("i")
         self.committed_blocks = 0
 
     def __len__(self) -> int:
@@ -25,9 +26,9 @@ class BlockTable:
     def blocks(self) -> Sequence[Block]:
         return self._blocks
 
-    def ids(self, count: int) -> tuple[int, ...]:
-        """Ids of the first `count` blocks, as they are now."""
-        return tuple(self._ids[:count])
+    def ids(self, count: int) -> "array[int]":
+        """Ids of the first `count` blocks as they are now, a copy of one piece of memory."""
+        return self._ids[:count]
 
     def adopt(self, hit: Iterable[Block]) -> None:
         """Start with blocks that are committed already. Only an empty table can."""
@@ -38,7 +39,7 @@ class BlockTable:
     def extend(self, blocks: Iterable[Block]) -> None:
         added = list(blocks)
         self._blocks += added
-        self._ids += [block.block_id for block in added]
+        self._ids.extend(block.block_id for block in added)
 
     @property
     def next_uncommitted(self) -> Block:
@@ -53,7 +54,7 @@ class BlockTable:
     def take_all(self) -> Sequence[Block]:
         """Empty the table and return what it held, in order, for `BlockPool.release`."""
         blocks = self._blocks
-        self._blocks, self._ids, self.committed_blocks = [], [], 0
+        self._blocks, self._ids, self.committed_blocks = [], array("i"), 0
         return blocks
 
 

@@ -39,7 +39,11 @@ _AVX512: Final = (*_AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq")
 _BASE: Final = ("-msse2",)
 COMPILED: Final = {
     **dict.fromkeys(
-        ("attention.c", "engine.c", "levels.c", "memory.c", "pool.c", "step.c", "weights.c"), _BASE
+        (
+            *("attention.c", "engine.c", "levels.c", "memory.c"),
+            *("pool.c", "step.c", "stepper.c", "weights.c"),
+        ),
+        _BASE,
     ),
     **dict.fromkeys(("levels/avx2_bf16.c", "levels/avx2_f32.c", "levels/avx2_rows.c"), _AVX2),
     **dict.fromkeys(("levels/avx512_bf16.c", "levels/avx512_f32.c", "levels/avx512_rows.c"), _AVX512),

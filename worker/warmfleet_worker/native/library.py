@@ -90,6 +90,19 @@ class SamplingStruct(Structure):
     ]
 
 
+class JobStruct(Structure):
+    """`wf_job`."""
+
+    _fields_ = [
+        ("step", StepStruct),
+        ("logits", c_void_p),
+        ("sampling", POINTER(SamplingStruct)),
+        ("token_ids", c_void_p),
+        ("vocabulary", c_int32),
+        ("seconds", c_double),
+    ]
+
+
 class NativeLibrary:
     """The loaded library. `native_library()` gives the one of this process."""
 
@@ -108,9 +121,11 @@ class NativeLibrary:
         self._unmap = _declare(library, "wf_unmap", None, c_void_p, c_int64)
         self._engine_new = _declare(library, "wf_engine_new", c_int, POINTER(ModelStruct), POINTER(c_void_p))
         self._engine_free = _declare(library, "wf_engine_free", None, c_void_p)
-        self._step = _declare(library, "wf_step", c_int, c_void_p, POINTER(StepStruct))
         self._logits = _declare(library, "wf_logits", c_int, c_void_p, c_void_p, c_int32, c_void_p)
-
+        self._stepper_new = _declare(library, "wf_stepper_new", c_int, c_void_p, POINTER(c_void_p))
+        self._stepper_free = _declare(library, "wf_stepper_free", None, c_void_p)
+        self._begin = _declare(library, "wf_begin", c_int, c_void_p, POINTER(JobStruct))
+        self._finish = _declare(library, "wf_finish", c_int, c_void_p)
         self._sample = _declare(
             library,
             "wf_sample",
@@ -146,7 +161,7 @@ class NativeLibrary:
         self._unmap(address, size_bytes)
 
     def new_engine(self, model: ModelStruct) -> int:
-        """A handle for `step`. What `model` points to has to live as long."""
+        """A handle for what computes. What `model` points to has to live as long."""
         engine = c_void_p()
         _check(self._engine_new(byref(model), byref(engine)))
         assert engine.value
@@ -155,8 +170,24 @@ class NativeLibrary:
     def free_engine(self, engine: int) -> None:
         self._engine_free(engine)
 
-    def step(self, engine: int, arguments: StepStruct) -> None:
-        _check(self._step(engine, byref(arguments)))
+    def new_stepper(self, engine: int) -> int:
+        """A handle for `begin` and `finish`."""
+        stepper = c_void_p()
+        _check(self._stepper_new(engine, byref(stepper)))
+        assert stepper.value
+        return stepper.value
+
+    def free_stepper(self, stepper: int) -> None:
+        """End its thread, after the step in flight."""
+        self._stepper_free(stepper)
+
+    def begin(self, stepper: int, job: JobStruct) -> None:
+        """Hand a step over and return; `job` and what it points to have to live until `finish`."""
+        _check(self._begin(stepper, byref(job)))
+
+    def finish(self, stepper: int) -> None:
+        """Wait for the step in flight."""
+        _check(self._finish(stepper))
 
     def logits(self, engine: int, hidden: int, rows: int, logits: int) -> None:
         _check(self._logits(engine, hidden, rows, logits))

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Final
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from warmfleet_runtime.processors import usable_cores
 from warmfleet_worker.attention.kv_arena import KvArena
-from warmfleet_worker.engine.batch import Chunk, SampleRequest, finite_chunks
+from warmfleet_worker.engine.batch import Chunk, SampleRequest
 from warmfleet_worker.kv_cache.layout import KvLayout
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.loader import CheckpointReader
@@ -17,7 +18,8 @@ from warmfleet_worker.model.rope import rotary_frequencies
 from warmfleet_worker.native.build import source_hash
 from warmfleet_worker.native.formats import KvElement, WeightFormat
 from warmfleet_worker.native.levels import Level
-from warmfleet_worker.native.library import ModelStruct, NativeLibrary, SamplingStruct, StepStruct
+from warmfleet_worker.native.library import ModelStruct, NativeLibrary
+from warmfleet_worker.native.step import NativeStep, RowBuffer, chosen, sampling_structs
 from warmfleet_worker.native.weights import PackedWeights, Region
 
 MAX_HEAD_DIM: Final = 512
@@ -32,18 +34,6 @@ _ARENA_SLACK_BYTES: Final = 64 * 1024
 """The last group of an odd head size is read past its end."""
 _WEIGHT_FORMATS: Final = {torch.bfloat16: WeightFormat.BF16, torch.float32: WeightFormat.F32}
 _KV_ELEMENTS: Final = {torch.bfloat16: KvElement.BF16, torch.float32: KvElement.F32}
-
-
-def _sampling(request: SampleRequest) -> SamplingStruct:
-    parameters = request.parameters
-    return SamplingStruct(
-        temperature=parameters.temperature,
-        top_p=parameters.top_p,
-        min_p=parameters.min_p,
-        top_k=parameters.top_k,
-        seed=parameters.seed,
-        output_index=request.output_index,
-    )
 
 
 def native_refusal(config: ModelConfig, block_size_tokens: int) -> str:
@@ -64,7 +54,7 @@ def native_refusal(config: ModelConfig, block_size_tokens: int) -> str:
 
 
 class NativeModel:
-    """Weights, KV arena and threads of the native step; `hidden_rows` computes chunks, `logits` the head.
+    """Weights, KV arena and threads of the native step; `begin` computes chunks, `logits` the head.
 
     A row's bits depend on its tokens and its level alone: not on the batch, on chunks, or on what was cached.
     """
@@ -95,84 +85,97 @@ class NativeModel:
         self.kernels: Final = level.title
         self.revision: Final = source_hash()
         self._library = library
-        self._weights = PackedWeights(library, reader, config, _WEIGHT_FORMATS[dtype])
-        arena_bytes = (total_blocks + 1) * layout.block_stride_bytes
-        self._arena_region = Region(library, arena_bytes + _ARENA_SLACK_BYTES)
-        self.arena = KvArena(
-            layout,
-            total_blocks,
-            dtype,
-            torch.device("cpu"),
-            storage=self._arena_region.tensor(
-                self._arena_region.address, arena_bytes // dtype.itemsize, dtype
-            ),
-            poison=poison,
-        )
+        self._hidden = RowBuffer(config.hidden_size)
+        self._logits = RowBuffer(config.vocab_size)
+        self._step: NativeStep | None = None
+        """The last one: what the library uses stays while it computes, also if its caller is gone."""
         angles = torch.outer(torch.arange(positions, dtype=torch.float32), rotary_frequencies(config))
         self._cosine, self._sine = angles.cos().contiguous(), angles.sin().contiguous()
-        self._engine = library.new_engine(
-            ModelStruct(
-                hidden=config.hidden_size,
-                intermediate=config.intermediate_size,
-                layers=config.layers,
-                heads=config.heads,
-                kv_heads=config.kv_heads,
-                head_dim=config.head_dim,
-                vocabulary=config.vocab_size,
-                # A window that no sequence outgrows is none.
-                window_tokens=config.window_tokens if config.window_tokens < positions else 0,
-                positions=positions,
-                weight_format=_WEIGHT_FORMATS[dtype],
-                kv_element=_KV_ELEMENTS[dtype],
-                level=int(level),
-                threads=threads or usable_cores(),
-                norm_epsilon=config.norm_epsilon,
-                block_size_tokens=layout.block_size_tokens,
-                total_blocks=total_blocks,
-                block_stride_bytes=layout.block_stride_bytes,
-                layer_stride_bytes=layout.layer_stride_bytes,
-                value_stride_bytes=layout.value_stride_bytes,
-                head_stride_bytes=layout.head_stride_bytes,
-                arena=self._arena_region.address,
-                cosine=self._cosine.data_ptr(),
-                sine=self._sine.data_ptr(),
-                embedding=self._weights.embedding,
-                head=self._weights.head,
-                final_norm=self._weights.final_norm,
-                layer=self._weights.layers,
+        with ExitStack() as made:
+            self._weights = weights = PackedWeights(library, reader, config, _WEIGHT_FORMATS[dtype])
+            made.callback(weights.region.free)
+            arena_bytes = (total_blocks + 1) * layout.block_stride_bytes
+            region = Region(library, arena_bytes + _ARENA_SLACK_BYTES)
+            made.callback(region.free)
+            self.arena = KvArena(
+                layout,
+                total_blocks,
+                dtype,
+                torch.device("cpu"),
+                storage=region.tensor(region.address, arena_bytes // dtype.itemsize, dtype),
+                poison=poison,
             )
-        )
+            self._engine = library.new_engine(
+                ModelStruct(
+                    hidden=config.hidden_size,
+                    intermediate=config.intermediate_size,
+                    layers=config.layers,
+                    heads=config.heads,
+                    kv_heads=config.kv_heads,
+                    head_dim=config.head_dim,
+                    vocabulary=config.vocab_size,
+                    # A window that no sequence outgrows is none.
+                    window_tokens=config.window_tokens if config.window_tokens < positions else 0,
+                    positions=positions,
+                    weight_format=_WEIGHT_FORMATS[dtype],
+                    kv_element=_KV_ELEMENTS[dtype],
+                    level=int(level),
+                    threads=threads or usable_cores(),
+                    norm_epsilon=config.norm_epsilon,
+                    block_size_tokens=layout.block_size_tokens,
+                    total_blocks=total_blocks,
+                    block_stride_bytes=layout.block_stride_bytes,
+                    layer_stride_bytes=layout.layer_stride_bytes,
+                    value_stride_bytes=layout.value_stride_bytes,
+                    head_stride_bytes=layout.head_stride_bytes,
+                    arena=region.address,
+                    cosine=self._cosine.data_ptr(),
+                    sine=self._sine.data_ptr(),
+                    embedding=weights.embedding,
+                    head=weights.head,
+                    final_norm=weights.final_norm,
+                    layer=weights.layers,
+                )
+            )
+            made.callback(library.free_engine, self._engine)
+            self._stepper = library.new_stepper(self._engine)
+            made.callback(library.free_stepper, self._stepper)
+            self._made = made.pop_all()
 
     def close(self) -> None:
-        """End the threads and free weights and arena; nothing may be computed afterwards."""
-        if self._engine:
-            self._library.free_engine(self._engine)
-            self._engine = 0
-            self._weights.region.free()
-            self._arena_region.free()
+        """End the threads, after the step in flight, and free weights and arena; nothing is computed then."""
+        self._made.close()
+        self._engine = self._stepper = 0
 
     def __del__(self) -> None:
-        if getattr(self, "_engine", 0):
+        if hasattr(self, "_made"):
             self.close()
 
-    def hidden_rows(self, chunks: Sequence[Chunk], wanted: Sequence[int]) -> tuple[Tensor, list[bool]]:
-        """Compute and store the KV of every chunk.
-
-        Returns:
-            Hidden states after the last layer of the `wanted` rows, [wanted, hidden] in float32, before the
-            final norm, and for each chunk whether all of its own are finite.
-        """
-        hidden, finite, _ = self._step(chunks, wanted, trace=False)
-        return hidden, finite
+    def begin(
+        self, chunks: Sequence[Chunk], wanted: Sequence[int], requests: Sequence[SampleRequest]
+    ) -> NativeStep:
+        """As `StepModel.begin`: threads of the library compute it, and the interpreter goes on."""
+        rows = len(wanted)
+        self._step = NativeStep(
+            self._library,
+            self._stepper,
+            chunks,
+            wanted,
+            self._hidden.take(rows),
+            requests=requests,
+            logits=self._logits.take(rows) if requests else None,
+        )
+        return self._step
 
     def hidden_after_layers(self, chunks: Sequence[Chunk]) -> Tensor:
-        """Residual stream of every row before each layer and after the last, [layers + 1, rows, hidden]."""
-        _, _, trace = self._step(chunks, (), trace=True)
-        assert trace is not None
+        """As `StepModel.hidden_after_layers`."""
+        rows = sum(len(chunk.token_ids) for chunk in chunks)
+        trace = torch.empty((self.config.layers + 1, rows, self.config.hidden_size), dtype=torch.float32)
+        NativeStep(self._library, self._stepper, chunks, (), self._hidden.take(0), trace=trace).finish()
         return trace
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Scores over the vocabulary, float32, of rows of `hidden_rows`."""
+        """As `StepModel.logits`, in float32."""
         rows = hidden.contiguous()
         logits = torch.empty((rows.shape[0], self.config.vocab_size), dtype=torch.float32)
         self._library.logits(self._engine, rows.data_ptr(), rows.shape[0], logits.data_ptr())
@@ -186,47 +189,7 @@ class NativeModel:
             self._engine,
             rows.data_ptr(),
             rows.shape[1],
-            (SamplingStruct * len(requests))(*(_sampling(request) for request in requests)),
+            sampling_structs(requests),
             token_ids.buffer_info()[0],
         )
-        return [None if token_id < 0 else token_id for token_id in token_ids]
-
-    def _step(
-        self, chunks: Sequence[Chunk], wanted: Sequence[int], *, trace: bool
-    ) -> tuple[Tensor, list[bool], Tensor | None]:
-        tokens, positions, row_chunks = array("i"), array("i"), array("i")
-        block_ids, first_block = array("i"), array("q", [0])
-        for index, chunk in enumerate(chunks):
-            count = len(chunk.token_ids)
-            tokens.fromlist(list(chunk.token_ids))
-            positions.extend(range(chunk.first_position, chunk.first_position + count))
-            row_chunks.extend([index] * count)
-            block_ids.fromlist(list(chunk.block_ids))
-            first_block.append(len(block_ids))
-        rows = len(tokens)
-        wanted_rows = array("i", wanted)
-        hidden = torch.empty((len(wanted_rows), self.config.hidden_size), dtype=torch.float32)
-        finite = array("B", bytes(rows))
-        states = (
-            torch.empty((self.config.layers + 1, rows, self.config.hidden_size), dtype=torch.float32)
-            if trace
-            else None
-        )
-        self._library.step(
-            self._engine,
-            StepStruct(
-                rows=rows,
-                chunks=len(chunks),
-                token_ids=tokens.buffer_info()[0],
-                positions=positions.buffer_info()[0],
-                row_chunks=row_chunks.buffer_info()[0],
-                block_ids=block_ids.buffer_info()[0],
-                first_block=first_block.buffer_info()[0],
-                wanted=len(wanted_rows),
-                wanted_rows=wanted_rows.buffer_info()[0],
-                hidden=hidden.data_ptr(),
-                finite=finite.buffer_info()[0],
-                trace=states.data_ptr() if states is not None else None,
-            ),
-        )
-        return hidden, finite_chunks(finite, chunks), states
+        return chosen(token_ids)

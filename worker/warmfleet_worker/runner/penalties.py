@@ -16,7 +16,7 @@ from warmfleet_worker.engine.batch import SampleRequest
 
 def adjusted(logits: Tensor, requests: Sequence[SampleRequest]) -> Tensor:
     """`logits`, [rows, vocabulary], with each row's request applied; the argument is not changed."""
-    rows = [(row, request) for row, request in enumerate(requests) if _changes_logits(request)]
+    rows = [(row, request) for row, request in enumerate(requests) if changes_logits(request)]
     if not rows:
         return logits
     logits = logits.clone()
@@ -25,7 +25,8 @@ def adjusted(logits: Tensor, requests: Sequence[SampleRequest]) -> Tensor:
     return logits
 
 
-def _changes_logits(request: SampleRequest) -> bool:
+def changes_logits(request: SampleRequest) -> bool:
+    """Whether bias, a penalty or a minimum length changes a row."""
     parameters = request.parameters
     return bool(parameters.logit_bias) or parameters.has_penalty or _must_go_on(request)
 

@@ -4,22 +4,19 @@ The runner has blocks by number and no state of sequences: every decision of the
 block table) is a `StepBatch`.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 import torch
-from torch import Tensor
 
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.resources.engine_memory import EngineMemory, engine_memory, longest_sequence_tokens
 from warmfleet_runtime.memory import memory_limit_bytes, own_memory_bytes
 from warmfleet_worker.attention.kv_arena import KvArena
 from warmfleet_worker.attention.torch_gather import TorchGatherAttention
-from warmfleet_worker.engine.batch import Chunk, ChunkResult, ScoreRequest, StepBatch, StepResult
-from warmfleet_worker.engine.logprobs import TokenLogprobs
+from warmfleet_worker.engine.batch import StepBatch, StepResult
 from warmfleet_worker.kv_cache.layout import KvLayout, KvShape, kv_layout
 from warmfleet_worker.model.config import ModelConfig, load_model_config
 from warmfleet_worker.model.loader import load_decoder, open_checkpoint
@@ -34,13 +31,10 @@ from warmfleet_worker.runner.memory_budget import (
     memory_refusal,
     share_of_device_bytes,
 )
-from warmfleet_worker.runner.penalties import adjusted
-from warmfleet_worker.runner.scoring import row_slices, score, score_rows
+from warmfleet_worker.runner.runner_step import RunnerStep
 from warmfleet_worker.runner.step_model import StepModel
 from warmfleet_worker.runner.torch_model import TorchModel
 from warmfleet_worker.settings import CpuKernels
-
-_T = TypeVar("_T")
 
 DtypeName = Literal["Auto", "Float32", "BFloat16", "Float16", "Float64"]
 
@@ -86,7 +80,7 @@ class ModelRunner:
 
     runner = load_runner(model_path, RunnerSettings(kv_cache_bytes=2**30))
     result = runner.execute(StepBatch(chunks))
-    result.chunks[0].next_token_id  # None unless the chunk asked for a sample
+    result.chunks[0].token_ids  # none unless the chunk asked for a sample
     """
 
     def __init__(self, model: StepModel, *, max_model_length_tokens: int) -> None:
@@ -147,77 +141,16 @@ class ModelRunner:
         """Keys and values of a block, as stored."""
         return self._arena.block_bytes(block_id)
 
-    @torch.inference_mode()
+    def begin(self, batch: StepBatch) -> RunnerStep:
+        """Hand a step over and return: compute and store the KV of every chunk, and choose tokens.
+
+        One step at a time. The model may go on computing after this; an error has begun nothing.
+        """
+        return RunnerStep(self._step_model, batch.chunks)
+
     def execute(self, batch: StepBatch) -> StepResult:
-        """Compute and store the KV of every chunk, and sample for the chunks that ask for it.
-
-        Results are in the order of `batch.chunks`; `seconds` is wall time.
-        """
-        started = time.perf_counter()
-        chunks = batch.chunks
-        results = self._results(chunks) if chunks else ()
-        return StepResult(chunks=results, seconds=time.perf_counter() - started)
-
-    def _results(self, chunks: tuple[Chunk, ...]) -> tuple[ChunkResult, ...]:
-        sampled_rows, scored_rows = _wanted_rows(chunks)
-        wanted = sorted({*sampled_rows, *(row for rows in scored_rows for row in rows)})
-        hidden, finite = self._step_model.hidden_rows(chunks, wanted)
-        place = {row: index for index, row in enumerate(wanted)}
-        sampled, logprobs = self._sample(hidden, [place[row] for row in sampled_rows], chunks)
-        prompt_logprobs = [
-            None if chunk.score is None else self._score(hidden[[place[row] for row in rows]], chunk.score)
-            for chunk, rows in zip(chunks, scored_rows, strict=True)
-        ]
-        return tuple(
-            ChunkResult(
-                sequence_id=chunk.sequence_id,
-                # Finite hidden states may still overflow in the head: no token, no commit.
-                finite=ok and (chunk.sample is None or token is not None),
-                next_token_id=token if ok else None,
-                logprobs=own if ok else None,
-                prompt_logprobs=before if ok else None,
-            )
-            for chunk, ok, token, own, before in zip(
-                chunks, finite, sampled, logprobs, prompt_logprobs, strict=True
-            )
-        )
-
-    def _sample(
-        self, hidden: Tensor, places: list[int], chunks: tuple[Chunk, ...]
-    ) -> tuple[list[int | None], list[TokenLogprobs | None]]:
-        """Next token of each chunk, and its log probabilities if its request asks.
-
-        The head runs over the rows of `hidden` at `places`, one of each chunk that wants a token.
-        """
-        if not places:
-            return [None] * len(chunks), [None] * len(chunks)
-        logits = self._step_model.logits(hidden if len(places) == hidden.shape[0] else hidden[places])
-        if logits.dtype != torch.float64:
-            logits = logits.float()
-        requests = [chunk.sample for chunk in chunks if chunk.sample is not None]
-        tokens = self._step_model.choose(adjusted(logits, requests), requests)
-        logprobs = score_rows(logits, tokens, [request.parameters.logprobs for request in requests])
-        return _spread(tokens, chunks), _spread(logprobs, chunks)
-
-    def _score(self, rows: Tensor, request: ScoreRequest) -> TokenLogprobs:
-        """Prompt log probabilities of `rows` of hidden states; the head runs in slices of rows."""
-        slices = row_slices(len(request.next_token_ids), self.model.vocab_size)
-        pieces = (self._step_model.logits(rows[piece]) for piece in slices)
-        return score(pieces, request.next_token_ids, request.top)
-
-
-def _wanted_rows(chunks: tuple[Chunk, ...]) -> tuple[list[int], list[range]]:
-    """The last row of each chunk that wants a token, and the rows of each chunk that are scored."""
-    sampled, scored = [], []
-    start = 0
-    for chunk in chunks:
-        end = start + len(chunk.token_ids)
-        if chunk.sample is not None:
-            sampled.append(end - 1)
-        first = start + (chunk.score.first if chunk.score else 0)
-        scored.append(range(first, first + (len(chunk.score.next_token_ids) if chunk.score else 0)))
-        start = end
-    return sampled, scored
+        """Both halves of a step; results are in the order of `batch.chunks`."""
+        return self.begin(batch).finish() if batch.chunks else StepResult((), 0.0)
 
 
 def load_runner(model_path: Path, settings: RunnerSettings) -> ModelRunner:
@@ -364,9 +297,3 @@ def cpu_dtype(name: DtypeName, *, native: bool) -> DtypeName:
 
 def _device_dtype() -> DtypeName:
     return "BFloat16" if torch.cuda.is_bf16_supported() else "Float16"
-
-
-def _spread(sampled: Sequence[_T | None], chunks: tuple[Chunk, ...]) -> list[_T | None]:
-    """One value per chunk from one per chunk that wants a token."""
-    values = iter(sampled)
-    return [None if chunk.sample is None else next(values) for chunk in chunks]

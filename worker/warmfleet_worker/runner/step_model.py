@@ -7,7 +7,15 @@ from torch import Tensor
 
 from warmfleet_worker.attention.kv_arena import KvArena
 from warmfleet_worker.engine.batch import Chunk, SampleRequest
+from warmfleet_worker.model.computed import Computed
 from warmfleet_worker.model.config import ModelConfig
+
+
+class ModelStep(Protocol):
+    """A step that a model computes."""
+
+    def finish(self) -> Computed:
+        """Wait for its end. Also after an error, no step is in flight."""
 
 
 class StepModel(Protocol):
@@ -31,24 +39,27 @@ class StepModel(Protocol):
     def revision(self) -> str:
         """Of what computes, if it is exact: another one may round differently. Else ""."""
 
-    def hidden_rows(self, chunks: Sequence[Chunk], wanted: Sequence[int]) -> tuple[Tensor, list[bool]]:
-        """Compute and store the KV of every chunk.
+    def begin(
+        self, chunks: Sequence[Chunk], wanted: Sequence[int], requests: Sequence[SampleRequest]
+    ) -> ModelStep:
+        """Hand over a step that computes and stores the KV of every chunk, and return.
 
-        Rows are the tokens of all chunks, in order; `wanted` ascends.
+        One step at a time: nothing else is called until it is finished.
 
-        Returns:
-            Hidden states after the last layer of the `wanted` rows, [wanted, hidden], before the final
-            norm, and for each chunk whether all of its own are finite.
+        Args:
+            chunks: their block tables stay as they are until then. Rows are their tokens, in order.
+            wanted: rows whose hidden states are wanted; ascending.
+            requests: none, or one for each of `wanted`: then a token is chosen of its logits as they are.
         """
 
     def hidden_after_layers(self, chunks: Sequence[Chunk]) -> Tensor:
-        """As `hidden_rows`, but what each layer read and the last one wrote: [layers + 1, rows, hidden]."""
+        """Compute a step at once: what each layer read and the last one wrote, [layers + 1, rows, hidden]."""
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Scores over the vocabulary, [rows, vocabulary], of rows of hidden states."""
+        """Scores over the vocabulary, [rows, vocabulary], of rows of hidden states; at least float32."""
 
     def choose(self, logits: Tensor, requests: Sequence[SampleRequest]) -> list[int | None]:
-        """One token id per row of float32 `logits`; None for a row that is not finite.
+        """One token id per row of `logits`; None for a row that is not finite.
 
         Bias and penalties have been applied; temperature, top-k, top-p, min-p and noise have not.
         """

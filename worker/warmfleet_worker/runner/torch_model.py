@@ -1,6 +1,8 @@
 """A decoder in plain PyTorch: for GPUs, for every dtype, and for CPUs without the native step."""
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -9,9 +11,31 @@ from torch import Tensor
 from warmfleet_worker.attention.backend import AttentionBackend
 from warmfleet_worker.attention.kv_arena import KvArena
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, finite_chunks
+from warmfleet_worker.model.computed import Computed
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.transformer import Decoder
 from warmfleet_worker.runner.sampler import choose
+
+
+@dataclass(frozen=True, slots=True)
+class TorchStep:
+    """A step whose operations are queued; those of a CPU have been computed."""
+
+    chunks: Sequence[Chunk]
+    requests: Sequence[SampleRequest]
+    hidden: Tensor
+    """Of all rows."""
+    wanted: Tensor
+    logits: Tensor | None
+    started: float
+
+    @torch.inference_mode()
+    def finish(self) -> Computed:
+        """As `ModelStep.finish`."""
+        # A state that is not finite stays so through the layers.
+        finite = finite_chunks(self.hidden.isfinite().all(dim=1).tolist(), self.chunks)
+        token_ids = [] if self.logits is None else choose(self.logits, self.requests)
+        return Computed(self.wanted, finite, self.logits, token_ids, time.perf_counter() - self.started)
 
 
 class TorchModel:
@@ -34,12 +58,16 @@ class TorchModel:
     def config(self) -> ModelConfig:
         return self._decoder.config
 
-    def hidden_rows(self, chunks: Sequence[Chunk], wanted: Sequence[int]) -> tuple[Tensor, list[bool]]:
-        """As `StepModel.hidden_rows`."""
+    @torch.inference_mode()
+    def begin(
+        self, chunks: Sequence[Chunk], wanted: Sequence[int], requests: Sequence[SampleRequest]
+    ) -> "TorchStep":
+        """As `StepModel.begin`: a device computes while the interpreter goes on, a CPU at once."""
+        started = time.perf_counter()
         hidden = self._hidden_states(chunks)
         rows = hidden if len(wanted) == hidden.shape[0] else hidden[self._as_index(list(wanted))]
-        # A state that is not finite stays so through the layers.
-        return rows, finite_chunks(hidden.isfinite().all(dim=1).tolist(), chunks)
+        logits = self.logits(rows) if requests else None
+        return TorchStep(chunks, requests, hidden, rows, logits, started)
 
     def hidden_after_layers(self, chunks: Sequence[Chunk]) -> Tensor:
         """As `StepModel.hidden_after_layers`."""
@@ -49,7 +77,8 @@ class TorchModel:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """As `StepModel.logits`."""
-        return self._decoder.logits(hidden)
+        logits = self._decoder.logits(hidden)
+        return logits if logits.dtype == torch.float64 else logits.float()
 
     def choose(self, logits: Tensor, requests: Sequence[SampleRequest]) -> list[int | None]:
         """As `StepModel.choose`."""

@@ -194,9 +194,9 @@ def _timed_step(
     begin = time.perf_counter()
     result = runner.execute(StepBatch((chunk,))).chunks[0]
     seconds = time.perf_counter() - begin
-    if not result.finite or result.next_token_id is None:
+    if not result.finite:
         raise BenchError(f"step at position {first_position} gave values that are not finite")
-    return result.next_token_id, seconds
+    return result.token_ids[0], seconds
 
 
 def _blocks_for(tokens: int, block_size_tokens: int) -> int:

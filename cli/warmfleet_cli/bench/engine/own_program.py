@@ -68,7 +68,7 @@ class OwnEngine:
             for sequence in range(case.batch)
         )
         result = self._runner.execute(StepBatch(chunks))
-        return [chunk.next_token_id or 0 for chunk in result.chunks]
+        return [token_id for chunk in result.chunks for token_id in chunk.token_ids]
 
     def reset(self, case: Case) -> None:
         """Nothing: the next step writes over it, and what a prefill wrote is a context like any other."""

@@ -6,7 +6,7 @@ from itertools import count
 
 from warmfleet_contracts.cache.blocks import CacheIdentity
 from warmfleet_testing.engine.add_messages import add_sequence
-from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch, StepResult
+from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch, StepInFlight
 from warmfleet_worker.engine.engine import Engine
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine.scheduler import SchedulerSettings
@@ -49,14 +49,14 @@ class CountingRunner:
     def block_bytes(self, block_id: int) -> bytes:
         return self._runner.block_bytes(block_id)
 
-    def execute(self, batch: StepBatch) -> StepResult:
+    def begin(self, batch: StepBatch) -> StepInFlight:
         lengths = [len(chunk.token_ids) for chunk in batch.chunks]
         self.counters.steps += 1
         self.counters.computed_tokens += sum(lengths)
         self.counters.largest_batch = max(self.counters.largest_batch, len(lengths))
         self.counters.mixed_steps += min(lengths) == 1 and max(lengths) > 1
         self.counters.chunk_lengths += lengths
-        return self._runner.execute(batch)
+        return self._runner.begin(batch)
 
 
 @dataclass(frozen=True)
@@ -128,5 +128,5 @@ def recomputed_token(runner: ModelRunner, prompt: list[int], answer: list[int]) 
     runner.poison_blocks(block_ids)
     chunk = Chunk(0, (*prompt, *answer), 0, block_ids, SampleRequest(sampling, len(answer)))
     (result,) = runner.execute(StepBatch((chunk,))).chunks
-    assert result.next_token_id is not None
-    return result.next_token_id
+    (token_id,) = result.token_ids
+    return token_id

@@ -8,7 +8,8 @@ changes the output. `naive_output` knows no blocks at all.
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise
@@ -68,36 +69,63 @@ class FakeRunner:
         """Of the batches that came while it was broken."""
         self.violations: list[str] = []
         """What the engine asked for and must never ask for."""
+        self.is_computing = False
+        """Between `begin` and `finish`."""
+        self.fails_at_once = False
+        """A step that fails does so when it is begun."""
+        self.tokens_per_step = 1
+        """Of each sequence; the keys and values of all but the first are not computed."""
         self.flat_tokens = 0
         """Steps of at most so many tokens take the same time."""
         self._seconds_per_token = seconds_per_token
-        self._output_tokens: Counter[int] = Counter()
+        self._prompt_tokens: dict[int, int] = {}
         self._arena = [_POISON] * (total_blocks * block_size_tokens)
 
-    def execute(self, batch: StepBatch) -> StepResult:
+    def begin(self, batch: StepBatch) -> "FakeStep":
+        with self._noting_violations():
+            assert not self.is_computing, "two steps at once"
+            self._begin(batch)
+        if self.fails_at_once and self._fails(batch):
+            self._lose(batch)
+        self.is_computing = True
+        return FakeStep(self, batch)
+
+    def finish(self, batch: StepBatch) -> StepResult:
+        with self._noting_violations():
+            assert self.is_computing, "no step was begun"
+            self.is_computing = False
+            return self._finish(batch)
+
+    @contextmanager
+    def _noting_violations(self) -> Iterator[None]:
         try:
-            return self._execute(batch)
+            yield
         except AssertionError as error:
             self.violations.append(str(error))  # the engine survives it, the test must not
             raise
 
-    def _execute(self, batch: StepBatch) -> StepResult:
+    def _begin(self, batch: StepBatch) -> None:
         self.batches.append(batch)
         if len(self.batches) > 1000:
             del self.batches[:500]
-        tokens = batch.scheduled_tokens
         self.counters.steps += 1
-        self.counters.computed_tokens += tokens
+        self.counters.computed_tokens += batch.scheduled_tokens
         self.counters.largest_batch = max(self.counters.largest_batch, len(batch.chunks))
         self._check_writes(batch)
+
+    def _finish(self, batch: StepBatch) -> StepResult:
         if self._fails(batch):
-            self.fail_next_step = False
-            for chunk in batch.chunks:  # the device died after it had written some of it
-                for position in range(chunk.first_position, chunk.first_position + len(chunk.token_ids)):
-                    self._arena[self._slot(chunk, position)] = _POISON
-            raise FakeRunnerError("the device is gone")
+            self._lose(batch)
         results = tuple(self._compute(chunk) for chunk in batch.chunks)
-        return StepResult(results, seconds=0.002 + max(tokens, self.flat_tokens) * self._seconds_per_token)
+        seconds = 0.002 + max(batch.scheduled_tokens, self.flat_tokens) * self._seconds_per_token
+        return StepResult(results, seconds)
+
+    def _lose(self, batch: StepBatch) -> None:
+        self.fail_next_step = False
+        for chunk in batch.chunks:  # the device died after it had written some of it
+            for position in range(chunk.first_position, chunk.first_position + len(chunk.token_ids)):
+                self._arena[self._slot(chunk, position)] = _POISON
+        raise FakeRunnerError("the device is gone")
 
     def _fails(self, batch: StepBatch) -> bool:
         if self.broken:
@@ -128,23 +156,26 @@ class FakeRunner:
         if NOT_FINITE_TOKEN_ID in chunk.token_ids:
             for offset in range(len(chunk.token_ids)):
                 self._arena[self._slot(chunk, chunk.first_position + offset)] = _POISON
-            return ChunkResult(chunk.sequence_id, finite=False, next_token_id=None)
+            return ChunkResult(chunk.sequence_id, finite=False)
         prompt_logprobs = self._score(chunk)
         if chunk.sample is None:
             self.counters.partial_prefills += 1
-            return ChunkResult(
-                chunk.sequence_id, finite=True, next_token_id=None, prompt_logprobs=prompt_logprobs
-            )
-        assert chunk.sample.output_index == self._output_tokens[chunk.sequence_id], "noise of another token"
-        self._output_tokens[chunk.sequence_id] += 1
+            return ChunkResult(chunk.sequence_id, finite=True, prompt_logprobs=prompt_logprobs)
         end = chunk.first_position + len(chunk.token_ids)
+        prompt_tokens = end - chunk.sample.output_index
+        known = self._prompt_tokens.setdefault(chunk.sequence_id, prompt_tokens)
+        assert known == prompt_tokens, "noise of another token"
         read = [self._arena[self._slot(chunk, position)] for position in range(end)]
-        next_token_id, top = _choose(read), chunk.sample.parameters.logprobs
+        top = chunk.sample.parameters.logprobs
+        pairs: list[tuple[list[int], int]] = []
+        while len(pairs) < self.tokens_per_step:
+            pairs.append((list(read), _choose(read)))
+            read.append(_extend(read[-1], pairs[-1][1]))
         return ChunkResult(
             chunk.sequence_id,
             finite=True,
-            next_token_id=next_token_id,
-            logprobs=None if top is None else naive_logprobs([(read, next_token_id)], top),
+            token_ids=tuple(token_id for _, token_id in pairs),
+            logprobs=None if top is None else naive_logprobs(pairs, top),
             prompt_logprobs=prompt_logprobs,
         )
 
@@ -177,6 +208,17 @@ class FakeRunner:
         for chunk in batch.chunks:
             for position in range(chunk.first_position):
                 assert self._slot(chunk, position) not in written, "a chunk reads what another one writes"
+
+
+@dataclass(frozen=True)
+class FakeStep:
+    """A step in flight."""
+
+    runner: FakeRunner
+    batch: StepBatch
+
+    def finish(self) -> StepResult:
+        return self.runner.finish(self.batch)
 
 
 def naive_output(
@@ -305,9 +347,11 @@ class EngineDriver:
             )
         )
 
-    def step(self) -> StepReport:
-        """One step; its updates are added to those of the steps before."""
-        report = self.engine.step()
+    def step(self, between: Callable[[], None] = lambda: None) -> StepReport:
+        """One step; its updates are added to those of the steps before. `between` is called in its middle."""
+        begun = self.engine.begin()
+        between()
+        report = self.engine.finish(begun)
         for update in report.updates:
             assert update.sequence_id not in self.finish_reasons, "an update after the last one"
             if update.cached_tokens is not None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import structlog
 import torch
 
-from warmfleet_worker.engine.batch import Chunk, StepBatch, StepResult
+from warmfleet_worker.engine.batch import Chunk, StepBatch, StepInFlight, StepResult
 from warmfleet_worker.runner.runner import ModelRunner, RunnerSettings
 
 _MARK: Final = 0xFA17 << 32
@@ -41,6 +41,17 @@ def fault_seed(fault: Fault, output_index: int) -> int:
     return _MARK | fault << 16 | output_index
 
 
+class ShortAnswer:
+    """A step that answers for one chunk too few."""
+
+    def __init__(self, step: StepInFlight) -> None:
+        self._step = step
+
+    def finish(self) -> StepResult:
+        result = self._step.finish()
+        return StepResult(result.chunks[:-1], result.seconds)
+
+
 class FaultyRunner:
     """`ModelRunner` with the faults above; for everything else it is the one that it wraps."""
 
@@ -51,7 +62,7 @@ class FaultyRunner:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
-    def execute(self, batch: StepBatch) -> StepResult:
+    def begin(self, batch: StepBatch) -> StepInFlight:
         for chunk in batch.chunks:
             fault = _due(chunk)
             if fault is not None:
@@ -65,9 +76,8 @@ class FaultyRunner:
             if fault is Fault.NOT_FINITE:
                 self._spoil(chunk)
             if fault is Fault.SHORT_ANSWER:
-                result = self._runner.execute(batch)
-                return StepResult(result.chunks[:-1], result.seconds)
-        return self._runner.execute(batch)
+                return ShortAnswer(self._runner.begin(batch))
+        return self._runner.begin(batch)
 
     def _spoil(self, chunk: Chunk) -> None:
         """Fill the block that `chunk` goes on in: no other sequence reads it before it is full."""

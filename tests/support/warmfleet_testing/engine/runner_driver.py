@@ -91,10 +91,9 @@ class RunnerDriver:
         for sequence, chunk, outcome in zip(sequences, chunks, result.chunks, strict=True):
             assert outcome.sequence_id == sequence.sequence_id
             assert outcome.finite
-            assert (outcome.next_token_id is None) == (chunk.sample is None)
+            assert bool(outcome.token_ids) == (chunk.sample is not None)
             sequence.computed_tokens += len(chunk.token_ids)
-            if outcome.next_token_id is not None:
-                sequence.token_ids.append(outcome.next_token_id)
+            sequence.token_ids.extend(outcome.token_ids)
 
     def release(self, sequence: DrivenSequence) -> None:
         """Give the blocks back, poisoned, and forget the KV."""

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from warmfleet_testing.engine.add_messages import add_sequence
 from warmfleet_testing.engine.engine_runs import IDENTITY
-from warmfleet_worker.engine.batch import StepBatch, StepResult
+from warmfleet_worker.engine.batch import StepBatch, StepInFlight
 from warmfleet_worker.engine.engine import Engine
 from warmfleet_worker.engine.logprobs import TokenLogprobs, joined
 from warmfleet_worker.engine.messages import SequenceUpdate
@@ -98,11 +98,11 @@ class PoolOf:
     def block_bytes(self, block_id: int) -> bytes:
         return self._runner.block_bytes(block_id)
 
-    def execute(self, batch: StepBatch) -> StepResult:
+    def begin(self, batch: StepBatch) -> StepInFlight:
         counts = self._counts
         counts.largest_batch = max(counts.largest_batch, len(batch.chunks))
         counts.chunks += sum(chunk.sample is None for chunk in batch.chunks)
-        return self._runner.execute(batch)
+        return self._runner.begin(batch)
 
 
 def drawn_conversations(seed: int, vocabulary: int, conversations: int) -> list[list[Turn]]:

@@ -40,12 +40,22 @@ class SleepingRunner:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
-    def execute(self, batch: StepBatch) -> StepResult:
-        started = time.monotonic()
-        results = tuple(map(_result, batch.chunks))
-        seconds = self._times.step_ps(StepShape.of(batch)) / PICOSECONDS
-        time.sleep(max(started + seconds - time.monotonic(), 0))
-        return StepResult(results, time.monotonic() - started)
+    def begin(self, batch: StepBatch) -> "SleepingStep":
+        return SleepingStep(batch, self._times.step_ps(StepShape.of(batch)) / PICOSECONDS)
+
+
+class SleepingStep:
+    """A step that ends so many seconds after its beginning."""
+
+    def __init__(self, batch: StepBatch, seconds: float) -> None:
+        self._batch = batch
+        self._seconds = seconds
+        self._started = time.monotonic()
+
+    def finish(self) -> StepResult:
+        results = tuple(map(_result, self._batch.chunks))
+        time.sleep(max(self._started + self._seconds - time.monotonic(), 0))
+        return StepResult(results, time.monotonic() - self._started)
 
 
 def sleeping(
@@ -61,5 +71,5 @@ def sleeping(
 
 
 def _result(chunk: Chunk) -> ChunkResult:
-    token_id = None if chunk.sample is None else chunk.sample.parameters.seed
-    return ChunkResult(chunk.sequence_id, finite=True, next_token_id=token_id)
+    token_ids = () if chunk.sample is None else (chunk.sample.parameters.seed,)
+    return ChunkResult(chunk.sequence_id, finite=True, token_ids=token_ids)

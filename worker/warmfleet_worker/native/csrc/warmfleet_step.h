@@ -5,10 +5,10 @@
  * serves one thread at a time: ctypes releases the interpreter's lock. Functions that return int return a
  * wf_status.
  *
- * By noun: memory.c; weights.c packs matrices; engine.c what an engine holds; step.c the order of a step; attention.c
- * which thread attends to what; pool.c the threads. kernels.h declares the tables that levels.c lists and levels/
- * compiles, each file with its own flags, from pairs.inc with tiles.inc (products), projection.inc, attention.inc,
- * rows.inc and sampler.inc. vectors.h has sixteen lanes on both instruction sets.
+ * By noun: memory.c; weights.c packs matrices; engine.c what an engine holds; step.c the order of a step; stepper.c
+ * its two halves; attention.c which thread attends to what; pool.c the threads. kernels.h declares the tables that
+ * levels.c lists and levels/ compiles, each file with its own flags, from pairs.inc with tiles.inc (products),
+ * projection.inc, attention.inc, rows.inc and sampler.inc. vectors.h has sixteen lanes on both instruction sets.
  */
 #ifndef WARMFLEET_STEP_H
 #define WARMFLEET_STEP_H
