@@ -103,7 +103,7 @@ def engine_table(results: EngineResults) -> TextTable:
                 f"{one.tokens_per_second:,.1f}",
                 f"{one.case.tokens / one.least_seconds:,.1f}",
                 f"{1e3 * one.median_seconds:,.1f}",
-                f"{results.limit_ratio(one):.0%}",
+                f"{ratio:.0%}" if (ratio := results.limit_ratio(one)) <= 1 else "above it",
                 one.variant,
             )
             if one.seconds
@@ -132,6 +132,7 @@ def engine_lines(results: EngineResults) -> list[str]:
             f"{limits.bfloat16_flops_per_second / 1e12:.2f} TFLOPS bfloat16, "
             f"{limits.float32_flops_per_second / 1e12:.2f} float32."
         ),
+        *(f"Limits not trusted: {doubt}." for doubt in results.limit_doubts),
         (
             f"A decode reads {results.cost.weight_bytes / 1e6:,.0f} MB of weights and "
             f"{results.cost.kv_bytes_per_token:,} bytes per token of context, in "

@@ -1,5 +1,6 @@
 """Figures of the engines against the limits, and what must be reached."""
 
+import dataclasses
 import json
 from xml.etree import ElementTree as ET
 
@@ -152,3 +153,23 @@ def test_the_report_names_what_did_not_run():
     assert set(charts) == {"decode-128", "prefill"}
     for chart in charts.values():
         ET.fromstring(chart)
+
+
+def test_a_limit_that_was_measured_over_little_memory_or_exceeded_is_not_trusted():
+    honest = Measured("warmfleet", DECODE, "", [0.06])
+    beyond = Measured("warmfleet", BATCH, "", [0.04])
+    short = msgspec.structs.replace(LIMITS, buffer_bytes=600 * 2**20)
+
+    for measured, limits, doubts in (
+        ([honest], LIMITS, []),
+        ([honest], short, ["memory was short: reads were measured over 0.59 GiB, not 2"]),
+        ([honest, beyond], LIMITS, ["warmfleet took less than the least time of decode 8 x 128"]),
+    ):
+        found = dataclasses.replace(results(measured), limits_before=limits, limits_after=limits)
+        assert found.limit_doubts == doubts
+        assert [line for line in engine_lines(found) if "not trusted" in line] == [
+            f"Limits not trusted: {doubt}." for doubt in doubts
+        ]
+        assert json.loads(msgspec.json.encode(engine_record(found)))["limit_doubts"] == doubts
+        assert all(("not trusted" in name) is bool(doubts) for name in verdicts(found))
+    assert "above it" in str(engine_table(found).rows)
