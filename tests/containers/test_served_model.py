@@ -1,9 +1,11 @@
 """A model that is served by containers: from its image, under memory limits, while replicas go."""
 
 import json
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import httpx
 import pytest
@@ -104,6 +106,77 @@ def test_a_worker_that_is_deleted_finishes_its_streams(served, release):
         release.kubectl("delete", "pod", victim, "--wait=false")
         assert {one.result() for one in streams} == {"data: [DONE]"}
     release.kubectl("wait", "--for=condition=Ready", "--timeout=120s", "modeldeployment/served")
+
+
+@contextmanager
+def streams_that_all_end_whole(release):
+    """Clients that stream one answer after the other; fails unless each of them ended as it should."""
+    enough = threading.Event()
+    begun = threading.Barrier(STREAMS + 1, timeout=120)
+
+    def ask(client, number):
+        body = {"model": "served", "max_tokens": 100, "ignore_eos": True, "stream": True}
+        ends, asked = [], 0
+        while not enough.is_set():
+            asked += 1
+            prompt = {"prompt": f"Story {number}, part {asked}:"}
+            with client.stream("POST", "/v1/completions", json=body | prompt) as answer:
+                lines = [line for line in answer.iter_lines() if line]
+                ends.append((answer.status_code, lines[-1]))
+            if asked == 1:
+                begun.wait()
+        return ends
+
+    with router(release) as client, ThreadPoolExecutor(STREAMS) as threads:
+        asking = [threads.submit(ask, client, number) for number in range(STREAMS)]
+        begun.wait()
+        try:
+            yield
+        finally:
+            enough.set()
+        ends = [end for one in asking for end in one.result()]
+    assert set(ends) == {(200, "data: [DONE]")}
+    assert len(ends) > STREAMS
+
+
+def workers(release):
+    return {pod["metadata"]["name"] for pod in release.pods(component="worker")}
+
+
+def replaced(release, before):
+    """Wait until none of the workers `before` is left and two others serve."""
+    for name in before:
+        release.kubectl("wait", "--for=delete", f"pod/{name}", "--timeout=300s")
+    eventually(lambda: workers(release), lambda names: len(names) == 2)
+    release.kubectl("wait", "--for=condition=Ready", "--timeout=120s", "modeldeployment/served")
+
+
+def test_a_rolling_restart_of_the_workers_under_load_cuts_no_stream(served, release):
+    before = workers(release)
+    patch = {"spec": {"podTemplate": {"metadata": {"annotations": {"restarted": "once"}}}}}
+    with streams_that_all_end_whole(release):
+        release.kubectl("patch", "modeldeployment", "served", "--type=merge", "-p", json.dumps(patch))
+        replaced(release, before)
+
+
+def test_a_drained_node_lets_workers_finish_their_streams(served, release):
+    """One node stands for two: it takes pods again as soon as the first worker has been evicted."""
+    before = workers(release)
+    drain = ["drain", "node-0", "--pod-selector=app.kubernetes.io/component=worker", "--timeout=300s"]
+    kubectl = [release.cluster.binaries["kubectl"], *drain, "--delete-emptydir-data"]
+    environment = release.cluster.environment
+    with (
+        streams_that_all_end_whole(release),
+        subprocess.Popen(kubectl, stdout=subprocess.PIPE, text=True, env=environment) as draining,
+    ):
+        try:
+            eventually(lambda: workers(release), lambda names: before - names)
+        finally:
+            release.cluster.kubectl("uncordon", "node-0")
+        output, _ = draining.communicate(timeout=300)
+        assert draining.returncode == 0, output
+        replaced(release, before)
+    assert "node/node-0 drained" in output
 
 
 def test_a_worker_beyond_its_memory_limit_stalls_with_the_limit_to_raise(release, worker_image):

@@ -121,7 +121,9 @@ def check_command(words: list[str]) -> None:
 def test_a_make_target_exists(page: Path) -> None:
     for command in commands(page.read_text()):
         if re.match(r"make( |$)", command):
-            words = [word for word in command.split()[1:] if re.fullmatch(r"[a-z][\w-]*", word)]
+            words = [
+                word for word in shlex.split(command, comments=True)[1:] if re.fullmatch(r"[a-z][\w-]*", word)
+            ]
             assert set(words) <= targets(), command
 
 
