@@ -4,11 +4,12 @@ Seeded fleets of 3 to 8 replicas, some of which joined late: caches with the rep
 router's prefix index fed by their events, and traffic of shared beginnings and of conversations. A request
 goes where the least is to be computed, what waits there included. Then each replica in turn is taken away and
 the minutes that follow are replayed without it: the tokens that are computed are compared with those
-without the replica that the operator's rule takes. Beside it: the youngest, as Kubernetes chooses, and a
-choice that knows which blocks will be asked for, and takes the replica that alone holds fewest of them. Half
-of the fleets have room in their caches, half are full.
+without the replica that the operator's rule takes. Beside it: the youngest, as Kubernetes chooses; a choice
+that knows which blocks will be asked for, and takes the replica that alone holds fewest of them; and the one
+of another replay of the same requests, each up to half a second later, which shows how often the replay
+agrees with itself. Half of the fleets have room in their caches, half are full.
 
-    python benchmarks/victims.py    # 200 fleets, about ten minutes
+    python benchmarks/victims.py    # 200 fleets, about twenty minutes
 """
 
 import argparse
@@ -21,6 +22,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
@@ -43,7 +45,9 @@ BLOCKS_PER_SECOND: Final = 30.0
 BLOCK_SIZE_TOKENS: Final = 16
 PRESSURES: Final = {"room": (0.3, 0.8), "full": (1.0, 2.5)}
 """Blocks that were asked for in the last 200 seconds, as a multiple of all caches together."""
-RULES: Final = ("operator", "youngest", "foreseen")
+RULES: Final = ("operator", "youngest", "foreseen", "replayed")
+SHIFT_SECONDS: Final = 0.5
+"""By which a request of the second replay is later at most."""
 CLOSE_RATIO: Final = 1.01
 REQUIRED: Final = 0.95
 
@@ -228,11 +232,20 @@ def judged(seed: int, kind: str) -> Judged:
         router.answered(uid, prompt, replicas.caches[uid].changes)
     router.count()
     after = requests[len(before) :]
+    later = sorted(((at + draw.uniform(0, SHIFT_SECONDS), prompt) for at, prompt in after), key=itemgetter(0))
+    computed, again = replayed(replicas, after), replayed(replicas, later)
+    rules = chosen(replicas, router, joined, after)
+    rules["replayed"] = min(uids, key=lambda uid: (again[uid], uid))
+    return Judged(seed, kind, len(uids), computed, rules)
+
+
+def replayed(replicas: Replicas, requests: Sequence[tuple[float, Prompt]]) -> dict[str, int]:
+    """Blocks that are computed for these requests without each replica."""
     computed = {}
-    for gone in uids:
+    for gone in replicas.caches:
         left = replicas.without(gone)
-        computed[gone] = sum(left.answer(at, prompt)[1] for at, prompt in after)
-    return Judged(seed, kind, len(uids), computed, chosen(replicas, router, joined, after))
+        computed[gone] = sum(left.answer(at, prompt)[1] for at, prompt in requests)
+    return computed
 
 
 def chosen(
