@@ -111,6 +111,12 @@ class Level:
         """What is certain of a demand of so many requests, if it shows that the level has risen; else 0."""
         return certain(demand, requests) if self.is_below(demand) else 0.0
 
+    def bounded(self, highest: float, requests: float) -> "Level":
+        """The level if `highest` was the highest moment of late, of so many requests: it is no higher."""
+        if highest >= self.mean:
+            return self
+        return Level(highest, self.requests * highest / self.mean, min(self.observed_requests, requests))
+
     @property
     def highest_of_day(self) -> float:
         """The highest `lasting` demand that a day is likely to bring.

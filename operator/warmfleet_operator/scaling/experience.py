@@ -7,8 +7,9 @@ and clients that each wait for their answer, whose load does not vary at all, ar
 So the demand is watched, too, for `SPANS` windows of stabilization, by its highest and its lowest moment. A
 day may bring it as far above the highest as that is above the middle of both, and no further: of a normal
 distribution the highest of n independent moments lies z(n) deviations above the mean, and 2 z(n) exceeds
-z(48 n) for any n from ten on; 48 times those windows are a day. The windows are the policy's, so that one
-with short windows believes sooner that a load has fallen.
+z(48 n) for any n from ten on; 48 times those windows are a day. And the mean that `chance` starts from is no
+higher than the highest moment of the last two windows: it may still be that of a load which has fallen. The
+windows are the policy's, so that one with short windows believes sooner that it has.
 """
 
 from typing import Final
@@ -53,6 +54,14 @@ def watched(
         lowest=min(newest.lowest, percent),
     )
     return (*spans[:-1], within)
+
+
+def late_percent(spans: tuple[Span, ...]) -> tuple[float, float] | None:
+    """The highest demand of the last window and of the one before it, and since when; None before two."""
+    if len(spans) < 2:
+        return None
+    before, newest = spans[-2:]
+    return max(before.highest, newest.highest), before.since_seconds
 
 
 def highest_percent(spans: tuple[Span, ...]) -> float | None:

@@ -251,23 +251,35 @@ def _demand_asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
     load_now = lasting(load, requests, of_load) + backlog
     tokens_now = lasting(demand.tokens, sequences, of_tokens)
     sequences_now = lasting(demand.sequences, sequences, of_sequences)
-    seen = experience.highest_percent(memory.spans)
     return {
-        "tokens": _ask(tick.policy, each.tokens, tokens_now, of_tokens, seen),
-        "sequences": _ask(tick.policy, each.sequences, sequences_now, of_sequences, seen),
-        "compute": _ask(tick.policy, each.compute_permille, load_now, of_load, seen),
+        "tokens": _ask(tick, memory, each.tokens, tokens_now, of_tokens),
+        "sequences": _ask(tick, memory, each.sequences, sequences_now, of_sequences),
+        "compute": _ask(tick, memory, each.compute_permille, load_now, of_load),
     }
 
 
-def _ask(policy: AutoscalingPolicy, supplied: int, now: float, level: Level, seen: float | None) -> Ask:
-    """By the demand that counts now, and by the highest of a day, which must not ask for growth.
-
-    Chance predicts that one; where the load was watched for long enough, what was seen bounds it.
-    """
+def _ask(tick: _Tick, memory: ScalingMemory, supplied: int, now: float, level: Level) -> Ask:
+    """By the demand that counts now, and by the highest of a day, which must not ask for growth."""
+    policy = tick.policy
     ask = asked(now, supplied, policy.scale_up_percent, policy.scale_down_percent)
-    highest = level.highest_of_day if seen is None else min(level.highest_of_day, seen * supplied / 100)
+    highest = _highest_of_day(tick, memory, supplied, level)
     day = asked(highest, supplied, policy.scale_up_percent, policy.scale_up_percent)
     return Ask(ask.growth, max(ask.need, day.need))
+
+
+def _highest_of_day(tick: _Tick, memory: ScalingMemory, supplied: int, level: Level) -> float:
+    """What chance predicts; where the load was watched for long enough, what was seen bounds it.
+
+    The mean may still be that of a load which has fallen: it is no higher than the moments of late.
+    """
+    late = experience.late_percent(memory.spans)
+    if late is not None:
+        traffic, (percent, since_seconds) = tick.signals.traffic, late
+        rate = traffic.arrivals / traffic.seconds if traffic.seconds else 0.0
+        # At least one: of none nothing would be chance.
+        level = level.bounded(percent * supplied / 100, max(1.0, rate * (tick.now_seconds - since_seconds)))
+    seen = experience.highest_percent(memory.spans)
+    return level.highest_of_day if seen is None else min(level.highest_of_day, seen * supplied / 100)
 
 
 def _with_windows(tick: _Tick, memory: ScalingMemory, asks: Mapping[str, Ask]) -> tuple[ScalingMemory, int]:

@@ -53,6 +53,15 @@ def test_how_far_a_load_must_rise_depends_on_how_many_requests_it_has(requests, 
     assert not level.is_below(1000.0 * (1 + (times - 1) / 1.5))
 
 
+def test_a_level_is_no_higher_than_the_moments_of_late_and_known_from_their_requests():
+    level = Level(1000.0, 40.0, 200.0)
+
+    assert level.bounded(1000.0, 10.0) == level
+    assert level.bounded(250.0, 50.0) == Level(250.0, 10.0, 50.0)
+    assert level.bounded(250.0, 300.0) == Level(250.0, 10.0, 200.0)
+    assert level.bounded(0.0, 1.0).highest_of_day == 0
+
+
 @given(demand=DEMANDS, requests=REQUESTS, level=LEVELS)
 def test_what_counts_is_never_more_than_there_is_nor_less_than_is_certain(demand, requests, level):
     counts = lasting(demand, requests, level)

@@ -25,16 +25,18 @@ from warmfleet_testing.resources.scaling_signals import (
     totals,
 )
 
-SHORT_WINDOWS: Final = AutoscalingPolicy.of(
-    AutoscalingSpec.model_validate(
-        {
-            "maxReplicas": 3,
-            "scaleUp": {"stabilizationSeconds": 1, "panicSeconds": 1},
-            "scaleDown": {"stabilizationSeconds": 4, "periodSeconds": 1},
-        }
-    )
-)
-FEW_SEATS: Final = 2
+
+def with_windows(seconds: int) -> AutoscalingPolicy:
+    """Of a shrink."""
+    spec = {
+        "maxReplicas": 3,
+        "scaleUp": {"stabilizationSeconds": 1, "panicSeconds": 1},
+        "scaleDown": {"stabilizationSeconds": seconds, "periodSeconds": 1},
+    }
+    return AutoscalingPolicy.of(AutoscalingSpec.model_validate(spec))
+
+
+SHORT_WINDOWS: Final = with_windows(4)
 ANSWER_TOKENS: Final = 200
 PROMPT_TOKENS: Final = 30
 STEP_SECONDS: Final = 1.0
@@ -43,10 +45,12 @@ START_SECONDS: Final = 15.0
 
 @dataclass
 class ClosedLoop:
-    """Clients that each send a request when the one before is answered, to workers with two seats."""
+    """Clients that each send a request when the one before is answered."""
 
     answer_seconds: float
-    """Of one request, alone or beside another."""
+    """Of one request, alone or beside others."""
+    seats: int = 2
+    """Of a worker."""
     replicas: int = 1
     ticks: Ticks = field(default_factory=lambda: Ticks(SHORT_WINDOWS))
     numbers: list[int] = field(default_factory=list)
@@ -66,7 +70,7 @@ class ClosedLoop:
     def _step(self, clients: int) -> None:
         """The first ones of those that wait have the seats."""
         self._left += [ANSWER_TOKENS] * (clients - len(self._left))
-        seats = FEW_SEATS * self._ready
+        seats = self.seats * self._ready
         moved = min(seats, len(self._left))
         each = ANSWER_TOKENS * STEP_SECONDS / self.answer_seconds
         self._left[:moved] = [left - each for left in self._left[:moved]]
@@ -80,16 +84,16 @@ class ClosedLoop:
 
     def _tick(self) -> None:
         now, ready = self.ticks.now_seconds, self._ready
-        running = min(len(self._left), FEW_SEATS * ready)
+        running = min(len(self._left), self.seats * ready)
         reports = [
             replica(
                 f"pod-{number}",
-                seats=FEW_SEATS,
-                running_sequences=min(FEW_SEATS, max(0, running - FEW_SEATS * number)),
+                seats=self.seats,
+                running_sequences=min(self.seats, max(0, running - self.seats * number)),
                 waiting_sequences=len(self._left) - running if number == 0 else 0,
-                pinned_tokens=128 * min(FEW_SEATS, max(0, running - FEW_SEATS * number)),
+                pinned_tokens=128 * min(self.seats, max(0, running - self.seats * number)),
                 prefill_tokens_per_second=40 * ANSWER_TOKENS / self.answer_seconds,
-                decode_tokens_per_second=FEW_SEATS * ANSWER_TOKENS / self.answer_seconds,
+                decode_tokens_per_second=self.seats * ANSWER_TOKENS / self.answer_seconds,
             )
             for number in range(ready)
         ]
@@ -122,6 +126,16 @@ def test_one_client_after_five_keeps_no_second_worker_however_slow_the_machine(a
 
     assert risen >= 2
     assert fallen == 1
+
+
+def test_the_mean_of_a_load_that_has_fallen_is_no_higher_than_its_last_two_windows() -> None:
+    """Of windows of half a minute, and one for which the smaller fleet has to be enough."""
+    closed = ClosedLoop(0.5, seats=4, ticks=Ticks(with_windows(30)))
+    risen = closed.run(clients=12, seconds=90)
+
+    fallen = closed.run(clients=1, seconds=100)
+
+    assert (risen, fallen) == (3, 2)
 
 
 def test_a_load_that_does_not_vary_loses_what_chance_kept_after_half_an_hour_of_default_windows() -> None:
