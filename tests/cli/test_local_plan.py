@@ -110,7 +110,6 @@ def test_overlapping_ports_are_refused_with_both_names() -> None:
             {"model__source": {"persistentVolumeClaim": {"claimName": "a"}}},
             "spec.model.source.persistentVolumeClaim",
         ),
-        ({"engine__weightQuantization": "Int8"}, "spec.engine.weightQuantization"),
         ({"kvCache__dtype": "Int4"}, "spec.kvCache.dtype: Int4"),
         ({"kvCache": {"deviceMemoryPercent": 50}}, "spec.kvCache.deviceMemoryPercent"),
         ({"engine__env": [{"name": "A", "valueFrom": {"fieldRef": {}}}]}, "spec.engine.env: A"),

@@ -28,6 +28,7 @@ from warmfleet_worker.native.choice import CpuKernels
 from warmfleet_worker.native.levels import Level
 from warmfleet_worker.native.library import native_library
 from warmfleet_worker.runner.runner import DtypeName, ModelRunner, RunnerSettings, load_runner
+from warmfleet_worker.settings import WeightQuantization
 
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {"num_hidden_layers": 4},
@@ -68,10 +69,19 @@ def runner_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
 
 
 def exact_runner(
-    folder: Path, dtype: DtypeName, arena_bytes: int, kernels: CpuKernels = "Auto"
+    folder: Path,
+    dtype: DtypeName,
+    arena_bytes: int,
+    kernels: CpuKernels = "Auto",
+    quantization: WeightQuantization = "None",
 ) -> ModelRunner:
     settings = RunnerSettings(
-        kv_cache_bytes=arena_bytes, dtype=dtype, threads=1, cpu_kernels=kernels, poison=True
+        kv_cache_bytes=arena_bytes,
+        dtype=dtype,
+        weight_quantization=quantization,
+        threads=1,
+        cpu_kernels=kernels,
+        poison=True,
     )
     runner = load_runner(folder, settings)
     assert runner.exact, "the native step does not run here: equal bits are not promised"
@@ -122,13 +132,25 @@ def test_no_bit_of_an_answer_depends_on_the_schedule(runner_of, family, dtype) -
         assert found["verified"] >= 0.1 * schedules, found
 
 
+@pytest.mark.parametrize("family", MODELS)
+def test_no_bit_of_an_answer_with_int8_weights_depends_on_the_schedule(tmp_path, family) -> None:
+    folder = tiny_model_folder(family, tmp_path, seed=5, **MODELS[family])
+    runner = exact_runner(folder, "Auto", ARENA_BYTES, quantization="Int8")
+
+    found = happened(runner, range(20))
+
+    assert min(found["preempted"], found["chunks"], found["batches of four"]) > 0, found
+
+
 @pytest.mark.parametrize("level", Level)
-@pytest.mark.parametrize("dtype", SCHEDULES)
-def test_each_level_that_runs_here_has_bits_that_no_schedule_changes(tmp_path, level, dtype) -> None:
+@pytest.mark.parametrize(("dtype", "quantization"), [("Auto", "None"), ("Float32", "None"), ("Auto", "Int8")])
+def test_each_level_that_runs_here_has_bits_that_no_schedule_changes(
+    tmp_path, level, dtype, quantization
+) -> None:
     if level not in native_library().levels():
         pytest.skip(f"this processor does not run {level.title}")
     folder = tiny_model_folder("qwen3", tmp_path, **MODELS["qwen3"])
-    runner = exact_runner(folder, dtype, ARENA_BYTES, KERNELS[level])
+    runner = exact_runner(folder, dtype, ARENA_BYTES, KERNELS[level], quantization)
 
     assert happened(runner, range(8))["turns"] > 0
 

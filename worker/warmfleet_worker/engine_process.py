@@ -237,6 +237,7 @@ def build_engine(
         Path(settings.model_path),
         RunnerSettings(
             dtype=settings.dtype,
+            weight_quantization=settings.weight_quantization,
             kv_cache_bytes=settings.kv_cache_bytes,
             device_memory_percent=settings.device_memory_percent,
             block_size_tokens=settings.block_size_tokens,
@@ -260,7 +261,8 @@ def build_engine(
     epoch = secrets.token_hex(8)
     roofline = None
     if runner.device_name == "cpu":
-        roofline = EngineRoofline(model_cost(runner.model, DTYPES[runner.dtype_name].itemsize))
+        element_bytes = DTYPES[runner.dtype_name].itemsize
+        roofline = EngineRoofline(model_cost(runner.model, element_bytes, settings.weight_quantization))
     engine = Engine(
         runner,
         identity,

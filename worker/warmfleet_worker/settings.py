@@ -26,6 +26,7 @@ Dtype = Literal["Auto", "Float32", "BFloat16", "Float16", "Float64"]
 EngineType = Literal["Warmfleet", "VLLM"]
 CpuKernels = Literal["Auto", "Torch", "AVX2", "AVX512", "AVX512BF16"]
 """Auto: the native step at the best level that the processor runs, else PyTorch."""
+WeightQuantization = Literal["None", "Int8"]
 BLOCK_SIZES: Final = (16, 32, 64, 128)
 MAX_EXTRA_ARGUMENTS: Final = 64
 MAX_EXTRA_ARGUMENT_CHARS: Final = 512
@@ -43,6 +44,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     model_path: str
     dtype: Dtype = "Auto"
+    weight_quantization: WeightQuantization = "None"
+    """How weights are kept in memory; our own engine on a CPU only."""
     kv_cache_bytes: int = 256 * 1024 * 1024
     """Size of the one KV arena, allocated at the start."""
     device_memory_percent: int = 0
@@ -138,6 +141,8 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Work
             raise SettingsError("--tensor-parallel-size: the engine Warmfleet computes on one device")
         if extra_arguments:
             raise SettingsError("--engine-argument: arguments are vLLM's, and --engine-type is Warmfleet")
+    elif given.weight_quantization != "None":
+        raise SettingsError("--weight-quantization: vLLM's own is --quantization in --engine-argument")
     elif given.verify_hits:
         raise SettingsError("--verify-hits: blocks of the engine VLLM are not read here")
     if given.verify_hits and given.no_prefix_caching:
@@ -148,6 +153,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Work
         engine=EngineSettings(
             model_path=str(given.model.resolve()),
             dtype=given.dtype,
+            weight_quantization=given.weight_quantization,
             kv_cache_bytes=given.kv_cache_bytes,
             device_memory_percent=given.device_memory_percent,
             block_size_tokens=given.block_size_tokens,
@@ -229,6 +235,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-running-sequences", type=_at_least(1), default=64, help="sequences computed in one step")
     add(
         "--max-batched-tokens", type=_at_least(0), default=0, help="tokens computed in one step; 0: automatic"
+    )
+    add(
+        "--weight-quantization",
+        choices=get_args(WeightQuantization),
+        default="None",
+        help="how weights are kept in memory: as dtype, or in 8 bits with a scale for each 32",
     )
     add("--threads", type=_at_least(0), default=0, help="CPU threads of the engine; 0: all cores")
     add(

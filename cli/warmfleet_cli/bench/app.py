@@ -45,6 +45,13 @@ bench_app = typer.Typer(
 )
 
 
+class WeightQuantization(StrEnum):
+    """Values of `--weight-quantization`."""
+
+    NONE = "None"
+    INT8 = "Int8"
+
+
 class Dtype(StrEnum):
     """Values of `--dtype`: the type of weights and KV cache."""
 
@@ -248,6 +255,9 @@ def engine_command(
     rounds: Annotated[int, typer.Option(min=1, max=100, help="Rounds over all engines.")] = 3,
     steps: Annotated[int, typer.Option(min=3, max=48, help="Most steps of a case in a round.")] = 16,
     dtype: Annotated[Dtype, typer.Option(help="Of weights and KV, for our engine.")] = Dtype.AUTO,
+    weight_quantization: Annotated[
+        WeightQuantization, typer.Option(help="Of our engine's weights; the others hold them as they are.")
+    ] = WeightQuantization.NONE,
     output_dir: OutputDir = DEFAULT_FOLDER,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
@@ -264,6 +274,7 @@ def engine_command(
         rounds=rounds,
         steps=steps,
         dtype=dtype.value,
+        weight_quantization=weight_quantization.value,
     )
     report = Report(output)
     machine, remark = report.check_machine()

@@ -136,6 +136,7 @@ def engine_lines(results: EngineResults) -> list[str]:
         (
             f"A decode reads {results.cost.weight_bytes / 1e6:,.0f} MB of weights and "
             f"{results.cost.kv_bytes_per_token:,} bytes per token of context, in "
+            f"{results.cost.quantised_weight_bytes or results.cost.element_bytes:g} and "
             f"{results.cost.element_bytes} bytes each; the limit is the same for engines that hold more."
         ),
     ]

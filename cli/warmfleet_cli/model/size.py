@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from warmfleet_contracts.resources.engine_memory import (
+    QUANTISED_WEIGHT_BITS,
     EngineMemory,
     ModelSize,
     block_bytes,
@@ -16,6 +17,7 @@ from warmfleet_worker.engine.capacity import blocks_for_sequences
 
 _MIB: Final = 2**20
 DTYPES: Final = tuple(dtype for dtype in ELEMENT_BYTES if dtype != "Auto")
+WEIGHT_QUANTIZATIONS: Final = ("None", *QUANTISED_WEIGHT_BITS)
 
 
 class DoesNotFitError(ValueError):
@@ -30,6 +32,7 @@ class EngineShape:
     block_size_tokens: int
     max_model_length_tokens: int = 0
     """0: the model's own limit."""
+    weight_quantization: str = "None"
 
     @property
     def longest_tokens(self) -> int:
@@ -46,6 +49,7 @@ class EngineShape:
             block_size_tokens=self.block_size_tokens,
             kv_cache_bytes=kv_cache_bytes,
             max_model_length_tokens=self.max_model_length_tokens,
+            weight_quantization=self.weight_quantization,
         )
 
     def pod_bytes(self, dtype: str, kv_cache_bytes: int) -> int:

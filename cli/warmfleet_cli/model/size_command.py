@@ -1,6 +1,7 @@
 """`warmfleet model size`: the memory of a worker, for a KV cache or for so many users."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Final
 
 import typer
@@ -8,7 +9,16 @@ from rich.console import Console
 
 from warmfleet_cli.errors import CliError
 from warmfleet_cli.local.model_folder import FoundModel, find_model
-from warmfleet_cli.model.size import DTYPES, DoesNotFitError, EngineShape, Need, Room, need, room
+from warmfleet_cli.model.size import (
+    DTYPES,
+    WEIGHT_QUANTIZATIONS,
+    DoesNotFitError,
+    EngineShape,
+    Need,
+    Room,
+    need,
+    room,
+)
 from warmfleet_cli.output import OutputFormat, OutputOption, make_console, print_json, print_table
 from warmfleet_contracts.resources.quantities import format_bytes, parse_bytes
 from warmfleet_contracts.resources.worker_memory import PROCESS_BYTES
@@ -53,6 +63,9 @@ def size(
             help="Of weights and KV cache: Float32, BFloat16, Float16. Default: the manifest's, or all."
         ),
     ] = None,
+    weight_quantization: Annotated[
+        str | None, typer.Option(help="None, or Int8: weights in 8 bits. Default: the manifest's, or None.")
+    ] = None,
     block_size_tokens: Annotated[
         int | None, typer.Option(min=1, max=128, help="Tokens per block. Default: the manifest's, or 16.")
     ] = None,
@@ -61,12 +74,19 @@ def size(
     """Compute the memory of a worker: for so many users of so many tokens, or what a KV cache holds."""
     if dtype is not None and dtype not in DTYPES:
         raise typer.BadParameter(f"{dtype!r} is not one of {', '.join(DTYPES)}", param_hint="--dtype")
+    if weight_quantization not in {None, *WEIGHT_QUANTIZATIONS}:
+        raise typer.BadParameter(
+            f"{weight_quantization!r} is not one of {', '.join(WEIGHT_QUANTIZATIONS)}",
+            param_hint="--weight-quantization",
+        )
     asks_for_users = context is not None or users is not None
     if asks_for_users and kv_size is not None:
         raise typer.BadParameter("is what --context and --users compute: give either", param_hint="--kv-size")
     found = find_model(model, warmfleet_home())
     config = load_model_config(found.path)
     shape = _shape(model, found, config, block_size_tokens)
+    if weight_quantization is not None:
+        shape = replace(shape, weight_quantization=weight_quantization)
     dtypes = _dtypes(found, dtype)
     console = make_console()
     if asks_for_users:
@@ -119,6 +139,7 @@ def _shape(model: str, found: FoundModel, config: ModelConfig, block_size_tokens
         model=model_size(config),
         block_size_tokens=block_size_tokens or spec.kv_cache.block_size_tokens,
         max_model_length_tokens=spec.engine.max_model_length_tokens or 0,
+        weight_quantization=spec.engine.weight_quantization,
     )
 
 

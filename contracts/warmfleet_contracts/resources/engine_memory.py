@@ -4,11 +4,17 @@ Shared by the engine, which refuses to start with less, `warmfleet model size`, 
 request it: none of them has to load a model or torch for it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 GATHERED_TOKENS: Final = 8192
 """Padded context that one batch of decodes may gather, unless a single sequence is longer."""
+
+
+QUANTISED_WEIGHT_BITS: Final[Mapping[str, int]] = MappingProxyType({"Int8": 9})
+"""Of a weight, by `spec.engine.weightQuantization`, its share of a scale and of padding included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,21 +52,24 @@ def engine_memory(
     block_size_tokens: int,
     kv_cache_bytes: int,
     max_model_length_tokens: int = 0,
+    weight_quantization: str = "None",
 ) -> EngineMemory:
     """Memory of an engine that computes in elements of `element_bytes`.
 
     Args:
         model: its sizes.
-        element_bytes: of weights, activations, keys and values.
+        element_bytes: of weights that are not quantised, activations, keys and values.
         block_size_tokens: tokens per block.
         kv_cache_bytes: what the KV cache is given; rounded down to whole blocks.
         max_model_length_tokens: longest sequence; 0, or more than the model's own limit, is that limit.
+        weight_quantization: "None", or one of QUANTISED_WEIGHT_BITS.
     """
+    weight_bits = QUANTISED_WEIGHT_BITS.get(weight_quantization, 8 * element_bytes)
     longest = longest_sequence_tokens(model, max_model_length_tokens)
     block = block_bytes(model, element_bytes=element_bytes, block_size_tokens=block_size_tokens)
     gathered = workspace_tokens(block_size_tokens, longest)
     return EngineMemory(
-        weights_bytes=(model.parameters + 2 * longest * model.head_dim) * element_bytes,
+        weights_bytes=-(-model.parameters * weight_bits // 8) + 2 * longest * model.head_dim * element_bytes,
         arena_bytes=(kv_cache_bytes // block + 1) * block,
         workspace_bytes=2 * model.kv_heads * gathered * model.head_dim * element_bytes,
     )

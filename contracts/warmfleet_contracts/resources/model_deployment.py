@@ -79,7 +79,7 @@ class EngineSpec(Resource):
         description="--dtype: type of weights and activations. Auto = the device's best.",
     )
     weight_quantization: Literal["None", "Int8"] = Field(
-        default="None", description="--quantization: how weights are stored."
+        default="None", description="--quantization: how weights are kept in memory. Int8 = 8 bits, on CPUs."
     )
     max_model_length_tokens: int | None = Field(
         default=None,

@@ -13,6 +13,7 @@ from warmfleet_contracts.resources.model_deployment import EngineSpec, ModelDepl
 FIELD_FLAGS: Final = (
     ("--engine-type", "engine", "type"),
     ("--dtype", "engine", "dtype"),
+    ("--weight-quantization", "engine", "weight_quantization"),
     ("--block-size-tokens", "kv_cache", "block_size_tokens"),
     ("--max-model-length-tokens", "engine", "max_model_length_tokens"),
     ("--max-running-sequences", "engine", "max_running_sequences"),
@@ -65,10 +66,12 @@ def extra_flags(engine: EngineSpec) -> tuple[str, ...]:
 def unsupported_engine_fields(spec: ModelDeploymentSpec) -> Iterator[tuple[str, str]]:
     """Fields that are valid and that no worker can honour yet: their path, and what is allowed instead."""
     is_vllm = spec.engine.type == "VLLM"
-    if spec.engine.weight_quantization != "None":
-        problem = f"{spec.engine.weight_quantization} is not available yet; allowed: None"
-        advice = ", and vLLM's --quantization in engine.extraArgs" if is_vllm else ""
-        yield "spec.engine.weightQuantization", problem + advice
+    if is_vllm and spec.engine.weight_quantization != "None":
+        problem = f"{spec.engine.weight_quantization} is what the engine Warmfleet does; allowed: None"
+        yield "spec.engine.weightQuantization", f"{problem}, and vLLM's --quantization in engine.extraArgs"
+    elif spec.accelerator is not None and spec.engine.weight_quantization != "None":
+        problem = f"{spec.engine.weight_quantization} is computed on CPUs alone"
+        yield "spec.engine.weightQuantization", f"{problem}; allowed with an accelerator: None"
     if spec.kv_cache.dtype != "Auto":
         problem = f"{spec.kv_cache.dtype} is not available yet; allowed: Auto"
         advice = ", and vLLM's --kv-cache-dtype in engine.extraArgs" if is_vllm else ""

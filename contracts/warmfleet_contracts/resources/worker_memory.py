@@ -35,5 +35,6 @@ def worker_memory_bytes(spec: ModelDeploymentSpec, model: ModelSize | None = Non
         block_size_tokens=spec.kv_cache.block_size_tokens,
         kv_cache_bytes=kv_cache_bytes,
         max_model_length_tokens=spec.engine.max_model_length_tokens or 0,
+        weight_quantization=spec.engine.weight_quantization,
     )
     return PROCESS_BYTES + memory.total_bytes

@@ -129,6 +129,22 @@ def test_every_size_is_what_is_allocated(overrides: dict[str, Any], context: int
     assert need["pod_bytes"] == PROCESS_BYTES + sum(memory.values())
 
 
+def test_int8_weights_are_packed_into_what_is_computed(tmp_path: Path) -> None:
+    folder = tiny_model_folder("llama", tmp_path / "model", hidden_size=192, intermediate_size=256)
+    arguments = (str(folder), "--dtype", "BFloat16", "--users", "1")
+    without, computed = (
+        record(*arguments, "--weight-quantization", quantization)["needs"][0]["memory"]["weights_bytes"]
+        for quantization in ("None", "Int8")
+    )
+
+    runner = load_runner(folder, RunnerSettings(kv_cache_bytes=2**20, weight_quantization="Int8"))
+
+    model = runner.step_model
+    assert isinstance(model, NativeModel)
+    assert computed < 0.65 * without
+    assert 0.8 * computed < model._weights.region.size_bytes <= computed
+
+
 @pytest.mark.parametrize("dtype", ["BFloat16", "Float32"])
 @pytest.mark.parametrize(
     "overrides",
@@ -225,6 +241,7 @@ def test_what_cannot_be_computed_is_refused_in_words(folder: Path, tmp_path: Pat
         (str(folder), "--context", "9", "--kv-size", "1Gi"): (ExitCode.USAGE, "--kv-size"),
         (str(folder), "--kv-size", "much"): (ExitCode.USAGE, "--kv-size"),
         (str(folder), "--dtype", "Int3"): (ExitCode.USAGE, "--dtype"),
+        (str(folder), "--weight-quantization", "Int3"): (ExitCode.USAGE, "--weight-quantization"),
         (str(folder), "--users", "0"): (ExitCode.USAGE, "--users"),
     }
     for arguments, (code, stated) in cases.items():

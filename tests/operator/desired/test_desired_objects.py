@@ -85,7 +85,11 @@ def test_a_deployment_without_a_claim_has_six_children():
 @pytest.mark.parametrize(
     ("spec", "field"),
     [
-        ({"engine": {"weightQuantization": "Int8"}}, "spec.engine.weightQuantization"),
+        ({"engine": {**VLLM, "weightQuantization": "Int8"}}, "spec.engine.weightQuantization"),
+        (
+            {"engine": {"weightQuantization": "Int8"}, "accelerator": {"count": 1}},
+            "spec.engine.weightQuantization",
+        ),
         ({"kvCache": {"size": "1Gi", "dtype": "Int4"}}, "spec.kvCache.dtype"),
         ({"accelerator": {"count": 2}}, "spec.accelerator.count"),
         ({"engine": {"type": "VLLM"}}, "spec.engine.image"),

@@ -29,6 +29,13 @@ def test_each_level_has_an_identity_of_its_own(settings):
     assert ready_of(settings).identity == found[2].identity
 
 
+def test_quantised_weights_have_an_identity_of_their_own(settings):
+    found = [ready_of(settings, weight_quantization=quantization) for quantization in ("None", "Int8")]
+
+    assert found[0].identity != found[1].identity
+    assert [ready.exact for ready in found] == [True, True]
+
+
 def test_another_revision_of_the_sources_has_another_identity(settings, monkeypatch):
     before = ready_of(settings)
     monkeypatch.setattr(native_model, "source_hash", lambda: "another")

@@ -73,6 +73,16 @@ def test_without_a_compiler_pytorch_computes_in_float32(folder, monkeypatch):
         load_runner(folder, RunnerSettings(kv_cache_bytes=MIB, cpu_kernels="AVX2"))
 
 
+@pytest.mark.parametrize("setting", [{"cpu_kernels": "Torch"}, {"dtype": "Float64"}])
+def test_quantised_weights_are_refused_by_name_where_pytorch_would_compute(folder, setting):
+    settings = RunnerSettings(kv_cache_bytes=MIB, weight_quantization="Int8", **setting)
+
+    with pytest.raises(
+        KernelsNotAvailable, match="weight quantization Int8 is computed by the native step alone"
+    ):
+        load_runner(folder, settings)
+
+
 @pytest.mark.parametrize("kernels", ["AVX2", "AVX512", "AVX512BF16"])
 def test_kernels_asked_for_by_name_run_or_are_refused(folder, kernels):
     config = load_model_config(folder)

@@ -52,6 +52,7 @@ class ModelCost(msgspec.Struct, frozen=True, kw_only=True):
     """What a model asks of the machine."""
 
     element_bytes: int
+    """Of keys and values, and of weights that are not quantised."""
     layer_weights: int
     """Weights that each token is multiplied by, without the head's."""
     head_weights: int
@@ -59,13 +60,18 @@ class ModelCost(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes_per_token: int
     flops_per_pair: int
     """Of the attention between a token and one of its context, over all layers."""
+    quantised_weight_bytes: float = 0.0
+    """Of one quantised weight; 0: they are not."""
     window_tokens: int = 0
     """A token reads at most so much context; 0: all of it."""
 
     @property
     def weight_bytes(self) -> int:
         """What a decode reads besides its contexts."""
-        return self.element_bytes * (self.layer_weights + self.head_weights)
+        return self._bytes_of(self.layer_weights + self.head_weights)
+
+    def _bytes_of(self, weights: int) -> int:
+        return int(weights * (self.quantised_weight_bytes or self.element_bytes))
 
     def read_bytes(self, shape: StepShape) -> int:
         """Weights and KV that a step reads."""
@@ -73,7 +79,7 @@ class ModelCost(msgspec.Struct, frozen=True, kw_only=True):
         context_tokens = shape.context_tokens
         if self.window_tokens:
             context_tokens = min(context_tokens, self.window_tokens * shape.tokens)
-        return weights * self.element_bytes + context_tokens * self.kv_bytes_per_token
+        return self._bytes_of(weights) + context_tokens * self.kv_bytes_per_token
 
     def flops(self, shape: StepShape) -> int:
         """Products and sums of a step, without the attention of its decodes, which is bound by reads."""

@@ -18,9 +18,10 @@ from torch import Tensor
 from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import ModelError
 from warmfleet_worker.model.config import ModelConfig
+from warmfleet_worker.model.int8 import Int8Matrix, NotQuantisable, quantised, stacked
 from warmfleet_worker.model.layers import Linear, RmsNorm
 from warmfleet_worker.model.rope import RotaryTable
-from warmfleet_worker.model.shapes import EMBEDDING, HEAD, expected_shapes
+from warmfleet_worker.model.shapes import EMBEDDING, FINAL_NORM, HEAD, expected_shapes
 from warmfleet_worker.model.transformer import Decoder, DecoderLayer
 
 MAX_INDEX_BYTES: Final = 64 * 1024 * 1024
@@ -81,12 +82,24 @@ class CheckpointReader:
         self._config = config
         self._weights = weights
 
+    def has(self, name: str) -> bool:
+        """Whether a tensor belongs to the model."""
+        return name in expected_shapes(self._config)
+
+    def stack(self, *names: str) -> Tensor:
+        """Tensors below each other, as one, by their Hugging Face names."""
+        return self._weights.stack(*names)
+
+    def int8(self, *names: str) -> Int8Matrix:
+        """Matrices below each other in eight bits, rounded from what the file holds."""
+        return stacked([self._weights.int8(name) for name in names])
+
     def embedding(self) -> Tensor:
         """[vocabulary, hidden]."""
         return self._weights.stack(EMBEDDING)
 
     def final_norm(self) -> RmsNorm:
-        return self._norm("model.norm")
+        return RmsNorm(self._weights.stack(FINAL_NORM), self._config.norm_epsilon)
 
     def head(self) -> Linear:
         """The embedding where the two are tied."""
@@ -156,23 +169,34 @@ class _Weights:
     def stack(self, *names: str) -> Tensor:
         """The named tensors below each other, as one."""
         shapes = [self._expected[name] for name in names]
-        rows = sum(shape[0] for shape in shapes)
-        stacked = torch.empty((rows, *shapes[0][1:]), dtype=self._dtype, device=self._device)
+        count = sum(shape[0] for shape in shapes)
+        rows = torch.empty((count, *shapes[0][1:]), dtype=self._dtype, device=self._device)
         first = 0
         for name, shape in zip(names, shapes, strict=True):
-            tensor = self._checkpoint.tensor(name)
-            if tuple(tensor.shape) != shape:
-                raise ModelError(
-                    f"{self._checkpoint.file_of(name)}: tensor {name} has shape {list(tensor.shape)}, "
-                    f"the configuration asks for {list(shape)}"
-                )
-            if not tensor.is_floating_point():
-                raise ModelError(
-                    f"{self._checkpoint.file_of(name)}: tensor {name} holds {tensor.dtype}, not floats"
-                )
-            stacked[first : first + shape[0]].copy_(tensor)
+            rows[first : first + shape[0]].copy_(self._read(name))
             first += shape[0]
-        return stacked
+        return rows
+
+    def _read(self, name: str) -> Tensor:
+        """A tensor as the file holds it, of its expected shape."""
+        tensor, shape = self._checkpoint.tensor(name), self._expected[name]
+        if tuple(tensor.shape) != shape:
+            raise ModelError(
+                f"{self._checkpoint.file_of(name)}: tensor {name} has shape {list(tensor.shape)}, "
+                f"the configuration asks for {list(shape)}"
+            )
+        if not tensor.is_floating_point():
+            raise ModelError(
+                f"{self._checkpoint.file_of(name)}: tensor {name} holds {tensor.dtype}, not floats"
+            )
+        return tensor
+
+    def int8(self, name: str) -> Int8Matrix:
+        """One matrix in eight bits."""
+        try:
+            return quantised(self._read(name))
+        except NotQuantisable as error:
+            raise ModelError(f"{self._checkpoint.file_of(name)}: tensor {name}: {error}") from error
 
     def linear(self, *modules: str, bias: bool = False) -> Linear:
         """The named projections fused into one."""

@@ -8,6 +8,7 @@ from warmfleet_worker.model.config import ModelConfig
 
 EMBEDDING: Final = "model.embed_tokens.weight"
 HEAD: Final = "lm_head.weight"
+FINAL_NORM: Final = "model.norm.weight"
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -16,7 +17,7 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     query, key_value = config.heads * config.head_dim, config.kv_heads * config.head_dim
     shapes: dict[str, tuple[int, ...]] = {
         EMBEDDING: (config.vocab_size, hidden),
-        "model.norm.weight": (hidden,),
+        FINAL_NORM: (hidden,),
     }
     if not config.tied_embeddings:
         shapes[HEAD] = (config.vocab_size, hidden)

@@ -23,7 +23,7 @@ from warmfleet_runtime.home import warmfleet_home
 
 SOURCES: Final = Path(__file__).with_name("csrc")
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
-COMPILE_SECONDS: Final = 120.0
+COMPILE_SECONDS: Final = 300.0
 """A compiler that takes longer than this is not going to end."""
 
 _COMMON: Final = (
@@ -47,7 +47,10 @@ COMPILED: Final = {
     ),
     **dict.fromkeys(("levels/avx2_bf16.c", "levels/avx2_f32.c", "levels/avx2_rows.c"), _AVX2),
     **dict.fromkeys(("levels/avx512_bf16.c", "levels/avx512_f32.c", "levels/avx512_rows.c"), _AVX512),
+    "levels/avx2_int8.c": (*_AVX2, "-mf16c"),
+    "levels/avx512_int8.c": _AVX512,
     "levels/avx512_bf16_units.c": (*_AVX512, "-mavx512bf16"),
+    "levels/avx512_int8_units.c": (*_AVX512, "-mavx512vnni"),
 }
 """Flags of each file that is compiled, by its path in `SOURCES`."""
 

@@ -8,6 +8,7 @@ class WeightFormat(IntEnum):
 
     BF16 = 0
     F32 = 1
+    INT8 = 2
 
 
 class KvElement(IntEnum):

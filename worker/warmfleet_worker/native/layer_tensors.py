@@ -4,11 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from torch import Tensor
-
 from warmfleet_worker.model.config import ModelConfig
-from warmfleet_worker.model.layers import RmsNorm
-from warmfleet_worker.model.transformer import DecoderLayer
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,38 +24,38 @@ class LayerTensor:
     name: str
     shape: Callable[[ModelConfig], MatrixShape | int]
     """Of a vector: its length."""
-    read: Callable[[DecoderLayer], Tensor | None]
-    """None: layers of this model have none."""
+    names: tuple[str, ...]
+    """Tensors of a layer that are stacked to it. A vector that the layers lack is NULL."""
 
 
 def _qkv_outputs(config: ModelConfig) -> int:
     return (config.heads + 2 * config.kv_heads) * config.head_dim
 
 
-def _query(config: ModelConfig) -> int:
-    return config.heads * config.head_dim
-
-
-def _of(norm: RmsNorm | None) -> Tensor | None:
-    return None if norm is None else norm.weight
-
+_QKV: Final = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 
 LAYER_TENSORS: Final = (
-    LayerTensor("input_norm", lambda c: c.hidden_size, lambda layer: layer.input_norm.weight),
-    LayerTensor("mlp_norm", lambda c: c.hidden_size, lambda layer: layer.mlp_norm.weight),
-    LayerTensor("query_norm", lambda c: c.head_dim, lambda layer: _of(layer.query_norm)),
-    LayerTensor("key_norm", lambda c: c.head_dim, lambda layer: _of(layer.key_norm)),
-    LayerTensor("qkv", lambda c: MatrixShape(_qkv_outputs(c), c.hidden_size), lambda layer: layer.qkv.weight),
-    LayerTensor("output", lambda c: MatrixShape(c.hidden_size, _query(c)), lambda layer: layer.output.weight),
+    LayerTensor("input_norm", lambda c: c.hidden_size, ("input_layernorm.weight",)),
+    LayerTensor("mlp_norm", lambda c: c.hidden_size, ("post_attention_layernorm.weight",)),
+    LayerTensor("query_norm", lambda c: c.head_dim, ("self_attn.q_norm.weight",)),
+    LayerTensor("key_norm", lambda c: c.head_dim, ("self_attn.k_norm.weight",)),
+    LayerTensor(
+        "qkv",
+        lambda c: MatrixShape(_qkv_outputs(c), c.hidden_size),
+        tuple(f"{module}.weight" for module in _QKV),
+    ),
+    LayerTensor(
+        "output",
+        lambda c: MatrixShape(c.hidden_size, c.heads * c.head_dim),
+        ("self_attn.o_proj.weight",),
+    ),
     LayerTensor(
         "gate_up",
         lambda c: MatrixShape(2 * c.intermediate_size, c.hidden_size, interleaved=True),
-        lambda layer: layer.gate_up.weight,
+        ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
     ),
-    LayerTensor(
-        "down", lambda c: MatrixShape(c.hidden_size, c.intermediate_size), lambda layer: layer.down.weight
-    ),
-    LayerTensor("qkv_bias", _qkv_outputs, lambda layer: layer.qkv.bias),
-    LayerTensor("output_bias", lambda c: c.hidden_size, lambda layer: layer.output.bias),
+    LayerTensor("down", lambda c: MatrixShape(c.hidden_size, c.intermediate_size), ("mlp.down_proj.weight",)),
+    LayerTensor("qkv_bias", _qkv_outputs, tuple(f"{module}.bias" for module in _QKV)),
+    LayerTensor("output_bias", lambda c: c.hidden_size, ("self_attn.o_proj.bias",)),
 )
 """In the order of `wf_layer`'s fields."""

@@ -116,7 +116,9 @@ class NativeLibrary:
     def _declare_functions(self, library: CDLL) -> None:
         self._level_runs = _declare(library, "wf_level_runs", c_int, c_int)
         self._packed_bytes = _declare(library, "wf_packed_bytes", c_int64, c_int, c_int64, c_int64, c_int)
-        self._pack = _declare(library, "wf_pack", None, c_int, c_void_p, c_int64, c_int64, c_int, c_void_p)
+        self._pack = _declare(
+            library, "wf_pack", None, c_int, c_void_p, c_void_p, c_int64, c_int64, c_int, c_void_p
+        )
         self._map = _declare(library, "wf_map", c_void_p, c_int64)
         self._unmap = _declare(library, "wf_unmap", None, c_void_p, c_int64)
         self._engine_new = _declare(library, "wf_engine_new", c_int, POINTER(ModelStruct), POINTER(c_void_p))
@@ -142,9 +144,15 @@ class NativeLibrary:
     def packed_bytes(self, weights: WeightFormat, matrix: MatrixShape) -> int:
         return int(self._packed_bytes(weights, matrix.outputs, matrix.inputs, matrix.interleaved))
 
-    def pack(self, weights: WeightFormat, values: int, matrix: MatrixShape, packed: int) -> None:
-        """Pack the matrix at address `values`, [outputs, inputs], to the one at `packed`."""
-        self._pack(weights, values, matrix.outputs, matrix.inputs, matrix.interleaved, packed)
+    def pack(
+        self, weights: WeightFormat, values: int, matrix: MatrixShape, packed: int, *, scales: int = 0
+    ) -> None:
+        """Pack the matrix at address `values`, [outputs, inputs], into zeroed memory at `packed`.
+
+        Of Int8, `scales` is the address of float16, [outputs, blocks].
+        """
+        shape = (matrix.outputs, matrix.inputs, matrix.interleaved)
+        self._pack(weights, values, scales, *shape, packed)
 
     def map(self, size_bytes: int) -> int:
         """Address of zeroed memory in huge pages.

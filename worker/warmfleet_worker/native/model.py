@@ -73,6 +73,7 @@ class NativeModel:
         level: Level,
         threads: int,
         positions: int,
+        int8_weights: bool = False,
         poison: bool = False,
     ) -> None:
         """Pack the weights and allocate the arena.
@@ -83,8 +84,9 @@ class NativeModel:
         """
         self.config = config
         self.kernels: Final = level.title
-        self.revision: Final = source_hash()
+        self.revision: Final = f"{source_hash()} Int8" if int8_weights else source_hash()
         self._library = library
+        weight_format = WeightFormat.INT8 if int8_weights else _WEIGHT_FORMATS[dtype]
         self._hidden = RowBuffer(config.hidden_size)
         self._logits = RowBuffer(config.vocab_size)
         self._step: NativeStep | None = None
@@ -92,7 +94,7 @@ class NativeModel:
         angles = torch.outer(torch.arange(positions, dtype=torch.float32), rotary_frequencies(config))
         self._cosine, self._sine = angles.cos().contiguous(), angles.sin().contiguous()
         with ExitStack() as made:
-            self._weights = weights = PackedWeights(library, reader, config, _WEIGHT_FORMATS[dtype])
+            self._weights = weights = PackedWeights(library, reader, config, weight_format)
             made.callback(weights.region.free)
             arena_bytes = (total_blocks + 1) * layout.block_stride_bytes
             region = Region(library, arena_bytes + _ARENA_SLACK_BYTES)
@@ -117,7 +119,7 @@ class NativeModel:
                     # A window that no sequence outgrows is none.
                     window_tokens=config.window_tokens if config.window_tokens < positions else 0,
                     positions=positions,
-                    weight_format=_WEIGHT_FORMATS[dtype],
+                    weight_format=weight_format,
                     kv_element=_KV_ELEMENTS[dtype],
                     level=int(level),
                     threads=threads or usable_cores(),

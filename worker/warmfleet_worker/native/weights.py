@@ -12,13 +12,14 @@ from torch import Tensor
 
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.loader import CheckpointReader
-from warmfleet_worker.model.transformer import DecoderLayer
+from warmfleet_worker.model.shapes import EMBEDDING, FINAL_NORM, HEAD
 from warmfleet_worker.native.formats import WeightFormat
 from warmfleet_worker.native.layer_tensors import LAYER_TENSORS, MatrixShape
 from warmfleet_worker.native.library import LayerStruct, NativeLibrary, NativeStepError
 
 _ALIGNMENT_BYTES: Final = 64
 _TORCH_TYPES: Final = {WeightFormat.BF16: torch.bfloat16, WeightFormat.F32: torch.float32}
+"""Of a matrix before it is packed, unless it is quantised."""
 
 
 class Region:
@@ -63,40 +64,52 @@ class PackedWeights:
     def __init__(
         self, library: NativeLibrary, reader: CheckpointReader, config: ModelConfig, weights: WeightFormat
     ) -> None:
+        """Read and pack them.
+
+        Raises:
+            NativeStepError: There is no memory for them.
+            ModelError: A tensor is missing, damaged, misshapen, or cannot be quantised.
+        """
         self._library = library
+        self._reader = reader
         self._format = weights
         self.region = Region(library, packed_model_bytes(library, config, weights))
         try:
             self.layers = (LayerStruct * config.layers)(
-                *(self._layer(reader.layer(index), config) for index in range(config.layers))
+                *(self._layer(f"model.layers.{index}", config) for index in range(config.layers))
             )
-            self.final_norm = self._vector(reader.final_norm().weight)
-            self.head = self._matrix(reader.head().weight, _vocabulary(config))
+            self.final_norm = self._vector((FINAL_NORM,))
+            self.head = self._matrix((EMBEDDING if config.tied_embeddings else HEAD,), _vocabulary(config))
             self.embedding = (
-                self.head if config.tied_embeddings else self._matrix(reader.embedding(), _vocabulary(config))
+                self.head if config.tied_embeddings else self._matrix((EMBEDDING,), _vocabulary(config))
             )
         except BaseException:
             self.region.free()
             raise
 
-    def _layer(self, layer: DecoderLayer, config: ModelConfig) -> LayerStruct:
+    def _layer(self, prefix: str, config: ModelConfig) -> LayerStruct:
         addresses = {}
         for tensor in LAYER_TENSORS:
-            values, shape = tensor.read(layer), tensor.shape(config)
-            if values is not None:
-                addresses[tensor.name] = (
-                    self._matrix(values, shape) if isinstance(shape, MatrixShape) else self._vector(values)
-                )
+            names, shape = tuple(f"{prefix}.{name}" for name in tensor.names), tensor.shape(config)
+            if isinstance(shape, MatrixShape):
+                addresses[tensor.name] = self._matrix(names, shape)
+            elif self._reader.has(names[0]):
+                addresses[tensor.name] = self._vector(names)
         return LayerStruct(**addresses)
 
-    def _matrix(self, values: Tensor, shape: MatrixShape) -> int:
-        matrix = values.to(_TORCH_TYPES[self._format]).contiguous()
-        assert matrix.shape == (shape.outputs, shape.inputs), (matrix.shape, shape)
+    def _matrix(self, names: tuple[str, ...], shape: MatrixShape) -> int:
         packed = self.region.take(self._library.packed_bytes(self._format, shape))
-        self._library.pack(self._format, matrix.data_ptr(), shape, packed)
+        if self._format is WeightFormat.INT8:
+            matrix = self._reader.int8(*names)
+            values, scales = matrix.values, matrix.scales.data_ptr()
+        else:
+            values, scales = self._reader.stack(*names).to(_TORCH_TYPES[self._format]).contiguous(), 0
+        assert values.shape == (shape.outputs, shape.inputs), (values.shape, shape)
+        self._library.pack(self._format, values.data_ptr(), shape, packed, scales=scales)
         return packed
 
-    def _vector(self, vector: Tensor) -> int:
+    def _vector(self, names: tuple[str, ...]) -> int:
+        vector = self._reader.stack(*names)
         address = self.region.take(4 * vector.numel())
         self.region.tensor(address, vector.numel(), torch.float32).copy_(vector)
         return address

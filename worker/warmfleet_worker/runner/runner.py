@@ -22,7 +22,7 @@ from warmfleet_worker.model.config import ModelConfig, load_model_config
 from warmfleet_worker.model.loader import load_decoder, open_checkpoint
 from warmfleet_worker.model.shapes import model_size
 from warmfleet_worker.model.transformer import Decoder
-from warmfleet_worker.native.choice import choose_native
+from warmfleet_worker.native.choice import KernelsNotAvailable, choose_native
 from warmfleet_worker.native.model import NativeModel
 from warmfleet_worker.runner.memory_budget import (
     DeviceMemory,
@@ -34,7 +34,7 @@ from warmfleet_worker.runner.memory_budget import (
 from warmfleet_worker.runner.runner_step import RunnerStep
 from warmfleet_worker.runner.step_model import StepModel
 from warmfleet_worker.runner.torch_model import TorchModel
-from warmfleet_worker.settings import CpuKernels
+from warmfleet_worker.settings import CpuKernels, WeightQuantization
 
 DtypeName = Literal["Auto", "Float32", "BFloat16", "Float16", "Float64"]
 
@@ -64,7 +64,9 @@ class RunnerSettings:
     """Instead: so much of the device's memory for weights and KV together; 0 = `kv_cache_bytes` counts."""
     block_size_tokens: int = 16
     dtype: DtypeName = "Auto"
-    """Of weights, activations and KV. Auto: see `resolve_dtype`."""
+    """Of weights that are not quantised, activations and KV. Auto: see `resolve_dtype`."""
+    weight_quantization: WeightQuantization = "None"
+    """By the native step alone."""
     max_model_length_tokens: int = 0
     """Longest sequence; 0, or more than the model was trained for, means the model's own limit."""
     threads: int = 0
@@ -162,7 +164,8 @@ def load_runner(model_path: Path, settings: RunnerSettings) -> ModelRunner:
         NoDeviceMemory: A share of device memory is asked for on a CPU.
         NotEnoughMemory: Weights, cache and workspace exceed the memory that this process may use, or what is
             free on the device.
-        KernelsNotAvailable: `cpu_kernels` names some that do not run here.
+        KernelsNotAvailable: `cpu_kernels` names some that do not run here, or quantised weights are asked for
+            where the native step does not compute.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     config = load_model_config(model_path)
@@ -180,6 +183,8 @@ def _load_on_cpu(
     if settings.device_memory_percent:
         raise NoDeviceMemory("a share of device memory needs a GPU; on a CPU give the KV cache's size")
     native = choose_native(settings.cpu_kernels, settings.dtype, config, settings.block_size_tokens)
+    if native is None:
+        _refuse_quantisation(settings)
     dtype = DTYPES[cpu_dtype(settings.dtype, native=native is not None)]
     layout = _layout(config, settings, dtype)
     blocks = _require_a_block(layout, settings.kv_cache_bytes)  # before the weights take their time
@@ -193,7 +198,10 @@ def _load_on_cpu(
         return _torch_model(decoder, layout, blocks, settings, max_length_tokens)
     # What PyTorch still does on a CPU is small, and its threads would take the cores of the native ones.
     torch.set_num_threads(1)
-    with open_checkpoint(model_path, config, dtype=dtype, device=torch.device("cpu")) as reader:
+    int8 = settings.weight_quantization == "Int8"
+    # Weights are rounded once, from what the file holds.
+    read_as = torch.float32 if int8 else dtype
+    with open_checkpoint(model_path, config, dtype=read_as, device=torch.device("cpu")) as reader:
         return NativeModel(
             native.library,
             reader,
@@ -204,7 +212,16 @@ def _load_on_cpu(
             level=native.level,
             threads=settings.threads,
             positions=max_length_tokens,
+            int8_weights=int8,
             poison=settings.poison,
+        )
+
+
+def _refuse_quantisation(settings: RunnerSettings) -> None:
+    if settings.weight_quantization != "None":
+        raise KernelsNotAvailable(
+            f"weight quantization {settings.weight_quantization} is computed by the native step alone, "
+            "on CPUs, and here PyTorch would compute; ask for None"
         )
 
 
@@ -215,6 +232,7 @@ def _load_on_device(
     max_length_tokens: int,
     device: torch.device,
 ) -> StepModel:
+    _refuse_quantisation(settings)
     dtype = DTYPES[resolve_dtype(settings.dtype, config)]
     layout = _layout(config, settings, dtype)
     memory = _memory(config, settings, dtype)
@@ -271,6 +289,7 @@ def _memory(config: ModelConfig, settings: RunnerSettings, dtype: torch.dtype) -
         block_size_tokens=settings.block_size_tokens,
         kv_cache_bytes=settings.kv_cache_bytes,
         max_model_length_tokens=settings.max_model_length_tokens,
+        weight_quantization=settings.weight_quantization,
     )
 
 

@@ -40,6 +40,8 @@ class EngineBenchSettings:
     """Most steps of a case in a round."""
     case_seconds: float
     """After which a case ends in a round, three steps at least."""
+    weight_quantization: str = "None"
+    """Of our own engine."""
 
 
 def blocks_of(cases: Sequence[Case]) -> int:
@@ -94,7 +96,7 @@ async def run_engine_bench(
     return EngineResults(
         limits_before=before,
         limits_after=after,
-        cost=model_cost(settings.model, _ELEMENT_BYTES[dtype]),
+        cost=model_cost(settings.model, _ELEMENT_BYTES[dtype], settings.weight_quantization),
         versions=versions,
         missing=missing,
         measured=measured,

@@ -1,6 +1,6 @@
 """warmfleet's engine as a process that is measured: the runner that `load_runner` gives, by its protocol.
 
-python -m warmfleet_cli.bench.engine.own_program MODEL DTYPE BLOCKS
+python -m warmfleet_cli.bench.engine.own_program MODEL DTYPE WEIGHT_QUANTIZATION BLOCKS
 """
 
 import sys
@@ -22,6 +22,7 @@ from warmfleet_worker.runner.runner import (
     load_runner,
     resolve_dtype,
 )
+from warmfleet_worker.settings import WeightQuantization
 
 PIECE_TOKENS: Final = 512
 """Tokens of one chunk of those that fill a context."""
@@ -33,15 +34,24 @@ class OwnEngine:
 
     variants: Final = ["all cores"]
 
-    def __init__(self, model: Path, dtype: DtypeName, blocks: int) -> None:
+    def __init__(
+        self, model: Path, dtype: DtypeName, weight_quantization: WeightQuantization, blocks: int
+    ) -> None:
         config = load_model_config(model)
         element = DTYPES[resolve_dtype(dtype, config, BLOCK_SIZE_TOKENS)]
         shape = KvShape(config.layers, config.kv_heads, config.head_dim, element.itemsize)
         kv_bytes = blocks * kv_layout(shape, BLOCK_SIZE_TOKENS).block_stride_bytes
         self._runner: ModelRunner = load_runner(
-            model, RunnerSettings(kv_cache_bytes=kv_bytes, block_size_tokens=BLOCK_SIZE_TOKENS, dtype=dtype)
+            model,
+            RunnerSettings(
+                kv_cache_bytes=kv_bytes,
+                block_size_tokens=BLOCK_SIZE_TOKENS,
+                dtype=dtype,
+                weight_quantization=weight_quantization,
+            ),
         )
-        self.name = f"warmfleet {package_version()} ({self._runner.kernels})"
+        weights = "" if weight_quantization == "None" else f", {weight_quantization} weights"
+        self.name = f"warmfleet {package_version()} ({self._runner.kernels}{weights})"
         self.dtype = self._runner.dtype_name
         self._vocabulary = self._runner.model.vocab_size
         self._blocks: dict[int, list[int]] = {}
@@ -102,10 +112,11 @@ class OwnEngine:
 
 
 def main() -> int:
-    model, dtype, blocks = sys.argv[1:]
+    model, dtype, weight_quantization, blocks = sys.argv[1:]
 
     def make() -> CaseEngine:
-        return OwnEngine(Path(model), dtype, int(blocks))  # type: ignore[arg-type]  # checked by load_runner
+        # The command has checked both names.
+        return OwnEngine(Path(model), dtype, weight_quantization, int(blocks))  # type: ignore[arg-type]
 
     return serve(make)
 

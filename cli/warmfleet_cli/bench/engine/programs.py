@@ -45,12 +45,12 @@ class Program:
     """Why it cannot be started, or ""."""
 
 
-def own_program(model: Path, dtype: str, blocks: int) -> Program:
+def own_program(model: Path, dtype: str, weight_quantization: str, blocks: int) -> Program:
     """Our engine, with the environment of a worker's."""
     return Program(
         "warmfleet",
         f"{_PROGRAMS}.own_program",
-        (str(model), dtype, str(blocks)),
+        (str(model), dtype, weight_quantization, str(blocks)),
         environment=_NO_DEVICE | {"OMP_WAIT_POLICY": "PASSIVE"},
     )
 

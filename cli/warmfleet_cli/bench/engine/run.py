@@ -38,6 +38,7 @@ class EngineChoice:
     rounds: int
     steps: int
     dtype: str
+    weight_quantization: str = "None"
 
 
 async def bench_model(  # noqa: PLR0917 - a command's options
@@ -62,7 +63,7 @@ async def bench_model(  # noqa: PLR0917 - a command's options
 
 def bench_settings(choice: EngineChoice, model: EngineModel, available_bytes: int) -> EngineBenchSettings:
     """The cases that model and memory allow, and how the engines are started."""
-    cost = model_cost(model.config, _ELEMENT_BYTES.get(choice.dtype, 2))
+    cost = model_cost(model.config, _ELEMENT_BYTES.get(choice.dtype, 2), choice.weight_quantization)
     asked = cases_of(choice.batches, choice.contexts, choice.prefill_tokens)
     within = [case for case in asked if case.context_tokens + SPARE_TOKENS <= model.config.max_position]
     memory_bytes = context_memory_bytes(available_bytes, cost.weight_bytes, len(choice.engines))
@@ -77,13 +78,14 @@ def bench_settings(choice: EngineChoice, model: EngineModel, available_bytes: in
         skipped=skipped,
         rounds=choice.rounds,
         steps=choice.steps,
+        weight_quantization=choice.weight_quantization,
         case_seconds=CASE_SECONDS,
     )
 
 
 def _program(engine: str, choice: EngineChoice, model: EngineModel, cases: list[Case]) -> Program:
     if engine == OWN:
-        return own_program(model.folder, choice.dtype, blocks_of(cases))
+        return own_program(model.folder, choice.dtype, choice.weight_quantization, blocks_of(cases))
     if engine == "llama.cpp":
         return llama_program(model.gguf, cases)
     return transformers_program(model.folder)

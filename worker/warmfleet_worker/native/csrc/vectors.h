@@ -97,6 +97,23 @@ static inline void v_bf16_pair(const void *p, vec *low, vec *high) {
 }
 #endif
 
+/* Sixteen float16 as float32; and float32 rounded to nearest even, to int16. */
+#ifdef WF_USE_AVX512
+static inline vec v_float16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+static inline void v_store_int16(int16_t *p, vec x) {
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(x)));
+}
+#elif defined(__F16C__)
+static inline vec v_float16(const void *p) {
+    return (vec){_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
+                 _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p + 1))};
+}
+static inline void v_store_int16(int16_t *p, vec x) {
+    __m256i packed = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));
+    _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(packed, 0xd8));
+}
+#endif
+
 /* Sum and maximum of all lanes, always in this order. */
 static inline float v_sum(vec x) {
     float lane[16];

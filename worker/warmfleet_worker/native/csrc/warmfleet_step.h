@@ -7,8 +7,9 @@
  *
  * By noun: memory.c; weights.c packs matrices; engine.c what an engine holds; step.c the order of a step; stepper.c
  * its two halves; attention.c which thread attends to what; pool.c the threads. kernels.h declares the tables that
- * levels.c lists and levels/ compiles, each file with its own flags, from pairs.inc with tiles.inc (products),
- * projection.inc, attention.inc, rows.inc and sampler.inc. vectors.h has sixteen lanes on both instruction sets.
+ * levels.c lists and levels/ compiles, each file with its own flags, from pairs.inc and int8.inc with tiles.inc
+ * (products), projection.inc, attention.inc, rows.inc and sampler.inc. vectors.h has sixteen lanes on both
+ * instruction sets.
  */
 #ifndef WARMFLEET_STEP_H
 #define WARMFLEET_STEP_H
@@ -20,7 +21,7 @@
 #define WF_MAX_ROWS 256      /* rows of the model that one pass computes */
 
 /* Of weights. */
-enum wf_format { WF_WEIGHTS_BF16 = 0, WF_WEIGHTS_F32 = 1, WF_FORMATS = 2 };
+enum wf_format { WF_WEIGHTS_BF16 = 0, WF_WEIGHTS_F32 = 1, WF_WEIGHTS_INT8 = 2, WF_FORMATS = 3 };
 /* Of keys and values. */
 enum wf_element { WF_BF16 = 0, WF_F32 = 1, WF_ELEMENTS = 2 };
 enum wf_level { WF_AVX2 = 0, WF_AVX512 = 1, WF_AVX512_BF16 = 2, WF_LEVELS = 3 };
@@ -67,10 +68,12 @@ typedef struct wf_engine wf_engine;
 
 /* Whether this processor runs a level. */
 int wf_level_runs(int level);
-/* Bytes of a packed matrix, and the matrix itself: `outputs` x `inputs`, row by row. With `interleaved` the two
- * halves of the outputs (gate and up) alternate panel by panel. */
+/* Bytes of a packed matrix, and the matrix itself: `outputs` x `inputs`, row by row; `packed` is zeroed memory. Int8
+ * has `scales`, float16, one for each 32 inputs of an output. With `interleaved` the two halves of the outputs (gate
+ * and up) alternate panel by panel. */
 int64_t wf_packed_bytes(int format, int64_t outputs, int64_t inputs, int interleaved);
-void wf_pack(int format, const void *matrix, int64_t outputs, int64_t inputs, int interleaved, void *packed);
+void wf_pack(int format, const void *matrix, const uint16_t *scales, int64_t outputs, int64_t inputs, int interleaved,
+             void *packed);
 /* Anonymous zeroed memory in huge pages where the system has them; NULL if there is none. */
 void *wf_map(int64_t bytes);
 void wf_unmap(void *address, int64_t bytes);

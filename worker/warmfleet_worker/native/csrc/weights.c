@@ -3,10 +3,17 @@
 
 #include <string.h>
 
+enum { BLOCK = 32, SCALES_BYTES = 2 * WF_LANES * 2, GROUP_BYTES = SCALES_BYTES + 2 * BLOCK * WF_LANES };
+
 /* A panel, by format. */
 static const wf_layout PANELS[WF_FORMATS] = {
     [WF_WEIGHTS_BF16] = {2, 2 * WF_LANES * 2},
     [WF_WEIGHTS_F32] = {2, 2 * WF_LANES * 4},
+    [WF_WEIGHTS_INT8] = {2 * BLOCK, GROUP_BYTES},
+};
+
+static const int64_t ELEMENT_BYTES[WF_FORMATS] = {
+    [WF_WEIGHTS_BF16] = 2, [WF_WEIGHTS_F32] = 4, [WF_WEIGHTS_INT8] = 1,
 };
 
 static int64_t panels_of(int64_t outputs) { return (outputs + WF_LANES - 1) / WF_LANES; }
@@ -17,7 +24,7 @@ int64_t wf_packed_bytes(int format, int64_t outputs, int64_t inputs, int interle
 }
 
 /* One output's weights into lane `lane` of its panel. */
-static void put_row(int format, const void *row, int64_t inputs, int64_t lane, void *panel) {
+static void put_row(int format, const void *row, const uint16_t *scales, int64_t inputs, int64_t lane, void *panel) {
     switch (format) {
     case WF_WEIGHTS_F32:
         for (int64_t k = 0; k < inputs; k++) ((uint32_t *)panel)[k * WF_LANES + lane] = ((const uint32_t *)row)[k];
@@ -26,16 +33,26 @@ static void put_row(int format, const void *row, int64_t inputs, int64_t lane, v
         for (int64_t k = 0; k < inputs; k++)
             ((uint16_t *)panel)[(k / 2 * WF_LANES + lane) * 2 + (k & 1)] = ((const uint16_t *)row)[k];
         return;
+    case WF_WEIGHTS_INT8:
+        for (int64_t k = 0; k < inputs; k++) {
+            uint8_t *group = (uint8_t *)panel + k / (2 * BLOCK) * GROUP_BYTES;
+            int64_t in_group = k % (2 * BLOCK);
+            group[SCALES_BYTES + (in_group / 2 * WF_LANES + lane) * 2 + (k & 1)] = ((const uint8_t *)row)[k];
+            if (k % BLOCK == 0) ((uint16_t *)group)[in_group / BLOCK * WF_LANES + lane] = scales[k / BLOCK];
+        }
+        return;
     }
 }
 
-void wf_pack(int format, const void *matrix, int64_t outputs, int64_t inputs, int interleaved, void *packed) {
-    int64_t row_bytes = inputs * (format == WF_WEIGHTS_F32 ? 4 : 2), half = interleaved ? outputs / 2 : outputs;
+void wf_pack(int format, const void *matrix, const uint16_t *scales, int64_t outputs, int64_t inputs, int interleaved, void *packed) {
+    int64_t row_bytes = inputs * ELEMENT_BYTES[format], half = interleaved ? outputs / 2 : outputs;
+    int64_t row_scales = (inputs + BLOCK - 1) / BLOCK;
     int64_t panel_bytes = wf_layout_bytes(PANELS[format], inputs);
     for (int part = 0; part < (interleaved ? 2 : 1); part++)
         for (int64_t n = 0; n < half; n++) {
             int64_t panel = interleaved ? 2 * (n / WF_LANES) + part : n / WF_LANES;
-            put_row(format, (const uint8_t *)matrix + (part * half + n) * row_bytes, inputs, n % WF_LANES,
-                    (uint8_t *)packed + panel * panel_bytes);
+            int64_t row = part * half + n;
+            put_row(format, (const uint8_t *)matrix + row * row_bytes, scales ? scales + row * row_scales : NULL,
+                    inputs, n % WF_LANES, (uint8_t *)packed + panel * panel_bytes);
         }
 }

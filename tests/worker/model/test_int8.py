@@ -1,0 +1,72 @@
+"""Weights in eight bits: each block is rounded by one scale, and what was rounded before stays as it is."""
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from warmfleet_contracts.errors import ModelError
+from warmfleet_testing.engine.tiny_models import tiny_model_folder
+from warmfleet_worker.model.config import load_model_config
+from warmfleet_worker.model.int8 import BLOCK_INPUTS, NotQuantisable, quantised
+from warmfleet_worker.model.loader import open_checkpoint
+
+
+def weights(outputs: int, inputs: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("inputs", [1, 31, 32, 33, 64, 100])
+def test_no_weight_moves_by_more_than_half_a_step(inputs):
+    original = weights(7, inputs)
+    matrix = quantised(original)
+
+    steps = matrix.scales.float().repeat_interleave(BLOCK_INPUTS, dim=1)[:, :inputs]
+    assert matrix.scales.shape == (7, -(-inputs // BLOCK_INPUTS))
+    assert ((matrix.dequantised() - original).abs() <= steps * 0.5001).all()
+
+
+def test_blocks_of_gguf_become_themselves_again():
+    # given what gguf's own writer made of weights
+    packed = gguf.quantize(weights(16, 128).numpy(), gguf.GGMLQuantizationType.Q8_0)
+    blocks = packed.reshape(16, 4, 34)
+    scales = blocks[..., :2].copy().view(np.float16)[..., 0]
+    values = blocks[..., 2:].copy().view(np.int8).reshape(16, 128)
+
+    # when
+    matrix = quantised(torch.from_numpy(gguf.dequantize(packed, gguf.GGMLQuantizationType.Q8_0)))
+
+    # then both are as they stood in the file
+    assert torch.equal(matrix.values, torch.from_numpy(values))
+    assert torch.equal(matrix.scales, torch.from_numpy(scales))
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-9, 1e-4, 1.0, 1e4, 8e6])
+def test_blocks_of_any_size_stay_finite(scale):
+    original = weights(2, 64).clamp_(-1, 1) * scale
+    original[0, :32] = 0
+    matrix = quantised(original)
+
+    assert (matrix.values[0, :32] == 0).all()
+    assert matrix.dequantised().isfinite().all()
+    assert int(matrix.values.min()) >= -127
+
+
+@pytest.mark.parametrize("damage", [float("nan"), float("inf"), 1e10])
+def test_a_weight_that_no_scale_covers_is_refused_by_its_tensor(tmp_path, damage):
+    folder = tiny_model_folder("llama", tmp_path)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = damage
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+    with pytest.raises(NotQuantisable):
+        quantised(tensors["model.layers.1.mlp.up_proj.weight"])
+    config = load_model_config(folder)
+    with (
+        open_checkpoint(folder, config, dtype=torch.float32, device=torch.device("cpu")) as reader,
+        pytest.raises(
+            ModelError, match=r"layers\.1\.mlp\.up_proj\.weight: a weight is not finite, or too large"
+        ),
+    ):
+        reader.int8("model.layers.1.mlp.gate_proj.weight", "model.layers.1.mlp.up_proj.weight")
