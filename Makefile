@@ -135,8 +135,8 @@ check-containers: setup model ## Build images, run them under a real kubelet, re
 	@$(BIN)/pytest -m containers --durations=0 --durations-min=1 \
 		$(if $(ONLY),tests/containers/test_$(subst -,_,$(ONLY)).py,tests/containers)
 
-check-vllm: vllm model ## Tests with a real vLLM, half an hour on two cores
-	@$(BIN)/pytest -m vllm tests/vllm
+check-vllm: vllm model clients ## Tests with a real vLLM, and those of both engines; half an hour on two cores
+	@$(BIN)/pytest tests/vllm tests/engines
 
 chart: setup ## Make the chart's schema, its documentation and its copy of the resource definition again
 	@mkdir -p charts/warmfleet/files/crds && cp crds/*.yaml charts/warmfleet/files/crds/

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -18,7 +17,6 @@ import pytest
 from warmfleet_contracts.errors import ContractError
 from warmfleet_testing.engine.add_messages import add_sequence
 from warmfleet_testing.engine.worker_process import TINY_NAME, running_worker
-from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_worker.engine.messages import (
     MAX_MESSAGE_BYTES,
     EngineReady,
@@ -201,43 +199,6 @@ def test_a_wrong_flag_is_refused_with_flag_and_value(capsys, flag, value):
     assert caught.value.code == 2
     assert flag in error
     assert value in error
-
-
-def test_sigterm_lets_live_streams_finish_and_refuses_new_requests(tiny_served_path):
-    with running_worker(tiny_served_path, "--kv-cache-bytes", "4000000") as worker, worker.client() as client:
-        with client.stream("POST", "/v1/completions", json=LONG) as response:
-            lines = response.iter_lines()
-            next(lines)
-            engine_pid = worker.engine_pid
-            os.kill(engine_pid, signal.SIGSTOP)  # the stream is not over before the questions are
-
-            worker.process.send_signal(signal.SIGTERM)
-            worker.wait_for_log("draining")
-            probe = httpx.get(f"{worker.url}/readyz", verify=NO_TLS)
-            late = httpx.post(f"{worker.url}/v1/completions", json=LONG, verify=NO_TLS)
-            alive = httpx.get(f"{worker.url}/livez", verify=NO_TLS)
-            os.kill(engine_pid, signal.SIGCONT)
-            rest = [line for line in lines if line]
-
-        assert (probe.status_code, alive.status_code) == (503, 200)
-        assert late.status_code == 503
-        assert "draining" in late.json()["error"]["message"]
-        assert rest[-1] == "data: [DONE]"
-        assert worker.process.wait(15) == 0
-
-
-def test_a_drain_ends_at_its_deadline_with_an_error_and_not_with_silence(tiny_served_path):
-    flags = ("--kv-cache-bytes", "4000000", "--drain-seconds", "0.1")
-    with running_worker(tiny_served_path, *flags) as worker:
-        body = {**LONG, "prompt": [secrets.token_hex(4) for _ in range(60)]}
-        with worker.client() as client, client.stream("POST", "/v1/completions", json=body) as response:
-            lines = response.iter_lines()
-            next(lines)
-            worker.process.send_signal(signal.SIGTERM)
-            rest = [line for line in lines if line]
-
-        assert "error" in json.loads(rest[-1].removeprefix("data: "))
-        assert worker.process.wait(15) == 0
 
 
 def test_the_server_process_holds_no_torch(shared_worker):

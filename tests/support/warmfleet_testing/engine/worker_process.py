@@ -92,8 +92,8 @@ class WorkerProcess:
             time.sleep(0.02)
         raise AssertionError(f"no log line {event!r} {fields}: {self.log_lines()}")
 
-    def wait_until_ready(self) -> None:
-        deadline = time.monotonic() + START_SECONDS
+    def wait_until_ready(self, seconds: float = START_SECONDS) -> None:
+        deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 raise AssertionError(f"the worker ended with {self.process.returncode}: {self.log_lines()}")
@@ -101,7 +101,7 @@ class WorkerProcess:
             if httpx.get(f"{self.url}/readyz", timeout=START_SECONDS, verify=NO_TLS).status_code == 200:
                 return
             time.sleep(0.05)
-        raise AssertionError(f"the worker is not ready after {START_SECONDS} s: {self.log_lines()}")
+        raise AssertionError(f"the worker is not ready after {seconds} s: {self.log_lines()}")
 
 
 @contextmanager
@@ -111,6 +111,7 @@ def running_worker(
     module: str = "warmfleet_worker",
     token: str = "",
     wait: bool = True,
+    start_seconds: float = START_SECONDS,
     environment: Mapping[str, str] = {},
 ) -> Iterator[WorkerProcess]:
     """A worker on a free port, ready unless `wait` is false; killed at the end if it still runs."""
@@ -142,7 +143,7 @@ def running_worker(
             port = json.loads(line)["port"]
             worker = WorkerProcess(process, f"http://127.0.0.1:{port}", port, token, errors)
             if wait:
-                worker.wait_until_ready()
+                worker.wait_until_ready(start_seconds)
             yield worker
         finally:
             process.kill()

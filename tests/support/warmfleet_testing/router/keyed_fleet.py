@@ -16,6 +16,7 @@ from warmfleet_contracts.keys import encode_key_file
 from warmfleet_testing.engine.worker_process import WorkerProcess, running_worker, tiny_served_model
 from warmfleet_testing.processes.error_log import whole_lines
 from warmfleet_testing.processes.plain_http import NO_TLS
+from warmfleet_testing.processes.tested_engines import OWN, EngineUnderTest
 from warmfleet_testing.router.planted_keys import PlantedKeys
 from warmfleet_testing.router.whole_fleet import wait_for
 
@@ -44,7 +45,7 @@ class KeyedFleet:
 
 
 @contextmanager
-def keyed_fleet(home: Path) -> Iterator[KeyedFleet]:
+def keyed_fleet(home: Path, engine: EngineUnderTest = OWN) -> Iterator[KeyedFleet]:
     """With a context of 1,024 tokens and 8 MB of KV cache; `/metrics` is open."""
     keys = PlantedKeys()
     key, other_key = keys.add("ours").text, keys.add("theirs", models=["another"]).text
@@ -54,10 +55,9 @@ def keyed_fleet(home: Path) -> Iterator[KeyedFleet]:
     )
     keys_path.write_bytes(encode_key_file(keys.file))
     keys_path.chmod(0o600)
-    model_path = tiny_served_model(home / "model")
-    with running_worker(
-        model_path, "--kv-cache-bytes", "8000000", "--uid", WORKER_UID, token=WORKER_TOKEN
-    ) as worker:
+    model_path = tiny_served_model(home / "model", **engine.model_fields)
+    flags = ("--kv-cache-bytes", "8000000", "--uid", WORKER_UID, *engine.flags)
+    with running_worker(model_path, *flags, token=WORKER_TOKEN, start_seconds=engine.start_seconds) as worker:
         endpoint = {"uid": WORKER_UID, "name": WORKER_UID, "url": worker.url, "token": WORKER_TOKEN}
         endpoints_path.write_text(json.dumps([endpoint]))
         endpoints_path.chmod(0o600)

@@ -59,7 +59,7 @@ class WholeFleet:
         """The router's view of each worker, by name."""
         return {endpoint["name"]: endpoint for endpoint in self.get("/internal/fleet")["endpoints"]}
 
-    def wait_until_quiet(self) -> None:
+    def wait_until_quiet(self, *, seconds: float = START_SECONDS) -> None:
         """Until no request runs and the router holds of each worker what the worker itself reports."""
 
         def seen() -> dict[str, int] | None:
@@ -83,7 +83,7 @@ class WholeFleet:
             return seen() == before
 
         # One of its processes may be starting.
-        wait_for(is_quiet, "the fleet is quiet", seconds=START_SECONDS)
+        wait_for(is_quiet, "the fleet is quiet", seconds=seconds)
 
     def _is_mirrored(self, endpoint: dict[str, Any]) -> bool:
         """Whether the router's view is of the engine that runs now, and of all its blocks."""

@@ -1,4 +1,4 @@
-"""Two tenants and one fleet: no tenant hits what another has computed, unless the cache is shared."""
+"""Two tenants, one fleet, each engine: none hits what another has computed, unless the cache is shared."""
 
 import json
 from collections.abc import Iterator
@@ -13,17 +13,16 @@ import pytest
 from warmfleet_contracts.keys import NewKey
 from warmfleet_testing.engine.worker_process import tiny_served_model
 from warmfleet_testing.processes.plain_http import NO_TLS
+from warmfleet_testing.processes.tested_engines import EngineUnderTest
 from warmfleet_testing.router.planted_keys import PlantedKeys, bearer
 from warmfleet_testing.router.whole_fleet import WholeFleet, run_warmfleet, wait_for, whole_fleet
 
-BLOCK_TOKENS = 16
-PROMPT_TOKENS = 6 * BLOCK_TOKENS
-CACHEABLE_TOKENS = PROMPT_TOKENS - BLOCK_TOKENS
-"""The block that holds the last token is computed anew: its logits are wanted."""
+PROMPT_BLOCKS = 6
 
 
 @dataclass
 class Guarded:
+    engine: EngineUnderTest
     fleet: WholeFleet
     keys: PlantedKeys
     one: NewKey
@@ -33,10 +32,16 @@ class Guarded:
     right: NewKey
     prompts: int = 0
 
+    @property
+    def cacheable_tokens(self) -> int:
+        """Of a prompt. The block that holds the last token is computed anew: its logits are wanted."""
+        return (PROMPT_BLOCKS - 1) * self.engine.block_tokens
+
     def new_prompt(self) -> list[int]:
         """Token ids that no request has sent before."""
         self.prompts += 1
-        return [(7 * position + self.prompts) % 251 for position in range(PROMPT_TOKENS)]
+        tokens = PROMPT_BLOCKS * self.engine.block_tokens
+        return [(7 * position + self.prompts) % 251 for position in range(tokens)]
 
     def cached_tokens(self, key: NewKey, prompt: list[int], **fields: Any) -> int:
         body = {"model": "tiny", "prompt": prompt, "max_tokens": 2, "temperature": 0, **fields}
@@ -50,7 +55,7 @@ class Guarded:
         return cached
 
 
-def guarded_fleet(home: Path, sharing: str) -> Iterator[Guarded]:
+def guarded_fleet(engine: EngineUnderTest, home: Path, sharing: str) -> Iterator[Guarded]:
     keys = PlantedKeys()
     named = {
         "one": keys.add("one"),
@@ -60,14 +65,14 @@ def guarded_fleet(home: Path, sharing: str) -> Iterator[Guarded]:
         "right": keys.add("right", sharing_group="both"),
     }
     # One worker: what is not hit there is not hit because it may not be.
-    model = tiny_served_model(home / "model")
-    with whole_fleet(home, model, replicas=1, sharing=sharing, keys=keys) as fleet:
-        yield Guarded(fleet, keys, **named)
+    model = tiny_served_model(home / "model", **engine.model_fields)
+    with whole_fleet(home, model, replicas=1, sharing=sharing, keys=keys, **engine.fleet) as fleet:
+        yield Guarded(engine, fleet, keys, **named)
 
 
 @pytest.fixture(scope="module")
-def by_tenant(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    yield from guarded_fleet(tmp_path_factory.mktemp("tenant"), "Tenant")
+def by_tenant(engine: EngineUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    yield from guarded_fleet(engine, tmp_path_factory.mktemp("tenant"), "Tenant")
 
 
 def test_the_same_prompt_of_another_tenant_is_never_a_hit(by_tenant: Guarded) -> None:
@@ -75,21 +80,21 @@ def test_the_same_prompt_of_another_tenant_is_never_a_hit(by_tenant: Guarded) ->
 
     assert by_tenant.cached_tokens(by_tenant.one, prompt) == 0
     assert by_tenant.cached_tokens(by_tenant.two, prompt) == 0
-    assert by_tenant.cached_tokens(by_tenant.one, prompt) == CACHEABLE_TOKENS
+    assert by_tenant.cached_tokens(by_tenant.one, prompt) == by_tenant.cacheable_tokens
 
 
 def test_two_keys_of_one_tenant_share_its_cache(by_tenant: Guarded) -> None:
     prompt = by_tenant.new_prompt()
 
     assert by_tenant.cached_tokens(by_tenant.one, prompt) == 0
-    assert by_tenant.cached_tokens(by_tenant.one_too, prompt) == CACHEABLE_TOKENS
+    assert by_tenant.cached_tokens(by_tenant.one_too, prompt) == by_tenant.cacheable_tokens
 
 
 def test_tenants_of_one_group_share_their_cache(by_tenant: Guarded) -> None:
     prompt = by_tenant.new_prompt()
 
     assert by_tenant.cached_tokens(by_tenant.left, prompt) == 0
-    assert by_tenant.cached_tokens(by_tenant.right, prompt) == CACHEABLE_TOKENS
+    assert by_tenant.cached_tokens(by_tenant.right, prompt) == by_tenant.cacheable_tokens
     assert by_tenant.cached_tokens(by_tenant.one, prompt) == 0
 
 
@@ -99,7 +104,7 @@ def test_a_cache_salt_narrows_and_opens_nothing(by_tenant: Guarded) -> None:
     assert by_tenant.cached_tokens(by_tenant.one, prompt, cache_salt="mine") == 0
     assert by_tenant.cached_tokens(by_tenant.one, prompt) == 0
     assert by_tenant.cached_tokens(by_tenant.two, prompt, cache_salt="mine") == 0
-    assert by_tenant.cached_tokens(by_tenant.one, prompt, cache_salt="mine") == CACHEABLE_TOKENS
+    assert by_tenant.cached_tokens(by_tenant.one, prompt, cache_salt="mine") == by_tenant.cacheable_tokens
 
 
 def test_an_answer_reveals_nothing_of_the_fleet_to_a_tenant(by_tenant: Guarded) -> None:
@@ -175,11 +180,11 @@ def test_no_log_of_router_or_worker_holds_a_key(by_tenant: Guarded) -> None:
         assert all(text.rpartition("-")[2] not in log for log in logs)
 
 
-def test_a_shared_deployment_is_one_cache_for_all_keys(tmp_path: Path) -> None:
-    for shared in guarded_fleet(tmp_path, "Deployment"):
+def test_a_shared_deployment_is_one_cache_for_all_keys(engine: EngineUnderTest, tmp_path: Path) -> None:
+    for shared in guarded_fleet(engine, tmp_path, "Deployment"):
         prompt = shared.new_prompt()
 
         assert shared.cached_tokens(shared.one, prompt) == 0
-        assert shared.cached_tokens(shared.two, prompt) == CACHEABLE_TOKENS
-        assert shared.cached_tokens(shared.left, prompt) == CACHEABLE_TOKENS
+        assert shared.cached_tokens(shared.two, prompt) == shared.cacheable_tokens
+        assert shared.cached_tokens(shared.left, prompt) == shared.cacheable_tokens
         assert shared.cached_tokens(shared.two, prompt, cache_salt="mine") == 0

@@ -1,11 +1,10 @@
-"""Processes die; what a client sees is latency, or an error object, and never silence."""
+"""Processes of a fleet die; with each engine a client sees latency, or an error object, and never silence."""
 
 import json
 import os
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,7 +13,9 @@ import pytest
 from warmfleet_testing.engine.tiny_tokenizer import TINY_CONTROL_TOKENS
 from warmfleet_testing.engine.worker_process import tiny_served_model
 from warmfleet_testing.processes.plain_http import NO_TLS
-from warmfleet_testing.router.whole_fleet import START_SECONDS, WholeFleet, kill, wait_for, whole_fleet
+from warmfleet_testing.processes.process_tree import descendants, name_of
+from warmfleet_testing.processes.tested_engines import EngineUnderTest
+from warmfleet_testing.router.whole_fleet import WholeFleet, kill, wait_for, whole_fleet
 
 PREFIX_TOKENS = 640
 COSTLY = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 6}
@@ -23,17 +24,18 @@ LONG_TOKENS = 700
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeFleet]:
+def whole(engine: EngineUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeFleet]:
     home = tmp_path_factory.mktemp("home")
-    model = tiny_served_model(home / "model", **COSTLY, max_position_embeddings=2048)
-    with whole_fleet(home, model, kv_cache="8Mi", max_model_length_tokens=2048) as running:
+    shape = {**engine.model_fields, **COSTLY, "max_position_embeddings": 2048}
+    model = tiny_served_model(home / "model", **shape)
+    with whole_fleet(home, model, kv_cache="8Mi", max_model_length_tokens=2048, **engine.fleet) as running:
         yield running
 
 
 @pytest.fixture
-def fleet(whole: WholeFleet) -> WholeFleet:
+def fleet(engine: EngineUnderTest, whole: WholeFleet) -> WholeFleet:
     """The one fleet, recovered from what the test before did to it."""
-    whole.wait_until_quiet()
+    whole.wait_until_quiet(seconds=engine.start_seconds)
     return whole
 
 
@@ -67,18 +69,18 @@ def worker(fleet: WholeFleet, name: str) -> dict[str, Any]:
     return next(process for process in fleet.processes("worker") if process["name"] == name)
 
 
-def engine_pid(worker_pid: int) -> int:
-    return int(Path(f"/proc/{worker_pid}/task/{worker_pid}/children").read_text().split()[0])
-
-
-def wait_until_restarted(fleet: WholeFleet, name: str, before: dict[str, Any]) -> None:
+def wait_until_restarted(
+    engine: EngineUnderTest, fleet: WholeFleet, name: str, before: dict[str, Any]
+) -> None:
     """Until that worker is another process, ready, under another epoch and without its old blocks."""
     wait_for(lambda: worker(fleet, name)["pid"] not in {None, before["pid"]}, f"{name} is started again")
-    wait_for(lambda: fleet.endpoints()[name]["ready"], f"{name} is routed again", seconds=START_SECONDS)
+    wait_for(
+        lambda: fleet.endpoints()[name]["ready"], f"{name} is routed again", seconds=engine.start_seconds
+    )
 
 
 def test_a_worker_killed_before_the_first_byte_costs_latency_alone(
-    fleet: WholeFleet, prefix: list[int]
+    engine: EngineUnderTest, fleet: WholeFleet, prefix: list[int]
 ) -> None:
     # Given a prefix that one worker holds, and that worker frozen, so that no byte can come from it
     holder = fleet.decision(ask(fleet, prefix))["endpoint"]
@@ -99,7 +101,7 @@ def test_a_worker_killed_before_the_first_byte_costs_latency_alone(
     assert decision["retries"] == 1
     assert decision["retried"][0]["endpoint"] == holder
     assert decision["endpoint"] != holder
-    wait_until_restarted(fleet, holder, before)
+    wait_until_restarted(engine, fleet, holder, before)
     endpoint = fleet.endpoints()[holder]
     assert endpoint["epoch"] != epoch
     assert endpoint["resident_blocks"] == fleet.worker_cache(endpoint)["resident_blocks"]
@@ -123,21 +125,25 @@ def test_a_worker_killed_in_a_stream_leaves_an_error_object(fleet: WholeFleet, p
 
 
 def test_an_engine_killed_takes_its_server_along_and_both_come_back(
-    fleet: WholeFleet, prefix: list[int]
+    engine: EngineUnderTest, fleet: WholeFleet, prefix: list[int]
 ) -> None:
     holder = fleet.decision(ask(fleet, prefix))["endpoint"]
     fleet.wait_until_quiet()
     before = worker(fleet, holder)
     epoch = fleet.endpoints()[holder]["epoch"]
 
-    kill(engine_pid(before["pid"]))
+    below = descendants(before["pid"])
+    kill(engine.core_pid(before["pid"]))
 
-    wait_until_restarted(fleet, holder, before)
+    wait_for(lambda: not any(map(name_of, below)), "none of its processes is left", seconds=60)
+    wait_until_restarted(engine, fleet, holder, before)
     assert fleet.endpoints()[holder]["epoch"] != epoch
     assert ask(fleet, prefix).json()["usage"]["completion_tokens"] == 4
 
 
-def test_a_restarted_router_is_precise_from_its_first_decision(fleet: WholeFleet, prefix: list[int]) -> None:
+def test_a_restarted_router_is_precise_from_its_first_decision(
+    engine: EngineUnderTest, fleet: WholeFleet, prefix: list[int]
+) -> None:
     # Given a prefix on one worker, and a router that has to start over
     holder = fleet.decision(ask(fleet, prefix))["endpoint"]
     fleet.wait_until_quiet()
@@ -157,7 +163,11 @@ def test_a_restarted_router_is_precise_from_its_first_decision(fleet: WholeFleet
     # Then its first decision finds the prefix where it is
     assert decision["mode"] == "precise"
     assert decision["endpoint"] == holder
-    assert decision["predicted_cached_tokens"] == decision["actual_cached_tokens"] == PREFIX_TOKENS - 16
+    assert (
+        decision["predicted_cached_tokens"]
+        == decision["actual_cached_tokens"]
+        == PREFIX_TOKENS - engine.block_tokens
+    )
 
 
 def test_control_tokens_typed_by_a_user_stay_text(fleet: WholeFleet) -> None:

@@ -1,4 +1,4 @@
-"""Unchanged clients against a whole fleet: everything goes well and nothing is sent twice.
+"""Unchanged clients against a whole fleet of each engine: everything goes well and nothing is sent twice.
 
 Each script runs in its client's own environment (`make clients`) and prints per scenario its result and how
 many requests it sent; the router's log has how many came.
@@ -16,11 +16,12 @@ from typing import Any, Final
 import pytest
 
 from warmfleet_testing.engine.worker_process import TINY_NAME
+from warmfleet_testing.processes.tested_engines import EngineUnderTest
 from warmfleet_testing.router.keyed_fleet import KeyedFleet, keyed_fleet
 from warmfleet_testing.router.whole_fleet import wait_for
 
-HERE: Final = Path(__file__).parent
-ROOT: Final = HERE.parents[1]
+ROOT: Final = Path(__file__).parents[2]
+SCRIPTS: Final = ROOT / "tests" / "clients"
 ENVIRONMENT: Final = {
     "PATH": os.environ["PATH"],
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # its list of prices comes from the network otherwise
@@ -53,8 +54,8 @@ CLIENTS: Final = (
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedFleet]:
-    with keyed_fleet(tmp_path_factory.mktemp("fleet")) as running:
+def fleet(engine: EngineUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedFleet]:
+    with keyed_fleet(tmp_path_factory.mktemp("fleet"), engine) as running:
         yield running
 
 
@@ -88,7 +89,7 @@ def results_of(script: str, python: str, fleet: KeyedFleet, home: Path) -> list[
     finished = subprocess.run(
         [
             python,
-            str(HERE / "scenarios" / script),
+            str(SCRIPTS / "scenarios" / script),
             f"{fleet.url}/v1",
             TINY_NAME,
             fleet.key,
@@ -116,7 +117,7 @@ def results_of(script: str, python: str, fleet: KeyedFleet, home: Path) -> list[
 
 def pinned_version(client: Client) -> str:
     """The version that the client's requirements pin."""
-    text = (HERE / "requirements" / f"{client.environment}.txt").read_text()
+    text = (SCRIPTS / "requirements" / f"{client.environment}.txt").read_text()
     (version,) = (
         line.split("==")[1].split()[0] for line in text.splitlines() if line.startswith(f"{client.package}==")
     )
