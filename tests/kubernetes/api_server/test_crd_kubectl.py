@@ -74,11 +74,12 @@ def test_kubectl_get_shows_the_state_at_a_glance(
     assert header.split() == ["NAME", "MODEL", "READY", "STATUS", "KV%", "HIT%", "WAITING", "AGE"]
     assert row.split()[:7] == ["glance", STATUS["servedNames"][0], "2/3", "Progressing", "40", "87", "4"]
     assert unobserved.split()[0] == "unobserved"
-    assert wide_header.split()[8:] == ["REVISION", "IMAGE", "ACCELERATOR"]
+    assert wide_header.split()[8:] == ["REVISION", "IMAGE", "ACCELERATOR", "EQUALBITS"]
     assert re.split(r"\s{2,}", wide_row)[8:] == [
         STATUS["revision"],
         STATUS["image"],
         STATUS["accelerator"],
+        STATUS["equalBits"],
     ]
 
 
