@@ -32,7 +32,7 @@ def read_root_keys(folder: Path) -> dict[str, str]:
     """The contents of `folder`'s files by the variables that they stand for.
 
     Raises:
-        RootKeysError: a file is missing, unreadable, too large or no text; the text names it.
+        RootKeysError: a file is missing, unreadable, empty, too large or no text; the text names it.
     """
     return {variable: _read(folder / name) for name, variable in VARIABLES.items()}
 
@@ -43,6 +43,9 @@ def _read(file: Path) -> str:
             content = opened.read(MAX_KEY_BYTES + 1)
         if len(content) > MAX_KEY_BYTES:
             raise RootKeysError(f"--root-keys: {file} is larger than {MAX_KEY_BYTES} bytes")
+        if not content.strip():
+            # Without a key each router would draw its own, and their hashes would not be equal.
+            raise RootKeysError(f"--root-keys: {file} is empty")
         return content.decode("ascii")
     except OSError as error:
         raise RootKeysError(f"--root-keys: {file} cannot be read: {error.strerror}") from error

@@ -33,7 +33,7 @@ def test_a_missing_file_is_named(folder, name, capsys):
     assert f"--root-keys: {folder / name} cannot be read: No such file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", [b"\xffplanted", b"planted" * MAX_KEY_BYTES])
+@pytest.mark.parametrize("content", [b"\xffplanted", b"planted" * MAX_KEY_BYTES, b"\n"])
 def test_what_is_no_key_is_refused_and_not_shown(folder, content):
     (folder / "salt-key").write_bytes(content)
     with pytest.raises(RootKeysError, match="salt-key") as refused:

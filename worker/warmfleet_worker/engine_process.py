@@ -2,8 +2,8 @@
 
     python -m warmfleet_worker.engine_process --fd N --settings JSON
 
-One loop: apply the server's messages, compute a step, send one `StepReport` per step, which goes out while
-the next step computes. Without work it sleeps on the socket. It ends when the server does: on end of file,
+One loop: apply the server's messages, compute a step, send one `StepReport` per step. Without work
+it sleeps on the socket. It ends when the server does: on end of file,
 and by the kernel's parent-death signal.
 """
 
@@ -113,40 +113,6 @@ class ServerChannel:
         return messages
 
 
-class ReportSender:
-    """Sends a step's report while the next one computes, and before the engine waits for messages."""
-
-    def __init__(self, engine: Engine, channel: ServerChannel, roofline: EngineRoofline | None) -> None:
-        self._engine = engine
-        self._channel = channel
-        self._roofline = roofline
-        self._unsent: StepReport | None = None
-
-    def add(self, report: StepReport) -> None:
-        """Keep a report for `send`, which was called since the last one."""
-        assert self._unsent is None, "a report is lost"
-        self._unsent = report
-
-    def send(self) -> None:
-        """Send the report that is kept, if there is one, with what the engine knows of its speed.
-
-        Raises:
-            ServerGoneError: the server closed its end.
-        """
-        report, self._unsent = self._unsent, None
-        if report is None:
-            return
-        roofline = self._roofline
-        self._channel.send(
-            msgspec.structs.replace(
-                report,
-                max_batched_tokens=self._engine.max_batched_tokens,
-                decode_roofline_ratio=roofline.ratio("decode") if roofline else 0.0,
-                prefill_roofline_ratio=roofline.ratio("prefill") if roofline else 0.0,
-            )
-        )
-
-
 def serve(
     engine: Engine,
     channel: ServerChannel,
@@ -154,27 +120,30 @@ def serve(
     roofline: EngineRoofline | None = None,
 ) -> None:
     """Step `engine` until the server is gone, or `check`, which is called before each step, raises."""
-    reports = ReportSender(engine, channel, roofline)
     stalled = False
     while True:
-        if stalled or not engine.has_work:
-            reports.send()
         if engine.has_work:
             messages = channel.receive(_STALLED_POLL_SECONDS if stalled else 0)
         else:
             messages = idle_messages(channel, roofline)
         check()
         apply_messages(engine, messages)
-        report = step(engine, channel, reports) if engine.has_work else engine.report()
-        reports.add(report)
+        report = step(engine, channel) if engine.has_work else engine.report()
+        channel.send(
+            msgspec.structs.replace(
+                report,
+                max_batched_tokens=engine.max_batched_tokens,
+                decode_roofline_ratio=roofline.ratio("decode") if roofline else 0.0,
+                prefill_roofline_ratio=roofline.ratio("prefill") if roofline else 0.0,
+            )
+        )
         stalled = report.scheduled_tokens == 0
 
 
-def step(engine: Engine, channel: ServerChannel, reports: ReportSender) -> StepReport:
-    """Compute a step; meanwhile send the report of the one before, and take what has arrived since."""
+def step(engine: Engine, channel: ServerChannel) -> StepReport:
+    """Compute a step; meanwhile take the messages that have arrived since it was scheduled."""
     begun = engine.begin()
     try:
-        reports.send()
         apply_messages(engine, channel.receive(0))
     finally:  # also if the server is gone: what the runner uses outlives the step
         report = engine.finish(begun)

@@ -42,6 +42,8 @@ def engine_program(
     """
     if engine_type == "Warmfleet":
         return OWN_PROGRAM
+    if engine_type != "VLLM":
+        raise EngineMissingError(f"no program is known for the engine type {engine_type}")
     python = Path(environment.get(VLLM_PYTHON_VARIABLE, "") or made_by_make)
     if not python.is_file():
         raise EngineMissingError(

@@ -10,9 +10,9 @@ from warmfleet_contracts.resources.worker_memory import PROCESS_BYTES
 from warmfleet_worker.model_store.catalog import CATALOG
 
 _LEVELS: Final = {
-    "AVX2": {"avx2", "fma"},
+    "AVX2": {"avx2", "fma", "f16c"},
     "AVX-512": {"avx512f", "avx512bw", "avx512vl", "avx512dq"},
-    "AVX-512-BF16": {"avx512_bf16"},
+    "AVX-512-BF16": {"avx512_bf16", "avx512_vnni"},
     "AMX-BF16": {"amx_tile", "amx_bf16"},
     "Arm bfloat16": {"bf16"},
 }

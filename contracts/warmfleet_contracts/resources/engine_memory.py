@@ -64,7 +64,8 @@ def engine_memory(
         max_model_length_tokens: longest sequence; 0, or more than the model's own limit, is that limit.
         weight_quantization: "None", or one of QUANTISED_WEIGHT_BITS.
     """
-    weight_bits = QUANTISED_WEIGHT_BITS.get(weight_quantization, 8 * element_bytes)
+    is_quantised = weight_quantization != "None"
+    weight_bits = QUANTISED_WEIGHT_BITS[weight_quantization] if is_quantised else 8 * element_bytes
     longest = longest_sequence_tokens(model, max_model_length_tokens)
     block = block_bytes(model, element_bytes=element_bytes, block_size_tokens=block_size_tokens)
     gathered = workspace_tokens(block_size_tokens, longest)

@@ -90,9 +90,12 @@ def place(
         return _wait(
             ranked, cheapest, f"no worker has capacity; the cheapest, {cheapest.endpoint}, lacks {first_lack}"
         )
+    # A queue of prompts gets shorter at the worker's own speed; seats and blocks when answers end, which
+    # whoever asked for them decides.
+    elsewhere_ms = with_capacity.cost.total_ms if first_lack is Shortage.PREFILL else 0.0
     if (
         patience is not None
-        and patience.is_left(with_capacity.cost.total_ms)
+        and patience.is_left(elsewhere_ms)
         and _is_worth_waiting_for(cheapest, with_capacity)
     ):
         because = f"{cheapest.endpoint} lacks {first_lack} but holds more of the prompt"

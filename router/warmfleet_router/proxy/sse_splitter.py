@@ -50,7 +50,7 @@ def is_plain_event(data: bytes, start: int = 0, end: int | None = None) -> bool:
     """
     if end is None:
         end = len(data)
-    return data.find(b"\n\n", start, end) + 2 == end and not data.startswith(_NOT_PLAIN, start)
+    return data.find(b"\n\n", start, end) == end - 2 >= start and not data.startswith(_NOT_PLAIN, start)
 
 
 def without_leading_comments(data: bytes) -> bytes:

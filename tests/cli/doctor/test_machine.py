@@ -18,7 +18,9 @@ GIB = 2**30
 GOOD = MachineFacts(
     machine="x86_64",
     cpu="AMD EPYC 9R14",
-    cpu_flags=frozenset(["avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16"]),
+    cpu_flags=frozenset(
+        ["avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "avx512_vnni", "f16c"]
+    ),
     cores=8,
     machine_bytes=32 * GIB,
     limit_bytes=32 * GIB,
@@ -78,7 +80,7 @@ def test_each_line_is_judged_with_what_to_do(
 
 def test_facts_are_read_from_the_kernels_files(tmp_path: Path) -> None:
     files = {
-        "proc/cpuinfo": "model name\t: Xeon 8488C\nflags\t\t: avx2 amx_tile amx_bf16 fma\n",
+        "proc/cpuinfo": "model name\t: Xeon 8488C\nflags\t\t: avx2 f16c amx_tile amx_bf16 fma\n",
         "sys/kernel/mm/transparent_hugepage/enabled": "always madvise [never]\n",
         "proc/driver/nvidia/gpus/0000:01:00.0/information": "Model: \t\t NVIDIA L4\nIRQ: 7\n",
     }

@@ -64,6 +64,20 @@ async def test_a_request_goes_elsewhere_when_it_has_waited_for_as_long_as_it_tak
         assert f"w0 lacks {Shortage.PREFILL}" in asked.result().picked.ranking.reason
 
 
+async def test_a_request_waits_no_longer_than_two_seconds_for_a_seat() -> None:
+    async with one_warm_worker() as admission:
+        admission.fleet.load["w0"] = seats(8, 8)
+        asked = admission.submit(PROMPT)
+        await admission.serve()
+        assert not asked.done()
+
+        admission.clock.seconds += 2.1
+        await admission.serve()
+
+        assert asked.result().picked.candidate.uid == "w1"
+        assert f"w0 lacks {Shortage.SEATS}" in asked.result().picked.ranking.reason
+
+
 async def test_time_in_which_no_worker_had_capacity_is_not_counted() -> None:
     # given: the other worker has no seat, for longer than the prompt would take there
     async with one_warm_worker() as admission:

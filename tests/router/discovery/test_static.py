@@ -56,16 +56,19 @@ def test_a_token_is_not_shown():
 async def test_an_unusable_list_leaves_the_last_good_one_in_place():
     class Flawed:
         state = DiscoveryState()
+        is_refused = asyncio.Event()
 
         async def watch(self):
             yield Discovered((endpoint(0),))
             yield Discovered((endpoint(1), endpoint(1)))
+            self.is_refused.set()
             raise OSError("the source is gone")
 
-    fleet = Fleet(Flawed(), Unreachable())
+    discovery = Flawed()
+    fleet = Fleet(discovery, Unreachable())
 
     await fleet.start()
-    await asyncio.sleep(0.02)
+    await asyncio.wait_for(discovery.is_refused.wait(), 10)
     names = [view.endpoint.name for view in fleet.workers()]
     await fleet.stop()
 

@@ -9,6 +9,8 @@ from warmfleet_testing.engine.add_messages import add_sequence
 from warmfleet_testing.engine.fake_runner import EngineDriver, naive_logprobs, naive_output
 from warmfleet_worker.engine.messages import (
     AbortSequence,
+    PauseSequence,
+    ResumeSequence,
     StepReport,
     decode_engine_message,
     encode_message,
@@ -129,32 +131,64 @@ class Wire:
         return [decode_engine_message(body) for body in self._frames.feed(data)]
 
 
-def test_a_report_goes_out_while_the_next_step_computes_and_the_last_one_before_the_engine_waits():
+def test_the_report_of_a_step_is_there_before_the_next_step_begins():
     driver = EngineDriver()
-    sent_at = []  # how many steps had begun, and how many ended, when each report with tokens was there
+    sent = []  # reports with tokens, by the time each step begins
     with closing(Wire()) as wire:
-        finish = driver.runner.finish
+        begin = driver.runner.begin
 
-        def finish_after_a_look(batch):
-            sent_at.extend(driver.runner.counters.steps for report in wire.reports() if report.updates)
-            return finish(batch)
+        def begin_after_a_look(batch):
+            sent.append(sum(len(report.updates) for report in wire.reports()))
+            return begin(batch)
 
-        driver.runner.finish = finish_after_a_look
-        wire.send(add_sequence(1, prompt_of(9), SamplingParameters(temperature=0.0, max_output_tokens=3)))
-
+        driver.runner.begin = begin_after_a_look
         receive = wire.channel.receive
 
-        def receive_after_a_look(timeout_seconds):
-            if not driver.engine.has_work and driver.runner.counters.steps == 3:
-                assert sum(len(report.updates) for report in wire.reports()) == 1, "kept while it waits"
+        def receive_or_end(timeout_seconds):
+            if not driver.engine.has_work and driver.runner.counters.steps:
+                sent.append(sum(len(report.updates) for report in wire.reports()))
                 wire.ours.close()
             return receive(timeout_seconds)
 
-        wire.channel.receive = receive_after_a_look
+        wire.channel.receive = receive_or_end
+        wire.send(add_sequence(1, prompt_of(9), SamplingParameters(temperature=0.0, max_output_tokens=3)))
         with pytest.raises(ServerGoneError):
             serve(driver.engine, wire.channel)
 
-    assert sent_at == [2, 3]
+    assert sent == [0, 1, 1, 1]
+    assert driver.runner.violations == []
+
+
+def test_a_pause_of_all_that_runs_while_a_step_computes_leaves_the_engine_waiting():
+    driver = EngineDriver()
+    with closing(Wire()) as wire:
+        finish = driver.runner.finish
+
+        def finish_and_pause(batch):
+            result = finish(batch)
+            if driver.runner.counters.steps == 2:
+                wire.send(PauseSequence(sequence_id=1))
+            return result
+
+        driver.runner.finish = finish_and_pause
+        receive = wire.channel.receive
+        waits = []
+
+        def receive_and_resume(timeout_seconds):
+            if not driver.engine.has_work and driver.runner.counters.steps:
+                waits.append(driver.runner.counters.steps)
+                if len(waits) == 1:
+                    wire.send(ResumeSequence(sequence_id=1))
+                else:
+                    wire.ours.close()
+            return receive(timeout_seconds)
+
+        wire.channel.receive = receive_and_resume
+        wire.send(add_sequence(1, prompt_of(9), SamplingParameters(temperature=0.0, max_output_tokens=5)))
+        with pytest.raises(ServerGoneError):
+            serve(driver.engine, wire.channel)
+
+    assert waits[0] == 2
     assert driver.runner.violations == []
 
 

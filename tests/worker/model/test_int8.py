@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from warmfleet_contracts.errors import ModelError
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
+from warmfleet_worker.model import int8
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model.int8 import BLOCK_INPUTS, NotQuantisable, quantised
 from warmfleet_worker.model.loader import open_checkpoint
@@ -25,6 +26,16 @@ def test_no_weight_moves_by_more_than_half_a_step(inputs):
     steps = matrix.scales.float().repeat_interleave(BLOCK_INPUTS, dim=1)[:, :inputs]
     assert matrix.scales.shape == (7, -(-inputs // BLOCK_INPUTS))
     assert ((matrix.dequantised() - original).abs() <= steps * 0.5001).all()
+
+
+def test_a_matrix_is_rounded_alike_in_slices_of_any_height(monkeypatch):
+    original = weights(11, 100)
+    whole = quantised(original)
+    for weights_at_once in (1, 100, 350, 1100):
+        monkeypatch.setattr(int8, "_SLICE_WEIGHTS", weights_at_once)
+        sliced = quantised(original)
+        assert torch.equal(sliced.values, whole.values)
+        assert torch.equal(sliced.scales, whole.scales)
 
 
 def test_blocks_of_gguf_become_themselves_again():

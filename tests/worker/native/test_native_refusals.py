@@ -224,10 +224,12 @@ def test_one_step_is_in_flight_and_another_one_is_refused(runner):
 
 def test_a_model_closed_during_a_step_ends_after_it(folder):
     model = load_runner(folder, RunnerSettings(kv_cache_bytes=MIB)).step_model
-    model.begin([Chunk(1, [1] * 60, 0, range(4), None)], [59], ())
+    step = model.begin([Chunk(1, [1] * 60, 0, range(4), None)], [59], ())
 
     model.close()
     model.close()
+
+    assert step._job.seconds > 0  # its thread computed the step, and wrote what it took
 
 
 def test_a_file_that_is_no_library_is_refused(tmp_path):

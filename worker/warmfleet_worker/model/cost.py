@@ -19,9 +19,10 @@ def model_cost(config: ModelConfig, element_bytes: int, weight_quantization: str
     """
     shapes = expected_shapes(config)
     layers = sum(math.prod(shape) for name, shape in shapes.items() if name.startswith("model.layers."))
+    is_quantised = weight_quantization != "None"
     return ModelCost(
         element_bytes=element_bytes,
-        quantised_weight_bytes=_QUANTISED_WEIGHT_BYTES.get(weight_quantization, 0.0),
+        quantised_weight_bytes=_QUANTISED_WEIGHT_BYTES[weight_quantization] if is_quantised else 0.0,
         layer_weights=layers,
         head_weights=config.vocab_size * config.hidden_size,
         kv_bytes_per_token=KvShape(

@@ -8,6 +8,8 @@ from torch import Tensor
 
 BLOCK_INPUTS: Final = 32
 _LARGEST: Final = 127
+_SLICE_WEIGHTS: Final = 2**22
+"""Rounded at a time: what that needs besides, some 14 bytes of each, is small beside any model."""
 
 
 class NotQuantisable(ValueError):  # noqa: N818 - named after what is wrong
@@ -44,13 +46,25 @@ def quantised(weights: Tensor) -> Int8Matrix:
         NotQuantisable: A weight is not finite, or larger than 8.3 million.
     """
     outputs, inputs = weights.shape
+    values = torch.empty((outputs, inputs), dtype=torch.int8)
+    scales = torch.empty((outputs, -(-inputs // BLOCK_INPUTS)), dtype=torch.float16)
+    rows = max(_SLICE_WEIGHTS // inputs, 1)
+    for first in range(0, outputs, rows):
+        part = slice(first, first + rows)
+        values[part], scales[part] = _rounded(weights[part])
+    return Int8Matrix(values, scales)
+
+
+def _rounded(weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Values and scales of some rows."""
+    outputs, inputs = weights.shape
     padded = torch.nn.functional.pad(weights.float(), (0, -inputs % BLOCK_INPUTS))
     blocks = padded.view(outputs, -1, BLOCK_INPUTS)
     scales = (blocks.abs().amax(dim=2) / _LARGEST).to(torch.float16)
     steps = blocks / torch.where(scales == 0, torch.inf, scales.float())[..., None]
-    # A scale that is not finite is refused below, with its values.
+    # A scale that is not finite is refused with its matrix.
     values = steps.nan_to_num(0.0).round_().clamp_(-_LARGEST, _LARGEST).to(torch.int8)
-    return Int8Matrix(values.view(outputs, -1)[:, :inputs].contiguous(), scales)
+    return values.view(outputs, -1)[:, :inputs], scales
 
 
 def stacked(matrices: list[Int8Matrix]) -> Int8Matrix:

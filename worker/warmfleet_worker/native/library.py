@@ -1,4 +1,4 @@
-"""The functions of the native library, declared for ctypes as csrc/warmfleet_step.h has them."""
+"""The functions of the native library, declared for ctypes as the headers in csrc have them."""
 
 import ctypes
 from ctypes import (
@@ -215,7 +215,7 @@ def native_library() -> NativeLibrary:
     """
     library = NativeLibrary(library_path())
     if not library.levels():
-        raise NativeStepUnavailable("the native step needs a processor with AVX2 and FMA")
+        raise NativeStepUnavailable("the native step needs a processor with AVX2, FMA and F16C")
     return library
 
 

@@ -27,15 +27,18 @@ class TorchStep:
     """Of all rows."""
     wanted: Tensor
     logits: Tensor | None
-    started: float
+    seconds: float
+    """What it took so far: to queue it on a device, to compute it on a CPU."""
 
     @torch.inference_mode()
     def finish(self) -> Computed:
         """As `ModelStep.finish`."""
+        started = time.perf_counter()
         # A state that is not finite stays so through the layers.
         finite = finite_chunks(self.hidden.isfinite().all(dim=1).tolist(), self.chunks)
         token_ids = [] if self.logits is None else choose(self.logits, self.requests)
-        return Computed(self.wanted, finite, self.logits, token_ids, time.perf_counter() - self.started)
+        seconds = self.seconds + time.perf_counter() - started
+        return Computed(self.wanted, finite, self.logits, token_ids, seconds)
 
 
 class TorchModel:
@@ -67,7 +70,7 @@ class TorchModel:
         hidden = self._hidden_states(chunks)
         rows = hidden if len(wanted) == hidden.shape[0] else hidden[self._as_index(list(wanted))]
         logits = self.logits(rows) if requests else None
-        return TorchStep(chunks, requests, hidden, rows, logits, started)
+        return TorchStep(chunks, requests, hidden, rows, logits, time.perf_counter() - started)
 
     def hidden_after_layers(self, chunks: Sequence[Chunk]) -> Tensor:
         """As `StepModel.hidden_after_layers`."""

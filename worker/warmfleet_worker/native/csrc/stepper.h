@@ -10,7 +10,7 @@ typedef struct {
     const wf_sampling *sampling;            /* [step.wanted]: choose a token of each row of logits, or NULL */
     int32_t *token_ids;                     /* [step.wanted] */
     int32_t vocabulary;
-    double seconds;                         /* set by wf_finish: what the step took */
+    double seconds;                         /* valid after wf_finish: what the step took */
 } wf_job;
 
 typedef struct wf_stepper wf_stepper;

@@ -1,6 +1,6 @@
 /* The C interface of the native step: what `library.py` declares through ctypes, field by field.
  *
- * Everything is a plain pointer or a fixed-width integer. No function allocates after wf_engine_new or throws; an
+ * Everything is a plain pointer or a fixed-width integer. No function but wf_stepper_new and wf_map allocates after wf_engine_new, and none throws; an
  * engine keeps the model's weights, its rotations and the KV arena, and no other argument longer than a call. It
  * serves one thread at a time: ctypes releases the interpreter's lock. Functions that return int return a
  * wf_status.
