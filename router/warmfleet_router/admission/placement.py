@@ -90,8 +90,8 @@ def place(
         return _wait(
             ranked, cheapest, f"no worker has capacity; the cheapest, {cheapest.endpoint}, lacks {first_lack}"
         )
-    # A queue of prompts gets shorter at the worker's own speed; seats and blocks when answers end, which
-    # whoever asked for them decides.
+    # A queue of prompts gets shorter at the worker's own speed; seats and blocks get free when answers end,
+    # and how long those are is up to other clients.
     elsewhere_ms = with_capacity.cost.total_ms if first_lack is Shortage.PREFILL else 0.0
     if (
         patience is not None
