@@ -79,14 +79,18 @@ def wait_until_restarted(
     )
 
 
+def holder_of(fleet: WholeFleet, prefix: list[int]) -> tuple[str, dict[str, Any], str]:
+    """The worker that was asked for a prefix and holds it: its name, its process and its epoch."""
+    name = fleet.decision(ask(fleet, prefix))["endpoint"]
+    fleet.wait_until_quiet()
+    return name, worker(fleet, name), fleet.endpoints()[name]["epoch"]
+
+
 def test_a_worker_killed_before_the_first_byte_costs_latency_alone(
     engine: EngineUnderTest, fleet: WholeFleet, prefix: list[int]
 ) -> None:
     # Given a prefix that one worker holds, and that worker frozen, so that no byte can come from it
-    holder = fleet.decision(ask(fleet, prefix))["endpoint"]
-    fleet.wait_until_quiet()
-    before = worker(fleet, holder)
-    epoch = fleet.endpoints()[holder]["epoch"]
+    holder, before, epoch = holder_of(fleet, prefix)
     os.kill(before["pid"], 19)
 
     # When a request goes there and the worker dies under it
@@ -127,10 +131,7 @@ def test_a_worker_killed_in_a_stream_leaves_an_error_object(fleet: WholeFleet, p
 def test_an_engine_killed_takes_its_server_along_and_both_come_back(
     engine: EngineUnderTest, fleet: WholeFleet, prefix: list[int]
 ) -> None:
-    holder = fleet.decision(ask(fleet, prefix))["endpoint"]
-    fleet.wait_until_quiet()
-    before = worker(fleet, holder)
-    epoch = fleet.endpoints()[holder]["epoch"]
+    holder, before, epoch = holder_of(fleet, prefix)
 
     below = descendants(before["pid"])
     kill(engine.core_pid(before["pid"]))

@@ -131,29 +131,41 @@ class Wire:
         return [decode_engine_message(body) for body in self._frames.feed(data)]
 
 
+def serve_one(driver, wire, output_tokens, when_idle):
+    """Serve a sequence until the server is gone; `when_idle` is called before each wait after a step."""
+    receive = wire.channel.receive
+
+    def receive_when_idle(timeout_seconds):
+        if not driver.engine.has_work and driver.runner.counters.steps:
+            when_idle()
+        return receive(timeout_seconds)
+
+    wire.channel.receive = receive_when_idle
+    sampling = SamplingParameters(temperature=0.0, max_output_tokens=output_tokens)
+    wire.send(add_sequence(1, prompt_of(9), sampling))
+    with pytest.raises(ServerGoneError):
+        serve(driver.engine, wire.channel)
+
+
 def test_the_report_of_a_step_is_there_before_the_next_step_begins():
     driver = EngineDriver()
     sent = []  # reports with tokens, by the time each step begins
     with closing(Wire()) as wire:
         begin = driver.runner.begin
 
-        def begin_after_a_look(batch):
+        def look():
             sent.append(sum(len(report.updates) for report in wire.reports()))
+
+        def begin_after_a_look(batch):
+            look()
             return begin(batch)
 
+        def look_and_end():
+            look()
+            wire.ours.close()
+
         driver.runner.begin = begin_after_a_look
-        receive = wire.channel.receive
-
-        def receive_or_end(timeout_seconds):
-            if not driver.engine.has_work and driver.runner.counters.steps:
-                sent.append(sum(len(report.updates) for report in wire.reports()))
-                wire.ours.close()
-            return receive(timeout_seconds)
-
-        wire.channel.receive = receive_or_end
-        wire.send(add_sequence(1, prompt_of(9), SamplingParameters(temperature=0.0, max_output_tokens=3)))
-        with pytest.raises(ServerGoneError):
-            serve(driver.engine, wire.channel)
+        serve_one(driver, wire, 3, look_and_end)
 
     assert sent == [0, 1, 1, 1]
     assert driver.runner.violations == []
@@ -170,23 +182,17 @@ def test_a_pause_of_all_that_runs_while_a_step_computes_leaves_the_engine_waitin
                 wire.send(PauseSequence(sequence_id=1))
             return result
 
-        driver.runner.finish = finish_and_pause
-        receive = wire.channel.receive
         waits = []
 
-        def receive_and_resume(timeout_seconds):
-            if not driver.engine.has_work and driver.runner.counters.steps:
-                waits.append(driver.runner.counters.steps)
-                if len(waits) == 1:
-                    wire.send(ResumeSequence(sequence_id=1))
-                else:
-                    wire.ours.close()
-            return receive(timeout_seconds)
+        def resume_or_end():
+            waits.append(driver.runner.counters.steps)
+            if len(waits) == 1:
+                wire.send(ResumeSequence(sequence_id=1))
+            else:
+                wire.ours.close()
 
-        wire.channel.receive = receive_and_resume
-        wire.send(add_sequence(1, prompt_of(9), SamplingParameters(temperature=0.0, max_output_tokens=5)))
-        with pytest.raises(ServerGoneError):
-            serve(driver.engine, wire.channel)
+        driver.runner.finish = finish_and_pause
+        serve_one(driver, wire, 5, resume_or_end)
 
     assert waits[0] == 2
     assert driver.runner.violations == []
@@ -204,9 +210,7 @@ def test_a_server_that_goes_while_a_step_computes_ends_the_engine_after_the_step
             return step
 
         driver.runner.begin = begin_and_lose_the_server
-        wire.send(add_sequence(1, prompt_of(9), SamplingParameters(temperature=0.0, max_output_tokens=3)))
-        with pytest.raises(ServerGoneError):
-            serve(driver.engine, wire.channel)
+        serve_one(driver, wire, 3, wire.ours.close)
 
     assert driver.runner.counters.steps == 2
     assert not driver.runner.is_computing
@@ -225,18 +229,12 @@ def test_an_abort_that_comes_while_a_step_computes_is_reported_with_it():
             return step
 
         driver.runner.begin = begin_and_abort
-        wire.send(add_sequence(1, prompt_of(9), SamplingParameters(temperature=0.0, max_output_tokens=30)))
-        receive = wire.channel.receive
 
-        def receive_or_end(timeout_seconds):
-            if not driver.engine.has_work and driver.runner.counters.steps:
-                ends.extend(update for report in wire.reports() for update in report.updates)
-                wire.ours.close()
-            return receive(timeout_seconds)
+        def take_and_end():
+            ends.extend(update for report in wire.reports() for update in report.updates)
+            wire.ours.close()
 
-        wire.channel.receive = receive_or_end
-        with pytest.raises(ServerGoneError):
-            serve(driver.engine, wire.channel)
+        serve_one(driver, wire, 30, take_and_end)
 
     assert driver.runner.counters.steps == 2
     assert [(len(update.token_ids), update.finish_reason) for update in ends] == [(1, ""), (0, "abort")]
