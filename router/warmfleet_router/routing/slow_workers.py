@@ -1,15 +1,15 @@
 """Finds workers that are much slower than their peers, and ejects them.
 
 Two measurements count. The time to first byte of an answer is divided by what the worker's own rates
-predicted for it; a worker is slow when the median of its latest ratios is several times the median of its
-peers' medians, over enough answers that took a while in absolute terms. What slows all workers alike, a
-long prompt or a loaded machine, cancels out. The step time that a worker reports is compared with its
-peers' reports; policies that sort by cost need only the first measurement.
+predicted for it; a worker is slow when the median of its ratios is several times that of its typical peer,
+over enough answers that took a while in absolute terms. Only answers of the same time are compared, because
+then what slows all workers alike, a loaded machine or a busy router, cancels out. The step time that a worker
+reports is compared with its peers' reports; policies that sort by cost need only the first measurement.
 """
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +20,9 @@ from warmfleet_router.workers.breakers import Cause, Trial
 
 REFERENCE_PREFILL_TOKENS: Final = 64
 REFERENCE_SEQUENCES: Final = 8
+LONGEST_DISTANCE: Final = 0.25
+"""Between the middles of two workers' answers, as a part of the time in which they came. Of answers that come
+evenly it is 0, of those that all come before the other's 0.5 or more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +32,10 @@ class SlowWorkerSettings:
     ratio: float = 5.0
     """Times the peers' median."""
     observations: int = 8
-    """Latest answers that are compared, of the worker and of each peer; fewer prove nothing."""
+    """Answers that are compared, of the worker and of each peer; fewer prove nothing."""
+    kept_answers: int = 64
+    """Per worker. One that answers more often than `kept_answers / observations` times a peer cannot be
+    compared with it: their answers are not of the same time."""
     least_seconds: float = 0.25
     """A quicker answer never counts as slow, however little was predicted."""
     least_step_seconds: float = 0.010
@@ -70,18 +76,19 @@ class SlowWorkerDetector:
 
         `alone`: judge by this answer only, because it is the probe of a half-open worker.
         """
-        kept = self._answers.setdefault(uid, deque(maxlen=self._settings.observations))
+        kept = self._answers.setdefault(uid, deque(maxlen=self._settings.kept_answers))
         kept.append(_Answer(now, seconds / max(expected_seconds, 1e-3), seconds))
-        typical_seconds = seconds if alone else statistics.median(answer.seconds for answer in kept)
-        if typical_seconds < self._settings.least_seconds:
+        latest = [kept[-1]] if alone else list(kept)[-self._settings.observations :]
+        if statistics.median(answer.seconds for answer in latest) < self._settings.least_seconds:
             return ""
-        own = kept[-1].ratio if alone else self._median_ratio(uid, now)
-        others = [
-            median for peer in peers if peer != uid and (median := self._median_ratio(peer, now)) is not None
+        measured = self._fresh(uid, now)
+        compared = [
+            times
+            for peer in peers
+            if peer != uid
+            and (times := self._times_slower(measured, self._fresh(peer, now), alone=alone)) is not None
         ]
-        if own is None or not others:
-            return ""
-        times = own / max(statistics.median(others), 1e-9)
+        times = statistics.median(compared) if compared else 0.0
         return f"{times:.0f} times slower than its peers" if times >= self._settings.ratio else ""
 
     def record_report(self, picked: Candidate, candidates: Sequence[Candidate]) -> str:
@@ -107,10 +114,49 @@ class SlowWorkerDetector:
         self._answers.pop(uid, None)
         self._slow_reports.pop(uid, None)
 
-    def _median_ratio(self, uid: str, now: float) -> float | None:
-        kept = self._answers.get(uid, ())
-        fresh = [answer.ratio for answer in kept if now - answer.at <= self._settings.kept_seconds]
-        return statistics.median(fresh) if len(fresh) >= self._settings.observations else None
+    def _times_slower(self, own: Sequence[_Answer], peers: Sequence[_Answer], *, alone: bool) -> float | None:
+        """How many times slower the worker with the answers `own` is; None if that cannot be said."""
+        observations = self._settings.observations
+        if alone:
+            own, peers = own[-1:], peers[-observations:]
+        else:
+            own, peers = _of_the_same_time(own, peers, observations)
+            if len(own) < observations:
+                return None
+        if len(peers) < observations:
+            return None
+        return _median_ratio(own) / max(_median_ratio(peers), 1e-9)
+
+    def _fresh(self, uid: str, now: float) -> list[_Answer]:
+        since = now - self._settings.kept_seconds
+        return [answer for answer in self._answers.get(uid, ()) if answer.at >= since]
+
+
+def _of_the_same_time(
+    own: Sequence[_Answer], peers: Sequence[_Answer], observations: int
+) -> tuple[Sequence[_Answer], Sequence[_Answer]]:
+    """The answers of two workers, oldest first, in the shortest time until now that has enough of both.
+
+    Both are empty where there is no such time, or where one's answers come earlier in it than the other's:
+    then a change that slowed both would seem to be a difference between them.
+    """
+    if min(len(own), len(peers)) < observations:
+        return (), ()
+    since = max(own[0].at, peers[0].at, min(own[-observations].at, peers[-observations].at))
+    own, peers = ([answer for answer in answers if answer.at >= since] for answers in (own, peers))
+    if min(len(own), len(peers)) < observations:
+        return (), ()
+    seconds = max(own[-1].at, peers[-1].at) - since
+    apart_seconds = abs(_median_time(own) - _median_time(peers))
+    return (own, peers) if apart_seconds <= LONGEST_DISTANCE * seconds else ((), ())
+
+
+def _median_ratio(answers: Iterable[_Answer]) -> float:
+    return statistics.median(answer.ratio for answer in answers)
+
+
+def _median_time(answers: Iterable[_Answer]) -> float:
+    return statistics.median(answer.at for answer in answers)
 
 
 class SlowWorkerEjector:

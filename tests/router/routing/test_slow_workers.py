@@ -1,5 +1,7 @@
 """Which workers are found to be much slower than their peers."""
 
+import pytest
+
 from warmfleet_router.routing.cost import CostTerms, RatesSource, StepRates, WorkerLoad
 from warmfleet_router.routing.policies import Candidate
 from warmfleet_router.routing.slow_workers import REFERENCE_PREFILL_TOKENS, SlowWorkerDetector
@@ -45,6 +47,32 @@ def test_one_slow_answer_does_not_make_a_slow_worker() -> None:
     answer(detector, "slow", 0.1, times=7)
 
     assert not answer(detector, "slow", 60.0)
+
+
+def test_a_worker_is_not_slow_beside_answers_that_its_peers_gave_before_all_became_slow() -> None:
+    detector = SlowWorkerDetector()
+    for uid in PEERS:
+        answer(detector, uid, 0.1, times=8, at=0)
+
+    # From now on each answer takes ten times as long, and nearly all come from one worker.
+    reasons = [answer(detector, "slow", 1.0, at=20 + second / 10) for second in range(80)]
+    answer(detector, "b", 1.0, at=28)
+
+    assert not any(reasons)
+    assert not answer(detector, "slow", 1.0, at=28)
+
+
+@pytest.mark.parametrize("times_as_often", [1, 2, 4])
+def test_a_slow_worker_is_found_that_answers_more_often_than_its_peers(times_as_often: int) -> None:
+    detector = SlowWorkerDetector()
+    reasons = set()
+    for second in range(20):
+        for peer in PEERS[1:]:
+            answer(detector, peer, 0.1, at=second)
+        parts = range(times_as_often)
+        reasons |= {answer(detector, "slow", 1.0, at=second + part / times_as_often) for part in parts}
+
+    assert "10 times slower than its peers" in reasons
 
 
 def test_when_all_workers_are_slow_none_is_reported() -> None:
