@@ -1,4 +1,4 @@
-"""Keys that change in their file while requests are held for a model that sleeps."""
+"""Keys and owners that change while requests are held for a model that sleeps, or wait for a seat."""
 
 import asyncio
 import json
@@ -11,6 +11,8 @@ import pytest
 
 from warmfleet_contracts.keys import encode_key_file
 from warmfleet_router.admission.queue_bounds import NOTHING, AdmissionSettings
+from warmfleet_testing.router.full_fleet import cancelled, is_empty, occupied, until
+from warmfleet_testing.router.full_fleet import held as waiting
 from warmfleet_testing.router.planted_keys import PlantedKeys, bearer
 from warmfleet_testing.router.router_fixture import RunningRouter, running_router
 from warmfleet_testing.router.sleeping_models import SleepingModels
@@ -92,3 +94,57 @@ async def test_a_model_that_is_taken_from_a_key_while_its_request_is_held_is_ref
 
     assert (status, error_of(body)) == (403, "model_not_allowed")
     assert not stub.bodies
+
+
+async def test_a_key_that_is_revoked_while_its_requests_wait_for_a_seat_is_refused(
+    tmp_path: Path, stub: StubWorker
+) -> None:
+    keys = PlantedKeys()
+    stays, goes = keys.add("a"), keys.add("a")
+    path = tmp_path / "keys.json"
+    path.write_bytes(encode_key_file(keys.file))
+    stub.max_running_sequences = 1
+    async with running_router([stub], tmp_path, keys=keys.file, keys_path=path) as router:
+        stub.faults.hold_headers = True
+        first = asyncio.create_task(router.ask("first", headers=bearer(stays)))
+        await until(lambda: stub.held == 1)
+        stub.faults.hold_headers = False
+        asking = [
+            asyncio.create_task(router.ask("plain", headers=bearer(goes))),
+            asyncio.create_task(router.ask("streamed", stream=True, headers=bearer(goes))),
+            asyncio.create_task(router.ask("other", headers=bearer(stays))),
+        ]
+        await until(lambda: waiting(router).requests == len(asking))
+        path.write_bytes(encode_key_file(keys.file.without_key(goes.id)))
+        ring = router.router.api.keys
+        assert ring is not None
+        await router.until(lambda: ring.find(goes.text) is None)
+        await cancelled([first])
+        answers = await asyncio.gather(*asking)
+        await is_empty(router)
+
+    assert [status for status, _, _ in answers] == [401, 401, 200]
+    assert [error_of(body) for _, _, body in answers[:2]] == ["invalid_api_key"] * 2
+    assert [json.loads(body)["prompt"] for body in stub.bodies] == ["first", "other"]
+
+
+async def test_a_prompt_that_waits_for_a_seat_goes_to_no_other_owner_of_the_name(tmp_path: Path) -> None:
+    models = SleepingModels({"stub": 60})
+    models.owners = {"stub": "a/first"}
+    with (
+        running_stub(StubWorker(uid="w0", max_running_sequences=1)) as before,
+        running_stub(StubWorker(uid="w1", max_running_sequences=1)) as after,
+    ):
+        models.discover(before)
+        async with running_router([], tmp_path, discovery=models, wait_ready=False) as router:
+            await router.until(lambda: any(worker.ready for worker in router.router.workers.fleet.workers()))
+            first = await occupied(router, before, 1)
+            asking = asyncio.create_task(router.ask("secret"))
+            await until(lambda: waiting(router).requests == 1)
+            models.owners = {"stub": "b/second"}
+            models.discover(after)
+            status, _, body = await asking
+            await cancelled(first)
+
+    assert (status, error_of(body)) == (503, "no_replica")
+    assert not after.bodies

@@ -82,7 +82,7 @@ class CompletionEndpoint:
         metrics: RouterMetrics,
         now: Callable[[], float],
     ) -> None:
-        """`check_key` is `Authentication.check`, for requests that were held meanwhile.
+        """`check_key` is `Authentication.check`, for requests that have waited.
 
         `policy_among` names the policy by which workers are ranked.
         """
@@ -167,12 +167,7 @@ class CompletionEndpoint:
             ticket.estimate_tokens(size.tokens)
             while True:
                 async with waking.turn(model, tenant, priority=asleep.priority, size=size, since=since):
-                    # The key may have been revoked, or changed, since the request came.
-                    if (refusal := self._check_key(request.scope, request.headers)) is not None:
-                        raise refusal
-                    # Another namespace, which may get the name, is to see no prompt that came before.
-                    if self._fleet.owner(model) not in (owner, None):
-                        raise other_owner_error(model)
+                    self._require_allowed(request, model, owner)
                     prepared = await self._prepare(request, ticket, body, self._now(), was_held=True)
                 if isinstance(prepared, Prepared):
                     outcome = None
@@ -193,6 +188,19 @@ class CompletionEndpoint:
                 self._metrics.on_end(model, outcome)
                 self._metrics.on_tenant_end(tenant.name, outcome)
                 request.state.facts.update(outcome=outcome)
+
+    def _require_allowed(self, request: Request, model: str, owner: str | None) -> None:
+        """Check again what may have changed while a request waited.
+
+        Raises:
+            RequestError: its key was revoked or may not use `model` any more, or `owner` is not the name's.
+        """
+        if (refusal := self._check_key(request.scope, request.headers)) is not None:
+            raise refusal
+        require_model(tenant_of(request), model)
+        # Another namespace, which may get the name, is to see no prompt that came before.
+        if self._fleet.owner(model) not in (owner, None):
+            raise other_owner_error(model)
 
     async def _prepare(
         self,
@@ -252,7 +260,11 @@ class CompletionEndpoint:
         )
         record = _request_record(request, queued, self._policy_among(workers))
         recorder = DecisionRecorder(record, since=body_read_at, now=self._now)
-        return Prepared(_upstream_request(request, ticket, decoded, body, salt), queued, recorder)
+        require_allowed = partial(
+            self._require_allowed, request, decoded.model, self._fleet.owner(decoded.model)
+        )
+        upstream = _upstream_request(request, ticket, decoded, body, salt, require_allowed=require_allowed)
+        return Prepared(upstream, queued, recorder)
 
     def _salt(self, group: str, request_salt: str) -> bytes:
         """The salt of a request's blocks; one that clients choose is not remembered."""
@@ -288,13 +300,20 @@ DECODERS: Final[dict[str, Callable[[bytes], Decoded]]] = {
 
 
 def _upstream_request(
-    request: Request, ticket: InFlightTicket, decoded: Decoded, body: bytes, salt: bytes
+    request: Request,
+    ticket: InFlightTicket,
+    decoded: Decoded,
+    body: bytes,
+    salt: bytes,
+    *,
+    require_allowed: Callable[[], None],
 ) -> UpstreamRequest:
     return UpstreamRequest(
         path=request.scope["path"],
         stream=decoded.stream,
         body=without_cache_salt(body) if decoded.cache_salt else body,
         headers=request_headers(request.headers.raw),
+        require_allowed=require_allowed,
         ticket=ticket,
         salt=salt,
         seed=secrets.randbits(63) if decoded.seed is None else None,

@@ -125,7 +125,9 @@ class Proxy:
         try:
             self._retries.request()
             while True:
-                self._suspects.check(content)  # it may have waited, and others like it have been dispatched
+                # It may have waited: meanwhile others like it have been dispatched, or its key was revoked.
+                self._suspects.check(content)
+                exchange.request.require_allowed()
                 self._record(recorder, exchange.dispatch)
                 try:
                     await self._exchanges.run(exchange)

@@ -20,9 +20,9 @@ from warmfleet_router.workers.breakers import Cause, Trial
 
 REFERENCE_PREFILL_TOKENS: Final = 64
 REFERENCE_SEQUENCES: Final = 8
-LONGEST_DISTANCE: Final = 0.25
-"""Between the middles of two workers' answers, as a part of the time in which they came. Of answers that come
-evenly it is 0, of those that all come before the other's 0.5 or more."""
+LONGEST_DISTANCE: Final = 0.4
+"""Between the middles of two workers' answers, as a part of the time in which they came. Of answers that
+come in turn it is one answer's share at most, a third of three; of those that all come first 0.5 or more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
