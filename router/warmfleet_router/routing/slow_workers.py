@@ -115,7 +115,7 @@ class SlowWorkerDetector:
         self._slow_reports.pop(uid, None)
 
     def _times_slower(self, own: Sequence[_Answer], peers: Sequence[_Answer], *, alone: bool) -> float | None:
-        """How many times slower the worker with the answers `own` is; None if that cannot be said."""
+        """How many times slower the worker with the answers `own` is; None if that is unknown."""
         observations = self._settings.observations
         if alone:
             own, peers = own[-1:], peers[-observations:]
