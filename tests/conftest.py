@@ -15,9 +15,11 @@ from warmfleet_runtime.memory import importing
 
 _GROUPS = {"kubernetes/nodes": "nodes", "kubernetes/clusters": "nodes", "kubernetes/api_server": "api_server"}
 """By folder. Clusters with nodes are one group: bridges and mounts of two would be in each other's way."""
+_TWO_WORKERS = ("engines/test_faults.py", "engines/test_prediction.py")
+"""Fleets of two workers: with vLLM, of several gigabytes each, not both at once."""
 _LONG = ("system/test_engine_parity.py",)
 """Modules of several minutes: begun last, they would keep one process busy after all others have ended."""
-_ORDER = {"nodes": 0, "api_server": 1, "long": 1, "alone": 3}
+_ORDER = {"nodes": 0, "api_server": 1, "long": 1, "two_workers": 1, "alone": 3}
 """Of groups; 2 is every module's."""
 _ALONE = (
     *(
@@ -25,6 +27,8 @@ _ALONE = (
         for noun in ("admission", "estimated_wait", "queue_order", "refusals", "waiting_streams")
     ),
     "system/test_answers.py",
+    "vllm/test_comparison.py",
+    "vllm/test_vllm.py",
 )
 """What they assert, a busy machine would change: they come last, when every other process has ended."""
 _NEEDS_ROOT = (*_GROUPS, "charts/test_lifecycle.py", "charts/test_image_contents.py")
@@ -49,6 +53,8 @@ def _group(module: Path) -> str:
         return "alone"
     if "/".join(module.parts[-2:]) in _LONG:
         return "long"
+    if "/".join(module.parts[-2:]) in _TWO_WORKERS:
+        return "two_workers"
     return _GROUPS.get("/".join(module.parts[-3:-1]), str(module))
 
 

@@ -105,7 +105,7 @@ def results_of(script: str, python: str, fleet: KeyedFleet, home: Path) -> list[
     lines = finished.stdout.splitlines()  # LiteLLM adds some of its own
     results = [json.loads(line) for line in lines if line.startswith("{")]
     assert finished.returncode == 0, finished.stderr[-4000:]
-    assert [result for result in results if not result["ok"]] == []
+    assert [result for result in results if not result["ok"]] == [], fleet.worker_log()
 
     # Closed streams and timeouts have left no work behind, and no client has asked twice.
     fleet.worker.wait_until_idle()

@@ -6,6 +6,7 @@ from typing import Final
 
 import httpx
 import pytest
+from _pytest.terminal import TerminalReporter
 
 from warmfleet_testing.engine.catalog_model import pulled_catalog_model
 from warmfleet_testing.processes.plain_http import NO_TLS
@@ -14,22 +15,21 @@ from warmfleet_testing.router.whole_fleet import WholeFleet, whole_fleet
 START_SECONDS: Final = 1200
 MODEL: Final = "smollm2"
 BLOCK_TOKENS: Final = 32
-FIGURES: Final = pytest.StashKey[list[str]]()
+FIGURE: Final = "figure"
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[FIGURES] = []
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    for line in config.stash[FIGURES]:
-        terminalreporter.write_line(line)
+def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
+    """Every test's figures; its report brings them, whichever process it ran in."""
+    for report in (*terminalreporter.stats.get("passed", ()), *terminalreporter.stats.get("failed", ())):
+        for name, line in report.user_properties if report.when == "call" else ():
+            if name == FIGURE:
+                terminalreporter.write_line(line)
 
 
 @pytest.fixture
-def measured(pytestconfig: pytest.Config) -> Callable[[str], None]:
+def measured(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Takes a line for the end of the output."""
-    return pytestconfig.stash[FIGURES].append
+    return lambda line: request.node.user_properties.append((FIGURE, line))
 
 
 @pytest.fixture(scope="session")

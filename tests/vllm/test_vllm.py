@@ -6,6 +6,7 @@ One worker serves all tests, because vLLM takes a minute or more to start; the l
 import json
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,19 @@ def test_a_sampling_parameter_changes_the_answer_and_the_same_one_repeats_it(
 
     assert changed != plain
     assert complete(client, prompt, **{**limit, **fields})["choices"] == changed
+
+
+def test_seeded_prompts_that_a_step_computes_in_part_are_answered(client: httpx.Client) -> None:
+    """Three of 1,400 tokens at once: a step of vLLM takes 2,048."""
+
+    def answer(number: int) -> dict[str, Any]:
+        prompt = [(7 * position + 31 * number) % 9000 for position in range(1400)]
+        return complete(client, prompt, max_tokens=4, ignore_eos=True, temperature=1, seed=number)
+
+    with ThreadPoolExecutor() as threads:
+        answers = list(threads.map(answer, range(3)))
+
+    assert [one["usage"]["completion_tokens"] for one in answers] == [4, 4, 4]
 
 
 def test_stop_tokens_least_lengths_and_log_probabilities_are_honoured(client: httpx.Client) -> None:

@@ -68,7 +68,11 @@ async def log_probabilities_have_a_place_for_every_token(sdk: Sdk) -> None:
     choice = (await sdk.complete(logprobs=2)).choices[0]
     lists = choice.logprobs
     assert len(lists.tokens) == len(lists.token_logprobs) == len(lists.text_offset) == 8
-    assert all(len(top) >= 2 for top in lists.top_logprobs)
+    # Two at each place, the token itself the first; halves of characters have one text, and then one place.
+    places = list(zip(lists.tokens, lists.token_logprobs, lists.top_logprobs, strict=True))
+    assert all(next(iter(top.items())) == (token, value) for token, value, top in places)
+    assert all(len(top) == 2 or list(top) == ["\N{REPLACEMENT CHARACTER}"] for _, _, top in places)
+    assert any(len(top) == 2 for _, _, top in places)
     assert all(value <= 0 for value in lists.token_logprobs)
 
 

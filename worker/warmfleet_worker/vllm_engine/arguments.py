@@ -5,6 +5,7 @@ from typing import Any, Final
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.openai import MAX_TOP_LOGPROBS
 from warmfleet_worker.settings import BLOCK_SIZES, EngineSettings
+from warmfleet_worker.vllm_engine import cpu_worker
 
 CPU_BLOCK_TOKENS: Final = 32
 """vLLM's attention on a CPU takes multiples of it."""
@@ -63,6 +64,7 @@ def engine_arguments(settings: EngineSettings, *, on_cpu: bool) -> dict[str, Any
     if on_cpu:
         # Compiling takes minutes, and a CPU's steps are bound by memory.
         arguments["enforce_eager"] = True
+        arguments["worker_cls"] = f"{cpu_worker.__name__}.{cpu_worker.WORKER_NAME}"
     return arguments
 
 

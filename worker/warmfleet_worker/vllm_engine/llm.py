@@ -1,4 +1,4 @@
-"""vLLM's `AsyncLLM` as the loop uses it. The one module that imports vLLM.
+"""vLLM's `AsyncLLM` as the loop uses it. The one module of this process that imports vLLM.
 
 In functions: the module itself is imported, and checked, where vLLM is not installed.
 """

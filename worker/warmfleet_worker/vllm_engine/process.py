@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 import structlog
+import uvloop
 
 from warmfleet_contracts.cache.blocks import (
     CacheIdentity,
@@ -225,8 +226,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     for name, value in environment(command.settings).items():
         os.environ.setdefault(name, value)
-    with socket.socket(fileno=command.fd) as connection:
-        return asyncio.run(serve(connection, command.settings))
+    # As in vLLM's own server: outputs come over sockets, and this process shares the cores with the steps.
+    with (
+        socket.socket(fileno=command.fd) as connection,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        return runner.run(serve(connection, command.settings))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import httpx
 
 from warmfleet_contracts.keys import encode_key_file
 from warmfleet_testing.engine.worker_process import WorkerProcess, running_worker, tiny_served_model
-from warmfleet_testing.processes.error_log import whole_lines
+from warmfleet_testing.processes.error_log import lines_so_far, whole_lines
 from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_testing.processes.tested_engines import OWN, EngineUnderTest
 from warmfleet_testing.router.planted_keys import PlantedKeys
@@ -43,6 +43,11 @@ class KeyedFleet:
         entries = [json.loads(line) for line in lines if line.startswith("{")]
         return [entry for entry in entries if entry["event"] == "request finished"]
 
+    def worker_log(self) -> str:
+        """What the worker and the processes of its engine wrote last, without finished requests."""
+        lines = lines_so_far(self.worker.errors)
+        return "\n".join([line for line in lines if '"request finished"' not in line][-200:])
+
 
 @contextmanager
 def keyed_fleet(home: Path, engine: EngineUnderTest = OWN) -> Iterator[KeyedFleet]:
@@ -62,6 +67,8 @@ def keyed_fleet(home: Path, engine: EngineUnderTest = OWN) -> Iterator[KeyedFlee
         endpoints_path.write_text(json.dumps([endpoint]))
         endpoints_path.chmod(0o600)
         flags = ("--endpoints-file", str(endpoints_path), "--keys-file", str(keys_path), "--open-metrics")
+        # As `warmfleet up` has it: a burst is answered whole, however busy the machine is.
+        flags += ("--max-wait-seconds", "60")
         with log_path.open("w") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "warmfleet_router", "--port", "0", *flags],
