@@ -7,6 +7,7 @@ ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 
 # The installer: uv, itself installed by pip.
 FROM ${PYTHON_IMAGE} AS tools
+RUN python -c 'import sys; sys.version_info >= (3, 11) or sys.exit("error: PYTHON_IMAGE: Python 3.11 or newer is needed, this one has " + sys.version)'
 # Another index or a mirror: passed to pip and uv as their own variables, not kept in the images.
 ARG PIP_INDEX_URL
 ARG UV_DEFAULT_INDEX

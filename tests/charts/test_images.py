@@ -102,6 +102,20 @@ def test_the_base_has_the_python_that_the_project_asks_for():
     assert f'python_version = "{version}"' in (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
 
 
+def test_a_base_with_an_older_python_is_refused_by_its_version():
+    command = FILE.stages["tools"].of("RUN")[0].words
+    oldest = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    major, minor = oldest["requires-python"].removeprefix(">=").split(".")
+    assert command[:2] == ["python", "-c"]
+    older = f"import sys; sys.version_info, sys.version = ({major}, {int(minor) - 1}), 'the one before'; "
+    for before, refusal in (("", ""), (older, f"Python {major}.{minor} or newer is needed, this one has")):
+        done = subprocess.run(
+            [sys.executable, "-c", before + command[2]], capture_output=True, text=True, check=False
+        )
+        assert refusal in done.stderr
+        assert bool(done.returncode) == bool(refusal)
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_an_image_runs_its_component_as_any_user(target):
     assert final(target, "USER").text == "65532:65532"
