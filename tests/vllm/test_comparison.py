@@ -31,6 +31,7 @@ STREAMS = 8
 ROUNDS = 6
 STREAM_TOKENS = 96
 MIN_SHARE = 0.9
+SHUTDOWN_SECONDS = 60
 MIN_REUSED_RATIO = 0.95
 
 
@@ -170,8 +171,11 @@ def direct(model: Path) -> Iterator[Callable[[list[list[int]]], float]]:
         try:
             yield seconds
         finally:
-            write_to.close()
-            process.kill()
+            write_to.close()  # it ends vLLM's processes, which would outlive a kill of their parent
+            try:
+                process.wait(SHUTDOWN_SECONDS)
+            finally:
+                process.kill()
 
 
 def until(lines: IO[str], beginning: str) -> str:
