@@ -38,6 +38,15 @@ class _Group(msgspec.Struct):
     """What the request costs them, if it has one prompt, by the blocks of it that they hold."""
 
 
+class AlikeWorks(msgspec.Struct, frozen=True):
+    """What one request costs the workers of a group (`KeptFleet.alike`)."""
+
+    cold: Work | None
+    """Each of those that hold and compute none of it; None where every one does."""
+    warm: Mapping[str, Work]
+    """The others, by uid."""
+
+
 class MatchedPrompts:
     """What workers have cached of one request's prompts, as index and pending blocks are now.
 
@@ -69,18 +78,16 @@ class MatchedPrompts:
             found = group.by_blocks[held] = self._predictor.predict(worker, self._prompts, held)
         return found
 
-    def works(self, alike: Sequence[str], workers: Mapping[str, WorkerStatus]) -> dict[str, Work]:
-        """What the request costs each worker of a group (`KeptFleet.alike`), by uid; `workers` are all.
-
-        All that hold and compute none of it cost the same; 0.5 us for each of the others.
-        """
+    def works(self, alike: Sequence[str], workers: Mapping[str, WorkerStatus]) -> AlikeWorks:
+        """What the request costs a group (`KeptFleet.alike`) of `workers`: time grows with its holders."""
         group = self._group(workers[alike[0]].hello)
         if group is None:
-            return dict.fromkeys(alike, self._work(workers[alike[0]]))
+            return AlikeWorks(self._work(workers[alike[0]]), {})
         cold = next((uid for uid in alike if uid not in group.warm), None)
-        works = dict.fromkeys(alike, self._work(workers[cold])) if cold is not None else {}
-        works.update((uid, self._warm_work(group, workers[uid])) for uid in group.warm if uid in workers)
-        return works
+        return AlikeWorks(
+            self._work(workers[cold]) if cold is not None else None,
+            {uid: self._warm_work(group, workers[uid]) for uid in group.warm if uid in workers},
+        )
 
     def tie_key(self, workers: Mapping[str, WorkerStatus]) -> bytes:
         """The first block of the first prompt that none of `workers` holds; the whole prompt if all are held.

@@ -12,10 +12,10 @@ import msgspec
 from msgspec.structs import replace
 
 from warmfleet_router.discovery.base import Endpoint
-from warmfleet_router.routing.cost import CostTerms, Work, WorkerLoad
+from warmfleet_router.routing.cost import CostTerms, Work, WorkerLoad, floors_at
 from warmfleet_router.routing.fleet_snapshot import FleetSnapshot, KeptFleet
 from warmfleet_router.routing.leases import Charge, Leases
-from warmfleet_router.routing.matched_prompts import MatchedPrompts
+from warmfleet_router.routing.matched_prompts import AlikeWorks, MatchedPrompts
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
 from warmfleet_router.routing.policies import (
     LOAD_POLICIES,
@@ -212,17 +212,25 @@ class _Pricing:
         self._matched = matched
         self._workers = workers
         self._planned = planned
+        self._alike: list[tuple[Sequence[str], AlikeWorks]] = []
+        """The workers, in groups that hold alike."""
         self._works: dict[str, Work] = {}
         for alike in fleet.alike:
             uids = alike if len(workers) == len(fleet.loads) else [uid for uid in alike if uid in workers]
             if uids:
-                self._works.update(matched.works(uids, workers))
+                works = matched.works(uids, workers)
+                self._alike.append((uids, works))
+                self._works.update(dict.fromkeys(uids, works.cold) if works.cold is not None else {})
+                self._works.update(works.warm)
         self._costs: dict[str, CostTerms] = {}
 
     def floors_ms(self) -> dict[str, float]:
         """The least that it costs on each worker."""
-        bounds = self._fleet.floors
-        floors = {uid: bounds[uid].at(work.uncached_tokens) for uid, work in self._works.items()}
+        bounds, floors = self._fleet.floors, dict[str, float]()
+        for uids, works in self._alike:
+            if works.cold is not None:
+                floors.update(floors_at(bounds, uids, works.cold.uncached_tokens))
+            floors.update((uid, bounds[uid].at(work.uncached_tokens)) for uid, work in works.warm.items())
         # Where something is planned the wait for seats may be shorter, as more sequences will end.
         floors.update((uid, 0.0) for uid in self._planned if uid in floors)
         return floors

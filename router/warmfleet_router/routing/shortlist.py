@@ -8,7 +8,6 @@ equal of it, are those of a ranking of all workers.
 import heapq
 import math
 from collections.abc import Callable, Mapping
-from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -45,7 +44,8 @@ def shortlist(
     """
     costs: dict[str, float] = {}
     best_ms, limit_ms, least_unpriced_ms = math.inf, math.inf, math.inf
-    for uid, floor_ms in sorted(floors.items(), key=itemgetter(1)):
+    for uid in sorted(floors, key=floors.__getitem__):
+        floor_ms = floors[uid]
         if floor_ms > limit_ms * _ROUNDING and len(costs) >= count:
             least_unpriced_ms = floor_ms / _ROUNDING
             break
