@@ -20,21 +20,26 @@ from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model.int8 import quantised
 from warmfleet_worker.model.loader import open_checkpoint
+from warmfleet_worker.native.formats import WeightFormat
 from warmfleet_worker.native.levels import Level
 from warmfleet_worker.native.library import NativeStepError, native_library
-from warmfleet_worker.native.model import NativeModel
+from warmfleet_worker.native.model import KV_ELEMENTS, NativeModel
 from warmfleet_worker.runner.runner import RunnerSettings, load_runner
 
 torch.set_num_threads(1)
 LEVELS = native_library().levels()
 """A test fails here, and is not skipped, on a machine without a compiler."""
 CASES = [
-    *((level, torch.bfloat16, "None") for level in LEVELS),
-    *((level, torch.float32, "None") for level in LEVELS if level <= Level.AVX512),
-    *((level, torch.bfloat16, "Int8") for level in LEVELS),
-    (LEVELS[0], torch.float32, "Int8"),
+    (level, dtype, weights)
+    for dtype, weights in (
+        (torch.bfloat16, WeightFormat.BF16),
+        (torch.float32, WeightFormat.F32),
+        (torch.bfloat16, WeightFormat.INT8),
+        (torch.float32, WeightFormat.INT8),
+    )
+    for level in native_library().levels(weights, KV_ELEMENTS[dtype])
 ]
-"""Level, element of keys and values, quantisation of the weights."""
+"""Level, element of keys and values, format of the weights."""
 BLOCK = 16
 BLOCKS = 64
 TOKENS = 330
@@ -49,7 +54,7 @@ ODD_SHAPES = [
 ]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0].name}-{case[1]}-{case[2]}")
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0].name}-{case[1]}-{case[2].name}")
 def case(request):
     return request.param
 
@@ -142,7 +147,7 @@ def test_scores_are_as_near_to_float64_as_those_of_pytorch(tmp_path, case, famil
     folder = tiny_model_folder(family, tmp_path, **overrides)
     token_ids = torch.randint(0, 512, (290,), generator=torch.Generator().manual_seed(5)).tolist()
     chunk = _chunk(token_ids, 0, range(BLOCKS))
-    if case[2] == "Int8":
+    if case[2] is WeightFormat.INT8:
         # The oracle has the weights that Int8 stands for.
         dequantise(folder)
     expected = _torch_logits(folder, "Float64", chunk)
@@ -158,19 +163,18 @@ def test_scores_are_as_near_to_float64_as_those_of_pytorch(tmp_path, case, famil
     assert finite == [True]
     # Some float32 sums have other orders; in bfloat16 the native step rounds less often. Activations in
     # 16 bits with a scale for each 32 are between the two.
-    if case[2] == "Int8" and case[1] == torch.float32:
+    if case[2] is WeightFormat.INT8 and case[1] == torch.float32:
         assert error <= 2e-3 * expected.square().mean().sqrt()
     else:
         assert error <= error_of_torch * (1.0 if case[1] == torch.bfloat16 else 2.0)
 
 
 @pytest.mark.skipif(Level.AVX512 not in LEVELS, reason="this processor runs one level")
-@pytest.mark.parametrize("quantization", ["None", "Int8"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_levels_without_bfloat16_units_have_equal_bits(folder, dtype, quantization):
+@pytest.mark.parametrize(("dtype", "weights"), sorted({case[1:] for case in CASES}, key=str))
+def test_levels_without_bfloat16_units_have_equal_bits(folder, dtype, weights):
     rows = []
     for level in (Level.AVX2, Level.AVX512):
-        with closing(_model(folder, (level, dtype, quantization), threads=1)) as model:
+        with closing(_model(folder, (level, dtype, weights), threads=1)) as model:
             rows.append(hidden_rows(model, [_chunk(range(200), 0, range(BLOCKS))], range(200))[0])
 
     assert torch.equal(*rows)
@@ -178,12 +182,12 @@ def test_levels_without_bfloat16_units_have_equal_bits(folder, dtype, quantizati
 
 def test_float32_has_no_level_of_bfloat16_units(folder):
     with pytest.raises(NativeStepError, match="not in this dtype"):
-        _model(folder, (Level.AVX512_BF16, torch.float32, "None"), threads=1)
+        _model(folder, (Level.AVX512_BF16, torch.float32, WeightFormat.F32), threads=1)
 
 
 def _model(folder, case, *, threads, blocks=BLOCKS) -> NativeModel:
-    level, dtype, quantization = case
-    read_as = torch.float32 if quantization == "Int8" else dtype
+    level, dtype, weights = case
+    read_as = torch.float32 if weights is WeightFormat.INT8 else dtype
     config = load_model_config(folder)
     layout = kv_layout(KvShape(config.layers, config.kv_heads, config.head_dim, dtype.itemsize), BLOCK)
     with open_checkpoint(folder, config, dtype=read_as, device=torch.device("cpu")) as reader:
@@ -197,7 +201,7 @@ def _model(folder, case, *, threads, blocks=BLOCKS) -> NativeModel:
             level=level,
             threads=threads,
             positions=512,
-            int8_weights=quantization == "Int8",
+            weight_format=weights,
             poison=True,
         )
 

@@ -232,6 +232,15 @@ def test_a_model_closed_during_a_step_ends_after_it(folder):
     assert step._job.seconds > 0  # its thread computed the step, and wrote what it took
 
 
+def test_a_step_of_a_closed_model_cannot_be_finished(folder):
+    model = load_runner(folder, RunnerSettings(kv_cache_bytes=MIB)).step_model
+    step = model.begin([Chunk(1, [1] * 60, 0, range(4), None)], [59], ())
+    model.close()
+
+    with pytest.raises(NativeStepError, match="the model is closed"):
+        step.finish()
+
+
 def test_a_file_that_is_no_library_is_refused(tmp_path):
     damaged = tmp_path / "library.so"
     damaged.write_bytes(b"not a library")

@@ -35,7 +35,7 @@ class ScoreRequest(msgspec.Struct, frozen=True, gc=False):
 class Chunk(msgspec.Struct, frozen=True, gc=False):
     """One sequence's share of a step: consecutive tokens whose KV is computed and written.
 
-    A decode is a chunk of one token.
+    A decode is such a share, too: `is_decode`.
     """
 
     sequence_id: int
@@ -48,6 +48,11 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
     """None while the prompt is not complete."""
     score: ScoreRequest | None = None
     """Set if the request asks for the prompt's log probabilities and this chunk computes some."""
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether this is the one token of a sequence whose next token is asked for."""
+        return len(self.token_ids) == 1 and self.sample is not None
 
 
 class StepBatch(msgspec.Struct, frozen=True, gc=False):

@@ -202,7 +202,7 @@ class Scheduler:
             if sequence.state is not SequenceState.RUNNING:
                 continue
             missing = self._blocks(len(sequence.token_ids)) - len(sequence.table)
-            if sequence.uncomputed_tokens > 1 and missing <= 0:
+            if not sequence.is_decoding and missing <= 0:
                 continue  # a prefill, which has its blocks
             while missing > self._pool.available_blocks:
                 # Never a planned one: their ranks are better.
@@ -215,7 +215,7 @@ class Scheduler:
             if sequence.state is SequenceState.RUNNING:
                 if missing > 0:
                     sequence.table.extend(self._pool.allocate(missing))
-                if sequence.uncomputed_tokens == 1:
+                if sequence.is_decoding:
                     planned[sequence] = 1
         return planned, preempted_sequences
 

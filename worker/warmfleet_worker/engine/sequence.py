@@ -113,6 +113,11 @@ class Sequence:
         return len(self.token_ids) - self.computed_tokens
 
     @property
+    def is_decoding(self) -> bool:
+        """Whether all of its tokens but the last one are computed: its next chunk takes one token."""
+        return self.uncomputed_tokens == 1
+
+    @property
     def unscored_tokens(self) -> int:
         """Prompt tokens whose log probability is requested and not reported yet."""
         if self.sampling.prompt_logprobs is None:

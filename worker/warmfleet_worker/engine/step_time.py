@@ -55,11 +55,11 @@ class StepShape(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, batch: StepBatch) -> "StepShape":
-        """The shape of a batch; a single token that asks for the next one counts as a decode."""
+        """The shape of a batch."""
         decode_positions: list[int] = []
         prefills: list[Chunk] = []
         for chunk in batch.chunks:
-            if len(chunk.token_ids) == 1 and chunk.sample is not None:
+            if chunk.is_decode:
                 decode_positions.append(chunk.first_position)
             else:
                 prefills.append(chunk)

@@ -8,13 +8,15 @@ import structlog
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.native.build import NativeStepUnavailable
+from warmfleet_worker.native.formats import KvElement, WeightFormat
 from warmfleet_worker.native.levels import Level
 from warmfleet_worker.native.library import NativeLibrary, native_library
 from warmfleet_worker.native.model import native_refusal
-from warmfleet_worker.settings import CpuKernels
+from warmfleet_worker.settings import CpuKernels, WeightQuantization
 
 _LEVELS: Final = {"AVX2": Level.AVX2, "AVX512": Level.AVX512, "AVX512BF16": Level.AVX512_BF16}
-_DTYPES: Final = frozenset({"Auto", "BFloat16", "Float32"})
+_ELEMENTS: Final = {"Auto": KvElement.BF16, "BFloat16": KvElement.BF16, "Float32": KvElement.F32}
+_FORMATS: Final = {KvElement.BF16: WeightFormat.BF16, KvElement.F32: WeightFormat.F32}
 
 _log = structlog.get_logger(__name__)
 
@@ -25,21 +27,26 @@ class KernelsNotAvailable(WarmfleetError):  # noqa: N818 - named after what is w
 
 @dataclass(frozen=True, slots=True)
 class NativeChoice:
-    """The library and the level to run."""
+    """The library, and what to run of it."""
 
     library: NativeLibrary
     level: Level
+    weight_format: WeightFormat
 
 
 def choose_native(
-    kernels: CpuKernels, dtype: str, config: ModelConfig, block_size_tokens: int
+    kernels: CpuKernels,
+    dtype: str,
+    config: ModelConfig,
+    block_size_tokens: int,
+    weight_quantization: WeightQuantization = "None",
 ) -> NativeChoice | None:
     """The native step for a model on a CPU, or None: PyTorch computes it.
 
     Raises:
         KernelsNotAvailable: A level was asked for by name, and it cannot run here, or not this model.
     """
-    if kernels == "Torch" or (kernels == "Auto" and dtype not in _DTYPES):
+    if kernels == "Torch" or (kernels == "Auto" and dtype not in _ELEMENTS):
         return None
     try:
         library = _library_for(dtype, config, block_size_tokens)
@@ -49,17 +56,20 @@ def choose_native(
         _log.warning("PyTorch computes: slower, and equal bits are not promised", reason=str(error))
         return None
     levels = library.levels()
-    level = levels[-1] if kernels == "Auto" else _LEVELS[kernels]
-    if level not in levels:
+    asked = levels[-1] if kernels == "Auto" else _LEVELS[kernels]
+    if asked not in levels:
         raise KernelsNotAvailable(
             f"{kernels} kernels: this processor runs {', '.join(level.title for level in levels)}"
         )
-    # Float32 has no use for units that multiply bfloat16: its bits are those of AVX-512.
-    return NativeChoice(library, min(level, Level.AVX512) if dtype == "Float32" else level)
+    element = _ELEMENTS[dtype]
+    weights = WeightFormat.INT8 if weight_quantization == "Int8" else _FORMATS[element]
+    # A level that has no use for its units with these, as AVX-512-BF16 in Float32, is that of the one below.
+    best = max(level for level in library.levels(weights, element) if level <= asked)
+    return NativeChoice(library, best, weights)
 
 
 def _library_for(dtype: str, config: ModelConfig, block_size_tokens: int) -> NativeLibrary:
-    if dtype not in _DTYPES:
+    if dtype not in _ELEMENTS:
         raise NativeStepUnavailable(f"the native step computes BFloat16 and Float32, not {dtype}")
     if refusal := native_refusal(config, block_size_tokens):
         raise NativeStepUnavailable(f"the native step cannot compute this model: {refusal}")

@@ -10,6 +10,11 @@ class WeightFormat(IntEnum):
     F32 = 1
     INT8 = 2
 
+    @property
+    def suffix(self) -> str:
+        """What kernels with these weights add to the name of their bits."""
+        return " Int8" if self is WeightFormat.INT8 else ""
+
 
 class KvElement(IntEnum):
     """Of keys and values. Values are those of `wf_element` in csrc/warmfleet_step.h."""

@@ -1,6 +1,7 @@
 """The functions of the native library, declared for ctypes as the headers in csrc have them."""
 
 import ctypes
+from collections.abc import Callable
 from ctypes import (
     CDLL,
     POINTER,
@@ -22,7 +23,7 @@ from typing import Any, Final
 
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_worker.native.build import NativeStepUnavailable, library_path
-from warmfleet_worker.native.formats import WeightFormat
+from warmfleet_worker.native.formats import KvElement, WeightFormat
 from warmfleet_worker.native.layer_tensors import LAYER_TENSORS, MatrixShape
 from warmfleet_worker.native.levels import Level
 
@@ -98,9 +99,34 @@ class JobStruct(Structure):
         ("logits", c_void_p),
         ("sampling", POINTER(SamplingStruct)),
         ("token_ids", c_void_p),
-        ("vocabulary", c_int32),
         ("seconds", c_double),
     ]
+
+
+class Handle:
+    """Something that the library has made: it ends once, and what is asked of it then is refused."""
+
+    def __init__(self, made: c_void_p, end: Callable[[int], None]) -> None:
+        assert made.value
+        self._address = made.value
+        self._end = end
+
+    @property
+    def address(self) -> int:
+        """Where it is.
+
+        Raises:
+            NativeStepError: It has ended.
+        """
+        if not self._address:
+            raise NativeStepError("the native step: the model is closed")
+        return self._address
+
+    def close(self) -> None:
+        """End it, if it has not."""
+        if self._address:
+            self._end(self._address)
+        self._address = 0
 
 
 class NativeLibrary:
@@ -114,7 +140,7 @@ class NativeLibrary:
             raise NativeStepUnavailable(f"the native step cannot be loaded: {error}") from error
 
     def _declare_functions(self, library: CDLL) -> None:
-        self._level_runs = _declare(library, "wf_level_runs", c_int, c_int)
+        self._level_computes = _declare(library, "wf_level_computes", c_int, c_int, c_int, c_int)
         self._packed_bytes = _declare(library, "wf_packed_bytes", c_int64, c_int, c_int64, c_int64, c_int)
         self._pack = _declare(
             library, "wf_pack", None, c_int, c_void_p, c_void_p, c_int64, c_int64, c_int, c_void_p
@@ -137,9 +163,14 @@ class NativeLibrary:
             c_void_p,
         )
 
-    def levels(self) -> tuple[Level, ...]:
-        """The levels that this processor runs, ascending; none on one without AVX2."""
-        return tuple(level for level in Level if self._level_runs(level))
+    def levels(
+        self, weights: WeightFormat = WeightFormat.BF16, element: KvElement = KvElement.BF16
+    ) -> tuple[Level, ...]:
+        """The levels of this processor that compute with these, ascending; none without AVX2.
+
+        Without arguments all that this processor runs, for every level computes in bfloat16.
+        """
+        return tuple(level for level in Level if self._level_computes(level, weights, element))
 
     def packed_bytes(self, weights: WeightFormat, matrix: MatrixShape) -> int:
         return int(self._packed_bytes(weights, matrix.outputs, matrix.inputs, matrix.interleaved))
@@ -168,42 +199,33 @@ class NativeLibrary:
     def unmap(self, address: int, size_bytes: int) -> None:
         self._unmap(address, size_bytes)
 
-    def new_engine(self, model: ModelStruct) -> int:
-        """A handle for what computes. What `model` points to has to live as long."""
+    def new_engine(self, model: ModelStruct) -> Handle:
+        """What computes. What `model` points to has to live as long."""
         engine = c_void_p()
         _check(self._engine_new(byref(model), byref(engine)))
-        assert engine.value
-        return engine.value
+        return Handle(engine, self._engine_free)
 
-    def free_engine(self, engine: int) -> None:
-        self._engine_free(engine)
-
-    def new_stepper(self, engine: int) -> int:
-        """A handle for `begin` and `finish`."""
+    def new_stepper(self, engine: Handle) -> Handle:
+        """What `begin` and `finish` take. Closed before the engine; that waits for a step in flight."""
         stepper = c_void_p()
-        _check(self._stepper_new(engine, byref(stepper)))
-        assert stepper.value
-        return stepper.value
+        _check(self._stepper_new(engine.address, byref(stepper)))
+        return Handle(stepper, self._stepper_free)
 
-    def free_stepper(self, stepper: int) -> None:
-        """End its thread, after the step in flight."""
-        self._stepper_free(stepper)
-
-    def begin(self, stepper: int, job: JobStruct) -> None:
+    def begin(self, stepper: Handle, job: JobStruct) -> None:
         """Hand a step over and return; `job` and what it points to have to live until `finish`."""
-        _check(self._begin(stepper, byref(job)))
+        _check(self._begin(stepper.address, byref(job)))
 
-    def finish(self, stepper: int) -> None:
+    def finish(self, stepper: Handle) -> None:
         """Wait for the step in flight."""
-        _check(self._finish(stepper))
+        _check(self._finish(stepper.address))
 
-    def logits(self, engine: int, hidden: int, rows: int, logits: int) -> None:
-        _check(self._logits(engine, hidden, rows, logits))
+    def logits(self, engine: Handle, hidden: int, rows: int, logits: int) -> None:
+        _check(self._logits(engine.address, hidden, rows, logits))
 
     def sample(
-        self, engine: int, logits: int, columns: int, sampling: "Array[SamplingStruct]", token_ids: int
+        self, engine: Handle, logits: int, columns: int, sampling: "Array[SamplingStruct]", token_ids: int
     ) -> None:
-        _check(self._sample(engine, logits, len(sampling), columns, sampling, token_ids))
+        _check(self._sample(engine.address, logits, len(sampling), columns, sampling, token_ids))
 
 
 @lru_cache(maxsize=1)

@@ -32,8 +32,7 @@ GROUP_TOKENS: Final = 16
 """Keys of so many tokens are read at a time: a block holds a whole number of groups."""
 _ARENA_SLACK_BYTES: Final = 64 * 1024
 """The last group of an odd head size is read past its end."""
-_WEIGHT_FORMATS: Final = {torch.bfloat16: WeightFormat.BF16, torch.float32: WeightFormat.F32}
-_KV_ELEMENTS: Final = {torch.bfloat16: KvElement.BF16, torch.float32: KvElement.F32}
+KV_ELEMENTS: Final = {torch.bfloat16: KvElement.BF16, torch.float32: KvElement.F32}
 
 
 def native_refusal(config: ModelConfig, block_size_tokens: int) -> str:
@@ -73,7 +72,7 @@ class NativeModel:
         level: Level,
         threads: int,
         positions: int,
-        int8_weights: bool = False,
+        weight_format: WeightFormat,
         poison: bool = False,
     ) -> None:
         """Pack the weights and allocate the arena.
@@ -84,9 +83,8 @@ class NativeModel:
         """
         self.config = config
         self.kernels: Final = level.title
-        self.revision: Final = f"{source_hash()} Int8" if int8_weights else source_hash()
+        self.revision: Final = source_hash() + weight_format.suffix
         self._library = library
-        weight_format = WeightFormat.INT8 if int8_weights else _WEIGHT_FORMATS[dtype]
         self._hidden = RowBuffer(config.hidden_size)
         self._logits = RowBuffer(config.vocab_size)
         self._step: NativeStep | None = None
@@ -108,46 +106,28 @@ class NativeModel:
                 poison=poison,
             )
             self._engine = library.new_engine(
-                ModelStruct(
-                    hidden=config.hidden_size,
-                    intermediate=config.intermediate_size,
-                    layers=config.layers,
-                    heads=config.heads,
-                    kv_heads=config.kv_heads,
-                    head_dim=config.head_dim,
-                    vocabulary=config.vocab_size,
-                    # A window that no sequence outgrows is none.
-                    window_tokens=config.window_tokens if config.window_tokens < positions else 0,
-                    positions=positions,
+                _model_struct(
+                    config,
+                    layout,
+                    weights,
+                    level=level,
                     weight_format=weight_format,
-                    kv_element=_KV_ELEMENTS[dtype],
-                    level=int(level),
+                    kv_element=KV_ELEMENTS[dtype],
                     threads=threads or usable_cores(),
-                    norm_epsilon=config.norm_epsilon,
-                    block_size_tokens=layout.block_size_tokens,
                     total_blocks=total_blocks,
-                    block_stride_bytes=layout.block_stride_bytes,
-                    layer_stride_bytes=layout.layer_stride_bytes,
-                    value_stride_bytes=layout.value_stride_bytes,
-                    head_stride_bytes=layout.head_stride_bytes,
                     arena=region.address,
-                    cosine=self._cosine.data_ptr(),
-                    sine=self._sine.data_ptr(),
-                    embedding=weights.embedding,
-                    head=weights.head,
-                    final_norm=weights.final_norm,
-                    layer=weights.layers,
+                    cosine=self._cosine,
+                    sine=self._sine,
                 )
             )
-            made.callback(library.free_engine, self._engine)
+            made.callback(self._engine.close)
             self._stepper = library.new_stepper(self._engine)
-            made.callback(library.free_stepper, self._stepper)
+            made.callback(self._stepper.close)
             self._made = made.pop_all()
 
     def close(self) -> None:
         """End the threads, after the step in flight, and free weights and arena; nothing is computed then."""
         self._made.close()
-        self._engine = self._stepper = 0
 
     def __del__(self) -> None:
         if hasattr(self, "_made"):
@@ -195,3 +175,54 @@ class NativeModel:
             token_ids.buffer_info()[0],
         )
         return chosen(token_ids)
+
+
+def _model_struct(
+    config: ModelConfig,
+    layout: KvLayout,
+    weights: PackedWeights,
+    *,
+    level: Level,
+    weight_format: WeightFormat,
+    kv_element: KvElement,
+    threads: int,
+    total_blocks: int,
+    arena: int,
+    cosine: Tensor,
+    sine: Tensor,
+) -> ModelStruct:
+    """A model as the library reads it: sizes, and addresses of what has to live as long as the engine.
+
+    `cosine` and `sine` have a row for each position, [positions, head_dim / 2].
+    """
+    positions = cosine.shape[0]
+    return ModelStruct(
+        hidden=config.hidden_size,
+        intermediate=config.intermediate_size,
+        layers=config.layers,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        vocabulary=config.vocab_size,
+        # A window that no sequence outgrows is none.
+        window_tokens=config.window_tokens if config.window_tokens < positions else 0,
+        positions=positions,
+        weight_format=weight_format,
+        kv_element=kv_element,
+        level=level,
+        threads=threads,
+        norm_epsilon=config.norm_epsilon,
+        block_size_tokens=layout.block_size_tokens,
+        total_blocks=total_blocks,
+        block_stride_bytes=layout.block_stride_bytes,
+        layer_stride_bytes=layout.layer_stride_bytes,
+        value_stride_bytes=layout.value_stride_bytes,
+        head_stride_bytes=layout.head_stride_bytes,
+        arena=arena,
+        cosine=cosine.data_ptr(),
+        sine=sine.data_ptr(),
+        embedding=weights.embedding,
+        head=weights.head,
+        final_norm=weights.final_norm,
+        layer=weights.layers,
+    )

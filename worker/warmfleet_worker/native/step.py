@@ -10,7 +10,7 @@ from torch import Tensor
 
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, finite_chunks
 from warmfleet_worker.model.computed import Computed
-from warmfleet_worker.native.library import JobStruct, NativeLibrary, SamplingStruct, StepStruct
+from warmfleet_worker.native.library import Handle, JobStruct, NativeLibrary, SamplingStruct, StepStruct
 
 _TOKEN_BYTES: Final = 4
 
@@ -38,7 +38,7 @@ class NativeStep:
     def __init__(
         self,
         library: NativeLibrary,
-        stepper: int,
+        stepper: Handle,
         chunks: Sequence[Chunk],
         wanted: Sequence[int],
         hidden: Tensor,
@@ -93,14 +93,14 @@ class NativeStep:
             self._job.logits = logits.data_ptr()
             self._job.sampling = sampling_structs(requests)
             self._job.token_ids = self._token_ids.buffer_info()[0]
-            self._job.vocabulary = logits.shape[1]
         library.begin(stepper, self._job)
 
     def finish(self) -> Computed:
         """As `ModelStep.finish`.
 
         Raises:
-            NativeStepError: The step is outside the model, and nothing of it was computed.
+            NativeStepError: The step is outside the model, and nothing of it was computed; or the model is
+                closed.
         """
         self._library.finish(self._stepper)
         return Computed(

@@ -23,6 +23,7 @@ from warmfleet_worker.model.loader import load_decoder, open_checkpoint
 from warmfleet_worker.model.shapes import model_size
 from warmfleet_worker.model.transformer import Decoder
 from warmfleet_worker.native.choice import KernelsNotAvailable, choose_native
+from warmfleet_worker.native.formats import WeightFormat
 from warmfleet_worker.native.model import NativeModel
 from warmfleet_worker.runner.memory_budget import (
     DeviceMemory,
@@ -182,7 +183,13 @@ def _load_on_cpu(
 ) -> StepModel:
     if settings.device_memory_percent:
         raise NoDeviceMemory("a share of device memory needs a GPU; on a CPU give the KV cache's size")
-    native = choose_native(settings.cpu_kernels, settings.dtype, config, settings.block_size_tokens)
+    native = choose_native(
+        settings.cpu_kernels,
+        settings.dtype,
+        config,
+        settings.block_size_tokens,
+        settings.weight_quantization,
+    )
     if native is None:
         _refuse_quantisation(settings)
     dtype = DTYPES[cpu_dtype(settings.dtype, native=native is not None)]
@@ -198,9 +205,8 @@ def _load_on_cpu(
         return _torch_model(decoder, layout, blocks, settings, max_length_tokens)
     # What PyTorch still does on a CPU is small, and its threads would take the cores of the native ones.
     torch.set_num_threads(1)
-    int8 = settings.weight_quantization == "Int8"
     # Weights are rounded once, from what the file holds.
-    read_as = torch.float32 if int8 else dtype
+    read_as = torch.float32 if native.weight_format is WeightFormat.INT8 else dtype
     with open_checkpoint(model_path, config, dtype=read_as, device=torch.device("cpu")) as reader:
         return NativeModel(
             native.library,
@@ -212,7 +218,7 @@ def _load_on_cpu(
             level=native.level,
             threads=settings.threads,
             positions=max_length_tokens,
-            int8_weights=int8,
+            weight_format=native.weight_format,
             poison=settings.poison,
         )
 

@@ -36,7 +36,7 @@ const wf_level_kernels wf_levels[WF_LEVELS] = {
     },
 };
 
-int wf_level_runs(int level) {
+static int runs(int level) {
     unsigned a, b, c, d;
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return 0;
@@ -48,4 +48,10 @@ int wf_level_runs(int level) {
         return 0;
     if (level == WF_AVX512) return 1;
     return level == WF_AVX512_BF16 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+}
+
+int wf_level_computes(int level, int format, int element) {
+    if (level < 0 || level >= WF_LEVELS || format < 0 || format >= WF_FORMATS || element < 0 || element >= WF_ELEMENTS)
+        return 0;
+    return runs(level) && wf_levels[level].projection[format] && wf_levels[level].attention[element];
 }

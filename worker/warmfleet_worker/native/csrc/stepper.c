@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "stepper.h"
 
+#include "engine.h"
+
 #include <linux/futex.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -42,7 +44,8 @@ static int compute(wf_engine *engine, wf_job *job) {
     int status = wf_step(engine, step);
     if (status == WF_OK && job->logits) status = wf_logits(engine, step->hidden, step->wanted, job->logits);
     if (status == WF_OK && job->sampling)
-        status = wf_sample(engine, job->logits, step->wanted, job->vocabulary, job->sampling, job->token_ids);
+        status = wf_sample(engine, job->logits, step->wanted, engine->model.vocabulary, job->sampling,
+                           job->token_ids);
     return status;
 }
 

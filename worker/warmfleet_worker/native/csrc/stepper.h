@@ -9,7 +9,6 @@ typedef struct {
     float *logits;                          /* [step.wanted, vocabulary] of the wanted rows, or NULL */
     const wf_sampling *sampling;            /* [step.wanted]: choose a token of each row of logits, or NULL */
     int32_t *token_ids;                     /* [step.wanted] */
-    int32_t vocabulary;
     double seconds;                         /* valid after wf_finish: what the step took */
 } wf_job;
 

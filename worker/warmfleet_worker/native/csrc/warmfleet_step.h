@@ -66,8 +66,9 @@ typedef struct {
 
 typedef struct wf_engine wf_engine;
 
-/* Whether this processor runs a level. */
-int wf_level_runs(int level);
+/* Whether this processor runs a level, and the level computes with weights of a format and keys and values of an
+ * element. */
+int wf_level_computes(int level, int format, int element);
 /* Bytes of a packed matrix, and the matrix itself: `outputs` x `inputs`, row by row; `packed` is zeroed memory. Int8
  * has `scales`, float16, one for each 32 inputs of an output. With `interleaved` the two halves of the outputs (gate
  * and up) alternate panel by panel. */

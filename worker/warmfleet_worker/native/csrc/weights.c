@@ -1,15 +1,14 @@
 /* Packs matrices of weights into panels of sixteen outputs. */
+#include "int8_layout.h"
 #include "kernels.h"
 
 #include <string.h>
-
-enum { BLOCK = 32, SCALES_BYTES = 2 * WF_LANES * 2, GROUP_BYTES = SCALES_BYTES + 2 * BLOCK * WF_LANES };
 
 /* A panel, by format. */
 static const wf_layout PANELS[WF_FORMATS] = {
     [WF_WEIGHTS_BF16] = {2, 2 * WF_LANES * 2},
     [WF_WEIGHTS_F32] = {2, 2 * WF_LANES * 4},
-    [WF_WEIGHTS_INT8] = {2 * BLOCK, GROUP_BYTES},
+    [WF_WEIGHTS_INT8] = {INT8_GROUP, INT8_GROUP_BYTES},
 };
 
 static const int64_t ELEMENT_BYTES[WF_FORMATS] = {
@@ -35,10 +34,9 @@ static void put_row(int format, const void *row, const uint16_t *scales, int64_t
         return;
     case WF_WEIGHTS_INT8:
         for (int64_t k = 0; k < inputs; k++) {
-            uint8_t *group = (uint8_t *)panel + k / (2 * BLOCK) * GROUP_BYTES;
-            int64_t in_group = k % (2 * BLOCK);
-            group[SCALES_BYTES + (in_group / 2 * WF_LANES + lane) * 2 + (k & 1)] = ((const uint8_t *)row)[k];
-            if (k % BLOCK == 0) ((uint16_t *)group)[in_group / BLOCK * WF_LANES + lane] = scales[k / BLOCK];
+            uint8_t *group = (uint8_t *)panel + k / INT8_GROUP * INT8_GROUP_BYTES;
+            group[wf_int8_value_at(k, lane)] = ((const uint8_t *)row)[k];
+            if (k % INT8_BLOCK == 0) memcpy(group + wf_int8_scale_at(k, lane), scales + k / INT8_BLOCK, 2);
         }
         return;
     }
@@ -46,7 +44,7 @@ static void put_row(int format, const void *row, const uint16_t *scales, int64_t
 
 void wf_pack(int format, const void *matrix, const uint16_t *scales, int64_t outputs, int64_t inputs, int interleaved, void *packed) {
     int64_t row_bytes = inputs * ELEMENT_BYTES[format], half = interleaved ? outputs / 2 : outputs;
-    int64_t row_scales = (inputs + BLOCK - 1) / BLOCK;
+    int64_t row_scales = (inputs + INT8_BLOCK - 1) / INT8_BLOCK;
     int64_t panel_bytes = wf_layout_bytes(PANELS[format], inputs);
     for (int part = 0; part < (interleaved ? 2 : 1); part++)
         for (int64_t n = 0; n < half; n++) {
