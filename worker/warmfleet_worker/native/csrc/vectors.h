@@ -15,11 +15,12 @@
 
 #define WF_INLINE static inline __attribute__((always_inline))
 enum { WF_VECTOR = 16 };
-/* Rows of a tile: with one panel (AVX2) or two, their accumulators stay in registers. */
+/* Rows of a tile: with one panel (AVX2) or two, their accumulators stay in registers. AVX2 has 16: ten hold sums, four
+ * a pair of inputs, one an activation. With six rows two sums went to memory and back for each pair. */
 #ifdef WF_USE_AVX512
 enum { TILE_ROWS = 12 };
 #else
-enum { TILE_ROWS = 6 };
+enum { TILE_ROWS = 5 };
 #endif
 
 #ifdef WF_USE_AVX512
