@@ -7,7 +7,7 @@ from typing import Protocol
 
 from starlette.types import ASGIApp
 
-from warmfleet_router.api.api_keys import KeySource
+from warmfleet_router.access.api_keys import KeySource
 from warmfleet_router.api.health import HealthEndpoints
 from warmfleet_router.discovery.base import Discovery
 from warmfleet_router.economics.ghost_list import GhostList

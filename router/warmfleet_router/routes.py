@@ -6,10 +6,11 @@ from warmfleet_contracts.cache.fleet_totals import FLEET_TOTALS_PATH
 from warmfleet_contracts.cache.handover import HANDOVER_PATH
 from warmfleet_contracts.cache.worker_api import DECISION_HEADER
 from warmfleet_contracts.openai import RequestError
+from warmfleet_router.access.api_keys import KeySource
+from warmfleet_router.access.authentication import Authentication
+from warmfleet_router.access.permission import Permissions
 from warmfleet_router.admission.admission import Admission
 from warmfleet_router.admission.in_flight_limits import InFlightLimits
-from warmfleet_router.api.api_keys import KeySource
-from warmfleet_router.api.authentication import Authentication
 from warmfleet_router.api.completions import DECODERS, CompletionEndpoint
 from warmfleet_router.api.cors import CrossOrigin
 from warmfleet_router.api.debug import ConfigEndpoint, DecisionEndpoints, FleetEndpoint
@@ -101,12 +102,13 @@ def _inference_routes(
         )
         for path, decode in TOKEN_DECODERS.items()
     ]
+    permissions = Permissions(authentication.check, workers.fleet.owner)
     completions = [
         Route(
             path,
             CompletionEndpoint(
                 decode,
-                check_key=authentication.check,
+                permissions=permissions,
                 salt_key=settings.salt_key,
                 policy_among=routing.picker.policy_among,
                 fleet=workers.fleet,

@@ -19,6 +19,7 @@ from warmfleet_contracts.names import (
     SALT_KEY_VARIABLE,
     WORKER_TOKEN_ROOT_VARIABLE,
 )
+from warmfleet_router.access.api_keys import read_key_file
 from warmfleet_router.admission.queue_bounds import (
     DEFAULT_HELD,
     DEFAULT_IN_FLIGHT,
@@ -27,7 +28,6 @@ from warmfleet_router.admission.queue_bounds import (
     AdmissionSettings,
     Amount,
 )
-from warmfleet_router.api.api_keys import read_key_file
 from warmfleet_router.api.cors import is_origin
 from warmfleet_router.discovery.base import Endpoint, vetted_endpoints
 from warmfleet_router.discovery.endpoints_file import read_endpoints

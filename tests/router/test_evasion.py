@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.routing import Match
 
-from warmfleet_router.api.authentication import needed_scopes
+from warmfleet_router.access.authentication import needed_scopes
 from warmfleet_router.app import build_router
 from warmfleet_router.settings import RouterSettings
 from warmfleet_testing.router.guarded_router import guarded, routes_of

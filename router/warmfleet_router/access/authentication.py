@@ -14,7 +14,7 @@ from starlette.types import Scope
 
 from warmfleet_contracts.keys import is_expired
 from warmfleet_contracts.openai import RequestError
-from warmfleet_router.api.api_keys import KeySource
+from warmfleet_router.access.api_keys import KeySource
 from warmfleet_router.tenants import ANONYMOUS, ANONYMOUS_BESIDE_OPERATOR, OPERATOR, TENANT_STATE, Tenant
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/health"})

@@ -7,7 +7,6 @@ from functools import lru_cache, partial
 from typing import Final
 
 import msgspec
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
@@ -19,13 +18,13 @@ from warmfleet_contracts.openai import (
     decode_chat_request,
     decode_completion_request,
 )
+from warmfleet_router.access.permission import Permission, Permissions
 from warmfleet_router.admission.admission import Admission
 from warmfleet_router.admission.in_flight_limits import InFlightLimits, InFlightTicket
 from warmfleet_router.admission.queue_bounds import Amount
 from warmfleet_router.admission.queued_request import QueuedRequest
 from warmfleet_router.api.context_length import require_fitting
 from warmfleet_router.api.models import model_not_found
-from warmfleet_router.error_responses import other_owner_error
 from warmfleet_router.metrics import RouterMetrics
 from warmfleet_router.proxy.headers import is_retry, request_headers, without_cache_salt
 from warmfleet_router.proxy.proxy import Connection, Proxy, outcome_of
@@ -69,7 +68,7 @@ class CompletionEndpoint:
         self,
         decode: Callable[[bytes], Decoded],
         *,
-        check_key: Callable[[Scope, Headers], RequestError | None],
+        permissions: Permissions,
         salt_key: bytes,
         policy_among: Callable[[Sequence[WorkerStatus]], str],
         fleet: Fleet,
@@ -82,12 +81,9 @@ class CompletionEndpoint:
         metrics: RouterMetrics,
         now: Callable[[], float],
     ) -> None:
-        """`check_key` is `Authentication.check`, for requests that have waited.
-
-        `policy_among` names the policy by which workers are ranked.
-        """
+        """`policy_among` names the policy by which workers are ranked."""
         self._decode = decode
-        self._check_key = check_key
+        self._permissions = permissions
         self._salt_key = salt_key
         self._group_salts = lru_cache(GROUP_SALTS)(partial(tenant_salt, salt_key))
         self._policy_among = policy_among
@@ -162,12 +158,12 @@ class CompletionEndpoint:
         size = Amount(1, len(body), len(body) // BYTES_PER_TOKEN)
         waking = self._admission.waking
         outcome: Outcome | None = "failed"
-        owner = self._fleet.owner(model)
+        permission = self._permissions.of(request, model)
         try:
             ticket.estimate_tokens(size.tokens)
             while True:
                 async with waking.turn(model, tenant, priority=asleep.priority, size=size, since=since):
-                    self._require_allowed(request, model, owner)
+                    permission.require()
                     prepared = await self._prepare(request, ticket, body, self._now(), was_held=True)
                 if isinstance(prepared, Prepared):
                     outcome = None
@@ -188,19 +184,6 @@ class CompletionEndpoint:
                 self._metrics.on_end(model, outcome)
                 self._metrics.on_tenant_end(tenant.name, outcome)
                 request.state.facts.update(outcome=outcome)
-
-    def _require_allowed(self, request: Request, model: str, owner: str | None) -> None:
-        """Check again what may have changed while a request waited.
-
-        Raises:
-            RequestError: its key was revoked or may not use `model` any more, or `owner` is not the name's.
-        """
-        if (refusal := self._check_key(request.scope, request.headers)) is not None:
-            raise refusal
-        require_model(tenant_of(request), model)
-        # Another namespace, which may get the name, is to see no prompt that came before.
-        if self._fleet.owner(model) not in (owner, None):
-            raise other_owner_error(model)
 
     async def _prepare(
         self,
@@ -227,7 +210,7 @@ class CompletionEndpoint:
     async def _encoded(
         self, request: Request, ticket: InFlightTicket, decoded: Decoded, body: bytes, body_read_at: float
     ) -> Prepared:
-        tenant = tenant_of(request)
+        tenant, permission = tenant_of(request), self._permissions.of(request, decoded.model)
         self._metrics.on_ignored_fields(len(decoded.ignored_fields))
         workers = self._fleet.workers(decoded.model)
         if not workers:
@@ -260,10 +243,7 @@ class CompletionEndpoint:
         )
         record = _request_record(request, queued, self._policy_among(workers))
         recorder = DecisionRecorder(record, since=body_read_at, now=self._now)
-        require_allowed = partial(
-            self._require_allowed, request, decoded.model, self._fleet.owner(decoded.model)
-        )
-        upstream = _upstream_request(request, ticket, decoded, body, salt, require_allowed=require_allowed)
+        upstream = _upstream_request(request, ticket, decoded, body, salt, permission=permission)
         return Prepared(upstream, queued, recorder)
 
     def _salt(self, group: str, request_salt: str) -> bytes:
@@ -306,14 +286,14 @@ def _upstream_request(
     body: bytes,
     salt: bytes,
     *,
-    require_allowed: Callable[[], None],
+    permission: Permission,
 ) -> UpstreamRequest:
     return UpstreamRequest(
         path=request.scope["path"],
         stream=decoded.stream,
         body=without_cache_salt(body) if decoded.cache_salt else body,
         headers=request_headers(request.headers.raw),
-        require_allowed=require_allowed,
+        permission=permission,
         ticket=ticket,
         salt=salt,
         seed=secrets.randbits(63) if decoded.seed is None else None,

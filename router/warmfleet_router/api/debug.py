@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from warmfleet_contracts.openai import RequestError
+from warmfleet_router.access.api_keys import KeySource
 from warmfleet_router.admission.admission import Admission
 from warmfleet_router.admission.in_flight_limits import InFlightLimits
-from warmfleet_router.api.api_keys import KeySource
 from warmfleet_router.discovery.base import Discovery, DiscoveryState
 from warmfleet_router.error_responses import header_number
 from warmfleet_router.metrics import RouterMetrics

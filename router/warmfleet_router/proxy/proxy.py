@@ -127,7 +127,7 @@ class Proxy:
             while True:
                 # It may have waited: meanwhile others like it have been dispatched, or its key was revoked.
                 self._suspects.check(content)
-                exchange.request.require_allowed()
+                exchange.request.permission.require()
                 self._record(recorder, exchange.dispatch)
                 try:
                     await self._exchanges.run(exchange)

@@ -1,8 +1,8 @@
 """The HTTP request that a worker gets for a client's request."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from warmfleet_router.access.permission import Permission
 from warmfleet_router.admission.in_flight_limits import InFlightTicket
 from warmfleet_router.workers.upstream import Headers
 
@@ -16,8 +16,8 @@ class UpstreamRequest:
     body: bytes
     headers: Headers
     """The client's, without those that end at the router."""
-    require_allowed: Callable[[], None]
-    """Raises RequestError if its client may not ask any more: a key or an owner changes while it waits."""
+    permission: Permission
+    """Asked before each attempt: it may have waited."""
     ticket: InFlightTicket
     """By which its answer is counted while it is buffered."""
     salt: bytes

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from warmfleet_contracts.keys import encode_key_file, new_key
-from warmfleet_router.api.api_keys import POLL_SECONDS
+from warmfleet_router.access.api_keys import POLL_SECONDS
 from warmfleet_router.settings import parse_settings
 from warmfleet_testing.router.guarded_router import guarded, json_of, status_of
 from warmfleet_testing.router.planted_keys import bearer

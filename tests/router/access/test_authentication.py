@@ -7,7 +7,7 @@ import re
 import structlog
 from prometheus_client import generate_latest
 
-from warmfleet_router.api.authentication import needed_scopes
+from warmfleet_router.access.authentication import needed_scopes
 from warmfleet_router.metrics import MAX_TENANT_LABELS, RouterMetrics
 from warmfleet_testing.router.guarded_router import guarded, json_of, routes_of, status_of
 from warmfleet_testing.router.planted_keys import bearer
