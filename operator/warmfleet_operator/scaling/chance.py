@@ -111,6 +111,10 @@ class Level:
         """What is certain of a demand of so many requests, if it shows that the level has risen; else 0."""
         return certain(demand, requests) if self.is_below(demand) else 0.0
 
+    def is_exceeded_by(self, demand: float, requests: float) -> bool:
+        """Whether a demand of so many requests is above the mean by more than chance explains mostly."""
+        return certain(demand, requests) > self.mean
+
     def bounded(self, highest: float, requests: float) -> "Level":
         """The level if `highest` was the highest moment of late, of so many requests: it is no higher."""
         if highest >= self.mean:

@@ -115,6 +115,8 @@ class DecisionInputs:
     """Since the number of replicas changed; -1: not seen."""
     panic: int = 0
     """1: demand far above ready supply now; 2: within its time after it."""
+    rising: int = 0
+    """1 while a demand is above its mean by more than chance explains in one of twenty moments."""
     victim_loss_ms: int = 0
     """Compute time of what only the victim holds."""
 

@@ -205,6 +205,18 @@ def _asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
     return asks
 
 
+def _rises(tick: _Tick, means: Means | None) -> bool:
+    """Whether a demand is above its mean by more than chance explains in one of twenty moments."""
+    if means is None:
+        return False
+    demand, arrivals = tick.demand, tick.signals.traffic.arrivals
+    return (
+        means.load_level.is_exceeded_by(demand.compute_permille, arrivals)
+        or means.tokens_level.is_exceeded_by(demand.tokens, demand.sequences)
+        or means.sequences_level.is_exceeded_by(demand.sequences, demand.sequences)
+    )
+
+
 def _now(demand: Demand, traffic: Traffic) -> Means | None:
     if demand.compute_permille < 0:
         return None
@@ -364,6 +376,7 @@ def _inputs(
         growth_limit=growth_limit(policy, memory.growths, state.spec_replicas),
         changed_seconds=-1 if changed is None else int(tick.now_seconds - changed),
         panic=panic,
+        rising=int(_rises(tick, memory.means)),
         stable_growth=_stable_growth(tick, memory, asks, panic),
         victim_loss_ms=victim_loss_ms,
     )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from warmfleet_operator.scaling.decision import LimitingRule, ReplicaState, ScalingReason
+from warmfleet_operator.scaling.decision import LimitingRule, ReplicaState, ScalingDecision, ScalingReason
 from warmfleet_operator.scaling.signals import Traffic
 from warmfleet_testing.resources.scaling_signals import (
     FULL_MINUTES,
@@ -119,3 +119,24 @@ def test_a_replica_without_a_place_goes_first_when_demand_fell_and_costs_no_cach
 
     assert (decision.to_replicas, decision.victim) == (3, None)
     assert (needed.to_replicas, needed.limit) == (4, LimitingRule.NONE)
+
+
+def test_no_replica_goes_while_the_load_rises():
+    """The need of the last minutes allows the shrink, and so does the risen load once it is the mean."""
+
+    def run(ticks: Ticks, load: float, count: int) -> list[ScalingDecision]:
+        tokens = round(30 * load * PREFILL_RATE)
+        view = signals(fleet(3), traffic=Traffic(seconds=30.0, prompt_tokens=tokens, requests=20_000))
+        return [ticks.tick(view, at_rest(3)) for _ in range(count)]
+
+    numbers = [decision.to_replicas for decision in run(Ticks(POLICY), 0.8, 300)]
+    due = numbers.index(2)
+
+    ticks = Ticks(POLICY)
+    before = run(ticks, 0.8, due)
+    rising = run(ticks, 1.1, 20)
+    settled = run(ticks, 1.1, 600)
+
+    assert {decision.to_replicas for decision in before} == {3}
+    assert {(one.to_replicas, one.limit) for one in rising} == {(3, LimitingRule.STABILIZATION)}
+    assert settled[-1].to_replicas == 2
