@@ -134,7 +134,7 @@ check: ## Exactly what CI runs
 check-containers: setup model ## Build images, run them under a real kubelet, remove all of it (root; Debian or Ubuntu)
 	@PYTHONPATH=tests/support $(BIN)/python -m warmfleet_testing.containers.packages
 	@$(MAKE) --no-print-directory controlplane kubelet
-	@$(BIN)/pytest -m containers --durations=0 --durations-min=1 \
+	@KEEP=$(KEEP) $(BIN)/pytest -m containers --durations=0 --durations-min=1 \
 		$(if $(ONLY),tests/containers/test_$(subst -,_,$(ONLY)).py,tests/containers)
 
 # Two at once, as vLLM starts on one core; the tests of tests/vllm, which measure, come last and alone.

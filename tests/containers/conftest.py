@@ -1,43 +1,82 @@
 """Images that are built and the real node that runs them, once for all tests here."""
 
+import os
 import shutil
+import time
 from collections.abc import Iterator
 
 import pytest
+from _pytest.terminal import TerminalReporter
 
 from warmfleet_devcluster.control_plane.binaries import KUBELET, find_binaries
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_testing.cluster.cluster import DevCluster, running_cluster
 from warmfleet_testing.cluster.pods import IMAGE, Pods, namespace_of_its_own
-from warmfleet_testing.containers.builder import ImageStore, image_store, import_image, tag_image
-from warmfleet_testing.containers.machine import nothing_left
+from warmfleet_testing.containers.builder import (
+    ImageStore,
+    image_store,
+    import_image,
+    reference,
+    tag_image,
+)
+from warmfleet_testing.containers.figures import Figures
+from warmfleet_testing.containers.machine import most_disk_taken, nothing_left
 from warmfleet_testing.containers.release import Release
 
 FIRST_TARGETS = ("operator", "router")
 MODEL = "smollm2-135m-instruct"
-FREE_BYTES = 38e9
+FREE_BYTES = {"to build": 38e9, "to import": 22e9}
+"""What the worker's image takes at most, on the way to the node and as archive."""
+KEEP = bool(os.environ.get("KEEP"))
+"""`make check-containers KEEP=1`: the images stay for the next run."""
+_FIGURES = pytest.StashKey[Figures]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A place for what the tests measure."""
+    config.stash[_FIGURES] = Figures()
+
+
+def pytest_terminal_summary(terminalreporter: TerminalReporter, config: pytest.Config) -> None:
+    """What was measured; pytest's own summary follows."""
+    if lines := config.stash[_FIGURES].lines():
+        terminalreporter.section("measured")
+        for line in lines:
+            terminalreporter.line(line)
 
 
 @pytest.fixture(scope="session")
-def store() -> Iterator[ImageStore]:
-    """An empty store with the base image."""
+def figures(request: pytest.FixtureRequest) -> Figures:
+    """What tests put here is printed at the end."""
+    return request.config.stash[_FIGURES]
+
+
+@pytest.fixture(scope="session")
+def store(figures: Figures) -> Iterator[ImageStore]:
+    """A store with the base image; empty but for it, unless the run before kept its images."""
     folder = warmfleet_home() / "check-containers"
-    with nothing_left(folder), image_store(folder) as store:
-        store.make_base()
+    with most_disk_taken(figures), nothing_left(folder), image_store(folder, keep=KEEP) as store:
+        with figures.timed("base image made"):
+            store.make_base()
         yield store
 
 
 @pytest.fixture(scope="session")
-def built(store: ImageStore) -> str:
+def built(store: ImageStore, figures: Figures) -> str:
     """Operator and router; gives what the builder printed."""
-    return store.build(*FIRST_TARGETS)
+    with figures.timed("operator and router built"):
+        return store.build(*FIRST_TARGETS)
 
 
 @pytest.fixture(scope="session")
-def cluster(store: ImageStore, built: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
+def cluster(
+    store: ImageStore, built: str, figures: Figures, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[DevCluster]:
     """One real node that has the images of operator and router."""
     programs = find_binaries(warmfleet_home(), KUBELET).folder
+    began = time.monotonic()
     with running_cluster(nodes=0, pretend={}, real_node=programs) as running:
+        figures.add("cluster and its node ready", time.monotonic() - began)
         socket = running.folder.part("node-0") / "containerd.sock"
         for target in FIRST_TARGETS:
             import_image(store, target, socket, tmp_path_factory.mktemp("pipes"))
@@ -45,23 +84,31 @@ def cluster(store: ImageStore, built: str, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="session")
-def release(cluster: DevCluster, tmp_path_factory: pytest.TempPathFactory) -> Release:
+def release(cluster: DevCluster, figures: Figures, tmp_path_factory: pytest.TempPathFactory) -> Release:
     """The chart, installed with the built images; all its pods have become ready."""
     installed = Release(cluster)
-    installed.install(tmp_path_factory.mktemp("values") / "values.yaml", *FIRST_TARGETS, "worker-cpu")
+    with figures.timed("helm install --wait"):
+        installed.install(tmp_path_factory.mktemp("values") / "values.yaml", *FIRST_TARGETS, "worker-cpu")
     return installed
 
 
 @pytest.fixture(scope="session")
 def worker_image(
-    store: ImageStore, cluster: DevCluster, release: Release, tmp_path_factory: pytest.TempPathFactory
+    store: ImageStore,
+    cluster: DevCluster,
+    release: Release,
+    figures: Figures,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> str:
     """The image of CPU workers with its model, on the node; gives what the builder printed."""
-    free = shutil.disk_usage(warmfleet_home()).free
-    assert free > FREE_BYTES, f"the worker's image needs 38 GB, {free / 1e9:.0f} are free"
-    printed = store.build("worker-cpu", catalog_model=MODEL)
+    what = "to import" if store.has(reference("worker-cpu")) else "to build"
+    needed, free = FREE_BYTES[what], shutil.disk_usage(warmfleet_home()).free
+    assert free > needed, f"{needed / 1e9:.0f} GB {what} the worker's image, {free / 1e9:.0f} are free"
+    with figures.timed("worker-cpu built"):
+        printed = store.build("worker-cpu", catalog_model=MODEL)
     socket = cluster.folder.part("node-0") / "containerd.sock"
-    import_image(store, "worker-cpu", socket, tmp_path_factory.mktemp("pipes"))
+    with figures.timed("worker-cpu imported"):
+        import_image(store, "worker-cpu", socket, tmp_path_factory.mktemp("pipes"))
     return printed
 
 

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from warmfleet_testing.cluster.cluster import eventually
-from warmfleet_testing.containers.builder import BASE, reference
+from warmfleet_testing.containers.builder import BASE, image_store, reference
 from warmfleet_testing.containers.machine import processes_of, traces
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(2400)]
@@ -49,19 +49,28 @@ def archive(store):
     file.unlink(missing_ok=True)
 
 
-def test_the_build_after_one_that_was_killed_in_the_middle_works(store):
-    before = traces(store.folder)
-    containers = store.folder / "store" / "overlay-containers" / "containers.json"
+@pytest.fixture
+def own_store(store, archive, tmp_path):
+    """A store that has the base image and no layer of a build."""
+    store.export(BASE, archive)
+    with image_store(tmp_path / "store") as own:
+        own.shell(f"buildah pull --quiet docker-archive:{archive}")
+        yield own
+
+
+def test_the_build_after_one_that_was_killed_in_the_middle_works(own_store):
+    before = traces(own_store.folder)
+    containers = own_store.folder / "store" / "overlay-containers" / "containers.json"
 
     def is_running_a_step():
         return containers.exists() and json.loads(containers.read_text() or "[]")
 
-    with store.begin(*store.build_command("router")) as building:
+    with own_store.begin(*own_store.build_command("router")) as building:
         eventually(is_running_a_step, seconds=120)
         building.kill()
     eventually(lambda: processes_of("buildah", reference("router")), [])
-    assert traces(store.folder) == before
-    assert "warmfleet-router" in store.build("router")
+    assert traces(own_store.folder) == before
+    assert "warmfleet-router" in own_store.build("router")
 
 
 def test_a_build_whose_disk_is_full_is_named_and_succeeds_when_there_is_room(store, archive):

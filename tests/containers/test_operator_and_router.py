@@ -51,13 +51,16 @@ def test_an_image_has_the_user_the_entry_point_and_the_labels_of_the_tree(store,
     assert labels["title"] == f"warmfleet {target}"
 
 
-def test_all_pods_get_ready_within_a_minute_and_no_container_restarts(release):
+def test_all_pods_get_ready_within_a_minute_and_no_container_restarts(release, figures):
+    waited = []
     for pod in release.pods():
         times = {item["type"]: item["lastTransitionTime"] for item in pod["status"]["conditions"]}
         began, ready = (
             datetime.fromisoformat(text) for text in (pod["metadata"]["creationTimestamp"], times["Ready"])
         )
-        assert (ready - began).total_seconds() <= FIRST_ANSWER_SECONDS
+        waited.append((ready - began).total_seconds())
+    figures.add("the last of all pods ready", max(waited))
+    assert max(waited) <= FIRST_ANSWER_SECONDS
     # Routers wait for their keys without an error: "Failed" is how a kubelet reports one of an environment.
     events = release.cluster.get("events", "--namespace", "models")["items"]
     assert [event["message"] for event in events if event["reason"] == "Failed"] == []

@@ -56,12 +56,14 @@ class ImageStore:
         )
 
     def make_base(self) -> None:
-        """A Debian 12 with its Python, by the name of the Dockerfile's base."""
+        """A Debian 12 with its Python, by the name of the Dockerfile's base; kept where it is."""
+        if self.has(BASE):
+            return
         root = self.folder / "root"
         self._run("debootstrap", "--variant=minbase", f"--include={_PACKAGES}", "bookworm", str(root))
         self._run("chroot", str(root), "apt-get", "clean")
-        for name in _LEFT_OUT:
-            shutil.rmtree(root / name, ignore_errors=True)
+        for left_out in _LEFT_OUT:
+            shutil.rmtree(root / left_out, ignore_errors=True)
         for compiled in root.glob("usr/lib/python3*/**/__pycache__"):
             shutil.rmtree(compiled)
         (root / "usr/bin/python").symlink_to("python3")
@@ -70,6 +72,10 @@ class ImageStore:
         self._run("buildah", "config", "--env", "PATH=/usr/local/bin:/usr/bin:/bin", container)
         self._run("buildah", "commit", "--quiet", "--rm", container, BASE)
         shutil.rmtree(root)
+
+    def has(self, name: str) -> bool:
+        """Whether an image is in the store."""
+        return name in self._run("buildah", "images", "--format", "{{.Name}}:{{.Tag}}").split()
 
     def build(self, *targets: str, catalog_model: str = "") -> str:
         """Build `targets` by images/build.py; returns what it printed."""
@@ -179,14 +185,28 @@ def _ctr(socket: Path) -> list[str]:
 
 
 @contextmanager
-def image_store(folder: Path) -> Iterator[ImageStore]:
-    """A store in an empty `folder`, of which nothing is left afterwards; a killed run leaves it behind."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+def image_store(folder: Path, *, keep: bool = False) -> Iterator[ImageStore]:
+    """A store below `folder`, of which nothing is left afterwards.
+
+    With `keep` it stays, and the next run that keeps takes it again, layers and all. What a killed run left
+    behind is removed first: only a run that came to its end marks its store.
+    """
+    whole = folder / "whole"
+    if keep and whole.exists():
+        # State of processes that are gone, and what a build that failed left.
+        for other in set(folder.iterdir()) - {folder / "store"}:
+            shutil.rmtree(other) if other.is_dir() else other.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    whole.unlink(missing_ok=True)
     try:
         yield ImageStore(folder)
     finally:
-        shutil.rmtree(folder)
+        if keep:
+            whole.touch()
+        else:
+            shutil.rmtree(folder)
 
 
 def chart_values(targets: Sequence[str]) -> dict[str, Any]:

@@ -1,12 +1,18 @@
 """What containers must leave on the machine as it was: kernel settings, mounts, control groups, processes."""
 
+import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from warmfleet_devcluster.real_node.configuration import KERNEL_SETTINGS
+from warmfleet_runtime.home import warmfleet_home
+from warmfleet_testing.containers.figures import Figures
+
+_SAMPLE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,28 @@ def nothing_left(folder: Path) -> Iterator[None]:
     before = traces(folder)
     yield
     assert traces(folder) == before
+
+
+@contextmanager
+def most_disk_taken(figures: Figures) -> Iterator[None]:
+    """Add how much more of the disk with the warmfleet home was taken at most, by whatever runs here."""
+    ended = threading.Event()
+    home = warmfleet_home()
+    before = most = shutil.disk_usage(home).used
+
+    def sample() -> None:
+        nonlocal most
+        while not ended.wait(_SAMPLE_SECONDS):
+            most = max(most, shutil.disk_usage(home).used)
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        sampler.join()
+        figures.add("disk at the peak, beyond the start", (most - before) / 1e9, "GB")
 
 
 def processes_of(program: str, folder: Path) -> list[int]:
