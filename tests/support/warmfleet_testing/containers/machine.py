@@ -57,7 +57,7 @@ def nothing_left(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def most_disk_taken(figures: Figures) -> Iterator[None]:
-    """Add how much more of the disk with the warmfleet home was taken at most, by whatever runs here."""
+    """Add how much more of the disk with the warmfleet home was taken at most, by all that runs here."""
     ended = threading.Event()
     home = warmfleet_home()
     before = most = shutil.disk_usage(home).used
