@@ -12,6 +12,8 @@ from transformers import AutoModelForCausalLM
 from warmfleet_contracts.errors import ModelError
 from warmfleet_testing.engine.tiny_gguf import tiny_llama, write_tiny_gguf
 from warmfleet_testing.engine.tiny_tokenizer import CHATML_TEMPLATE, tiny_tokenizer
+from warmfleet_worker.model.config import load_model_config
+from warmfleet_worker.model.loader import open_checkpoint
 from warmfleet_worker.model_store.assets import load_prompt_assets
 from warmfleet_worker.model_store.conversion import convert_gguf
 from warmfleet_worker.model_store.gguf import GgufModel, undo_rope_permutation
@@ -94,6 +96,28 @@ def test_weights_are_stored_exactly_as_they_dequantise(tmp_path, quantization, b
     expected = dequantise(packed.reshape(stored.shape[0], -1, block_bytes)).reshape(stored.shape)
     assert stored.dtype == np.float32
     assert np.array_equal(stored, expected)
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+def test_a_worker_computes_with_the_eight_bits_of_a_file(tmp_path, tied):
+    # given a file, whose weights are stored in float32
+    q8 = gguf.GGMLQuantizationType.Q8_0
+    original = tiny_llama(tied=tied)
+    convert(write_tiny_gguf(tmp_path / "q.gguf", original, quantization=q8), folder := tmp_path / "model")
+    config = load_model_config(folder)
+    weights = {name: value.numpy() for name, value in original.state_dict().items() if value.ndim == 2}
+
+    # when a worker reads them in eight bits
+    with open_checkpoint(folder, config, dtype=torch.bfloat16, device=torch.device("cpu")) as reader:
+        read = {name: reader.int8(name) for name in weights if reader.has(name)}
+
+    # then scales and values are those of the file
+    assert len(read) == len(weights) - tied
+    for name, matrix in read.items():
+        blocks = gguf.quantize(weights[name], q8).reshape(len(weights[name]), -1, 34)
+        scales, values = blocks[..., :2].copy().view(np.float16), blocks[..., 2:].copy().view(np.int8)
+        assert np.array_equal(matrix.scales.numpy(), scales[..., 0]), name
+        assert np.array_equal(matrix.values.numpy(), values.reshape(weights[name].shape)), name
 
 
 def test_the_permutation_is_undone_head_by_head():
