@@ -132,7 +132,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev &
 USER 65532:65532
 ENV TORCHINDUCTOR_CACHE_DIR=/tmp/inductor \
     TRITON_CACHE_DIR=/tmp/triton \
-    WARMFLEET_IMAGE_MODELS=/opt/warmfleet
+    WARMFLEET_IMAGE_HOME=/opt/warmfleet
 COPY --from=worker-cuda-venv /opt/venv /opt/venv
 COPY --from=native-code /opt/code /opt/code
 EXPOSE 8000
@@ -148,7 +148,7 @@ USER 65532:65532
 ENV TORCHINDUCTOR_CACHE_DIR=/tmp/inductor \
     TRITON_CACHE_DIR=/tmp/triton \
     VLLM_CACHE_ROOT=/tmp/vllm \
-    WARMFLEET_IMAGE_MODELS=/opt/warmfleet \
+    WARMFLEET_IMAGE_HOME=/opt/warmfleet \
     WARMFLEET_VLLM_PYTHON=/opt/vllm/bin/python
 COPY --from=worker-vllm-venv /opt/venv /opt/venv
 COPY --from=vllm-venv /opt/vllm /opt/vllm
@@ -160,7 +160,7 @@ FROM runtime AS worker-cpu
 LABEL org.opencontainers.image.title="warmfleet worker (CPU)" \
       org.opencontainers.image.description="Engine and server of one model, on CPU cores."
 ENV TORCHINDUCTOR_CACHE_DIR=/tmp/inductor \
-    WARMFLEET_IMAGE_MODELS=/opt/warmfleet
+    WARMFLEET_IMAGE_HOME=/opt/warmfleet
 COPY --from=worker-cpu-venv /opt/venv /opt/venv
 COPY --from=baked-model /opt/warmfleet /opt/warmfleet
 COPY --from=native-code /opt/code /opt/code

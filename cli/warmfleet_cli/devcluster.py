@@ -15,6 +15,7 @@ from warmfleet_devcluster.settings import CONTEXT, DevclusterSettings
 from warmfleet_devcluster.state import DevclusterState, StateFolder
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_runtime.process_identity import is_alive
+from warmfleet_worker.native.build import NativeStepUnavailable, compiled_in
 
 _QUOTED_BYTES: Final = 16 * 1024 * 1024
 
@@ -65,6 +66,7 @@ def up(
     )
     progress = make_console(stderr=True)
     ready = start_supervisor(settings, lambda text: progress.print(text, style="dim")).ready
+    compile_native_step(home, lambda text: progress.print(text, style="dim"))
     folder = StateFolder(settings.state)
     if output is OutputFormat.JSON:
         print_json(
@@ -91,6 +93,21 @@ def up(
     console.print(f'export PATH="{binaries.folder}:$PATH"  # kubectl and helm')
     console.print(f"helm install warmfleet charts/warmfleet -f {folder.images_values}")
     console.print("kubectl apply -f examples/smollm2.yaml")
+
+
+def compile_native_step(home: Path, report: Callable[[str], None]) -> None:
+    """For the workers' image, which has it from `home`: else each pod compiles it for itself, if it can.
+
+    It belongs to the owner of `home`, who could not replace what is root's.
+    """
+    report("compiling the native step, unless this version is compiled")
+    owner = home.stat()
+    try:
+        library = compiled_in(home)
+        for path in (library.parent, library):
+            os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+    except (NativeStepUnavailable, OSError) as error:
+        report(f"workers start later, or compute by PyTorch: {error}")
 
 
 def down(*, state: StateOption = None, output: OutputOption = OutputFormat.TEXT) -> None:

@@ -102,5 +102,5 @@ WORKER_TOKEN_ROOT_VARIABLE: Final = "WARMFLEET_WORKER_TOKEN_ROOT"  # noqa: S105 
 """Hex. Routers and the operator derive every worker's token from it."""
 OPERATOR_TOKEN_VARIABLE: Final = "WARMFLEET_OPERATOR_TOKEN"  # noqa: S105 - the variable's name
 """Bearer token by which routers know the operator: `/internal/` and `/metrics`, no inference."""
-IMAGE_MODELS_VARIABLE: Final = "WARMFLEET_IMAGE_MODELS"
-"""A warmfleet home inside the image, with the models that were baked in; read-only."""
+IMAGE_HOME_VARIABLE: Final = "WARMFLEET_IMAGE_HOME"
+"""A warmfleet home inside the image, read-only: the models that were baked in, a compiled native step."""

@@ -21,7 +21,7 @@ class DevclusterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     state: Path
     home: Path
-    """The warmfleet home: `models` for the images, `controlplane` for the programs."""
+    """The warmfleet home: `models` and `native` for the images, `controlplane` for the programs."""
     binaries: Path
     nodes: int = 2
     """Process nodes; without any, no pod ever runs."""

@@ -262,5 +262,5 @@ def test_an_operator_in_its_image_answers_while_the_api_server_does_not(images):
 
 
 def test_a_worker_image_without_a_baked_model_has_an_empty_home_that_all_can_read(images):
-    script = "import os; print(os.listdir('/opt/warmfleet'), os.environ['WARMFLEET_IMAGE_MODELS'])"
+    script = "import os; print(os.listdir('/opt/warmfleet'), os.environ['WARMFLEET_IMAGE_HOME'])"
     assert run(images, "worker-cpu", "python", "-c", script).stdout == "[] /opt/warmfleet\n"

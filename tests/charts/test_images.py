@@ -14,7 +14,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from warmfleet_contracts.names import IMAGE_MODELS_VARIABLE
+from warmfleet_contracts.names import IMAGE_HOME_VARIABLE
 from warmfleet_testing.documents.dockerfile import parse_dockerfile, sent_files
 from warmfleet_testing.resources.chart_render import REPOSITORY, loaded_chart
 
@@ -128,7 +128,7 @@ def test_an_image_runs_its_component_as_any_user(target):
     assert environment["PATH"].startswith("/opt/venv/bin:")
     assert environment["PYTHONDONTWRITEBYTECODE"] == "1"
     assert environment["HOME"] == "/nonexistent"
-    assert environment.get(IMAGE_MODELS_VARIABLE) == ("/opt/warmfleet" if "worker" in target else None)
+    assert environment.get(IMAGE_HOME_VARIABLE) == ("/opt/warmfleet" if "worker" in target else None)
     labels = {}
     for stage in FILE.lineage(target):
         for item in stage.of("LABEL"):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from warmfleet_contracts.names import IMAGE_MODELS_VARIABLE
+from warmfleet_contracts.names import IMAGE_HOME_VARIABLE
 
 REGISTRY: Final = "registry.devcluster.local/warmfleet"
 """No such host exists, so a reference that is not on the list cannot be pulled."""
@@ -26,15 +26,15 @@ _PASSED_ON: Final = ("PYTHONPATH", "OMP_NUM_THREADS", "LANG", "LC_ALL")
 
 
 def image_list(
-    version: str, models_home: Path, environment: Mapping[str, str] = os.environ
+    version: str, home: Path, environment: Mapping[str, str] = os.environ
 ) -> dict[str, dict[str, Any]]:
-    """What each reference runs: the interpreter that runs us, with the models of a warmfleet home."""
+    """What each reference runs: the interpreter that runs us, with what `home` holds for workers."""
     passed_on = {name: environment[name] for name in _PASSED_ON if name in environment}
     variables = {
         # The venv's own programs first: pods call `python`.
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]),
         "PYTHONDONTWRITEBYTECODE": "1",
-        IMAGE_MODELS_VARIABLE: str(models_home),
+        IMAGE_HOME_VARIABLE: str(home),
         **passed_on,
     }
     return {
@@ -43,7 +43,7 @@ def image_list(
             "env": variables,
             "user": str(IMAGE_USER),
             # Links are followed, and a home may hold its models by one.
-            "paths": [str(models_home), str(models_home / "models")],
+            "paths": [str(home), str(home / "models")],
         }
         for repository, package in _REPOSITORIES.values()
     }

@@ -146,6 +146,6 @@ def test_the_charts_values_name_images_that_are_on_the_list() -> None:
     assert set(listed) == named
     for image in listed.values():
         assert image["user"] == "65532"
-        assert image["env"]["WARMFLEET_IMAGE_MODELS"] == "/home"
+        assert image["env"]["WARMFLEET_IMAGE_HOME"] == "/home"
         assert image["env"]["PYTHONPATH"] == "/src"
         assert "SECRET" not in image["env"]

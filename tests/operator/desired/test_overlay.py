@@ -189,11 +189,11 @@ def overlaid(overlay, spec=MINIMAL, kind="Deployment"):
             {
                 "spec": {
                     "initContainers": [
-                        {"name": "model-fetch", "env": [{"name": "WARMFLEET_IMAGE_MODELS", "value": "/x"}]}
+                        {"name": "model-fetch", "env": [{"name": "WARMFLEET_IMAGE_HOME", "value": "/x"}]}
                     ]
                 }
             },
-            "spec.podTemplate.spec.initContainers[model-fetch].env[WARMFLEET_IMAGE_MODELS]",
+            "spec.podTemplate.spec.initContainers[model-fetch].env[WARMFLEET_IMAGE_HOME]",
         ),
     ],
 )

@@ -35,7 +35,7 @@ def fetch(shelf, tmp_path):
         into = tmp_path / "models" / "key"
         settings = parse_settings(
             ["--catalog", name, "--into", str(into), *flags],
-            {"WARMFLEET_IMAGE_MODELS": str(image)} if baked else {},
+            {"WARMFLEET_IMAGE_HOME": str(image)} if baked else {},
         )
         store, progress = ModelStore(into), Progress(60)
         with store.locked(progress):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shutil
 import stat
 from array import array
 from pathlib import Path
@@ -247,6 +248,21 @@ def test_a_file_that_is_no_library_is_refused(tmp_path):
 
     with pytest.raises(NativeStepUnavailable, match="cannot be loaded"):
         NativeLibrary(damaged)
+
+
+def test_a_library_in_the_images_home_is_taken_from_any_owner_and_a_part_of_one_is_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("WARMFLEET_HOME", str(tmp_path / "own"))
+    own = build.library_path()
+    prebuilt = tmp_path / "image" / "native" / own.name
+    prebuilt.parent.mkdir(parents=True)
+    shutil.copy(own, prebuilt)
+    prebuilt.chmod(0o666)
+    monkeypatch.setenv("WARMFLEET_IMAGE_HOME", str(tmp_path / "image"))
+
+    assert build.library_path() == prebuilt
+
+    os.truncate(prebuilt, 1000)
+    assert build.library_path() == own
 
 
 def test_a_library_beside_the_module_is_taken_first(tmp_path, monkeypatch):

@@ -1,8 +1,8 @@
 """Compiles the native step: once per machine and version of its sources, in a few seconds.
 
 The library is not tied to the machine that compiled it: each level is a file with its own flags, chosen
-when the engine starts. An image has it compiled beside this module, since its root is read-only and it has
-no compiler.
+when the engine starts. An image has it compiled, since its root is read-only and it has no compiler: beside
+this module, or in the warmfleet home that it names.
 """
 
 import hashlib
@@ -15,10 +15,12 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from warmfleet_contracts.errors import WarmfleetError
+from warmfleet_contracts.names import IMAGE_HOME_VARIABLE
 from warmfleet_runtime.home import warmfleet_home
 
 SOURCES: Final = Path(__file__).with_name("csrc")
@@ -68,26 +70,56 @@ def source_hash() -> str:
 
 
 def library_path() -> Path:
-    """The compiled library: the one beside this module, else the one in the cache, compiled if need be.
+    """The compiled library: the image's, else the one in the cache, compiled if need be.
 
     Raises:
         NativeStepUnavailable: There is none and it cannot be compiled, or another user may have put it there.
     """
     if platform.machine() not in {"x86_64", "AMD64"}:
         raise NativeStepUnavailable(f"the native step is for x86-64, and this is {platform.machine()}")
-    name = f"libwarmfleet-step-{source_hash()}.so"
-    beside = SOURCES.parent / name
+    beside = SOURCES.parent / _library_name()
     if beside.is_file():
         return beside
+    if in_image := _in_image_home():
+        return in_image
     try:
-        cached = warmfleet_home() / "native" / name
-        if not is_whole(cached):
-            compile_library(cached)
+        cached = compiled_in(warmfleet_home())
         _require_own(cached.parent)
         _require_own(cached)
     except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home
         raise NativeStepUnavailable(f"the native step's cache cannot be used: {error}") from error
     return cached
+
+
+def compiled_in(home: Path) -> Path:
+    """The library in a warmfleet home, of any owner; compiled if need be.
+
+    Raises:
+        NativeStepUnavailable: There is none and it cannot be compiled.
+    """
+    library = _in_home(home)
+    if not is_whole(library):
+        compile_library(library)
+    return library
+
+
+def _in_home(home: Path) -> Path:
+    return home / "native" / _library_name()
+
+
+def _library_name() -> str:
+    return f"libwarmfleet-step-{source_hash()}.so"
+
+
+def _in_image_home() -> Path | None:
+    # A user who may write there may write this module: unlike of a cache, the owner does not matter.
+    home = os.environ.get(IMAGE_HOME_VARIABLE)
+    if home:
+        library = _in_home(Path(home))
+        with suppress(OSError):
+            if is_whole(library):
+                return library
+    return None
 
 
 def is_whole(library: Path) -> bool:
@@ -114,7 +146,8 @@ def compile_library(target: Path, command: Sequence[str] | None = None) -> None:
     """
     command = tuple(command) if command else compiler()
     try:
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Only its owner may write it, and every user may load what is in it.
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix="compiling-") as folder:
             build = Path(folder)
             with ThreadPoolExecutor(os.cpu_count() or 1) as threads:

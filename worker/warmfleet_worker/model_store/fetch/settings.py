@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from warmfleet_contracts.names import IMAGE_MODELS_VARIABLE
+from warmfleet_contracts.names import IMAGE_HOME_VARIABLE
 from warmfleet_contracts.resources.fetch_outcome import FETCH_MODULE, TERMINATION_MESSAGE_PATH
 from warmfleet_contracts.resources.hub import PUBLIC_HUB, is_commit
 
@@ -60,7 +60,7 @@ def parse_settings(
         parser.error("--revision: expected the full commit hash, 40 hexadecimal digits")
     if not 0 < given.timeout_seconds < float("inf"):
         parser.error(f"--timeout-seconds: expected more than 0, got {given.timeout_seconds}")
-    baked = environment.get(IMAGE_MODELS_VARIABLE, "")
+    baked = environment.get(IMAGE_HOME_VARIABLE, "")
     return FetchSettings(
         into=given.into.absolute(),
         catalog=given.catalog or "",
