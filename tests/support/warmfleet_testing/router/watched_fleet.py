@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,13 +98,17 @@ class WatchedFleet:
 
 @contextmanager
 def watched_fleet(
-    home: Path, model_path: Path, *worker_flags: str, environment: Mapping[str, str] = {}
+    home: Path,
+    model_path: Path,
+    *worker_flags: str,
+    router_flags: Sequence[str] = (),
+    environment: Mapping[str, str] = {},
 ) -> Iterator[WatchedFleet]:
     """Both processes on free ports, ready; killed at the end."""
     flags = ("--uid", UID, *worker_flags)
     with (
         running_worker(model_path, *flags, token=TOKEN, environment=environment) as worker,
-        router_process({UID: worker}, home, environment=environment) as router,
+        router_process({UID: worker}, home, *router_flags, environment=environment) as router,
     ):
         yield WatchedFleet(router, worker)
 
