@@ -112,8 +112,11 @@ class Level:
         return certain(demand, requests) if self.is_below(demand) else 0.0
 
     def is_exceeded_by(self, demand: float, requests: float) -> bool:
-        """Whether a demand of so many requests is above the mean by more than chance explains mostly."""
-        return certain(demand, requests) > self.mean
+        """Whether a demand of so many requests is above the mean by more than chance explains mostly.
+
+        What no request shows is above none.
+        """
+        return requests > 0 and certain(demand, requests) > self.mean
 
     def bounded(self, highest: float, requests: float) -> "Level":
         """The level if `highest` was the highest moment of late, of so many requests: it is no higher."""

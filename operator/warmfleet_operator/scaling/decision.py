@@ -116,7 +116,10 @@ class DecisionInputs:
     panic: int = 0
     """1: demand far above ready supply now; 2: within its time after it."""
     rising: int = 0
-    """1 while a demand is above its mean by more than chance explains in one of twenty moments."""
+    """1 while a demand is above its mean by more than chance explains in one of twenty moments.
+
+    For the time of stabilization at most.
+    """
     victim_loss_ms: int = 0
     """Compute time of what only the victim holds."""
 

@@ -62,7 +62,7 @@ def _first_unsafe(policy: AutoscalingPolicy, inputs: DecisionInputs) -> Limiting
         (unready, LimitingRule.NOT_READY),
         (inputs.stopping_replicas, LimitingRule.STOPPING),
         (inputs.panic, LimitingRule.PANIC),
-        # The need of the last minutes is that of a lower load: what goes now would be asked for again.
+        # What goes now would be asked for again.
         (inputs.rising, LimitingRule.STABILIZATION),
         (changing, LimitingRule.PERIOD),
         (SAFETY * loss_ms > saved_ms, LimitingRule.CACHE_VALUE),

@@ -136,7 +136,7 @@ def measure(
             queues=False,
         ),
     )
-    memory = _with_latencies(tick, _watched(tick, memory))
+    memory = _with_latencies(tick, _with_rise(tick, _watched(tick, memory)))
     asks = _asks(tick, memory)
     memory, panic = _with_windows(tick, memory, asks)
     victim = victim_of(policy, signals, demand.prefill_rate)
@@ -205,11 +205,29 @@ def _asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
     return asks
 
 
-def _rises(tick: _Tick, means: Means | None) -> bool:
+def _with_rise(tick: _Tick, memory: ScalingMemory) -> ScalingMemory:
+    """The memory with the time since when a demand has been above its mean."""
+    since = None
+    if _is_above_mean(tick, memory.means):
+        since = memory.risen_since_seconds if memory.risen_since_seconds is not None else tick.now_seconds
+    return replace(memory, risen_since_seconds=since)
+
+
+def _rises(tick: _Tick, memory: ScalingMemory) -> bool:
+    """Whether the load rises: the need of the last minutes is that of a lower one.
+
+    Not for longer than these minutes, in which the need becomes that of the risen load: demands of which
+    another one is above its mean each time would else keep every replica.
+    """
+    since = memory.risen_since_seconds
+    return since is not None and tick.now_seconds - since < tick.policy.down_stabilization_seconds
+
+
+def _is_above_mean(tick: _Tick, means: Means | None) -> bool:
     """Whether a demand is above its mean by more than chance explains in one of twenty moments."""
-    if means is None:
-        return False
     demand, arrivals = tick.demand, tick.signals.traffic.arrivals
+    if means is None or demand.compute_permille < 0:  # unknown, and then no mean follows
+        return False
     return (
         means.load_level.is_exceeded_by(demand.compute_permille, arrivals)
         or means.tokens_level.is_exceeded_by(demand.tokens, demand.sequences)
@@ -376,7 +394,7 @@ def _inputs(
         growth_limit=growth_limit(policy, memory.growths, state.spec_replicas),
         changed_seconds=-1 if changed is None else int(tick.now_seconds - changed),
         panic=panic,
-        rising=int(_rises(tick, memory.means)),
+        rising=int(_rises(tick, memory)),
         stable_growth=_stable_growth(tick, memory, asks, panic),
         victim_loss_ms=victim_loss_ms,
     )

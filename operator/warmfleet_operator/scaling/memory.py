@@ -92,6 +92,8 @@ class ScalingMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Load in 1/1000 of a replica's measured speed, while work waited at every replica."""
     means: Means | None = None
     """Of the demand; None before it was known."""
+    risen_since_seconds: float | None = None
+    """A demand has been above its mean since then."""
     busy_since_seconds: float | None = None
     """Work has waited at every replica since then, or since the last sample."""
     outgrown: tuple[Outgrown, ...] = ()

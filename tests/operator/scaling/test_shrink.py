@@ -10,6 +10,7 @@ from warmfleet_testing.resources.scaling_signals import (
     FULL_MINUTES,
     POLICY,
     PREFILL_RATE,
+    TICK_SECONDS,
     Ticks,
     at_rest,
     fleet,
@@ -140,3 +141,29 @@ def test_no_replica_goes_while_the_load_rises():
     assert {decision.to_replicas for decision in before} == {3}
     assert {(one.to_replicas, one.limit) for one in rising} == {(3, LimitingRule.STABILIZATION)}
     assert settled[-1].to_replicas == 2
+
+
+def test_demands_that_are_above_their_means_by_turns_keep_replicas_for_no_longer_than_a_window():
+    ticks = Ticks(POLICY)
+    decisions: list[ScalingDecision] = []
+    for _ in range(8):
+        for tokens, sequences in ((round(6 * PREFILL_RATE), 0), (1, 20)):
+            traffic = Traffic(seconds=30.0, prompt_tokens=tokens, requests=20_000)
+            view = signals(fleet(4, running_sequences=sequences), traffic=traffic)
+            decisions += ticks.run(view, at_rest(4), 60)
+
+    rising = "".join(str(decision.inputs.rising) for decision in decisions)
+    longest_seconds = max(map(len, rising.split("0"))) * TICK_SECONDS
+    assert 240 < longest_seconds <= POLICY.down_stabilization_seconds
+    assert min(decision.to_replicas for decision in decisions) == 3
+
+
+def test_no_demand_counts_as_risen_without_a_request_or_while_compute_is_unknown():
+    """A stream whose first token is long past; replicas that have not measured their speed."""
+    ticks = Ticks(POLICY)
+    ticks.run(signals(fleet(3)), at_rest(3), 60)
+    traffic = Traffic(seconds=30.0, prompt_tokens=round(PREFILL_RATE))
+    streamed = ticks.run(signals(fleet(3), traffic=traffic), at_rest(3), 60)
+    unknown = ticks.run(signals(fleet(3, running_sequences=9, prefill_tokens_per_second=0.0)), at_rest(3), 60)
+
+    assert {decision.inputs.rising for decision in streamed + unknown} == {0}
