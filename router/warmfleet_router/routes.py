@@ -94,15 +94,17 @@ def _inference_routes(
 ) -> list[Route]:
     settings = common.settings
     models = ModelEndpoints(workers.fleet)
+    permissions = Permissions(authentication.check, workers.fleet.owner)
     tokens = [
         Route(
             path,
-            TokenEndpoint(decode, fleet=workers.fleet, limits=limits, proxy=proxies.texts),
+            TokenEndpoint(
+                decode, permissions=permissions, fleet=workers.fleet, limits=limits, proxy=proxies.texts
+            ),
             methods=["POST"],
         )
         for path, decode in TOKEN_DECODERS.items()
     ]
-    permissions = Permissions(authentication.check, workers.fleet.owner)
     completions = [
         Route(
             path,

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import pytest
 
 from warmfleet_contracts.keys import encode_key_file
 from warmfleet_router.admission.queue_bounds import NOTHING, AdmissionSettings
+from warmfleet_router.api import completions
 from warmfleet_testing.router.full_fleet import cancelled, is_empty, occupied, until
 from warmfleet_testing.router.full_fleet import held as waiting
 from warmfleet_testing.router.planted_keys import PlantedKeys, bearer
@@ -126,6 +127,35 @@ async def test_a_key_that_is_revoked_while_its_requests_wait_for_a_seat_is_refus
     assert [status for status, _, _ in answers] == [401, 401, 200]
     assert [error_of(body) for _, _, body in answers[:2]] == ["invalid_api_key"] * 2
     assert [json.loads(body)["prompt"] for body in stub.bodies] == ["first", "other"]
+
+
+async def test_a_held_prompt_goes_to_no_owner_who_got_the_name_while_it_was_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = SleepingModels({"stub": 60})
+    models.owners = {"stub": "a/first"}
+    models.discover()
+    with running_stub(StubWorker(uid="w0")) as before, running_stub(StubWorker(uid="w1")) as after:
+        async with running_router([], tmp_path, discovery=models, wait_ready=False) as router:
+            await router.until(lambda: router.router.workers.fleet.owner("stub"))
+            asking = asyncio.create_task(router.ask("secret"))
+            await held(router, 1)
+
+            async def decode_after_the_change(body: bytes, decode: Callable[[bytes], object]) -> object:
+                models.owners = {"stub": "b/second"}
+                models.discover(after)
+                fleet = router.router.workers.fleet
+                await router.until(
+                    lambda: [one.endpoint.uid for one in fleet.workers("stub") if one.ready] == ["w1"]
+                )
+                return decode(body)
+
+            monkeypatch.setattr(completions, "decode_body", decode_after_the_change)
+            models.discover(before)
+            status, _, body = await asking
+
+    assert (status, error_of(body)) == (503, "no_replica")
+    assert not after.bodies
 
 
 async def test_a_prompt_that_waits_for_a_seat_goes_to_no_other_owner_of_the_name(tmp_path: Path) -> None:

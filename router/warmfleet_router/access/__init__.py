@@ -2,5 +2,5 @@
 
 Public: `api_keys` (`KeySource`: the keys in force, followed in their file; `read_key_file`), `authentication`
 (`Authentication`: before a body is read) and `permission` (`Permissions`: again before each worker is asked).
-Imports `metrics`, `workers`, `error_responses`, `tenants` and contracts, so that `proxy` may ask it.
+Imports `metrics`, `error_responses`, `tenants` and contracts, so that `proxy` may ask it.
 """

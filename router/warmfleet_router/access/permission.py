@@ -24,7 +24,7 @@ class Permission:
     request: Request
     model: str
     owner: str | None
-    """Of the name when the request came; None where none was known."""
+    """Of the name when the request's body was decoded; None where none was known."""
     check_key: CheckKey
     owner_of: OwnerOf
 
@@ -51,5 +51,5 @@ class Permissions:
         self._owner_of = owner_of
 
     def of(self, request: Request, model: str) -> Permission:
-        """The permission of a request that has just come."""
+        """The permission of a request whose model has just become known."""
         return Permission(request, model, self._owner_of(model), self._check_key, self._owner_of)

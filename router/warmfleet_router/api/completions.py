@@ -56,9 +56,9 @@ class Prepared(msgspec.Struct, frozen=True):
 class Asleep(msgspec.Struct, frozen=True):
     """A request that cannot be prepared now, because its model sleeps; only its body is kept."""
 
-    model: str
     stream: bool
     priority: int
+    permission: Permission
 
 
 class CompletionEndpoint:
@@ -154,17 +154,16 @@ class CompletionEndpoint:
         Raises:
             RequestError: it may not wait, or waited too long; nothing has been sent.
         """
-        model, tenant, since = asleep.model, ticket.tenant, self._now()
+        model, tenant, since = asleep.permission.model, ticket.tenant, self._now()
         size = Amount(1, len(body), len(body) // BYTES_PER_TOKEN)
         waking = self._admission.waking
         outcome: Outcome | None = "failed"
-        permission = self._permissions.of(request, model)
         try:
             ticket.estimate_tokens(size.tokens)
             while True:
                 async with waking.turn(model, tenant, priority=asleep.priority, size=size, since=since):
-                    permission.require()
-                    prepared = await self._prepare(request, ticket, body, self._now(), was_held=True)
+                    asleep.permission.require()
+                    prepared = await self._prepare(request, ticket, body, self._now(), held=asleep.permission)
                 if isinstance(prepared, Prepared):
                     outcome = None
                     return prepared
@@ -192,25 +191,33 @@ class CompletionEndpoint:
         body: bytes,
         complete_at: float,
         *,
-        was_held: bool = False,
+        held: Permission | None = None,
     ) -> Prepared | Asleep:
         """From the body to what is needed later; what was decoded is not kept while the request waits.
 
-        `complete_at` is the clock time from which its time to first token counts. `was_held`: it is let
-        on now, also while others are held.
+        `complete_at` is the clock time from which its time to first token counts. `held`: the permission of
+        one that was held, which is let on now, also while others are held.
         """
         async with ticket.encoding_slot():
             decoded = await decode_body(body, self._decode)
             tenant = tenant_of(request)
             require_model(tenant, decoded.model)
-            if self._admission.waking.holds(decoded.model, was_held=was_held):
-                return Asleep(decoded.model, decoded.stream, tenant.priority(decoded.priority))
-            return await self._encoded(request, ticket, decoded, body, complete_at)
+            # Of the name's first owner, also if it changes between what is awaited here.
+            permission = held or self._permissions.of(request, decoded.model)
+            if self._admission.waking.holds(decoded.model, was_held=held is not None):
+                return Asleep(decoded.stream, tenant.priority(decoded.priority), permission)
+            return await self._encoded(permission, ticket, decoded, body, complete_at)
 
     async def _encoded(
-        self, request: Request, ticket: InFlightTicket, decoded: Decoded, body: bytes, body_read_at: float
+        self,
+        permission: Permission,
+        ticket: InFlightTicket,
+        decoded: Decoded,
+        body: bytes,
+        body_read_at: float,
     ) -> Prepared:
-        tenant, permission = tenant_of(request), self._permissions.of(request, decoded.model)
+        request = permission.request
+        tenant = tenant_of(request)
         self._metrics.on_ignored_fields(len(decoded.ignored_fields))
         workers = self._fleet.workers(decoded.model)
         if not workers:

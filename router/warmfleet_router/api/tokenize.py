@@ -14,6 +14,7 @@ from warmfleet_contracts.openai import (
     decode_detokenize_request,
     decode_tokenize_request,
 )
+from warmfleet_router.access.permission import Permissions
 from warmfleet_router.admission.in_flight_limits import InFlightLimits
 from warmfleet_router.api.models import model_not_found
 from warmfleet_router.error_responses import RETRY_AFTER_SECONDS, asleep_error
@@ -36,9 +37,16 @@ class TokenEndpoint:
     """ASGI endpoint for one path: checks the body here, so that a bad one costs no worker anything."""
 
     def __init__(
-        self, decode: Callable[[bytes], Decoded], *, fleet: Fleet, limits: InFlightLimits, proxy: TextProxy
+        self,
+        decode: Callable[[bytes], Decoded],
+        *,
+        permissions: Permissions,
+        fleet: Fleet,
+        limits: InFlightLimits,
+        proxy: TextProxy,
     ) -> None:
         self._decode = decode
+        self._permissions = permissions
         self._fleet = fleet
         self._limits = limits
         self._proxy = proxy
@@ -67,6 +75,7 @@ class TokenEndpoint:
                 ],
                 body=body,
                 ticket=ticket,
+                permission=None if model is None else self._permissions.of(request, model),
             )
             workers = partial(self._workers, tenant, model)
             await self._proxy.serve(text_request, workers, scope, request.receive, send)

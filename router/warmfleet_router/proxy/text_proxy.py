@@ -14,6 +14,7 @@ from typing import Final
 from starlette.types import Receive, Scope, Send
 
 from warmfleet_contracts.openai import RequestError
+from warmfleet_router.access.permission import Permission
 from warmfleet_router.admission.encoding_slots import EncodingSlots
 from warmfleet_router.admission.in_flight_limits import BufferedAnswer, InFlightTicket
 from warmfleet_router.error_responses import no_worker_error, too_large_error, worker_refusal_error
@@ -47,6 +48,8 @@ class TextRequest:
     body: bytes
     ticket: InFlightTicket
     """By which its answer is counted while it is buffered."""
+    permission: Permission | None
+    """None: it names no model, and goes to any worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class TextProxy:
         """Answer a request by one of `workers`, as they are then, or stop when the client disconnects.
 
         Raises:
-            RequestError: no worker answered, and nothing has been sent.
+            RequestError: no worker answered, or the request may not ask one any more; nothing has been sent.
         """
         is_large = len(request.body) > INLINE_CHARS
         async with cancel_on_disconnect(receive) as watched:
@@ -137,6 +140,8 @@ class TextProxy:
                 break
             if tried and not self._retries.take():
                 break
+            if request.permission is not None:
+                request.permission.require()
             uid = worker.endpoint.uid
             tried.add(uid)
             self._open[uid] += 1

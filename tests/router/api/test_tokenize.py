@@ -14,6 +14,7 @@ from warmfleet_router.proxy.retry_budget import RetryBudgetSettings
 from warmfleet_router.workers.breakers import BreakerSettings, Cause
 from warmfleet_testing.router.planted_keys import PlantedKeys, bearer
 from warmfleet_testing.router.router_fixture import RunningRouter, running_router
+from warmfleet_testing.router.sleeping_models import SleepingModels
 from warmfleet_testing.router.slow_reader import SlowReaders
 from warmfleet_testing.router.stub_worker import StubWorker, running_stub
 
@@ -53,6 +54,28 @@ async def test_a_tenants_limits_hold_for_texts_too(tmp_path: Path) -> None:
 
     for status, answer in (second, large):
         assert (status, answer["error"]["code"]) == (429, "tenant_quota_exceeded")
+
+
+async def test_a_text_whose_worker_is_gone_goes_to_no_other_owner_of_the_name(tmp_path: Path) -> None:
+    models = SleepingModels({"stub": 60})
+    models.owners = {"stub": "a/first"}
+    with ExitStack() as first, running_stub(StubWorker(uid="w1")) as after:
+        before = first.enter_context(running_stub(StubWorker(uid="w0")))
+        models.discover(before)
+        async with running_router([], tmp_path, discovery=models, wait_ready=False) as router:
+            known = router.router.workers.fleet
+            await router.until(lambda: any(worker.ready for worker in known.workers("stub")))
+            before.faults.hold_headers = True
+            asking = asyncio.create_task(tokenize(router))
+            await router.until(lambda: before.requests)
+            models.owners = {"stub": "b/second"}
+            models.discover(before, after)
+            await router.until(lambda: sum(worker.ready for worker in known.workers("stub")) == 2)
+            first.close()
+            status, answer = await asking
+
+    assert (status, answer["error"]["code"]) == (503, "no_replica")
+    assert not after.requests
 
 
 async def test_texts_go_to_equal_workers_in_rotation_and_around_a_busy_one(tmp_path: Path) -> None:
