@@ -11,15 +11,15 @@ from warmfleet_worker.native.build import (
     SOURCES,
     NativeStepUnavailable,
     compile_library,
+    library_name,
     library_path,
-    source_hash,
 )
 
 if __name__ == "__main__":
     if platform.machine() != "x86_64":
         sys.exit(0)
     try:
-        target = SOURCES.parent / f"libwarmfleet-step-{source_hash()}.so"
+        target = SOURCES.parent / library_name()
         compile_library(target)
         # The worker's own search must find this one, or it would look for a compiler.
         assert library_path() == target, library_path()

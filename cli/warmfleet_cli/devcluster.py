@@ -15,7 +15,7 @@ from warmfleet_devcluster.settings import CONTEXT, DevclusterSettings
 from warmfleet_devcluster.state import DevclusterState, StateFolder
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_runtime.process_identity import is_alive
-from warmfleet_worker.native.build import NativeStepUnavailable, compiled_in
+from warmfleet_worker.native.build import NativeStepUnavailable, compiled_in, native_folder
 
 _QUOTED_BYTES: Final = 16 * 1024 * 1024
 
@@ -98,14 +98,21 @@ def up(
 def compile_native_step(home: Path, report: Callable[[str], None]) -> None:
     """For the workers' image, which has it from `home`: else each pod compiles it for itself, if it can.
 
-    It belongs to the owner of `home`, who could not replace what is root's.
+    It belongs to the owner of `home`, who could not replace what is root's; pods are of another user.
     """
     report("compiling the native step, unless this version is compiled")
-    owner = home.stat()
+    owner, folder = home.stat(), native_folder(home)
+
+    def give(path: Path) -> None:
+        if path.is_symlink():  # what is not the home's is not given away
+            raise NativeStepUnavailable(f"{path} is a link")
+        os.chown(path, owner.st_uid, owner.st_gid)
+        path.chmod(0o755)
+
     try:
-        library = compiled_in(home)
-        for path in (library.parent, library):
-            os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
+        folder.mkdir(exist_ok=True)
+        give(folder)
+        give(compiled_in(home))
     except (NativeStepUnavailable, OSError) as error:
         report(f"workers start later, or compute by PyTorch: {error}")
 

@@ -103,4 +103,4 @@ WORKER_TOKEN_ROOT_VARIABLE: Final = "WARMFLEET_WORKER_TOKEN_ROOT"  # noqa: S105 
 OPERATOR_TOKEN_VARIABLE: Final = "WARMFLEET_OPERATOR_TOKEN"  # noqa: S105 - the variable's name
 """Bearer token by which routers know the operator: `/internal/` and `/metrics`, no inference."""
 IMAGE_HOME_VARIABLE: Final = "WARMFLEET_IMAGE_HOME"
-"""A warmfleet home inside the image, read-only: the models that were baked in, a compiled native step."""
+"""A warmfleet home inside the image, read-only: baked models; in a devcluster the native step, too."""

@@ -55,7 +55,7 @@ def figures(request: pytest.FixtureRequest) -> Figures:
 def store(figures: Figures) -> Iterator[ImageStore]:
     """A store with the base image; empty but for it, unless the run before kept its images."""
     folder = warmfleet_home() / "check-containers"
-    with most_disk_taken(figures), nothing_left(folder), image_store(folder, keep=KEEP) as store:
+    with nothing_left(folder), image_store(folder, keep=KEEP) as store, most_disk_taken(figures):
         with figures.timed("base image made"):
             store.make_base()
         yield store

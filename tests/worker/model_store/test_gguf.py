@@ -99,7 +99,7 @@ def test_weights_are_stored_exactly_as_they_dequantise(tmp_path, quantization, b
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
-def test_a_worker_computes_with_the_eight_bits_of_a_file(tmp_path, tied):
+def test_a_worker_reads_the_eight_bits_of_a_file(tmp_path, tied):
     # given a file, whose weights are stored in float32
     q8 = gguf.GGMLQuantizationType.Q8_0
     original = tiny_llama(tied=tied)

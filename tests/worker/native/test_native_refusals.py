@@ -257,6 +257,7 @@ def test_a_library_in_the_images_home_is_taken_from_any_owner_and_a_part_of_one_
     prebuilt.parent.mkdir(parents=True)
     shutil.copy(own, prebuilt)
     prebuilt.chmod(0o666)
+    os.chown(prebuilt, os.geteuid() or 65534, -1)
     monkeypatch.setenv("WARMFLEET_IMAGE_HOME", str(tmp_path / "image"))
 
     assert build.library_path() == prebuilt
@@ -269,7 +270,7 @@ def test_a_library_beside_the_module_is_taken_first(tmp_path, monkeypatch):
     sources = tmp_path / "csrc"
     sources.mkdir()
     monkeypatch.setattr(build, "SOURCES", sources)
-    prebuilt = tmp_path / f"libwarmfleet-step-{build.source_hash()}.so"
+    prebuilt = tmp_path / build.library_name()
     prebuilt.touch()
 
     assert build.library_path() == prebuilt

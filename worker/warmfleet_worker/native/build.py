@@ -1,8 +1,8 @@
 """Compiles the native step: once per machine and version of its sources, in a few seconds.
 
 The library is not tied to the machine that compiled it: each level is a file with its own flags, chosen
-when the engine starts. An image has it compiled, since its root is read-only and it has no compiler: beside
-this module, or in the warmfleet home that it names.
+when the engine starts. An image, whose root is read-only, has it compiled: beside this module, or in the
+warmfleet home that it names.
 """
 
 import hashlib
@@ -77,7 +77,7 @@ def library_path() -> Path:
     """
     if platform.machine() not in {"x86_64", "AMD64"}:
         raise NativeStepUnavailable(f"the native step is for x86-64, and this is {platform.machine()}")
-    beside = SOURCES.parent / _library_name()
+    beside = SOURCES.parent / library_name()
     if beside.is_file():
         return beside
     if in_image := _in_image_home():
@@ -97,17 +97,19 @@ def compiled_in(home: Path) -> Path:
     Raises:
         NativeStepUnavailable: There is none and it cannot be compiled.
     """
-    library = _in_home(home)
+    library = native_folder(home) / library_name()
     if not is_whole(library):
         compile_library(library)
     return library
 
 
-def _in_home(home: Path) -> Path:
-    return home / "native" / _library_name()
+def native_folder(home: Path) -> Path:
+    """Where a warmfleet home has its libraries, of this version and others."""
+    return home / "native"
 
 
-def _library_name() -> str:
+def library_name() -> str:
+    """File name of the library of these sources."""
     return f"libwarmfleet-step-{source_hash()}.so"
 
 
@@ -115,7 +117,7 @@ def _in_image_home() -> Path | None:
     # A user who may write there may write this module: unlike of a cache, the owner does not matter.
     home = os.environ.get(IMAGE_HOME_VARIABLE)
     if home:
-        library = _in_home(Path(home))
+        library = native_folder(Path(home)) / library_name()
         with suppress(OSError):
             if is_whole(library):
                 return library
@@ -146,8 +148,7 @@ def compile_library(target: Path, command: Sequence[str] | None = None) -> None:
     """
     command = tuple(command) if command else compiler()
     try:
-        # Only its owner may write it, and every user may load what is in it.
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix="compiling-") as folder:
             build = Path(folder)
             with ThreadPoolExecutor(os.cpu_count() or 1) as threads:

@@ -7,12 +7,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final
 
+from warmfleet_cli.devcluster import compile_native_step
 from warmfleet_runtime.process_identity import ProcessIdentity
 from warmfleet_testing.cluster.control_plane import ControlPlane, KubectlError, running_control_plane
-from warmfleet_worker.native.build import NativeStepUnavailable, library_path
 
 _HELM_SECONDS: Final = 300
 _POLL_SECONDS: Final = 0.2
@@ -100,7 +100,6 @@ def running_cluster(**settings: Any) -> Iterator[DevCluster]:
     `settings` are fields of DevclusterSettings.
     """
     wanted = {"nodes": 2, "pretend": {"nvidia.com/gpu": 2}, **settings}
-    with suppress(NativeStepUnavailable):
-        library_path()  # which pods take from the home, as in an image, and else compile each for itself
     with running_control_plane(**wanted) as control_plane:
+        compile_native_step(control_plane.settings.home, lambda _: None)
         yield DevCluster(control_plane.settings, control_plane.process, control_plane.api)

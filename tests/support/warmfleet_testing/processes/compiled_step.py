@@ -13,5 +13,5 @@ def keep_compiled_step(home: Path) -> None:
     except NativeStepUnavailable:
         return
     folder = home / "native"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     shutil.copy2(library, folder / library.name)

@@ -131,10 +131,10 @@ def growth_bytes_per_lap(points: Sequence[QuietPoint], process: str = "", *, sin
 
 @contextmanager
 def soaked_fleet(home: Path) -> Iterator[WatchedFleet]:
-    """Router and worker with 488 blocks, which a few hundred requests fill.
+    """Router and worker with 488 blocks, which a hundred requests fill.
 
     The router also remembers evicted blocks, a quarter of a million by default (46 MB): here no more than the
-    first hundred requests evict, so that it is full before anything is measured.
+    first two hundred requests evict, so that it is full before anything is measured.
     """
     flags = ("--kv-cache-bytes", "4000000", "--max-running-sequences", str(AT_ONCE))
     ghosts = ("--ghost-blocks", "1024")
