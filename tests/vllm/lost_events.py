@@ -31,6 +31,8 @@ async def follow(missed: int) -> list[object]:
         try:
             for number in range(missed):
                 publisher.publish(batch(number))
+            # A thread sends them, and each that is missed while it is at it would be a gap of its own.
+            publisher._event_queue.join()
             seen: list[object] = []
 
             async def receive() -> None:
