@@ -55,12 +55,12 @@ class ImageStore:
             f'[storage]\ndriver = "overlay"\ngraphroot = "{folder / "store"}"\nrunroot = "{folder / "run"}"\n'
         )
 
-    def make_base(self) -> None:
-        """A Debian 12 with its Python, by the name of the Dockerfile's base; kept where it is."""
-        if self.has(BASE):
+    def make_base(self, name: str = BASE, debian: str = "bookworm") -> None:
+        """A Debian with its Python, by the name of an official image; a store that has the name keeps it."""
+        if self.has(name):
             return
         root = self.folder / "root"
-        self._run("debootstrap", "--variant=minbase", f"--include={_PACKAGES}", "bookworm", str(root))
+        self._run("debootstrap", "--variant=minbase", f"--include={_PACKAGES}", debian, str(root))
         self._run("chroot", str(root), "apt-get", "clean")
         for left_out in _LEFT_OUT:
             shutil.rmtree(root / left_out, ignore_errors=True)
@@ -70,21 +70,25 @@ class ImageStore:
         container = self._run("buildah", "from", "scratch").strip()
         self._run("buildah", "add", "--quiet", container, str(root), "/")
         self._run("buildah", "config", "--env", "PATH=/usr/local/bin:/usr/bin:/bin", container)
-        self._run("buildah", "commit", "--quiet", "--rm", container, BASE)
+        self._run("buildah", "commit", "--quiet", "--rm", container, name)
         shutil.rmtree(root)
 
     def has(self, name: str) -> bool:
         """Whether an image is in the store."""
         return name in self._run("buildah", "images", "--format", "{{.Name}}:{{.Tag}}").split()
 
-    def build(self, *targets: str, catalog_model: str = "") -> str:
+    def build(self, *targets: str, catalog_model: str = "", base: str = BASE, tag: str = TAG) -> str:
         """Build `targets` by images/build.py; returns what it printed."""
-        return self._run(*self.build_command(*targets, catalog_model=catalog_model))
+        return self._run(*self.build_command(*targets, catalog_model=catalog_model, base=base, tag=tag))
 
-    def build_command(self, *targets: str, catalog_model: str = "") -> list[str]:
+    def build_command(
+        self, *targets: str, catalog_model: str = "", base: str = BASE, tag: str = TAG
+    ) -> list[str]:
         """The command line by which `targets` are built."""
         command = [sys.executable, str(REPOSITORY / "images" / "build.py"), "--engine", "buildah"]
-        command += ["--registry", REGISTRY, "--tag", TAG, "--catalog-model", catalog_model]
+        command += ["--registry", REGISTRY, "--tag", tag, "--catalog-model", catalog_model]
+        if base != BASE:
+            command += ["--build-arg", f"PYTHON_IMAGE={base}"]
         command += ["--values", str(self.folder / "images.values.yaml")]
         for target in targets:
             command += ["--target", target]
@@ -95,6 +99,14 @@ class ImageStore:
     def shell(self, script: str) -> str:
         """What a script prints that calls `make images` and buildah, in the tree, as a person would."""
         return self._run("bash", "-euc", script)
+
+    def run(self, name: str, *command: str) -> str:
+        """What a command in an image prints, as the image's user."""
+        container = self._run("buildah", "from", "--pull-never", name).strip()
+        try:
+            return self._run("buildah", "run", container, "--", *command)
+        finally:
+            self._run("buildah", "rm", container)
 
     def inspect(self, target: str) -> Any:
         """The image's configuration, as the OCI specification has it."""
@@ -151,9 +163,9 @@ class ImageStore:
         return printed
 
 
-def reference(target: str) -> str:
+def reference(target: str, tag: str = TAG) -> str:
     """The image that `build` makes of a target."""
-    return f"{REGISTRY}/warmfleet-{target}:{TAG}"
+    return f"{REGISTRY}/warmfleet-{target}:{tag}"
 
 
 def import_image(store: ImageStore, target: str, socket: Path, folder: Path) -> None:
