@@ -8,10 +8,9 @@ import platform
 import sys
 
 from warmfleet_worker.native.build import (
-    SOURCES,
     NativeStepUnavailable,
     compile_library,
-    library_name,
+    library_beside,
     library_path,
 )
 
@@ -19,7 +18,7 @@ if __name__ == "__main__":
     if platform.machine() != "x86_64":
         sys.exit(0)
     try:
-        target = SOURCES.parent / library_name()
+        target = library_beside()
         compile_library(target)
         # The worker's own search must find this one, or it would look for a compiler.
         assert library_path() == target, library_path()

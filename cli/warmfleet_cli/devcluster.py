@@ -15,7 +15,7 @@ from warmfleet_devcluster.settings import CONTEXT, DevclusterSettings
 from warmfleet_devcluster.state import DevclusterState, StateFolder
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_runtime.process_identity import is_alive
-from warmfleet_worker.native.build import NativeStepUnavailable, compiled_in, native_folder
+from warmfleet_worker.native.build import NativeStepUnavailable, compiled_in, library_in
 
 _QUOTED_BYTES: Final = 16 * 1024 * 1024
 
@@ -101,7 +101,7 @@ def compile_native_step(home: Path, report: Callable[[str], None]) -> None:
     It belongs to the owner of `home`, who could not replace what is root's; pods are of another user.
     """
     report("compiling the native step, unless this version is compiled")
-    owner, folder = home.stat(), native_folder(home)
+    owner, folder = home.stat(), library_in(home).parent
 
     def give(path: Path) -> None:
         if path.is_symlink():  # what is not the home's is not given away

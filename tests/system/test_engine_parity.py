@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_testing.engine.catalog_model import pulled_catalog_model
 from warmfleet_testing.engine.engine_runs import EngineRun, full_recompute, recomputed_token
-from warmfleet_testing.engine.runner_driver import DEVICES, only
+from warmfleet_testing.engine.runner_driver import only
 from warmfleet_testing.engine.tiny_models import (
     DECISIVE_MARGIN,
     DECISIVE_SEEDS,
@@ -45,7 +45,14 @@ but the view from the window is worth every hour of it. This morning we passed a
 clouds lay in it, and a man in a red boat who waved at us. Tomorrow we will arrive and"""
 
 ELEMENT_BYTES = {"BFloat16": 2, "Float32": 4, "Float64": 8}
-CASES = [(family, dtype) for dtype in ELEMENT_BYTES for family in FAMILIES]
+IN_BFLOAT16 = [(family, "BFloat16", "cpu") for family in FAMILIES]
+"""On a GPU PyTorch promises no equal bits in it."""
+IN_OTHERS = [
+    pytest.param(family, dtype, device, marks=marks)
+    for device, marks in (("cpu", ()), ("cuda", pytest.mark.gpu))
+    for dtype in ("Float32", "Float64")
+    for family in FAMILIES
+]
 
 
 class Subject:
@@ -92,8 +99,6 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, str], 
     made: dict[tuple[str, str, str], Subject] = {}
 
     def made_once(family: str, dtype: str, device: str) -> Subject:
-        if (dtype, device) == ("BFloat16", "cuda"):
-            pytest.skip("PyTorch promises no equal bits in bfloat16")
         key = (family, dtype, device)
         if key not in made:
             folder = tiny_model_folder(family, tmp_path_factory.mktemp(family), seed=DECISIVE_SEEDS[family])
@@ -104,8 +109,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str, str], 
     return made_once
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("family", "dtype"), CASES)
+@pytest.mark.parametrize(("family", "dtype", "device"), [*IN_BFLOAT16, *IN_OTHERS])
 class TestATinyModelOfEveryFamily:
     def test_decodes_at_least_a_hundred_distinct_tokens(self, tiny, family, dtype, device) -> None:
         subject = tiny(family, dtype, device)
@@ -131,8 +135,7 @@ class TestATinyModelOfEveryFamily:
 
 
 # Bfloat16 rounds its way to other tokens than float64: there the oracle is the full recompute alone.
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("family", "dtype"), [case for case in CASES if case[1] != "BFloat16"])
+@pytest.mark.parametrize(("family", "dtype", "device"), IN_OTHERS)
 def test_a_tiny_model_answers_as_transformers_would_and_never_by_a_near_tie(
     tiny, family, dtype, device
 ) -> None:

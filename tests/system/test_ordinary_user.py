@@ -76,6 +76,7 @@ def test_a_test_that_is_skipped_for_another_reason_fails(suite: Path) -> None:
 def test_a_test_that_needs_a_gpu_is_skipped_with_the_reason_only_where_there_is_none(
     suite: Path, has_device: bool
 ) -> None:
+    # As above: the second test of that suite skips for a reason that is none, and fails for it.
     marked = "import pytest\n@pytest.mark.gpu\n"
     skips = f"{marked}def test_it(): pass\n@pytest.mark.gpu\ndef test_other(): pytest.skip('no network')\n"
     (suite / "router/test_router.py").write_text(skips)

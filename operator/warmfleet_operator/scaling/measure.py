@@ -80,6 +80,12 @@ class _Tick:
         known = [(demanded, supplied) for demanded, supplied in self.pairs if supplied > 0]
         return max((-(-100 * demanded // supplied) for demanded, supplied in known), default=0)
 
+    def since(self, known_seconds: float | None, *, holds: bool) -> float | None:
+        """Since when something holds that held since then, if it did; None where it does not hold."""
+        if not holds:
+            return None
+        return self.now_seconds if known_seconds is None else known_seconds
+
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """Demand, and what one replica takes of it."""
@@ -164,9 +170,7 @@ def _with_latencies(tick: _Tick, memory: ScalingMemory) -> ScalingMemory:
         goal is not None and latency_guard.is_late(view, goal.target_milliseconds)
         for goal, view in ((tick.policy.first_token, tick.first), (tick.policy.between_tokens, tick.between))
     )
-    since = None
-    if tick.first.low:
-        since = memory.low_since_seconds if memory.low_since_seconds is not None else tick.now_seconds
+    since = tick.since(memory.low_since_seconds, holds=tick.first.low)
     # The requests of a percentile are older than the load: they may have met a higher one.
     low = since is not None and tick.now_seconds - since >= LATENCY_SECONDS
     return replace(
@@ -207,9 +211,7 @@ def _asks(tick: _Tick, memory: ScalingMemory) -> dict[str, Ask]:
 
 def _with_rise(tick: _Tick, memory: ScalingMemory) -> ScalingMemory:
     """The memory with the time since when a demand has been above its mean."""
-    since = None
-    if _is_above_mean(tick, memory.means):
-        since = memory.risen_since_seconds if memory.risen_since_seconds is not None else tick.now_seconds
+    since = tick.since(memory.risen_since_seconds, holds=_is_above_mean(tick, memory.means))
     return replace(memory, risen_since_seconds=since)
 
 

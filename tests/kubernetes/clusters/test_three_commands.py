@@ -23,7 +23,7 @@ from warmfleet_testing.cluster.leftovers import machine, processes_that_name
 from warmfleet_testing.cluster.steady_load import OpenStream
 from warmfleet_testing.engine.catalog_model import CATALOG_MODEL_NAME, pulled_catalog_model
 from warmfleet_testing.processes.plain_http import NO_TLS
-from warmfleet_worker.native.build import is_whole, library_name
+from warmfleet_worker.native.build import is_whole, library_in
 
 REPOSITORY = Path(__file__).parents[3]
 QUESTION = "What is the capital of France?"
@@ -99,7 +99,7 @@ def test_three_commands_lead_from_nothing_to_an_answer_and_one_leads_back(termin
 
     *exports, install, apply = terminal.run("warmfleet devcluster up").splitlines()
     passed("devcluster up")
-    assert is_whole(terminal.home / "native" / library_name())
+    assert is_whole(library_in(terminal.home))
     terminal.preamble = "\n".join(exports)
     notes = terminal.run(install)
     passed("helm install")

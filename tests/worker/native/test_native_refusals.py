@@ -267,10 +267,12 @@ def test_a_library_in_the_images_home_is_taken_from_any_owner_and_a_part_of_one_
 
 
 def test_a_library_beside_the_module_is_taken_first(tmp_path, monkeypatch):
+    whole = build.library_path()
     sources = tmp_path / "csrc"
     sources.mkdir()
     monkeypatch.setattr(build, "SOURCES", sources)
-    prebuilt = tmp_path / build.library_name()
-    prebuilt.touch()
+    prebuilt = build.library_beside()
+    shutil.copy(whole, prebuilt)
 
+    assert prebuilt.parent == tmp_path
     assert build.library_path() == prebuilt

@@ -1,8 +1,8 @@
 """Compiles the native step: once per machine and version of its sources, in a few seconds.
 
 The library is not tied to the machine that compiled it: each level is a file with its own flags, chosen
-when the engine starts. An image, whose root is read-only, has it compiled: beside this module, or in the
-warmfleet home that it names.
+when the engine starts. An image, whose root is read-only, has it compiled: beside this module, in the same
+layer, or, where the code is a checkout, in the warmfleet home that the image names.
 """
 
 import hashlib
@@ -77,11 +77,12 @@ def library_path() -> Path:
     """
     if platform.machine() not in {"x86_64", "AMD64"}:
         raise NativeStepUnavailable(f"the native step is for x86-64, and this is {platform.machine()}")
-    beside = SOURCES.parent / library_name()
-    if beside.is_file():
-        return beside
-    if in_image := _in_image_home():
-        return in_image
+    # Users who may write in an image may write this module: unlike of a cache, the owner does not matter.
+    image_home = os.environ.get(IMAGE_HOME_VARIABLE)
+    for library in (library_beside(), *([library_in(Path(image_home))] if image_home else [])):
+        with suppress(OSError):
+            if is_whole(library):
+                return library
     try:
         cached = compiled_in(warmfleet_home())
         _require_own(cached.parent)
@@ -97,31 +98,24 @@ def compiled_in(home: Path) -> Path:
     Raises:
         NativeStepUnavailable: There is none and it cannot be compiled.
     """
-    library = native_folder(home) / library_name()
+    library = library_in(home)
     if not is_whole(library):
         compile_library(library)
     return library
 
 
-def native_folder(home: Path) -> Path:
-    """Where a warmfleet home has its libraries, of this version and others."""
-    return home / "native"
+def library_in(home: Path) -> Path:
+    """Where a warmfleet home has the library of these sources, if it has."""
+    return home / "native" / _library_name()
 
 
-def library_name() -> str:
-    """File name of the library of these sources."""
+def library_beside() -> Path:
+    """Where an image has it: it is in the layer of the code that it belongs to."""
+    return SOURCES.parent / _library_name()
+
+
+def _library_name() -> str:
     return f"libwarmfleet-step-{source_hash()}.so"
-
-
-def _in_image_home() -> Path | None:
-    # A user who may write there may write this module: unlike of a cache, the owner does not matter.
-    home = os.environ.get(IMAGE_HOME_VARIABLE)
-    if home:
-        library = native_folder(Path(home)) / library_name()
-        with suppress(OSError):
-            if is_whole(library):
-                return library
-    return None
 
 
 def is_whole(library: Path) -> bool:
