@@ -12,6 +12,14 @@ from warmfleet_devcluster.control_plane.binaries import KUBELET, find_binaries
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_testing.cluster.cluster import DevCluster, running_cluster
 from warmfleet_testing.cluster.pods import IMAGE, Pods, namespace_of_its_own
+from warmfleet_testing.containers.air_gapped import (
+    ArchiveBuild,
+    archive_build,
+    commands,
+    image_name,
+    remove_archives,
+    run_without_internet,
+)
 from warmfleet_testing.containers.builder import (
     ImageStore,
     image_store,
@@ -24,7 +32,6 @@ from warmfleet_testing.containers.machine import most_disk_taken, nothing_left
 from warmfleet_testing.containers.release import Release
 
 FIRST_TARGETS = ("operator", "router")
-MODEL = "smollm2-135m-instruct"
 FREE_BYTES = {"to build": 38e9, "to import": 22e9}
 """What the worker's image takes at most, on the way to the node and as archive."""
 KEEP = bool(os.environ.get("KEEP"))
@@ -69,10 +76,27 @@ def built(store: ImageStore, figures: Figures) -> str:
 
 
 @pytest.fixture(scope="session")
+def archives(store: ImageStore, built: str) -> Iterator[ArchiveBuild]:
+    """The images as files, which are built and written while tests run that need none of them."""
+    what = "to import" if store.has(image_name("worker-cpu")) else "to build"
+    needed, free = FREE_BYTES[what], shutil.disk_usage(warmfleet_home()).free
+    assert free > needed, f"{needed / 1e9:.0f} GB {what} the worker's image, {free / 1e9:.0f} are free"
+    with archive_build(store) as build:
+        yield build
+
+
+@pytest.fixture(scope="session")
 def cluster(
-    store: ImageStore, built: str, figures: Figures, tmp_path_factory: pytest.TempPathFactory
+    store: ImageStore,
+    built: str,
+    figures: Figures,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> Iterator[DevCluster]:
     """One real node that has the images of operator and router."""
+    functions = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    if any("worker_image" in function.fixturenames for function in functions):
+        request.getfixturevalue("archives")  # begins now, and takes minutes
     programs = find_binaries(warmfleet_home(), KUBELET).folder
     began = time.monotonic()
     with running_cluster(nodes=0, pretend={}, real_node=programs) as running:
@@ -93,29 +117,23 @@ def release(cluster: DevCluster, figures: Figures, tmp_path_factory: pytest.Temp
 
 
 @pytest.fixture(scope="session")
-def worker_image(
-    store: ImageStore,
-    cluster: DevCluster,
-    release: Release,
-    figures: Figures,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> str:
-    """The image of CPU workers with its model, on the node; gives what the builder printed."""
-    what = "to import" if store.has(reference("worker-cpu")) else "to build"
-    needed, free = FREE_BYTES[what], shutil.disk_usage(warmfleet_home()).free
-    assert free > needed, f"{needed / 1e9:.0f} GB {what} the worker's image, {free / 1e9:.0f} are free"
-    with figures.timed("worker-cpu built"):
-        printed = store.build("worker-cpu", catalog_model=MODEL)
+def worker_image(cluster: DevCluster, release: Release, archives: ArchiveBuild, figures: Figures) -> None:
+    """The image of CPU workers with its model, on the node, by the name that `reference` has for it.
+
+    It comes there by the commands of docs/how-to/air-gapped.md, which stand for any other way.
+    """
+    figures.add("worker-cpu built, archives of all images written, beside tests", archives.seconds())
+    with figures.timed("archives imported"):
+        run_without_internet(cluster, commands().on_nodes)
+    remove_archives()
     socket = cluster.folder.part("node-0") / "containerd.sock"
-    with figures.timed("worker-cpu imported"):
-        import_image(store, "worker-cpu", socket, tmp_path_factory.mktemp("pipes"))
-    return printed
+    tag_image(socket, image_name("worker-cpu"), reference("worker-cpu"))
 
 
 @pytest.fixture(scope="session")
 def plain_image(cluster: DevCluster) -> str:
     """The image of plain pods, by the name that it has on process nodes: a router's, which has Python."""
-    tag_image(cluster.folder.part("node-0") / "containerd.sock", "router", IMAGE)
+    tag_image(cluster.folder.part("node-0") / "containerd.sock", reference("router"), IMAGE)
     return IMAGE
 
 

@@ -44,6 +44,9 @@ def kubelet_config(settings: RealNodeSettings) -> dict[str, Any]:
         "clusterDNS": [settings.dns],
         "clusterDomain": settings.cluster_domain,
         "resolvConf": str(settings.resolv_conf),
+        # A minute by default: so late a changed Secret is in a volume, and a full volume is noticed.
+        "syncFrequency": "10s",
+        "volumeStatsAggPeriod": "10s",
         "podLogsDir": str(settings.state / "pod-logs"),
         "volumePluginDir": str(settings.state / "volume-plugins"),
         # The disk is shared with all else on this machine, and images cannot be pulled again.

@@ -187,9 +187,9 @@ def import_image(store: ImageStore, target: str, socket: Path, folder: Path) -> 
         raise BuildFailedError(errors.decode()[-3000:])
 
 
-def tag_image(socket: Path, target: str, name: str) -> None:
+def tag_image(socket: Path, image: str, name: str) -> None:
     """Give an image that was imported a second name."""
-    subprocess.run([*_ctr(socket), "images", "tag", reference(target), name], check=True, capture_output=True)
+    subprocess.run([*_ctr(socket), "images", "tag", image, name], check=True, capture_output=True)
 
 
 def _ctr(socket: Path) -> list[str]:
