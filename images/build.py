@@ -31,6 +31,8 @@ PROBE_SECONDS: Final = 30
 MAX_AUTHORITIES_BYTES: Final = 100_000
 """Linux takes 131,072 bytes for one argument of a command."""
 _REGISTRY: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9.-]*(:[0-9]{1,5})?(/[a-z0-9][a-z0-9._-]*)*")
+_NAMED: Final = re.compile(r"^  (\w+):\n    repository: \S+\n    tag: (.+)\n    digest: (.+)$", re.MULTILINE)
+"""An image in the values file: key, tag and digest, as they stand there."""
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -111,19 +113,28 @@ def size_command(plan: Plan, image: Image) -> list[str]:
     return [plan.engine, "images", "--format", "{{.Size}}", plan.reference(image)]
 
 
-def values_of(plan: Plan, digests: Mapping[str, str]) -> str:
-    """images.values.yaml: every image of the chart, by digest where one is known, else by tag."""
+def values_of(plan: Plan, digests: Mapping[str, str], before: str = "") -> str:
+    """images.values.yaml: every image of the chart, by digest where one is known, else by tag.
+
+    Images that `plan` does not build are named as in `before`, an older file for the same registry.
+    """
+    registry = json.dumps(plan.registry)
+    is_same = f"\n  registry: {registry}\n" in before
+    named = {key: names for key, *names in _NAMED.findall(before)} if is_same else {}
     lines = [
         "# Written by `make images`: helm install warmfleet charts/warmfleet -f images.values.yaml",
         "images:",
-        f"  registry: {json.dumps(plan.registry)}",
+        f"  registry: {registry}",
     ]
     for image in IMAGES:
+        tag, digest = json.dumps(plan.tag), json.dumps(digests.get(image.target, ""))
+        if image not in plan.images:
+            tag, digest = named.get(image.key, (tag, digest))
         lines += [
             f"  {image.key}:",
             f"    repository: {image.repository}",
-            f"    tag: {json.dumps(plan.tag)}",
-            f"    digest: {json.dumps(digests.get(image.target, ''))}",
+            f"    tag: {tag}",
+            f"    digest: {digest}",
         ]
     return "\n".join(lines) + "\n"
 
@@ -193,7 +204,8 @@ def build(plan: Plan) -> None:
                 digests[image.target] = _digest(plan, image, digest_file)
             elif plan.load:
                 _load(plan, image, Path(folder))
-    plan.values.write_text(values_of(plan, digests), encoding="utf-8")
+    before = plan.values.read_text(encoding="utf-8") if plan.values.exists() else ""
+    plan.values.write_text(values_of(plan, digests, before), encoding="utf-8")
     print()
     for repository, size in sizes.items():
         print(f"  {repository:24} {size}")
@@ -203,15 +215,21 @@ def build(plan: Plan) -> None:
 
 def _digest(plan: Plan, image: Image, digest_file: Path) -> str:
     if plan.engine == "docker":
-        name = plan.reference(image).rpartition(":")[0]
+        name = _without_hub(plan.reference(image).rpartition(":")[0])
         inspect = ("docker", "image", "inspect", "--format", "{{json .RepoDigests}}", plan.reference(image))
         known = json.loads(_output(inspect) or "[]") or []
-        text = next((entry.partition("@")[2] for entry in known if entry.partition("@")[0] == name), "")
+        named = (entry.partition("@") for entry in known)
+        text = next((digest for of, _, digest in named if _without_hub(of) == name), "")
     else:
         text = digest_file.read_text(encoding="utf-8").strip()
     if _DIGEST.fullmatch(text) is None:
         raise BuildError(f"{plan.engine} named no digest of {plan.reference(image)}")
     return text
+
+
+def _without_hub(name: str) -> str:
+    """An image's name without the registry that docker takes for granted, and leaves out itself."""
+    return name.removeprefix("index.").removeprefix("docker.io/")
 
 
 def _load(plan: Plan, image: Image, folder: Path) -> None:

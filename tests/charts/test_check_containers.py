@@ -3,8 +3,10 @@
 import shutil
 import subprocess
 
-from warmfleet_testing.containers.builder import image_store
-from warmfleet_testing.containers.packages import NEEDED, missing_packages
+import pytest
+
+from warmfleet_testing.containers.builder import BuildFailedError, image_store
+from warmfleet_testing.containers.packages import NEEDED, is_present, missing_packages
 from warmfleet_testing.resources.chart_render import REPOSITORY
 
 
@@ -23,6 +25,16 @@ def test_only_missing_packages_are_installed():
     assert missing_packages(NEEDED.values()) == []
     assert missing_packages([]) == list(NEEDED)
     assert missing_packages(file for name, file in NEEDED.items() if name != "runc") == ["runc"]
+
+
+def test_a_program_counts_wherever_it_is(tmp_path, monkeypatch):
+    program = tmp_path / "of-another-maker"
+    program.touch(mode=0o755)
+    assert not is_present(program.name)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert is_present(program.name)
+    assert is_present(str(program))
+    assert not is_present(str(tmp_path / "missing"))
 
 
 def test_no_test_of_containers_is_part_of_check():
@@ -58,3 +70,11 @@ def test_a_store_that_is_kept_is_taken_again_only_if_its_run_came_to_an_end(tmp_
     with image_store(folder) as store:
         assert not (store.folder / "store").exists()
     assert not folder.exists()
+
+
+def test_a_second_run_does_not_touch_the_store_of_the_first(tmp_path):
+    with image_store(tmp_path / "store") as store:
+        (store.folder / "layer").touch()
+        with pytest.raises(BuildFailedError, match="another run"), image_store(tmp_path / "store"):
+            pass
+        assert (store.folder / "layer").exists()

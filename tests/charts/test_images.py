@@ -373,6 +373,30 @@ def test_pushed_images_are_written_down_by_digest_for_the_chart(make_images, eng
     assert any(f"registry.example.com/x/warmfleet-router@{DIGEST}" in text for text in rendered.values())
 
 
+def test_a_build_of_one_image_leaves_the_digests_of_the_others(make_images):
+    def push(registry, target):
+        arguments = ("--registry", registry, "--push", "--target", target)
+        done, _, path = make_images(*arguments, engines=["podman"])
+        assert done.returncode == 0, done.stderr
+        return yaml.safe_load(path.read_text(encoding="utf-8"))["images"]
+
+    push("registry.example.com/x", "router")
+    both = push("registry.example.com/x", "worker-vllm")
+    assert both["router"]["digest"] == both["workerVllm"]["digest"] == DIGEST
+    assert both["operator"]["digest"] == ""
+
+    elsewhere = push("registry.example.com/y", "worker-vllm")
+    assert elsewhere["workerVllm"]["digest"] == DIGEST
+    assert elsewhere["router"]["digest"] == ""
+
+
+@pytest.mark.parametrize("named", ["", "docker.io/", "index.docker.io/"])
+def test_docker_may_leave_its_own_registry_out_of_a_name(monkeypatch, named):
+    plan = build.Plan("docker.io/x", "t", "docker", ("router",), ())
+    monkeypatch.setattr(build, "_output", lambda _: json.dumps([f"{named}x/warmfleet-router@{DIGEST}"]))
+    assert build._digest(plan, plan.images[0], Path("unused")) == DIGEST
+
+
 @pytest.mark.parametrize("engine", ["docker", "podman"])
 def test_images_for_kind_are_loaded_and_written_down_by_tag(make_images, engine):
     done, calls, path = make_images(

@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from _pytest.terminal import TerminalReporter
@@ -13,12 +15,10 @@ from warmfleet_runtime.home import warmfleet_home
 from warmfleet_testing.cluster.cluster import DevCluster, running_cluster
 from warmfleet_testing.cluster.pods import IMAGE, Pods, namespace_of_its_own
 from warmfleet_testing.containers.air_gapped import (
-    ArchiveBuild,
-    archive_build,
+    CarriedTree,
+    carried_tree,
     commands,
     image_name,
-    remove_archives,
-    run_without_internet,
 )
 from warmfleet_testing.containers.builder import (
     ImageStore,
@@ -32,11 +32,27 @@ from warmfleet_testing.containers.machine import most_disk_taken, nothing_left
 from warmfleet_testing.containers.release import Release
 
 FIRST_TARGETS = ("operator", "router")
+FOLDER = Path(__file__).parent
+ORDER = (
+    "test_builder_faults",
+    "test_killed_node",  # has a real node of its own: a machine has one at a time
+    "test_operator_and_router",  # counts restarts and models of a release that nothing else has used
+    "test_other_python",
+    "test_pods_of_a_real_node",
+    "test_served_model",  # brings the worker's image to the node
+    "test_without_internet",  # ends the release and installs another one
+)
+"""All tests share one node and one release."""
 FREE_BYTES = {"to build": 38e9, "to import": 22e9}
 """What the worker's image takes at most, on the way to the node and as archive."""
 KEEP = bool(os.environ.get("KEEP"))
 """`make check-containers KEEP=1`: the images stay for the next run."""
 _FIGURES = pytest.StashKey[Figures]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the modules in the order of `ORDER`, and require each to be in it."""
+    items.sort(key=lambda item: ORDER.index(item.path.stem) if item.path.parent == FOLDER else -1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -63,6 +79,8 @@ def store(figures: Figures) -> Iterator[ImageStore]:
     """A store with the base image; empty but for it, unless the run before kept its images."""
     folder = warmfleet_home() / "check-containers"
     with nothing_left(folder), image_store(folder, keep=KEEP) as store, most_disk_taken(figures):
+        if KEEP:
+            store.shell("buildah rm --all")  # what builds were about to write that were killed
         with figures.timed("base image made"):
             store.make_base()
         yield store
@@ -76,13 +94,14 @@ def built(store: ImageStore, figures: Figures) -> str:
 
 
 @pytest.fixture(scope="session")
-def archives(store: ImageStore, built: str) -> Iterator[ArchiveBuild]:
-    """The images as files, which are built and written while tests run that need none of them."""
+def carried(store: ImageStore, built: str) -> Iterator[CarriedTree]:
+    """The tree, into which archives of all images are written while tests run that need none of them."""
     what = "to import" if store.has(image_name("worker-cpu")) else "to build"
-    needed, free = FREE_BYTES[what], shutil.disk_usage(warmfleet_home()).free
+    folders = (warmfleet_home(), tempfile.gettempdir())  # of the builder, of the node
+    needed, free = FREE_BYTES[what], min(shutil.disk_usage(folder).free for folder in folders)
     assert free > needed, f"{needed / 1e9:.0f} GB {what} the worker's image, {free / 1e9:.0f} are free"
-    with archive_build(store) as build:
-        yield build
+    with carried_tree(store) as tree:
+        yield tree
 
 
 @pytest.fixture(scope="session")
@@ -96,7 +115,7 @@ def cluster(
     """One real node that has the images of operator and router."""
     functions = [item for item in request.session.items if isinstance(item, pytest.Function)]
     if any("worker_image" in function.fixturenames for function in functions):
-        request.getfixturevalue("archives")  # begins now, and takes minutes
+        request.getfixturevalue("carried")  # begins now, and takes minutes
     programs = find_binaries(warmfleet_home(), KUBELET).folder
     began = time.monotonic()
     with running_cluster(nodes=0, pretend={}, real_node=programs) as running:
@@ -117,15 +136,15 @@ def release(cluster: DevCluster, figures: Figures, tmp_path_factory: pytest.Temp
 
 
 @pytest.fixture(scope="session")
-def worker_image(cluster: DevCluster, release: Release, archives: ArchiveBuild, figures: Figures) -> None:
+def worker_image(cluster: DevCluster, release: Release, carried: CarriedTree, figures: Figures) -> None:
     """The image of CPU workers with its model, on the node, by the name that `reference` has for it.
 
     It comes there by the commands of docs/how-to/air-gapped.md, which stand for any other way.
     """
-    figures.add("worker-cpu built, archives of all images written, beside tests", archives.seconds())
+    figures.add("worker-cpu built, archives written, beside tests", carried.archived_after_seconds())
     with figures.timed("archives imported"):
-        run_without_internet(cluster, commands().on_nodes)
-    remove_archives()
+        carried.run_without_internet(cluster, commands().on_nodes)
+    carried.remove_archives()
     socket = cluster.folder.part("node-0") / "containerd.sock"
     tag_image(socket, image_name("worker-cpu"), reference("worker-cpu"))
 

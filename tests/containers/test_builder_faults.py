@@ -54,7 +54,7 @@ def own_store(store, archive, tmp_path):
     """A store that has the base image and no layer of a build."""
     store.export(BASE, archive)
     with image_store(tmp_path / "store") as own:
-        own.shell(f"buildah pull --quiet docker-archive:{archive}")
+        own.shell(f"buildah pull --quiet docker-archive:{shlex.quote(str(archive))}")
         yield own
 
 
@@ -77,7 +77,7 @@ def test_a_build_whose_disk_is_full_is_named_and_succeeds_when_there_is_room(sto
     store.export(BASE, archive)
     script = BUILD_ON_A_SMALL_DISK.format(
         size="250m",
-        archive=archive,
+        archive=shlex.quote(str(archive)),
         build=shlex.join(store.build_command("router")),
         image=reference("router"),
     )
@@ -90,5 +90,5 @@ def test_a_build_whose_disk_is_full_is_named_and_succeeds_when_there_is_room(sto
 def test_an_import_whose_disk_is_full_is_named_and_succeeds_when_there_is_room(store, archive):
     store.build("router")
     store.export(reference("router"), archive)
-    output = store.shell(IMPORT_ON_A_SMALL_DISK.format(archive=archive))
+    output = store.shell(IMPORT_ON_A_SMALL_DISK.format(archive=shlex.quote(str(archive))))
     assert output.splitlines() == ["no space left on device", reference("router")]

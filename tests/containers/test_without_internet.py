@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from warmfleet_testing.containers.air_gapped import commands, run_without_internet
+from warmfleet_testing.containers.air_gapped import commands
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(2400)]
 
@@ -17,9 +17,11 @@ def uninstalled(release, worker_image):
     return release
 
 
-def test_the_commands_of_the_document_lead_to_an_answer_where_no_route_leads_out(uninstalled, figures):
+def test_the_commands_of_the_document_lead_to_an_answer_where_no_route_leads_out(
+    uninstalled, carried, figures
+):
     with figures.timed("first answer after helm install, without internet"):
-        printed = run_without_internet(uninstalled.cluster, commands().inside)
+        printed = carried.run_without_internet(uninstalled.cluster, commands().inside)
     answer = json.loads(printed.splitlines()[-1])
     assert answer["usage"]["completion_tokens"] > 0
     assert set(uninstalled.restarts().values()) == {0}

@@ -34,7 +34,15 @@ from warmfleet_devcluster.real_node.settings import RealNodeSettings
 from warmfleet_runtime.die_with_parent import bound_command
 
 LOCK: Final = Path("/run/warmfleet-real-node.lock")
-_OWN_FOLDERS: Final = ("/run/netns", "/run/containerd", "/var/lib/cni", "/var/log/containers")
+_OWN_FOLDERS: Final = (
+    "/run/netns",
+    "/run/containerd",
+    "/var/lib/cni",
+    "/var/log/containers",
+    # Where kubelets look for device plugins, wherever else they work: they remove the sockets of before.
+    "/var/lib/kubelet",
+    "/opt/containerd",
+)
 _UNSHARE: Final = "/usr/bin/unshare"
 
 

@@ -23,7 +23,7 @@ KERNEL_SETTINGS: Final[Mapping[str, str]] = {
 
 
 def kubelet_config(settings: RealNodeSettings) -> dict[str, Any]:
-    """A KubeletConfiguration: what a kubelet does by default, but for what concerns the machine around it."""
+    """A KubeletConfiguration: what a kubelet does by default, only sooner, and not to the whole machine."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class RealNodeSettings:
-    """One node, as its command line describes it. Everything that it writes is below `state`."""
+    """One node, as its command line describes it. All that it writes is below `state` or goes with it."""
 
     name: str
     kubeconfig: Path

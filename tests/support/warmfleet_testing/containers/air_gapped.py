@@ -1,6 +1,7 @@
 """docs/how-to/air-gapped.md as it stands: the commands of its section on files, each run where it belongs."""
 
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +14,6 @@ from warmfleet_testing.resources.chart_render import REPOSITORY
 
 _DOCUMENT: Final = REPOSITORY / "docs" / "how-to" / "air-gapped.md"
 _SECTION: Final = "### By files, without a registry\n"
-_VALUES: Final = REPOSITORY / "images.values.yaml"
-_TARGETS: Final = ("operator", "router", "worker-cpu")
 _BUILD_SECONDS: Final = 1500
 _RUN_SECONDS: Final = 900
 
@@ -33,7 +32,9 @@ class Commands(NamedTuple):
 def commands() -> Commands:
     """Read from the document."""
     section = _DOCUMENT.read_text().partition(_SECTION)[2].partition("\n### ")[0]
-    return Commands(*re.findall(r"```sh\n(.*?)```", section, re.DOTALL))
+    blocks = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert len(blocks) == len(Commands._fields), f"{_DOCUMENT}, {_SECTION.strip()}: {len(blocks)} blocks"
+    return Commands(*blocks)
 
 
 def image_name(target: str) -> str:
@@ -42,71 +43,67 @@ def image_name(target: str) -> str:
     return str(template).replace("$name", target)
 
 
-class ArchiveBuild:
-    """The commands for outside, which run."""
+class CarriedTree:
+    """A copy of the tree in which the commands for outside run; the others run in it later.
 
-    def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
+    The commands write archives of images and their names into it, and nothing into the tree itself.
+    """
+
+    def __init__(self, folder: Path, process: "subprocess.Popen[str]", log: Path) -> None:
+        self._folder = folder
         self._process = process
         self._log = log
 
-    def seconds(self) -> float:
-        """Wait for their end; how long they took."""
+    def archived_after_seconds(self) -> float:
+        """Wait until the archives are written; how long that took from its beginning."""
         code = self._process.wait(_BUILD_SECONDS)
         lines = self._log.read_text().splitlines()
         assert code == 0, "\n".join(lines[-50:])
         return float(lines[-1])
 
+    def remove_archives(self) -> None:
+        """They are as large as the images."""
+        for archive in self._folder.glob("*.tar"):
+            archive.unlink()
+
+    def run_without_internet(self, cluster: DevCluster, script: str) -> str:
+        """What commands print in the network of the cluster, of which no route leads out."""
+        assert self._run(cluster, "ip route show default") == ""
+        return self._run(cluster, script)
+
+    def _run(self, cluster: DevCluster, script: str) -> str:
+        found_here = {
+            "CONTAINERD_ADDRESS": str(cluster.folder.part("node-0") / "containerd.sock"),
+            "KUBECONFIG": str(cluster.folder.pki / "admin.kubeconfig"),
+        }
+        # In a PID namespace: what the commands leave in the background ends with them.
+        command = cluster.inside("unshare", "--pid", "--fork", "--kill-child", "bash", "-euc", script)
+        done = subprocess.run(
+            command,
+            cwd=self._folder,
+            env=cluster.environment | found_here,
+            capture_output=True,
+            text=True,
+            timeout=_RUN_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
 
 @contextmanager
-def archive_build(store: ImageStore) -> Iterator[ArchiveBuild]:
-    """Begin to write archives of the images into the tree, which has none of them afterwards.
-
-    The values that are written, too, stay for the block; an older file of theirs comes back.
-    """
-    before = _VALUES.read_bytes() if _VALUES.exists() else None
-    remove_archives()
-    log = store.folder / "archives.log"
-    script = f"exec > {log} 2>&1\n{commands().outside}\necho $SECONDS"
-    try:
-        with store.begin("bash", "-euc", script) as process:
-            try:
-                yield ArchiveBuild(process, log)
-            finally:
-                process.kill()
-    finally:
-        remove_archives()
-        _VALUES.unlink(missing_ok=True)
-        if before is not None:
-            _VALUES.write_bytes(before)
-
-
-def remove_archives() -> None:
-    """They are as large as the images."""
-    for target in _TARGETS:
-        (REPOSITORY / f"warmfleet-{target}.tar").unlink(missing_ok=True)
-
-
-def run_without_internet(cluster: DevCluster, script: str) -> str:
-    """What commands print in the network of the cluster, of which no route leads out."""
-    assert _run(cluster, "ip route show default") == ""
-    return _run(cluster, script)
-
-
-def _run(cluster: DevCluster, script: str) -> str:
-    found_here = {
-        "CONTAINERD_ADDRESS": str(cluster.folder.part("node-0") / "containerd.sock"),
-        "KUBECONFIG": str(cluster.folder.pki / "admin.kubeconfig"),
-    }
-    # In a PID namespace: what the commands leave in the background ends with them.
-    command = cluster.inside("unshare", "--pid", "--fork", "--kill-child", "bash", "-euc", script)
-    done = subprocess.run(
-        command,
-        cwd=REPOSITORY,
-        env=cluster.environment | found_here,
-        capture_output=True,
-        text=True,
-        timeout=_RUN_SECONDS,
-        check=False,
+def carried_tree(store: ImageStore) -> Iterator[CarriedTree]:
+    """Copy the tree and begin the commands for outside there; what still runs at the end is killed."""
+    folder, log = store.folder / "tree", store.folder / "archives.log"
+    folder.mkdir()
+    # As git has it, with changes and new files; times stay, by which a builder knows files again.
+    store.shell(
+        "set -o pipefail; git ls-files --cached --others --exclude-standard -z"
+        f" | tar --create --null --files-from - | tar --extract --directory {shlex.quote(str(folder))}"
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    script = f"exec > {shlex.quote(str(log))} 2>&1\ncd {shlex.quote(str(folder))}\n{commands().outside}"
+    with store.begin("bash", "-euc", f"{script}\necho $SECONDS") as process:
+        try:
+            yield CarriedTree(folder, process, log)
+        finally:
+            process.kill()

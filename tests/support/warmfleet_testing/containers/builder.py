@@ -1,10 +1,12 @@
 """buildah with a store of its own: a base image from Debian's packages, and this project's images on it."""
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,7 @@ BASE: Final = "docker.io/library/python:3.11-slim-bookworm"
 REGISTRY: Final = "localhost/warmfleet"
 TAG: Final = "checked"
 _BUILD_SECONDS: Final = 1500
+_REMOVALS: Final = 20
 _PACKAGES: Final = "ca-certificates,python3,python3-venv,python3-pip"
 # As Debian's slim images leave them out.
 _LEFT_OUT: Final = (
@@ -202,23 +205,53 @@ def image_store(folder: Path, *, keep: bool = False) -> Iterator[ImageStore]:
 
     With `keep` it stays, and the next run that keeps takes it again, layers and all. What a killed run left
     behind is removed first: only a run that came to its end marks its store.
+
+    Raises:
+        BuildFailedError: another run uses it.
     """
+    with _used_alone(folder), _kept_or_removed(folder, keep=keep):
+        yield ImageStore(folder)
+
+
+@contextmanager
+def _used_alone(folder: Path) -> Iterator[None]:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BuildFailedError(f"another run uses {folder}") from None
+        yield
+
+
+@contextmanager
+def _kept_or_removed(folder: Path, *, keep: bool) -> Iterator[None]:
     whole = folder / "whole"
     if keep and whole.exists():
         # State of processes that are gone, and what a build that failed left.
         for other in set(folder.iterdir()) - {folder / "store"}:
             shutil.rmtree(other) if other.is_dir() else other.unlink()
     else:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        _remove(folder)
+        folder.mkdir()
     whole.unlink(missing_ok=True)
     try:
-        yield ImageStore(folder)
+        yield
     finally:
         if keep:
             whole.touch()
         else:
-            shutil.rmtree(folder)
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Also while the last processes of a killed builder end, which still write."""
+    for _ in range(_REMOVALS):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.5)
+    shutil.rmtree(folder)
 
 
 def chart_values(targets: Sequence[str]) -> dict[str, Any]:

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from warmfleet_devcluster.real_node.cgroups import remove_node_cgroups
 from warmfleet_devcluster.real_node.configuration import KERNEL_SETTINGS
 from warmfleet_runtime.home import warmfleet_home
 from warmfleet_testing.containers.figures import Figures
 
 _SAMPLE_SECONDS = 1.0
+_KUBELET_SOCKET = Path("/var/lib/kubelet/device-plugins/kubelet.sock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,8 @@ class Traces:
     mounts: frozenset[str]
     """Paths."""
     control_groups: frozenset[str]
+    kubelet_socket_at_ns: int | None
+    """When the machine's own kubelet made its socket for device plugins, if there is one."""
 
 
 def traces(folder: Path) -> Traces:
@@ -44,12 +48,14 @@ def traces(folder: Path) -> Traces:
             row for row in rows if row.startswith((str(folder), "/run/netns", "/run/containerd"))
         ),
         control_groups=frozenset(groups),
+        kubelet_socket_at_ns=_KUBELET_SOCKET.lstat().st_mtime_ns if _KUBELET_SOCKET.exists() else None,
     )
 
 
 @contextmanager
 def nothing_left(folder: Path) -> Iterator[None]:
-    """Fail unless the traces are afterwards what they were before."""
+    """Fail unless the traces are afterwards what they were before, without what a killed node left."""
+    remove_node_cgroups()
     before = traces(folder)
     yield
     assert traces(folder) == before

@@ -143,7 +143,7 @@ def test_a_container_has_the_environment_volumes_and_rights_of_its_manifest(pods
     assert int(pods.sh("rich", "ls /proc | grep -c '^[0-9]*$'")) < 8
 
     pods.apply(secret("keys", k="v2"))
-    # A kubelet looks at its pods once a minute or so.
+    # A kubelet looks at its pods from time to time: this one every ten seconds, once a minute by default.
     eventually(lambda: pods.sh("rich", "cat /keys/deep/k"), "v2", seconds=200)
 
 
