@@ -29,6 +29,8 @@ class CandidateView(msgspec.Struct, frozen=True, kw_only=True):
     prefill_ms: float
     base_ms: float
     externality_ms: float
+    later_ms: float = 0.0
+    """Of a router of the release before, 0."""
     total_ms: float
     running_sequences: int
     waiting_sequences: int
@@ -147,6 +149,7 @@ def print_decision(console: Console, decision: DecisionView) -> None:
         ">PREFILL",
         ">BASE",
         ">OTHERS",
+        ">LATER",
         ">COST",
     ]
     print_table(
@@ -175,6 +178,7 @@ def _row(decision: DecisionView, candidate: CandidateView) -> list[str]:
         candidate.prefill_ms,
         candidate.base_ms,
         candidate.externality_ms,
+        candidate.later_ms,
         candidate.total_ms,
     )
     return [

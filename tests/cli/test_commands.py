@@ -316,7 +316,7 @@ class _StubRouter(BaseHTTPRequestHandler):
 
 
 def _candidate(endpoint: str, cached: int, total: float, *, precise: bool = True) -> dict[str, object]:
-    numbers = dict.fromkeys(("wait_ms", "base_ms", "externality_ms"), 0.5)
+    numbers = dict.fromkeys(("wait_ms", "base_ms", "externality_ms", "later_ms"), 0.5)
     counts = dict.fromkeys(("running_sequences", "waiting_sequences", "pending_tokens"), 0)
     return {
         "endpoint": endpoint,

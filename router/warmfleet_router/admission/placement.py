@@ -92,7 +92,7 @@ def place(
         )
     # A queue of prompts gets shorter at the worker's own speed; seats and blocks get free when answers end,
     # and how long those are is up to other clients.
-    elsewhere_ms = with_capacity.cost.total_ms if first_lack is Shortage.PREFILL else 0.0
+    elsewhere_ms = with_capacity.cost.present_ms if first_lack is Shortage.PREFILL else 0.0
     if (
         patience is not None
         and patience.is_left(elsewhere_ms)

@@ -1,7 +1,8 @@
-"""What a request costs on a worker, in milliseconds: for itself and for the sequences that run there.
+"""What a request costs on a worker, in milliseconds: for itself, those that run there, and those that come later.
 
     ttft_ms        = wait for seat and blocks + (queued uncached + mine) / prefill rate + base
     externality_ms = extra step time x running sequences
+    later_ms       = mine / prefill rate x LATER_SEQUENCES
 
 Rates come from the worker's own online fit of its step time (`StepTimeFit`), flat up to a knee: prefill that
 fits beside the decodes below it costs nothing. A worker without samples gets the median of its peers of the
@@ -29,6 +30,11 @@ LONGEST_STEP_SECONDS: Final = 3600.0
 
 PRIOR_SEAT_SECONDS: Final = 4.0
 """How long a sequence keeps its seat before any has finished: 64 tokens at 16 tokens per second."""
+
+LATER_SEQUENCES: Final = 0.5
+"""So many sequences that come later wait for a prefill, each as long as it takes. It is the mean wait for a
+server that is busy half of its time, in times of service: u / (2 (1 - u)) at u = 0.5 (Pollaczek and
+Khinchine). `docs/decisions/0033-what-later-requests-wait.md` has what other numbers do."""
 
 
 class RatesSource(StrEnum):
@@ -101,14 +107,21 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
     prefill_ms: float
     base_ms: float
     externality_ms: float
+    later_ms: float
 
     @property
     def ttft_ms(self) -> float:
+        """Time to its first token."""
         return self.wait_ms + self.prefill_ms + self.base_ms
 
     @property
-    def total_ms(self) -> float:
+    def present_ms(self) -> float:
+        """Without what those wait that come later."""
         return self.wait_ms + self.prefill_ms + self.base_ms + self.externality_ms
+
+    @property
+    def total_ms(self) -> float:
+        return self.wait_ms + self.prefill_ms + self.base_ms + self.externality_ms + self.later_ms
 
 
 class WorkerPrices(msgspec.Struct, frozen=True, gc=False):
@@ -140,14 +153,12 @@ class WorkerPrices(msgspec.Struct, frozen=True, gc=False):
         tokens = queued_tokens + work.uncached_tokens
         tokens = max(tokens, 0)
         prefill_seconds = tokens * rates.per_prefill_token_seconds
+        own_tokens = tokens - queued_tokens if queued_tokens > 0 else tokens
+        own_seconds = own_tokens * rates.per_prefill_token_seconds
         externality_seconds = 0.0
         if running:
             # What every sequence that already runs waits longer: my prefill, and my row in a decode step.
-            own_tokens = tokens - queued_tokens if queued_tokens > 0 else tokens
-            externality_seconds = running * (
-                own_tokens * rates.per_prefill_token_seconds
-                + rates.per_decode_sequence_seconds * work.sequences
-            )
+            externality_seconds = running * (own_seconds + rates.per_decode_sequence_seconds * work.sequences)
         # Enough sequences have to end first.
         ends = work.sequences - self.free_seats
         short_blocks = work.needed_blocks - self.free_blocks
@@ -158,6 +169,7 @@ class WorkerPrices(msgspec.Struct, frozen=True, gc=False):
             prefill_ms=prefill_seconds * 1e3,
             base_ms=self.base_ms,
             externality_ms=externality_seconds * 1e3,
+            later_ms=own_seconds * LATER_SEQUENCES * 1e3,
         )
 
 
@@ -193,7 +205,7 @@ class PriceFloor(msgspec.Struct, frozen=True, gc=False):
     idle_ms: float
     """Of one sequence that needs neither prefill nor blocks, a wait for its seat included."""
     per_token_ms: float
-    """What a prompt token costs the request, and all those that run."""
+    """What a prompt token costs the request, those that run and those that come later."""
     free_tokens: int
     """Prompt tokens that cost nothing: they fit below the knee, beside the queue."""
     free_blocks: float
@@ -213,7 +225,7 @@ def price_floor(prices: WorkerPrices) -> PriceFloor:
     per_token_seconds = prices.rates.per_prefill_token_seconds
     return PriceFloor(
         idle_ms=prices.cost(SMALLEST_WORK).total_ms,
-        per_token_ms=per_token_seconds * (1 + prices.running_sequences) * 1e3,
+        per_token_ms=per_token_seconds * (1 + prices.running_sequences + LATER_SEQUENCES) * 1e3,
         free_tokens=max(prices.free_tokens - prices.queued_tokens, 0),
         free_blocks=prices.free_blocks,
     )

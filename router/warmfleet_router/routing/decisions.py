@@ -38,6 +38,7 @@ class CandidateRecord(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     prefill_ms: float
     base_ms: float
     externality_ms: float
+    later_ms: float
     total_ms: float
     rates: str
     """Where the rates came from: measured, peers or prior."""
@@ -270,6 +271,7 @@ def _record(candidate: Candidate, score: float) -> CandidateRecord:
         prefill_ms=round(cost.prefill_ms, 3),
         base_ms=round(cost.base_ms, 3),
         externality_ms=round(cost.externality_ms, 3),
+        later_ms=round(cost.later_ms, 3),
         total_ms=round(cost.total_ms, 3),
         rates=candidate.rates.source.value,
         running_sequences=load.running_sequences,

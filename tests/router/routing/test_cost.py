@@ -31,13 +31,26 @@ def fit(per_token: float, samples: int = 100) -> StepTimeFit:
     return StepTimeFit(base_seconds=0.01, per_prefill_token_seconds=per_token, samples=samples)
 
 
-def test_an_idle_worker_costs_the_own_prefill_and_one_step() -> None:
+def test_an_idle_worker_costs_the_own_prefill_one_step_and_half_a_prefill_of_those_that_come_later() -> None:
     cost = worker_prices(WorkerLoad(), RATES, seat_seconds=4).cost(Work(100, 7))
 
     assert cost.prefill_ms == pytest.approx(100)
     assert cost.base_ms == pytest.approx(10)
     assert (cost.wait_ms, cost.externality_ms) == (0, 0)
-    assert cost.total_ms == cost.ttft_ms == pytest.approx(110)
+    assert cost.later_ms == pytest.approx(50)
+    assert cost.present_ms == cost.ttft_ms == pytest.approx(110)
+    assert cost.total_ms == pytest.approx(160)
+
+
+def test_a_wait_behind_one_cold_prompt_is_worth_not_computing_a_shared_prefix_again() -> None:
+    cold = worker_prices(WorkerLoad(), RATES, seat_seconds=4).cost(Work(304, 20))
+    behind_one = WorkerLoad(waiting_sequences=1, queued_uncached_tokens=304)
+    warm = worker_prices(behind_one, RATES, seat_seconds=4).cost(Work(48, 3))
+    behind_two = WorkerLoad(waiting_sequences=2, queued_uncached_tokens=608)
+    late = worker_prices(behind_two, RATES, seat_seconds=4).cost(Work(48, 3))
+
+    assert cold.ttft_ms < warm.ttft_ms
+    assert warm.total_ms < cold.total_ms < late.total_ms
 
 
 def test_queued_tokens_come_first_and_running_sequences_pay_for_the_prefill() -> None:
@@ -48,6 +61,7 @@ def test_queued_tokens_come_first_and_running_sequences_pay_for_the_prefill() ->
     assert cost.prefill_ms == pytest.approx(150)
     assert cost.base_ms == pytest.approx(10 + 3 * 2 + 10)
     assert cost.externality_ms == pytest.approx((100 + 2) * 3)
+    assert cost.later_ms == pytest.approx(50)
     assert cost.ttft_ms == pytest.approx(150 + 26)
 
 
@@ -62,6 +76,7 @@ def test_prefill_below_the_knee_costs_nothing_and_decodes_fill_it_first() -> Non
     assert below.externality_ms == pytest.approx(2 * 4)
     assert above.prefill_ms == pytest.approx(20 + 100 - (64 - 4))
     assert above.externality_ms == pytest.approx((60 + 2) * 4)
+    assert (below.later_ms, above.later_ms) == (0, pytest.approx(30))
     assert below.base_ms == above.base_ms == pytest.approx(10 + 4 * 2)
 
 

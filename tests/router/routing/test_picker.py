@@ -30,7 +30,7 @@ def test_a_cached_prefix_does_not_outweigh_a_long_queue() -> None:
 
     fleet.load["b"] = fleet.report(0.001, queued_uncached_tokens=100)
     assert fleet.pick(prompts(tokens)).candidate.uid == "b"
-    fleet.load["b"] = fleet.report(0.001, queued_uncached_tokens=200)
+    fleet.load["b"] = fleet.report(0.001, queued_uncached_tokens=300)
 
     assert fleet.pick(prompts(tokens)).candidate.uid == "a"
 

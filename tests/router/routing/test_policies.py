@@ -28,7 +28,7 @@ def candidate(uid: str, total_ms: float = 100.0, *, sequences: int = 0, queued: 
         uncached_tokens=10,
         load=WorkerLoad(running_sequences=sequences, queued_uncached_tokens=queued),
         rates=PRIOR,
-        cost=CostTerms(wait_ms=0, prefill_ms=total_ms, base_ms=0, externality_ms=0),
+        cost=CostTerms(wait_ms=0, prefill_ms=total_ms, base_ms=0, externality_ms=0, later_ms=0),
     )
 
 

@@ -10,7 +10,7 @@ PEERS = ("slow", "b", "c")
 
 
 def reported(uid: str, rates: StepRates) -> Candidate:
-    return Candidate(uid, uid, True, 0, 0, 100, WorkerLoad(), rates, CostTerms(0, 0, 0, 0))
+    return Candidate(uid, uid, True, 0, 0, 100, WorkerLoad(), rates, CostTerms(0, 0, 0, 0, 0))
 
 
 def measured(base_seconds: float, *, knee_tokens: int = 0) -> StepRates:
