@@ -1,4 +1,4 @@
-"""What a request costs on a worker, in milliseconds: for itself, those that run there, and those that come later.
+"""What a request costs on a worker, in milliseconds: for itself, for those there, and for those that come.
 
     ttft_ms        = wait for seat and blocks + (queued uncached + mine) / prefill rate + base
     externality_ms = extra step time x running sequences
