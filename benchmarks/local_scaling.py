@@ -43,7 +43,7 @@ AUTOSCALING: Final = {
 }
 BURSTS: Final = 30
 LOAD_SECONDS: Final = 12.0
-WAIT_SECONDS: Final = 100.0
+WAIT_SECONDS: Final = 200.0
 
 
 @dataclass(frozen=True, slots=True)

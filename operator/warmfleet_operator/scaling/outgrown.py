@@ -39,6 +39,8 @@ def noticed(
     if now is not None and memory.hold_factor == 1:
         load_permille = max(load_permille, means.load_level.risen(now.load_permille, now.requests))
         tokens = max(tokens, means.tokens_level.risen(now.tokens, now.sequences))
+    if load_permille <= 0 and tokens <= 0 and memory.hold_factor == 1:
+        return memory  # nor with a mean of so few requests that chance explains any lower one
     newest = Outgrown(
         until_seconds=now_seconds + hold_seconds(policy, memory),
         replicas=replicas,

@@ -111,3 +111,16 @@ def test_growth_at_a_load_that_is_not_known_yet_is_not_remembered():
 
     assert decisions[-1].to_replicas > 1
     assert ticks.memory.outgrown == ()
+
+
+def test_growth_by_the_first_requests_of_a_fleet_is_not_remembered():
+    """Their mean is over a dozen: chance explains any lower one, so that no load could end the hold."""
+    ticks = Ticks(POLICY)
+    traffic = Traffic(seconds=30.0, prompt_tokens=12_000, requests=12)
+    few = signals(fleet(1, running_sequences=4, waiting_sequences=8, seats=4), traffic=traffic)
+
+    decisions = ticks.run(few, ReplicaState(spec_replicas=1, ready=1), 20)
+
+    assert decisions[-1].to_replicas > 1
+    assert ticks.memory.means is not None
+    assert ticks.memory.outgrown == ()
