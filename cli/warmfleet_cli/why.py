@@ -163,6 +163,7 @@ def print_decision(console: Console, decision: DecisionView) -> None:
     for uid, reason in decision.not_considered.items():
         console.print(f"   not considered: {uid}, {reason}")
     console.print("   tokens; milliseconds. * chosen, + runner-up, ~ cache not known block by block")
+    console.print("   OTHERS: what those that run wait longer; LATER: the same of those that will come")
     console.print()
     console.print(
         f"predicted  {decision.predicted_cached_tokens} of {decision.predicted_prompt_tokens} tokens cached"

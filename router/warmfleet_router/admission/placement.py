@@ -3,8 +3,8 @@
 A request goes to the cheapest worker with capacity. If that is not the cheapest of all, and the cheapest is
 so because it holds more of the prompt, the request may wait for it a while: an answer from a warm worker
 that is busy for another 100 ms comes sooner than one from a cold worker that computes for a second. It
-waits no longer than it would take elsewhere, so that a wrong estimate at most doubles its time, as in the
-ski rental problem (Karlin, Manasse, Rudolph and Sleator, 1988).
+waits no longer than computing elsewhere costs, itself and others (`routing/cost`), so that a wrong estimate
+at most doubles the cost, as in the ski rental problem (Karlin, Manasse, Rudolph and Sleator, 1988).
 """
 
 from collections.abc import Callable, Mapping
@@ -48,7 +48,7 @@ class Patience(msgspec.Struct, frozen=True):
         return cls(declined_seconds, settings.patience_seconds, settings.longest_patience_seconds)
 
     def is_left(self, elsewhere_ms: float) -> bool:
-        """Whether it may go on, while it would take `elsewhere_ms` where there is capacity."""
+        """Whether it may go on, while it would cost `elsewhere_ms` where there is capacity."""
         longest_seconds = min(max(elsewhere_ms / 1e3, self.least_seconds), self.most_seconds)
         return self.declined_seconds < longest_seconds
 
@@ -92,7 +92,7 @@ def place(
         )
     # A queue of prompts gets shorter at the worker's own speed; seats and blocks get free when answers end,
     # and how long those are is up to other clients.
-    elsewhere_ms = with_capacity.cost.present_ms if first_lack is Shortage.PREFILL else 0.0
+    elsewhere_ms = with_capacity.cost.total_ms if first_lack is Shortage.PREFILL else 0.0
     if (
         patience is not None
         and patience.is_left(elsewhere_ms)

@@ -32,9 +32,9 @@ PRIOR_SEAT_SECONDS: Final = 4.0
 """How long a sequence keeps its seat before any has finished: 64 tokens at 16 tokens per second."""
 
 LATER_SEQUENCES: Final = 0.5
-"""So many sequences that come later wait for a prefill, each as long as it takes. It is the mean wait for a
-server that is busy half of its time, in times of service: u / (2 (1 - u)) at u = 0.5 (Pollaczek and
-Khinchine). `docs/decisions/0033-what-later-requests-wait.md` has what other numbers do."""
+"""A prefill delays the sequences that come later by this share of its own time, all of them together. It is
+the mean wait for a server that is busy half of its time, in times of service: u / (2 (1 - u)) at u = 0.5
+(Pollaczek and Khinchine). `docs/decisions/0033-what-later-requests-wait.md` has what other numbers do."""
 
 
 class RatesSource(StrEnum):
@@ -115,12 +115,8 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
         return self.wait_ms + self.prefill_ms + self.base_ms
 
     @property
-    def present_ms(self) -> float:
-        """Without what those wait that come later."""
-        return self.wait_ms + self.prefill_ms + self.base_ms + self.externality_ms
-
-    @property
     def total_ms(self) -> float:
+        """What workers are ranked by."""
         return self.wait_ms + self.prefill_ms + self.base_ms + self.externality_ms + self.later_ms
 
 

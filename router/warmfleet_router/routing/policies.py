@@ -89,7 +89,7 @@ def equality_limit_ms(best_ms: float) -> float:
 
 
 def lowest_cost(candidates: Sequence[Candidate], request: RoutedRequest) -> Ranking:
-    """Least time to first token plus delay to others; among equals, rendezvous hashing."""
+    """Least time to first token plus delay to others, now and later; among equals, rendezvous hashing."""
     weight_of = rendezvous_weights(request.tie_key)
     limit_ms = equality_limit_ms(min(candidate.cost.total_ms for candidate in candidates))
 

@@ -10,7 +10,7 @@ from warmfleet_testing.router.picker_fleet import chain
 
 SETTINGS = AdmissionSettings()
 PROMPT = [7] * 8000
-"""Takes 8 s on a worker that holds nothing of it."""
+"""Takes 8 s on a worker that holds nothing of it, and costs 12 s: later requests wait half of that."""
 QUEUED_TOKENS = 1000
 
 
@@ -25,7 +25,7 @@ QUEUED_TOKENS = 1000
         (30.0, 1000.0, False),
     ],
 )
-def test_a_request_declines_for_two_seconds_or_for_as_long_as_it_would_take_elsewhere(
+def test_a_request_declines_for_two_seconds_or_for_as_long_as_it_would_cost_elsewhere(
     declined_seconds: float, elsewhere_seconds: float, *, is_left: bool
 ) -> None:
     assert Patience.of(SETTINGS, declined_seconds).is_left(elsewhere_seconds * 1e3) is is_left
@@ -53,11 +53,29 @@ async def test_a_slow_fleet_does_not_compute_a_prefix_again_because_two_seconds_
         assert asked.result().picked.candidate.uid == "w0"
 
 
-async def test_a_request_goes_elsewhere_when_it_has_waited_for_as_long_as_it_takes_there() -> None:
+async def test_a_wait_that_is_worth_it_is_waited_to_its_end() -> None:
+    # 8.5 s are longer than the 8 s of the prompt, and less than its cost: a request that began
+    # such a wait and ended it early would lose both.
+    async with one_warm_worker() as admission:
+        admission.fleet.load["w0"] = seats(8, 1, queued_tokens=8500)
+        asked = admission.submit(PROMPT)
+        for queued in range(8500, -1, -250):
+            await admission.report("w0", seats(8, 1, queued_tokens=queued))
+            if asked.done():
+                break
+            admission.clock.seconds += 0.25
+
+        assert asked.result().picked.candidate.uid == "w0"
+
+
+async def test_a_request_goes_elsewhere_when_it_has_waited_for_as_long_as_it_costs_there() -> None:
     async with one_warm_worker() as admission:
         asked = admission.submit(PROMPT)
         await admission.serve()
-        admission.clock.seconds += 8.1
+        admission.clock.seconds += 11.9
+        await admission.serve()
+        assert not asked.done()
+        admission.clock.seconds += 0.3
         await admission.serve()
 
         assert asked.result().picked.candidate.uid == "w1"
@@ -92,6 +110,6 @@ async def test_time_in_which_no_worker_had_capacity_is_not_counted() -> None:
         assert not asked.done()
 
         # then: from now on
-        admission.clock.seconds += 8.1
+        admission.clock.seconds += 12.1
         await admission.serve()
         assert asked.result().picked.candidate.uid == "w1"
