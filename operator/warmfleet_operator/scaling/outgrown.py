@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from warmfleet_operator.scaling.chance import Means
+from warmfleet_operator.scaling.chance import LEAST_MEAN_SECONDS, Means
 from warmfleet_operator.scaling.demand import Ask
 from warmfleet_operator.scaling.memory import Outgrown, ScalingMemory
 from warmfleet_operator.scaling.policy import AutoscalingPolicy
@@ -39,8 +39,8 @@ def noticed(
     if now is not None and memory.hold_factor == 1:
         load_permille = max(load_permille, means.load_level.risen(now.load_permille, now.requests))
         tokens = max(tokens, means.tokens_level.risen(now.tokens, now.sequences))
-    if load_permille <= 0 and tokens <= 0 and memory.hold_factor == 1:
-        return memory  # nor with a mean of so few requests that chance explains any lower one
+    if means.seconds < LEAST_MEAN_SECONDS and load_permille <= 0 and tokens <= 0:
+        return memory  # nor with a mean that has begun, of so few requests that chance explains any lower one
     newest = Outgrown(
         until_seconds=now_seconds + hold_seconds(policy, memory),
         replicas=replicas,
