@@ -29,7 +29,8 @@ from warmfleet_testing.engine.tiny_models import (
 )
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model_store.assets import load_prompt_assets
-from warmfleet_worker.runner.runner import ModelRunner, RunnerSettings, load_runner
+from warmfleet_worker.runner.runner import ModelRunner, load_runner
+from warmfleet_worker.runner.runner_settings import RunnerSettings
 
 transformers.utils.logging.disable_progress_bar()
 

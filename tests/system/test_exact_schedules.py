@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 
 from warmfleet_testing.engine.add_messages import add_sequence
 from warmfleet_testing.engine.catalog_model import pulled_catalog_model
@@ -27,8 +27,9 @@ from warmfleet_worker.engine.scheduler import SchedulerSettings
 from warmfleet_worker.native.choice import CpuKernels
 from warmfleet_worker.native.levels import Level
 from warmfleet_worker.native.library import native_library
-from warmfleet_worker.runner.runner import DtypeName, ModelRunner, RunnerSettings, load_runner
-from warmfleet_worker.settings import WeightQuantization
+from warmfleet_worker.runner.runner import ModelRunner, load_runner
+from warmfleet_worker.runner.runner_settings import RunnerSettings
+from warmfleet_worker.settings import Dtype, WeightQuantization
 
 MODELS: dict[str, dict[str, Any]] = {
     "llama": {"num_hidden_layers": 4},
@@ -70,7 +71,7 @@ def runner_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
 
 def exact_runner(
     folder: Path,
-    dtype: DtypeName,
+    dtype: Dtype,
     arena_bytes: int,
     kernels: CpuKernels = "Auto",
     quantization: WeightQuantization = "None",
@@ -165,7 +166,7 @@ def test_a_flipped_bit_in_the_memory_of_a_cached_block_is_found(runner_of) -> No
     clean = finished(engine, ask_once[0], ask_once[1])
     cached = engine._pool.find(next(iter(engine._pool.resident_hashes)))
     assert cached is not None
-    words = runner._arena.storage.view(torch.int16)
+    words = runner._arena.storage.view(np.int16)
     words[(cached.block_id + 1) * runner._arena.layout.block_stride_bytes // 2 - 1] ^= 1
 
     assert clean == (3, 0)

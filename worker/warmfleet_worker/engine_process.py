@@ -184,10 +184,12 @@ def apply_messages(engine: Engine, messages: Iterable[ServerMessage]) -> None:
                 pass  # it has none of its own: all that it measures is in its reports
 
 
-def import_libraries() -> None:
-    """Import what computes, which takes longer than all else; only the process with the model needs torch."""
+def import_libraries(settings: EngineSettings) -> None:
+    """Import what computes; only the process with the model needs it, and torch only where it computes."""
     with importing():
-        import warmfleet_worker.runner.runner  # noqa: F401, PLC0415
+        from warmfleet_worker.runner.runner import import_libraries as import_runner  # noqa: PLC0415
+
+    import_runner(settings.cpu_kernels, settings.dtype)
 
 
 def build_engine(
@@ -200,7 +202,8 @@ def build_engine(
         HitsNotVerifiable: hits are to be verified, and equal tokens do not always give equal bits here.
     """
     from warmfleet_worker.model.cost import model_cost  # noqa: PLC0415
-    from warmfleet_worker.runner.runner import DTYPES, RunnerSettings, load_runner  # noqa: PLC0415
+    from warmfleet_worker.runner.runner import load_runner  # noqa: PLC0415
+    from warmfleet_worker.runner.runner_settings import ELEMENT_BYTES, RunnerSettings  # noqa: PLC0415
 
     runner = load_runner(
         Path(settings.model_path),
@@ -230,7 +233,7 @@ def build_engine(
     epoch = secrets.token_hex(8)
     roofline = None
     if runner.device_name == "cpu":
-        element_bytes = DTYPES[runner.dtype_name].itemsize
+        element_bytes = ELEMENT_BYTES[runner.dtype_name]
         roofline = EngineRoofline(model_cost(runner.model, element_bytes, settings.weight_quantization))
     engine = Engine(
         runner,
@@ -282,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             with ThreadPoolExecutor(1) as beside:  # hashing files needs another core than imports do
                 known = beside.submit(known_model, Path(settings.model_path), records_folder())
-                import_libraries()
+                import_libraries(settings)
                 load_at = time.monotonic()
                 manifest, verification = known.result()
             engine, ready, roofline = build_engine(settings, manifest.model_digest)

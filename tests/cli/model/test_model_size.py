@@ -24,7 +24,8 @@ from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model.loader import load_decoder
 from warmfleet_worker.native.model import NativeModel
-from warmfleet_worker.runner.runner import RunnerSettings, load_runner
+from warmfleet_worker.runner.runner import load_runner
+from warmfleet_worker.runner.runner_settings import RunnerSettings
 
 CPU = torch.device("cpu")
 EXAMPLE = Path(__file__).parents[3] / "examples" / "smollm2.yaml"

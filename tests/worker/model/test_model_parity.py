@@ -22,9 +22,10 @@ from warmfleet_testing.engine.tiny_models import (
     decisive_prompt,
     tiny_model_folder,
 )
-from warmfleet_testing.exact.model_steps import hidden_rows
+from warmfleet_testing.exact.model_steps import head_logits, hidden_rows
 from warmfleet_worker.engine.batch import Chunk
-from warmfleet_worker.runner.runner import ModelRunner, RunnerSettings, load_runner
+from warmfleet_worker.runner.runner import ModelRunner, load_runner
+from warmfleet_worker.runner.runner_settings import RunnerSettings
 
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
@@ -233,6 +234,6 @@ def _logits(runner, token_ids, chunk_tokens):
         for tokens in chunk_tokens:
             chunk = Chunk(1, token_ids[first : first + tokens], first, blocks, None)
             hidden, _ = hidden_rows(runner.step_model, [chunk], range(tokens))
-            parts.append(runner.step_model.logits(hidden).cpu())
+            parts.append(head_logits(runner.step_model, hidden).cpu())
             first += tokens
     return torch.cat(parts)

@@ -14,19 +14,21 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from warmfleet_testing.engine.tiny_models import FAMILIES, LLAMA3_ROPE, tiny_model_folder
-from warmfleet_testing.exact.model_steps import hidden_rows
+from warmfleet_testing.exact.model_steps import head_logits, hidden_rows
 from warmfleet_worker.engine.batch import Chunk
 from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
+from warmfleet_worker.model.checkpoint import open_checkpoint
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model.int8 import quantised
-from warmfleet_worker.model.loader import open_checkpoint
-from warmfleet_worker.native.formats import WeightFormat
+from warmfleet_worker.native.formats import KvElement, WeightFormat
 from warmfleet_worker.native.levels import Level
 from warmfleet_worker.native.library import NativeStepError, native_library
-from warmfleet_worker.native.model import KV_ELEMENTS, NativeModel
-from warmfleet_worker.runner.runner import RunnerSettings, load_runner
+from warmfleet_worker.native.model import NativeModel
+from warmfleet_worker.runner.runner import load_runner
+from warmfleet_worker.runner.runner_settings import RunnerSettings
 
 torch.set_num_threads(1)
+ELEMENTS = {torch.bfloat16: KvElement.BF16, torch.float32: KvElement.F32}
 LEVELS = native_library().levels()
 """A test fails here, and is not skipped, on a machine without a compiler."""
 CASES = [
@@ -37,7 +39,7 @@ CASES = [
         (torch.bfloat16, WeightFormat.INT8),
         (torch.float32, WeightFormat.INT8),
     )
-    for level in native_library().levels(weights, KV_ELEMENTS[dtype])
+    for level in native_library().levels(weights, ELEMENTS[dtype])
 ]
 """Level, element of keys and values, format of the weights."""
 BLOCK = 16
@@ -136,9 +138,9 @@ def test_a_row_whose_scores_are_nan_gets_nothing_of_another_sequence(tmp_path, c
 def test_the_head_gives_a_row_the_same_scores_in_every_batch(folder, case, alone, rows):
     _, hidden = alone
     with closing(_model(folder, case, threads=2)) as model:
-        alone_logits = torch.cat([model.logits(row[None]) for row in hidden[:rows]])
+        alone_logits = torch.cat([head_logits(model, row[None]) for row in hidden[:rows]])
 
-        assert torch.equal(model.logits(hidden[:rows]), alone_logits)
+        assert torch.equal(head_logits(model, hidden[:rows]), alone_logits)
 
 
 @pytest.mark.parametrize(("family", "overrides"), [*((name, {}) for name in FAMILIES), *ODD_SHAPES])
@@ -157,7 +159,7 @@ def test_scores_are_as_near_to_float64_as_those_of_pytorch(tmp_path, case, famil
     # when
     with closing(_model(folder, case, threads=2)) as model:
         hidden, finite = hidden_rows(model, [chunk], range(290))
-        error = (model.logits(hidden) - expected).square().mean().sqrt()
+        error = (head_logits(model, hidden) - expected).square().mean().sqrt()
 
     # then
     assert finite == [True]
@@ -187,21 +189,20 @@ def test_float32_has_no_level_of_bfloat16_units(folder):
 
 def _model(folder, case, *, threads, blocks=BLOCKS) -> NativeModel:
     level, dtype, weights = case
-    read_as = torch.float32 if weights is WeightFormat.INT8 else dtype
     config = load_model_config(folder)
     layout = kv_layout(KvShape(config.layers, config.kv_heads, config.head_dim, dtype.itemsize), BLOCK)
-    with open_checkpoint(folder, config, dtype=read_as, device=torch.device("cpu")) as reader:
+    with open_checkpoint(folder, config) as reader:
         return NativeModel(
             native_library(),
             reader,
             config,
             layout,
             blocks,
-            dtype,
             level=level,
             threads=threads,
             positions=512,
             weight_format=weights,
+            kv_element=ELEMENTS[dtype],
             poison=True,
         )
 
@@ -209,7 +210,7 @@ def _model(folder, case, *, threads, blocks=BLOCKS) -> NativeModel:
 def dequantise(folder: Path) -> None:
     """Replace a folder's matrices by what they are in eight bits, in float32."""
     weights = {
-        name: quantised(tensor).dequantised() if tensor.dim() == 2 else tensor.float()
+        name: torch.from_numpy(quantised(tensor.numpy()).dequantised()) if tensor.dim() == 2 else tensor
         for name, tensor in load_file(folder / "model.safetensors").items()
     }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -221,7 +222,7 @@ def _torch_logits(folder, dtype, chunk):
     )
     model = load_runner(folder, settings_of_reference).step_model
     with torch.inference_mode():
-        return model.logits(hidden_rows(model, [chunk], range(len(chunk.token_ids)))[0]).double()
+        return head_logits(model, hidden_rows(model, [chunk], range(len(chunk.token_ids)))[0]).double()
 
 
 def _chunk(token_ids, first, blocks):

@@ -19,7 +19,8 @@ from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_testing.exact.model_steps import hidden_rows
 from warmfleet_worker.engine.batch import Chunk
 from warmfleet_worker.native.library import NativeLibrary
-from warmfleet_worker.runner.runner import RunnerSettings, load_runner
+from warmfleet_worker.runner.runner import load_runner
+from warmfleet_worker.runner.runner_settings import RunnerSettings
 
 TOKENS = 300
 CHUNK = Chunk(1, [1 + index % 500 for index in range(TOKENS)], 0, range(20), None)

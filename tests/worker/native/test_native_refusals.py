@@ -7,8 +7,8 @@ import stat
 from array import array
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_testing.exact.model_steps import hidden_rows
@@ -19,7 +19,8 @@ from warmfleet_worker.native.build import NativeStepUnavailable, compile_library
 from warmfleet_worker.native.choice import KernelsNotAvailable, choose_native
 from warmfleet_worker.native.library import NativeLibrary, NativeStepError
 from warmfleet_worker.native.model import native_refusal
-from warmfleet_worker.runner.runner import ModelRunner, RunnerSettings, load_runner
+from warmfleet_worker.runner.runner import ModelRunner, load_runner
+from warmfleet_worker.runner.runner_settings import RunnerSettings
 
 MIB = 2**20
 
@@ -177,7 +178,7 @@ def test_a_closed_model_computes_nothing(folder):
     with pytest.raises(NativeStepError):
         hidden_rows(closed, [Chunk(1, [1], 0, [0], None)], [0])
     with pytest.raises(NativeStepError):
-        closed.logits(torch.zeros(1, closed.config.hidden_size))
+        closed.logits(np.zeros((1, closed.config.hidden_size), np.float32))
 
 
 @pytest.mark.parametrize("failing", ["map", "new_engine", "new_stepper"])

@@ -22,7 +22,9 @@ from warmfleet_worker.parity.__main__ import main
 from warmfleet_worker.parity.comparison import EngineTrace, compare, trace_greedily
 from warmfleet_worker.parity.reference import Reference
 from warmfleet_worker.parity.rounding import Units, factor, units_of
-from warmfleet_worker.runner.runner import DTYPES, RunnerSettings, load_runner
+from warmfleet_worker.runner.runner import load_runner
+from warmfleet_worker.runner.runner_settings import RunnerSettings
+from warmfleet_worker.runner.torch_model import DTYPES
 
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()

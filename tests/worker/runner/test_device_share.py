@@ -13,7 +13,8 @@ from warmfleet_worker.runner.memory_budget import (
     device_refusal,
     share_of_device_bytes,
 )
-from warmfleet_worker.runner.runner import KvCacheTooSmall, NoDeviceMemory, RunnerSettings, load_runner
+from warmfleet_worker.runner.runner import NoDeviceMemory, load_runner
+from warmfleet_worker.runner.runner_settings import KvCacheTooSmall, RunnerSettings
 from warmfleet_worker.settings import parse_settings
 
 GIB = 2**30
@@ -42,7 +43,7 @@ def test_the_cache_never_takes_more_than_is_free(percent, total, data):
 def test_on_a_cpu_a_share_is_refused_before_the_weights_are_read(tmp_path, monkeypatch):
     folder = tiny_model_folder("llama", tmp_path)
     (folder / "model.safetensors").unlink()
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("warmfleet_worker.runner.runner.has_gpu", lambda: False)
     with pytest.raises(NoDeviceMemory, match="needs a GPU"):
         load_runner(folder, RunnerSettings(kv_cache_bytes=1, device_memory_percent=50))
 
@@ -58,7 +59,7 @@ def test_a_model_that_exceeds_a_devices_free_memory_is_refused_before_its_weight
 ):
     folder = tiny_model_folder("llama", tmp_path)
     (folder / "model.safetensors").unlink()
-    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("warmfleet_worker.runner.runner.has_gpu", lambda: True)
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda _device: (3 * GIB, 8 * GIB))
 
     with pytest.raises(

@@ -13,7 +13,8 @@ from warmfleet_worker.attention.torch_gather import TorchGatherAttention
 from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
 from warmfleet_worker.runner import runner
 from warmfleet_worker.runner.memory_budget import NotEnoughMemory, memory_refusal
-from warmfleet_worker.runner.runner import RunnerSettings, load_runner
+from warmfleet_worker.runner.runner import load_runner
+from warmfleet_worker.runner.runner_settings import RunnerSettings
 
 GIB = 2**30
 SIZES = st.integers(0, 2**45)
@@ -61,7 +62,7 @@ def test_the_workspace_counts_what_attention_allocates(max_context_tokens):
 def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_read(tmp_path, monkeypatch):
     folder = tiny_model_folder("llama", tmp_path)
     (folder / "model.safetensors").unlink()
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("warmfleet_worker.runner.runner.has_gpu", lambda: False)
     monkeypatch.setattr(runner, "memory_limit_bytes", lambda: 64 * 2**20)
 
     with pytest.raises(NotEnoughMemory, match=r"may use 64\.0 MiB: .*KV cache 95"):

@@ -18,7 +18,8 @@ from warmfleet_worker.engine.engine import Engine
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine.scheduler import SchedulerSettings
 from warmfleet_worker.model.config import load_model_config
-from warmfleet_worker.runner.runner import RunnerSettings, load_runner
+from warmfleet_worker.runner.runner import load_runner
+from warmfleet_worker.runner.runner_settings import RunnerSettings
 
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()

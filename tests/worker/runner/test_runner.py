@@ -8,12 +8,8 @@ from warmfleet_testing.engine.runner_driver import GREEDY, LargestAllocation, Ru
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch
 from warmfleet_worker.engine.sampling_params import SamplingParameters
-from warmfleet_worker.runner.runner import (
-    KvCacheTooSmall,
-    RunnerSettings,
-    cpu_dtype,
-    load_runner,
-)
+from warmfleet_worker.runner.runner import cpu_dtype, load_runner
+from warmfleet_worker.runner.runner_settings import KvCacheTooSmall, RunnerSettings
 
 torch.set_num_threads(1)
 
@@ -49,7 +45,7 @@ def test_no_kv_sized_memory_is_allocated_after_start(runner):
     driver = RunnerDriver(runner)
     first, second = driver.sequence([1] * 500), driver.sequence([2] * 300)
     driver.step([(first, 500), (second, 300)])
-    storage = runner._arena.storage.data_ptr()
+    storage = runner._arena.storage.ctypes.data
 
     # when it decodes
     with LargestAllocation() as allocations:
@@ -60,7 +56,7 @@ def test_no_kv_sized_memory_is_allocated_after_start(runner):
     # then nothing allocated comes near the size of what is attended to
     context_bytes_per_layer = 500 * runner.kv_bytes_per_token // runner.model.layers
     assert 0 < allocations.largest_bytes < context_bytes_per_layer / 4
-    assert runner._arena.storage.data_ptr() == storage
+    assert runner._arena.storage.ctypes.data == storage
 
 
 def test_a_poisoned_block_is_noticed_and_spares_the_other_sequences(runner):

@@ -14,9 +14,9 @@ from warmfleet_worker.engine.batch import SampleRequest
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.runner.penalties import adjusted
 from warmfleet_worker.runner.philox import philox_4x32
-from warmfleet_worker.runner.runner import RunnerSettings, load_runner
-from warmfleet_worker.runner.sampler import gumbel_noise
-from warmfleet_worker.runner.sampler import sample as torch_sample
+from warmfleet_worker.runner.runner import load_runner
+from warmfleet_worker.runner.runner_settings import RunnerSettings
+from warmfleet_worker.runner.sampler import choose, gumbel_noise
 
 torch.set_num_threads(1)
 
@@ -27,11 +27,11 @@ WORDS = st.integers(0, 2**32 - 1)
 def sample(request, tmp_path_factory):
     """Both samplers, behind the penalties that they share."""
     if request.param == "PyTorch":
-        return torch_sample
+        return lambda logits, requests: choose(torch.from_numpy(adjusted(logits.numpy(), requests)), requests)
     folder = tiny_model_folder("llama", tmp_path_factory.mktemp("tiny"), vocab_size=2500)
     model = load_runner(folder, RunnerSettings(kv_cache_bytes=2**20)).step_model
     assert model.exact
-    return lambda logits, requests: model.choose(adjusted(logits, requests), requests)
+    return lambda logits, requests: model.choose(adjusted(logits.numpy(), requests), requests)
 
 
 def _request(output_index=0, known_token_ids=(), **parameters):

@@ -13,7 +13,8 @@ from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, ScoreRequest, StepBatch
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.runner import scoring
-from warmfleet_worker.runner.runner import RunnerSettings, load_runner
+from warmfleet_worker.runner.runner import load_runner
+from warmfleet_worker.runner.runner_settings import RunnerSettings
 from warmfleet_worker.runner.scoring import score, score_rows
 
 torch.set_num_threads(1)
@@ -33,7 +34,7 @@ def test_values_are_log_softmax_and_ties_go_to_the_lowest_id(data):
     vocab_size = data.draw(st.integers(1, 30), label="vocabulary")
     logit = st.integers(-6, 6).map(lambda halves: halves / 2) | st.just(-math.inf)
     row = st.lists(logit, min_size=vocab_size, max_size=vocab_size).filter(lambda row: max(row) > -math.inf)
-    logits = torch.tensor(data.draw(st.lists(row, min_size=1, max_size=5)), dtype=torch.float32)
+    logits = np.array(data.draw(st.lists(row, min_size=1, max_size=5)), np.float32)
     rows = range(len(logits))
     own = [data.draw(st.integers(0, vocab_size - 1)) for _ in rows]
     tops = [data.draw(st.none() | st.integers(0, 20)) for _ in rows]
@@ -43,7 +44,7 @@ def test_values_are_log_softmax_and_ties_go_to_the_lowest_id(data):
 
     # then
     for index in rows:
-        expected = naive_logprobs(logits[index].numpy())
+        expected = naive_logprobs(logits[index])
         if tops[index] is None:
             assert scores[index] is None
             continue
@@ -56,21 +57,33 @@ def test_values_are_log_softmax_and_ties_go_to_the_lowest_id(data):
 
 
 def test_a_row_without_a_token_has_none():
-    assert score_rows(torch.zeros(2, 4), [None, 1], [3, 3])[0] is None
+    assert score_rows(np.zeros((2, 4), np.float32), [None, 1], [3, 3])[0] is None
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_the_softmax_of_any_dtype_is_taken_in_float32_or_better(dtype):
-    logits = (8 * torch.randn(3, 1000, generator=torch.Generator().manual_seed(1))).to(dtype)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_values_equal_pytorchs_log_softmax_in_float64(dtype):
+    logits = (8 * np.random.default_rng(1).standard_normal((3, 150_000))).astype(dtype)
 
     values = [token.logprob for token in score([logits], [5, 6, 7], 0)]
 
-    expected = logits.double().log_softmax(dim=-1)[range(3), [5, 6, 7]]
-    assert values == pytest.approx(expected.tolist(), abs=1e-5)
+    expected = torch.from_numpy(logits).double().log_softmax(dim=-1)[range(3), [5, 6, 7]]
+    assert values == pytest.approx(expected.tolist(), abs=2e-6 * 8)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_row_that_is_not_finite_ends_no_step(bad):
+    logits = np.zeros((3, 100), np.float32)
+    logits[1] = bad
+    logits[2, 7] = bad
+
+    tokens = list(score([logits], [5, 5, 5], 20))
+
+    assert list(tokens[0].top_token_ids) == list(range(20))
+    assert len(tokens) == 3
 
 
 def test_slices_change_nothing(monkeypatch):
-    logits = torch.randn(50, 64, generator=torch.Generator().manual_seed(2))
+    logits = np.random.default_rng(2).standard_normal((50, 64)).astype(np.float32)
     own = list(range(50))
     whole = score([logits], own, 5)
 
@@ -83,7 +96,7 @@ def test_slices_change_nothing(monkeypatch):
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory):
-    folder = tiny_model_folder("llama", tmp_path_factory.mktemp("scored"), vocab_size=8192)
+    folder = tiny_model_folder("llama", tmp_path_factory.mktemp("scored"), vocab_size=65536)
     return load_runner(folder, RunnerSettings(kv_cache_bytes=2 * MIB, dtype="Float32"))
 
 
@@ -93,7 +106,7 @@ def chunk_of(tokens, first=0, *, score=None, sequence_id=1, blocks=range(64), **
 
 
 def test_a_long_prompt_is_scored_without_its_logits_ever_being_whole(runner):
-    # given a prompt whose logits would take 31 MiB
+    # given a prompt whose logits would take 250 MiB
     prompt = [(31 * index) % 8192 for index in range(1000)]
     chunk = chunk_of(prompt, score=ScoreRequest(0, prompt[1:], 3))
 
@@ -103,7 +116,8 @@ def test_a_long_prompt_is_scored_without_its_logits_ever_being_whole(runner):
 
     # then
     assert result.prompt_logprobs.tokens == 999
-    assert allocations.largest_bytes <= scoring.SLICE_VALUES * 4
+    # A slice, what is computed from it, and what of it is sorted.
+    assert allocations.largest_bytes <= 3 * scoring.SLICE_VALUES * 4
 
 
 def test_log_probabilities_change_no_other_token_and_cost_no_row_of_the_head_without_a_request(

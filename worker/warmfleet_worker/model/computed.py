@@ -1,19 +1,30 @@
 """What a model computed in a step."""
 
 from dataclasses import dataclass
+from typing import Generic, Protocol, Self, TypeVar
 
-from torch import Tensor
+
+class RowArray(Protocol):
+    """Rows of numbers, [rows, columns], where the model computes: a numpy array, or a tensor of torch."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __getitem__(self, rows: list[int] | slice, /) -> Self: ...
+
+
+Rows = TypeVar("Rows", bound=RowArray)
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
+class Computed(Generic[Rows]):
     """Hidden states, and tokens if they were asked for; valid until the next step begins."""
 
-    hidden: Tensor
+    hidden: Rows
     """After the last layer and before the final norm, of the wanted rows: [wanted, hidden]."""
     finite: list[bool]
     """Of each chunk: whether all of its hidden states are finite."""
-    logits: Tensor | None
+    logits: Rows | None
     """Of the wanted rows, [wanted, vocabulary], if tokens were chosen."""
     token_ids: list[int | None]
     """One for each token that was asked for; None where the logits are not finite."""

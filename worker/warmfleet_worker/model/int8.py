@@ -1,10 +1,10 @@
 """Matrices of eight-bit weights: one scale for each 32 inputs of an output, as GGUF's Q8_0 has them."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 BLOCK_INPUTS: Final = 32
 _LARGEST: Final = 127
@@ -20,22 +20,23 @@ class NotQuantisable(ValueError):  # noqa: N818 - named after what is wrong
 class Int8Matrix:
     """[outputs, inputs]: a weight is its value times the scale of its block."""
 
-    values: Tensor
-    """int8, [outputs, inputs]."""
-    scales: Tensor
-    """float16, [outputs, blocks]; the last block may be shorter."""
+    values: NDArray[np.int8]
+    """[outputs, inputs]."""
+    scales: NDArray[np.float16]
+    """[outputs, blocks]; the last block may be shorter."""
 
     def __post_init__(self) -> None:
-        if not bool(self.scales.isfinite().all()):
+        if not np.isfinite(self.scales).all():
             raise NotQuantisable("a weight is not finite, or too large for Int8's scales")
 
-    def dequantised(self) -> Tensor:
+    def dequantised(self) -> NDArray[np.float32]:
         """The weights in float32, exactly."""
         inputs = self.values.shape[1]
-        return self.values * self.scales.float().repeat_interleave(BLOCK_INPUTS, dim=1)[:, :inputs]
+        scales = self.scales.astype(np.float32).repeat(BLOCK_INPUTS, axis=1)[:, :inputs]
+        return self.values.astype(np.float32) * scales
 
 
-def quantised(weights: Tensor) -> Int8Matrix:
+def quantised(weights: NDArray[Any]) -> Int8Matrix:
     """Round each block to 127 steps on either side of 0.
 
     Values are rounded with the scale as it is stored, so that weights that came from such a matrix, with a
@@ -46,8 +47,8 @@ def quantised(weights: Tensor) -> Int8Matrix:
         NotQuantisable: A weight is not finite, or larger than 8.3 million.
     """
     outputs, inputs = weights.shape
-    values = torch.empty((outputs, inputs), dtype=torch.int8)
-    scales = torch.empty((outputs, -(-inputs // BLOCK_INPUTS)), dtype=torch.float16)
+    values = np.empty((outputs, inputs), np.int8)
+    scales = np.empty((outputs, -(-inputs // BLOCK_INPUTS)), np.float16)
     rows = max(_SLICE_WEIGHTS // inputs, 1)
     for first in range(0, outputs, rows):
         part = slice(first, first + rows)
@@ -55,16 +56,18 @@ def quantised(weights: Tensor) -> Int8Matrix:
     return Int8Matrix(values, scales)
 
 
-def _rounded(weights: Tensor) -> tuple[Tensor, Tensor]:
+def _rounded(weights: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float16]]:
     """Values and scales of some rows."""
     outputs, inputs = weights.shape
-    padded = torch.nn.functional.pad(weights.float(), (0, -inputs % BLOCK_INPUTS))
-    blocks = padded.view(outputs, -1, BLOCK_INPUTS)
-    scales = (blocks.abs().amax(dim=2) / _LARGEST).to(torch.float16)
-    steps = blocks / torch.where(scales == 0, torch.inf, scales.float())[..., None]
+    padded = np.pad(weights.astype(np.float32), ((0, 0), (0, -inputs % BLOCK_INPUTS)))
+    blocks = padded.reshape(outputs, -1, BLOCK_INPUTS)
     # A scale that is not finite is refused with its matrix.
-    values = steps.nan_to_num(0.0).round_().clamp_(-_LARGEST, _LARGEST).to(torch.int8)
-    return values.view(outputs, -1)[:, :inputs], scales
+    with np.errstate(over="ignore", invalid="ignore"):
+        scales = (np.abs(blocks).max(axis=2) / np.float32(_LARGEST)).astype(np.float16)
+        divisors = np.where(scales == 0, np.float32(np.inf), scales.astype(np.float32))
+        steps = np.nan_to_num(blocks / divisors[..., None], nan=0.0)
+    values = np.rint(steps).clip(-_LARGEST, _LARGEST).astype(np.int8)
+    return values.reshape(outputs, -1)[:, :inputs], scales
 
 
 def stacked(matrices: list[Int8Matrix]) -> Int8Matrix:
@@ -72,5 +75,6 @@ def stacked(matrices: list[Int8Matrix]) -> Int8Matrix:
     if len(matrices) == 1:
         return matrices[0]
     return Int8Matrix(
-        torch.cat([matrix.values for matrix in matrices]), torch.cat([matrix.scales for matrix in matrices])
+        np.concatenate([matrix.values for matrix in matrices]),
+        np.concatenate([matrix.scales for matrix in matrices]),
     )

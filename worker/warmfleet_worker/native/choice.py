@@ -32,6 +32,12 @@ class NativeChoice:
     library: NativeLibrary
     level: Level
     weight_format: WeightFormat
+    kv_element: KvElement
+
+
+def is_native_dtype(dtype: str) -> bool:
+    """Whether the native step computes in it, or decides what "Auto" is."""
+    return dtype in _ELEMENTS
 
 
 def choose_native(
@@ -46,7 +52,7 @@ def choose_native(
     Raises:
         KernelsNotAvailable: A level was asked for by name, and it cannot run here, or not this model.
     """
-    if kernels == "Torch" or (kernels == "Auto" and dtype not in _ELEMENTS):
+    if kernels == "Torch" or (kernels == "Auto" and not is_native_dtype(dtype)):
         return None
     try:
         library = _library_for(dtype, config, block_size_tokens)
@@ -65,11 +71,11 @@ def choose_native(
     weights = WeightFormat.INT8 if weight_quantization == "Int8" else _FORMATS[element]
     # A level that has no use for its units with these, as AVX-512-BF16 in Float32, is that of the one below.
     best = max(level for level in library.levels(weights, element) if level <= asked)
-    return NativeChoice(library, best, weights)
+    return NativeChoice(library, best, weights, element)
 
 
 def _library_for(dtype: str, config: ModelConfig, block_size_tokens: int) -> NativeLibrary:
-    if dtype not in _ELEMENTS:
+    if not is_native_dtype(dtype):
         raise NativeStepUnavailable(f"the native step computes BFloat16 and Float32, not {dtype}")
     if refusal := native_refusal(config, block_size_tokens):
         raise NativeStepUnavailable(f"the native step cannot compute this model: {refusal}")

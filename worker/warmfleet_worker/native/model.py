@@ -5,22 +5,22 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Final
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from warmfleet_runtime.processors import usable_cores
-from warmfleet_worker.attention.kv_arena import KvArena
 from warmfleet_worker.engine.batch import Chunk, SampleRequest
 from warmfleet_worker.kv_cache.layout import KvLayout
+from warmfleet_worker.model.checkpoint import BFLOAT16, CheckpointReader
 from warmfleet_worker.model.config import ModelConfig
-from warmfleet_worker.model.loader import CheckpointReader
-from warmfleet_worker.model.rope import rotary_frequencies
+from warmfleet_worker.model.rotary_frequencies import rotary_table
+from warmfleet_worker.native.arena import NativeArena
 from warmfleet_worker.native.build import source_hash
 from warmfleet_worker.native.formats import KvElement, WeightFormat
 from warmfleet_worker.native.levels import Level
 from warmfleet_worker.native.library import ModelStruct, NativeLibrary
-from warmfleet_worker.native.step import NativeStep, RowBuffer, chosen, sampling_structs
+from warmfleet_worker.native.step import NativeStep, RowBuffer, Rows, chosen, sampling_structs
 from warmfleet_worker.native.weights import PackedWeights, Region
+from warmfleet_worker.settings import Dtype
 
 MAX_HEAD_DIM: Final = 512
 MAX_HEADS: Final = 1024
@@ -32,7 +32,8 @@ GROUP_TOKENS: Final = 16
 """Keys of so many tokens are read at a time: a block holds a whole number of groups."""
 _ARENA_SLACK_BYTES: Final = 64 * 1024
 """The last group of an odd head size is read past its end."""
-KV_ELEMENTS: Final = {torch.bfloat16: KvElement.BF16, torch.float32: KvElement.F32}
+DTYPE_NAMES: Final[dict[KvElement, Dtype]] = {KvElement.BF16: "BFloat16", KvElement.F32: "Float32"}
+_KV_DTYPES: Final = {KvElement.BF16: BFLOAT16, KvElement.F32: np.dtype(np.float32)}
 
 
 def native_refusal(config: ModelConfig, block_size_tokens: int) -> str:
@@ -59,20 +60,21 @@ class NativeModel:
     """
 
     exact: Final = True
+    device_name: Final = "cpu"
 
-    def __init__(  # noqa: PLR0917 - what a model is made of
+    def __init__(
         self,
         library: NativeLibrary,
         reader: CheckpointReader,
         config: ModelConfig,
         layout: KvLayout,
         total_blocks: int,
-        dtype: torch.dtype,
         *,
         level: Level,
         threads: int,
         positions: int,
         weight_format: WeightFormat,
+        kv_element: KvElement,
         poison: bool = False,
     ) -> None:
         """Pack the weights and allocate the arena.
@@ -82,6 +84,7 @@ class NativeModel:
             ModelError: A tensor of the checkpoint is missing, damaged or misshapen.
         """
         self.config = config
+        self.dtype_name: Final = DTYPE_NAMES[kv_element]
         self.kernels: Final = level.title
         self.revision: Final = source_hash() + weight_format.suffix
         self._library = library
@@ -89,22 +92,15 @@ class NativeModel:
         self._logits = RowBuffer(config.vocab_size)
         self._step: NativeStep | None = None
         """The last one: what the library uses stays while it computes, also if its caller is gone."""
-        angles = torch.outer(torch.arange(positions, dtype=torch.float32), rotary_frequencies(config))
-        self._cosine, self._sine = angles.cos().contiguous(), angles.sin().contiguous()
+        self._cosine, self._sine = rotary_table(config, positions)
         with ExitStack() as made:
             self._weights = weights = PackedWeights(library, reader, config, weight_format)
             made.callback(weights.region.free)
             arena_bytes = (total_blocks + 1) * layout.block_stride_bytes
             region = Region(library, arena_bytes + _ARENA_SLACK_BYTES)
             made.callback(region.free)
-            self.arena = KvArena(
-                layout,
-                total_blocks,
-                dtype,
-                torch.device("cpu"),
-                storage=region.tensor(region.address, arena_bytes // dtype.itemsize, dtype),
-                poison=poison,
-            )
+            storage = region.view(region.address, arena_bytes, _KV_DTYPES[kv_element])
+            self.arena = NativeArena(layout, total_blocks, storage, poison=poison)
             self._engine = library.new_engine(
                 _model_struct(
                     config,
@@ -112,7 +108,7 @@ class NativeModel:
                     weights,
                     level=level,
                     weight_format=weight_format,
-                    kv_element=KV_ELEMENTS[dtype],
+                    kv_element=kv_element,
                     threads=threads or usable_cores(),
                     total_blocks=total_blocks,
                     arena=region.address,
@@ -149,27 +145,31 @@ class NativeModel:
         )
         return self._step
 
-    def hidden_after_layers(self, chunks: Sequence[Chunk]) -> Tensor:
+    def hidden_after_layers(self, chunks: Sequence[Chunk]) -> Rows:
         """As `StepModel.hidden_after_layers`."""
         rows = sum(len(chunk.token_ids) for chunk in chunks)
-        trace = torch.empty((self.config.layers + 1, rows, self.config.hidden_size), dtype=torch.float32)
+        trace = np.empty((self.config.layers + 1, rows, self.config.hidden_size), np.float32)
         NativeStep(self._library, self._stepper, chunks, (), self._hidden.take(0), trace=trace).finish()
         return trace
 
-    def logits(self, hidden: Tensor) -> Tensor:
+    def logits(self, hidden: Rows) -> Rows:
         """As `StepModel.logits`, in float32."""
-        rows = hidden.contiguous()
-        logits = torch.empty((rows.shape[0], self.config.vocab_size), dtype=torch.float32)
-        self._library.logits(self._engine, rows.data_ptr(), rows.shape[0], logits.data_ptr())
+        rows = np.ascontiguousarray(hidden, np.float32)
+        logits = np.empty((rows.shape[0], self.config.vocab_size), np.float32)
+        self._library.logits(self._engine, rows.ctypes.data, rows.shape[0], logits.ctypes.data)
         return logits
 
-    def choose(self, logits: Tensor, requests: Sequence[SampleRequest]) -> list[int | None]:
+    def on_host(self, logits: Rows) -> Rows:
+        """As `StepModel.on_host`: they are."""
+        return logits
+
+    def choose(self, logits: Rows, requests: Sequence[SampleRequest]) -> list[int | None]:
         """As `StepModel.choose`: temperature, filters and noise are those of `runner.sampler`."""
-        rows = logits.contiguous()
+        rows = np.ascontiguousarray(logits, np.float32)
         token_ids = array("i", bytes(4 * len(requests)))
         self._library.sample(
             self._engine,
-            rows.data_ptr(),
+            rows.ctypes.data,
             rows.shape[1],
             sampling_structs(requests),
             token_ids.buffer_info()[0],
@@ -188,8 +188,8 @@ def _model_struct(
     threads: int,
     total_blocks: int,
     arena: int,
-    cosine: Tensor,
-    sine: Tensor,
+    cosine: Rows,
+    sine: Rows,
 ) -> ModelStruct:
     """A model as the library reads it: sizes, and addresses of what has to live as long as the engine.
 
@@ -219,8 +219,8 @@ def _model_struct(
         value_stride_bytes=layout.value_stride_bytes,
         head_stride_bytes=layout.head_stride_bytes,
         arena=arena,
-        cosine=cosine.data_ptr(),
-        sine=sine.data_ptr(),
+        cosine=cosine.ctypes.data,
+        sine=sine.ctypes.data,
         embedding=weights.embedding,
         head=weights.head,
         final_norm=weights.final_norm,

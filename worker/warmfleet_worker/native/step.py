@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from ctypes import Array
 from typing import Final
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, finite_chunks
 from warmfleet_worker.model.computed import Computed
@@ -14,17 +14,19 @@ from warmfleet_worker.native.library import Handle, JobStruct, NativeLibrary, Sa
 
 _TOKEN_BYTES: Final = 4
 
+Rows = NDArray[np.float32]
+
 
 class RowBuffer:
     """Rows of float32 that grow to the largest step and stay: no step faults their pages in again."""
 
     def __init__(self, columns: int) -> None:
-        self._rows = torch.empty((0, columns), dtype=torch.float32)
+        self._rows: Rows = np.empty((0, columns), np.float32)
 
-    def take(self, rows: int) -> Tensor:
+    def take(self, rows: int) -> Rows:
         """The first `rows` rows; what they hold is what an earlier step has left."""
         if rows > self._rows.shape[0]:
-            self._rows = torch.empty((rows, self._rows.shape[1]), dtype=torch.float32)
+            self._rows = np.empty((rows, self._rows.shape[1]), np.float32)
         return self._rows[:rows]
 
 
@@ -41,11 +43,11 @@ class NativeStep:
         stepper: Handle,
         chunks: Sequence[Chunk],
         wanted: Sequence[int],
-        hidden: Tensor,
+        hidden: Rows,
         *,
         requests: Sequence[SampleRequest] = (),
-        logits: Tensor | None = None,
-        trace: Tensor | None = None,
+        logits: Rows | None = None,
+        trace: Rows | None = None,
     ) -> None:
         """Hand it over.
 
@@ -84,18 +86,18 @@ class NativeStep:
                 first_block=first_block.buffer_info()[0],
                 wanted=len(wanted_rows),
                 wanted_rows=wanted_rows.buffer_info()[0],
-                hidden=hidden.data_ptr(),
+                hidden=hidden.ctypes.data,
                 finite=self._finite.buffer_info()[0],
-                trace=None if trace is None else trace.data_ptr(),
+                trace=None if trace is None else trace.ctypes.data,
             )
         )
         if logits is not None:
-            self._job.logits = logits.data_ptr()
+            self._job.logits = logits.ctypes.data
             self._job.sampling = sampling_structs(requests)
             self._job.token_ids = self._token_ids.buffer_info()[0]
         library.begin(stepper, self._job)
 
-    def finish(self) -> Computed:
+    def finish(self) -> Computed[Rows]:
         """As `ModelStep.finish`.
 
         Raises:

@@ -4,22 +4,26 @@ Each layer's tensors are read, packed and dropped, so that loading needs the pac
 """
 
 import math
-from ctypes import Array, c_uint8
+from ctypes import c_uint8
 from typing import Final
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import DTypeLike
 
+from warmfleet_worker.model.checkpoint import BFLOAT16, Array, CheckpointReader
 from warmfleet_worker.model.config import ModelConfig
-from warmfleet_worker.model.loader import CheckpointReader
 from warmfleet_worker.model.shapes import EMBEDDING, FINAL_NORM, HEAD
 from warmfleet_worker.native.formats import WeightFormat
 from warmfleet_worker.native.layer_tensors import LAYER_TENSORS, MatrixShape
 from warmfleet_worker.native.library import LayerStruct, NativeLibrary, NativeStepError
 
 _ALIGNMENT_BYTES: Final = 64
-_TORCH_TYPES: Final = {WeightFormat.BF16: torch.bfloat16, WeightFormat.F32: torch.float32}
-"""Of a matrix before it is packed, unless it is quantised."""
+_DTYPES: Final = {
+    WeightFormat.BF16: BFLOAT16,
+    WeightFormat.F32: np.dtype(np.float32),
+    WeightFormat.INT8: np.dtype(np.float32),
+}
+"""To which weights are rounded, but for matrices that are quantised: those from what the file holds."""
 
 
 class Region:
@@ -43,10 +47,9 @@ class Region:
         self._used_bytes = start + size_bytes
         return self.address + start
 
-    def tensor(self, address: int, count: int, dtype: torch.dtype) -> Tensor:
-        """`count` elements from `address` on, as a view."""
-        buffer: Array[c_uint8] = (c_uint8 * (count * dtype.itemsize)).from_address(address)
-        return torch.frombuffer(buffer, dtype=dtype)
+    def view(self, address: int, size_bytes: int, dtype: DTypeLike) -> Array:
+        """`size_bytes` from `address` on, as an array in this memory."""
+        return np.frombuffer(memoryview((c_uint8 * size_bytes).from_address(address)), dtype)
 
     def free(self) -> None:
         """Unmap; views are invalid from then on."""
@@ -101,17 +104,18 @@ class PackedWeights:
         packed = self.region.take(self._library.packed_bytes(self._format, shape))
         if self._format is WeightFormat.INT8:
             matrix = self._reader.int8(*names)
-            values, scales = matrix.values, matrix.scales.data_ptr()
+            values: Array = np.ascontiguousarray(matrix.values)
+            scales = matrix.scales.ctypes.data
         else:
-            values, scales = self._reader.stack(*names).to(_TORCH_TYPES[self._format]).contiguous(), 0
+            values, scales = self._reader.stack(*names, dtype=_DTYPES[self._format]), 0
         assert values.shape == (shape.outputs, shape.inputs), (values.shape, shape)
-        self._library.pack(self._format, values.data_ptr(), shape, packed, scales=scales)
+        self._library.pack(self._format, values.ctypes.data, shape, packed, scales=scales)
         return packed
 
     def _vector(self, names: tuple[str, ...]) -> int:
-        vector = self._reader.stack(*names)
-        address = self.region.take(4 * vector.numel())
-        self.region.tensor(address, vector.numel(), torch.float32).copy_(vector)
+        vector = self._reader.stack(*names, dtype=_DTYPES[self._format]).astype(np.float32)
+        address = self.region.take(vector.nbytes)
+        self.region.view(address, vector.nbytes, np.float32)[:] = vector
         return address
 
 

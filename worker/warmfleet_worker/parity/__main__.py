@@ -13,14 +13,15 @@ with importing():
 
     from warmfleet_contracts.errors import WarmfleetError
     from warmfleet_worker.parity.measurement import measure
-    from warmfleet_worker.runner.runner import DtypeName, RunnerSettings
+    from warmfleet_worker.runner.runner_settings import RunnerSettings
+    from warmfleet_worker.settings import Dtype
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 with a report on stdout; 2 with the reason on stderr."""
     parser = argparse.ArgumentParser(prog="warmfleet-parity", description=__doc__)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--dtype", choices=get_args(DtypeName), default="Auto")
+    parser.add_argument("--dtype", choices=get_args(Dtype), default="Auto")
     given = parser.parse_args(arguments)
     try:
         report = measure(given.model, RunnerSettings(kv_cache_bytes=0, dtype=given.dtype))

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ class EngineTrace(NamedTuple):
 
 
 def trace_greedily(
-    model: StepModel,
+    model: StepModel[Any],
     prompt: Sequence[int],
     chunk_tokens: Sequence[int],
     *,
@@ -54,10 +54,10 @@ def trace_greedily(
     for length in [*chunk_tokens, *[1] * (answer_tokens - 1)]:
         chunk = Chunk(1, token_ids[first : first + length], first, tuple(block_ids), None)
         traced = model.hidden_after_layers([chunk])
-        states.append(traced.cpu().double())
+        states.append(torch.as_tensor(traced).cpu().double())
         first += length
         if first == len(token_ids):
-            logits = model.logits(traced[-1][-1:])[0].cpu().double()
+            logits = torch.as_tensor(model.on_host(model.logits(traced[-1][-1:])))[0].double()
             scores.append(logits)
             token_ids.append(int(logits.argmax()))
     return EngineTrace(token_ids, len(prompt), torch.cat(states, 1), torch.stack(scores))

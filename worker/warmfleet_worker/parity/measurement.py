@@ -10,7 +10,6 @@ import torch
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_contracts.resources.engine_memory import EngineMemory, block_bytes, engine_memory
 from warmfleet_runtime.memory import memory_limit_bytes, own_memory_bytes
-from warmfleet_runtime.processors import usable_cores
 from warmfleet_worker.kv_cache.block_table import blocks_for
 from warmfleet_worker.model.config import ModelConfig, load_model_config
 from warmfleet_worker.model.loader import load_decoder
@@ -21,7 +20,10 @@ from warmfleet_worker.parity.reference import Reference
 from warmfleet_worker.parity.report import ParityReport
 from warmfleet_worker.parity.rounding import units_of
 from warmfleet_worker.runner.memory_budget import NotEnoughMemory, memory_refusal
-from warmfleet_worker.runner.runner import DTYPES, DtypeName, RunnerSettings, load_runner
+from warmfleet_worker.runner.runner import load_runner
+from warmfleet_worker.runner.runner_settings import RunnerSettings
+from warmfleet_worker.runner.torch_model import DTYPES
+from warmfleet_worker.settings import Dtype
 
 ANSWER_TOKENS: Final = 24
 _BLOCK_TOKENS: Final = 16
@@ -72,7 +74,6 @@ def measure(model_path: Path, settings: RunnerSettings) -> ParityReport:
             answer_tokens=ANSWER_TOKENS,
             block_ids=range(blocks - 1, -1, -1),
         )
-        torch.set_num_threads(usable_cores())  # the native step has taken all but one
         decoder = load_decoder(model_path, config, positions=1, dtype=dtype, device=torch.device("cpu"))
         found = compare(trace, Reference(decoder, tokens - 1), units_of(dtype))
     return ParityReport(
@@ -98,7 +99,7 @@ def _prompt(model_path: Path, config: ModelConfig) -> list[int]:
     return [token_id % config.vocab_size for token_id in token_ids]
 
 
-def _require_memory(config: ModelConfig, dtype: DtypeName, blocks: int, tokens: int) -> int:
+def _require_memory(config: ModelConfig, dtype: Dtype, blocks: int, tokens: int) -> int:
     """Bytes of the KV cache; there is room for the engine, the reference's weights and one of its layers."""
     model = model_size(config)
     element_bytes = DTYPES.get(dtype, torch.float32).itemsize

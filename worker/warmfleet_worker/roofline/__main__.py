@@ -1,26 +1,43 @@
 """Prints the limits of this machine as JSON, and keeps them for the workers here if nothing else ran.
 
-python -m warmfleet_worker.roofline
+python -m warmfleet_worker.roofline [--only-if-idle]
 """
 
+import argparse
+import os
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
+from warmfleet_runtime.die_with_parent import ParentGoneError, die_with_parent
 from warmfleet_runtime.processors import IDLE_BUSY_RATIO
 from warmfleet_worker.roofline.measure_now import measure_now
 from warmfleet_worker.roofline.measurement import NotMeasurable
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """0; 1 with the reason where they cannot be measured."""
+    parser = argparse.ArgumentParser(prog="python -m warmfleet_worker.roofline")
+    parser.add_argument(
+        "--only-if-idle",
+        action="store_true",
+        help="fail where another process measures or works meanwhile, and end with the parent process",
+    )
+    only_if_idle = parser.parse_args(arguments).only_if_idle
     try:
-        limits, others_ratio = measure_now()
-    except NotMeasurable as error:
+        if only_if_idle:
+            with suppress(OSError):  # its parent kills it, too
+                die_with_parent(os.getppid())
+        limits, others_ratio = measure_now(wait=not only_if_idle)
+    except (NotMeasurable, ParentGoneError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     if others_ratio > IDLE_BUSY_RATIO:
         sys.stderr.write(f"not kept: other processes used {others_ratio:.0%} of the cores meanwhile\n")
+        if only_if_idle:
+            return 1
     sys.stdout.write(f"{msgspec.json.encode(limits).decode()}\n")
     return 0
 

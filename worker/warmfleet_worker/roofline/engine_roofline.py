@@ -1,31 +1,28 @@
 """The engine process's part: counts its steps, and measures the machine's limits while nothing else runs.
 
 A limit that is measured beside other work is none, and a start or a request must not wait for one. So the
-engine measures once the machine was idle for `IDLE_SECONDS`, in slices of about 50 ms, and gives up when a
-message comes; the next idle time has the next attempt. Until limits are known there are no ratios.
+engine has them measured, by a process of its own, once the machine was idle for `IDLE_SECONDS`, and gives up
+when a message comes; the next idle time has the next attempt. Until limits are known there are no ratios.
 """
 
 import time
-from collections.abc import Callable, Generator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from warmfleet_runtime.processors import IDLE_BUSY_RATIO, STAT, CpuUsage, busy_ratio, usable_cores
-from warmfleet_worker.engine.roofline import MachineLimits, ModelCost, Phase, StepRoofline
+from warmfleet_runtime.processors import IDLE_BUSY_RATIO, STAT, busy_ratio
+from warmfleet_worker.engine.roofline import ModelCost, Phase, StepRoofline
 from warmfleet_worker.engine.step_time import StepShape
-from warmfleet_worker.roofline.limits_file import limits_path, machine_lock, read_limits, write_limits
-from warmfleet_worker.roofline.measurement import NotMeasurable, measurement
-from warmfleet_worker.roofline.memory_reader import MemoryReader, free_buffer_bytes
+from warmfleet_worker.roofline.limits_file import limits_path, read_limits, write_limits
+from warmfleet_worker.roofline.measurement import Measurement
+from warmfleet_worker.roofline.measuring_process import measured_by_a_process
 
 IDLE_SECONDS: Final = 30.0
 """Without any work here, and with an idle machine, before a measurement begins."""
 MAX_FAILURES: Final = 3
 """Attempts that failed, such as by too little free memory, before there is no other."""
-
-Measurement = Generator[None, None, MachineLimits]
 
 _log = structlog.get_logger(__name__)
 
@@ -51,7 +48,7 @@ class EngineRoofline:
         """Use limits that were measured before, if there are any; the options are for tests."""
         self._cost = cost
         self._path = path or limits_path()
-        self._begin = begin or _measure_with_lock
+        self._begin = begin or measured_by_a_process
         self._clock = clock
         self._stat = stat
         self._measurement: Measurement | None = None
@@ -70,7 +67,7 @@ class EngineRoofline:
         return 0.0 if self._steps is None else self._steps.ratio(phase)
 
     def advance(self) -> bool:
-        """Measure for about 50 ms, if it is time to; whether there is more to measure at once.
+        """Measure for a moment, if it is time to; whether there is more to measure at once.
 
         Call it whenever the engine has nothing to do.
         """
@@ -118,19 +115,3 @@ class EngineRoofline:
             return False
         self._measurement = self._begin()
         return True
-
-
-def _measure_with_lock() -> Measurement:
-    """The slices of a measurement; none, and an error, where another process measures now."""
-    from warmfleet_worker.roofline.products import Products  # noqa: PLC0415 - torch
-
-    cores = usable_cores()
-    with ExitStack() as held:
-        if not held.enter_context(machine_lock(wait=False)):
-            raise NotMeasurable("another process measures them now")
-        reader = held.enter_context(MemoryReader(free_buffer_bytes(), cores=cores))
-        multiply, usage = Products(cores), CpuUsage()
-        limits = yield from measurement(reader, multiply, cores)
-        if usage.others_ratio() > IDLE_BUSY_RATIO:
-            raise NotMeasurable("other processes ran meanwhile")
-        return limits

@@ -1,23 +1,28 @@
 """Measures the limits of this machine at once."""
 
+from contextlib import ExitStack
+
 from warmfleet_runtime.processors import IDLE_BUSY_RATIO, CpuUsage, usable_cores
 from warmfleet_worker.engine.roofline import MachineLimits
 from warmfleet_worker.roofline.limits_file import limits_path, machine_lock, read_limits, write_limits
-from warmfleet_worker.roofline.measurement import measurement
+from warmfleet_worker.roofline.measurement import NotMeasurable, measurement
 from warmfleet_worker.roofline.memory_reader import MemoryReader, free_buffer_bytes
 from warmfleet_worker.roofline.products import Products
 
 
-def measure_now() -> tuple[MachineLimits, float]:
+def measure_now(*, wait: bool = True) -> tuple[MachineLimits, float]:
     """The limits, and the share of the cores that other processes used meanwhile; about two seconds.
 
     Waits for any other process that measures now. The best limits are kept, if the machine was idle.
 
     Raises:
-        NotMeasurable: too little memory is free.
+        NotMeasurable: too little memory is free; or another process measures, and without `wait`.
     """
     cores = usable_cores()
-    with machine_lock(wait=True), MemoryReader(free_buffer_bytes(), cores=cores) as reader:
+    with ExitStack() as held:
+        if not held.enter_context(machine_lock(wait=wait)) and not wait:
+            raise NotMeasurable("another process measures them now")
+        reader = held.enter_context(MemoryReader(free_buffer_bytes(), cores=cores))
         multiply, usage = Products(cores), CpuUsage()
         slices = measurement(reader, multiply, cores)
         while True:

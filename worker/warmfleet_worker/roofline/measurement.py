@@ -38,11 +38,13 @@ class Reader(Protocol):
 
 Multiply = Callable[[Element, int], None]
 """Multiplies two square matrices of that many rows."""
+Measurement = Generator[None, None, MachineLimits]
+"""The slices of a measurement, and at their end its result. Closing it ends it."""
 
 
 def measurement(
     reader: Reader, multiply: Multiply, cores: int, clock: Callable[[], float] = time.perf_counter
-) -> Generator[None, None, MachineLimits]:
+) -> Measurement:
     """Measure; every `next` computes for about `SLICE_SECONDS`, and all of them for two seconds at most.
 
     A slice that takes far longer than the one before it may exceed the two seconds by itself.

@@ -2,14 +2,11 @@
 
 import time
 from collections.abc import Sequence
-from typing import TypeVar
-
-import torch
-from torch import Tensor
+from typing import Generic, TypeVar
 
 from warmfleet_worker.engine.batch import Chunk, ChunkResult, ScoreRequest, StepResult
 from warmfleet_worker.engine.logprobs import TokenLogprobs
-from warmfleet_worker.model.computed import Computed
+from warmfleet_worker.model.computed import Computed, Rows
 from warmfleet_worker.runner.penalties import adjusted, changes_logits
 from warmfleet_worker.runner.scoring import row_slices, score, score_rows
 from warmfleet_worker.runner.step_model import StepModel
@@ -17,10 +14,10 @@ from warmfleet_worker.runner.step_model import StepModel
 _T = TypeVar("_T")
 
 
-class RunnerStep:
+class RunnerStep(Generic[Rows]):
     """A step of a `ModelRunner` that is computed from its making on."""
 
-    def __init__(self, model: StepModel, chunks: tuple[Chunk, ...]) -> None:
+    def __init__(self, model: StepModel[Rows], chunks: tuple[Chunk, ...]) -> None:
         self._model = model
         self._chunks = chunks
         self._requests = [chunk.sample for chunk in chunks if chunk.sample is not None]
@@ -30,7 +27,6 @@ class RunnerStep:
         direct = len(self._wanted) == len(self._requests) and not any(map(changes_logits, self._requests))
         self._step = model.begin(chunks, self._wanted, self._requests if direct else ())
 
-    @torch.inference_mode()
     def finish(self) -> StepResult:
         """Wait for the model, and do what is left.
 
@@ -41,7 +37,7 @@ class RunnerStep:
         results = self._results(computed)
         return StepResult(chunks=results, seconds=computed.seconds + time.perf_counter() - started)
 
-    def _results(self, computed: Computed) -> tuple[ChunkResult, ...]:
+    def _results(self, computed: Computed[Rows]) -> tuple[ChunkResult, ...]:
         chunks = self._chunks
         sampled, logprobs = self._sampled(computed)
         place = {row: index for index, row in enumerate(self._wanted)}
@@ -70,7 +66,9 @@ class RunnerStep:
             )
         )
 
-    def _sampled(self, computed: Computed) -> tuple[Sequence[int | None], Sequence[TokenLogprobs | None]]:
+    def _sampled(
+        self, computed: Computed[Rows]
+    ) -> tuple[Sequence[int | None], Sequence[TokenLogprobs | None]]:
         """The next token of each chunk that wants one, and its log probabilities if its request asks."""
         requests, logits, tokens = self._requests, computed.logits, computed.token_ids
         if not requests:
@@ -78,13 +76,14 @@ class RunnerStep:
         if logits is None:
             place = {row: index for index, row in enumerate(self._wanted)}
             logits = self._model.logits(computed.hidden[[place[row] for row in self._sampled_rows]])
-            tokens = self._model.choose(adjusted(logits, requests), requests)
-        return tokens, score_rows(logits, tokens, [request.parameters.logprobs for request in requests])
+            tokens = self._model.choose(adjusted(self._model.on_host(logits), requests), requests)
+        tops = [request.parameters.logprobs for request in requests]
+        return tokens, score_rows(logits, tokens, tops, self._model.on_host)
 
-    def _score(self, rows: Tensor, request: ScoreRequest) -> TokenLogprobs:
+    def _score(self, rows: Rows, request: ScoreRequest) -> TokenLogprobs:
         """Prompt log probabilities of `rows` of hidden states; the head runs in slices of rows."""
         slices = row_slices(len(request.next_token_ids), self._model.config.vocab_size)
-        pieces = (self._model.logits(rows[piece]) for piece in slices)
+        pieces = (self._model.on_host(self._model.logits(rows[piece])) for piece in slices)
         return score(pieces, request.next_token_ids, request.top)
 
 

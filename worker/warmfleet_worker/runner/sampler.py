@@ -13,24 +13,18 @@ import torch
 from torch import Tensor
 
 from warmfleet_worker.engine.batch import SampleRequest
-from warmfleet_worker.runner.penalties import adjusted
 from warmfleet_worker.runner.philox import philox_4x32
 
 NUCLEUS_CANDIDATES: Final = 512
 """Most nuclei are smaller; only a wider one costs a sort of the whole vocabulary."""
 
 
-def sample(logits: Tensor, requests: Sequence[SampleRequest]) -> list[int | None]:
+def choose(logits: Tensor, requests: Sequence[SampleRequest]) -> list[int | None]:
     """Choose one token id per row of `logits`, [rows, vocabulary]; None for a row that is not finite.
 
-    Bias and penalties come first; then the filters: temperature, top-k, top-p, min-p. Tokens that tie
-    with the last one kept are kept too. Greedy rows, and ties of noisy scores, give the lowest id.
+    Bias and penalties came first, in `penalties`; then the filters: temperature, top-k, top-p, min-p. Tokens
+    that tie with the last one kept are kept too. Greedy rows, and ties of noisy scores, give the lowest id.
     """
-    return choose(adjusted(logits, requests), requests)
-
-
-def choose(logits: Tensor, requests: Sequence[SampleRequest]) -> list[int | None]:
-    """The same of logits that bias and penalties have changed already."""
     assert logits.shape[0] == len(requests)
     best = logits.amax(dim=-1, keepdim=True)
     noisy = [row for row, request in enumerate(requests) if request.parameters.temperature > 0]

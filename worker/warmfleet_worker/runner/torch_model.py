@@ -3,9 +3,10 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from warmfleet_worker.attention.backend import AttentionBackend
@@ -15,6 +16,7 @@ from warmfleet_worker.model.computed import Computed
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.transformer import Decoder
 from warmfleet_worker.runner.sampler import choose
+from warmfleet_worker.settings import Dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class TorchStep:
     """What it took so far: to queue it on a device, to compute it on a CPU."""
 
     @torch.inference_mode()
-    def finish(self) -> Computed:
+    def finish(self) -> Computed[Tensor]:
         """As `ModelStep.finish`."""
         started = time.perf_counter()
         # A state that is not finite stays so through the layers.
@@ -39,6 +41,14 @@ class TorchStep:
         token_ids = [] if self.logits is None else choose(self.logits, self.requests)
         seconds = self.seconds + time.perf_counter() - started
         return Computed(self.wanted, finite, self.logits, token_ids, seconds)
+
+
+DTYPES: Final[dict[Dtype, torch.dtype]] = {
+    "Float32": torch.float32,
+    "BFloat16": torch.bfloat16,
+    "Float16": torch.float16,
+    "Float64": torch.float64,
+}
 
 
 class TorchModel:
@@ -61,6 +71,16 @@ class TorchModel:
     def config(self) -> ModelConfig:
         return self._decoder.config
 
+    @property
+    def dtype_name(self) -> Dtype:
+        """As `StepModel.dtype_name`."""
+        return next(name for name, dtype in DTYPES.items() if dtype == self.arena.storage.dtype)
+
+    @property
+    def device_name(self) -> str:
+        """As `StepModel.device_name`."""
+        return self._device.type
+
     @torch.inference_mode()
     def begin(
         self, chunks: Sequence[Chunk], wanted: Sequence[int], requests: Sequence[SampleRequest]
@@ -72,20 +92,28 @@ class TorchModel:
         logits = self.logits(rows) if requests else None
         return TorchStep(chunks, requests, hidden, rows, logits, time.perf_counter() - started)
 
+    @torch.inference_mode()
     def hidden_after_layers(self, chunks: Sequence[Chunk]) -> Tensor:
         """As `StepModel.hidden_after_layers`."""
         trace: list[Tensor] = []
         last = self._hidden_states(chunks, trace)
         return torch.stack([*trace, last])
 
+    @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
         """As `StepModel.logits`."""
         logits = self._decoder.logits(hidden)
         return logits if logits.dtype == torch.float64 else logits.float()
 
-    def choose(self, logits: Tensor, requests: Sequence[SampleRequest]) -> list[int | None]:
+    def on_host(self, logits: Tensor) -> NDArray[Any]:
+        """As `StepModel.on_host`."""
+        rows: NDArray[Any] = logits.cpu().numpy()
+        return rows
+
+    @torch.inference_mode()
+    def choose(self, logits: NDArray[Any], requests: Sequence[SampleRequest]) -> list[int | None]:
         """As `StepModel.choose`."""
-        return choose(logits, requests)
+        return choose(torch.from_numpy(logits).to(self._device), requests)
 
     def _hidden_states(self, chunks: Sequence[Chunk], trace: list[Tensor] | None = None) -> Tensor:
         return self._decoder.hidden_states(

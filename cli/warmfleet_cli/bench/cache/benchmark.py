@@ -20,7 +20,9 @@ from warmfleet_cli.bench.variants import Variant
 from warmfleet_cli.bench.workload import ordinary_tokens
 from warmfleet_contracts.prompts.encoder import PromptEncoder
 from warmfleet_worker.model_store.assets import load_prompt_assets
-from warmfleet_worker.runner.runner import DTYPES, RunnerSettings, load_runner
+from warmfleet_worker.runner.runner import load_runner
+from warmfleet_worker.runner.runner_settings import RunnerSettings
+from warmfleet_worker.runner.torch_model import DTYPES
 
 PROMPT_TEXT: Final = (
     "The lighthouse keeper had kept a diary for forty years. On the first page of the last volume she wrote:"

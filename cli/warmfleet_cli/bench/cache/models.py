@@ -12,7 +12,9 @@ from warmfleet_runtime.home import warmfleet_home
 from warmfleet_worker.kv_cache.layout import KvShape
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model_store.catalog import catalog_model_path
-from warmfleet_worker.runner.runner import DTYPES, DtypeName, resolve_dtype
+from warmfleet_worker.runner.runner import resolve_dtype
+from warmfleet_worker.runner.torch_model import DTYPES
+from warmfleet_worker.settings import Dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +23,14 @@ class BenchModel:
 
     path: Path
     served_name: str
-    dtype: DtypeName
+    dtype: Dtype
     """Never "Auto": resolved for this machine."""
     kv_shape: KvShape
     vocabulary_size: int
     max_position: int
 
 
-def load_bench_model(served_name: str, path: Path | None, dtype: DtypeName) -> BenchModel:
+def load_bench_model(served_name: str, path: Path | None, dtype: Dtype) -> BenchModel:
     """The folder at `path`, or the pulled catalog model of that name.
 
     Raises:

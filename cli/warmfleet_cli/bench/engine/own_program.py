@@ -14,15 +14,10 @@ from warmfleet_worker.engine.batch import Chunk, SampleRequest, StepBatch
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
 from warmfleet_worker.model.config import load_model_config
-from warmfleet_worker.runner.runner import (
-    DTYPES,
-    DtypeName,
-    ModelRunner,
-    RunnerSettings,
-    load_runner,
-    resolve_dtype,
-)
-from warmfleet_worker.settings import WeightQuantization
+from warmfleet_worker.runner.runner import ModelRunner, load_runner, resolve_dtype
+from warmfleet_worker.runner.runner_settings import RunnerSettings
+from warmfleet_worker.runner.torch_model import DTYPES
+from warmfleet_worker.settings import Dtype, WeightQuantization
 
 PIECE_TOKENS: Final = 512
 """Tokens of one chunk of those that fill a context."""
@@ -35,7 +30,7 @@ class OwnEngine:
     variants: Final = ["all cores"]
 
     def __init__(
-        self, model: Path, dtype: DtypeName, weight_quantization: WeightQuantization, blocks: int
+        self, model: Path, dtype: Dtype, weight_quantization: WeightQuantization, blocks: int
     ) -> None:
         config = load_model_config(model)
         element = DTYPES[resolve_dtype(dtype, config, BLOCK_SIZE_TOKENS)]

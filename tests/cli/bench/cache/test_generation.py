@@ -6,7 +6,8 @@ from warmfleet_cli.bench.cache.generation import SLICE_STEPS, arena_blocks, comp
 from warmfleet_cli.bench.cache.reference import transformers_step
 from warmfleet_cli.bench.processes import BenchError
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
-from warmfleet_worker.runner.runner import RunnerSettings, load_runner
+from warmfleet_worker.runner.runner import load_runner
+from warmfleet_worker.runner.runner_settings import RunnerSettings
 
 PROMPT = list(range(40, 61))
 BLOCK = 16

@@ -14,7 +14,8 @@ import structlog
 import torch
 
 from warmfleet_worker.engine.batch import Chunk, StepBatch, StepInFlight, StepResult
-from warmfleet_worker.runner.runner import ModelRunner, RunnerSettings
+from warmfleet_worker.runner.runner import ModelRunner
+from warmfleet_worker.runner.runner_settings import RunnerSettings
 
 _MARK: Final = 0xFA17 << 32
 _TOO_MANY_BYTES: Final = 2**50

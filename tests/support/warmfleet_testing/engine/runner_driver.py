@@ -1,10 +1,11 @@
 """Drives a `ModelRunner` without a scheduler: shuffled block tables, hand-made chunks, and counters."""
 
 import random
+import tracemalloc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 from unittest.mock import patch
 
 import pytest
@@ -24,7 +25,7 @@ DEVICES: Final[tuple[Any, ...]] = ("cpu", pytest.param("cuda", marks=pytest.mark
 @contextmanager
 def only(device: str) -> Iterator[None]:
     """An engine that is loaded inside computes on `device`, also where the machine has another."""
-    with patch("torch.cuda.is_available", lambda: device == "cuda"):
+    with patch("warmfleet_worker.runner.runner.has_gpu", lambda: device == "cuda"):
         yield
 
 
@@ -125,11 +126,25 @@ class RunnerDriver:
 
 
 class LargestAllocation(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves it untyped
-    """Records the largest tensor memory that any operation inside the `with` allocated, in bytes."""
+    """Records what is allocated inside the `with`, in bytes.
+
+    Of torch the largest tensor memory that any operation allocated; of numpy, and of Python itself, the most
+    that was held at a time. `largest_bytes` is the larger of the two.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch leaves it untyped
         self.largest_bytes = 0
+
+    def __enter__(self) -> Self:
+        tracemalloc.start()
+        super().__enter__()  # type: ignore[no-untyped-call] # torch leaves it untyped
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)  # type: ignore[no-untyped-call] # torch leaves it untyped
+        self.largest_bytes = max(self.largest_bytes, tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

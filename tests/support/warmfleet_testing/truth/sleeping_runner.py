@@ -16,7 +16,8 @@ import msgspec
 from warmfleet_simulator.step_times import PICOSECONDS, StepTimes
 from warmfleet_worker.engine.batch import Chunk, ChunkResult, StepBatch, StepResult
 from warmfleet_worker.engine.step_time import StepShape
-from warmfleet_worker.runner.runner import ModelRunner, RunnerSettings
+from warmfleet_worker.runner.runner import ModelRunner
+from warmfleet_worker.runner.runner_settings import RunnerSettings
 
 STEP_TIMES_VARIABLE: Final = "WARMFLEET_TESTING_STEP_TIMES"
 """Environment variable with `StepTimes` as JSON."""

@@ -1,0 +1,28 @@
+"""Whether there is a GPU. Found without torch, whose import takes longer than the start of a small model."""
+
+from ctypes import CDLL
+from pathlib import Path
+from typing import Final
+
+_NVIDIA_DRIVER: Final = "libcuda.so.1"
+_AMD_DRIVER: Final = Path("/dev/kfd")
+
+
+def has_gpu() -> bool:
+    """Whether torch computes on a GPU here; it is asked only where there is a GPU's driver."""
+    if not _has_driver():
+        return False
+    import torch  # noqa: PLC0415
+
+    return torch.cuda.is_available()
+
+
+def _has_driver() -> bool:
+    """Whether there is what every torch needs for a GPU."""
+    if _AMD_DRIVER.exists():
+        return True
+    try:
+        CDLL(_NVIDIA_DRIVER)
+    except OSError:
+        return False
+    return True
