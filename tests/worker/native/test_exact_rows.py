@@ -191,20 +191,19 @@ def _model(folder, case, *, threads, blocks=BLOCKS) -> NativeModel:
     level, dtype, weights = case
     config = load_model_config(folder)
     layout = kv_layout(KvShape(config.layers, config.kv_heads, config.head_dim, dtype.itemsize), BLOCK)
-    with open_checkpoint(folder, config) as reader:
-        return NativeModel(
-            native_library(),
-            reader,
-            config,
-            layout,
-            blocks,
-            level=level,
-            threads=threads,
-            positions=512,
-            weight_format=weights,
-            kv_element=ELEMENTS[dtype],
-            poison=True,
-        )
+    return NativeModel(
+        native_library(),
+        open_checkpoint(folder, config),
+        config,
+        layout,
+        blocks,
+        level=level,
+        threads=threads,
+        positions=512,
+        weight_format=weights,
+        kv_element=ELEMENTS[dtype],
+        poison=True,
+    )
 
 
 def dequantise(folder: Path) -> None:

@@ -1,25 +1,23 @@
-"""Reads the tensors of a model folder from safetensors, single or sharded, as numpy arrays. Never pickle.
+"""The tensors of a model folder's safetensors, single or sharded, as numpy arrays. Never pickle.
 
 Every expected tensor must be present with its shape, and no other: a checkpoint that differs from its
 `config.json` is refused by tensor name. No torch: its import takes longer than a small model's start.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import ml_dtypes
 import msgspec
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import ModelError
 from warmfleet_worker.model.config import ModelConfig
-from warmfleet_worker.model.int8 import Int8Matrix, NotQuantisable, quantised, stacked
 from warmfleet_worker.model.shapes import EMBEDDING, HEAD, expected_shapes
 
 BFLOAT16: Final = np.dtype(ml_dtypes.bfloat16)
@@ -29,33 +27,37 @@ _INDEX_FILE: Final = "model.safetensors.index.json"
 _SINGLE_FILE: Final = "model.safetensors"
 _DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 """A table in old checkpoints; it follows from the configuration."""
-_FLOATS: Final = frozenset({"BF16", "F16", "F32", "F64"})
+_LENGTH_BYTES: Final = 8
 
 Array = NDArray[Any]
 
+_FLOATS: Final = {
+    "BF16": BFLOAT16,
+    "F16": np.dtype(np.float16),
+    "F32": np.dtype(np.float32),
+    "F64": np.dtype(np.float64),
+}
+"""By their names in the header."""
 
-@contextmanager
-def open_checkpoint(model_path: Path, config: ModelConfig) -> Iterator["CheckpointReader"]:
+
+def open_checkpoint(model_path: Path, config: ModelConfig) -> "CheckpointReader":
     """Open a model folder whose tensors are those of `config`, by name.
+
+    Its files are mapped until neither the reader nor one of its tensors is left.
 
     Raises:
         ModelError: A file or tensor is missing, unexpected or damaged; named.
     """
-    with ExitStack() as files:
-        checkpoint = _Checkpoint(model_path, files)
-        expected = expected_shapes(config)
-        _check_names(checkpoint, expected)
-        if config.tied_embeddings and HEAD in checkpoint.names:
-            _check_tied(checkpoint)
-        yield CheckpointReader(checkpoint, expected)
+    checkpoint = _Checkpoint(model_path)
+    expected = expected_shapes(config)
+    _check_names(checkpoint, expected)
+    if config.tied_embeddings and HEAD in checkpoint.names:
+        _check_tied(checkpoint)
+    return CheckpointReader(checkpoint, expected)
 
 
 class CheckpointReader:
-    """Reads expected tensors by their Hugging Face names, each into memory of its own.
-
-    Made by `open_checkpoint`. Each method raises ModelError where a tensor cannot be read, has another shape
-    or holds no floats.
-    """
+    """Expected tensors by their Hugging Face names. Made by `open_checkpoint`; several threads may read."""
 
     def __init__(self, checkpoint: "_Checkpoint", expected: Mapping[str, tuple[int, ...]]) -> None:
         self._checkpoint = checkpoint
@@ -66,40 +68,26 @@ class CheckpointReader:
         return name in self._expected
 
     def tensor(self, name: str) -> Array:
-        """A tensor as the file holds it: bfloat16, float16, float32 or float64."""
-        dtype, shape = self._checkpoint.dtype_and_shape(name)
-        if shape != self._expected[name]:
+        """A tensor as the file holds it, in the file's own pages: bfloat16, float16, float32 or float64.
+
+        Raises:
+            ModelError: It has another shape, or holds no floats.
+        """
+        tensor = self._checkpoint.tensor(name)
+        if tensor.shape != self._expected[name]:
             raise ModelError(
-                f"{self._checkpoint.file_of(name)}: tensor {name} has shape {list(shape)}, "
+                f"{self.place_of(name)} has shape {list(tensor.shape)}, "
                 f"the configuration asks for {list(self._expected[name])}"
             )
-        if dtype not in _FLOATS:
-            raise ModelError(f"{self._checkpoint.file_of(name)}: tensor {name} holds {dtype}, not floats")
-        return self._checkpoint.tensor(name)
+        return tensor
+
+    def place_of(self, name: str) -> str:
+        """File and name, as errors begin."""
+        return f"{self._checkpoint.file_of(name)}: tensor {name}"
 
     def rows(self, *names: str) -> int:
         """Of the named tensors together."""
         return sum(self._expected[name][0] for name in names)
-
-    def stack(self, *names: str, dtype: DTypeLike) -> Array:
-        """The named tensors below each other, as one, rounded to `dtype`."""
-        stack = np.empty((self.rows(*names), *self._expected[names[0]][1:]), dtype)
-        first = 0
-        for name in names:
-            tensor = self.tensor(name)
-            stack[first : first + tensor.shape[0]] = tensor
-            first += tensor.shape[0]
-        return stack
-
-    def int8(self, *names: str) -> Int8Matrix:
-        """Matrices below each other in eight bits, rounded from what the file holds."""
-        return stacked([self._int8(name) for name in names])
-
-    def _int8(self, name: str) -> Int8Matrix:
-        try:
-            return quantised(self.tensor(name))
-        except NotQuantisable as error:
-            raise ModelError(f"{self._checkpoint.file_of(name)}: tensor {name}: {error}") from error
 
 
 def _check_names(checkpoint: "_Checkpoint", expected: Mapping[str, tuple[int, ...]]) -> None:
@@ -130,16 +118,15 @@ def _first_of(names: list[str]) -> str:
 class _Checkpoint:
     """The safetensors files of a model folder as one mapping of names to tensors."""
 
-    def __init__(self, model_path: Path, files: ExitStack) -> None:
+    def __init__(self, model_path: Path) -> None:
         index_path = model_path / _INDEX_FILE
         self.description = index_path.name if index_path.is_file() else _SINGLE_FILE
         self._shards: dict[str, str] = {}
-        self._open: dict[str, Any] = {}
+        self._open: dict[str, _Shard] = {}
         indexed = _read_index(index_path) if index_path.is_file() else None
         for file_name in sorted(set(indexed.values())) if indexed is not None else [_SINGLE_FILE]:
-            shard = _open_shard(model_path / file_name, files)
-            self._open[file_name] = shard
-            for name in shard.keys():  # noqa: SIM118 - not a mapping
+            shard = self._open[file_name] = _Shard(model_path / file_name)
+            for name in shard.entries:
                 if name in self._shards:
                     raise ModelError(f"{file_name}: tensor {name} is in {self._shards[name]} too")
                 self._shards[name] = file_name
@@ -154,27 +141,49 @@ class _Checkpoint:
     def file_of(self, name: str) -> str:
         return self._shards[name]
 
-    def dtype_and_shape(self, name: str) -> tuple[str, tuple[int, ...]]:
-        """Of the file's header; the dtype by its name there."""
-        header = self._open[self._shards[name]].get_slice(name)
-        return header.get_dtype(), tuple(header.get_shape())
+    def tensor(self, name: str) -> Array:
+        return self._open[self._shards[name]].tensor(name)
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """Of a tensor, in a file's header."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+class _Shard:
+    """One safetensors file, mapped: `safe_open` would copy each tensor.
+
+    The format: 8 bytes with the header's length, the header as JSON, and what `data_offsets` count in.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._name = path.name
+        try:
+            with safe_open(path, framework="np"):
+                pass  # it has checked that every tensor of the header lies in the file, and has its size
+            # A private mapping that may be written, which nothing does: torch warns of others.
+            self._bytes: Array = np.memmap(path, np.uint8, mode="c")
+        except FileNotFoundError as error:
+            raise ModelError(f"{path.name}: is missing") from error
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"{path.name}: is not a readable safetensors file ({error})") from error
+        self._data = _LENGTH_BYTES + int.from_bytes(self._bytes[:_LENGTH_BYTES].tobytes(), "little")
+        header = msgspec.json.decode(
+            self._bytes[_LENGTH_BYTES : self._data].tobytes(), type=dict[str, msgspec.Raw]
+        )
+        header.pop("__metadata__", None)
+        self.entries = {name: msgspec.json.decode(entry, type=_Entry) for name, entry in header.items()}
 
     def tensor(self, name: str) -> Array:
-        file_name = self._shards[name]
-        try:
-            tensor: Array = self._open[file_name].get_tensor(name)
-        except SafetensorError as error:
-            raise ModelError(f"{file_name}: tensor {name} cannot be read ({error})") from error
-        return tensor
-
-
-def _open_shard(path: Path, files: ExitStack) -> Any:
-    try:
-        return files.enter_context(safe_open(path, framework="np"))
-    except FileNotFoundError as error:
-        raise ModelError(f"{path.name}: is missing") from error
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path.name}: is not a readable safetensors file ({error})") from error
+        entry = self.entries[name]
+        dtype = _FLOATS.get(entry.dtype)
+        if dtype is None:
+            raise ModelError(f"{self._name}: tensor {name} holds {entry.dtype}, not floats")
+        start, end = (self._data + offset for offset in entry.data_offsets)
+        return np.frombuffer(self._bytes[start:end], dtype).reshape(entry.shape)
 
 
 def _read_index(path: Path) -> dict[str, str]:

@@ -68,13 +68,3 @@ def _rounded(weights: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float1
         steps = np.nan_to_num(blocks / divisors[..., None], nan=0.0)
     values = np.rint(steps).clip(-_LARGEST, _LARGEST).astype(np.int8)
     return values.reshape(outputs, -1)[:, :inputs], scales
-
-
-def stacked(matrices: list[Int8Matrix]) -> Int8Matrix:
-    """Matrices of as many inputs below each other, as one."""
-    if len(matrices) == 1:
-        return matrices[0]
-    return Int8Matrix(
-        np.concatenate([matrix.values for matrix in matrices]),
-        np.concatenate([matrix.scales for matrix in matrices]),
-    )

@@ -24,17 +24,16 @@ def load_decoder(
     Raises:
         ModelError: A file or tensor is missing, unexpected, damaged or misshapen; named.
     """
-    with open_checkpoint(model_path, config) as reader:
-        weights = _Weights(reader, config, dtype, device)
-        embedding = weights.stack(EMBEDDING)
-        return Decoder(
-            config=config,
-            embedding=embedding,
-            layers=tuple(weights.layer(index) for index in range(config.layers)),
-            final_norm=weights.norm(FINAL_NORM),
-            head=Linear(embedding if config.tied_embeddings else weights.stack(HEAD)),
-            rotary=RotaryTable(config, positions, dtype, device),
-        )
+    weights = _Weights(open_checkpoint(model_path, config), config, dtype, device)
+    embedding = weights.stack(EMBEDDING)
+    return Decoder(
+        config=config,
+        embedding=embedding,
+        layers=tuple(weights.layer(index) for index in range(config.layers)),
+        final_norm=weights.norm(FINAL_NORM),
+        head=Linear(embedding if config.tied_embeddings else weights.stack(HEAD)),
+        rotary=RotaryTable(config, positions, dtype, device),
+    )
 
 
 def as_tensor(array: Array) -> Tensor:

@@ -1,6 +1,7 @@
 """The native step's memory of keys and values, as Python sees it."""
 
 from collections.abc import Sequence
+from mmap import PAGESIZE
 
 import numpy as np
 
@@ -15,12 +16,12 @@ class NativeArena:
     """
 
     def __init__(self, layout: KvLayout, total_blocks: int, storage: Array, *, poison: bool = False) -> None:
-        """Use `storage`, memory of (total_blocks + 1) blocks."""
+        """Use `storage`, zeroed memory of (total_blocks + 1) blocks."""
         assert storage.itemsize == layout.shape.element_bytes, (storage.dtype, layout)
         self.layout = layout
         self.total_blocks = total_blocks
-        # Written, not only mapped: the pages are faulted in now and not in the middle of a request.
-        storage.fill(0)
+        # Each page is faulted in now, and zeroed by the system, and not in the middle of a request.
+        storage[:: PAGESIZE // storage.itemsize] = 0
         self.storage = storage
         self._blocks = storage.reshape(total_blocks + 1, layout.block_stride_bytes // storage.itemsize)
         if poison:

@@ -143,7 +143,10 @@ class NativeLibrary:
         self._level_computes = _declare(library, "wf_level_computes", c_int, c_int, c_int, c_int)
         self._packed_bytes = _declare(library, "wf_packed_bytes", c_int64, c_int, c_int64, c_int64, c_int)
         self._pack = _declare(
-            library, "wf_pack", None, c_int, c_void_p, c_void_p, c_int64, c_int64, c_int, c_void_p
+            library,
+            "wf_pack",
+            None,
+            *(c_int, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int64, c_int, c_void_p),
         )
         self._map = _declare(library, "wf_map", c_void_p, c_int64)
         self._unmap = _declare(library, "wf_unmap", None, c_void_p, c_int64)
@@ -175,15 +178,31 @@ class NativeLibrary:
     def packed_bytes(self, weights: WeightFormat, matrix: MatrixShape) -> int:
         return int(self._packed_bytes(weights, matrix.outputs, matrix.inputs, matrix.interleaved))
 
-    def pack(
-        self, weights: WeightFormat, values: int, matrix: MatrixShape, packed: int, *, scales: int = 0
+    def pack(  # noqa: PLR0917 - as the function has them
+        self,
+        weights: WeightFormat,
+        values: int,
+        scales: int,
+        first: int,
+        rows: int,
+        matrix: MatrixShape,
+        packed: int,
     ) -> None:
-        """Pack the matrix at address `values`, [outputs, inputs], into zeroed memory at `packed`.
+        """Pack `rows` outputs of a matrix, from output `first` on, into its zeroed memory at `packed`.
 
-        Of Int8, `scales` is the address of float16, [outputs, blocks].
+        Several threads may pack different rows at a time.
+
+        Args:
+            weights: what `values` are.
+            values: their address, [rows, inputs].
+            scales: of Int8 the address of float16, [rows, blocks]; else 0.
+            first: output.
+            rows: how many.
+            matrix: the whole.
+            packed: address of the whole.
         """
         shape = (matrix.outputs, matrix.inputs, matrix.interleaved)
-        self._pack(weights, values, scales, *shape, packed)
+        self._pack(weights, values, scales, first, rows, *shape, packed)
 
     def map(self, size_bytes: int) -> int:
         """Address of zeroed memory in huge pages.

@@ -94,7 +94,9 @@ class NativeModel:
         """The last one: what the library uses stays while it computes, also if its caller is gone."""
         self._cosine, self._sine = rotary_table(config, positions)
         with ExitStack() as made:
-            self._weights = weights = PackedWeights(library, reader, config, weight_format)
+            self._weights = weights = PackedWeights(
+                library, reader, config, weight_format, threads=threads or usable_cores()
+            )
             made.callback(weights.region.free)
             arena_bytes = (total_blocks + 1) * layout.block_stride_bytes
             region = Region(library, arena_bytes + _ARENA_SLACK_BYTES)

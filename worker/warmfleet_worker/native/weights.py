@@ -1,23 +1,29 @@
-"""A model's weights in the native step's layout: one region of huge pages, filled layer by layer.
+"""A model's weights in the native step's layout: one region of huge pages, filled by all threads.
 
-Each layer's tensors are read, packed and dropped, so that loading needs the packed model and one layer.
+They pack pieces of a few megabytes from the mapped files, so that loading needs the packed model and little
+besides.
 """
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_uint8
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from warmfleet_contracts.errors import ModelError
 from warmfleet_worker.model.checkpoint import BFLOAT16, Array, CheckpointReader
 from warmfleet_worker.model.config import ModelConfig
+from warmfleet_worker.model.int8 import NotQuantisable, quantised
 from warmfleet_worker.model.shapes import EMBEDDING, FINAL_NORM, HEAD
 from warmfleet_worker.native.formats import WeightFormat
 from warmfleet_worker.native.layer_tensors import LAYER_TENSORS, MatrixShape
 from warmfleet_worker.native.library import LayerStruct, NativeLibrary, NativeStepError
 
 _ALIGNMENT_BYTES: Final = 64
+_PIECE_WEIGHTS: Final = 2**21
+"""Packed at a time by a thread."""
 _DTYPES: Final = {
     WeightFormat.BF16: BFLOAT16,
     WeightFormat.F32: np.dtype(np.float32),
@@ -58,6 +64,20 @@ class Region:
             self.address = 0
 
 
+class _Piece(NamedTuple):
+    """Some outputs of a matrix that is to be packed."""
+
+    name: str
+    first: int
+    """Of the whole matrix."""
+    weights: Array
+    """[rows, inputs], as the file holds them."""
+    shape: MatrixShape
+    """Of the whole."""
+    address: int
+    """Of the whole, packed."""
+
+
 class PackedWeights:
     """All weights of a model, packed: `layers`, `embedding`, `head`, `final_norm` are addresses in `region`.
 
@@ -65,7 +85,13 @@ class PackedWeights:
     """
 
     def __init__(
-        self, library: NativeLibrary, reader: CheckpointReader, config: ModelConfig, weights: WeightFormat
+        self,
+        library: NativeLibrary,
+        reader: CheckpointReader,
+        config: ModelConfig,
+        weights: WeightFormat,
+        *,
+        threads: int,
     ) -> None:
         """Read and pack them.
 
@@ -76,6 +102,7 @@ class PackedWeights:
         self._library = library
         self._reader = reader
         self._format = weights
+        self._pieces: list[_Piece] = []
         self.region = Region(library, packed_model_bytes(library, config, weights))
         try:
             self.layers = (LayerStruct * config.layers)(
@@ -86,9 +113,18 @@ class PackedWeights:
             self.embedding = (
                 self.head if config.tied_embeddings else self._matrix((EMBEDDING,), _vocabulary(config))
             )
+            with ThreadPoolExecutor(threads) as pool:
+                try:
+                    for _ in pool.map(self._pack, self._pieces):
+                        pass
+                except BaseException:
+                    pool.shutdown(cancel_futures=True)
+                    raise
         except BaseException:
             self.region.free()
             raise
+        finally:
+            del self._reader, self._pieces  # with them go the mappings of the files
 
     def _layer(self, prefix: str, config: ModelConfig) -> LayerStruct:
         addresses = {}
@@ -101,19 +137,43 @@ class PackedWeights:
         return LayerStruct(**addresses)
 
     def _matrix(self, names: tuple[str, ...], shape: MatrixShape) -> int:
-        packed = self.region.take(self._library.packed_bytes(self._format, shape))
+        """Where the named tensors, below each other, will be packed."""
+        address = self.region.take(self._library.packed_bytes(self._format, shape))
+        rows = max(_PIECE_WEIGHTS // shape.inputs, 1)
+        first = 0
+        for name in names:
+            tensor = self._reader.tensor(name)
+            for start in range(0, tensor.shape[0], rows):
+                part = tensor[start : start + rows]
+                self._pieces.append(_Piece(name, first, part, shape, address))
+                first += part.shape[0]
+        assert first == shape.outputs, (names, shape)
+        return address
+
+    def _pack(self, piece: _Piece) -> None:
+        scales = 0
         if self._format is WeightFormat.INT8:
-            matrix = self._reader.int8(*names)
-            values: Array = np.ascontiguousarray(matrix.values)
-            scales = matrix.scales.ctypes.data
+            try:
+                matrix = quantised(piece.weights)
+            except NotQuantisable as error:
+                raise ModelError(f"{self._reader.place_of(piece.name)}: {error}") from error
+            values, scales = np.ascontiguousarray(matrix.values), matrix.scales.ctypes.data
         else:
-            values, scales = self._reader.stack(*names, dtype=_DTYPES[self._format]), 0
-        assert values.shape == (shape.outputs, shape.inputs), (values.shape, shape)
-        self._library.pack(self._format, values.ctypes.data, shape, packed, scales=scales)
-        return packed
+            # A copy where it is rounded, or where the file does not align it.
+            values = np.require(piece.weights, _DTYPES[self._format], ["C_CONTIGUOUS", "ALIGNED"])
+        self._library.pack(
+            self._format,
+            values.ctypes.data,
+            scales,
+            piece.first,
+            values.shape[0],
+            piece.shape,
+            piece.address,
+        )
 
     def _vector(self, names: tuple[str, ...]) -> int:
-        vector = self._reader.stack(*names, dtype=_DTYPES[self._format]).astype(np.float32)
+        rounded = [self._reader.tensor(name).astype(_DTYPES[self._format]) for name in names]
+        vector = np.concatenate(rounded).astype(np.float32)
         address = self.region.take(vector.nbytes)
         self.region.view(address, vector.nbytes, np.float32)[:] = vector
         return address

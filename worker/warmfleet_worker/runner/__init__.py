@@ -1,6 +1,8 @@
 """Runs one engine step on the device: model forward, sampling, log probabilities.
 
 Public: `runner.load_runner` and `ModelRunner`, whose steps are `runner_step.RunnerStep`; `step_model` is what
-it runs, by `torch_model` or the room `native`; `memory_budget` and its errors. Imports torch, `model`,
-`attention`, `native`, `engine` (the step's types) and `kv_cache.layout`.
+it runs, by the room `native` or `torch_model`; `runner_settings` has the sizes; `memory_budget` and its
+errors. `penalties` and `scoring` are numpy's, for both. `torch_loading`, `torch_model` and `sampler` import
+torch, and `runner` them only where torch computes. Imports `model`, `attention`, `native`, `engine` (the
+step's types) and `kv_cache.layout`.
 """

@@ -187,20 +187,19 @@ def _load_native(  # noqa: PLR0917 - what a model is made of
     max_length_tokens: int,
 ) -> NativeModel:
     layout = arena_layout(config, settings, dtype)
-    with open_checkpoint(model_path, config) as reader:
-        return NativeModel(
-            native.library,
-            reader,
-            config,
-            layout,
-            blocks_in(layout, settings.kv_cache_bytes),
-            level=native.level,
-            threads=settings.threads,
-            positions=max_length_tokens,
-            weight_format=native.weight_format,
-            kv_element=native.kv_element,
-            poison=settings.poison,
-        )
+    return NativeModel(
+        native.library,
+        open_checkpoint(model_path, config),
+        config,
+        layout,
+        blocks_in(layout, settings.kv_cache_bytes),
+        level=native.level,
+        threads=settings.threads,
+        positions=max_length_tokens,
+        weight_format=native.weight_format,
+        kv_element=native.kv_element,
+        poison=settings.poison,
+    )
 
 
 def _load_on_device(

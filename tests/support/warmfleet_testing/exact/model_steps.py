@@ -1,4 +1,4 @@
-"""A step of a model without its runner, with tensors of torch whatever computes."""
+"""A step of a model without its runner, with tensors of torch for every model."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -69,12 +69,13 @@ typedef struct wf_engine wf_engine;
 /* Whether this processor runs a level, and the level computes with weights of a format and keys and values of an
  * element. */
 int wf_level_computes(int level, int format, int element);
-/* Bytes of a packed matrix, and the matrix itself: `outputs` x `inputs`, row by row; `packed` is zeroed memory. Int8
- * has `scales`, float16, one for each 32 inputs of an output. With `interleaved` the two halves of the outputs (gate
- * and up) alternate panel by panel. */
+/* Bytes of a packed matrix of `outputs` x `inputs`. With `interleaved` the two halves of the outputs (gate and up)
+ * alternate panel by panel. */
 int64_t wf_packed_bytes(int format, int64_t outputs, int64_t inputs, int interleaved);
-void wf_pack(int format, const void *matrix, const uint16_t *scales, int64_t outputs, int64_t inputs, int interleaved,
-             void *packed);
+/* Some of its outputs, `rows` of them from `first` on, into the zeroed memory of the whole, `packed`. Int8 has `scales`,
+ * float16, one for each 32 inputs of an output. Threads may pack different rows at the same time. */
+void wf_pack(int format, const void *matrix, const uint16_t *scales, int64_t first, int64_t rows, int64_t outputs,
+             int64_t inputs, int interleaved, void *packed);
 /* Anonymous zeroed memory in huge pages where the system has them; NULL if there is none. */
 void *wf_map(int64_t bytes);
 void wf_unmap(void *address, int64_t bytes);

@@ -42,15 +42,15 @@ static void put_row(int format, const void *row, const uint16_t *scales, int64_t
     }
 }
 
-void wf_pack(int format, const void *matrix, const uint16_t *scales, int64_t outputs, int64_t inputs, int interleaved, void *packed) {
+void wf_pack(int format, const void *matrix, const uint16_t *scales, int64_t first, int64_t rows, int64_t outputs,
+             int64_t inputs, int interleaved, void *packed) {
     int64_t row_bytes = inputs * ELEMENT_BYTES[format], half = interleaved ? outputs / 2 : outputs;
     int64_t row_scales = (inputs + INT8_BLOCK - 1) / INT8_BLOCK;
     int64_t panel_bytes = wf_layout_bytes(PANELS[format], inputs);
-    for (int part = 0; part < (interleaved ? 2 : 1); part++)
-        for (int64_t n = 0; n < half; n++) {
-            int64_t panel = interleaved ? 2 * (n / WF_LANES) + part : n / WF_LANES;
-            int64_t row = part * half + n;
-            put_row(format, (const uint8_t *)matrix + row * row_bytes, scales ? scales + row * row_scales : NULL,
-                    inputs, n % WF_LANES, (uint8_t *)packed + panel * panel_bytes);
-        }
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t part = (first + row) / half, n = (first + row) % half;
+        int64_t panel = interleaved ? 2 * (n / WF_LANES) + part : n / WF_LANES;
+        put_row(format, (const uint8_t *)matrix + row * row_bytes, scales ? scales + row * row_scales : NULL, inputs,
+                n % WF_LANES, (uint8_t *)packed + panel * panel_bytes);
+    }
 }
