@@ -51,7 +51,8 @@ $(READY): pyproject.toml constraints.txt constraints-uv.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r constraints.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@# uv compiles nothing, and later processes may write nothing: without bytecode a worker's start takes twice the CPU.
-	@$(BIN)/python -c 'import warmfleet_worker.app, warmfleet_worker.runner.torch_loading, warmfleet_router.app'
+	@$(BIN)/python -c 'import warmfleet_worker.app, warmfleet_worker.engine_process, warmfleet_worker.runner.runner, \
+		warmfleet_worker.runner.torch_loading, warmfleet_router.app'
 	@touch $@
 
 model: setup ## Fetch and convert the catalog model (93 MB, once)

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_testing.engine.runner_driver import DEVICES, LargestAllocation
+from warmfleet_testing.engine.runner_driver import DEVICES, AllocatedMemory
 from warmfleet_worker.attention.backend import UnsupportedLayout
 from warmfleet_worker.attention.grouping import FREE_PADDING_TOKENS, group_by_length
 from warmfleet_worker.attention.kv_arena import KvArena
@@ -232,7 +232,7 @@ def test_a_long_chunk_over_a_long_context_needs_little_memory():
     query, key_value = torch.randn(2048, 9, 64), torch.randn(2048, 6, 64)
 
     # when
-    with torch.inference_mode(), LargestAllocation() as allocations:
+    with torch.inference_mode(), AllocatedMemory() as allocations:
         backend.plan([chunk])(0, query, key_value)
 
     # then

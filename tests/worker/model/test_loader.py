@@ -104,6 +104,30 @@ def test_a_misshapen_tensor_is_named_with_both_shapes(tmp_path):
         _load(folder)
 
 
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        (lambda entry: list(entry.values()), "model.safetensors: is not a readable safetensors file"),
+        (
+            lambda entry: {**entry, "shape": [1] * 70 + entry["shape"]},
+            r"model\.norm\.weight has shape \[1, 1",
+        ),
+    ],
+    ids=["a list", "more dimensions than an array can have"],
+)
+def test_a_header_of_another_form_is_refused_by_name(tmp_path, entry, reason):
+    folder = tiny_model_folder("llama", tmp_path)
+    data = (folder / WEIGHTS).read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    header["model.norm.weight"] = entry(header["model.norm.weight"])
+    written = json.dumps(header).encode()
+    (folder / WEIGHTS).write_bytes(len(written).to_bytes(8, "little") + written + data[end:])
+
+    with pytest.raises(ModelError, match=reason):
+        _load(folder)
+
+
 def test_quantised_integers_are_not_taken_for_weights(tmp_path):
     folder = tiny_model_folder("llama", tmp_path)
     weights = load_file(folder / WEIGHTS)

@@ -12,8 +12,9 @@ from transformers import AutoModelForCausalLM
 from warmfleet_contracts.errors import ModelError
 from warmfleet_testing.engine.tiny_gguf import tiny_llama, write_tiny_gguf
 from warmfleet_testing.engine.tiny_tokenizer import CHATML_TEMPLATE, tiny_tokenizer
+from warmfleet_worker.model.checkpoint import open_checkpoint
 from warmfleet_worker.model.config import load_model_config
-from warmfleet_worker.model.loader import open_checkpoint
+from warmfleet_worker.model.int8 import quantised
 from warmfleet_worker.model_store.assets import load_prompt_assets
 from warmfleet_worker.model_store.conversion import convert_gguf
 from warmfleet_worker.model_store.gguf import GgufModel, undo_rope_permutation
@@ -108,16 +109,16 @@ def test_a_worker_reads_the_eight_bits_of_a_file(tmp_path, tied):
     weights = {name: value.numpy() for name, value in original.state_dict().items() if value.ndim == 2}
 
     # when a worker reads them in eight bits
-    with open_checkpoint(folder, config, dtype=torch.bfloat16, device=torch.device("cpu")) as reader:
-        read = {name: reader.int8(name) for name in weights if reader.has(name)}
+    reader = open_checkpoint(folder, config)
+    read = {name: quantised(reader.tensor(name)) for name in weights if reader.has(name)}
 
     # then scales and values are those of the file
     assert len(read) == len(weights) - tied
     for name, matrix in read.items():
         blocks = gguf.quantize(weights[name], q8).reshape(len(weights[name]), -1, 34)
         scales, values = blocks[..., :2].copy().view(np.float16), blocks[..., 2:].copy().view(np.int8)
-        assert np.array_equal(matrix.scales.numpy(), scales[..., 0]), name
-        assert np.array_equal(matrix.values.numpy(), values.reshape(weights[name].shape)), name
+        assert np.array_equal(matrix.scales, scales[..., 0]), name
+        assert np.array_equal(matrix.values, values.reshape(weights[name].shape)), name
 
 
 def test_the_permutation_is_undone_head_by_head():

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from warmfleet_testing.engine.tiny_models import FAMILIES, LLAMA3_ROPE, tiny_model_folder
+from warmfleet_testing.exact.int8_weights import dequantised
 from warmfleet_testing.exact.model_steps import head_logits, hidden_rows
 from warmfleet_worker.engine.batch import Chunk
 from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
@@ -182,6 +183,26 @@ def test_levels_without_bfloat16_units_have_equal_bits(folder, dtype, weights):
     assert torch.equal(*rows)
 
 
+def test_weights_that_the_file_does_not_align_are_read_alike(tmp_path, case):
+    # given a header of an odd length
+    folder = tiny_model_folder("qwen3", tmp_path)
+    chunk, rows = _chunk(range(100), 0, range(BLOCKS)), []
+    file = folder / "model.safetensors"
+    aligned = file.read_bytes()
+    header, tensors = aligned[8 : (end := 8 + int.from_bytes(aligned[:8], "little"))], aligned[end:]
+    odd = header if len(header) % 2 else header + b" "
+
+    # when
+    for data in (aligned, len(odd).to_bytes(8, "little") + odd + tensors):
+        file.write_bytes(data)
+        with closing(_model(folder, case, threads=2)) as model:
+            rows.append(hidden_rows(model, [chunk], range(100))[0])
+
+    # then
+    assert torch.equal(*rows)
+    assert _torch_logits(folder, "BFloat16", chunk).isfinite().all()
+
+
 def test_float32_has_no_level_of_bfloat16_units(folder):
     with pytest.raises(NativeStepError, match="not in this dtype"):
         _model(folder, (Level.AVX512_BF16, torch.float32, WeightFormat.F32), threads=1)
@@ -209,7 +230,7 @@ def _model(folder, case, *, threads, blocks=BLOCKS) -> NativeModel:
 def dequantise(folder: Path) -> None:
     """Replace a folder's matrices by what they are in eight bits, in float32."""
     weights = {
-        name: torch.from_numpy(quantised(tensor.numpy()).dequantised()) if tensor.dim() == 2 else tensor
+        name: torch.from_numpy(dequantised(quantised(tensor.numpy()))) if tensor.dim() == 2 else tensor
         for name, tensor in load_file(folder / "model.safetensors").items()
     }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

@@ -30,6 +30,7 @@ class Fixture:
         self.busy_jiffies = 0
         self.begun = self.ended = 0
         self.error = None
+        self._path = path
         self.roofline = EngineRoofline(
             COST, path=path, begin=self._measure, clock=lambda: self.seconds, stat=self._stat
         )
@@ -47,6 +48,7 @@ class Fixture:
                 yield
         finally:
             self.ended += 1
+        write_limits(self._path, LIMITS)
         return LIMITS
 
     def idle(self, seconds=IDLE_SECONDS):

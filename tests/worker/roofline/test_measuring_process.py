@@ -2,7 +2,12 @@
 
 import os
 import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from warmfleet_worker.engine.roofline import MachineLimits
@@ -16,7 +21,7 @@ from warmfleet_worker.roofline.measuring_process import measured_by_a_process
 def instead(tmp_path, monkeypatch):
     """Run a shell script instead of Python with our module; its file."""
     script = tmp_path / "python"
-    monkeypatch.setattr(measuring_process.sys, "executable", str(script))
+    monkeypatch.setattr(measuring_process, "bound_command", lambda command: [str(script), *command[1:]])
 
     def write(text: str) -> None:
         script.write_text(f"#!/bin/sh\n{text}\n")
@@ -33,8 +38,22 @@ def result_of(slices) -> MachineLimits:
             return end.value
 
 
-def test_limits_are_measured_and_kept_or_other_work_is_named(monkeypatch, tmp_path):
-    monkeypatch.setenv("WARMFLEET_HOME", str(tmp_path))
+def test_the_limits_that_the_process_prints_are_the_result(instead):
+    limits = MachineLimits(
+        read_bytes_per_second=2e10,
+        read_threads=2,
+        buffer_bytes=2**30,
+        bfloat16_flops_per_second=3e11,
+        float32_flops_per_second=1e11,
+    )
+    instead(f"sleep 0.1; echo '{msgspec.json.encode(limits).decode()}'")
+
+    assert result_of(measured_by_a_process()) == limits
+
+
+def test_our_module_measures_and_keeps_limits_or_names_other_work(monkeypatch, tmp_path):
+    monkeypatch.setenv("WARMFLEET_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # the lock of the machine
     limits, reason = None, ""
     try:
         limits = result_of(measured_by_a_process())
@@ -45,7 +64,7 @@ def test_limits_are_measured_and_kept_or_other_work_is_named(monkeypatch, tmp_pa
         assert "other processes used" in reason
     else:
         assert min(limits.read_bytes_per_second, limits.float32_flops_per_second) > 0
-    assert len(list(tmp_path.iterdir())) == (limits is not None)
+    assert len(list(tmp_path.glob("home/*"))) == (limits is not None)
 
 
 def test_nothing_is_measured_while_another_process_does(monkeypatch, tmp_path):
@@ -57,6 +76,37 @@ def test_nothing_is_measured_while_another_process_does(monkeypatch, tmp_path):
     ):
         assert held
         result_of(measured_by_a_process())
+
+
+def test_no_process_is_started_where_it_would_take_the_engines_memory(instead, monkeypatch):
+    monkeypatch.setattr(measuring_process, "available_memory_bytes", lambda: 600 * 2**20)
+    instead("touch started")
+    with pytest.raises(NotMeasurable, match="too little memory is free"):
+        next(measured_by_a_process())
+
+
+def test_the_process_of_an_engine_that_is_killed_ends_before_it_has_imported_anything(tmp_path):
+    # given a parent that starts one whose imports take long, and is killed at once
+    slow = tmp_path / "torch.py"
+    slow.write_text("import time\ntime.sleep(1000)\n")
+    program = (
+        "from warmfleet_worker.roofline.measuring_process import measured_by_a_process as measured\n"
+        "slices = measured()\nnext(slices)\nprint(slices.gi_frame.f_locals['process'].pid, flush=True)\n"
+        "import time\ntime.sleep(1000)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    with parent:
+        pid = int(parent.stdout.readline())
+        parent.kill()
+
+    # then
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_closing_a_measurement_ends_its_process(instead, tmp_path):
@@ -74,9 +124,15 @@ def test_closing_a_measurement_ends_its_process(instead, tmp_path):
 
 @pytest.mark.parametrize(
     ("script", "reason"),
-    [("echo no room >&2; exit 1", "no room"), ("exit 3", "exit code 3"), ("echo {", "wrote something else")],
+    [
+        ("echo error: no room >&2; exit 1", "^no room$"),
+        ("exit 3", "exit code 3"),
+        ("echo {", "wrote something else"),
+        ("exec sleep 1000", "takes longer than 1 s"),
+    ],
 )
-def test_a_process_that_fails_gives_its_reason(instead, script, reason):
+def test_a_process_that_fails_gives_its_reason(instead, monkeypatch, script, reason):
+    monkeypatch.setattr(measuring_process, "LONGEST_SECONDS", 1.0)
     instead(script)
     with pytest.raises(NotMeasurable, match=reason):
         result_of(measured_by_a_process())

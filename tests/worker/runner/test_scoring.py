@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from warmfleet_testing.engine.runner_driver import LargestAllocation
+from warmfleet_testing.engine.runner_driver import AllocatedMemory
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, ScoreRequest, StepBatch
 from warmfleet_worker.engine.sampling_params import SamplingParameters
@@ -40,7 +40,7 @@ def test_values_are_log_softmax_and_ties_go_to_the_lowest_id(data):
     tops = [data.draw(st.none() | st.integers(0, 20)) for _ in rows]
 
     # when
-    scores = score_rows(logits, own, tops)
+    scores = score_rows(logits, own, tops, np.asarray)
 
     # then
     for index in rows:
@@ -57,7 +57,7 @@ def test_values_are_log_softmax_and_ties_go_to_the_lowest_id(data):
 
 
 def test_a_row_without_a_token_has_none():
-    assert score_rows(np.zeros((2, 4), np.float32), [None, 1], [3, 3])[0] is None
+    assert score_rows(np.zeros((2, 4), np.float32), [None, 1], [3, 3], np.asarray)[0] is None
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -111,7 +111,7 @@ def test_a_long_prompt_is_scored_without_its_logits_ever_being_whole(runner):
     chunk = chunk_of(prompt, score=ScoreRequest(0, prompt[1:], 3))
 
     # when
-    with LargestAllocation() as allocations:
+    with AllocatedMemory() as allocations:
         (result,) = runner.execute(StepBatch((chunk,))).chunks
 
     # then

@@ -25,19 +25,16 @@ class KvArena:
         dtype: torch.dtype,
         device: torch.device,
         *,
-        storage: Tensor | None = None,
         poison: bool = False,
     ) -> None:
-        """Use `storage`, zeroed memory of (total_blocks + 1) blocks; None allocates it."""
+        """Allocate it."""
         assert dtype.itemsize == layout.shape.element_bytes, (dtype, layout)
         self.layout = layout
         self.total_blocks = total_blocks
         self.zero_block = total_blocks
         stride = layout.block_stride_bytes // dtype.itemsize
         # Written, not only mapped: the pages are faulted in now and not in the middle of a request.
-        if storage is None:
-            storage = torch.empty((total_blocks + 1) * stride, dtype=dtype, device=device)
-        self.storage = storage.zero_()
+        self.storage = torch.empty((total_blocks + 1) * stride, dtype=dtype, device=device).zero_()
         self._regions = self.storage.view(total_blocks + 1, stride)
         if poison:
             self.poison_blocks(range(total_blocks))

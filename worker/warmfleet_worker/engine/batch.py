@@ -1,4 +1,4 @@
-"""What one engine step computes: the boundary between scheduler (no torch) and runner (torch)."""
+"""What one engine step computes: the boundary between scheduler and runner."""
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass

@@ -29,7 +29,7 @@ _DERIVED = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 """A table in old checkpoints; it follows from the configuration."""
 _LENGTH_BYTES: Final = 8
 
-Array = NDArray[Any]
+AnyArray = NDArray[Any]
 
 _FLOATS: Final = {
     "BF16": BFLOAT16,
@@ -67,19 +67,19 @@ class CheckpointReader:
         """Whether a tensor belongs to the model."""
         return name in self._expected
 
-    def tensor(self, name: str) -> Array:
+    def tensor(self, name: str) -> AnyArray:
         """A tensor as the file holds it, in the file's own pages: bfloat16, float16, float32 or float64.
 
         Raises:
             ModelError: It has another shape, or holds no floats.
         """
-        tensor = self._checkpoint.tensor(name)
-        if tensor.shape != self._expected[name]:
+        entry, expected = self._checkpoint.entry(name), self._expected[name]
+        if entry.shape != expected:
             raise ModelError(
-                f"{self.place_of(name)} has shape {list(tensor.shape)}, "
-                f"the configuration asks for {list(self._expected[name])}"
+                f"{self.place_of(name)} has shape {list(entry.shape)}, "
+                f"the configuration asks for {list(expected)}"
             )
-        return tensor
+        return self._checkpoint.tensor(name)
 
     def place_of(self, name: str) -> str:
         """File and name, as errors begin."""
@@ -141,7 +141,10 @@ class _Checkpoint:
     def file_of(self, name: str) -> str:
         return self._shards[name]
 
-    def tensor(self, name: str) -> Array:
+    def entry(self, name: str) -> "_Entry":
+        return self._open[self._shards[name]].entries[name]
+
+    def tensor(self, name: str) -> AnyArray:
         return self._open[self._shards[name]].tensor(name)
 
 
@@ -165,25 +168,28 @@ class _Shard:
             with safe_open(path, framework="np"):
                 pass  # it has checked that every tensor of the header lies in the file, and has its size
             # A private mapping that may be written, which nothing does: torch warns of others.
-            self._bytes: Array = np.memmap(path, np.uint8, mode="c")
+            self._bytes: AnyArray = np.memmap(path, np.uint8, mode="c")
+            self._data = _LENGTH_BYTES + int.from_bytes(self._bytes[:_LENGTH_BYTES].tobytes(), "little")
+            header = msgspec.json.decode(
+                self._bytes[_LENGTH_BYTES : self._data].tobytes(), type=dict[str, msgspec.Raw]
+            )
+            header.pop("__metadata__", None)
+            self.entries = {name: msgspec.json.decode(entry, type=_Entry) for name, entry in header.items()}
         except FileNotFoundError as error:
             raise ModelError(f"{path.name}: is missing") from error
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, OSError, ValueError, *UNDECODABLE) as error:
             raise ModelError(f"{path.name}: is not a readable safetensors file ({error})") from error
-        self._data = _LENGTH_BYTES + int.from_bytes(self._bytes[:_LENGTH_BYTES].tobytes(), "little")
-        header = msgspec.json.decode(
-            self._bytes[_LENGTH_BYTES : self._data].tobytes(), type=dict[str, msgspec.Raw]
-        )
-        header.pop("__metadata__", None)
-        self.entries = {name: msgspec.json.decode(entry, type=_Entry) for name, entry in header.items()}
 
-    def tensor(self, name: str) -> Array:
+    def tensor(self, name: str) -> AnyArray:
         entry = self.entries[name]
         dtype = _FLOATS.get(entry.dtype)
         if dtype is None:
-            raise ModelError(f"{self._name}: tensor {name} holds {entry.dtype}, not floats")
+            raise ModelError(f"{self._name}: tensor {name} holds {entry.dtype}, not floats of 16 to 64 bits")
         start, end = (self._data + offset for offset in entry.data_offsets)
-        return np.frombuffer(self._bytes[start:end], dtype).reshape(entry.shape)
+        try:
+            return np.frombuffer(self._bytes[start:end], dtype).reshape(entry.shape)
+        except ValueError as error:  # it has changed since it was opened
+            raise ModelError(f"{self._name}: tensor {name} cannot be read ({error})") from error
 
 
 def _read_index(path: Path) -> dict[str, str]:

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 
 BLOCK_INPUTS: Final = 32
 _LARGEST: Final = 127
-_SLICE_WEIGHTS: Final = 2**22
-"""Rounded at a time: what that needs besides, some 14 bytes of each, is small beside any model."""
 
 
 class NotQuantisable(ValueError):  # noqa: N818 - named after what is wrong
@@ -29,12 +27,6 @@ class Int8Matrix:
         if not np.isfinite(self.scales).all():
             raise NotQuantisable("a weight is not finite, or too large for Int8's scales")
 
-    def dequantised(self) -> NDArray[np.float32]:
-        """The weights in float32, exactly."""
-        inputs = self.values.shape[1]
-        scales = self.scales.astype(np.float32).repeat(BLOCK_INPUTS, axis=1)[:, :inputs]
-        return self.values.astype(np.float32) * scales
-
 
 def quantised(weights: NDArray[Any]) -> Int8Matrix:
     """Round each block to 127 steps on either side of 0.
@@ -43,21 +35,11 @@ def quantised(weights: NDArray[Any]) -> Int8Matrix:
     value of 127 or -127 in each block as its usual writers leave one, become that matrix again. A block whose
     weights are all below 2e-6 or so becomes 0: float16 has no scale for it.
 
+    It takes some 14 bytes of each weight besides.
+
     Raises:
         NotQuantisable: A weight is not finite, or larger than 8.3 million.
     """
-    outputs, inputs = weights.shape
-    values = np.empty((outputs, inputs), np.int8)
-    scales = np.empty((outputs, -(-inputs // BLOCK_INPUTS)), np.float16)
-    rows = max(_SLICE_WEIGHTS // inputs, 1)
-    for first in range(0, outputs, rows):
-        part = slice(first, first + rows)
-        values[part], scales[part] = _rounded(weights[part])
-    return Int8Matrix(values, scales)
-
-
-def _rounded(weights: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float16]]:
-    """Values and scales of some rows."""
     outputs, inputs = weights.shape
     padded = np.pad(weights.astype(np.float32), ((0, 0), (0, -inputs % BLOCK_INPUTS)))
     blocks = padded.reshape(outputs, -1, BLOCK_INPUTS)
@@ -67,4 +49,4 @@ def _rounded(weights: NDArray[Any]) -> tuple[NDArray[np.int8], NDArray[np.float1
         divisors = np.where(scales == 0, np.float32(np.inf), scales.astype(np.float32))
         steps = np.nan_to_num(blocks / divisors[..., None], nan=0.0)
     values = np.rint(steps).clip(-_LARGEST, _LARGEST).astype(np.int8)
-    return values.reshape(outputs, -1)[:, :inputs], scales
+    return Int8Matrix(np.ascontiguousarray(values.reshape(outputs, -1)[:, :inputs]), scales)

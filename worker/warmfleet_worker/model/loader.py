@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from warmfleet_worker.model.checkpoint import BFLOAT16, Array, CheckpointReader, open_checkpoint
+from warmfleet_worker.model.checkpoint import BFLOAT16, AnyArray, CheckpointReader, open_checkpoint
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.layers import Linear, RmsNorm
 from warmfleet_worker.model.rope import RotaryTable
@@ -36,7 +36,7 @@ def load_decoder(
     )
 
 
-def as_tensor(array: Array) -> Tensor:
+def _as_tensor(array: AnyArray) -> Tensor:
     """The memory of an array as a tensor; torch does not know numpy's bfloat16 by itself."""
     if array.dtype == BFLOAT16:
         return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
@@ -59,7 +59,7 @@ class _Weights:
         first = 0
         rows: Tensor | None = None
         for name in names:
-            part = as_tensor(self._reader.tensor(name))
+            part = _as_tensor(self._reader.tensor(name))
             if rows is None:
                 shape = (self._reader.rows(*names), *part.shape[1:])
                 rows = torch.empty(shape, dtype=self._dtype, device=self._device)

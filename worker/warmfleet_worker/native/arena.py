@@ -6,7 +6,7 @@ from mmap import PAGESIZE
 import numpy as np
 
 from warmfleet_worker.kv_cache.layout import KvLayout
-from warmfleet_worker.model.checkpoint import Array
+from warmfleet_worker.model.checkpoint import AnyArray
 
 
 class NativeArena:
@@ -15,7 +15,9 @@ class NativeArena:
     arena = NativeArena(layout, total_blocks, region.view(region.address, arena_bytes, np.float32))
     """
 
-    def __init__(self, layout: KvLayout, total_blocks: int, storage: Array, *, poison: bool = False) -> None:
+    def __init__(
+        self, layout: KvLayout, total_blocks: int, storage: AnyArray, *, poison: bool = False
+    ) -> None:
         """Use `storage`, zeroed memory of (total_blocks + 1) blocks."""
         assert storage.itemsize == layout.shape.element_bytes, (storage.dtype, layout)
         self.layout = layout

@@ -8,15 +8,13 @@ import structlog
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.native.build import NativeStepUnavailable
-from warmfleet_worker.native.formats import KvElement, WeightFormat
+from warmfleet_worker.native.formats import ELEMENTS, UNQUANTISED, KvElement, WeightFormat
 from warmfleet_worker.native.levels import Level
 from warmfleet_worker.native.library import NativeLibrary, native_library
 from warmfleet_worker.native.model import native_refusal
 from warmfleet_worker.settings import CpuKernels, WeightQuantization
 
 _LEVELS: Final = {"AVX2": Level.AVX2, "AVX512": Level.AVX512, "AVX512BF16": Level.AVX512_BF16}
-_ELEMENTS: Final = {"Auto": KvElement.BF16, "BFloat16": KvElement.BF16, "Float32": KvElement.F32}
-_FORMATS: Final = {KvElement.BF16: WeightFormat.BF16, KvElement.F32: WeightFormat.F32}
 
 _log = structlog.get_logger(__name__)
 
@@ -37,7 +35,7 @@ class NativeChoice:
 
 def is_native_dtype(dtype: str) -> bool:
     """Whether the native step computes in it, or decides what "Auto" is."""
-    return dtype in _ELEMENTS
+    return dtype in ELEMENTS
 
 
 def choose_native(
@@ -67,8 +65,8 @@ def choose_native(
         raise KernelsNotAvailable(
             f"{kernels} kernels: this processor runs {', '.join(level.title for level in levels)}"
         )
-    element = _ELEMENTS[dtype]
-    weights = WeightFormat.INT8 if weight_quantization == "Int8" else _FORMATS[element]
+    element = ELEMENTS[dtype]
+    weights = WeightFormat.INT8 if weight_quantization == "Int8" else UNQUANTISED[element]
     # A level that has no use for its units with these, as AVX-512-BF16 in Float32, is that of the one below.
     best = max(level for level in library.levels(weights, element) if level <= asked)
     return NativeChoice(library, best, weights, element)

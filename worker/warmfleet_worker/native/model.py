@@ -10,17 +10,16 @@ import numpy as np
 from warmfleet_runtime.processors import usable_cores
 from warmfleet_worker.engine.batch import Chunk, SampleRequest
 from warmfleet_worker.kv_cache.layout import KvLayout
-from warmfleet_worker.model.checkpoint import BFLOAT16, CheckpointReader
+from warmfleet_worker.model.checkpoint import CheckpointReader
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.rotary_frequencies import rotary_table
 from warmfleet_worker.native.arena import NativeArena
 from warmfleet_worker.native.build import source_hash
-from warmfleet_worker.native.formats import KvElement, WeightFormat
+from warmfleet_worker.native.formats import DTYPE_NAMES, KV_DTYPES, KvElement, WeightFormat
 from warmfleet_worker.native.levels import Level
 from warmfleet_worker.native.library import ModelStruct, NativeLibrary
-from warmfleet_worker.native.step import NativeStep, RowBuffer, Rows, chosen, sampling_structs
+from warmfleet_worker.native.step import FloatRows, NativeStep, RowBuffer, chosen, sampling_structs
 from warmfleet_worker.native.weights import PackedWeights, Region
-from warmfleet_worker.settings import Dtype
 
 MAX_HEAD_DIM: Final = 512
 MAX_HEADS: Final = 1024
@@ -32,8 +31,6 @@ GROUP_TOKENS: Final = 16
 """Keys of so many tokens are read at a time: a block holds a whole number of groups."""
 _ARENA_SLACK_BYTES: Final = 64 * 1024
 """The last group of an odd head size is read past its end."""
-DTYPE_NAMES: Final[dict[KvElement, Dtype]] = {KvElement.BF16: "BFloat16", KvElement.F32: "Float32"}
-_KV_DTYPES: Final = {KvElement.BF16: BFLOAT16, KvElement.F32: np.dtype(np.float32)}
 
 
 def native_refusal(config: ModelConfig, block_size_tokens: int) -> str:
@@ -101,7 +98,7 @@ class NativeModel:
             arena_bytes = (total_blocks + 1) * layout.block_stride_bytes
             region = Region(library, arena_bytes + _ARENA_SLACK_BYTES)
             made.callback(region.free)
-            storage = region.view(region.address, arena_bytes, _KV_DTYPES[kv_element])
+            storage = region.view(region.address, arena_bytes, KV_DTYPES[kv_element])
             self.arena = NativeArena(layout, total_blocks, storage, poison=poison)
             self._engine = library.new_engine(
                 _model_struct(
@@ -147,25 +144,25 @@ class NativeModel:
         )
         return self._step
 
-    def hidden_after_layers(self, chunks: Sequence[Chunk]) -> Rows:
+    def hidden_after_layers(self, chunks: Sequence[Chunk]) -> FloatRows:
         """As `StepModel.hidden_after_layers`."""
         rows = sum(len(chunk.token_ids) for chunk in chunks)
         trace = np.empty((self.config.layers + 1, rows, self.config.hidden_size), np.float32)
         NativeStep(self._library, self._stepper, chunks, (), self._hidden.take(0), trace=trace).finish()
         return trace
 
-    def logits(self, hidden: Rows) -> Rows:
+    def logits(self, hidden: FloatRows) -> FloatRows:
         """As `StepModel.logits`, in float32."""
         rows = np.ascontiguousarray(hidden, np.float32)
         logits = np.empty((rows.shape[0], self.config.vocab_size), np.float32)
         self._library.logits(self._engine, rows.ctypes.data, rows.shape[0], logits.ctypes.data)
         return logits
 
-    def on_host(self, logits: Rows) -> Rows:
+    def on_host(self, logits: FloatRows) -> FloatRows:
         """As `StepModel.on_host`: they are."""
         return logits
 
-    def choose(self, logits: Rows, requests: Sequence[SampleRequest]) -> list[int | None]:
+    def choose(self, logits: FloatRows, requests: Sequence[SampleRequest]) -> list[int | None]:
         """As `StepModel.choose`: temperature, filters and noise are those of `runner.sampler`."""
         rows = np.ascontiguousarray(logits, np.float32)
         token_ids = array("i", bytes(4 * len(requests)))
@@ -190,8 +187,8 @@ def _model_struct(
     threads: int,
     total_blocks: int,
     arena: int,
-    cosine: Rows,
-    sine: Rows,
+    cosine: FloatRows,
+    sine: FloatRows,
 ) -> ModelStruct:
     """A model as the library reads it: sizes, and addresses of what has to live as long as the engine.
 

@@ -14,16 +14,16 @@ from warmfleet_worker.native.library import Handle, JobStruct, NativeLibrary, Sa
 
 _TOKEN_BYTES: Final = 4
 
-Rows = NDArray[np.float32]
+FloatRows = NDArray[np.float32]
 
 
 class RowBuffer:
-    """Rows of float32 that grow to the largest step and stay: no step faults their pages in again."""
+    """FloatRows of float32 that grow to the largest step and stay: no step faults their pages in again."""
 
     def __init__(self, columns: int) -> None:
-        self._rows: Rows = np.empty((0, columns), np.float32)
+        self._rows: FloatRows = np.empty((0, columns), np.float32)
 
-    def take(self, rows: int) -> Rows:
+    def take(self, rows: int) -> FloatRows:
         """The first `rows` rows; what they hold is what an earlier step has left."""
         if rows > self._rows.shape[0]:
             self._rows = np.empty((rows, self._rows.shape[1]), np.float32)
@@ -43,11 +43,11 @@ class NativeStep:
         stepper: Handle,
         chunks: Sequence[Chunk],
         wanted: Sequence[int],
-        hidden: Rows,
+        hidden: FloatRows,
         *,
         requests: Sequence[SampleRequest] = (),
-        logits: Rows | None = None,
-        trace: Rows | None = None,
+        logits: FloatRows | None = None,
+        trace: FloatRows | None = None,
     ) -> None:
         """Hand it over.
 
@@ -97,7 +97,7 @@ class NativeStep:
             self._job.token_ids = self._token_ids.buffer_info()[0]
         library.begin(stepper, self._job)
 
-    def finish(self) -> Computed[Rows]:
+    def finish(self) -> Computed[FloatRows]:
         """As `ModelStep.finish`.
 
         Raises:

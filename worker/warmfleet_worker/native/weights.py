@@ -13,23 +13,19 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from warmfleet_contracts.errors import ModelError
-from warmfleet_worker.model.checkpoint import BFLOAT16, Array, CheckpointReader
+from warmfleet_worker.model.checkpoint import AnyArray, CheckpointReader
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.int8 import NotQuantisable, quantised
 from warmfleet_worker.model.shapes import EMBEDDING, FINAL_NORM, HEAD
-from warmfleet_worker.native.formats import WeightFormat
+from warmfleet_worker.native.formats import ROUNDED_TO, WeightFormat
 from warmfleet_worker.native.layer_tensors import LAYER_TENSORS, MatrixShape
 from warmfleet_worker.native.library import LayerStruct, NativeLibrary, NativeStepError
 
 _ALIGNMENT_BYTES: Final = 64
-_PIECE_WEIGHTS: Final = 2**21
-"""Packed at a time by a thread."""
-_DTYPES: Final = {
-    WeightFormat.BF16: BFLOAT16,
-    WeightFormat.F32: np.dtype(np.float32),
-    WeightFormat.INT8: np.dtype(np.float32),
-}
-"""To which weights are rounded, but for matrices that are quantised: those from what the file holds."""
+_MAX_THREADS: Final = 16
+"""More would not read faster, and each has a piece in memory."""
+_PIECE_WEIGHTS: Final = 2**19
+"""Packed at a time by a thread; rounding to eight bits takes some 14 bytes of each besides."""
 
 
 class Region:
@@ -53,7 +49,7 @@ class Region:
         self._used_bytes = start + size_bytes
         return self.address + start
 
-    def view(self, address: int, size_bytes: int, dtype: DTypeLike) -> Array:
+    def view(self, address: int, size_bytes: int, dtype: DTypeLike) -> AnyArray:
         """`size_bytes` from `address` on, as an array in this memory."""
         return np.frombuffer(memoryview((c_uint8 * size_bytes).from_address(address)), dtype)
 
@@ -70,7 +66,7 @@ class _Piece(NamedTuple):
     name: str
     first: int
     """Of the whole matrix."""
-    weights: Array
+    weights: AnyArray
     """[rows, inputs], as the file holds them."""
     shape: MatrixShape
     """Of the whole."""
@@ -113,7 +109,7 @@ class PackedWeights:
             self.embedding = (
                 self.head if config.tied_embeddings else self._matrix((EMBEDDING,), _vocabulary(config))
             )
-            with ThreadPoolExecutor(threads) as pool:
+            with ThreadPoolExecutor(min(threads, _MAX_THREADS)) as pool:
                 try:
                     for _ in pool.map(self._pack, self._pieces):
                         pass
@@ -157,10 +153,10 @@ class PackedWeights:
                 matrix = quantised(piece.weights)
             except NotQuantisable as error:
                 raise ModelError(f"{self._reader.place_of(piece.name)}: {error}") from error
-            values, scales = np.ascontiguousarray(matrix.values), matrix.scales.ctypes.data
+            values, scales = matrix.values, matrix.scales.ctypes.data
         else:
             # A copy where it is rounded, or where the file does not align it.
-            values = np.require(piece.weights, _DTYPES[self._format], ["C_CONTIGUOUS", "ALIGNED"])
+            values = np.require(piece.weights, ROUNDED_TO[self._format], ["C_CONTIGUOUS", "ALIGNED"])
         self._library.pack(
             self._format,
             values.ctypes.data,
@@ -172,7 +168,7 @@ class PackedWeights:
         )
 
     def _vector(self, names: tuple[str, ...]) -> int:
-        rounded = [self._reader.tensor(name).astype(_DTYPES[self._format]) for name in names]
+        rounded = [self._reader.tensor(name).astype(ROUNDED_TO[self._format]) for name in names]
         vector = np.concatenate(rounded).astype(np.float32)
         address = self.region.take(vector.nbytes)
         self.region.view(address, vector.nbytes, np.float32)[:] = vector

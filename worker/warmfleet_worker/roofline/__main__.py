@@ -4,17 +4,19 @@ python -m warmfleet_worker.roofline [--only-if-idle]
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
-from warmfleet_runtime.die_with_parent import ParentGoneError, die_with_parent
 from warmfleet_runtime.processors import IDLE_BUSY_RATIO
 from warmfleet_worker.roofline.measure_now import measure_now
 from warmfleet_worker.roofline.measurement import NotMeasurable
+
+_OUT_OF_MEMORY_SCORE: Final = Path("/proc/self/oom_score_adj")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,15 +25,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--only-if-idle",
         action="store_true",
-        help="fail where another process measures or works meanwhile, and end with the parent process",
+        help="fail where another process measures or works meanwhile",
     )
     only_if_idle = parser.parse_args(arguments).only_if_idle
+    if only_if_idle:
+        with suppress(OSError):  # without memory the kernel ends this process, and not an engine
+            _OUT_OF_MEMORY_SCORE.write_text("1000", encoding="ascii")
     try:
-        if only_if_idle:
-            with suppress(OSError):  # its parent kills it, too
-                die_with_parent(os.getppid())
         limits, others_ratio = measure_now(wait=not only_if_idle)
-    except (NotMeasurable, ParentGoneError) as error:
+    except NotMeasurable as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
     if others_ratio > IDLE_BUSY_RATIO:

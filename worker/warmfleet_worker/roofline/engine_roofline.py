@@ -15,7 +15,7 @@ import structlog
 from warmfleet_runtime.processors import IDLE_BUSY_RATIO, STAT, busy_ratio
 from warmfleet_worker.engine.roofline import ModelCost, Phase, StepRoofline
 from warmfleet_worker.engine.step_time import StepShape
-from warmfleet_worker.roofline.limits_file import limits_path, read_limits, write_limits
+from warmfleet_worker.roofline.limits_file import limits_path, read_limits
 from warmfleet_worker.roofline.measurement import Measurement
 from warmfleet_worker.roofline.measuring_process import measured_by_a_process
 
@@ -80,8 +80,8 @@ class EngineRoofline:
             next(self._measurement)
         except StopIteration as end:
             self._measurement = None
-            self._steps = StepRoofline(self._cost, end.value)
-            write_limits(self._path, end.value)
+            # What the measurement has kept may be better, of an earlier one.
+            self._steps = StepRoofline(self._cost, read_limits(self._path) or end.value)
             return False
         except Exception as error:  # noqa: BLE001 - an engine without these ratios is as good as any
             self._measurement = None

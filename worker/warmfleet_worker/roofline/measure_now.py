@@ -13,13 +13,14 @@ from warmfleet_worker.roofline.products import Products
 def measure_now(*, wait: bool = True) -> tuple[MachineLimits, float]:
     """The limits, and the share of the cores that other processes used meanwhile; about two seconds.
 
-    Waits for any other process that measures now. The best limits are kept, if the machine was idle.
+    With `wait` after any other process that measures now. The best limits are kept, if the machine was idle.
 
     Raises:
         NotMeasurable: too little memory is free; or another process measures, and without `wait`.
     """
     cores = usable_cores()
     with ExitStack() as held:
+        # With `wait` it is measured also where there can be no lock, as in a folder that others own.
         if not held.enter_context(machine_lock(wait=wait)) and not wait:
             raise NotMeasurable("another process measures them now")
         reader = held.enter_context(MemoryReader(free_buffer_bytes(), cores=cores))

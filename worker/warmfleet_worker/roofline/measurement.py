@@ -1,4 +1,4 @@
-"""Measures the limits of a machine within a fixed time, in slices that the caller may stop between."""
+"""Measures the limits of a machine within a fixed time, in slices between which it can be stopped."""
 
 import time
 from collections.abc import Callable, Generator

@@ -4,20 +4,23 @@ from ctypes import CDLL
 from pathlib import Path
 from typing import Final
 
+from warmfleet_runtime.memory import importing
+
 _NVIDIA_DRIVER: Final = "libcuda.so.1"
 _AMD_DRIVER: Final = Path("/dev/kfd")
 
 
 def has_gpu() -> bool:
     """Whether torch computes on a GPU here; it is asked only where there is a GPU's driver."""
-    if not _has_driver():
+    if not has_driver():
         return False
-    import torch  # noqa: PLC0415
+    with importing():
+        import torch  # noqa: PLC0415
 
     return torch.cuda.is_available()
 
 
-def _has_driver() -> bool:
+def has_driver() -> bool:
     """Whether there is what every torch needs for a GPU."""
     if _AMD_DRIVER.exists():
         return True

@@ -20,8 +20,9 @@ def adjusted(logits: NDArray[Any], requests: Sequence[SampleRequest]) -> NDArray
     if not rows:
         return logits
     logits = logits.copy()
-    for row, request in rows:
-        _adjust(logits[row], request)
+    with np.errstate(over="ignore", invalid="ignore"):  # a row that is not finite gets no token
+        for row, request in rows:
+            _adjust(logits[row], request)
     return logits
 
 

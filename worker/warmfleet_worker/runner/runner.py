@@ -167,12 +167,12 @@ def _load_on_cpu(
     )
     if native is None:
         _refuse_quantisation(settings)
+        _import_torch()  # now, for what it takes counts as memory of this process
     dtype = cpu_dtype(settings.dtype, native=native is not None)
     blocks_in(arena_layout(config, settings, dtype), settings.kv_cache_bytes)  # before anything takes time
     _require_memory(memory_of(config, settings, dtype))
     if native is not None:
         return _load_native(native, model_path, config, settings, dtype, max_length_tokens)
-    _import_torch()
     from warmfleet_worker.runner.torch_loading import load_on_cpu  # noqa: PLC0415
 
     return load_on_cpu(model_path, config, settings, dtype, max_length_tokens)

@@ -38,7 +38,7 @@ def score(pieces: Iterable[NDArray[Any]], token_ids: Sequence[int], top: int) ->
         top = min(top, logits.shape[1])
         ids = _most_likely(logits, top)
         # Also of logits that are not finite: their sequence ends with an error, but the step does not.
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             best = logits.max(axis=1, keepdims=True)
             log_sum = _log_sum_of_exponentials(logits, best)
             values.append(_bytes(np.take_along_axis(logits, own, 1) - best - log_sum, np.float32))
@@ -51,7 +51,7 @@ def score_rows(
     logits: Rows,
     token_ids: Sequence[int | None],
     tops: Sequence[int | None],
-    on_host: Callable[[Rows], NDArray[Any]] = np.asarray,
+    on_host: Callable[[Rows], NDArray[Any]],
 ) -> list[TokenLogprobs | None]:
     """Log probabilities of each row's own token; None for a row without a token, or that asks for none.
 

@@ -125,7 +125,7 @@ class RunnerDriver:
         self.mixed_steps += min(lengths) == 1 and max(lengths) > 1
 
 
-class LargestAllocation(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves it untyped
+class AllocatedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves it untyped
     """Records what is allocated inside the `with`, in bytes.
 
     Of torch the largest tensor memory that any operation allocated; of numpy, and of Python itself, the most
