@@ -236,7 +236,7 @@ def test_a_long_chunk_over_a_long_context_needs_little_memory():
         backend.plan([chunk])(0, query, key_value)
 
     # then
-    assert 0 < allocations.largest_bytes <= 20 * 1024 * 1024
+    assert 0 < allocations.largest_tensor_bytes <= 20 * 1024 * 1024
 
 
 def test_a_stride_that_is_no_whole_row_is_refused_by_name():

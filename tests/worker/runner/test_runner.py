@@ -54,7 +54,8 @@ def test_no_kv_sized_memory_is_allocated_after_start(runner):
 
     # then nothing allocated comes near the size of what is attended to
     context_bytes_per_layer = 500 * runner.kv_bytes_per_token // runner.model.layers
-    assert allocations.largest_bytes < context_bytes_per_layer / 4
+    most_bytes = max(allocations.largest_tensor_bytes, allocations.most_array_bytes)
+    assert 0 < most_bytes < context_bytes_per_layer / 4
     assert runner._arena.storage.ctypes.data == storage
 
 

@@ -117,7 +117,7 @@ def test_a_long_prompt_is_scored_without_its_logits_ever_being_whole(runner):
     # then
     assert result.prompt_logprobs.tokens == 999
     # A slice, what is computed from it, and what of it is sorted.
-    assert allocations.largest_bytes <= 3 * scoring.SLICE_VALUES * 4
+    assert 0 < allocations.most_array_bytes <= 3 * scoring.SLICE_VALUES * 4
 
 
 def test_log_probabilities_change_no_other_token_and_cost_no_row_of_the_head_without_a_request(

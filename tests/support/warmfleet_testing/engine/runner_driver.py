@@ -126,15 +126,14 @@ class RunnerDriver:
 
 
 class AllocatedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch leaves it untyped
-    """Records what is allocated inside the `with`, in bytes.
-
-    Of torch the largest tensor memory that any operation allocated; of numpy, and of Python itself, the most
-    that was held at a time. `largest_bytes` is the larger of the two.
+    """Records what is allocated inside the `with`: of torch the largest memory that any operation allocated
+    for a tensor, of numpy and Python the most that was held at a time.
     """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch leaves it untyped
-        self.largest_bytes = 0
+        self.largest_tensor_bytes = 0
+        self.most_array_bytes = 0
 
     def __enter__(self) -> Self:
         tracemalloc.start()
@@ -143,7 +142,7 @@ class AllocatedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call] # tor
 
     def __exit__(self, *exception: object) -> None:
         super().__exit__(*exception)  # type: ignore[no-untyped-call] # torch leaves it untyped
-        self.largest_bytes = max(self.largest_bytes, tracemalloc.get_traced_memory()[1])
+        self.most_array_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
 
     def __torch_dispatch__(
@@ -153,7 +152,8 @@ class AllocatedMemory(TorchDispatchMode):  # type: ignore[no-untyped-call] # tor
         result = func(*args, **(kwargs or {}))
         for tensor in _tensors(result):
             if _memory(tensor) not in before:
-                self.largest_bytes = max(self.largest_bytes, tensor.untyped_storage().nbytes())
+                size_bytes = tensor.untyped_storage().nbytes()
+                self.largest_tensor_bytes = max(self.largest_tensor_bytes, size_bytes)
         return result
 
 
