@@ -12,9 +12,10 @@ from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.shapes import model_size
 from warmfleet_worker.settings import CpuKernels, Dtype, WeightQuantization
 
-ELEMENT_BYTES: Final[Mapping[Dtype, int]] = MappingProxyType(
+ELEMENT_BYTES: Final[Mapping[str, int]] = MappingProxyType(
     {"Float32": 4, "BFloat16": 2, "Float16": 2, "Float64": 8}
 )
+"""By the dtype's name in the settings; "Auto" is resolved before."""
 
 
 class KvCacheTooSmall(WarmfleetError):  # noqa: N818 - named after what is wrong

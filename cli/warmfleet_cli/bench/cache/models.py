@@ -1,6 +1,6 @@
 """The model that a benchmark runs, and its KV bytes per token.
 
-Imports torch: loaded only when a benchmark runs.
+Imports the runner: loaded only when a benchmark runs.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from warmfleet_worker.kv_cache.layout import KvShape
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.model_store.catalog import catalog_model_path
 from warmfleet_worker.runner.runner import resolve_dtype
-from warmfleet_worker.runner.torch_model import DTYPES
+from warmfleet_worker.runner.runner_settings import ELEMENT_BYTES
 from warmfleet_worker.settings import Dtype
 
 
@@ -51,7 +51,7 @@ def load_bench_model(served_name: str, path: Path | None, dtype: Dtype) -> Bench
         path=folder,
         served_name=served_name,
         dtype=resolved,
-        kv_shape=KvShape(config.layers, config.kv_heads, config.head_dim, DTYPES[resolved].itemsize),
+        kv_shape=KvShape(config.layers, config.kv_heads, config.head_dim, ELEMENT_BYTES[resolved]),
         vocabulary_size=config.vocab_size,
         max_position=config.max_position,
     )

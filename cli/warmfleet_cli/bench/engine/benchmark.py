@@ -18,13 +18,13 @@ from warmfleet_cli.errors import ExitCode
 from warmfleet_worker.engine.roofline import MachineLimits
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.cost import model_cost
+from warmfleet_worker.runner.runner_settings import ELEMENT_BYTES
 
 SWEEP_STEPS: Final = 3
 PAUSE_SECONDS: Final = 0.05
 """Between two engines: threads that wait for work spin for a while."""
 MEMORY_RATIO: Final = 0.8
 """Of the free memory, for the contexts and weights of all engines."""
-_ELEMENT_BYTES: Final = {"Float32": 4, "BFloat16": 2, "Float16": 2, "Float64": 8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ async def run_engine_bench(
     return EngineResults(
         limits_before=before,
         limits_after=after,
-        cost=model_cost(settings.model, _ELEMENT_BYTES[dtype], settings.weight_quantization),
+        cost=model_cost(settings.model, ELEMENT_BYTES[dtype], settings.weight_quantization),
         versions=versions,
         missing=missing,
         measured=measured,

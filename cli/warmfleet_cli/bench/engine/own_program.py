@@ -15,8 +15,7 @@ from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.runner.runner import ModelRunner, load_runner, resolve_dtype
-from warmfleet_worker.runner.runner_settings import RunnerSettings
-from warmfleet_worker.runner.torch_model import DTYPES
+from warmfleet_worker.runner.runner_settings import ELEMENT_BYTES, RunnerSettings
 from warmfleet_worker.settings import Dtype, WeightQuantization
 
 PIECE_TOKENS: Final = 512
@@ -33,8 +32,8 @@ class OwnEngine:
         self, model: Path, dtype: Dtype, weight_quantization: WeightQuantization, blocks: int
     ) -> None:
         config = load_model_config(model)
-        element = DTYPES[resolve_dtype(dtype, config, BLOCK_SIZE_TOKENS)]
-        shape = KvShape(config.layers, config.kv_heads, config.head_dim, element.itemsize)
+        element_bytes = ELEMENT_BYTES[resolve_dtype(dtype, config, BLOCK_SIZE_TOKENS)]
+        shape = KvShape(config.layers, config.kv_heads, config.head_dim, element_bytes)
         kv_bytes = blocks * kv_layout(shape, BLOCK_SIZE_TOKENS).block_stride_bytes
         self._runner: ModelRunner = load_runner(
             model,
