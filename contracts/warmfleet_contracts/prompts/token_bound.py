@@ -37,13 +37,18 @@ class TokenBound:
         self._most_spaces = self._most_others = 1
         self._most: dict[str, int] = {}
         """How often a letter stands in one token, where that is more than once."""
-        for token in chain(vocabulary, map(_written, literals)):
-            spaces = sum(map(_SPACE_LETTERS.__contains__, token))
-            self._most_spaces = max(self._most_spaces, spaces)
-            self._most_others = max(self._most_others, len(token) - spaces)
-            if len(set(token)) < len(token):
-                for letter, count in Counter(token).items():
-                    self._most[letter] = max(count, self._most.get(letter, 1))
+        # Longest first: nearly all others have no more of anything than what is known then.
+        for token in sorted(chain(vocabulary, map(_written, literals)), key=len, reverse=True):
+            if len(token) > min(self._most_spaces, self._most_others):
+                spaces = sum(map(_SPACE_LETTERS.__contains__, token))
+                self._most_spaces = max(self._most_spaces, spaces)
+                self._most_others = max(self._most_others, len(token) - spaces)
+            letters = set(token)
+            if len(letters) < len(token):
+                for letter in letters:
+                    count = token.count(letter)
+                    if count > self._most.get(letter, 1):
+                        self._most[letter] = count
 
     @classmethod
     def of(cls, description: dict[str, Any]) -> "TokenBound | None":
