@@ -5,6 +5,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -105,16 +106,23 @@ def carried(store: ImageStore, built: str) -> Iterator[CarriedTree]:
 
 
 @pytest.fixture(scope="session")
+def needs_worker_image(request: pytest.FixtureRequest) -> bool:
+    """Whether a test of this run needs the image of CPU workers."""
+    functions = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    return any("worker_image" in function.fixturenames for function in functions)
+
+
+@pytest.fixture(scope="session")
 def cluster(
     store: ImageStore,
     built: str,
     figures: Figures,
     tmp_path_factory: pytest.TempPathFactory,
+    needs_worker_image: bool,
     request: pytest.FixtureRequest,
 ) -> Iterator[DevCluster]:
     """One real node that has the images of operator and router."""
-    functions = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    if any("worker_image" in function.fixturenames for function in functions):
+    if needs_worker_image:
         request.getfixturevalue("carried")  # begins now, and takes minutes
     programs = find_binaries(warmfleet_home(), KUBELET).folder
     began = time.monotonic()
@@ -136,15 +144,35 @@ def release(cluster: DevCluster, figures: Figures, tmp_path_factory: pytest.Temp
 
 
 @pytest.fixture(scope="session")
-def worker_image(cluster: DevCluster, release: Release, carried: CarriedTree, figures: Figures) -> None:
-    """The image of CPU workers with its model, on the node, by the name that `reference` has for it.
+def arriving_image(cluster: DevCluster, carried: CarriedTree, figures: Figures) -> Iterator[Future[None]]:
+    """The image of CPU workers with its model, on its way to the node beside tests.
 
-    It comes there by the commands of docs/how-to/air-gapped.md, which stand for any other way.
+    It comes there by the commands of docs/how-to/air-gapped.md, which stand for any other way. No test may
+    end the node's containerd meanwhile.
     """
-    figures.add("worker-cpu built, archives written, beside tests", carried.archived_after_seconds())
-    with figures.timed("archives imported"):
-        carried.run_without_internet(cluster, commands().on_nodes)
-    carried.remove_archives()
+
+    def arrive() -> None:
+        figures.add(
+            "worker-cpu built, archives of all images written, beside tests", carried.archived_after_seconds()
+        )
+        with figures.timed("archives imported, beside tests"):
+            carried.run_without_internet(cluster, commands().on_nodes)
+        carried.remove_archives()
+
+    with ThreadPoolExecutor(1, "arriving-image") as thread:
+        try:
+            yield thread.submit(arrive)
+        finally:
+            carried.stop_archiving()
+
+
+@pytest.fixture(scope="session")
+def worker_image(
+    cluster: DevCluster, release: Release, arriving_image: Future[None], figures: Figures
+) -> None:
+    """The image of CPU workers on the node, by the name that `reference` has for it."""
+    with figures.timed("waited for the import"):
+        arriving_image.result()
     socket = cluster.folder.part("node-0") / "containerd.sock"
     tag_image(socket, image_name("worker-cpu"), reference("worker-cpu"))
 
