@@ -183,7 +183,7 @@ def test_a_drained_node_lets_workers_finish_their_streams(served, release):
 @pytest.mark.parametrize(
     ("limit", "exit_code"),
     [
-        pytest.param("400Mi", 1, id="the engine process alone is killed"),
+        pytest.param("448Mi", 1, id="the engine process alone is killed"),
         pytest.param("64Mi", 137, id="the container's first process is killed"),
     ],
 )
