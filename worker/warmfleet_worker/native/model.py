@@ -80,6 +80,7 @@ class NativeModel:
             NativeStepError: There is no memory or no thread for it.
             ModelError: A tensor of the checkpoint is missing, damaged or misshapen.
         """
+        threads = threads or usable_cores()
         self.config = config
         self.dtype_name: Final = DTYPE_NAMES[kv_element]
         self.kernels: Final = level.title
@@ -91,9 +92,7 @@ class NativeModel:
         """The last one: what the library uses stays while it computes, also if its caller is gone."""
         self._cosine, self._sine = rotary_table(config, positions)
         with ExitStack() as made:
-            self._weights = weights = PackedWeights(
-                library, reader, config, weight_format, threads=threads or usable_cores()
-            )
+            self._weights = weights = PackedWeights(library, reader, config, weight_format, threads=threads)
             made.callback(weights.region.free)
             arena_bytes = (total_blocks + 1) * layout.block_stride_bytes
             region = Region(library, arena_bytes + _ARENA_SLACK_BYTES)
@@ -108,7 +107,7 @@ class NativeModel:
                     level=level,
                     weight_format=weight_format,
                     kv_element=kv_element,
-                    threads=threads or usable_cores(),
+                    threads=threads,
                     total_blocks=total_blocks,
                     arena=region.address,
                     cosine=self._cosine,

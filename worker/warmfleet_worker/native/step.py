@@ -18,7 +18,7 @@ FloatRows = NDArray[np.float32]
 
 
 class RowBuffer:
-    """FloatRows of float32 that grow to the largest step and stay: no step faults their pages in again."""
+    """Rows of float32 that grow to the largest step and stay: no step faults their pages in again."""
 
     def __init__(self, columns: int) -> None:
         self._rows: FloatRows = np.empty((0, columns), np.float32)

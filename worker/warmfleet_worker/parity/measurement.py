@@ -21,7 +21,7 @@ from warmfleet_worker.parity.report import ParityReport
 from warmfleet_worker.parity.rounding import units_of
 from warmfleet_worker.runner.memory_budget import NotEnoughMemory, memory_refusal
 from warmfleet_worker.runner.runner import load_runner
-from warmfleet_worker.runner.runner_settings import RunnerSettings
+from warmfleet_worker.runner.runner_settings import ELEMENT_BYTES, RunnerSettings
 from warmfleet_worker.runner.torch_model import DTYPES
 from warmfleet_worker.settings import Dtype
 
@@ -102,7 +102,7 @@ def _prompt(model_path: Path, config: ModelConfig) -> list[int]:
 def _require_memory(config: ModelConfig, dtype: Dtype, blocks: int, tokens: int) -> int:
     """Bytes of the KV cache; there is room for the engine, the reference's weights and one of its layers."""
     model = model_size(config)
-    element_bytes = DTYPES.get(dtype, torch.float32).itemsize
+    element_bytes = ELEMENT_BYTES["Float32" if dtype == "Auto" else dtype]
     kv_cache_bytes = blocks * block_bytes(model, element_bytes=element_bytes, block_size_tokens=_BLOCK_TOKENS)
     engine = engine_memory(
         model,

@@ -16,8 +16,7 @@ from warmfleet_runtime.processors import IDLE_BUSY_RATIO, STAT, busy_ratio
 from warmfleet_worker.engine.roofline import ModelCost, Phase, StepRoofline
 from warmfleet_worker.engine.step_time import StepShape
 from warmfleet_worker.roofline.limits_file import limits_path, read_limits
-from warmfleet_worker.roofline.measurement import Measurement
-from warmfleet_worker.roofline.measuring_process import measured_by_a_process
+from warmfleet_worker.roofline.measuring_process import Measurement, measured_by_a_process
 
 IDLE_SECONDS: Final = 30.0
 """Without any work here, and with an idle machine, before a measurement begins."""

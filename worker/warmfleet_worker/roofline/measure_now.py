@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from warmfleet_runtime.processors import IDLE_BUSY_RATIO, CpuUsage, usable_cores
 from warmfleet_worker.engine.roofline import MachineLimits
 from warmfleet_worker.roofline.limits_file import limits_path, machine_lock, read_limits, write_limits
-from warmfleet_worker.roofline.measurement import NotMeasurable, measurement
+from warmfleet_worker.roofline.measurement import NotMeasurable, measure
 from warmfleet_worker.roofline.memory_reader import MemoryReader, free_buffer_bytes
 from warmfleet_worker.roofline.products import Products
 
@@ -25,13 +25,7 @@ def measure_now(*, wait: bool = True) -> tuple[MachineLimits, float]:
             raise NotMeasurable("another process measures them now")
         reader = held.enter_context(MemoryReader(free_buffer_bytes(), cores=cores))
         multiply, usage = Products(cores), CpuUsage()
-        slices = measurement(reader, multiply, cores)
-        while True:
-            try:
-                next(slices)
-            except StopIteration as end:
-                limits: MachineLimits = end.value
-                break
+        limits = measure(reader, multiply, cores)
         others_ratio = usage.others_ratio()
     if others_ratio <= IDLE_BUSY_RATIO:
         path = limits_path()

@@ -1,14 +1,14 @@
-"""Measures the limits of a machine within a fixed time, in slices between which it can be stopped."""
+"""Measures the limits of a machine within a fixed time."""
 
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from typing import Final, Literal, Protocol
 
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_worker.engine.roofline import MachineLimits
 
 SLICE_SECONDS: Final = 0.050
-"""About the longest time between two points at which a measurement can be stopped."""
+"""About the longest read or product that is timed."""
 FILL_SECONDS: Final = 0.8
 READ_SECONDS: Final = 0.6
 PRODUCT_SECONDS: Final = 0.25
@@ -38,28 +38,26 @@ class Reader(Protocol):
 
 Multiply = Callable[[Element, int], None]
 """Multiplies two square matrices of that many rows."""
-Measurement = Generator[None, None, MachineLimits]
-"""The slices of a measurement, and at their end its result. Closing it ends it."""
 
 
-def measurement(
+def measure(
     reader: Reader, multiply: Multiply, cores: int, clock: Callable[[], float] = time.perf_counter
-) -> Measurement:
-    """Measure; every `next` computes for about `SLICE_SECONDS`, and all of them for two seconds at most.
+) -> MachineLimits:
+    """Measure for two seconds at most, in reads and products of about `SLICE_SECONDS`.
 
-    A slice that takes far longer than the one before it may exceed the two seconds by itself.
+    One that takes far longer than the one before it may exceed the two seconds by itself.
 
     Raises:
         NotMeasurable: too little memory could be filled within the time.
     """
-    filled_bytes = yield from _fill(reader, clock)
-    read_rate, read_threads = yield from _best_read(reader, filled_bytes, thread_counts(cores), clock)
+    filled_bytes = _fill(reader, clock)
+    read_rate, read_threads = _best_read(reader, filled_bytes, thread_counts(cores), clock)
     return MachineLimits(
         read_bytes_per_second=read_rate,
         read_threads=read_threads,
         buffer_bytes=filled_bytes,
-        bfloat16_flops_per_second=(yield from _best_product("bfloat16", multiply, clock)),
-        float32_flops_per_second=(yield from _best_product("float32", multiply, clock)),
+        bfloat16_flops_per_second=_best_product("bfloat16", multiply, clock),
+        float32_flops_per_second=_best_product("float32", multiply, clock),
     )
 
 
@@ -68,7 +66,7 @@ def thread_counts(cores: int) -> list[int]:
     return [cores, *sorted(1 << power for power in range(cores.bit_length()) if 1 << power < cores)[::-1]]
 
 
-def _fill(reader: Reader, clock: Callable[[], float]) -> Generator[None, None, int]:
+def _fill(reader: Reader, clock: Callable[[], float]) -> int:
     """Write the memory once, so that it exists; the bytes for which there was time."""
     filled_bytes, spent = 0, 0.0
     while filled_bytes + FILL_BYTES <= reader.size_bytes and spent < FILL_SECONDS:
@@ -76,7 +74,6 @@ def _fill(reader: Reader, clock: Callable[[], float]) -> Generator[None, None, i
         reader.fill(filled_bytes, FILL_BYTES)
         spent += clock() - started
         filled_bytes += FILL_BYTES
-        yield
     if filled_bytes < MIN_BUFFER_BYTES:
         raise NotMeasurable(
             f"{filled_bytes >> 20} MiB of memory were free and could be filled within {FILL_SECONDS} s; "
@@ -87,7 +84,7 @@ def _fill(reader: Reader, clock: Callable[[], float]) -> Generator[None, None, i
 
 def _best_read(
     reader: Reader, filled_bytes: int, counts: list[int], clock: Callable[[], float]
-) -> Generator[None, None, tuple[float, int]]:
+) -> tuple[float, int]:
     """Bytes per second, and the number of threads with which they were reached."""
     best_rate, best_threads, spent, offset = 0.0, counts[0], 0.0, 0
     length, longest = FILL_BYTES, 0.0
@@ -107,13 +104,10 @@ def _best_read(
         if seconds < SLICE_SECONDS / 2:
             length = min(2 * length, filled_bytes)
         attempt += 1
-        yield
     return best_rate, best_threads
 
 
-def _best_product(
-    element: Element, multiply: Multiply, clock: Callable[[], float]
-) -> Generator[None, None, float]:
+def _best_product(element: Element, multiply: Multiply, clock: Callable[[], float]) -> float:
     """Products and sums per second, of matrices as large as a slice allows."""
     best_rate, spent, rows, longest = 0.0, 0.0, SMALLEST_PRODUCT, 0.0
     while spent + longest < PRODUCT_SECONDS:
@@ -128,5 +122,4 @@ def _best_product(
             rows, longest = 2 * rows, 8 * seconds
         else:
             longest = max(longest, seconds)
-        yield
     return best_rate

@@ -13,7 +13,10 @@ from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_runtime.die_with_parent import bound_command
 from warmfleet_runtime.memory import available_memory_bytes
 from warmfleet_worker.engine.roofline import MachineLimits
-from warmfleet_worker.roofline.measurement import MIN_BUFFER_BYTES, Measurement, NotMeasurable
+from warmfleet_worker.roofline.measurement import MIN_BUFFER_BYTES, NotMeasurable
+
+Measurement = Generator[None, None, MachineLimits]
+"""Looks at a process that measures, and at their end its result. Closing it ends the process."""
 
 LONGEST_SECONDS: Final = 60.0
 """Of the process: it takes about five."""
@@ -26,7 +29,7 @@ _END_SECONDS: Final = 0.5
 
 
 def measured_by_a_process() -> Measurement:
-    """The slices of a measurement by `python -m` this room; closed before its end, it kills the process.
+    """Measure by `python -m` this room, looking at the process again and again.
 
     Raises:
         NotMeasurable: too little memory is free; other processes ran meanwhile; or the process failed: the
@@ -57,7 +60,7 @@ def measured_by_a_process() -> Measurement:
 
 
 def _output(process: "subprocess.Popen[bytes]") -> Generator[None, None, tuple[bytes, bytes]]:
-    """What it wrote until it ended; a slice is a look at it."""
+    """What it wrote until it ended."""
     deadline = time.monotonic() + LONGEST_SECONDS
     while time.monotonic() < deadline:
         try:

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from warmfleet_contracts.errors import WarmfleetError
-from warmfleet_contracts.resources.engine_memory import EngineMemory, longest_sequence_tokens
+from warmfleet_contracts.resources.engine_memory import longest_sequence_tokens
 from warmfleet_runtime.memory import importing, memory_limit_bytes, own_memory_bytes
 from warmfleet_worker.engine.batch import StepBatch, StepResult
 from warmfleet_worker.model.checkpoint import open_checkpoint
 from warmfleet_worker.model.config import ModelConfig, load_model_config
 from warmfleet_worker.model.shapes import model_size
-from warmfleet_worker.native.choice import KernelsNotAvailable, NativeChoice, choose_native, is_native_dtype
+from warmfleet_worker.native.choice import KernelsNotAvailable, choose_native, is_native_dtype
 from warmfleet_worker.native.model import NativeModel
 from warmfleet_worker.runner.device import has_gpu
 from warmfleet_worker.runner.memory_budget import NotEnoughMemory, memory_refusal
-from warmfleet_worker.runner.runner_settings import RunnerSettings, arena_layout, blocks_in, memory_of
+from warmfleet_worker.runner.runner_settings import LoadPlan, RunnerSettings
 from warmfleet_worker.runner.runner_step import RunnerStep
 from warmfleet_worker.runner.step_model import StepModel
 from warmfleet_worker.settings import CpuKernels, Dtype
@@ -169,37 +169,27 @@ def _load_on_cpu(
         _refuse_quantisation(settings)
         _import_torch()  # now, for what it takes counts as memory of this process
     dtype = cpu_dtype(settings.dtype, native=native is not None)
-    blocks_in(arena_layout(config, settings, dtype), settings.kv_cache_bytes)  # before anything takes time
-    _require_memory(memory_of(config, settings, dtype))
+    plan = LoadPlan(model_path, config, settings, dtype, max_length_tokens)
+    blocks = plan.blocks(settings.kv_cache_bytes)  # before anything takes time
+    if refusal := memory_refusal(plan.memory, own_memory_bytes(), memory_limit_bytes()):
+        raise NotEnoughMemory(refusal)
     if native is not None:
-        return _load_native(native, model_path, config, settings, dtype, max_length_tokens)
+        return NativeModel(
+            native.library,
+            open_checkpoint(model_path, config),
+            config,
+            plan.layout,
+            blocks,
+            level=native.level,
+            threads=settings.threads,
+            positions=max_length_tokens,
+            weight_format=native.weight_format,
+            kv_element=native.kv_element,
+            poison=settings.poison,
+        )
     from warmfleet_worker.runner.torch_loading import load_on_cpu  # noqa: PLC0415
 
-    return load_on_cpu(model_path, config, settings, dtype, max_length_tokens)
-
-
-def _load_native(  # noqa: PLR0917 - what a model is made of
-    native: NativeChoice,
-    model_path: Path,
-    config: ModelConfig,
-    settings: RunnerSettings,
-    dtype: Dtype,
-    max_length_tokens: int,
-) -> NativeModel:
-    layout = arena_layout(config, settings, dtype)
-    return NativeModel(
-        native.library,
-        open_checkpoint(model_path, config),
-        config,
-        layout,
-        blocks_in(layout, settings.kv_cache_bytes),
-        level=native.level,
-        threads=settings.threads,
-        positions=max_length_tokens,
-        weight_format=native.weight_format,
-        kv_element=native.kv_element,
-        poison=settings.poison,
-    )
+    return load_on_cpu(plan)
 
 
 def _load_on_device(
@@ -209,7 +199,7 @@ def _load_on_device(
     dtype = _device_dtype() if settings.dtype == "Auto" else settings.dtype
     from warmfleet_worker.runner.torch_loading import load_on_device  # noqa: PLC0415
 
-    return load_on_device(model_path, config, settings, dtype, max_length_tokens)
+    return load_on_device(LoadPlan(model_path, config, settings, dtype, max_length_tokens))
 
 
 def _device_dtype() -> Dtype:
@@ -230,8 +220,3 @@ def _refuse_quantisation(settings: RunnerSettings) -> None:
             f"weight quantization {settings.weight_quantization} is computed by the native step alone, "
             "on CPUs, and here PyTorch would compute; ask for None"
         )
-
-
-def _require_memory(memory: EngineMemory) -> None:
-    if refusal := memory_refusal(memory, own_memory_bytes(), memory_limit_bytes()):
-        raise NotEnoughMemory(refusal)

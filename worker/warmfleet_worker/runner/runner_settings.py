@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -45,34 +46,49 @@ class RunnerSettings:
     """Fill blocks with NaN before their first use; for tests."""
 
 
-def arena_layout(config: ModelConfig, settings: RunnerSettings, dtype: Dtype) -> KvLayout:
-    """The layout of the KV arena."""
-    shape = KvShape(config.layers, config.kv_heads, config.head_dim, ELEMENT_BYTES[dtype])
-    return kv_layout(shape, settings.block_size_tokens)
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """What is loaded, and the sizes that follow."""
 
+    model_path: Path
+    config: ModelConfig
+    settings: RunnerSettings
+    dtype: Dtype
+    """Never "Auto"."""
+    max_length_tokens: int
+    """Of a sequence."""
 
-def blocks_in(layout: KvLayout, kv_cache_bytes: int) -> int:
-    """How many whole blocks the cache holds.
+    @property
+    def layout(self) -> KvLayout:
+        """Of the KV arena."""
+        config = self.config
+        shape = KvShape(config.layers, config.kv_heads, config.head_dim, ELEMENT_BYTES[self.dtype])
+        return kv_layout(shape, self.settings.block_size_tokens)
 
-    Raises:
-        KvCacheTooSmall: None.
-    """
-    total_blocks = layout.blocks_in(kv_cache_bytes)
-    if total_blocks == 0:
-        raise KvCacheTooSmall(
-            f"the KV cache of {kv_cache_bytes} bytes is smaller than one block "
-            f"({layout.block_stride_bytes} bytes)"
+    @property
+    def memory(self) -> EngineMemory:
+        """What weights, cache and workspace will take."""
+        settings = self.settings
+        return engine_memory(
+            model_size(self.config),
+            element_bytes=ELEMENT_BYTES[self.dtype],
+            block_size_tokens=settings.block_size_tokens,
+            kv_cache_bytes=settings.kv_cache_bytes,
+            max_model_length_tokens=settings.max_model_length_tokens,
+            weight_quantization=settings.weight_quantization,
         )
-    return total_blocks
 
+    def blocks(self, kv_cache_bytes: int) -> int:
+        """How many whole blocks a cache of so many bytes holds.
 
-def memory_of(config: ModelConfig, settings: RunnerSettings, dtype: Dtype) -> EngineMemory:
-    """What weights, cache and workspace will take."""
-    return engine_memory(
-        model_size(config),
-        element_bytes=ELEMENT_BYTES[dtype],
-        block_size_tokens=settings.block_size_tokens,
-        kv_cache_bytes=settings.kv_cache_bytes,
-        max_model_length_tokens=settings.max_model_length_tokens,
-        weight_quantization=settings.weight_quantization,
-    )
+        Raises:
+            KvCacheTooSmall: None.
+        """
+        layout = self.layout
+        total_blocks = layout.blocks_in(kv_cache_bytes)
+        if total_blocks == 0:
+            raise KvCacheTooSmall(
+                f"the KV cache of {kv_cache_bytes} bytes is smaller than one block "
+                f"({layout.block_stride_bytes} bytes)"
+            )
+        return total_blocks
