@@ -223,8 +223,7 @@ def test_a_live_deployment_gets_a_free_name_at_once_and_waits_for_one_that_is_ta
     eventually(lambda: fleet.has("grows", "NameAccepted", "True"))
     assert claims("grows") == grown
     # The event of a change is written after the status that has it.
-    announced = "NameAccepted is True"
-    eventually(lambda: [item for item in fleet.items("events") if item["note"].startswith(announced)])
+    eventually(lambda: any(item["note"].startswith("NameAccepted is True") for item in fleet.events("grows")))
     # In any order of the list, nothing is left to write.
     since = time.time()
     fleet.touch("grows")
@@ -245,11 +244,8 @@ def test_kubectl_waits_for_conditions(fleet: ModelNamespace, operator: OperatorP
 def test_trouble_becomes_an_event(fleet: ModelNamespace, operator: OperatorProcess) -> None:
     fleet.apply("eventful", accelerator={"count": 2})
 
-    def events() -> list[str]:
-        mine = (item for item in fleet.items("events") if item["regarding"]["name"] == "eventful")
-        return [item["reason"] for item in mine]
-
-    assert eventually(events) == ["UnsupportedSpec"]
+    reasons = eventually(lambda: [item["reason"] for item in fleet.events("eventful")])
+    assert reasons == ["UnsupportedSpec"]
     assert "UnsupportedSpec" in fleet.kubectl("describe", "modeldeployment", "eventful")
 
 

@@ -57,6 +57,10 @@ class ModelNamespace:
         items: list[dict[str, Any]] = self.get(kind, **query)["items"]
         return items
 
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Events that operators wrote about one ModelDeployment."""
+        return [item for item in self.items("events") if item["regarding"]["name"] == name]
+
     def apply(self, name: str, **spec: Any) -> None:
         """As `kubectl apply --server-side`: what an earlier apply had and this one has not is removed."""
         manifest = {
