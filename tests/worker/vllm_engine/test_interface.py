@@ -10,7 +10,7 @@ from warmfleet_worker.engine.messages import AddSequences, NewSequence, packed_t
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.settings import EngineSettings
 from warmfleet_worker.vllm_engine import kv_events, versions
-from warmfleet_worker.vllm_engine.arguments import engine_arguments
+from warmfleet_worker.vllm_engine.arguments import SINGLE_PROCESS_EXECUTOR, engine_arguments
 from warmfleet_worker.vllm_engine.sampling import sampling_arguments
 
 RECORDED = json.loads((Path(__file__).parent / "recorded_interface.json").read_text())
@@ -47,6 +47,10 @@ def test_vllm_takes_each_engine_argument():
             "kv_events_config": None,
         }
         assert set(given) <= set(RECORDED["structures"]["AsyncEngineArgs"])
+
+
+def test_vllm_has_the_executor_that_is_named():
+    assert SINGLE_PROCESS_EXECUTOR in RECORDED["executors"]
 
 
 def test_vllm_takes_each_sampling_argument():

@@ -8,7 +8,12 @@ from warmfleet_worker.engine.messages import AddSequences, NewSequence, packed_t
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine_program import OWN_PROGRAM, EngineMissingError, engine_program
 from warmfleet_worker.settings import EngineSettings
-from warmfleet_worker.vllm_engine.arguments import UnfitSettingsError, engine_arguments, environment
+from warmfleet_worker.vllm_engine.arguments import (
+    SINGLE_PROCESS_EXECUTOR,
+    UnfitSettingsError,
+    engine_arguments,
+    environment,
+)
 from warmfleet_worker.vllm_engine.sampling import sampling_arguments
 from warmfleet_worker.vllm_engine.scores import Score, token_logprobs
 from warmfleet_worker.vllm_engine.versions import VllmVersionError, check_version
@@ -60,6 +65,16 @@ def test_blocks_that_a_cpu_does_not_take_are_refused_with_the_field():
         match=r"of 32 tokens, not 16: set kvCache.blockSizeTokens .* to 32, 64 or 128",
     ):
         arguments(block_size_tokens=16)
+
+
+def test_one_cpu_computes_in_the_engine_cores_process_and_several_devices_by_vllms_default():
+    assert arguments()["distributed_executor_backend"] == SINGLE_PROCESS_EXECUTOR
+    assert "distributed_executor_backend" not in arguments(tensor_parallel_size=2)
+    assert "distributed_executor_backend" not in arguments(on_cpu=False)
+
+
+def test_threads_wait_for_their_next_part_a_bounded_time():
+    assert 1_000 <= int(environment(DEFAULTS)["GOMP_SPINCOUNT"]) < 100_000
 
 
 def test_threads_are_those_of_openmp_and_vllms_processes_are_not_forked():

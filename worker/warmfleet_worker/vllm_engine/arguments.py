@@ -9,6 +9,18 @@ from warmfleet_worker.vllm_engine import cpu_worker
 
 CPU_BLOCK_TOKENS: Final = 32
 """vLLM's attention on a CPU takes multiples of it."""
+SINGLE_PROCESS_EXECUTOR: Final = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+"""Computes in the engine core's own process.
+
+By its whole name: on a CPU vLLM takes `uni` for `mp`, because it binds threads to cores by the environment of
+a process that it starts, and ours are not bound.
+"""
+SPIN_COUNT: Final = "10000"
+"""How often a thread of OpenMP asks for its next part before it sleeps: about 0.1 ms.
+
+A step has some hundred parallel parts, and waking a thread for each takes up to half of the step; a much
+higher count takes the cores from the other processes of the machine.
+"""
 _DTYPES: Final = {
     "Float32": "float32",
     "BFloat16": "bfloat16",
@@ -65,6 +77,10 @@ def engine_arguments(settings: EngineSettings, *, on_cpu: bool) -> dict[str, Any
         # Compiling takes minutes, and a CPU's steps are bound by memory.
         arguments["enforce_eager"] = True
         arguments["worker_cls"] = f"{cpu_worker.__name__}.{cpu_worker.WORKER_NAME}"
+        if settings.tensor_parallel_size == 1:
+            # A worker process of its own reads its work from shared memory, which the engine core polls
+            # meanwhile, on a core that the step needs.
+            arguments["distributed_executor_backend"] = SINGLE_PROCESS_EXECUTOR
     return arguments
 
 
@@ -77,6 +93,8 @@ def environment(settings: EngineSettings) -> dict[str, str]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
+        # Read by libgomp, which PyTorch brings; it comes before OMP_WAIT_POLICY.
+        "GOMP_SPINCOUNT": SPIN_COUNT,
     }
     if settings.threads:
         variables["OMP_NUM_THREADS"] = str(settings.threads)

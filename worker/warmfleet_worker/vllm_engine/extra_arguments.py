@@ -42,7 +42,7 @@ _REFUSED: Final = {
     "trust_remote_code": "a model is data: code in it is never run",
 }
 """Other options that are warmfleet's, and why."""
-_DEFAULTS: Final = frozenset({"enforce_eager", "worker_cls"})
+_DEFAULTS: Final = frozenset({"distributed_executor_backend", "enforce_eager", "worker_cls"})
 """What warmfleet sets and a user may set otherwise."""
 _NOT_GIVEN: Final = object()
 
