@@ -21,7 +21,6 @@ from vllm.inputs import tokens_input
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.utils.torch_utils import kv_cache_dtype_str_to_dtype
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.executor.abstract import Executor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.prometheus import get_prometheus_registry
@@ -34,6 +33,7 @@ FUNCTIONS = {
     "AsyncLLM.reset_prefix_cache": AsyncLLM.reset_prefix_cache,
     "AsyncLLM.shutdown": AsyncLLM.shutdown,
     "StatLoggerBase.record": StatLoggerBase.record,
+    "UniProcExecutor.execute_model": UniProcExecutor.execute_model,
     "RequestOutput": RequestOutput.__init__,
     "get_prometheus_registry": get_prometheus_registry,
     "kv_cache_dtype_str_to_dtype": kv_cache_dtype_str_to_dtype,
@@ -51,7 +51,6 @@ STRUCTURES = {
     "AllBlocksCleared": AllBlocksCleared,
     "KVEventBatch": KVEventBatch,
 }
-EXECUTORS = [UniProcExecutor]
 
 
 def described() -> dict[str, Any]:
@@ -68,11 +67,6 @@ def described() -> dict[str, Any]:
         },
         "structures": {name: fields(structure) for name, structure in STRUCTURES.items()},
         "properties": {"AsyncLLM.errored": isinstance(AsyncLLM.errored, property)},
-        "executors": [
-            f"{executor.__module__}.{executor.__qualname__}"
-            for executor in EXECUTORS
-            if issubclass(executor, Executor)
-        ],
     }
 
 

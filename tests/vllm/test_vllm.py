@@ -5,6 +5,7 @@ One worker serves all tests, because vLLM takes a minute or more to start; the l
 
 import json
 import subprocess
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -165,6 +166,25 @@ def test_vllms_own_metrics_stand_beside_ours_and_count_the_same_tokens(
     assert len(set(types)) == len(types)
     assert any(line.startswith("vllm:estimated_flops") and f'model_name="{MODEL}"' in line for line in lines)
     assert any(line.startswith("warmfleet_worker_kv_blocks{") for line in lines)
+
+
+def test_a_prompt_is_predicted_to_take_a_part_of_the_time_that_it_takes(
+    fleet: WholeFleet, client: httpx.Client
+) -> None:
+    """Were a step's time that of its sampling alone, routers would compute prefixes anew everywhere."""
+
+    def answered(first: int) -> tuple[float, float]:
+        body = {"model": MODEL, "prompt": list(range(first, first + 800)), "max_tokens": 1}
+        begin = time.monotonic()
+        answer = client.post("/v1/completions", json=body).raise_for_status()
+        (candidate,) = fleet.decision(answer)["candidates"]
+        return candidate["prefill_ms"] / 1e3, time.monotonic() - begin
+
+    answered(2_000)
+    fleet.wait_until_quiet()
+    predicted_seconds, seconds = answered(10_000)
+
+    assert predicted_seconds >= seconds / 4
 
 
 def test_a_client_that_leaves_frees_its_blocks(fleet: WholeFleet, client: httpx.Client) -> None:

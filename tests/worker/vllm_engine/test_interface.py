@@ -1,6 +1,7 @@
 """What vLLM is given and what is read of it is in a recording; `make check-vllm` compares it with vLLM."""
 
 import ast
+import inspect
 import json
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import pytest
 from warmfleet_worker.engine.messages import AddSequences, NewSequence, packed_tokens
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.settings import EngineSettings
-from warmfleet_worker.vllm_engine import kv_events, versions
-from warmfleet_worker.vllm_engine.arguments import SINGLE_PROCESS_EXECUTOR, engine_arguments
+from warmfleet_worker.vllm_engine import cpu_executor, kv_events, versions
+from warmfleet_worker.vllm_engine.arguments import engine_arguments
 from warmfleet_worker.vllm_engine.sampling import sampling_arguments
 
 RECORDED = json.loads((Path(__file__).parent / "recorded_interface.json").read_text())
@@ -49,8 +50,10 @@ def test_vllm_takes_each_engine_argument():
         assert set(given) <= set(RECORDED["structures"]["AsyncEngineArgs"])
 
 
-def test_vllm_has_the_executor_that_is_named():
-    assert SINGLE_PROCESS_EXECUTOR in RECORDED["executors"]
+def test_vllms_executor_takes_a_step_as_the_engine_core_gives_it():
+    names = RECORDED["functions"]["UniProcExecutor.execute_model"]
+    made = cpu_executor.timed(object).execute_model
+    assert list(inspect.signature(made).parameters)[1:] == names == ["scheduler_output", "non_block"]
 
 
 def test_vllm_takes_each_sampling_argument():

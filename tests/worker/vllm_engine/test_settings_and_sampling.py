@@ -9,7 +9,6 @@ from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.engine_program import OWN_PROGRAM, EngineMissingError, engine_program
 from warmfleet_worker.settings import EngineSettings
 from warmfleet_worker.vllm_engine.arguments import (
-    SINGLE_PROCESS_EXECUTOR,
     UnfitSettingsError,
     engine_arguments,
     environment,
@@ -68,7 +67,8 @@ def test_blocks_that_a_cpu_does_not_take_are_refused_with_the_field():
 
 
 def test_one_cpu_computes_in_the_engine_cores_process_and_several_devices_by_vllms_default():
-    assert arguments()["distributed_executor_backend"] == SINGLE_PROCESS_EXECUTOR
+    name = "warmfleet_worker.vllm_engine.cpu_executor.TimedSingleProcessExecutor"
+    assert arguments()["distributed_executor_backend"] == name
     assert "distributed_executor_backend" not in arguments(tensor_parallel_size=2)
     assert "distributed_executor_backend" not in arguments(on_cpu=False)
 

@@ -5,16 +5,10 @@ from typing import Any, Final
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.openai import MAX_TOP_LOGPROBS
 from warmfleet_worker.settings import BLOCK_SIZES, EngineSettings
-from warmfleet_worker.vllm_engine import cpu_worker
+from warmfleet_worker.vllm_engine import cpu_executor, cpu_worker
 
 CPU_BLOCK_TOKENS: Final = 32
 """vLLM's attention on a CPU takes multiples of it."""
-SINGLE_PROCESS_EXECUTOR: Final = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-"""Computes in the engine core's own process.
-
-By its whole name: on a CPU vLLM takes `uni` for `mp`, because it binds threads to cores by the environment of
-a process that it starts, and ours are not bound.
-"""
 SPIN_COUNT: Final = "10000"
 """How often a thread of OpenMP asks for its next part before it sleeps: about 0.1 ms.
 
@@ -78,9 +72,11 @@ def engine_arguments(settings: EngineSettings, *, on_cpu: bool) -> dict[str, Any
         arguments["enforce_eager"] = True
         arguments["worker_cls"] = f"{cpu_worker.__name__}.{cpu_worker.WORKER_NAME}"
         if settings.tensor_parallel_size == 1:
-            # A worker process of its own reads its work from shared memory, which the engine core polls
-            # meanwhile, on a core that the step needs.
-            arguments["distributed_executor_backend"] = SINGLE_PROCESS_EXECUTOR
+            # With a process of its own for the worker the engine core polls shared memory while a step
+            # computes, on a core that the step needs.
+            arguments["distributed_executor_backend"] = (
+                f"{cpu_executor.__name__}.{cpu_executor.EXECUTOR_NAME}"
+            )
     return arguments
 
 
