@@ -3,9 +3,8 @@
 import pytest
 
 from warmfleet_worker.settings import EngineSettings
-from warmfleet_worker.vllm_engine import cpu_executor
 from warmfleet_worker.vllm_engine.arguments import engine_arguments
-from warmfleet_worker.vllm_engine.cpu_executor import timed
+from warmfleet_worker.vllm_engine.cpu.executor import NAME, timed
 
 
 class Executor:
@@ -51,4 +50,4 @@ def test_its_name_is_the_one_that_vllm_is_given():
         "distributed_executor_backend"
     ]
     made = timed(Executor)
-    assert name == f"{made.__module__}.{made.__qualname__}" == f"{cpu_executor.__name__}.{made.__name__}"
+    assert name == f"{made.__module__}.{made.__qualname__}" == NAME

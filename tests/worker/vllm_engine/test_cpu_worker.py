@@ -8,7 +8,7 @@ import torch
 
 from warmfleet_worker.settings import EngineSettings
 from warmfleet_worker.vllm_engine.arguments import engine_arguments
-from warmfleet_worker.vllm_engine.cpu_worker import seeded
+from warmfleet_worker.vllm_engine.cpu.worker import seeded
 
 
 class Worker:
@@ -68,5 +68,5 @@ def test_it_computes_on_cpus_alone():
 
     name = engine_arguments(settings, on_cpu=True)["worker_cls"]
 
-    assert name == "warmfleet_worker.vllm_engine.cpu_worker.SeededCpuWorker"
+    assert name == "warmfleet_worker.vllm_engine.cpu.worker.SeededCpuWorker"
     assert "worker_cls" not in engine_arguments(settings, on_cpu=False)

@@ -10,8 +10,9 @@ import pytest
 from warmfleet_worker.engine.messages import AddSequences, NewSequence, packed_tokens
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.settings import EngineSettings
-from warmfleet_worker.vllm_engine import cpu_executor, kv_events, versions
+from warmfleet_worker.vllm_engine import kv_events, versions
 from warmfleet_worker.vllm_engine.arguments import engine_arguments
+from warmfleet_worker.vllm_engine.cpu import executor
 from warmfleet_worker.vllm_engine.sampling import sampling_arguments
 
 RECORDED = json.loads((Path(__file__).parent / "recorded_interface.json").read_text())
@@ -52,7 +53,7 @@ def test_vllm_takes_each_engine_argument():
 
 def test_vllms_executor_takes_a_step_as_the_engine_core_gives_it():
     names = RECORDED["functions"]["UniProcExecutor.execute_model"]
-    made = cpu_executor.timed(object).execute_model
+    made = executor.timed(object).execute_model
     assert list(inspect.signature(made).parameters)[1:] == names == ["scheduler_output", "non_block"]
 
 

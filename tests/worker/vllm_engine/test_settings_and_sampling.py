@@ -67,7 +67,7 @@ def test_blocks_that_a_cpu_does_not_take_are_refused_with_the_field():
 
 
 def test_one_cpu_computes_in_the_engine_cores_process_and_several_devices_by_vllms_default():
-    name = "warmfleet_worker.vllm_engine.cpu_executor.TimedSingleProcessExecutor"
+    name = "warmfleet_worker.vllm_engine.cpu.executor.TimedSingleProcessExecutor"
     assert arguments()["distributed_executor_backend"] == name
     assert "distributed_executor_backend" not in arguments(tensor_parallel_size=2)
     assert "distributed_executor_backend" not in arguments(on_cpu=False)

@@ -1,6 +1,6 @@
 """VLLM as the engine: a process that speaks the messages of `engine.messages` and computes with `AsyncLLM`.
 
-It runs in an interpreter of its own, which has vLLM. Only `llm` and `cpu_worker` import vLLM, and only
+It runs in an interpreter of its own, which has vLLM. Only `llm` and `cpu` import vLLM, and only
 `event_socket` ZMQ.
 
 - `process` is what the worker's server starts; `loop` follows the server's messages, vLLM and its events.
@@ -10,7 +10,7 @@ It runs in an interpreter of its own, which has vLLM. Only `llm` and `cpu_worker
   keeps them until their step is computed, `resident` names vLLM's blocks as routers do.
 - `shared_prefixes` has prompts wait for blocks that another one computes.
 - `sequences` follows what each live sequence has computed, `load` and `reports` make reports of it.
-- `llm` adapts `AsyncLLM` to `outputs`; `cpu_worker` is its worker on a CPU.
+- `llm` adapts `AsyncLLM` to `outputs`; `cpu` has the classes that it computes with on a CPU.
 - `versions` has the versions that it is tested with, `start_failures` the reason where vLLM does not start.
 
 Imports `engine`, `kv_cache`, `model_store` and `settings`.

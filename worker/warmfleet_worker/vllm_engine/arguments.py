@@ -5,7 +5,7 @@ from typing import Any, Final
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.openai import MAX_TOP_LOGPROBS
 from warmfleet_worker.settings import BLOCK_SIZES, EngineSettings
-from warmfleet_worker.vllm_engine import cpu_executor, cpu_worker
+from warmfleet_worker.vllm_engine.cpu import executor, worker
 
 CPU_BLOCK_TOKENS: Final = 32
 """vLLM's attention on a CPU takes multiples of it."""
@@ -70,13 +70,11 @@ def engine_arguments(settings: EngineSettings, *, on_cpu: bool) -> dict[str, Any
     if on_cpu:
         # Compiling takes minutes, and a CPU's steps are bound by memory.
         arguments["enforce_eager"] = True
-        arguments["worker_cls"] = f"{cpu_worker.__name__}.{cpu_worker.WORKER_NAME}"
+        arguments["worker_cls"] = worker.NAME
         if settings.tensor_parallel_size == 1:
             # With a process of its own for the worker the engine core polls shared memory while a step
             # computes, on a core that the step needs.
-            arguments["distributed_executor_backend"] = (
-                f"{cpu_executor.__name__}.{cpu_executor.EXECUTOR_NAME}"
-            )
+            arguments["distributed_executor_backend"] = executor.NAME
     return arguments
 
 

@@ -1,14 +1,12 @@
-"""vLLM's executor on a CPU, by the name that its option `distributed_executor_backend` takes.
-
-Made when it is asked for: the module itself is imported, and checked, where vLLM is not installed.
-"""
+"""vLLM's executor on a CPU, by the name that its option `distributed_executor_backend` takes: `NAME`."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import cache, partial
 from typing import Any, Final
 
-EXECUTOR_NAME: Final = "TimedSingleProcessExecutor"
+_CLASS: Final = "TimedSingleProcessExecutor"
+NAME: Final = f"{__name__}.{_CLASS}"
 
 
 class LateResult(Future[Any]):
@@ -39,7 +37,7 @@ def timed(executor: type[Any]) -> type[Any]:
     """
 
     class TimedSingleProcessExecutor(executor):  # type: ignore[misc]
-        __qualname__ = EXECUTOR_NAME  # by which the engine core's process finds it
+        __qualname__ = _CLASS  # by which the engine core's process finds it
 
         def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:  # noqa: FBT001, FBT002
             if not non_block:
@@ -50,7 +48,7 @@ def timed(executor: type[Any]) -> type[Any]:
 
 
 def __getattr__(name: str) -> type[Any]:
-    if name != EXECUTOR_NAME:
+    if name != _CLASS:
         raise AttributeError(name)
     return _timed_uniproc()
 

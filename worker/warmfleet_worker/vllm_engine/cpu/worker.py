@@ -1,11 +1,9 @@
-"""vLLM's worker on a CPU, by the name that its option `worker_cls` takes: `SeededCpuWorker`.
-
-Made when it is asked for: the module itself is imported, and checked, where vLLM is not installed.
-"""
+"""vLLM's worker on a CPU, by the name that its option `worker_cls` takes: `NAME`."""
 
 from typing import Any, Final
 
-WORKER_NAME: Final = "SeededCpuWorker"
+_CLASS: Final = "SeededCpuWorker"
+NAME: Final = f"{__name__}.{_CLASS}"
 
 
 def seeded(worker: type[Any]) -> type[Any]:
@@ -31,7 +29,7 @@ def seeded(worker: type[Any]) -> type[Any]:
 
 
 def __getattr__(name: str) -> type[Any]:
-    if name != WORKER_NAME:
+    if name != _CLASS:
         raise AttributeError(name)
     from vllm.v1.worker.cpu_worker import CPUWorker
 
