@@ -48,6 +48,7 @@ with importing(without=TERMINAL_LIBRARIES):
     from warmfleet_worker.engine.scheduler import SchedulerSettings
     from warmfleet_worker.engine_child import begin_engine
     from warmfleet_worker.model_store.known_model import known_model, records_folder
+    from warmfleet_worker.pytorch import TorchNotInstalled
     from warmfleet_worker.roofline.engine_roofline import EngineRoofline
     from warmfleet_worker.runner.memory_budget import NotEnoughMemory
     from warmfleet_worker.settings import EngineSettings
@@ -58,8 +59,8 @@ STEP_RECEIVE_BYTES: Final = 1024 * 1024
 _STALLED_POLL_SECONDS: Final = 0.010
 """Pause after a step that could schedule nothing, such as one that waits for another sequence's block."""
 
-_REFUSALS: Final = (NotEnoughMemory, HitsNotVerifiable)
-"""Errors of settings: another start fails alike."""
+_REFUSALS: Final = (NotEnoughMemory, HitsNotVerifiable, TorchNotInstalled)
+"""Errors of settings or of the image: another start fails alike."""
 
 log = structlog.get_logger("warmfleet.worker.engine")
 
@@ -203,6 +204,7 @@ def build_engine(
     Raises:
         ModelError: the files are missing, damaged or not supported.
         HitsNotVerifiable: hits are to be verified, and equal tokens do not always give equal bits here.
+        TorchNotInstalled: PyTorch would have to compute, and is not there.
     """
     from warmfleet_worker.model.cost import model_cost  # noqa: PLC0415
     from warmfleet_worker.runner.runner import load_runner  # noqa: PLC0415

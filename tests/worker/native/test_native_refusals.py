@@ -16,7 +16,7 @@ from warmfleet_worker.engine.batch import Chunk
 from warmfleet_worker.model.config import load_model_config
 from warmfleet_worker.native import build, choice
 from warmfleet_worker.native.build import NativeStepUnavailable, compile_library
-from warmfleet_worker.native.choice import KernelsNotAvailable, choose_native
+from warmfleet_worker.native.choice import KernelsNotAvailable, NotNative, choose_native
 from warmfleet_worker.native.library import NativeLibrary, NativeStepError
 from warmfleet_worker.native.model import native_refusal
 from warmfleet_worker.runner.runner import ModelRunner, load_runner
@@ -99,8 +99,11 @@ def test_kernels_asked_for_by_name_run_or_are_refused(folder, kernels):
 def test_a_dtype_of_pytorch_alone_is_refused_only_where_kernels_are_named(folder):
     config = load_model_config(folder)
 
-    assert choose_native("Auto", "Float64", config, 16) is None
-    assert choose_native("Torch", "BFloat16", config, 16) is None
+    by_dtype = choose_native("Auto", "Float64", config, 16)
+    by_kernels = choose_native("Torch", "BFloat16", config, 16)
+
+    assert by_dtype == NotNative("the native step computes BFloat16 and Float32, not Float64")
+    assert by_kernels == NotNative("CPU kernels Torch are asked for")
     with pytest.raises(KernelsNotAvailable, match="not Float64"):
         choose_native("AVX2", "Float64", config, 16)
 

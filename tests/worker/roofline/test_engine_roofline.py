@@ -6,7 +6,7 @@ from warmfleet_worker.engine.roofline import MachineLimits, ModelCost
 from warmfleet_worker.engine.step_time import StepShape
 from warmfleet_worker.roofline.engine_roofline import IDLE_SECONDS, MAX_FAILURES, EngineRoofline
 from warmfleet_worker.roofline.limits_file import read_limits, write_limits
-from warmfleet_worker.roofline.measurement import NotMeasurable
+from warmfleet_worker.roofline.measurement import NeverMeasurable, NotMeasurable
 
 LIMITS = MachineLimits(
     read_bytes_per_second=1e9,
@@ -141,4 +141,16 @@ def test_a_measurement_that_fails_ends_no_engine_and_is_tried_a_few_times(path):
         assert fixture.idle() == 0
 
     assert fixture.begun == MAX_FAILURES
+    assert fixture.roofline.ratio("decode") == 0.0
+
+
+def test_what_can_never_be_measured_here_is_tried_and_logged_once(path, capsys):
+    fixture = Fixture(path)
+    fixture.error = NeverMeasurable("PyTorch is not installed")
+
+    for _ in range(MAX_FAILURES):
+        assert fixture.idle() == 0
+
+    assert fixture.begun == 1
+    assert capsys.readouterr().out.count("PyTorch is not installed") == 1
     assert fixture.roofline.ratio("decode") == 0.0

@@ -13,7 +13,7 @@ import pytest
 from warmfleet_worker.engine.roofline import MachineLimits
 from warmfleet_worker.roofline import measuring_process
 from warmfleet_worker.roofline.limits_file import machine_lock
-from warmfleet_worker.roofline.measurement import NotMeasurable
+from warmfleet_worker.roofline.measurement import NeverMeasurable, NotMeasurable
 from warmfleet_worker.roofline.measuring_process import measured_by_a_process
 
 
@@ -76,6 +76,13 @@ def test_nothing_is_measured_while_another_process_does(monkeypatch, tmp_path):
     ):
         assert held
         result_of(measured_by_a_process())
+
+
+def test_no_process_is_started_where_torch_is_not_installed(instead, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    instead("touch started")
+    with pytest.raises(NeverMeasurable, match="PyTorch, whose products are measured, is not installed"):
+        next(measured_by_a_process())
 
 
 def test_no_process_is_started_where_it_would_take_the_engines_memory(instead, monkeypatch):

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.native.build import NativeStepUnavailable
@@ -15,8 +13,6 @@ from warmfleet_worker.native.model import native_refusal
 from warmfleet_worker.settings import CpuKernels, WeightQuantization
 
 _LEVELS: Final = {"AVX2": Level.AVX2, "AVX512": Level.AVX512, "AVX512BF16": Level.AVX512_BF16}
-
-_log = structlog.get_logger(__name__)
 
 
 class KernelsNotAvailable(WarmfleetError):  # noqa: N818 - named after what is wrong
@@ -33,9 +29,20 @@ class NativeChoice:
     kv_element: KvElement
 
 
-def is_native_dtype(dtype: str) -> bool:
-    """Whether the native step computes in it, or decides what "Auto" is."""
-    return dtype in ELEMENTS
+@dataclass(frozen=True, slots=True)
+class NotNative:
+    """PyTorch has to compute."""
+
+    reason: str
+
+
+def torch_by_settings(kernels: CpuKernels, dtype: str) -> str:
+    """Why PyTorch has to compute on any CPU and any model; "" if the native step may."""
+    if kernels == "Torch":
+        return "CPU kernels Torch are asked for"
+    if kernels == "Auto" and dtype not in ELEMENTS:
+        return _other_dtype(dtype)
+    return ""
 
 
 def choose_native(
@@ -44,21 +51,20 @@ def choose_native(
     config: ModelConfig,
     block_size_tokens: int,
     weight_quantization: WeightQuantization = "None",
-) -> NativeChoice | None:
-    """The native step for a model on a CPU, or None: PyTorch computes it.
+) -> NativeChoice | NotNative:
+    """The native step for a model on a CPU, or why it does not compute it.
 
     Raises:
         KernelsNotAvailable: A level was asked for by name, and it cannot run here, or not this model.
     """
-    if kernels == "Torch" or (kernels == "Auto" and not is_native_dtype(dtype)):
-        return None
+    if reason := torch_by_settings(kernels, dtype):
+        return NotNative(reason)
     try:
         library = _library_for(dtype, config, block_size_tokens)
     except NativeStepUnavailable as error:
         if kernels != "Auto":
             raise KernelsNotAvailable(f"{kernels} kernels: {error}") from error
-        _log.warning("PyTorch computes: slower, and equal bits are not promised", reason=str(error))
-        return None
+        return NotNative(str(error))
     levels = library.levels()
     asked = levels[-1] if kernels == "Auto" else _LEVELS[kernels]
     if asked not in levels:
@@ -73,8 +79,12 @@ def choose_native(
 
 
 def _library_for(dtype: str, config: ModelConfig, block_size_tokens: int) -> NativeLibrary:
-    if not is_native_dtype(dtype):
-        raise NativeStepUnavailable(f"the native step computes BFloat16 and Float32, not {dtype}")
+    if dtype not in ELEMENTS:
+        raise NativeStepUnavailable(_other_dtype(dtype))
     if refusal := native_refusal(config, block_size_tokens):
         raise NativeStepUnavailable(f"the native step cannot compute this model: {refusal}")
     return native_library()
+
+
+def _other_dtype(dtype: str) -> str:
+    return f"the native step computes BFloat16 and Float32, not {dtype}"

@@ -12,7 +12,7 @@ with importing():
     import msgspec
 
     from warmfleet_contracts.errors import WarmfleetError
-    from warmfleet_worker.parity.measurement import measure
+    from warmfleet_worker.pytorch import is_torch_installed
     from warmfleet_worker.runner.runner_settings import RunnerSettings
     from warmfleet_worker.settings import Dtype
 
@@ -23,6 +23,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--dtype", choices=get_args(Dtype), default="Auto")
     given = parser.parse_args(arguments)
+    if not is_torch_installed():
+        sys.stderr.write("PyTorch, which computes the reference, is not installed\n")
+        return 2
+    with importing():
+        from warmfleet_worker.parity.measurement import measure  # noqa: PLC0415 - only where there is torch
     try:
         report = measure(given.model, RunnerSettings(kv_cache_bytes=0, dtype=given.dtype))
     except WarmfleetError as error:

@@ -16,6 +16,7 @@ from warmfleet_runtime.processors import IDLE_BUSY_RATIO, STAT, busy_ratio
 from warmfleet_worker.engine.roofline import ModelCost, Phase, StepRoofline
 from warmfleet_worker.engine.step_time import StepShape
 from warmfleet_worker.roofline.limits_file import limits_path, read_limits
+from warmfleet_worker.roofline.measurement import NeverMeasurable
 from warmfleet_worker.roofline.measuring_process import Measurement, measured_by_a_process
 
 IDLE_SECONDS: Final = 30.0
@@ -81,6 +82,10 @@ class EngineRoofline:
             self._measurement = None
             # What the measurement has kept may be better, of an earlier one.
             self._steps = StepRoofline(self._cost, read_limits(self._path) or end.value)
+            return False
+        except NeverMeasurable as error:
+            self._failures = MAX_FAILURES
+            _log.info("the limits of this machine are not measured", reason=str(error))
             return False
         except Exception as error:  # noqa: BLE001 - an engine without these ratios is as good as any
             self._measurement = None

@@ -4,10 +4,10 @@ from contextlib import ExitStack
 
 from warmfleet_runtime.processors import IDLE_BUSY_RATIO, CpuUsage, usable_cores
 from warmfleet_worker.engine.roofline import MachineLimits
+from warmfleet_worker.pytorch import is_torch_installed
 from warmfleet_worker.roofline.limits_file import limits_path, machine_lock, read_limits, write_limits
-from warmfleet_worker.roofline.measurement import NotMeasurable, measure
+from warmfleet_worker.roofline.measurement import NO_TORCH, NeverMeasurable, NotMeasurable, measure
 from warmfleet_worker.roofline.memory_reader import MemoryReader, free_buffer_bytes
-from warmfleet_worker.roofline.products import Products
 
 
 def measure_now(*, wait: bool = True) -> tuple[MachineLimits, float]:
@@ -16,8 +16,13 @@ def measure_now(*, wait: bool = True) -> tuple[MachineLimits, float]:
     With `wait` after any other process that measures now. The best limits are kept, if the machine was idle.
 
     Raises:
+        NeverMeasurable: torch is not installed.
         NotMeasurable: too little memory is free; or another process measures, and without `wait`.
     """
+    if not is_torch_installed():
+        raise NeverMeasurable(NO_TORCH)
+    from warmfleet_worker.roofline.products import Products  # noqa: PLC0415 - only where there is torch
+
     cores = usable_cores()
     with ExitStack() as held:
         # With `wait` it is measured also where there can be no lock, as in a folder that others own.

@@ -20,11 +20,17 @@ MAX_BUFFER_BYTES: Final = 2 * 2**30
 SMALLEST_PRODUCT: Final = 256
 LARGEST_PRODUCT: Final = 2048
 
+NO_TORCH: Final = "PyTorch, whose products are measured, is not installed"
+
 Element = Literal["bfloat16", "float32"]
 
 
 class NotMeasurable(WarmfleetError):  # noqa: N818 - named after what is wrong
     """The limits of this machine cannot be measured now; the text has the reason."""
+
+
+class NeverMeasurable(NotMeasurable):
+    """They cannot be measured later either."""
 
 
 class Reader(Protocol):

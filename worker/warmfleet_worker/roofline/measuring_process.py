@@ -13,7 +13,8 @@ from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_runtime.die_with_parent import bound_command
 from warmfleet_runtime.memory import available_memory_bytes
 from warmfleet_worker.engine.roofline import MachineLimits
-from warmfleet_worker.roofline.measurement import MIN_BUFFER_BYTES, NotMeasurable
+from warmfleet_worker.pytorch import is_torch_installed
+from warmfleet_worker.roofline.measurement import MIN_BUFFER_BYTES, NO_TORCH, NeverMeasurable, NotMeasurable
 
 Measurement = Generator[None, None, MachineLimits]
 """Looks at a process that measures, and at their end its result. Closing it ends the process."""
@@ -32,9 +33,12 @@ def measured_by_a_process() -> Measurement:
     """Measure by `python -m` this room, looking at the process again and again.
 
     Raises:
+        NeverMeasurable: torch is not installed.
         NotMeasurable: too little memory is free; other processes ran meanwhile; or the process failed: the
             text is what it wrote.
     """
+    if not is_torch_installed():
+        raise NeverMeasurable(NO_TORCH)
     # The engine shares its memory limit with the process, and is the larger one of the two.
     if (available_memory_bytes() or 0) < LIBRARIES_BYTES + 2 * MIN_BUFFER_BYTES:
         raise NotMeasurable("too little memory is free for a process that measures")

@@ -5,14 +5,18 @@ from pathlib import Path
 from typing import Final
 
 from warmfleet_runtime.memory import importing
+from warmfleet_worker.pytorch import is_torch_installed
 
 _NVIDIA_DRIVER: Final = "libcuda.so.1"
 _AMD_DRIVER: Final = Path("/dev/kfd")
 
 
 def has_gpu() -> bool:
-    """Whether torch computes on a GPU here; it is asked only where there is a GPU's driver."""
-    if not has_driver():
+    """Whether torch computes on a GPU here; it is asked only where there is a GPU's driver.
+
+    Nothing computes on a GPU without torch, nor with a torch that has no CUDA.
+    """
+    if not has_driver() or not is_torch_installed():
         return False
     with importing():
         import torch  # noqa: PLC0415

@@ -6,7 +6,9 @@ block table) is a `StepBatch`.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import structlog
 
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_contracts.resources.engine_memory import longest_sequence_tokens
@@ -15,14 +17,24 @@ from warmfleet_worker.engine.batch import StepBatch, StepResult
 from warmfleet_worker.model.checkpoint import open_checkpoint
 from warmfleet_worker.model.config import ModelConfig, load_model_config
 from warmfleet_worker.model.shapes import model_size
-from warmfleet_worker.native.choice import KernelsNotAvailable, choose_native, is_native_dtype
+from warmfleet_worker.native.choice import (
+    KernelsNotAvailable,
+    NativeChoice,
+    NotNative,
+    choose_native,
+    torch_by_settings,
+)
 from warmfleet_worker.native.model import NativeModel
+from warmfleet_worker.pytorch import TorchNotInstalled, is_torch_installed
 from warmfleet_worker.runner.device import has_gpu
 from warmfleet_worker.runner.memory_budget import NotEnoughMemory, memory_refusal
 from warmfleet_worker.runner.runner_settings import LoadPlan, RunnerSettings
 from warmfleet_worker.runner.runner_step import RunnerStep
 from warmfleet_worker.runner.step_model import StepModel
 from warmfleet_worker.settings import CpuKernels, Dtype
+
+_ON_A_GPU: Final = "there is a GPU"
+_log = structlog.get_logger(__name__)
 
 
 class NoDeviceMemory(WarmfleetError):  # noqa: N818 - named after what is wrong
@@ -118,6 +130,7 @@ def load_runner(model_path: Path, settings: RunnerSettings) -> ModelRunner:
             free on the device.
         KernelsNotAvailable: `cpu_kernels` names some that do not run here, or quantised weights are asked for
             where the native step does not compute.
+        TorchNotInstalled: The native step does not compute, and PyTorch is not there.
     """
     config = load_model_config(model_path)
     max_length = longest_sequence_tokens(model_size(config), settings.max_model_length_tokens)
@@ -132,9 +145,13 @@ def import_libraries(cpu_kernels: CpuKernels, dtype: Dtype) -> None:
     """Import ahead of `load_runner` what it will need with these: torch, which takes seconds, only then.
 
     Where the native step turns out not to run, `load_runner` imports torch.
+
+    Raises:
+        TorchNotInstalled: These settings ask for PyTorch, and it is not there.
     """
-    if cpu_kernels == "Torch" or not is_native_dtype(dtype) or has_gpu():
-        _import_torch()
+    reason = torch_by_settings(cpu_kernels, dtype)
+    if reason or has_gpu():
+        _import_torch(reason)
 
 
 def resolve_dtype(name: Dtype, config: ModelConfig, block_size_tokens: int = 16) -> Dtype:
@@ -143,7 +160,8 @@ def resolve_dtype(name: Dtype, config: ModelConfig, block_size_tokens: int = 16)
         return name
     if has_gpu():
         return _device_dtype()
-    return cpu_dtype(name, native=choose_native("Auto", name, config, block_size_tokens) is not None)
+    chosen = choose_native("Auto", name, config, block_size_tokens)
+    return cpu_dtype(name, native=isinstance(chosen, NativeChoice))
 
 
 def cpu_dtype(name: Dtype, *, native: bool) -> Dtype:
@@ -158,33 +176,35 @@ def _load_on_cpu(
 ) -> StepModel[Any]:
     if settings.device_memory_percent:
         raise NoDeviceMemory("a share of device memory needs a GPU; on a CPU give the KV cache's size")
-    native = choose_native(
+    chosen = choose_native(
         settings.cpu_kernels,
         settings.dtype,
         config,
         settings.block_size_tokens,
         settings.weight_quantization,
     )
-    if native is None:
-        _refuse_quantisation(settings)
-        _import_torch()  # now, for what it takes counts as memory of this process
-    dtype = cpu_dtype(settings.dtype, native=native is not None)
+    if isinstance(chosen, NotNative):
+        _refuse_quantisation(settings, chosen.reason)
+        _import_torch(chosen.reason)  # now, for what it takes counts as memory of this process
+        if not torch_by_settings(settings.cpu_kernels, settings.dtype):
+            _log.warning("PyTorch computes: slower, and equal bits are not promised", reason=chosen.reason)
+    dtype = cpu_dtype(settings.dtype, native=isinstance(chosen, NativeChoice))
     plan = LoadPlan(model_path, config, settings, dtype, max_length_tokens)
     blocks = plan.blocks(settings.kv_cache_bytes)  # before anything takes time
     if refusal := memory_refusal(plan.memory, own_memory_bytes(), memory_limit_bytes()):
         raise NotEnoughMemory(refusal)
-    if native is not None:
+    if isinstance(chosen, NativeChoice):
         return NativeModel(
-            native.library,
+            chosen.library,
             open_checkpoint(model_path, config),
             config,
             plan.layout,
             blocks,
-            level=native.level,
+            level=chosen.level,
             threads=settings.threads,
             positions=max_length_tokens,
-            weight_format=native.weight_format,
-            kv_element=native.kv_element,
+            weight_format=chosen.weight_format,
+            kv_element=chosen.kv_element,
             poison=settings.poison,
         )
     from warmfleet_worker.runner.torch_loading import load_on_cpu  # noqa: PLC0415
@@ -195,7 +215,7 @@ def _load_on_cpu(
 def _load_on_device(
     model_path: Path, config: ModelConfig, settings: RunnerSettings, max_length_tokens: int
 ) -> StepModel[Any]:
-    _refuse_quantisation(settings)
+    _refuse_quantisation(settings, _ON_A_GPU)
     dtype = _device_dtype() if settings.dtype == "Auto" else settings.dtype
     from warmfleet_worker.runner.torch_loading import load_on_device  # noqa: PLC0415
 
@@ -203,20 +223,22 @@ def _load_on_device(
 
 
 def _device_dtype() -> Dtype:
-    _import_torch()
+    _import_torch(_ON_A_GPU)
     from warmfleet_worker.runner.torch_loading import device_dtype  # noqa: PLC0415
 
     return device_dtype()
 
 
-def _import_torch() -> None:
+def _import_torch(reason: str) -> None:
+    if not is_torch_installed():
+        raise TorchNotInstalled(reason)
     with importing():
         import warmfleet_worker.runner.torch_loading  # noqa: F401, PLC0415
 
 
-def _refuse_quantisation(settings: RunnerSettings) -> None:
+def _refuse_quantisation(settings: RunnerSettings, reason: str) -> None:
     if settings.weight_quantization != "None":
         raise KernelsNotAvailable(
             f"weight quantization {settings.weight_quantization} is computed by the native step alone, "
-            "on CPUs, and here PyTorch would compute; ask for None"
+            f"and it does not compute here: {reason}"
         )
