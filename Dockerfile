@@ -75,7 +75,8 @@ RUN /opt/tools/bin/uv pip install --python /opt/venv/bin/python --no-deps --requ
 RUN /opt/venv/bin/python images/finish_environment.py /opt/code
 
 FROM tools AS worker-cpu-venv
-# URL of a torch wheel without CUDA, with its hash: https://...whl#sha256=... Empty = the same torch as worker-cuda.
+# Empty = no torch on x86-64, where the native step computes; pinned = the torch of worker-cuda; or the URL of a wheel
+# without CUDA, with its hash: https://...whl#sha256=...
 ARG TORCH_CPU_WHEEL=""
 COPY images/requirements/worker.txt images/requirements/
 COPY images/cpu_requirements.py images/finish_environment.py images/

@@ -160,11 +160,12 @@ images: ## Build the images with docker, podman or buildah, and write images.val
 soak: setup ## Ten thousand requests, and what they leave in memory (two minutes)
 	@PYTHONPATH=tests/support $(BIN)/python benchmarks/soak.py
 
-# An image gets the part of constraints.txt that its component needs.
+# An image gets the part of constraints.txt that its component needs. From the notes of what needs what
+# images/cpu_requirements.py finds what goes with torch.
 constraints: setup ## Pin again after a change in pyproject.toml
 	@$(COMPILE) pyproject.toml --extra dev --output-file constraints.txt
 	@for component in operator router worker; do \
-		$(COMPILE) --no-annotate --constraint constraints.txt pyproject.toml --extra $$component \
+		$(COMPILE) --constraint constraints.txt pyproject.toml --extra $$component \
 			--output-file images/requirements/$$component.txt || exit 1; done
 	@$(COMPILE) --no-annotate --constraint constraints.txt images/requirements/build.in \
 		--output-file images/requirements/build.txt

@@ -1,47 +1,96 @@
-"""The worker's requirements with a torch wheel that has no CUDA, for the CPU image, or without torch.
+"""The worker's requirements for an image that computes on CPUs, or that computes nothing.
 
-`cpu_requirements.py REQUIREMENTS WHEEL` prints them. WHEEL is a URL with `#sha256=...`, so that the wheel
-stays hash-checked without an index in the tree; empty leaves everything as it is. `none` leaves torch out:
-beside vLLM only the server runs, which computes nothing. Runs while an image is built: standard library only.
+`cpu_requirements.py REQUIREMENTS TORCH` prints them. TORCH is
+
+- empty: no PyTorch on x86-64, where the native step computes; elsewhere PyTorch as it is pinned
+- `pinned`: PyTorch as it is pinned, with CUDA
+- `none`: no PyTorch anywhere; beside vLLM only the server runs, which computes nothing
+- `https://...whl#sha256=...`: this wheel of PyTorch, one without CUDA; it is hash-checked, and no index is
+  in the tree
+
+Without PyTorch all goes that nothing but PyTorch needs: `uv pip compile` notes below each requirement what
+needs it. Runs while an image is built: standard library only.
 """
 
+import platform
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-_CUDA_ONLY = re.compile(r"(torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z0-9-]+)==")
-_NO_TORCH = "none"
-_WHEEL = re.compile(r"https?://\S+\.whl#sha256=[0-9a-f]{64}")
+_NATIVE_STEP_MACHINE: Final = "x86_64"
+_PINNED: Final = "pinned"
+_NO_TORCH: Final = "none"
+_CUDA_ONLY: Final = re.compile(r"torch|triton|nvidia-[a-z0-9-]+|cuda-[a-z0-9-]+")
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]*(?===)")
+_NEEDED_BY: Final = re.compile(r"^    # (?:via |  )([a-z0-9][a-z0-9._-]*)", re.MULTILINE)
+_WHEEL: Final = re.compile(r"https?://\S+\.whl#sha256=[0-9a-f]{64}")
 
 
-def without_cuda(requirements: str, wheel: str) -> str:
-    """Requirements in pip's format, with `wheel` in place of torch and of what only CUDA needs.
+@dataclass(frozen=True, slots=True)
+class _Requirement:
+    name: str
+    needed_by: frozenset[str]
+    text: str
+    """With its hashes and notes."""
+
+
+def cpu_requirements(pinned: str, torch: str, machine: str) -> str:
+    """Requirements in pip's format, with PyTorch as `torch` has it, for a processor of the type `machine`.
 
     Raises:
-        ValueError: `wheel` is neither empty nor `none` nor a URL with its hash.
+        ValueError: `torch` is none of what it may be, or `pinned` does not note what needs what.
     """
-    if not wheel:
-        return requirements
-    if wheel != _NO_TORCH and _WHEEL.fullmatch(wheel) is None:
-        raise ValueError(f"TORCH_CPU_WHEEL: expected https://...whl#sha256=<64 hex digits>, got {wheel!r}")
-    kept = [block for block in _blocks(requirements) if _CUDA_ONLY.match(block) is None]
-    return "".join(kept if wheel == _NO_TORCH else [*kept, f"torch @ {wheel}\n"])
+    if torch == _PINNED or (not torch and machine != _NATIVE_STEP_MACHINE):
+        return pinned
+    requirements = list(_requirements(pinned))
+    if torch in {"", _NO_TORCH}:
+        return "".join(requirement.text for requirement in _without_torch(requirements))
+    if _WHEEL.fullmatch(torch) is None:
+        raise ValueError(
+            f"TORCH_CPU_WHEEL: expected nothing, {_PINNED}, {_NO_TORCH} or "
+            f"https://...whl#sha256=<64 hex digits>, got {torch!r}"
+        )
+    kept = [requirement.text for requirement in requirements if not _CUDA_ONLY.fullmatch(requirement.name)]
+    return "".join([*kept, f"torch @ {torch}\n"])
 
 
-def _blocks(requirements: str) -> Iterator[str]:
-    """One requirement with its hashes each."""
-    block = ""
-    for line in requirements.splitlines(keepends=True):
-        if block and not line.startswith((" ", "\t")):
-            yield block
-            block = ""
-        block += line
-    yield block
+def _without_torch(requirements: list[_Requirement]) -> list[_Requirement]:
+    """Those that something else needs than torch, and than what goes with it."""
+    if bare := [requirement.name for requirement in requirements if not requirement.needed_by]:
+        raise ValueError(f"no note names what needs {', '.join(bare)}: run `make constraints`")
+    gone = {"torch"}
+    while True:
+        kept = [
+            requirement
+            for requirement in requirements
+            if requirement.name not in gone and requirement.needed_by - gone
+        ]
+        left = {requirement.name for requirement in requirements} - {requirement.name for requirement in kept}
+        if left == gone:
+            return kept
+        gone = left
+
+
+def _requirements(pinned: str) -> Iterator[_Requirement]:
+    text = ""
+    for line in [*pinned.splitlines(keepends=True), ""]:
+        if text and not line.startswith((" ", "\t")):
+            if name := _NAME.match(text):
+                yield _Requirement(name[0], _needed_by(text), text)
+            text = ""
+        text += line
+
+
+def _needed_by(text: str) -> frozenset[str]:
+    return frozenset(_NEEDED_BY.findall(text))
 
 
 if __name__ == "__main__":
     try:
-        sys.stdout.write(without_cuda(Path(sys.argv[1]).read_text(encoding="utf-8"), sys.argv[2]))
+        text = Path(sys.argv[1]).read_text(encoding="utf-8")
+        sys.stdout.write(cpu_requirements(text, sys.argv[2], platform.machine()))
     except ValueError as error:
         sys.exit(f"error: {error}")

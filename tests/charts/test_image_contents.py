@@ -11,8 +11,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+from warmfleet_testing.cluster.cluster import eventually
 from warmfleet_testing.documents.dockerfile import parse_dockerfile
 from warmfleet_testing.documents.image_replay import ImageReplay
+from warmfleet_testing.engine.worker_process import tiny_served_model
 from warmfleet_testing.processes.plain_http import NO_TLS
 from warmfleet_testing.resources.chart_render import REPOSITORY
 
@@ -85,7 +87,7 @@ def test_an_image_installs_by_the_steps_of_the_dockerfile_only(images):
 
 
 @pytest.mark.parametrize(
-    ("target", "module"), [("router", "aiohttp"), ("worker-cpu", "torch"), ("operator", "warmfleet_operator")]
+    ("target", "module"), [("router", "aiohttp"), ("worker-cpu", "numpy"), ("operator", "warmfleet_operator")]
 )
 def test_an_image_holds_compiled_modules_that_python_loads_without_a_check(images, target, module):
     script = "import importlib.util as u; cached = u.find_spec('MODULE').cached\n"
@@ -125,13 +127,13 @@ def test_the_view_of_an_image_is_what_a_hardened_pod_has(images):
         ),
         (
             "worker-cpu",
-            ["gguf", "safetensors", "httpx", "pip", "warmfleet_worker.fetch"],
-            ["kopf", "typer", "pytest"],
+            ["gguf", "safetensors", "httpx", "pip", "numpy", "ml_dtypes", "warmfleet_worker.fetch"],
+            ["torch", "triton", "sympy", "networkx", "kopf", "typer", "pytest"],
         ),
         (
             "worker-vllm",
             ["gguf", "safetensors", "httpx", "pip", "warmfleet_worker.fetch"],
-            ["torch", "triton", "kopf", "typer", "pytest"],
+            ["torch", "triton", "sympy", "networkx", "kopf", "typer", "pytest"],
         ),
     ],
 )
@@ -259,6 +261,24 @@ def test_an_operator_in_its_image_answers_while_the_api_server_does_not(images):
         assert client.get(f"http://127.0.0.1:{health}/livez").status_code == 200
         assert client.get(f"http://127.0.0.1:{health}/readyz").status_code == 503
         assert "warmfleet_operator_" in client.get(f"http://127.0.0.1:{metrics}/metrics").text
+
+
+def test_a_worker_in_the_image_for_cpus_answers_without_torch(images):
+    folder = images.stage("worker-cpu").upper / "tiny"
+    tiny_served_model(folder)
+    for path in (folder, *folder.iterdir()):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    flags = ("--model", "/tiny", "--served-name", "tiny", "--port", "0", "--kv-cache-bytes", "1048576")
+    body = {"model": "tiny", "prompt": "hello", "max_tokens": 4, "ignore_eos": True}
+    with (
+        started(images, "worker-cpu", *flags) as port,
+        httpx.Client(base_url=f"http://127.0.0.1:{port()}", verify=NO_TLS, timeout=30) as client,
+    ):
+        eventually(lambda: client.get("/readyz").status_code, 200, seconds=START_SECONDS)
+        answer = client.post("/v1/completions", json=body).json()
+        cache = client.get("/internal/cache").json()
+    assert answer["usage"]["completion_tokens"] == 4
+    assert (cache["dtype"], cache["exact"]) == ("BFloat16", True)
 
 
 def test_a_worker_image_without_a_baked_model_has_an_empty_home_that_all_can_read(images):

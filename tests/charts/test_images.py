@@ -189,11 +189,9 @@ def test_an_image_gets_the_versions_and_hashes_that_are_tested(component):
     assert {name: tested.get(name) for name in pinned} == pinned, "run `make constraints`"
 
 
-@pytest.mark.parametrize("component", ["operator", "router", "worker"])
-def test_an_image_gets_all_that_its_component_needs_and_nothing_else(component):
-    """The closure of the extra's dependencies, computed from the metadata of what is installed here."""
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    texts = [(text, ("",)) for text in project["dependencies"] + project["optional-dependencies"][component]]
+def closure(texts):
+    """Names of what these requirements need here, computed from the metadata of what is installed."""
+    texts = [(text, ("",)) for text in texts]
     seen = set()
     while texts:
         text, extras = texts.pop()
@@ -205,15 +203,43 @@ def test_an_image_gets_all_that_its_component_needs_and_nothing_else(component):
             if key not in seen:
                 seen.add(key)
                 texts += [(below, (*requirement.extras, "")) for below in requires(requirement.name) or ()]
-    here = {name for name, _ in seen}
-    # Pins are for every platform: what only others need is in the file, and not installed here.
-    pinned = {
+    return {name for name, _ in seen}
+
+
+def installed_here(text):
+    """Names that a file of requirements installs here: pins are for every platform."""
+    return {
         canonicalize_name(Requirement(line.rstrip(" \\")).name)
-        for line in requirements(component).splitlines()
+        for line in text.splitlines()
         if PINNED.match(line)
         and ((marker := Requirement(line.rstrip(" \\")).marker) is None or marker.evaluate())
     }
-    assert here == pinned, "run `make constraints`"
+
+
+def needed(component):
+    """What pyproject.toml has for a component."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project["dependencies"] + project["optional-dependencies"][component]
+
+
+@pytest.mark.parametrize("component", ["operator", "router", "worker"])
+def test_an_image_gets_all_that_its_component_needs_and_nothing_else(component):
+    pinned = installed_here(requirements(component))
+
+    assert closure(needed(component)) == pinned, "run `make constraints`"
+
+
+def test_a_worker_without_torch_gets_all_that_the_rest_of_it_needs_and_nothing_else():
+    others = [text for text in needed("worker") if Requirement(text).name != "torch"]
+    pinned = installed_here(for_cpus(""))
+
+    assert closure(others) == pinned, "run `make constraints`"
+    assert {"numpy", "jinja2", "filelock", "ml-dtypes"} <= pinned
+    assert {"torch", "triton", "sympy", "networkx", "mpmath"}.isdisjoint(pinned)
+
+
+def for_cpus(argument, machine="x86_64"):
+    return cpu_requirements.cpu_requirements(requirements("worker"), argument, machine)
 
 
 def test_only_workers_carry_torch_and_only_the_operator_kopf():
@@ -222,27 +248,57 @@ def test_only_workers_carry_torch_and_only_the_operator_kopf():
         assert holders == {component}
 
 
+@pytest.mark.parametrize(
+    ("machine", "argument", "has_torch"),
+    [
+        ("x86_64", "", False),
+        ("x86_64", "pinned", True),
+        ("x86_64", "none", False),
+        ("aarch64", "", True),
+        ("aarch64", "pinned", True),
+        ("aarch64", "none", False),
+    ],
+)
+def test_the_image_for_cpus_has_the_pinned_torch_where_it_is_asked_for_or_nothing_else_computes(
+    machine, argument, has_torch
+):
+    text = for_cpus(argument, machine)
+
+    assert (text == requirements("worker")) == has_torch
+    assert ("torch" in pins(text)) == has_torch
+    assert pins(text).items() <= pins(requirements("worker")).items()
+
+
 def test_a_cpu_wheel_takes_the_place_of_torch_and_of_what_only_cuda_needs():
     wheel = f"https://wheels.example.com/torch-2.15.0-cp311-linux_x86_64.whl#{DIGEST.replace(':', '=')}"
-    text = cpu_requirements.without_cuda(requirements("worker"), wheel)
+    text = for_cpus(wheel)
     assert text.endswith(f"torch @ {wheel}\n")
-    left = pins(text)
-    dropped = set(pins(requirements("worker"))) - set(left)
+    dropped = set(pins(requirements("worker"))) - set(pins(text))
     assert {"torch", "triton"} < dropped
     assert all(name in {"torch", "triton"} or name.startswith(("nvidia-", "cuda-")) for name in dropped)
-    assert cpu_requirements.without_cuda(requirements("worker"), "") == requirements("worker")
-    for wrong in ("torch", "https://wheels.example.com/torch.whl", "https://x/torch.whl#sha256=12"):
-        with pytest.raises(ValueError, match="TORCH_CPU_WHEEL"):
-            cpu_requirements.without_cuda(requirements("worker"), wrong)
 
 
-def test_the_server_beside_vllm_has_no_torch():
-    left, all_of_them = (
-        pins(cpu_requirements.without_cuda(requirements("worker"), "none")),
-        requirements("worker"),
-    )
-    assert not {name for name in left if name == "torch" or name.startswith(("nvidia-", "triton"))}
-    assert {"safetensors", "tokenizers", "uvicorn"} <= set(left) < set(pins(all_of_them))
+@pytest.mark.parametrize(
+    "argument", ["torch", "https://wheels.example.com/torch.whl", "https://x/torch.whl#sha256=12"]
+)
+def test_another_torch_is_refused_with_what_may_be_asked_for(argument):
+    with pytest.raises(ValueError, match=r"TORCH_CPU_WHEEL: expected nothing, pinned, none or https://.*got"):
+        for_cpus(argument)
+
+
+def test_requirements_that_do_not_note_what_needs_them_are_refused():
+    bare = re.sub(r"\n    # .*", "", requirements("worker"))
+    with pytest.raises(
+        ValueError, match=r"no note names what needs annotated-types, .*run `make constraints`"
+    ):
+        cpu_requirements.cpu_requirements(bare, "none", "x86_64")
+
+
+def test_the_server_beside_vllm_is_built_without_torch_on_every_machine():
+    (made,) = [
+        item.text for item in FILE.stages["worker-vllm-venv"].of("RUN") if "cpu_requirements" in item.text
+    ]
+    assert "images/requirements/worker.txt none >" in made
 
 
 def test_the_image_with_vllm_installs_what_make_vllm_does_and_finds_it():
