@@ -5,7 +5,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,8 +43,8 @@ ORDER = (
     "test_without_internet",  # ends the release and installs another one
 )
 """All tests share one node and one release."""
-FREE_BYTES = {"to build": 38e9, "to import": 22e9}
-"""What the worker's image takes at most, on the way to the node and as archive."""
+FREE_BYTES = 12e9
+"""What all images take at most: in the store, as archives, and on the node."""
 KEEP = bool(os.environ.get("KEEP"))
 """`make check-containers KEEP=1`: the images stay for the next run."""
 _FIGURES = pytest.StashKey[Figures]()
@@ -97,10 +96,9 @@ def built(store: ImageStore, figures: Figures) -> str:
 @pytest.fixture(scope="session")
 def carried(store: ImageStore, built: str) -> Iterator[CarriedTree]:
     """The tree, into which archives of all images are written while tests run that need none of them."""
-    what = "to import" if store.has(image_name("worker-cpu")) else "to build"
     folders = (warmfleet_home(), tempfile.gettempdir())  # of the builder, of the node
-    needed, free = FREE_BYTES[what], min(shutil.disk_usage(folder).free for folder in folders)
-    assert free > needed, f"{needed / 1e9:.0f} GB {what} the worker's image, {free / 1e9:.0f} are free"
+    free = min(shutil.disk_usage(folder).free for folder in folders)
+    assert free > FREE_BYTES, f"{FREE_BYTES / 1e9:.0f} GB are needed, {free / 1e9:.0f} are free"
     with carried_tree(store) as tree:
         yield tree
 
@@ -144,35 +142,17 @@ def release(cluster: DevCluster, figures: Figures, tmp_path_factory: pytest.Temp
 
 
 @pytest.fixture(scope="session")
-def arriving_image(cluster: DevCluster, carried: CarriedTree, figures: Figures) -> Iterator[Future[None]]:
-    """The image of CPU workers with its model, on its way to the node beside tests.
+def worker_image(cluster: DevCluster, release: Release, carried: CarriedTree, figures: Figures) -> None:
+    """The image of CPU workers with its model on the node, by the name that `reference` has for it.
 
-    It comes there by the commands of docs/how-to/air-gapped.md, which stand for any other way. No test may
-    end the node's containerd meanwhile.
+    It comes there by the commands of docs/how-to/air-gapped.md, which stand for any other way.
     """
-
-    def arrive() -> None:
-        figures.add(
-            "worker-cpu built, archives of all images written, beside tests", carried.archived_after_seconds()
-        )
-        with figures.timed("archives imported, beside tests"):
-            carried.run_without_internet(cluster, commands().on_nodes)
-        carried.remove_archives()
-
-    with ThreadPoolExecutor(1, "arriving-image") as thread:
-        try:
-            yield thread.submit(arrive)
-        finally:
-            carried.stop_archiving()
-
-
-@pytest.fixture(scope="session")
-def worker_image(
-    cluster: DevCluster, release: Release, arriving_image: Future[None], figures: Figures
-) -> None:
-    """The image of CPU workers on the node, by the name that `reference` has for it."""
-    with figures.timed("waited for the import"):
-        arriving_image.result()
+    figures.add(
+        "worker-cpu built, archives of all images written, beside tests", carried.archived_after_seconds()
+    )
+    with figures.timed("archives imported"):
+        carried.run_without_internet(cluster, commands().on_nodes)
+    carried.remove_archives()
     socket = cluster.folder.part("node-0") / "containerd.sock"
     tag_image(socket, image_name("worker-cpu"), reference("worker-cpu"))
 

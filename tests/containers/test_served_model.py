@@ -11,10 +11,12 @@ import httpx
 import pytest
 
 from warmfleet_testing.cluster.cluster import eventually
+from warmfleet_testing.containers.air_gapped import image_name
 from warmfleet_testing.processes.plain_http import NO_TLS
 
 pytestmark = [pytest.mark.containers, pytest.mark.timeout(2400)]
 
+MAX_IMAGE_MB = 1500
 MODEL = "smollm2-135m-instruct"
 FIRST_ANSWER_SECONDS = 60
 STREAMS = 8
@@ -64,6 +66,12 @@ class router:  # noqa: N801 - reads as a function
         return self._forward.__exit__(*error)
 
 
+def test_the_image_with_its_model_takes_at_most_1500_megabytes(store, worker_image, figures):
+    size_mb = store.size_bytes(image_name("worker-cpu")) / 1e6
+    figures.add("the image of CPU workers, with its model", size_mb, "MB")
+    assert size_mb <= MAX_IMAGE_MB
+
+
 def test_a_model_in_the_image_answers_within_a_minute_of_its_manifest(served, release):
     assert served <= FIRST_ANSWER_SECONDS
     assert set(release.restarts().values()) == {0}
@@ -79,6 +87,14 @@ def test_a_worker_runs_without_rights_and_without_a_compiler(served, release):
     pod = release.pods(component="worker")[0]["metadata"]["name"]
     shown = release.kubectl("exec", pod, "--", "python", "-c", script)
     assert shown.splitlines() == [f"65532 {0:016x} 1 2", "[] False"]
+
+
+def test_a_worker_serves_without_pytorch_and_promises_equal_bits(served, release):
+    script = "import importlib.util; print(importlib.util.find_spec('torch'))"
+    pod = release.pods(component="worker")[0]["metadata"]["name"]
+    assert release.kubectl("exec", pod, "--", "python", "-c", script) == "None\n"
+    model = release.cluster.get("modeldeployment", "served", "--namespace", "models")
+    assert model["status"]["equalBits"] == "Promised"
 
 
 def test_only_routers_reach_a_worker(served, release):

@@ -61,10 +61,6 @@ class CarriedTree:
         assert code == 0, "\n".join(lines[-50:])
         return float(lines[-1])
 
-    def stop_archiving(self) -> None:
-        """End the commands for outside, if they still run."""
-        self._process.kill()
-
     def remove_archives(self) -> None:
         """They are as large as the images."""
         for archive in self._folder.glob("*.tar"):
@@ -107,8 +103,7 @@ def carried_tree(store: ImageStore) -> Iterator[CarriedTree]:
     )
     script = f"exec > {shlex.quote(str(log))} 2>&1\ncd {shlex.quote(str(folder))}\n{commands().outside}"
     with store.begin("bash", "-euc", f"{script}\necho $SECONDS") as process:
-        tree = CarriedTree(folder, process, log)
         try:
-            yield tree
+            yield CarriedTree(folder, process, log)
         finally:
-            tree.stop_archiving()
+            process.kill()

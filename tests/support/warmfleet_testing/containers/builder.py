@@ -116,9 +116,9 @@ class ImageStore:
         shown = self._run("buildah", "inspect", "--type", "image", reference(target))
         return json.loads(shown)["OCIv1"]
 
-    def size_bytes(self, target: str) -> int:
-        """Of all layers, unpacked."""
-        container = self._run("buildah", "from", "--pull-never", reference(target)).strip()
+    def size_bytes(self, name: str) -> int:
+        """Of all layers of an image, unpacked."""
+        container = self._run("buildah", "from", "--pull-never", name).strip()
         script = (
             f'du --summarize --apparent-size --block-size=1 --one-file-system "$(buildah mount {container})"'
         )
