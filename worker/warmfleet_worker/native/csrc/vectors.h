@@ -15,12 +15,15 @@
 
 #define WF_INLINE static inline __attribute__((always_inline))
 enum { WF_VECTOR = 16 };
-/* Rows of a tile: with one panel (AVX2) or two, their accumulators stay in registers. AVX2 has 16: ten hold sums, four
- * a pair of inputs, one an activation. With six rows two sums went to memory and back for each pair. */
+/* Rows of a tile: with one panel (AVX2) or two, their accumulators stay in registers. AVX2 has 16: twelve hold sums,
+ * two a half of a pair of inputs, one an activation. */
 #ifdef WF_USE_AVX512
 enum { TILE_ROWS = 12 };
 #else
-enum { TILE_ROWS = 5 };
+enum { TILE_ROWS = 6 };
+/* What is behind `pointer` is read again: where the compiler kept activations for all panels of a tile, they took the
+ * registers of its sums, which went to memory and back for each pair of inputs. */
+#define READ_AGAIN(pointer) __asm__ volatile("" : "+r"(pointer))
 #endif
 
 #ifdef WF_USE_AVX512
@@ -90,11 +93,15 @@ static inline __m256 v_first_half(__m256 a, int lanes, __m256 other) {
 static inline vec v_first(vec x, int lanes, vec other) {
     return (vec){v_first_half(x.a, lanes, other.a), v_first_half(x.b, lanes - 8, other.b)};
 }
-static inline void v_bf16_pair(const void *p, vec *low, vec *high) {
+/* Of sixteen pairs of bfloat16: their first and their second ones. */
+static inline vec v_bf16_low(const void *p) {
+    __m256i w = _mm256_loadu_si256(p), x = _mm256_loadu_si256((const __m256i *)p + 1);
+    return (vec){_mm256_castsi256_ps(_mm256_slli_epi32(w, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(x, 16))};
+}
+static inline vec v_bf16_high(const void *p) {
     __m256i w = _mm256_loadu_si256(p), x = _mm256_loadu_si256((const __m256i *)p + 1);
     __m256i mask = _mm256_set1_epi32((int)0xffff0000);
-    *low = (vec){_mm256_castsi256_ps(_mm256_slli_epi32(w, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(x, 16))};
-    *high = (vec){_mm256_castsi256_ps(_mm256_and_si256(w, mask)), _mm256_castsi256_ps(_mm256_and_si256(x, mask))};
+    return (vec){_mm256_castsi256_ps(_mm256_and_si256(w, mask)), _mm256_castsi256_ps(_mm256_and_si256(x, mask))};
 }
 #endif
 
