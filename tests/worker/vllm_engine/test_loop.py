@@ -92,6 +92,35 @@ async def test_the_mirror_is_the_pool_through_evictions_aborts_and_clears():
         assert sum(report.evicted_blocks for report in server.reports) > 20
 
 
+async def test_what_vllm_announces_a_step_ahead_is_stored_when_it_is_computed():
+    """As with asynchronous scheduling: a step's end brings the blocks of the next one, in flight."""
+    first, second = list(range(64)), list(range(500, 564))
+    vllm = StandInVllm(facts(steps_ahead=1))
+    async with running(vllm, steps=False) as (engine, server, _, _):
+        engine.apply(add(first, 1))
+        await vllm.waiting(1)
+        vllm.step()
+        engine.apply(add(second, 2))
+        await vllm.waiting(2)
+
+        # when the first prompt's step has ended, and that of the second one is announced
+        vllm.step()
+        await server.until(lambda: server.tokens(1))
+        await vllm.events_are_read()
+        assert not server.mirror.holds_any(hashes(second))
+        assert server.updates[1][0].cached_tokens == 0
+
+        # then each is stored when its own step has ended, or one step later
+        vllm.step()
+        await server.until(lambda: server.tokens(2))
+        await server.until(lambda: server.mirror.holds_all(hashes(first)))
+        for _ in range(4):
+            vllm.step()
+        await server.ended(1, 2)
+        assert server.mirror.holds_all(hashes(second))
+        assert (server.tokens(1), server.tokens(2)) == ([64, 65, 66, 67], [564, 565, 566, 567])
+
+
 async def test_lost_events_empty_the_cache_on_both_sides():
     prompt = list(range(64))
     async with running() as (engine, server, vllm, _):

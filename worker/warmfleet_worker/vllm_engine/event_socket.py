@@ -35,6 +35,7 @@ class EventSocket:
         self.replay_endpoint = f"ipc://{folder / 'replay'}"
         self._context = zmq.asyncio.Context()
         self._next = 0
+        self._after_gap: list[bytes] = []
 
     def __enter__(self) -> Self:
         return self
@@ -58,14 +59,17 @@ class EventSocket:
         socket.connect(self.endpoint)
         try:
             while True:
-                parts = await socket.recv_multipart()
+                parts, self._after_gap = self._after_gap or await socket.recv_multipart(), []
                 if len(parts) != _LIVE_PARTS or len(parts[1]) != _NUMBER_BYTES:
                     raise EventsLostError("vLLM sent cache events of another form")
                 number = int.from_bytes(parts[1], "big")
                 if number < self._next:
                     continue  # replayed already
                 if number > self._next:
-                    for payload in await self._missed(number):
+                    self._after_gap = parts  # if what is before it is lost, the next iteration begins with it
+                    missed = await self._missed(number)
+                    self._after_gap = []
+                    for payload in missed:
                         self._next += 1
                         yield payload
                 self._next = number + 1

@@ -1,12 +1,13 @@
 """A stand-in for vLLM behind `outputs.Llm`: a block pool, with events and statistics as vLLM sends them.
 
 It computes nothing: the next token is the last one plus one. Steps happen when `step` is called, or by
-themselves with `run_steps`.
+themselves with `run_steps`. With `steps_ahead` of its facts it schedules as vLLM does on a GPU: the next
+step, whose blocks it announces with the end of the one before.
 """
 
 import asyncio
 import hashlib
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,10 +54,22 @@ class _Request:
     """Its blocks, cached ones first."""
     announced: int = 0
     has_ended: bool = False
+    """Nothing of it is scheduled any more."""
+    answered: bool = False
 
     @property
     def tokens(self) -> list[int]:
         return self.prompt + self.generated
+
+
+@dataclass(eq=False)
+class _Step:
+    """What one step computes, from when it is scheduled."""
+
+    prefill_tokens: int = 0
+    decode_sequences: int = 0
+    outputs: list[tuple[_Request, int, int, str]] = field(default_factory=list)
+    """For each sequence its cached tokens, its new token, and why it ends."""
 
 
 class StandInVllm:
@@ -78,7 +91,7 @@ class StandInVllm:
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(self.facts.total_blocks))
         self._holders: dict[int, int] = {}
         self._hash_of: dict[int, int] = {}
-        self._running: asyncio.Task[None] | None = None
+        self._in_flight: deque[_Step] = deque()
 
     @property
     def cached_copies(self) -> int:
@@ -99,6 +112,19 @@ class StandInVllm:
             if isinstance(batch, EventsLostError):
                 raise batch
             yield batch
+
+    async def events_are_read(self) -> None:
+        """Wait until the engine process has what was published."""
+        async with asyncio.timeout(10):
+            while not self._batches.empty():
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(0.001)  # it applies the last one
+
+    async def waiting(self, sequence_id: int) -> None:
+        """Wait until the next step would compute that sequence."""
+        async with asyncio.timeout(10):
+            while str(sequence_id) not in self.requests:
+                await asyncio.sleep(0.001)
 
     def lose_events(self) -> None:
         """Drop what has not been read, and report the gap."""
@@ -149,44 +175,49 @@ class StandInVllm:
             request.outputs.put_nowait(VllmDiedError("EngineCore encountered an issue"))
 
     def step(self) -> None:
-        """Compute one token of every sequence, prompts whole."""
-        prefill = decodes = 0
-        outputs: list[tuple[_Request, int, str]] = []
-        ended: list[_Request] = []
+        """Compute one token of every sequence, prompts whole; with `steps_ahead` the one scheduled before."""
+        self._in_flight.append(self._scheduled())
+        if len(self._in_flight) > self.facts.steps_ahead:
+            self._end(self._in_flight.popleft())
+
+    def _scheduled(self) -> _Step:
+        step = _Step()
         for request in self.requests.values():
             if request.has_ended:
                 continue
             cached = 0
             if not request.held:
                 cached = self._admit(request)
-                prefill += len(request.tokens) - cached
+                step.prefill_tokens += len(request.tokens) - cached
             else:
-                decodes += 1
+                step.decode_sequences += 1
             self._store(request)
             request.generated.append((request.tokens[-1] + 1) % VOCABULARY)
             reason = _finish_reason(request)
-            outputs.append((request, cached, reason))
-            if reason:
-                ended.append(request)
-        if not outputs:
+            request.has_ended = bool(reason)
+            step.outputs.append((request, cached, request.generated[-1], reason))
+        return step
+
+    def _end(self, step: _Step) -> None:
+        if not step.outputs:
             return
-        for request in ended:
-            request.has_ended = True
-            self._release(request)
+        for request, _, _, reason in step.outputs:
+            if reason:
+                self._release(request)
         self._flush()
-        self.steps.put_nowait(
+        self.report(
             StepStatistics(
                 running_sequences=sum(not request.has_ended for request in self.requests.values()),
                 used_ratio=len(self._holders) / self.facts.total_blocks,
-                prefill_tokens=prefill,
-                decode_sequences=decodes,
+                prefill_tokens=step.prefill_tokens,
+                decode_sequences=step.decode_sequences,
                 step_seconds=0.01,
             )
         )
-        for request, cached, reason in outputs:
-            token = request.generated[-1]
+        for request, cached, token, reason in step.outputs:
             top = request.sampling.get("logprobs")
-            scored = request.sampling.get("prompt_logprobs") is not None and len(request.generated) == 1
+            scored = request.sampling.get("prompt_logprobs") is not None and not request.answered
+            request.answered = True
             request.outputs.put_nowait(
                 Output(
                     token_ids=[token],
@@ -196,6 +227,14 @@ class StandInVllm:
                     prompt_logprobs=[{one: Score(-2.0, 3)} for one in request.prompt[1:]] if scored else [],
                 )
             )
+
+    def report(self, step: StepStatistics) -> None:
+        """A step has ended."""
+        self.steps.put_nowait(step)
+
+    def publish(self, batch: bytes) -> None:
+        """Cache events of a step."""
+        self._batches.put_nowait(batch)
 
     async def run_steps(self) -> None:
         """Step whenever there is a sequence, until cancelled."""
@@ -268,7 +307,7 @@ class StandInVllm:
 
     def _flush(self) -> None:
         if self._events and self.sends_events:
-            self._batches.put_nowait(msgspec.msgpack.encode([1.5, self._events, 0]))
+            self.publish(msgspec.msgpack.encode([1.5, self._events, 0]))
         self._events = []
 
 
