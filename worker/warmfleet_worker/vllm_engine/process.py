@@ -102,6 +102,9 @@ class ServerChannel:
         with suppress(ConnectionError):
             await self._writer.drain()
 
+    def close(self) -> None:
+        self._writer.close()
+
 
 async def serve(connection: socket.socket, settings: EngineSettings) -> int:
     """Start vLLM and serve until the server is gone; 0 then, 1 when the engine failed."""
@@ -114,6 +117,8 @@ async def serve(connection: socket.socket, settings: EngineSettings) -> int:
         channel.send(_failure(error))
         await channel.flush()
         return 1
+    finally:
+        channel.close()
     return 0
 
 

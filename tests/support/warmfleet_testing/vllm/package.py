@@ -6,6 +6,7 @@ recording that `make check-vllm` compares with the real package.
 
 import argparse
 import asyncio
+import contextlib
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from warmfleet_testing.vllm.stand_in import StandInVllm
 from warmfleet_testing.vllm.wire import Wire
 from warmfleet_worker.vllm_engine.load import StepStatistics
-from warmfleet_worker.vllm_engine.outputs import ModelFacts, RefusedRequestError, VllmDiedError
+from warmfleet_worker.vllm_engine.outputs import ModelFacts, Output, RefusedRequestError, VllmDiedError
 
 VERSION = "0.32.0"
 
@@ -110,6 +111,8 @@ class Core(StandInVllm):
     def __init__(self, model: ModelFacts, wire: Wire) -> None:
         super().__init__(model)
         self.loggers: list[Any] = []
+        self.given: list[dict[str, Any]] = []
+        """Sampling parameters of each request."""
         self.preempted_sequences = 0
         self._wire = wire
 
@@ -150,16 +153,14 @@ class AsyncLLM:
             raise EngineDeadError
         tokens = prompt["prompt_token_ids"]
         assert isinstance(tokens, list)
+        self.core.given.append(sampling_params.fields)
+        outputs = self.core.generate(
+            request_id, tokens, prompt["cache_salt"], sampling_params.fields, priority
+        )
         try:
-            async for output in self.core.generate(
-                request_id, tokens, prompt["cache_salt"], sampling_params.fields, priority
-            ):
-                logprobs = [_logprobs(position) for position in output.logprobs]
-                prompt_logprobs = [_logprobs(position) for position in output.prompt_logprobs]
-                choice = CompletionOutput(output.token_ids, logprobs or None, output.finish_reason or None)
-                yield RequestOutput(
-                    [choice], [None, *prompt_logprobs] if prompt_logprobs else None, output.cached_tokens
-                )
+            async with contextlib.aclosing(outputs):
+                async for output in outputs:
+                    yield _request_output(output)
         except VllmDiedError:
             raise EngineDeadError from None
         except RefusedRequestError as error:
@@ -242,6 +243,13 @@ _BYTES = {"auto": 4, "fp8": 1}
 
 def _tokens_input(prompt_token_ids: list[int], cache_salt: str | None = None) -> dict[str, Any]:
     return {"prompt_token_ids": prompt_token_ids, "cache_salt": cache_salt}
+
+
+def _request_output(output: Output) -> RequestOutput:
+    logprobs = [_logprobs(position) for position in output.logprobs]
+    prompt_logprobs = [_logprobs(position) for position in output.prompt_logprobs]
+    choice = CompletionOutput(output.token_ids, logprobs or None, output.finish_reason or None)
+    return RequestOutput([choice], [None, *prompt_logprobs] if prompt_logprobs else None, output.cached_tokens)
 
 
 def _logprobs(position: Mapping[int, Any]) -> dict[int, Logprob]:
