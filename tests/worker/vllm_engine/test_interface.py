@@ -3,10 +3,12 @@
 import ast
 import inspect
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from warmfleet_testing.documents.documents import REPOSITORY
 from warmfleet_worker.engine.messages import AddSequences, NewSequence, packed_tokens
 from warmfleet_worker.engine.sampling_params import SamplingParameters
 from warmfleet_worker.settings import EngineSettings
@@ -16,7 +18,9 @@ from warmfleet_worker.vllm_engine.cpu import executor
 from warmfleet_worker.vllm_engine.sampling import sampling_arguments
 
 RECORDED = json.loads((Path(__file__).parent / "recorded_interface.json").read_text())
-ADAPTER = ast.parse((Path(kv_events.__file__).parent / "llm.py").read_text())
+ENGINE = Path(kv_events.__file__).parent
+ADAPTER = ast.parse((ENGINE / "llm.py").read_text())
+CPU_WORKER = ast.parse((ENGINE / "cpu" / "worker.py").read_text())
 
 
 def keywords(function):
@@ -27,10 +31,10 @@ def keywords(function):
     return {keyword.arg for call in found for keyword in call.keywords if keyword.arg}
 
 
-def attributes(name):
-    """What the adapter reads of a variable."""
-    nodes = [node for node in ast.walk(ADAPTER) if isinstance(node, ast.Attribute)]
-    found = {node.attr for node in nodes if isinstance(node.value, ast.Name) and node.value.id == name}
+def attributes(owner, tree=ADAPTER):
+    """What the adapter, or another module, reads of a variable or expression."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    found = {node.attr for node in nodes if ast.unparse(node.value) == owner}
     assert found
     return found
 
@@ -85,23 +89,105 @@ def test_events_are_configured_by_fields_that_there_are():
 
 @pytest.mark.parametrize(
     ("variable", "structure"),
-    [("statistics", "SchedulerStats"), ("step", "SchedulerIterationDetails"), ("choice", "CompletionOutput")],
+    [
+        ("statistics", "SchedulerStats"),
+        ("step", "SchedulerIterationDetails"),
+        ("choice", "CompletionOutput"),
+        ("score", "Logprob"),
+    ],
 )
 def test_the_adapter_reads_fields_that_there_are(variable, structure):
     assert attributes(variable) <= set(RECORDED["structures"][structure])
+
+
+@pytest.mark.parametrize(
+    ("owner", "structure"),
+    [
+        ("config", "VllmConfig"),
+        ("model", "ModelConfig"),
+        ("cache", "CacheConfig"),
+        ("scheduler", "SchedulerConfig"),
+        ("iteration", "IterationStats"),
+        ("current_platform", "current_platform"),
+        ("RequestOutputKind", "RequestOutputKind"),
+    ],
+)
+def test_the_adapter_reads_members_that_there_are_and_all_that_are_recorded(owner, structure):
+    assert attributes(owner) == set(RECORDED["members"][structure])
+
+
+def test_the_adapter_calls_what_vllms_engine_has():
+    known = {*RECORDED["members"]["AsyncLLM"]} | {
+        name.removeprefix("AsyncLLM.") for name in RECORDED["functions"] if name.startswith("AsyncLLM.")
+    }
+    assert attributes("self._llm") <= known
+
+
+@pytest.mark.parametrize(
+    ("owner", "structure"),
+    [
+        ("self", "CPUWorker"),
+        ("runner", "CPUModelRunner"),
+        ("runner.input_batch", "InputBatch"),
+        ("runner.discard_request_mask", "CpuGpuBuffer"),
+    ],
+)
+def test_the_worker_of_a_cpu_reads_members_that_there_are(owner, structure):
+    assert attributes(owner, CPU_WORKER) == set(RECORDED["members"][structure])
+
+
+def test_vllms_worker_of_a_cpu_samples_as_ours_does():
+    [made] = [
+        node
+        for node in ast.walk(CPU_WORKER)
+        if isinstance(node, ast.FunctionDef) and node.name == "sample_tokens"
+    ]
+    names = [argument.arg for argument in made.args.args][1:]
+    assert names == RECORDED["functions"]["CPUWorker.sample_tokens"]
+
+
+def test_a_dead_core_and_a_failed_request_are_errors_that_are_told_apart():
+    dead, failed = (RECORDED["ancestors"][name] for name in ("EngineDeadError", "EngineGenerateError"))
+    assert "Exception" in dead
+    assert "Exception" in failed
+    assert not {"ValueError", "EngineGenerateError"} & set(dead)
+    assert "EngineDeadError" not in failed
+
+
+def test_vllms_parser_is_one_of_the_standard_library():
+    assert "ArgumentParser" in RECORDED["ancestors"]["FlexibleArgumentParser"]
+
+
+@pytest.mark.parametrize("page", ["vllm.md", "migrating.md"])
+def test_a_page_names_vllms_own_share_of_a_device(page):
+    percent = round(100 * RECORDED["defaults"]["gpu_memory_utilization"])
+    text = (REPOSITORY / "docs" / "how-to" / page).read_text(encoding="utf-8")
+
+    [named] = re.findall(r"deviceMemoryPercent: .*vLLM's default is (\d+)$", text, re.MULTILINE)
+
+    assert int(named) == percent
 
 
 def test_outputs_have_what_the_adapter_reads():
     assert attributes("output") <= set(RECORDED["functions"]["RequestOutput"])
 
 
-def test_statistics_are_recorded_with_vllms_parameters():
-    [record] = [
-        node for node in ast.walk(ADAPTER) if isinstance(node, ast.FunctionDef) and node.name == "record"
+@pytest.mark.parametrize(
+    ("method", "function"),
+    [
+        ("__init__", "StatLoggerBase"),
+        ("record", "StatLoggerBase.record"),
+        ("log_engine_initialized", "StatLoggerBase.log_engine_initialized"),
+    ],
+)
+def test_statistics_are_recorded_with_vllms_parameters(method, function):
+    [statistics] = [
+        node for node in ast.walk(ADAPTER) if isinstance(node, ast.ClassDef) and node.name == "Statistics"
     ]
-    assert [argument.arg for argument in record.args.args][1:] == RECORDED["functions"][
-        "StatLoggerBase.record"
+    [made] = [
+        node for node in statistics.body if isinstance(node, ast.FunctionDef) and node.name == method
     ]
+    assert [argument.arg for argument in made.args.args][1:] == RECORDED["functions"][function]
 
 
 @pytest.mark.parametrize("event", [kv_events.BlockStored, kv_events.BlockRemoved, kv_events.AllBlocksCleared])
