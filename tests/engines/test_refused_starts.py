@@ -14,9 +14,12 @@ import pytest
 
 from warmfleet_testing.engine.worker_process import tiny_served_model
 from warmfleet_testing.processes.tested_engines import OWN, VLLM, EngineUnderTest, only_with
+from warmfleet_worker.vllm_engine.versions import NEWEST_VERSION, OLDEST_VERSION, accepted_versions
 
 VLLM_FLAGS: Final = "vLLM's own flags"
 VERSIONS: Final = "versions of the engine"
+TOO_OLD: Final = f"{OLDEST_VERSION[0]}.{OLDEST_VERSION[1] - 1}.2"
+TOO_NEW: Final = f"{NEWEST_VERSION[0]}.{NEWEST_VERSION[1] + 1}.0"
 SIZES: Final = ("MiB", "GiB")
 """What a message about memory has to name."""
 
@@ -114,14 +117,14 @@ VLLMS: Final = {
         vllm=("--kv-events-config", "contradicts warmfleet"),
     ),
     "a version that is too old": Refusal(
-        environment=lambda folder: installed_version(folder, "0.31.2"),
+        environment=lambda folder: installed_version(folder, TOO_OLD),
         own=(),
-        vllm=("vLLM 0.31.2 is installed, warmfleet works with 0.32",),
+        vllm=(f"vLLM {TOO_OLD} is installed, warmfleet works with {accepted_versions()}",),
     ),
     "a version that is too new": Refusal(
-        environment=lambda folder: installed_version(folder, "0.33.0"),
+        environment=lambda folder: installed_version(folder, TOO_NEW),
         own=(),
-        vllm=("vLLM 0.33.0 is installed, warmfleet works with 0.32",),
+        vllm=(f"vLLM {TOO_NEW} is installed, warmfleet works with {accepted_versions()}",),
     ),
 }
 

@@ -122,9 +122,7 @@ def described() -> dict[str, Any]:
             name: [member for member in used if hasattr(owner, member) or member in assigned(owner)]
             for name, (owner, used) in MEMBERS.items()
         },
-        "ancestors": {
-            one.__name__: [ancestor.__name__ for ancestor in one.__mro__[1:]] for one in ANCESTORS
-        },
+        "ancestors": {one.__name__: [ancestor.__name__ for ancestor in one.__mro__[1:]] for one in ANCESTORS},
         "properties": {"AsyncLLM.errored": isinstance(AsyncLLM.errored, property)},
         "defaults": {"gpu_memory_utilization": AsyncEngineArgs.gpu_memory_utilization},
     }

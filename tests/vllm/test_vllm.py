@@ -52,7 +52,11 @@ def run_with_vllm(script: str, *arguments: str) -> dict[str, Any]:
 def test_the_installed_vllm_has_the_interface_that_was_recorded() -> None:
     recorded = json.loads((ROOT / "tests/worker/vllm_engine/recorded_interface.json").read_text())
 
-    assert run_with_vllm("interface.py") == recorded
+    installed = run_with_vllm("interface.py")
+
+    # Any patch of it: versions.py accepts them alike.
+    assert installed.pop("version").split(".")[:2] == recorded.pop("version").split(".")[:2]
+    assert installed == recorded
 
 
 def test_the_mirror_is_the_pool_of_the_engine_core_after_thousands_of_requests_with_evictions(

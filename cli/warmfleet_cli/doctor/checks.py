@@ -8,6 +8,7 @@ from typing import Final
 from warmfleet_cli.doctor.facts import MachineFacts
 from warmfleet_contracts.resources.worker_memory import PROCESS_BYTES
 from warmfleet_worker.model_store.catalog import CATALOG
+from warmfleet_worker.vllm_engine.versions import VllmVersionError, check_version
 
 _LEVELS: Final = {
     "AVX2": {"avx2", "fma", "f16c"},
@@ -114,9 +115,16 @@ def _devices(facts: MachineFacts) -> Check:
 
 
 def _vllm(facts: MachineFacts) -> Check:
-    if facts.vllm:
-        return Check("vllm", State.OK, facts.vllm)
-    return Check("vllm", State.OK, "not installed", "only engine.type VLLM needs it: make vllm")
+    if not facts.vllm_python:
+        return Check("vllm", State.OK, "not installed", "only engine.type VLLM needs it: make vllm")
+    if not facts.vllm_version:
+        return Check("vllm", State.NOTE, f"of unknown version, {facts.vllm_python}", "make vllm")
+    found = f"{facts.vllm_version}, {facts.vllm_python}"
+    try:
+        check_version(facts.vllm_version)
+    except VllmVersionError as error:
+        return Check("vllm", State.BAD, found, str(error))
+    return Check("vllm", State.OK, found)
 
 
 def _disk(facts: MachineFacts) -> Iterator[Check]:

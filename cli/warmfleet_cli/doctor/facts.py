@@ -39,7 +39,8 @@ class MachineFacts:
     compiler: str
     torch_version: str
     nvidia_devices: tuple[str, ...]
-    vllm: str
+    vllm_python: str
+    vllm_version: str
     """Version and interpreter."""
     home: Path
     is_home_writable: bool
@@ -53,6 +54,7 @@ def read_facts(
 ) -> MachineFacts:
     """Look at the machine; starts nothing, and imports neither torch nor vLLM."""
     cpu_info = _read(root / "proc/cpuinfo")
+    vllm_python = _vllm_python(environment)
     existing = next(folder for folder in (home, *home.parents) if folder.is_dir())
     return MachineFacts(
         machine=platform.machine(),
@@ -66,7 +68,8 @@ def read_facts(
         compiler=_compiler(environment),
         torch_version=_version("torch"),
         nvidia_devices=tuple(_nvidia_devices(root)),
-        vllm=_vllm(environment),
+        vllm_python=vllm_python,
+        vllm_version=_vllm_version(vllm_python),
         home=home,
         is_home_writable=os.access(existing, os.W_OK | os.X_OK),
         free_bytes=shutil.disk_usage(existing).free,
@@ -114,11 +117,15 @@ def _nvidia_devices(root: Path) -> Iterator[str]:
         yield _field(_read(path), "Model") or path.parent.name
 
 
-def _vllm(environment: Mapping[str, str]) -> str:
+def _vllm_python(environment: Mapping[str, str]) -> str:
     try:
-        python = Path(engine_program("VLLM", environment).python)
+        return engine_program("VLLM", environment).python
     except EngineMissingError:
         return ""
-    found = sorted(python.parent.parent.glob("lib/python*/site-packages/vllm-*.dist-info"))
-    number = found[0].name.removeprefix("vllm-").removesuffix(".dist-info") if found else "of unknown version"
-    return f"{number}, {python}"
+
+
+def _vllm_version(python: str) -> str:
+    """Of the package beside an interpreter, which is not started: vLLM takes seconds to import."""
+    packages = Path(python).parent.parent.glob("lib/python*/site-packages/vllm-*.dist-info")
+    found = sorted(packages) if python else ()
+    return found[0].name.removeprefix("vllm-").removesuffix(".dist-info") if found else ""

@@ -13,8 +13,11 @@ from warmfleet_cli.doctor import command
 from warmfleet_cli.doctor.checks import Check, State, machine_checks
 from warmfleet_cli.doctor.facts import MachineFacts, read_facts
 from warmfleet_cli.errors import ExitCode
+from warmfleet_worker.vllm_engine.versions import NEWEST_VERSION, accepted_versions
 
 GIB = 2**30
+VLLM_VERSION = ".".join(map(str, (*NEWEST_VERSION, 0)))
+OTHER_VLLM = f"vLLM 0.1.0 is installed, warmfleet works with {accepted_versions()}"
 GOOD = MachineFacts(
     machine="x86_64",
     cpu="AMD EPYC 9R14",
@@ -29,7 +32,8 @@ GOOD = MachineFacts(
     compiler="/usr/bin/cc",
     torch_version="2.15.0",
     nvidia_devices=("NVIDIA L4",),
-    vllm="0.32.0, /opt/vllm/bin/python",
+    vllm_python="/opt/vllm/bin/python",
+    vllm_version=VLLM_VERSION,
     home=Path("/home/ann/.cache/warmfleet"),
     is_home_writable=True,
     free_bytes=50 * GIB,
@@ -60,7 +64,9 @@ def test_a_good_machine_has_ten_lines_and_nothing_to_do() -> None:
         ("torch", {"torch_version": ""}, State.BAD, "not installed", "make setup"),
         ("devices", {"nvidia_devices": ()}, State.OK, "no NVIDIA device", ""),
         ("devices", {"nvidia_devices": ("L4", "L4")}, State.OK, "2, the first L4", ""),
-        ("vllm", {"vllm": ""}, State.OK, "not installed", "make vllm"),
+        ("vllm", {"vllm_python": "", "vllm_version": ""}, State.OK, "not installed", "make vllm"),
+        ("vllm", {"vllm_version": "0.1.0"}, State.BAD, "0.1.0, /opt/vllm/bin/python", OTHER_VLLM),
+        ("vllm", {"vllm_version": ""}, State.NOTE, "of unknown version, /opt/vllm/bin/python", "make vllm"),
         ("models", {"models": ()}, State.OK, "none of the catalog", "warmfleet up"),
         ("disk", {"free_bytes": 9, "models": ()}, State.BAD, "0.0 GiB free", "a pull needs 0.7 GiB"),
         ("disk", {"free_bytes": 9}, State.NOTE, "0.0 GiB free", "WARMFLEET_HOME"),
@@ -93,7 +99,7 @@ def test_facts_are_read_from_the_kernels_files(tmp_path: Path) -> None:
     python = tmp_path / "vllm" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.touch()
-    (tmp_path / "vllm/lib/python3.12/site-packages/vllm-0.32.0.dist-info").mkdir(parents=True)
+    (tmp_path / f"vllm/lib/python3.12/site-packages/vllm-{VLLM_VERSION}.dist-info").mkdir(parents=True)
     environment = {"PATH": str(compiler.parent), "WARMFLEET_VLLM_PYTHON": str(python)}
 
     facts = read_facts(tmp_path / "no" / "home", environment, tmp_path)
@@ -103,7 +109,7 @@ def test_facts_are_read_from_the_kernels_files(tmp_path: Path) -> None:
     assert facts.huge_pages == "never"
     assert facts.nvidia_devices == ("NVIDIA L4",)
     assert facts.compiler == str(compiler)
-    assert facts.vllm == f"0.32.0, {python}"
+    assert (facts.vllm_version, facts.vllm_python) == (VLLM_VERSION, str(python))
     assert facts.models == ()
     assert facts.free_bytes > 0
 

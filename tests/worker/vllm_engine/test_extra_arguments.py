@@ -17,6 +17,8 @@ from warmfleet_worker.vllm_engine.process import engine_ready
 RECORDED = json.loads((Path(__file__).parent / "recorded_interface.json").read_text())
 OURS = engine_arguments(EngineSettings(model_path="/m", block_size_tokens=32), on_cpu=True)
 
+MODEL: ModelFacts = facts()
+
 
 def parser():
     """As vLLM's: its types, a default for each option."""
@@ -102,18 +104,18 @@ def test_each_option_that_we_claim_is_one_of_vllms():
     assert set(OURS) <= claimed
 
 
-def identity(**settings):
-    model: ModelFacts = facts()
+def identity(model=MODEL, **settings):
     return engine_ready(model, EngineSettings(model_path="/m", **settings), "00" * 32).identity
 
 
-def test_flags_and_devices_are_part_of_the_cache_identity():
+def test_version_flags_and_devices_are_part_of_the_cache_identity():
     made = [
         identity(),
         identity(extra_arguments=("--seed", "1")),
         identity(extra_arguments=("--seed", "2")),
         identity(extra_arguments=("--seed1",)),
         identity(tensor_parallel_size=2),
+        identity(facts(vllm_version=f"{MODEL.vllm_version}.1")),
     ]
     assert len(set(made)) == len(made)
     assert identity(extra_arguments=("--seed", "1")) == made[1]

@@ -134,7 +134,7 @@ async def test_statistics_of_no_step_are_a_load_and_nothing_without_them_is_repo
 @pytest.mark.parametrize("sampling", [{}, {"temperature": -1}], ids=["by the core", "by its parameters"])
 async def test_a_request_that_vllm_does_not_take_is_refused_with_its_reason(package, sampling):
     package.core.refusal = "no such thing"
-    with pytest.raises(RefusedRequestError, match="no such thing|non-negative"):
+    with pytest.raises(RefusedRequestError, match=r"no such thing|non-negative"):
         await outputs(engine(), package, [1], **sampling)
 
 

@@ -25,7 +25,6 @@ from warmfleet_worker.vllm_engine import process
 from warmfleet_worker.vllm_engine.process import ServerChannel, ServerGoneError, serve
 
 
-
 @pytest.fixture(scope="module")
 def model_path(tmp_path_factory):
     return tiny_served_model(tmp_path_factory.mktemp("model"))
@@ -157,7 +156,7 @@ async def test_a_vllm_that_dies_is_a_failure(package, model_path):
 async def test_a_server_that_reads_nothing_counts_as_gone_when_the_bound_is_reached(monkeypatch):
     monkeypatch.setattr(process, "MAX_UNSENT_BYTES", 2**20)
     message = EngineFailed(reason="a" * 2**16, refused=False)
-    async with channel() as (engine, server):
+    async with channel() as (engine, _):
         sent = 0
         with pytest.raises(ServerGoneError):
             while sent < 1000:

@@ -1,4 +1,4 @@
-"""vLLM's cache events become changes of warmfleet's blocks: a log of vLLM 0.32, and what does not fit."""
+"""vLLM's cache events become changes of warmfleet's blocks: a log of vLLM's own, and what does not fit."""
 
 import json
 from pathlib import Path
@@ -23,8 +23,8 @@ RECORDED = [
     msgspec.msgpack.encode(batch)
     for batch in json.loads((Path(__file__).parent / "recorded_events.json").read_text())
 ]
-"""As vLLM 0.32.0 sent them on a CPU: a salted prompt of 100 tokens, two equal ones of 70 at once that
-generate 30 each, one of 40, a reset of the cache, and one of 900."""
+"""As `tests/vllm/events.py` recorded them on a CPU: a salted prompt of 100 tokens, two equal ones of 70 at
+once that generate 30 each, one of 40, a reset of the cache, and one of 900."""
 
 
 def hashes(tokens, salt=b""):

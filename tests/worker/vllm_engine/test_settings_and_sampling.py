@@ -15,7 +15,6 @@ from warmfleet_worker.vllm_engine.arguments import (
 )
 from warmfleet_worker.vllm_engine.sampling import sampling_arguments
 from warmfleet_worker.vllm_engine.scores import Score, token_logprobs
-from warmfleet_worker.vllm_engine.versions import VllmVersionError, check_version
 
 DEFAULTS = EngineSettings(model_path="/m", block_size_tokens=32)
 
@@ -89,24 +88,31 @@ def message(sampling, **fields):
     )
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "argument", "expected"),
-    [
-        ("temperature", 0.3, "temperature", 0.3),
-        ("top_p", 0.4, "top_p", 0.4),
-        ("top_k", 7, "top_k", 7),
-        ("min_p", 0.1, "min_p", 0.1),
-        ("max_output_tokens", 40, "max_tokens", 40),
-        ("min_output_tokens", 5, "min_tokens", 5),
-        ("logit_bias", {3: -1.5}, "logit_bias", {3: -1.5}),
-        ("presence_penalty", 0.5, "presence_penalty", 0.5),
-        ("frequency_penalty", 0.6, "frequency_penalty", 0.6),
-        ("repetition_penalty", 1.2, "repetition_penalty", 1.2),
-        ("stop_token_ids", frozenset({9, 2}), "stop_token_ids", [2, 9]),
-        ("logprobs", 3, "logprobs", 3),
-        ("prompt_logprobs", 1, "prompt_logprobs", 1),
-    ],
-)
+SAMPLING = [
+    ("temperature", 0.3, "temperature", 0.3),
+    ("top_p", 0.4, "top_p", 0.4),
+    ("top_k", 7, "top_k", 7),
+    ("min_p", 0.1, "min_p", 0.1),
+    ("max_output_tokens", 40, "max_tokens", 40),
+    ("min_output_tokens", 5, "min_tokens", 5),
+    ("logit_bias", {3: -1.5}, "logit_bias", {3: -1.5}),
+    ("presence_penalty", 0.5, "presence_penalty", 0.5),
+    ("frequency_penalty", 0.6, "frequency_penalty", 0.6),
+    ("repetition_penalty", 1.2, "repetition_penalty", 1.2),
+    ("stop_token_ids", frozenset({9, 2}), "stop_token_ids", [2, 9]),
+    ("logprobs", 3, "logprobs", 3),
+    ("prompt_logprobs", 1, "prompt_logprobs", 1),
+]
+
+
+def test_each_sampling_parameter_has_its_place_in_vllms():
+    # The seed is that of a sequence: each of a request's choices has its own.
+    assert {field for field, *_ in SAMPLING} == set(SamplingParameters.__struct_fields__) - {"seed"}
+    for seed in (3, 4):
+        assert sampling_arguments(message(SamplingParameters()), seed)["seed"] == seed
+
+
+@pytest.mark.parametrize(("field", "value", "argument", "expected"), SAMPLING)
 def test_a_sampling_parameter_is_vllms_of_that_name(field, value, argument, expected):
     plain = sampling_arguments(message(SamplingParameters()), seed=0)
     changed = sampling_arguments(message(SamplingParameters(**{field: value})), seed=0)
@@ -140,19 +146,6 @@ def test_the_most_likely_tokens_come_first_and_the_chosen_one_only_if_it_is_amon
     assert list(score.top_token_ids) == [6, 7]
     assert token_logprobs([], top=2) is None
     assert next(iter(token_logprobs([(5, position)], top=0))).top_token_ids.tolist() == []
-
-
-@pytest.mark.parametrize("version", ["0.32.0", "0.32.0+cpu", "0.32.9"])
-def test_a_tested_version_is_accepted(version):
-    check_version(version)
-
-
-@pytest.mark.parametrize("version", ["0.31.2", "0.33.0", "1.0", "dev"])
-def test_another_version_is_refused_by_name(version):
-    with pytest.raises(
-        VllmVersionError, match=rf"vLLM {version} is installed, warmfleet works with 0.32 to 0.32"
-    ):
-        check_version(version)
 
 
 def test_our_engine_runs_in_our_interpreter_and_vllm_in_its_own(tmp_path):

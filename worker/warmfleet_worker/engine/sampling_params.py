@@ -13,7 +13,8 @@ class SamplingParameters(msgspec.Struct, frozen=True, kw_only=True):
     """0 means no limit."""
     min_p: float = 0.0
     seed: int = 0
-    """64 bits. Noise is Philox(seed, output index, vocabulary id): equal on every device, in every batch."""
+    """64 bits, of one sequence. Noise of the engine Warmfleet is Philox(seed, output index,
+    vocabulary id), equal on every device and in every batch; vLLM draws its own."""
     max_output_tokens: int = 16
     min_output_tokens: int = 0
     """Until so many are generated, no token of `stop_token_ids` can be chosen."""

@@ -1,4 +1,4 @@
-"""Cache events as vLLM 0.32 sends them: MessagePack of the structs in `vllm.distributed.kv_events`."""
+"""Cache events as vLLM sends them: MessagePack of the structs in `vllm.distributed.kv_events`."""
 
 from typing import Final
 
@@ -20,7 +20,6 @@ class BlockStored(msgspec.Struct, frozen=True, kw_only=True, tag="BlockStored"):
     """Of all the blocks."""
     block_size: int
     medium: str | None = None
-    lora_name: str | None = None
     extra_keys: list[list[object] | None] | None = None
     """What else the hash of each block depends on; that of a first block has the salt."""
     kv_cache_spec_kind: str | None = None

@@ -1,6 +1,6 @@
-"""vLLM's `AsyncLLM` as the loop uses it. The one module of this process that imports vLLM.
+"""vLLM's `AsyncLLM` as the loop uses it.
 
-In functions: the module itself is imported, and checked, where vLLM is not installed.
+vLLM is imported in functions: the module itself is imported, and checked, where it is not installed.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ def import_libraries() -> None:
 
 
 class VllmEngine:
-    """An `AsyncLLM` and its processes. Make it inside a running event loop."""
+    """An `AsyncLLM` and its processes. Make it inside a running event loop, after `import_libraries`."""
 
     def __init__(
         self,
@@ -47,11 +47,9 @@ class VllmEngine:
         """Start vLLM's processes and load the model; this blocks for a minute or more.
 
         Raises:
-            VllmVersionError: another vLLM is installed than this release works with.
             UnfitSettingsError: vLLM cannot compute with the settings here, or has too little memory.
             ValueError, RuntimeError: vLLM refuses the model or the settings.
         """
-        import vllm
         from vllm.config import KVEventsConfig
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform
@@ -59,7 +57,6 @@ class VllmEngine:
         from vllm.v1.engine.async_llm import AsyncLLM
         from vllm.v1.metrics.loggers import StatLoggerBase
 
-        check_version(vllm.__version__)
         self.steps: asyncio.Queue[StepStatistics] = asyncio.Queue()
         steps = self.steps
         if current_platform.is_cpu():
@@ -103,6 +100,7 @@ class VllmEngine:
     @property
     def facts(self) -> ModelFacts:
         """Of the loaded model."""
+        import vllm
         from vllm.platforms import current_platform
         from vllm.utils.torch_utils import kv_cache_dtype_str_to_dtype
 
@@ -112,6 +110,7 @@ class VllmEngine:
         head_bytes = model.get_head_size() * kv_dtype.itemsize
         layers = model.get_num_layers(config.parallel_config)
         return ModelFacts(
+            vllm_version=vllm.__version__,
             # One of them is a placeholder.
             total_blocks=cache.num_gpu_blocks - 1,
             block_size_tokens=cache.block_size,

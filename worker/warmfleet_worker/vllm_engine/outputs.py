@@ -34,8 +34,9 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What vLLM reports of the model and its KV cache, once it is loaded."""
+    """What vLLM reports of itself, the model and its KV cache, once it is loaded."""
 
+    vllm_version: str
     total_blocks: int
     block_size_tokens: int
     max_model_length_tokens: int

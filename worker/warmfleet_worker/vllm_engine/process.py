@@ -193,7 +193,7 @@ def engine_ready(facts: ModelFacts, settings: EngineSettings, model_digest: str)
             block_size_tokens=facts.block_size_tokens,
             window_tokens=facts.window_tokens,
             kv_dtype=facts.dtype,
-            engine_type=_kind(settings),
+            engine_type=_kind(facts, settings),
         )
     )
     return EngineReady(
@@ -216,11 +216,9 @@ def engine_ready(facts: ModelFacts, settings: EngineSettings, model_digest: str)
     )
 
 
-def _kind(settings: EngineSettings) -> str:
-    """What the bits of a block depend on besides: vLLM itself, its devices, its own flags."""
-    special = (str(settings.tensor_parallel_size), *settings.extra_arguments)
-    if special == ("1",):
-        return ENGINE_TYPE
+def _kind(facts: ModelFacts, settings: EngineSettings) -> str:
+    """What the bits of a block depend on besides: vLLM's version, its devices, its own flags."""
+    special = (facts.vllm_version, str(settings.tensor_parallel_size), *settings.extra_arguments)
     return f"{ENGINE_TYPE} {hashlib.sha256(msgspec.json.encode(special)).hexdigest()}"
 
 

@@ -7,6 +7,8 @@ from warmfleet_worker.engine.sampling_params import SamplingParameters
 
 _SEED_MASK: Final = 2**63 - 1
 """vLLM's seeds are signed."""
+_NEXT_TO_ZERO: Final = 1e-9
+"""For a `top_p` of the most likely token alone: vLLM refuses 0."""
 
 
 def sampling_arguments(message: AddSequences, seed: int) -> dict[str, Any]:
@@ -40,7 +42,3 @@ def sampling_arguments(message: AddSequences, seed: int) -> dict[str, Any]:
 def wants_tokens(sampling: SamplingParameters) -> bool:
     """Whether the request takes any of the tokens that vLLM generates."""
     return sampling.max_output_tokens > 0
-
-
-_NEXT_TO_ZERO: Final = 1e-9
-"""The most likely token alone: vLLM refuses 0."""

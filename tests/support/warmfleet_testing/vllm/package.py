@@ -21,8 +21,6 @@ from warmfleet_testing.vllm.wire import Wire
 from warmfleet_worker.vllm_engine.load import StepStatistics
 from warmfleet_worker.vllm_engine.outputs import ModelFacts, Output, RefusedRequestError, VllmDiedError
 
-VERSION = "0.32.0"
-
 
 class EngineDeadError(Exception):
     """The engine core has ended."""
@@ -207,7 +205,7 @@ def install(monkeypatch: pytest.MonkeyPatch, model: ModelFacts, wire: Wire) -> P
     Gauge("process_open_fds", "of the process", registry=registry).set(4)
     platform = SimpleNamespace(is_cpu=lambda: package.is_cpu, device_type=model.device)
     modules: dict[str, dict[str, Any]] = {
-        "vllm": {"__version__": VERSION, "SamplingParams": SamplingParams},
+        "vllm": {"__version__": model.vllm_version, "SamplingParams": SamplingParams},
         "vllm.config": {"KVEventsConfig": SimpleNamespace},
         "vllm.engine": {},
         "vllm.engine.arg_utils": {"AsyncEngineArgs": Arguments},
@@ -249,7 +247,9 @@ def _request_output(output: Output) -> RequestOutput:
     logprobs = [_logprobs(position) for position in output.logprobs]
     prompt_logprobs = [_logprobs(position) for position in output.prompt_logprobs]
     choice = CompletionOutput(output.token_ids, logprobs or None, output.finish_reason or None)
-    return RequestOutput([choice], [None, *prompt_logprobs] if prompt_logprobs else None, output.cached_tokens)
+    return RequestOutput(
+        [choice], [None, *prompt_logprobs] if prompt_logprobs else None, output.cached_tokens
+    )
 
 
 def _logprobs(position: Mapping[int, Any]) -> dict[int, Logprob]:

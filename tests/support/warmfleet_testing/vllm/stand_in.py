@@ -18,6 +18,7 @@ from warmfleet_worker.vllm_engine.load import StepStatistics
 from warmfleet_worker.vllm_engine.outputs import ModelFacts, Output, RefusedRequestError, VllmDiedError
 from warmfleet_worker.vllm_engine.resident import EventsLostError
 from warmfleet_worker.vllm_engine.scores import Score
+from warmfleet_worker.vllm_engine.versions import OLDEST_VERSION
 
 BLOCK_TOKENS = 32
 VOCABULARY = 1000
@@ -25,6 +26,7 @@ VOCABULARY = 1000
 
 def facts(total_blocks: int = 64, **changes: Any) -> ModelFacts:
     values: dict[str, Any] = {
+        "vllm_version": f"{OLDEST_VERSION[0]}.{OLDEST_VERSION[1]}.0",
         "total_blocks": total_blocks,
         "block_size_tokens": BLOCK_TOKENS,
         "max_model_length_tokens": total_blocks * BLOCK_TOKENS,
@@ -91,6 +93,7 @@ class StandInVllm:
         self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(self.facts.total_blocks))
         self._holders: dict[int, int] = {}
         self._hash_of: dict[int, int] = {}
+        self._arrived = asyncio.Event()
         self._in_flight: deque[_Step] = deque()
 
     @property
@@ -110,26 +113,28 @@ class StandInVllm:
         while True:
             batch = await self._batches.get()
             if isinstance(batch, EventsLostError):
+                self._batches.task_done()
                 raise batch
             yield batch
+            self._batches.task_done()
 
     async def events_are_read(self) -> None:
-        """Wait until the engine process has what was published."""
+        """Wait until the engine process has taken in what was published."""
         async with asyncio.timeout(10):
-            while not self._batches.empty():
-                await asyncio.sleep(0.001)
-        await asyncio.sleep(0.001)  # it applies the last one
+            await self._batches.join()
 
     async def waiting(self, sequence_id: int) -> None:
         """Wait until the next step would compute that sequence."""
         async with asyncio.timeout(10):
             while str(sequence_id) not in self.requests:
-                await asyncio.sleep(0.001)
+                self._arrived.clear()
+                await self._arrived.wait()
 
     def lose_events(self) -> None:
         """Drop what has not been read, and report the gap."""
         while not self._batches.empty():
             self._batches.get_nowait()
+            self._batches.task_done()
         self._batches.put_nowait(EventsLostError("a gap"))
 
     async def generate(
@@ -145,6 +150,7 @@ class StandInVllm:
         request = _Request(list(prompt), salt, sampling)
         self.requests[request_id] = request
         self.priorities[request_id] = priority
+        self._arrived.set()
         try:
             while True:
                 output = await request.outputs.get()

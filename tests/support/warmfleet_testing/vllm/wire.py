@@ -101,4 +101,3 @@ class _Socket:
 
     def _answer(self, number: bytes, payload: bytes) -> None:
         self._incoming.put_nowait([b"", b"", number, payload])
-
