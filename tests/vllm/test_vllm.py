@@ -59,6 +59,16 @@ def test_the_installed_vllm_has_the_interface_that_was_recorded() -> None:
     assert installed == recorded
 
 
+def test_vllms_parser_takes_a_flag_with_the_value_of_its_field_and_none_of_data_parallelism() -> None:
+    found = run_with_vllm("parser.py")
+
+    assert found["equal"]["--served-model-name=qwen"] == ""
+    assert len(found["equal"]) > 20
+    assert {flag: answer for flag, answer in found["equal"].items() if answer} == {}
+    assert len(found["parallel"]) > 5
+    assert all("contradicts warmfleet" in answer for answer in found["parallel"].values()), found["parallel"]
+
+
 def test_the_mirror_is_the_pool_of_the_engine_core_after_thousands_of_requests_with_evictions(
     tmp_path: Path, measured: Callable[[str], None]
 ) -> None:

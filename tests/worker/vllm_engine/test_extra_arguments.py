@@ -34,6 +34,10 @@ def parser():
     made.add_argument("--kv-events-config", type=json.loads)
     made.add_argument("--disable-log-stats", action="store_true")
     made.add_argument("--quantization", "-q", default=None)
+    made.add_argument("--served-model-name", nargs="+")
+    made.add_argument("--data-parallel-size", type=int)
+    made.add_argument("--data-parallel-rank", type=int)
+    made.add_argument("--data-parallel-size-local", type=int)
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--hf-overrides", type=json.loads, default={})
     return made
@@ -79,6 +83,11 @@ def test_what_vllms_parser_does_not_take_is_refused_with_its_reason(words, reaso
         (["--max-num-batched-tokens", "9"], "--max-num-batched-tokens 9", "engine.maxBatchedTokens: set"),
         (["-tp", "2"], "--tensor-parallel-size 2", "accelerator.count, which makes it 1"),
         (["--trust-remote-code"], "--trust-remote-code True", "warmfleet, which sets none: a model is data"),
+        (["--served-model-name", "a", "b"], "--served-model-name ['a', 'b']", "model.servedNames: set"),
+        *(
+            ([f"--data-parallel-{name}", "1"], f"--data-parallel-{name} 1", "warmfleet, which sets none: the")
+            for name in ("size", "rank", "size-local")
+        ),
         (["--kv-events-config", "{}"], "--kv-events-config {}", "warmfleet, which sets none: routers know"),
     ],
 )
@@ -90,6 +99,8 @@ def test_a_contradiction_names_the_flag_and_what_it_contradicts(words, flag, fie
 
 def test_a_flag_with_the_value_of_its_field_is_no_contradiction():
     assert given("--block-size", "32", "--disable-log-stats", "-tp", "1") == OURS
+    named = {**OURS, "served_model_name": "qwen"}
+    assert given("--served-model-name", "qwen", ours=named) == named
 
 
 def test_what_is_only_our_default_may_be_set_otherwise():

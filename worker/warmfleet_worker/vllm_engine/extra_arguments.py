@@ -25,7 +25,6 @@ _FIELDS: Final = {
 _ONE_PODS_DEVICES: Final = "the devices of one pod, by accelerator.count, compute one model together"
 _OWN_TOKENS: Final = "prompts and answers are token ids, by the tokenizer of the worker's server"
 _REFUSED: Final = {
-    "data_parallel_size": f"{_ONE_PODS_DEVICES}; replicas are spec.replicas",
     "pipeline_parallel_size": _ONE_PODS_DEVICES,
     "prefill_context_parallel_size": _ONE_PODS_DEVICES,
     "decode_context_parallel_size": _ONE_PODS_DEVICES,
@@ -42,6 +41,8 @@ _REFUSED: Final = {
     "trust_remote_code": "a model is data: code in it is never run",
 }
 """Other options that are warmfleet's, and why."""
+_REFUSED_PREFIXES: Final = {"data_parallel_": f"{_ONE_PODS_DEVICES}; replicas are spec.replicas"}
+"""How names of such options begin."""
 _DEFAULTS: Final = frozenset({"distributed_executor_backend", "enforce_eager", "worker_cls"})
 """What warmfleet sets and a user may set otherwise."""
 _NOT_GIVEN: Final = object()
@@ -59,26 +60,33 @@ def with_extra_arguments(
     """
     if not words:
         return dict(arguments)
-    given = _parsed(words, parser)
-    for name, value in given.items():
-        _refuse_contradiction(name, value, arguments)
-    return {**arguments, **given}
+    taken = dict(arguments)
+    for name, value in _parsed(words, parser).items():
+        # Of an option that takes several values its parser makes a list.
+        if name not in arguments or value not in (arguments[name], [arguments[name]]):
+            _refuse_contradiction(name, value, arguments)
+            taken[name] = value
+    return taken
 
 
 def _refuse_contradiction(name: str, value: object, arguments: Mapping[str, Any]) -> None:
     flag = f"--{name.replace('_', '-')}"
-    if name in arguments and (arguments[name] == value or name in _DEFAULTS):
+    if name in _DEFAULTS:
         return
     if name in _FIELDS:
         ours = f", which makes it {arguments[name]!r}" if name in arguments else ""
         raise UnfitSettingsError(
             f"{_WHERE}: {flag} {value!r} contradicts {_FIELDS[name]}{ours}: set {_FIELDS[name]} instead"
         )
-    if name in _REFUSED:
+    if reason := _refusal(name):
         ours = f"which sets it to {arguments[name]!r}" if name in arguments else "which sets none"
-        raise UnfitSettingsError(
-            f"{_WHERE}: {flag} {value!r} contradicts warmfleet, {ours}: {_REFUSED[name]}"
-        )
+        raise UnfitSettingsError(f"{_WHERE}: {flag} {value!r} contradicts warmfleet, {ours}: {reason}")
+
+
+def _refusal(name: str) -> str:
+    """Why an option is warmfleet's, or "" if it is not."""
+    beginnings = (reason for prefix, reason in _REFUSED_PREFIXES.items() if name.startswith(prefix))
+    return _REFUSED.get(name) or next(beginnings, "")
 
 
 def _parsed(words: Sequence[str], parser: argparse.ArgumentParser) -> dict[str, Any]:
