@@ -13,8 +13,8 @@ from warmfleet_testing.resources.chart_render import REPOSITORY
 SCRIPT = REPOSITORY / "images" / "vllm_cpu_name.py"
 CLIENT_PINS = REPOSITORY / "tests" / "clients" / "requirements"
 NEEDED_BY_MAKE = (
-    "pyproject.toml", "constraints.txt", "constraints-uv.txt", "constraints-vllm.txt", "constraints-vllm-cpu.txt",
-    "images/vllm_cpu_name.py",
+    "pyproject.toml", "constraints.txt", "constraints-uv.txt", "constraints-vllm.txt",
+    "constraints-vllm-cpu.txt", "images/vllm_cpu_name.py",
     *(f"tests/clients/requirements/{file.name}" for file in CLIENT_PINS.glob("*.txt")),
 )  # fmt: skip
 METADATA = "Metadata-Version: 2.4\nName: vllm-cpu\nVersion: {version}\nSummary: has Name: and Version:\n"

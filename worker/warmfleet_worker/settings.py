@@ -68,6 +68,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Devices that compute together; vLLM only."""
     served_name: str = ""
     """The model's name in the engine's own metrics."""
+    startup_seconds: int = 1800
+    """How long the worker may load; vLLM only, which would wait for its processes for ever."""
     extra_arguments: tuple[str, ...] = ()
     """vLLM's own flags, one word each."""
     tokenizer_digest: bytes = b""
@@ -166,6 +168,7 @@ def _settings(given: argparse.Namespace, environment: Mapping[str, str]) -> Work
             verify_hits_one_in=given.verify_hits,
             tensor_parallel_size=given.tensor_parallel_size,
             served_name=served_names[0],
+            startup_seconds=given.startup_seconds,
             extra_arguments=extra_arguments,
         ),
         engine_type=given.engine_type,
@@ -278,6 +281,12 @@ def _parser() -> argparse.ArgumentParser:
         default=10.0,
         help="time for routers to have prefixes computed before it is ready, two seconds where none comes; "
         "0: it waits for none",
+    )
+    add(
+        "--startup-seconds",
+        type=_at_least(1),
+        default=1800,
+        help="time to load with --engine-type VLLM; then its processes are ended, and the worker with them",
     )
     add("--drain-seconds", type=float, default=300.0, help="time for live answers after SIGTERM")
     add("--write-seconds", type=float, default=60.0, help="time for one write to a client")

@@ -24,6 +24,9 @@ FIELD_FLAGS: Final = (
 )
 """Flags of a worker for one field each: flag, part of the spec, field. A test compares both defaults."""
 
+VLLM_FIELD_FLAGS: Final = (("--startup-seconds", "rollout", "startup_timeout_seconds"),)
+"""The same of workers with vLLM alone: others take no such time, and keep their pods."""
+
 
 def worker_flags(
     deployment: ModelDeployment, *, model_path: str, host: str, port: int, uid: str, threads: int
@@ -44,7 +47,7 @@ def worker_flags(
         flags["--device-memory-percent"] = spec.kv_cache.device_memory_percent
     else:
         flags["--kv-cache-bytes"] = spec.kv_cache.size_bytes
-    for flag, part, field in FIELD_FLAGS:
+    for flag, part, field in (*FIELD_FLAGS, *(VLLM_FIELD_FLAGS if spec.engine.type == "VLLM" else ())):
         section: Resource = getattr(spec, part)
         if section.differs(field):
             flags[flag] = getattr(section, field)

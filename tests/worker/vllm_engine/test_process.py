@@ -1,7 +1,11 @@
 """The engine process from its socket to a stand-in for vLLM: what its server is sent, and when it ends."""
 
 import asyncio
+import multiprocessing
+import signal
 import socket
+import threading
+import time
 from contextlib import asynccontextmanager
 
 import pytest
@@ -83,9 +87,11 @@ async def connected():
 
 
 @asynccontextmanager
-async def served(package, model_path):
+async def served(package, model_path, **settings):
     """The server of an engine process, and that process, whose vLLM steps by itself."""
-    settings = EngineSettings(model_path=str(model_path), block_size_tokens=BLOCK_TOKENS, kv_cache_bytes=1)
+    settings = EngineSettings(
+        model_path=str(model_path), block_size_tokens=BLOCK_TOKENS, kv_cache_bytes=1, **settings
+    )
     async with connected() as (server, theirs):
         stepping = asyncio.create_task(package.core.run_steps())
         yield server, asyncio.create_task(serve(theirs, settings))
@@ -139,6 +145,41 @@ async def test_a_vllm_that_does_not_start_is_a_failure_with_its_reason(package, 
         reason = "vLLM did not start: RuntimeError: Engine core initialization failed."
         assert await server.receive() == EngineFailed(reason=reason, refused=False)
         assert await serving == 1
+
+
+async def test_a_core_that_hangs_at_the_start_is_ended_and_named(package, model_path):
+    """As in vLLM: the start waits for the process, whatever time it takes, and fails when that is gone."""
+    cores = []
+
+    def start():
+        cores.append(multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,)))
+        cores[0].start()
+        cores[0].join()
+        raise RuntimeError(f"Engine core initialization failed. Failed core proc(s): {cores[0].exitcode}")
+
+    package.start = start
+    async with served(package, model_path, startup_seconds=1) as (server, serving):
+        failure = await server.receive()
+        assert await serving == 1
+
+    assert cores[0].exitcode == -signal.SIGKILL
+    assert "vLLM did not start within 0.95 s" in failure.reason
+    assert "rollout.startupTimeoutSeconds (--startup-seconds)" in failure.reason
+    assert not failure.refused
+
+
+async def test_a_core_that_hangs_at_its_first_prompt_is_named(package, model_path):
+    package.core.step = lambda: None
+    async with served(package, model_path, startup_seconds=1) as (server, serving):
+        assert "vLLM did not start within 0.95 s" in (await server.receive()).reason
+        assert await serving == 1
+        assert package.made[0].has_shut_down
+
+
+async def test_a_start_in_time_is_left_alone(package, model_path):
+    async with served(package, model_path, startup_seconds=5) as (server, _):
+        assert isinstance(await server.receive(), EngineReady)
+    assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
 
 
 async def test_a_vllm_that_dies_is_a_failure(package, model_path):

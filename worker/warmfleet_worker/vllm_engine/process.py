@@ -49,6 +49,7 @@ from warmfleet_worker.vllm_engine.socket_folder import socket_folder
 from warmfleet_worker.vllm_engine.start_failures import (
     FILE_VARIABLE,
     Sizes,
+    StartBound,
     StartError,
     note_failures,
     noted_failures,
@@ -146,10 +147,14 @@ async def _compute(channel: ServerChannel, settings: EngineSettings) -> None:
     with socket_folder() as folder, EventSocket(folder) as events:
         failures = folder / "failures"
         os.environ[FILE_VARIABLE] = str(failures)
+        bound = StartBound(settings.startup_seconds)
         try:
-            llm = VllmEngine(settings, endpoint=events.endpoint, replay_endpoint=events.replay_endpoint)
+            with bound:
+                llm = VllmEngine(settings, endpoint=events.endpoint, replay_endpoint=events.replay_endpoint)
         except (RuntimeError, ValueError, OSError, MemoryError) as error:
             log.warning("vLLM did not start", exc_info=error)
+            if bound.error is not None:
+                raise bound.error from error
             sizes = Sizes.of(settings, memory_limit_bytes())
             raise start_error(error, noted_failures(failures), sizes) from error
         try:
@@ -165,7 +170,11 @@ async def _compute(channel: ServerChannel, settings: EngineSettings) -> None:
             )
 
             async def converse() -> None:
-                await loop.warm_up()
+                try:
+                    async with asyncio.timeout(bound.seconds):
+                        await loop.warm_up()
+                except TimeoutError as error:
+                    raise bound.over() from error
                 channel.send(
                     msgspec.structs.replace(ready, imports_at_seconds=imports_at, load_at_seconds=load_at)
                 )

@@ -1,12 +1,15 @@
 """Why vLLM does not start: the cause, which its own processes log and do not send, with sizes of memory."""
 
 import logging
+import multiprocessing
 import os
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -19,6 +22,8 @@ FILE_VARIABLE: Final = "WARMFLEET_VLLM_FAILURES"
 """Path of the file in which vLLM's processes note what they log as failures."""
 _MAX_FILE_BYTES: Final = 64 * 1024
 _MAX_TEXT_CHARS: Final = 1000
+_START_RATIO: Final = 0.95
+"""Of the time in which a worker may load: at its end the pod's startup probe ends it, without a reason."""
 _GIB: Final = 2**30
 _MIB: Final = 2**20
 _OF_MEMORY: Final = ("out of memory", "can't allocate memory", "cannot allocate memory")
@@ -33,6 +38,44 @@ class StartError(WarmfleetError):
         """`refused`: by the settings; another start fails alike."""
         super().__init__(text)
         self.refused = refused
+
+
+class StartBound:
+    """Ends vLLM's processes when its start takes too long: vLLM waits for them for ever.
+
+    with StartBound(settings.startup_seconds) as bound:
+        ...  # raises when its processes are gone; `bound.error` is the reason then
+    """
+
+    def __init__(self, startup_seconds: int) -> None:
+        self.error: StartError | None = None
+        """Set when the time is over."""
+        self.seconds = startup_seconds * _START_RATIO
+        self._timer = threading.Timer(self.seconds, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        self._timer.join()
+
+    def over(self) -> StartError:
+        """The reason, once the time is over."""
+        return StartError(
+            f"vLLM did not start within {self.seconds:g} s: its processes hang or load for longer; its log "
+            "is above. Give it more time by rollout.startupTimeoutSeconds (--startup-seconds)",
+            refused=False,
+        )
+
+    def _end(self) -> None:
+        self.error = self.over()
+        for process in multiprocessing.active_children():
+            process.kill()
 
 
 class Failure(msgspec.Struct, frozen=True):
