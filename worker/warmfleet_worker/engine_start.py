@@ -9,12 +9,16 @@ from typing import Final
 
 import msgspec
 
+from warmfleet_contracts.names import NAMESPACE_KEY_VARIABLE, WORKER_TOKEN_VARIABLE
 from warmfleet_worker.engine_program import OWN_PROGRAM, EngineProgram
 from warmfleet_worker.settings import EngineSettings
 
 _SLEEPING_THREADS: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
 """A kernel's threads sleep between parallel regions. Spinning, OpenMP's default, is a little faster on an
 idle machine and tens of times slower as soon as another process needs one of the cores."""
+
+_SERVERS_SECRETS: Final = frozenset({NAMESPACE_KEY_VARIABLE, WORKER_TOKEN_VARIABLE})
+"""Callers are the server's concern: the engine, and all the code of vLLM, has no use for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,10 @@ def start_engine(settings: EngineSettings, program: EngineProgram = OWN_PROGRAM)
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,  # stdout carries the server's own announcement only
-            env=_SLEEPING_THREADS | dict(os.environ),
+            env={
+                name: value
+                for name, value in {**_SLEEPING_THREADS, **os.environ}.items()
+                if name not in _SERVERS_SECRETS
+            },
         )
     return EngineProcess(process, ours)
