@@ -33,6 +33,8 @@ def parser():
     made.add_argument("--trust-remote-code", action=argparse.BooleanOptionalAction, default=False)
     made.add_argument("--kv-events-config", type=json.loads)
     made.add_argument("--disable-log-stats", action="store_true")
+    made.add_argument("--log-config-file")
+    made.add_argument("--logging-config", type=json.loads)
     made.add_argument("--quantization", "-q", default=None)
     made.add_argument("--served-model-name", nargs="+")
     made.add_argument("--data-parallel-size", type=int)
@@ -89,6 +91,8 @@ def test_what_vllms_parser_does_not_take_is_refused_with_its_reason(words, reaso
             for name in ("size", "rank", "size-local")
         ),
         (["--kv-events-config", "{}"], "--kv-events-config {}", "warmfleet, which sets none: routers know"),
+        (["--log-config-file", "/f"], "--log-config-file '/f'", "warmfleet, which sets none: such a file"),
+        (["--logging-config", "{}"], "--logging-config {}", "warmfleet, which sets none: such a file"),
     ],
 )
 def test_a_contradiction_names_the_flag_and_what_it_contradicts(words, flag, field):

@@ -24,6 +24,7 @@ _FIELDS: Final = {
 """vLLM's options that a field of a ModelDeployment sets."""
 _ONE_PODS_DEVICES: Final = "the devices of one pod, by accelerator.count, compute one model together"
 _OWN_TOKENS: Final = "prompts and answers are token ids, by the tokenizer of the worker's server"
+_LOG_CONFIG: Final = "such a file names code that is run, and may be one of the model's"
 _REFUSED: Final = {
     "pipeline_parallel_size": _ONE_PODS_DEVICES,
     "prefill_context_parallel_size": _ONE_PODS_DEVICES,
@@ -39,6 +40,8 @@ _REFUSED: Final = {
     "kv_events_config": "routers know the cache by its events, which the engine process reads",
     "prefix_match_unit": "routers predict hits of whole blocks",
     "trust_remote_code": "a model is data: code in it is never run",
+    "log_config_file": _LOG_CONFIG,
+    "logging_config": _LOG_CONFIG,
 }
 """Other options that are warmfleet's, and why."""
 _REFUSED_PREFIXES: Final = {"data_parallel_": f"{_ONE_PODS_DEVICES}; replicas are spec.replicas"}
