@@ -13,6 +13,7 @@ from warmfleet_worker.vllm_engine.process import _failure
 from warmfleet_worker.vllm_engine.start_failures import (
     Failure,
     Sizes,
+    flags_naming,
     note_failures,
     noted_failures,
     require_memory,
@@ -35,6 +36,34 @@ OUT_OF_MEMORY = Failure(
 NO_ROOM = Failure("ValueError", "Available memory (1.2/8.0 GiB) is less than requested.", is_refusal=True)
 BAD_VALUE = Failure("ValueError", "Model architectures ['X'] are not supported.", is_refusal=True)
 BROKEN = Failure("RuntimeError", "operator missing", is_refusal=False)
+
+
+class VLLMError(Exception):
+    """As vLLM's: the base of its own errors, and no `ValueError`."""
+
+
+class VLLMClientError(VLLMError):
+    pass
+
+
+class VLLMServerError(VLLMError):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--seed", "7", "--scheduler-cls", "nope.X"], "--scheduler-cls nope.X"),
+        (["--scheduler-cls=nope.X"], "--scheduler-cls=nope.X"),
+        (["-q", "nope"], "nope"),
+        (["--seed", "7"], ""),
+    ],
+)
+def test_a_module_that_there_is_not_comes_with_the_flag_that_names_it(words, named):
+    error = ModuleNotFoundError("No module named 'nope'")
+    assert flags_naming(error, words) == named
+    reason = str(start_error(error, [], SIZES, flags_naming(error, words)))
+    assert reason.endswith(f"; engine.extraArgs has {named}" if named else "named 'nope'")
 
 
 @pytest.mark.parametrize(
@@ -63,6 +92,15 @@ BROKEN = Failure("RuntimeError", "operator missing", is_refusal=False)
         (NO_CORE, [BROKEN], "vLLM did not start: RuntimeError: operator missing", False),
         (NO_CORE, [], f"vLLM did not start: RuntimeError: {NO_CORE}", False),
         (ValueError("block_size must\n be 32"), [], "vLLM refuses the settings: block_size must be 32", True),
+        (
+            ImportError("No module named 'nope'"),
+            [],
+            "vLLM refuses the settings: No module named 'nope'",
+            True,
+        ),
+        (AttributeError("no attribute 'X'"), [], "vLLM refuses the settings: no attribute 'X'", True),
+        (VLLMClientError("no such task"), [], "vLLM refuses the settings: no such task", True),
+        (VLLMServerError("gone"), [], "vLLM did not start: VLLMServerError: gone", False),
         (
             KILLED,
             [],

@@ -51,6 +51,7 @@ from warmfleet_worker.vllm_engine.start_failures import (
     Sizes,
     StartBound,
     StartError,
+    flags_naming,
     note_failures,
     noted_failures,
     start_error,
@@ -151,12 +152,15 @@ async def _compute(channel: ServerChannel, settings: EngineSettings) -> None:
         try:
             with bound:
                 llm = VllmEngine(settings, endpoint=events.endpoint, replay_endpoint=events.replay_endpoint)
-        except (RuntimeError, ValueError, OSError, MemoryError) as error:
+        except WarmfleetError:
+            raise
+        except Exception as error:
             log.warning("vLLM did not start", exc_info=error)
             if bound.error is not None:
                 raise bound.error from error
             sizes = Sizes.of(settings, memory_limit_bytes())
-            raise start_error(error, noted_failures(failures), sizes) from error
+            named = flags_naming(error, settings.extra_arguments)
+            raise start_error(error, noted_failures(failures), sizes, named) from error
         try:
             facts = llm.facts
             ready = engine_ready(facts, settings, manifest.model_digest)

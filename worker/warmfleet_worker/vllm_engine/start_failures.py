@@ -3,6 +3,7 @@
 import logging
 import multiprocessing
 import os
+import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ _START_RATIO: Final = 0.95
 _GIB: Final = 2**30
 _MIB: Final = 2**20
 _OF_MEMORY: Final = ("out of memory", "can't allocate memory", "cannot allocate memory")
+_QUOTED: Final = re.compile(r"'([^']+)'")
 _KILLED: Final = ": -9"
 """An exit code in vLLM's own message: by the kernel, where memory is short."""
 
@@ -166,8 +168,22 @@ def noted_failures(path: Path) -> list[Failure]:
     return found
 
 
-def start_error(error: Exception, failures: Sequence[Failure], sizes: Sizes) -> StartError:
-    """`error`, which vLLM raised in our process, with the cause in its own processes."""
+def flags_naming(error: Exception, words: Sequence[str]) -> str:
+    """Those of a user's `words` for vLLM whose value `error` quotes, such as a module that there is not."""
+    quoted = [name for name in _QUOTED.findall(str(error)) if len(name) > 1]
+    found = []
+    for flag, value in zip(("", *words), words, strict=False):
+        if not any(name in value for name in quoted):
+            continue
+        found.append(f"{flag} {value}" if flag.startswith("--") and not value.startswith("--") else value)
+    return ", ".join(found)
+
+
+def start_error(error: Exception, failures: Sequence[Failure], sizes: Sizes, flags: str = "") -> StartError:
+    """`error`, which vLLM raised in our process, with the cause in its own processes.
+
+    `flags`: those that the error is about, as far as it is known.
+    """
     cause = _cause(failures)
     if cause is None:
         if _KILLED in str(error):
@@ -180,6 +196,7 @@ def start_error(error: Exception, failures: Sequence[Failure], sizes: Sizes) -> 
         return StartError(f"vLLM ran out of memory at the start: {cause.text}; {sizes}", refused=True)
     if cause.is_refusal:
         more = f"; {sizes}" if "memory" in cause.text.lower() else ""
+        more += f"; engine.extraArgs has {flags}" if flags else ""
         return StartError(f"vLLM refuses the settings: {cause.text}{more}", refused=True)
     return StartError(f"vLLM did not start: {cause.kind}: {cause.text}", refused=False)
 
@@ -198,7 +215,16 @@ def _append(path: Path, error: Exception) -> None:
 
 def _failure(error: Exception) -> Failure:
     text = " ".join(str(error).split())[:_MAX_TEXT_CHARS]
-    return Failure(type(error).__name__, text, isinstance(error, ValueError))
+    return Failure(type(error).__name__, text, _is_refusal(error))
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether it is about a value, such as the name of a module or class; another start fails alike."""
+    if isinstance(error, ValueError | ImportError | AttributeError):
+        return True
+    # Of vLLM, which this module does not import.
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return "VLLMError" in kinds and "VLLMServerError" not in kinds
 
 
 def _size(size_bytes: int) -> str:
