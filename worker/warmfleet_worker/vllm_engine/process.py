@@ -78,14 +78,16 @@ class ServerChannel:
         self._writer = writer
 
     def send(self, message: EngineMessage) -> None:
-        """Queue one message.
+        """Queue one message; nothing of one that is refused.
 
         Raises:
             ServerGoneError: the server does not read.
+            ContractError: the message is larger than the server takes.
         """
-        self._writer.write(encode_message(message))
-        if self._writer.transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+        encoded = encode_message(message)
+        if self._writer.transport.get_write_buffer_size() + len(encoded) > MAX_UNSENT_BYTES:
             raise ServerGoneError
+        self._writer.write(encoded)
 
     async def apply_all(self, loop: EngineLoop) -> None:
         """Hand the server's messages to `loop` until the server is gone.
