@@ -8,6 +8,7 @@ import torch
 
 from warmfleet_worker.settings import EngineSettings
 from warmfleet_worker.vllm_engine.arguments import engine_arguments
+from warmfleet_worker.vllm_engine.cpu import worker as worker_module
 from warmfleet_worker.vllm_engine.cpu.worker import seeded
 
 
@@ -61,6 +62,69 @@ def test_a_step_that_fails_keeps_the_generators():
     with pytest.raises(OSError):
         worker.sample_tokens("fails")
     assert set(worker.generators) == {0, 1}
+
+
+class Runner:
+    """Collects log probabilities as vLLM's does: of a step's tokens, each with a row of the vocabulary."""
+
+    def __init__(self, prompts):
+        self.model_config = SimpleNamespace(get_vocab_size=lambda: 1000)
+        self.requests = {
+            one: SimpleNamespace(prompt=prompt, num_computed_tokens=0, found=[])
+            for one, prompt in prompts.items()
+        }
+        self.num_prompt_logprobs = dict.fromkeys(prompts, 1)
+        self.most_rows = 0
+        self.offsets = {}
+
+    def _get_prompt_logprobs_dict(self, hidden_states, num_scheduled_tokens):
+        complete = {}
+        for one in list(self.num_prompt_logprobs):
+            tokens = num_scheduled_tokens.get(one)
+            if tokens is None:
+                continue
+            request, offset = self.requests[one], self.offsets[one]
+            remaining = len(request.prompt) - request.num_computed_tokens - 1
+            if tokens > remaining:
+                tokens = remaining
+                complete[one] = request.found
+                del self.num_prompt_logprobs[one]
+            self.most_rows = max(self.most_rows, tokens)
+            request.found += hidden_states[offset : offset + tokens]
+        return complete
+
+    def compute(self, step):
+        self.offsets, states = {}, []
+        for one, tokens in step.items():
+            self.offsets[one] = len(states)
+            first = self.requests[one].num_computed_tokens
+            states += [(one, position) for position in range(first, first + tokens)]
+        complete = self._get_prompt_logprobs_dict(states, step)
+        for one, tokens in step.items():
+            self.requests[one].num_computed_tokens += tokens
+        return complete
+
+
+@pytest.mark.parametrize("prompt_tokens", [1, 2, 9, 10, 11, 30, 31])
+def test_log_probabilities_of_prompts_are_collected_by_slices(monkeypatch, prompt_tokens):
+    class Device:
+        def init_device(self):
+            self.model_runner = Runner({"a": range(prompt_tokens), "b": range(25)})
+
+    monkeypatch.setattr(worker_module, "SLICE_BYTES", 4 * 1000 * 10)
+    worker = seeded(Device)()
+    worker.init_device()
+    runner = worker.model_runner
+
+    # when both prompts begin in a step, and the second one ends in the next
+    complete = runner.compute({"a": prompt_tokens, "b": 12})
+    complete |= runner.compute({"a": 1, "b": 13})
+    complete |= runner.compute({"a": 1, "b": 1})
+
+    assert complete["a"] == [("a", position) for position in range(prompt_tokens - 1)]
+    assert complete["b"] == [("b", position) for position in range(24)]
+    assert 0 < runner.most_rows <= 10
+    assert runner.requests["b"].num_computed_tokens == 26
 
 
 def test_it_computes_on_cpus_alone():
