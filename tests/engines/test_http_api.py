@@ -330,3 +330,15 @@ def long_prompt(path: str) -> dict[str, object]:
 )
 def test_a_field_that_works_shows_it(client, path, field):
     assert effects(path)[field](client)
+
+
+def test_a_stop_token_that_no_model_has_stops_nothing(client: httpx.Client) -> None:
+    plain = answer(client, TEXT, return_token_ids=True)
+    stopped = answer(client, TEXT, return_token_ids=True, stop_token_ids=[2**31, 2**32 - 1])
+    assert stopped["choices"] == plain["choices"]
+
+
+def test_a_bias_for_a_token_that_the_model_has_not_is_refused(client: httpx.Client) -> None:
+    refused = client.post(TEXT, json=body_of(TEXT, logit_bias={str(2**31): 1}))
+    assert (refused.status_code, error_of(refused)["type"]) == (400, "invalid_request_error")
+    assert answer(client, TEXT)

@@ -234,7 +234,7 @@ def test_a_prompt_larger_than_the_pool_is_refused_with_both_sizes():
     driver.add(2, prompt_of(19), max_output_tokens=9)
     driver.run()
 
-    assert driver.finish_reasons == {1: "error", 2: "length"}
+    assert driver.finish_reasons == {1: "refused", 2: "length"}
     assert driver.errors[1] == "the request needs 6 KV blocks (21 tokens), the whole cache has 5 (20 tokens)"
     assert 1 not in driver.cached_tokens
     driver.assert_exact(2)
@@ -255,7 +255,7 @@ def test_an_invalid_prompt_is_refused_without_effect_on_others(prompt):
     driver.add(2, prompt_of(5))
     driver.run()
 
-    assert driver.finish_reasons[1] == "error"
+    assert driver.finish_reasons[1] == "refused"
     driver.assert_exact(2)
 
 
@@ -265,7 +265,7 @@ def test_the_engine_keeps_a_bounded_number_of_waiting_sequences():
         driver.add(sequence_id, prompt_of(5, first=10 * sequence_id))
     driver.run()
 
-    assert [driver.finish_reasons[n] for n in range(5)] == ["length"] * 3 + ["error"] * 2
+    assert [driver.finish_reasons[n] for n in range(5)] == ["length"] * 3 + ["busy"] * 2
 
 
 def test_a_reused_sequence_id_does_not_disturb_the_first():

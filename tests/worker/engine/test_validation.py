@@ -119,7 +119,7 @@ def test_a_sampling_parameter_out_of_its_range_is_refused_by_name(field, value, 
 
     (update,) = driver.engine.step().updates
 
-    assert update.finish_reason == "error"
+    assert update.finish_reason == "refused"
     assert words in update.error
 
 

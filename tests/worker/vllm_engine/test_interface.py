@@ -61,7 +61,7 @@ def test_vllm_takes_each_sampling_argument():
     message = AddSequences(
         sequences=[NewSequence(1)], prompt=packed_tokens([1]), sampling=SamplingParameters()
     )
-    given = {*sampling_arguments(message, seed=0), *keywords("SamplingParams")}
+    given = {*sampling_arguments(message, seed=0, vocabulary_size=100), *keywords("SamplingParams")}
     assert given <= set(RECORDED["structures"]["SamplingParams"])
 
 

@@ -237,7 +237,7 @@ async def test_a_request_that_vllm_refuses_ends_alone():
         engine.apply(add([5] * 40, 2))
         await server.ended(2)
 
-    assert (server.finish(1), server.updates[1][0].error) == ("error", "no such thing")
+    assert (server.finish(1), server.updates[1][0].error) == ("refused", "no such thing")
     assert server.finish(2) == "length"
     assert sum(report.failed_sequences for report in server.reports) == 1
 

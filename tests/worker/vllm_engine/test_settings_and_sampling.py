@@ -84,7 +84,10 @@ def test_threads_are_those_of_openmp_and_vllms_processes_are_not_forked():
 
 def message(sampling, **fields):
     return AddSequences(
-        sequences=[NewSequence(1, seed=0)], prompt=packed_tokens([1]), sampling=sampling, **fields
+        sequences=[NewSequence(1, seed=0)],
+        prompt=packed_tokens([1]),
+        sampling=sampling,
+        **fields,
     )
 
 
@@ -114,18 +117,24 @@ def test_each_sampling_parameter_has_its_place_in_vllms():
 
 @pytest.mark.parametrize(("field", "value", "argument", "expected"), SAMPLING)
 def test_a_sampling_parameter_is_vllms_of_that_name(field, value, argument, expected):
-    plain = sampling_arguments(message(SamplingParameters()), seed=0)
-    changed = sampling_arguments(message(SamplingParameters(**{field: value})), seed=0)
+    plain = sampling_arguments(message(SamplingParameters()), seed=0, vocabulary_size=100)
+    changed = sampling_arguments(message(SamplingParameters(**{field: value})), seed=0, vocabulary_size=100)
     assert changed[argument] == expected
     assert {name for name in plain if plain[name] != changed[name]} == {argument}
 
 
 def test_vllm_takes_no_seed_above_its_range_no_top_p_of_zero_and_no_request_for_no_token():
     edge = SamplingParameters(top_p=0.0, max_output_tokens=0, min_output_tokens=4)
-    found = sampling_arguments(message(edge), seed=2**64 - 1)
+    found = sampling_arguments(message(edge), seed=2**64 - 1, vocabulary_size=100)
     assert 0 <= found["seed"] < 2**63
     assert 0 < found["top_p"] < 1e-6
     assert (found["max_tokens"], found["min_tokens"]) == (1, 1)
+
+
+def test_a_stop_token_outside_the_vocabulary_is_left_out_as_it_is_never_generated():
+    sampling = SamplingParameters(stop_token_ids=frozenset({2, 99, 100, 2**32 - 1}))
+    found = sampling_arguments(message(sampling), seed=0, vocabulary_size=100)
+    assert found["stop_token_ids"] == [2, 99]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +142,7 @@ def test_vllm_takes_no_seed_above_its_range_no_top_p_of_zero_and_no_request_for_
     [({}, False), ({"may_read_cache": False}, True), ({"use_prefix_cache": False}, True)],
 )
 def test_a_request_that_may_not_read_the_cache_computes_its_whole_prompt(fields, skips):
-    found = sampling_arguments(message(SamplingParameters(), **fields), seed=0)
+    found = sampling_arguments(message(SamplingParameters(), **fields), seed=0, vocabulary_size=100)
     assert found["skip_reading_prefix_cache"] is skips
 
 

@@ -69,7 +69,7 @@ async def test_a_refused_one_ends_the_wait_for_it_too():
         engine.apply(add(prompt(0), 1))
         engine.apply(add(prompt(1), 2))
         await server.ended(1, 2)
-    assert server.finish(2) == "error"
+    assert server.finish(2) == "refused"
 
 
 async def test_one_that_waits_can_be_aborted():

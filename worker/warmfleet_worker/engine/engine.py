@@ -164,13 +164,14 @@ class Engine:
         """Queue sequences of one prompt. Those that can never run get an error update in the next report."""
         self._reporter.dispatches.count(message.router_id, message.dispatch)
         prompt = unpacked_tokens(message.prompt)
-        refusal = validation_error(message, prompt, self._limits) or self._refusal_now(message)
+        never = validation_error(message, prompt, self._limits)
+        refusal = never or self._refusal_now(message)
         if not refusal:
             self._queue(message, prompt)
             return
         for new in message.sequences:
             if not self._is_in_use(new.sequence_id):
-                self._refuse(new.sequence_id, refusal)
+                self._refuse(new.sequence_id, "refused" if never else "busy", refusal)
 
     def _queue(self, message: AddSequences, prompt: "array[int]") -> None:
         """Queue the sequences of `message`; what costs O(tokens) is done once for all of them."""
@@ -186,7 +187,7 @@ class Engine:
             if self._is_in_use(new.sequence_id):
                 continue
             if refusal := self._queue_full_error(message):
-                self._refuse(new.sequence_id, refusal)
+                self._refuse(new.sequence_id, "busy", refusal)
                 continue
             sequence = Sequence(
                 sequence_id=new.sequence_id,
@@ -217,9 +218,9 @@ class Engine:
             _log.warning("sequence id reused, ignored", sequence_id=sequence_id)
         return in_use
 
-    def _refuse(self, sequence_id: int, error: str) -> None:
+    def _refuse(self, sequence_id: int, reason: str, error: str) -> None:
         self._pending[sequence_id] = SequenceUpdate(
-            sequence_id=sequence_id, finish_reason="error", error=error
+            sequence_id=sequence_id, finish_reason=reason, error=error
         )
 
     def abort(self, sequence_id: int) -> None:

@@ -148,9 +148,12 @@ class SequenceUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     prompt_logprobs: TokenLogprobs | None = None
     """Of the prompt's next tokens, the second one first; all have come with the first of `token_ids`."""
     finish_reason: str = ""
-    """"" while it runs; then "stop", "length", "abort" or "error"."""
+    """"" while it runs; then "stop", "length", "abort", or one with an `error`.
+
+    "refused": no engine with these settings computes it; "busy": this one does not now; "error": it failed.
+    """
     error: str = ""
-    """Text for the client when `finish_reason` is "error"."""
+    """Text for the client."""
 
 
 class StepReport(msgspec.Struct, frozen=True, kw_only=True, tag="step", omit_defaults=True):

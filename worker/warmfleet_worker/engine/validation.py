@@ -84,7 +84,7 @@ def _unknown_token(message: AddSequences, prompt: Sequence[int], vocabulary_size
     bias = message.sampling.logit_bias
     if bias and (min(bias) < 0 or max(bias) >= vocabulary_size):
         return f"a bias {outside}"
-    # A stop token outside the vocabulary is harmless: it is never generated.
+    # A stop token outside the vocabulary is never generated: engines leave it out.
     if min(message.sampling.stop_token_ids, default=0) < 0:
         return "a stop token id is negative"
     return ""

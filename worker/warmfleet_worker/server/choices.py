@@ -118,7 +118,7 @@ class ChoiceDecoder:
         if self._detokenizer.stopped:
             self.handle.abort()
             self.finish_reason = "stop"
-        elif update.finish_reason in {"error", "lost"}:
+        elif update.finish_reason in {"error", "lost", "refused", "busy"}:
             raise self._engine_error(update)
         elif update.finish_reason:
             self.finish_reason = "length" if update.finish_reason == "length" else "stop"
@@ -177,6 +177,16 @@ class ChoiceDecoder:
         self._last_tokens = now
 
     def _engine_error(self, update: TokenUpdate) -> RequestError:
+        if update.finish_reason == "refused":
+            return RequestError(update.error)  # by each replica: none of them is at fault
+        if update.finish_reason == "busy":
+            return RequestError(
+                update.error,
+                status=429,
+                type="rate_limit_error",
+                code="overloaded",
+                retry_after_seconds=1,
+            )
         # Nothing was computed, or it is lost with its engine: another replica may still answer.
         is_answerable = update.finish_reason == "lost" or self.handle.cached_prefix is None
         status, code = (503, "not_ready") if is_answerable else (500, "engine_error")

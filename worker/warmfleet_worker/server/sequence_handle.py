@@ -37,7 +37,7 @@ class TokenUpdate:
     """Of `token_ids`, if the sequence requests them."""
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: str = ""
-    """"" while it runs; then "stop", "length", "abort", "error", or "lost" with its engine."""
+    """"" while it runs; then as in `SequenceUpdate`, or "lost" with its engine."""
     error: str = ""
 
 

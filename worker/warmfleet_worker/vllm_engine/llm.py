@@ -13,10 +13,17 @@ from warmfleet_contracts.metrics import VLLM_PREFIX
 from warmfleet_runtime.memory import importing, memory_limit_bytes
 from warmfleet_worker.settings import EngineSettings
 from warmfleet_worker.vllm_engine.arguments import engine_arguments
+from warmfleet_worker.vllm_engine.cpu import worker
 from warmfleet_worker.vllm_engine.extra_arguments import with_extra_arguments
 from warmfleet_worker.vllm_engine.load import StepStatistics
-from warmfleet_worker.vllm_engine.outputs import ModelFacts, Output, RefusedRequestError, VllmDiedError
-from warmfleet_worker.vllm_engine.scores import Position, Score
+from warmfleet_worker.vllm_engine.outputs import (
+    ClearDeclinedError,
+    ModelFacts,
+    Output,
+    VllmDiedError,
+    request_error,
+)
+from warmfleet_worker.vllm_engine.scores import SCORES_BYTES, Position, Score, scores_bytes
 from warmfleet_worker.vllm_engine.start_failures import Sizes, require_memory
 from warmfleet_worker.vllm_engine.versions import check_version
 
@@ -125,6 +132,9 @@ class VllmEngine:
             window_tokens=model.get_sliding_window() or 0,
             kv_bytes_per_token=2 * layers * model.get_total_num_kv_heads() * head_bytes,
             steps_ahead=1 if scheduler.async_scheduling else 0,
+            most_scored_tokens=None
+            if _scores_by_slices(config)
+            else SCORES_BYTES // scores_bytes(1, model.get_vocab_size()),
         )
 
     @property
@@ -142,7 +152,7 @@ class VllmEngine:
         from vllm import SamplingParams
         from vllm.inputs import tokens_input
         from vllm.sampling_params import RequestOutputKind
-        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+        from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
             parameters = SamplingParams(**sampling, output_kind=RequestOutputKind.DELTA)
@@ -161,8 +171,10 @@ class VllmEngine:
                     )
         except EngineDeadError as error:
             raise VllmDiedError(str(error)) from error
-        except (ValueError, EngineGenerateError) as error:
-            raise RefusedRequestError(str(error)) from error
+        except Exception as error:
+            if self.is_dead:
+                raise VllmDiedError(str(error)) from error
+            raise request_error(error) from error
 
     def metrics(self) -> bytes:
         from prometheus_client import generate_latest
@@ -183,14 +195,28 @@ class VllmEngine:
         from vllm.v1.engine.exceptions import EngineDeadError
 
         try:
-            await self._llm.reset_prefix_cache(reset_running_requests=True)
+            is_clear = await self._llm.reset_prefix_cache(reset_running_requests=True)
         except EngineDeadError as error:
             raise VllmDiedError(str(error)) from error
+        except Exception as error:
+            if self.is_dead:
+                raise VllmDiedError(str(error)) from error
+            raise ClearDeclinedError(str(error)) from error
+        if not is_clear:
+            raise ClearDeclinedError("blocks are in use")
 
     def shutdown(self) -> None:
         """End vLLM's processes. Nothing else can be called afterwards."""
         self._llm.shutdown(timeout=1.0)
         del self._llm  # shuts down once more while its modules are there
+
+
+def _scores_by_slices(config: Any) -> bool:
+    """Whether a prompt's log probabilities take memory for some of its tokens at a time.
+
+    VLLM's newer model runner does that, and where it is not used, on CPUs, our own worker.
+    """
+    return getattr(config, "use_v2_model_runner", True) or config.parallel_config.worker_cls == worker.NAME
 
 
 def _statistics(statistics: Any, iteration: Any) -> StepStatistics:

@@ -42,6 +42,11 @@ class LoadTracker:
         self._latest = StepStatistics()
         self._draining = False
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether vLLM computes nothing, by its own report: what was aborted may be in the step in flight."""
+        return not self._latest.running_sequences
+
     def drain(self) -> None:
         """Report `draining` from now on."""
         self._draining = True

@@ -15,6 +15,7 @@ from warmfleet_contracts.cache.blocks import (
     cacheable_tokens,
 )
 from warmfleet_contracts.cache.kv_events import IDLE_HEARTBEAT_SECONDS
+from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_worker.engine.messages import (
     AbortSequence,
     AddSequences,
@@ -25,7 +26,6 @@ from warmfleet_worker.engine.messages import (
     PauseSequence,
     ReadMetrics,
     ResumeSequence,
-    SequenceUpdate,
     ServerMessage,
     StepReport,
     unpacked_tokens,
@@ -36,17 +36,19 @@ from warmfleet_worker.vllm_engine.announcements import Announcements
 from warmfleet_worker.vllm_engine.kv_events import decode_batch
 from warmfleet_worker.vllm_engine.load import LoadTracker, StepStatistics
 from warmfleet_worker.vllm_engine.outputs import (
+    BusyError,
     EventSource,
     Llm,
     ModelFacts,
     Output,
     RefusedRequestError,
     VllmDiedError,
+    clear_cache,
+    scores_misfit,
 )
-from warmfleet_worker.vllm_engine.reports import Reports, metrics_report
+from warmfleet_worker.vllm_engine.reports import Reports, metrics_report, sequence_update
 from warmfleet_worker.vllm_engine.resident import EventsLostError, ResidentBlocks, UnfitCacheError, salt_text
 from warmfleet_worker.vllm_engine.sampling import sampling_arguments, wants_tokens
-from warmfleet_worker.vllm_engine.scores import token_logprobs
 from warmfleet_worker.vllm_engine.sequences import LiveSequence, LiveSequences
 from warmfleet_worker.vllm_engine.shared_prefixes import Prefill, SharedPrefixes
 
@@ -58,7 +60,6 @@ WARM_UP_PROMPTS: Final = 3
 """Prompts computed at the start until an event has arrived."""
 MAX_LIVE_SEQUENCES: Final = 4096
 """Waiting and running; the server's own bound is lower."""
-_FINISH_REASONS: Final = frozenset({"stop", "length", "abort"})
 
 log = structlog.get_logger("warmfleet.worker.vllm")
 
@@ -189,11 +190,14 @@ class EngineLoop:
     def _add(self, message: AddSequences) -> None:
         self._load.dispatches.count(message.router_id, message.dispatch)
         prompt = unpacked_tokens(message.prompt)
-        refusal = validation_error(message, prompt, self._limits) or self._refusal_now(message)
+        never = validation_error(message, prompt, self._limits)
+        if message.sampling.prompt_logprobs is not None:
+            never = never or scores_misfit(len(prompt), self._facts)
+        refusal = never or self._refusal_now(message)
         if refusal:
             for new in message.sequences:
                 if new.sequence_id not in self._tasks:
-                    self._reports.add_refusal(new.sequence_id, refusal)
+                    self._reports.add_end(new.sequence_id, "refused" if never else "busy", refusal)
             return
         size = self._facts.block_size_tokens
         # Also without the cache: the router compares the last one with its own.
@@ -260,7 +264,7 @@ class EngineLoop:
             str(sequence.sequence_id),
             prompt,
             salt_text(message.salt),
-            sampling_arguments(message, seed),
+            sampling_arguments(message, seed, self._facts.vocabulary_size),
             sequence.priority,
         )
         try:
@@ -268,47 +272,33 @@ class EngineLoop:
                 async for output in stream:
                     self._on_output(sequence, output, prompt)
         except RefusedRequestError as error:
-            if self._forget(sequence.sequence_id):
-                self._reports.add_failure()
-                self._reports.add_refusal(sequence.sequence_id, str(error))
-                self._schedule_report()
+            # After its first token it is no more the request's own fault.
+            self._end(sequence, "refused" if sequence.is_prefilling else "error", error)
+        except BusyError as error:
+            self._end(sequence, "busy", error)
         except Exception as error:  # noqa: BLE001 - the server reports the reason of any failure
             self._fail(error)
+
+    def _end(self, sequence: LiveSequence, finish_reason: str, error: WarmfleetError) -> None:
+        if self._forget(sequence.sequence_id):
+            log.warning("vLLM ended a sequence", reason=str(error), cause=repr(error.__cause__))
+            self._reports.add_failure()
+            self._reports.add_end(sequence.sequence_id, finish_reason, str(error))
+            self._schedule_report()
 
     def _on_output(self, sequence: LiveSequence, output: Output, prompt: Sequence[int]) -> None:
         # The step that computed it comes first: its tokens are attributed by what was computed before it.
         while not self._llm.steps.empty():
             self._on_step(self._llm.steps.get_nowait())
-        is_first = sequence.is_prefilling
-        if is_first:
+        if sequence.is_prefilling:
             sequence.cached_tokens = output.cached_tokens
             self._end_prefill(sequence.sequence_id)
+        self._reports.add_update(sequence_update(sequence, output, prompt))
         sequence.generated_tokens += len(output.token_ids)
-        token_ids = list(output.token_ids) if sequence.wants_tokens else []
-        logprobs = prompt_logprobs = None
-        if sequence.logprobs is not None:
-            logprobs = token_logprobs(zip(token_ids, output.logprobs, strict=False), sequence.logprobs)
-        if sequence.prompt_logprobs is not None and output.prompt_logprobs:
-            prompt_logprobs = token_logprobs(
-                zip(prompt[1:], output.prompt_logprobs, strict=True), sequence.prompt_logprobs
-            )
-        reason, error = output.finish_reason, ""
-        if reason and reason not in _FINISH_REASONS:
-            reason, error = "error", f"vLLM ended the sequence: {output.finish_reason}"
-            self._reports.add_failure()
-        update = SequenceUpdate(
-            sequence_id=sequence.sequence_id,
-            cached_tokens=output.cached_tokens if is_first else None,
-            last_block=sequence.last_block if is_first else b"",
-            token_ids=token_ids,
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-            finish_reason=reason,
-            error=error,
-        )
-        self._reports.add_update(update)
-        if reason:
+        if output.finish_reason:
             self._forget(sequence.sequence_id)
+        if self._reports.is_large:
+            self._send_report()
         self._schedule_report()
 
     def _forget(self, sequence_id: int) -> bool:
@@ -326,7 +316,7 @@ class EngineLoop:
         """Empty the prefix cache: for routers now, in vLLM before its next step."""
         # Before vLLM is asked: its own event of it may arrive before its answer.
         self._resident.clear()
-        task = asyncio.create_task(self._llm.clear_cache())
+        task = asyncio.create_task(clear_cache(self._llm))
         self._clearing.add(task)
         task.add_done_callback(self._end_clear)
         self._schedule_report()
@@ -359,7 +349,7 @@ class EngineLoop:
 
     def _apply_events(self) -> None:
         try:
-            for batch in self._announcements.take(is_idle=not self._sequences):
+            for batch in self._announcements.take(is_idle=not self._sequences and self._load.is_idle):
                 self._resident.apply(batch)
                 self._has_events.set()
         except EventsLostError as error:
@@ -400,4 +390,7 @@ class EngineLoop:
 
     def _send_report(self) -> None:
         self._report_due = False
-        self._send(self._reports.take(self._resident, self._load, self._sequences))
+        try:
+            self._send(self._reports.take(self._resident, self._load, self._sequences))
+        except Exception as error:  # noqa: BLE001 - as a callback it would be logged and forgotten
+            self._fail(error)

@@ -154,12 +154,12 @@ async def _compute(channel: ServerChannel, settings: EngineSettings) -> None:
         try:
             with bound:
                 llm = VllmEngine(settings, endpoint=events.endpoint, replay_endpoint=events.replay_endpoint)
-        except WarmfleetError:
-            raise
         except Exception as error:
             log.warning("vLLM did not start", exc_info=error)
             if bound.error is not None:
                 raise bound.error from error
+            if isinstance(error, WarmfleetError):
+                raise
             sizes = Sizes.of(settings, memory_limit_bytes())
             named = flags_naming(error, settings.extra_arguments)
             raise start_error(error, noted_failures(failures), sizes, named) from error

@@ -1,15 +1,26 @@
 """Makes reports of what happened since the one before, and of metrics."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 import structlog
 
-from warmfleet_worker.engine.messages import MAX_METRICS_BYTES, EngineMetrics, SequenceUpdate, StepReport
+from warmfleet_worker.engine.messages import (
+    MAX_MESSAGE_BYTES,
+    MAX_METRICS_BYTES,
+    EngineMetrics,
+    SequenceUpdate,
+    StepReport,
+)
 from warmfleet_worker.engine.updates import merged
 from warmfleet_worker.vllm_engine.load import LoadTracker, StepStatistics
+from warmfleet_worker.vllm_engine.outputs import Output
 from warmfleet_worker.vllm_engine.resident import ResidentBlocks
-from warmfleet_worker.vllm_engine.sequences import LiveSequences
+from warmfleet_worker.vllm_engine.scores import token_logprobs
+from warmfleet_worker.vllm_engine.sequences import LiveSequence, LiveSequences
+
+_FINISH_REASONS: Final = frozenset({"stop", "length", "abort"})
 
 log = structlog.get_logger("warmfleet.worker.vllm")
 
@@ -27,6 +38,32 @@ def metrics_report(read: Callable[[], bytes]) -> EngineMetrics:
     return EngineMetrics(text=text)
 
 
+def sequence_update(sequence: LiveSequence, output: Output, prompt: Sequence[int]) -> SequenceUpdate:
+    """What `output` brings to a sequence of `prompt`, before its tokens are counted in `sequence`."""
+    is_first = sequence.is_prefilling
+    token_ids = list(output.token_ids) if sequence.wants_tokens else []
+    logprobs = prompt_logprobs = None
+    if sequence.logprobs is not None:
+        logprobs = token_logprobs(zip(token_ids, output.logprobs, strict=False), sequence.logprobs)
+    if sequence.prompt_logprobs is not None and output.prompt_logprobs:
+        prompt_logprobs = token_logprobs(
+            zip(prompt[1:], output.prompt_logprobs, strict=True), sequence.prompt_logprobs
+        )
+    reason, error = output.finish_reason, ""
+    if reason and reason not in _FINISH_REASONS:
+        reason, error = "error", f"vLLM ended the sequence: {output.finish_reason}"
+    return SequenceUpdate(
+        sequence_id=sequence.sequence_id,
+        cached_tokens=output.cached_tokens if is_first else None,
+        last_block=sequence.last_block if is_first else b"",
+        token_ids=token_ids,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        finish_reason=reason,
+        error=error,
+    )
+
+
 class Reports:
     """Collects updates and steps; `take` makes one report of them."""
 
@@ -38,14 +75,26 @@ class Reports:
         self._evicted_blocks = 0
         self._failed_sequences = 0
         self._has_progress = False
+        self._scores_bytes = 0
 
     def add_update(self, update: SequenceUpdate) -> None:
         self._has_progress = True
+        self._failed_sequences += update.finish_reason == "error"
         self._updates.append(update)
+        for scores in (update.logprobs, update.prompt_logprobs):
+            if scores is not None:
+                self._scores_bytes += len(scores.values) * (1 + 2 * scores.top)
 
-    def add_refusal(self, sequence_id: int, reason: str) -> None:
-        """A sequence never started."""
-        self._updates.append(SequenceUpdate(sequence_id=sequence_id, finish_reason="error", error=reason))
+    @property
+    def is_large(self) -> bool:
+        """Whether the next report is to be made at once: with what may come it could exceed a message."""
+        return self._scores_bytes > MAX_MESSAGE_BYTES // 4
+
+    def add_end(self, sequence_id: int, finish_reason: str, error: str) -> None:
+        """A sequence ended without an output of vLLM, or was never given to it."""
+        self._updates.append(
+            SequenceUpdate(sequence_id=sequence_id, finish_reason=finish_reason, error=error)
+        )
 
     def add_failure(self) -> None:
         """A sequence ended because it could not be computed."""
@@ -79,6 +128,7 @@ class Reports:
         )
         self._evicted_blocks = resident.evicted_blocks
         self._updates = []
+        self._scores_bytes = 0
         self._step = StepStatistics()
         self._failed_sequences = 0
         self._has_progress = False

@@ -11,7 +11,7 @@ _NEXT_TO_ZERO: Final = 1e-9
 """For a `top_p` of the most likely token alone: vLLM refuses 0."""
 
 
-def sampling_arguments(message: AddSequences, seed: int) -> dict[str, Any]:
+def sampling_arguments(message: AddSequences, seed: int, vocabulary_size: int) -> dict[str, Any]:
     """Arguments of vLLM's `SamplingParams` for one sequence of `message`.
 
     The model's end tokens are among the stop tokens already, unless the request ignores them. vLLM
@@ -30,7 +30,8 @@ def sampling_arguments(message: AddSequences, seed: int) -> dict[str, Any]:
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
         "repetition_penalty": sampling.repetition_penalty,
-        "stop_token_ids": sorted(sampling.stop_token_ids),
+        # vLLM refuses a request for one that is never generated.
+        "stop_token_ids": sorted(one for one in sampling.stop_token_ids if one < vocabulary_size),
         "ignore_eos": True,
         "logprobs": sampling.logprobs,
         "prompt_logprobs": sampling.prompt_logprobs,

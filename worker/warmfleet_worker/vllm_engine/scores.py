@@ -2,9 +2,19 @@
 
 from array import array
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from warmfleet_worker.engine.logprobs import TokenLogprobs
+
+SCORES_BYTES: Final = 2**30
+"""Memory for the log probabilities of a prompt, where vLLM computes those of a step at once."""
+_BYTES_PER_SCORE: Final = 8
+"""Of each token of the vocabulary: a logit and its log probability, in float32."""
+
+
+def scores_bytes(tokens: int, vocabulary_size: int) -> int:
+    """Memory that vLLM takes for the log probabilities of so many tokens of a prompt."""
+    return tokens * vocabulary_size * _BYTES_PER_SCORE
 
 
 class Score(NamedTuple):
