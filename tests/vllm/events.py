@@ -69,7 +69,7 @@ async def record(model: str) -> list[Any]:
 
 
 def compute(engine: LLMEngine, prompt: list[int], *, tokens: int, salt: bytes = b"", copies: int = 1) -> None:
-    """Answer a prompt, as often as `copies` says at once."""
+    """Answer a prompt, `copies` times at once."""
     for number in range(copies):
         parameters = SamplingParams(max_tokens=tokens, temperature=0, detokenize=False, ignore_eos=True)
         inputs = tokens_input(prompt, cache_salt=salt_text(salt))

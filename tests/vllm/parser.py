@@ -2,7 +2,7 @@
 
     .venv-vllm/bin/python tests/vllm/parser.py
 
-Writes one line of JSON: what `with_extra_arguments` says to each flag that has the value of its field, ""
+Writes one line of JSON: the answer of `with_extra_arguments` to each flag that has the value of its field, ""
 where it is taken, and to each flag of data parallelism.
 """
 

@@ -1,6 +1,6 @@
 """The engine process with the vLLM that `make vllm` installed: `make check-vllm`, on two cores without a GPU.
 
-One worker serves all tests, because vLLM takes a minute or more to start; the last one kills its engine.
+One worker serves all tests that ask one, because vLLM takes a minute or more to start.
 """
 
 import json

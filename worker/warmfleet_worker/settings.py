@@ -53,7 +53,8 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     block_size_tokens: int = 16
     """Tokens per block; part of the cache identity."""
     max_model_length_tokens: int = 0
-    """Prompt and output together; the model's own limit if that is lower, or if this is 0."""
+    """Prompt and output together; 0: what model and KV cache allow. Above that our own engine takes what they
+    allow, and vLLM does not start."""
     max_running_sequences: int = 64
     max_batched_tokens: int = 0
     """Most tokens per engine step; 0 lets the engine choose from its measured speed."""

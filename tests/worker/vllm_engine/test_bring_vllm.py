@@ -36,7 +36,7 @@ def flags(table: list[list[str]]) -> list[str]:
 def parser() -> argparse.ArgumentParser:
     """As vLLM's: every flag that the page names, with any value."""
     made = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for flag in sorted({*FLAG.findall(PAGE)} - {"--autoscale", "--namespace"}):
+    for flag in sorted({*FLAG.findall(PAGE)} - {"--namespace"}):
         made.add_argument(flag, nargs="?", const=True)
     return made
 
@@ -79,5 +79,5 @@ def test_every_flag_that_a_field_sets_is_on_the_page() -> None:
     ours = {f"--{name.replace('_', '-')}" for name in engine_arguments(settings, on_cpu=False)}
     named = set(flags(FIELDS)) | set(flags(REFUSED)) | {"--enable-prefix-caching"}
 
-    # Two that only the engine process has a use for.
+    # One that only the engine process has a use for.
     assert ours - named <= {"--enable-logging-iteration-details"}

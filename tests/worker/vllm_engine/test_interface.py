@@ -142,7 +142,7 @@ def test_vllms_worker_of_a_cpu_samples_as_ours_does():
     assert names == RECORDED["functions"]["CPUWorker.sample_tokens"]
 
 
-def test_a_dead_core_and_a_failed_request_are_errors_that_are_told_apart():
+def test_a_dead_core_and_a_failed_request_are_errors_that_differ():
     dead, failed = (RECORDED["ancestors"][name] for name in ("EngineDeadError", "EngineGenerateError"))
     assert "Exception" in dead
     assert "Exception" in failed

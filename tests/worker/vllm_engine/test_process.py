@@ -148,7 +148,7 @@ async def test_a_vllm_that_does_not_start_is_a_failure_with_its_reason(package, 
 
 
 async def test_a_core_that_hangs_at_the_start_is_ended_and_named(package, model_path):
-    """As in vLLM: the start waits for the process, whatever time it takes, and fails when that is gone."""
+    """As in vLLM: the start waits for the process without a limit, and fails when that is gone."""
     cores = []
 
     def start():

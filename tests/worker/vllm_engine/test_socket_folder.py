@@ -1,12 +1,18 @@
 """The folder of an engine's sockets: its own, and gone with it, or at the next start where it was killed."""
 
 import os
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
+import uuid
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+from warmfleet_worker.vllm_engine.arguments import UnfitSettingsError
 from warmfleet_worker.vllm_engine.socket_folder import socket_folder
 
 KILLED_ENGINE = """
@@ -26,6 +32,40 @@ def test_the_folder_is_the_users_own_and_gone_afterwards(tmp_path):
         assert folder.stat().st_mode & 0o777 == 0o700
         (folder / "events").touch()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def temporary_folder(monkeypatch):
+    """Makes the folder for temporary files one whose path has so many bytes."""
+    made = []
+
+    def make(size_bytes):
+        folder = Path(f"/tmp/{uuid.uuid4()}{'a' * size_bytes}"[:size_bytes])
+        folder.mkdir()
+        made.append(folder)
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        return folder
+
+    yield make
+    for folder in made:
+        shutil.rmtree(folder)
+
+
+def test_the_sockets_in_a_folder_whose_path_is_short_enough_can_be_made(temporary_folder):
+    parent = temporary_folder(70)
+    with socket_folder() as folder:
+        for path in (folder / "events", folder / "replay", parent / str(uuid.uuid4())):
+            with socket.socket(socket.AF_UNIX) as made:
+                made.bind(str(path))
+
+
+def test_a_folder_whose_sockets_would_have_too_long_a_path_is_refused_by_name(temporary_folder):
+    parent = temporary_folder(71)
+    with (
+        pytest.raises(UnfitSettingsError, match=rf"\$TMPDIR to one of at most 70 bytes; it is {parent}"),
+        socket_folder(),
+    ):
+        pass
 
 
 def test_a_killed_engines_folder_is_gone_with_the_next_start(tmp_path):

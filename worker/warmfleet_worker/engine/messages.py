@@ -77,7 +77,7 @@ class ResumeSequence(msgspec.Struct, frozen=True, kw_only=True, tag="resume"):
 
 
 class ClearCache(msgspec.Struct, frozen=True, kw_only=True, tag="clear"):
-    """Forget every block without a holder."""
+    """Forget every block without a holder; vLLM forgets all, and computes those of live sequences again."""
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):

@@ -1,6 +1,7 @@
 """The server's handle of one sequence in the engine, with back pressure.
 
-A slow reader pauses its sequence; leaving the `with` block aborts it. Nothing here waits or does I/O.
+A slow reader pauses its sequence, or has it aborted where the engine has no pause, as vLLM. Leaving the
+`with` block aborts it. Nothing here waits or does I/O.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from warmfleet_worker.engine.messages import SequenceUpdate
 PAUSE_TOKENS: Final = 256
 """Unread tokens beyond which a sequence is paused, until all of them are taken."""
 MAX_BUFFERED_TOKENS: Final = 4096
-"""Unread tokens beyond which a sequence is aborted, because it was not paused in time."""
+"""Unread tokens beyond which a sequence is aborted: it was not paused in time, or its engine has no pause."""
 
 
 @dataclass(frozen=True, slots=True)

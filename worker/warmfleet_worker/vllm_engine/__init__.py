@@ -13,5 +13,5 @@ It runs in an interpreter of its own, which has vLLM. Only `llm` and `cpu` impor
 - `llm` adapts `AsyncLLM` to `outputs`; `cpu` has the classes that it computes with on a CPU.
 - `versions` has the versions that it is tested with, `start_failures` the reason where vLLM does not start.
 
-Imports `engine`, `kv_cache`, `model_store` and `settings`.
+Imports `engine`, `engine_child`, `kv_cache`, `model_store` and `settings`.
 """

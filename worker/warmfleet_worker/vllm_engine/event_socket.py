@@ -49,7 +49,7 @@ class EventSocket:
         """Payloads of all batches from the next one on.
 
         Raises:
-            EventsLostError: some are gone. A new iteration goes on with what comes after them.
+            EventsLostError: some are gone, or have another form. A new iteration goes on after them.
         """
         import zmq
 

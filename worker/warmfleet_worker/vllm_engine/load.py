@@ -29,7 +29,7 @@ class StepStatistics:
 class LoadTracker:
     """Makes load reports; one per engine.
 
-    tracker.on_step(statistics)  # before the tokens of that step are counted in `sequences`
+    tracker.on_step(statistics, sequences)  # before the tokens of that step are counted in `sequences`
     report = tracker.report(sequences, cached_copies=resident.copies)
     """
 

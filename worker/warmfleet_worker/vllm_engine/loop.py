@@ -199,9 +199,9 @@ class EngineLoop:
                 if new.sequence_id not in self._tasks:
                     self._reports.add_end(new.sequence_id, "refused" if never else "busy", refusal)
             return
-        size = self._facts.block_size_tokens
         # Also without the cache: the router compares the last one with its own.
-        hashes = block_hashes(block_root(self._identity, salt=message.salt), prompt, size)
+        root = block_root(self._identity, salt=message.salt)
+        hashes = block_hashes(root, prompt, self._facts.block_size_tokens)
         for new in message.sequences:
             if new.sequence_id in self._tasks:
                 log.warning("sequence id reused, ignored", sequence_id=new.sequence_id)
@@ -217,11 +217,7 @@ class EngineLoop:
         return ""
 
     def _start(
-        self,
-        message: AddSequences,
-        new: NewSequence,
-        prompt: Sequence[int],
-        hashes: Sequence[BlockHash],
+        self, message: AddSequences, new: NewSequence, prompt: Sequence[int], hashes: Sequence[BlockHash]
     ) -> None:
         size = self._facts.block_size_tokens
         priority = IDLE_PRIORITY if message.is_idle else message.priority
@@ -233,7 +229,7 @@ class EngineLoop:
         sequence = LiveSequence(
             sequence_id=new.sequence_id,
             prompt_tokens=len(prompt),
-            cached_tokens=(resident + shared) * size,
+            expected_cached_tokens=(resident + shared) * size,
             last_block=hashes[-1] if hashes else b"",
             priority=priority,
             arrival=self._arrivals,
@@ -291,7 +287,6 @@ class EngineLoop:
         while not self._llm.steps.empty():
             self._on_step(self._llm.steps.get_nowait())
         if sequence.is_prefilling:
-            sequence.cached_tokens = output.cached_tokens
             self._end_prefill(sequence.sequence_id)
         self._reports.add_update(sequence_update(sequence, output, prompt))
         sequence.generated_tokens += len(output.token_ids)

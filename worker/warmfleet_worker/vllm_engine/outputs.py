@@ -126,7 +126,7 @@ class EventSource(Protocol):
         """Payloads in order.
 
         Raises:
-            EventsLostError: some are gone; a new iteration goes on after them.
+            EventsLostError: some are gone, or have another form; a new iteration goes on after them.
         """
         ...
 

@@ -12,8 +12,8 @@ class LiveSequence:
 
     sequence_id: int
     prompt_tokens: int
-    cached_tokens: int
-    """Expected at its arrival; as vLLM reports it from the first token on."""
+    expected_cached_tokens: int
+    """By the resident blocks at its arrival; what vLLM found comes with its first output."""
     last_block: bytes
     """Hash of the prompt's last full block."""
     priority: int
@@ -34,13 +34,13 @@ class LiveSequence:
     @property
     def uncomputed_tokens(self) -> int:
         """Prompt tokens that are neither cached nor computed."""
-        return max(self.prompt_tokens - self.cached_tokens - self.prefilled_tokens, 0)
+        return max(self.prompt_tokens - self.expected_cached_tokens - self.prefilled_tokens, 0)
 
     @property
     def context_tokens(self) -> int:
         """Tokens whose KV there is."""
         if self.is_prefilling:
-            return self.cached_tokens + self.prefilled_tokens if self.prefilled_tokens else 0
+            return self.expected_cached_tokens + self.prefilled_tokens if self.prefilled_tokens else 0
         return self.prompt_tokens + self.generated_tokens - 1
 
     @property
@@ -77,7 +77,7 @@ class LiveSequences:
         missing = decode_sequences - shape.decode_sequences
         shape = StepShape(0, shape.decode_sequences + missing, shape.context_tokens + missing)
         for sequence, tokens in self._prefilled(prefill_tokens):
-            shape = shape.with_prefill(sequence.cached_tokens + sequence.prefilled_tokens, tokens)
+            shape = shape.with_prefill(sequence.expected_cached_tokens + sequence.prefilled_tokens, tokens)
             sequence.prefilled_tokens += tokens
         return shape
 

@@ -4,12 +4,17 @@ import fcntl
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from warmfleet_worker.vllm_engine.arguments import UnfitSettingsError
+
 _PREFIX: Final = "warmfleet-vllm-"
+_MAX_PARENT_BYTES: Final = 107 - len(f"/{uuid.UUID(int=0)}")
+"""What a socket's path leaves beside the longest name in it: vLLM's own sockets lie there, too."""
 _MAX_REMOVED: Final = 1000
 """Folders of engines before that one start removes."""
 
@@ -21,10 +26,13 @@ def socket_folder(parent: Path | None = None) -> Iterator[Path]:
     A killed engine leaves its folder: the next start removes those that no process has locked, as the engine
     does with its own. Folders of other users, and links, are left alone.
 
+    Raises:
+        UnfitSettingsError: the path of the folder for temporary files is too long for a socket.
+
     with socket_folder() as folder:
         ...  # bind sockets in it
     """
-    parent = parent or Path(tempfile.gettempdir())
+    parent = parent or _temporary_folder()
     _remove_abandoned(parent)
     folder, lock = _locked_folder(parent)
     try:
@@ -32,6 +40,16 @@ def socket_folder(parent: Path | None = None) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
+
+
+def _temporary_folder() -> Path:
+    folder = tempfile.gettempdir()
+    if len(os.fsencode(folder)) > _MAX_PARENT_BYTES:
+        raise UnfitSettingsError(
+            "vLLM's sockets lie in the folder for temporary files, and the path of a socket is short: set "
+            f"$TMPDIR to one of at most {_MAX_PARENT_BYTES} bytes; it is {folder}"
+        )
+    return Path(folder)
 
 
 def _locked_folder(parent: Path) -> tuple[Path, int]:
