@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from warmfleet_router.routing import picker
 from warmfleet_simulator.progress import Progress
 from warmfleet_simulator.replica.settings import ReplicaSettings
 from warmfleet_simulator.report import Report
@@ -64,6 +65,19 @@ def test_equal_seeds_give_equal_reports() -> None:
     first, second = (msgspec.structs.replace(run(), wall_seconds=0.0) for _ in range(2))
 
     assert first == second
+
+
+def test_a_shortlist_routes_a_fleet_as_a_ranking_of_all_its_workers_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    short = run(replicas=40, per_second=200.0)
+    monkeypatch.setattr(picker, "LISTED_WORKERS", 40)
+
+    ranked = run(replicas=40, per_second=200.0)
+
+    assert msgspec.structs.replace(short, wall_seconds=0.0) == msgspec.structs.replace(
+        ranked, wall_seconds=0.0
+    )
 
 
 def test_another_seed_draws_other_delays() -> None:

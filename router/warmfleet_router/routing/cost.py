@@ -11,7 +11,7 @@ same cache identity, and without any peer `PRIOR`.
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
 
@@ -225,21 +225,6 @@ def price_floor(prices: WorkerPrices) -> PriceFloor:
         free_tokens=max(prices.free_tokens - prices.queued_tokens, 0),
         free_blocks=prices.free_blocks,
     )
-
-
-def floors_at(
-    floors: Mapping[str, PriceFloor], uids: Sequence[str], uncached_tokens: int
-) -> dict[str, float]:
-    """`PriceFloor.at` of each of `uids`, in milliseconds; all of them are in `floors`.
-
-    A decision asks for those of all workers: without a call for each it takes half the time.
-    """
-    return {
-        uid: floor.idle_ms + (uncached_tokens - floor.free_tokens) * floor.per_token_ms
-        if uncached_tokens > floor.free_tokens
-        else floor.idle_ms
-        for uid, floor in zip(uids, map(floors.__getitem__, uids), strict=True)
-    }
 
 
 def measured_rates(fit: StepTimeFit) -> StepRates | None:

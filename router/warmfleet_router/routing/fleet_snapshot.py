@@ -25,6 +25,7 @@ from warmfleet_router.routing.cost import (
 from warmfleet_router.routing.leases import Leases
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
 from warmfleet_router.routing.policies import agreed_policy
+from warmfleet_router.routing.shortlist import PriceClasses
 from warmfleet_router.workers.breakers import NONE_EJECTED, Breakers, Ejections
 from warmfleet_router.workers.fleet import WorkerStatus
 
@@ -58,6 +59,10 @@ class KeptFleet:
         self.floors: dict[str, PriceFloor] = {}
         self.alike: Sequence[Sequence[str]] = ()
         """The uids, in groups for which a prompt has the same blocks, and that are all precise or all not."""
+        self.classes: Sequence[PriceClasses] = ()
+        """The floors of each group of `alike`."""
+        self.group: dict[str, int] = {}
+        """The place of each worker's group in `alike`."""
         self.seats = 0
         """Of all of them; 0 while they are unknown."""
 
@@ -73,17 +78,16 @@ class KeptFleet:
         for worker, _ in changed:
             if worker.ready:
                 self.ready[worker.endpoint.uid] = worker
+        uids = [worker.endpoint.uid for worker, _ in changed]
         if changed:
             self._peers_rates.clear()
-            self._read([worker.endpoint.uid for worker, _ in changed])
-            self._read(list(self._unmeasured))
-        self.read_charged()
+            uids += self._unmeasured
+        # A worker that has reported is in both: it is read once.
+        self._read(dict.fromkeys([*uids, *self._changed_loads()]))
 
     def read_charged(self) -> None:
         """Read the loads that have changed since: requests were sent, or ended."""
-        loads = self._leases.loads
-        self._read(loads.changed_since(self._change))
-        self._change = loads.change
+        self._read(self._changed_loads())
 
     def snapshot(self, tried: Collection[str] = ()) -> "FleetSnapshot":
         """The workers as they were last read, without those ejected now and those `tried`."""
@@ -92,6 +96,13 @@ class KeptFleet:
             ejections = self._breakers.ejections({uid: worker.epoch for uid, worker in self.ready.items()})
         return FleetSnapshot(self, self._leases, ejections, tried)
 
+    def _changed_loads(self) -> list[str]:
+        """The workers whose load has changed since this was asked for; all of the router's models."""
+        loads = self._leases.loads
+        uids = list(loads.changed_since(self._change))
+        self._change = loads.change
+        return uids
+
     def _read_all(self, workers: Sequence[WorkerStatus]) -> None:
         self._workers = workers
         self._change = self._leases.loads.change
@@ -99,11 +110,13 @@ class KeptFleet:
         self.policy = agreed_policy((worker.endpoint.policy for worker in workers), self._own_policy)
         self.ready = {worker.endpoint.uid: worker for worker in workers if worker.ready}
         self.loads, self.prices, self.floors, self.seats = {}, {}, {}, 0
-        self._read(self.ready)
         alike: dict[object, list[str]] = {}
         for uid, worker in self.ready.items():
             alike.setdefault(_blocks_key(worker), []).append(uid)
         self.alike = list(alike.values())
+        self.classes = [PriceClasses() for _ in self.alike]
+        self.group = {uid: place for place, uids in enumerate(self.alike) for uid in uids}
+        self._read(self.ready)
 
     def _read(self, uids: Iterable[str]) -> None:
         """Read the loads of those of `uids` that are ready workers of this model."""
@@ -123,6 +136,7 @@ class KeptFleet:
             else:
                 self._unmeasured.discard(uid)
             self.prices[uid], self.floors[uid] = prices, floor
+            self.classes[self.group[uid]].put(uid, floor)
 
     def _peers(self, identity: bytes) -> StepRates:
         """What stands for the rates of a worker that has not measured its own."""
@@ -160,6 +174,8 @@ class FleetSnapshot:
         self.prices: Mapping[str, WorkerPrices] = fleet.prices
         self.floors: Mapping[str, PriceFloor] = fleet.floors
         self.alike = fleet.alike
+        self.classes = fleet.classes
+        self.group: Mapping[str, int] = fleet.group
         out = [fleet.loads[uid] for uid in self.left_out if uid in fleet.loads]
         self.seats = fleet.seats - sum(load.max_running_sequences for load in out)
         """Of `serving`; 0 while they are unknown."""

@@ -79,11 +79,17 @@ class MatchedPrompts:
         return found
 
     def works(self, alike: Sequence[str], workers: Mapping[str, WorkerStatus]) -> AlikeWorks:
-        """What the request costs a group (`KeptFleet.alike`) of `workers`: time grows with its holders."""
-        group = self._group(workers[alike[0]].hello)
+        """What the request costs those of a group (`KeptFleet.alike`) that are among `workers`.
+
+        Time grows with the holders in the group.
+        """
+        first = next((uid for uid in alike if uid in workers), None)
+        if first is None:
+            return AlikeWorks(None, {})
+        group = self._group(workers[first].hello)
         if group is None:
-            return AlikeWorks(self._work(workers[alike[0]]), {})
-        cold = next((uid for uid in alike if uid not in group.warm), None)
+            return AlikeWorks(self._work(workers[first]), {})
+        cold = next((uid for uid in alike if uid in workers and uid not in group.warm), None)
         return AlikeWorks(
             self._work(workers[cold]) if cold is not None else None,
             {uid: self._warm_work(group, workers[uid]) for uid in group.warm if uid in workers},

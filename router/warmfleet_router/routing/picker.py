@@ -4,7 +4,7 @@ The picker reads the workers' status, the prefix index, pending blocks and open 
 nothing. The caller takes a lease on the worker that it picked.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -12,10 +12,10 @@ import msgspec
 from msgspec.structs import replace
 
 from warmfleet_router.discovery.base import Endpoint
-from warmfleet_router.routing.cost import CostTerms, Work, WorkerLoad, floors_at
+from warmfleet_router.routing.cost import CostTerms, Work, WorkerLoad
 from warmfleet_router.routing.fleet_snapshot import FleetSnapshot, KeptFleet
 from warmfleet_router.routing.leases import Charge, Leases
-from warmfleet_router.routing.matched_prompts import AlikeWorks, MatchedPrompts
+from warmfleet_router.routing.matched_prompts import MatchedPrompts
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
 from warmfleet_router.routing.policies import (
     LOAD_POLICIES,
@@ -29,7 +29,7 @@ from warmfleet_router.routing.policies import (
 )
 from warmfleet_router.routing.prediction import Prediction, Predictor
 from warmfleet_router.routing.prompt_hashes import RequestPrompts
-from warmfleet_router.routing.shortlist import LISTED_WORKERS, shortlist
+from warmfleet_router.routing.shortlist import LISTED_WORKERS, ascending_floors, shortlist
 from warmfleet_router.workers.breakers import Breakers
 from warmfleet_router.workers.fleet import WorkerStatus
 from warmfleet_router.workers.prefix_index import PrefixIndex
@@ -170,7 +170,7 @@ class Picker:
         )
         if fleet.policy in PRICED:
             listed = shortlist(
-                pricing.floors_ms(),
+                pricing.floors(),
                 pricing.total_ms,
                 rendezvous_weights(request.tie_key),
                 is_price=pricing.is_floor,
@@ -209,41 +209,49 @@ class _Pricing:
         self.predictions: dict[str, Prediction] = {}
         """Of each candidate."""
         self._fleet = fleet
+        self._floors, self._group = fleet.floors, fleet.group
         self._matched = matched
         self._workers = workers
         self._planned = planned
-        self._alike: list[tuple[Sequence[str], AlikeWorks]] = []
-        """The workers, in groups that hold alike."""
-        self._works: dict[str, Work] = {}
-        for alike in fleet.alike:
-            uids = alike if len(workers) == len(fleet.loads) else [uid for uid in alike if uid in workers]
-            if uids:
-                works = matched.works(uids, workers)
-                self._alike.append((uids, works))
-                self._works.update(dict.fromkeys(uids, works.cold) if works.cold is not None else {})
-                self._works.update(works.warm)
+        self._cold: dict[int, Work] = {}
+        """By the place of their group, of workers that hold and compute nothing of the prompts."""
+        self._warm: dict[str, Work] = {}
+        """By uid, of the others."""
+        for place, alike in enumerate(fleet.alike):
+            works = matched.works(alike, workers)
+            if works.cold is not None:
+                self._cold[place] = works.cold
+            self._warm.update(works.warm)
         self._costs: dict[str, CostTerms] = {}
 
-    def floors_ms(self) -> dict[str, float]:
-        """The least that it costs on each worker."""
-        bounds, floors = self._fleet.floors, dict[str, float]()
-        for uids, works in self._alike:
-            if works.cold is not None:
-                floors.update(floors_at(bounds, uids, works.cold.uncached_tokens))
-            floors.update((uid, bounds[uid].at(work.uncached_tokens)) for uid, work in works.warm.items())
+    def floors(self) -> Iterator[tuple[float, str]]:
+        """The least that it costs on each worker, in milliseconds, and its uid, in ascending order."""
+        floors, left_out = self._floors, set[str]()
+        if len(self._workers) < len(floors):
+            left_out = floors.keys() - self._workers.keys()
         # Where something is planned the wait for seats may be shorter, as more sequences will end.
-        floors.update((uid, 0.0) for uid in self._planned if uid in floors)
-        return floors
+        known = [(0.0, uid) for uid in self._planned if uid in self._workers]
+        known += [
+            (floors[uid].at(work.uncached_tokens), uid)
+            for uid, work in self._warm.items()
+            if uid not in self._planned
+        ]
+        return ascending_floors(
+            [(self._fleet.classes[place], cold.uncached_tokens) for place, cold in self._cold.items()],
+            known=known,
+            skipped={*self._warm, *self._planned, *left_out},
+        )
 
     def is_floor(self, uid: str) -> bool:
         """Whether it costs the least that it can, but for rounding."""
-        return uid not in self._planned and self._fleet.floors[uid].is_price_of(self._works[uid])
+        work = self._warm.get(uid) or self._cold[self._group[uid]]
+        return uid not in self._planned and self._floors[uid].is_price_of(work)
 
     def total_ms(self, uid: str) -> float:
         """What it costs on a worker."""
         planned = self._planned.get(uid)
         prices = self._fleet.prices[uid] if planned is None else self._fleet.prices_with(uid, planned)
-        cost = self._costs[uid] = prices.cost(self._works[uid])
+        cost = self._costs[uid] = prices.cost(self._work(uid))
         return cost.total_ms
 
     def loads(self) -> Mapping[str, WorkerLoad]:
@@ -267,6 +275,9 @@ class _Pricing:
             rates=fleet.prices[uid].rates,
             cost=self._costs[uid],
         )
+
+    def _work(self, uid: str) -> Work:
+        return self._warm.get(uid) or self._cold[self._group[uid]]
 
     def _load(self, uid: str) -> WorkerLoad:
         planned = self._planned.get(uid)

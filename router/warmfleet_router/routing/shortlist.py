@@ -1,22 +1,134 @@
-"""Finds the workers where a request may cost least, without pricing all of them.
+"""Finds the workers where a request may cost least, without looking at all of them.
+
+Which worker is cheapest depends on the length of the prompt, so no order of the workers holds for every
+request. But those with about the same price per token, idle price and free tokens cost about the same at any
+length: they are a class (`PriceClasses`), and the least of each of the three gives a bound for all of them. A
+decision bounds each class, and looks into one only where the bound is not more than what it found so far.
 
 Workers are priced in the order of the least that the request can cost there (`cost.PriceFloor`), until that
 is more than the cheapest one found so far and what counts as equal to it. So the first of them, and every
 equal of it, are those of a ranking of all workers.
 """
 
+import bisect
 import heapq
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 import msgspec
 
+from warmfleet_router.routing.cost import PriceFloor
 from warmfleet_router.routing.policies import equality_limit_ms
 
 LISTED_WORKERS: Final = 16
 """Enough that one of them nearly always has capacity, and for comparing a slow worker with its peers."""
 _ROUNDING: Final = 1 + 1e-9
+
+CLASS_RATIO: Final = 1.05
+"""From the prices of one class to those of the next. Candidates within 5 % of the best are equal
+(`policies`): narrower classes would be more to bound, and leave out hardly any worker more."""
+CLASS_MS: Final = 5.0
+"""Width of the classes of low idle prices; candidates within 5 ms are equal, too."""
+CLASS_TOKENS: Final = 32
+"""Width of a class in free tokens."""
+
+_ClassKey = tuple[int, int, int]
+
+
+class PriceClass(msgspec.Struct):
+    """Workers for which requests of any length cost about the same."""
+
+    floors: dict[str, PriceFloor]
+    """By uid."""
+    idle_ms: float = math.inf
+    """No worker of the class has less, now or earlier; as the next."""
+    per_token_ms: float = math.inf
+    free_tokens: int = 0
+    """No worker has more."""
+
+    def put(self, uid: str, floor: PriceFloor) -> None:
+        """A worker is of this class, with this floor."""
+        self.floors[uid] = floor
+        self.idle_ms = min(self.idle_ms, floor.idle_ms)
+        self.per_token_ms = min(self.per_token_ms, floor.per_token_ms)
+        self.free_tokens = max(self.free_tokens, floor.free_tokens)
+
+    def bound_ms(self, uncached_tokens: int) -> float:
+        """No request with so many uncached prompt tokens costs less on a worker of the class.
+
+        The operations are those of `PriceFloor.at`, and each rises with its operands, rounded or not.
+        """
+        paid_tokens = uncached_tokens - self.free_tokens
+        return self.idle_ms + paid_tokens * self.per_token_ms if paid_tokens > 0 else self.idle_ms
+
+    def floors_ms(self, uncached_tokens: int, skipped: Collection[str]) -> list[tuple[float, str]]:
+        """`PriceFloor.at` of each worker that is not `skipped`, and its uid; in no order."""
+        # A call for each of them takes twice the time.
+        return [
+            (
+                floor.idle_ms + (uncached_tokens - floor.free_tokens) * floor.per_token_ms
+                if uncached_tokens > floor.free_tokens
+                else floor.idle_ms,
+                uid,
+            )
+            for uid, floor in self.floors.items()
+            if uid not in skipped
+        ]
+
+
+class PriceClasses:
+    """The floors of workers that hold alike (`KeptFleet.alike`), in classes.
+
+    classes.put("worker-0", floor)  # and again after each change
+    ascending_floors([(classes, 2000)], known=(), skipped=())
+    """
+
+    def __init__(self) -> None:
+        self._classes: dict[_ClassKey, PriceClass] = {}
+        self._keys: dict[str, _ClassKey] = {}
+
+    def __iter__(self) -> Iterator[PriceClass]:
+        return iter(self._classes.values())
+
+    def put(self, uid: str, floor: PriceFloor) -> None:
+        """A worker has this floor from now on."""
+        key, before = _class_key(floor), self._keys.get(uid)
+        if before is not None and before != key:
+            former = self._classes[before]
+            del former.floors[uid]
+            if not former.floors:
+                del self._classes[before]
+        self._keys[uid] = key
+        found = self._classes.get(key)
+        if found is None:
+            found = self._classes[key] = PriceClass({})
+        found.put(uid, floor)
+
+
+def ascending_floors(
+    groups: Iterable[tuple[PriceClasses, int]],
+    *,
+    known: Iterable[tuple[float, str]],
+    skipped: Collection[str],
+) -> Iterator[tuple[float, str]]:
+    """The least that a request costs on each worker, in milliseconds, and its uid, in ascending order.
+
+    `groups` has workers, of which those `skipped` are left out, with the prompt tokens that each of them
+    would have to compute. `known` has others.
+    """
+    classes = [(one, uncached_tokens) for group, uncached_tokens in groups for one in group]
+    bounds = [
+        (one.bound_ms(uncached_tokens), number) for number, (one, uncached_tokens) in enumerate(classes)
+    ]
+    found = sorted(known)
+    for bound_ms, number in sorted(bounds):
+        # No worker of this class and of those behind it costs less than its bound.
+        end = bisect.bisect_left(found, (bound_ms,))
+        yield from found[:end]
+        one, uncached_tokens = classes[number]
+        found = sorted([*found[end:], *one.floors_ms(uncached_tokens, skipped)])
+    yield from found
 
 
 class Shortlist(msgspec.Struct, frozen=True):
@@ -30,22 +142,22 @@ class Shortlist(msgspec.Struct, frozen=True):
 
 
 def shortlist(
-    floors: Mapping[str, float],
+    floors: Iterable[tuple[float, str]],
     price: Callable[[str], float],
     weight: Callable[[str], int],
     *,
     is_price: Callable[[str], bool] = lambda _: False,
     count: int = LISTED_WORKERS,
 ) -> Shortlist:
-    """The `count` cheapest of the workers in `floors`, by the least that the request costs there.
+    """The `count` cheapest of the workers in `floors`, which are read no further than necessary.
 
-    `price` is a worker's cost in milliseconds, `weight` decides among equals: the largest is first.
-    `is_price` returns for a worker whether its cost is in `floors`, but for rounding.
+    `floors` are `ascending_floors`; `price` is a worker's cost in milliseconds, `weight` decides among
+    equals: the largest is first. `is_price` returns for a worker whether its cost is in `floors`, but for
+    rounding.
     """
     costs: dict[str, float] = {}
     best_ms, limit_ms, least_unpriced_ms = math.inf, math.inf, math.inf
-    for uid in sorted(floors, key=floors.__getitem__):
-        floor_ms = floors[uid]
+    for floor_ms, uid in floors:
         if floor_ms > limit_ms * _ROUNDING and len(costs) >= count:
             least_unpriced_ms = floor_ms / _ROUNDING
             break
@@ -65,3 +177,16 @@ def shortlist(
     unlisted_ms = min([least_unpriced_ms, *(cost_ms for cost_ms, _ in others[room : room + 1])])
     certain = len(equals) + sum(cost_ms < unlisted_ms for cost_ms, _ in others[:room])
     return Shortlist((*equals, *(uid for _, uid in others[:room])), certain)
+
+
+def _class_key(floor: PriceFloor) -> _ClassKey:
+    return (
+        int(math.log(floor.per_token_ms) / _LOG_RATIO),
+        int(math.log1p(floor.idle_ms / _LINEAR_MS) / _LOG_RATIO),
+        floor.free_tokens // CLASS_TOKENS,
+    )
+
+
+_LOG_RATIO: Final = math.log(CLASS_RATIO)
+_LINEAR_MS: Final = CLASS_MS / _LOG_RATIO
+"""About up to this idle price a class is `CLASS_MS` wide."""

@@ -11,6 +11,7 @@ from warmfleet_router.routing.cost import PRIOR
 from warmfleet_router.routing.fleet_snapshot import FleetSnapshot
 from warmfleet_router.routing.leases import Lease
 from warmfleet_router.routing.picker import RankedWorkers
+from warmfleet_router.routing.shortlist import ascending_floors
 from warmfleet_router.workers.breakers import Cause
 from warmfleet_router.workers.fleet import WorkerStatus
 from warmfleet_testing.router.picker_fleet import IDENTITY, OTHER_IDENTITY, PickerFleet, chain, prompts
@@ -138,6 +139,11 @@ def content(snapshot: FleetSnapshot) -> dict[str, object]:
     fields = {name: getattr(snapshot, name) for name in ("policy", "left_out", "ignores_ejections", "seats")}
     for name in ("ready", "loads", "prices", "floors"):
         fields[name] = list(getattr(snapshot, name).items())
+    fields["classes"] = [
+        list(ascending_floors([(classes, 300)], known=(), skipped=())) for classes in snapshot.classes
+    ]
+    places = {uid: place for place, uids in enumerate(snapshot.alike) for uid in uids}
+    assert snapshot.group == places
     return {**fields, "alike": snapshot.alike, "block size": snapshot.block_size_tokens}
 
 
@@ -214,3 +220,4 @@ def test_what_is_kept_of_a_model_goes_with_it() -> None:
 
     snapshot = traffic.kept.snapshot()
     assert not any((snapshot.ready, snapshot.loads, snapshot.prices, snapshot.floors, snapshot.alike))
+    assert not any((snapshot.classes, snapshot.group))

@@ -1,7 +1,5 @@
 """The bound below a price against the price itself."""
 
-import random
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +9,6 @@ from warmfleet_router.routing.cost import (
     StepRates,
     Work,
     WorkerLoad,
-    floors_at,
     price_floor,
     worker_prices,
 )
@@ -72,23 +69,3 @@ def test_the_floor_is_the_price_of_one_sequence_that_does_not_wait_for_blocks(
 
     if floor.is_price_of(work):
         assert floor.at(work.uncached_tokens) == pytest.approx(prices.cost(work).total_ms, rel=1e-9)
-
-
-@settings(max_examples=200)
-@given(
-    workers=st.lists(st.tuples(loads, rates), max_size=20),
-    uncached_tokens=st.integers(0, 200_000),
-    seed=st.integers(0, 2**32),
-)
-def test_floors_of_many_workers_are_those_of_each(
-    workers: list[tuple[WorkerLoad, StepRates]], uncached_tokens: int, seed: int
-) -> None:
-    floors = {
-        f"w{number}": price_floor(worker_prices(load, rate, seat_seconds=4.0))
-        for number, (load, rate) in enumerate(workers)
-    }
-    asked = random.Random(seed).sample(list(floors), len(floors) // 2)
-
-    found = floors_at(floors, asked, uncached_tokens)
-
-    assert found == {uid: floors[uid].at(uncached_tokens) for uid in asked}
