@@ -49,6 +49,8 @@ from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.gpu_input_batch import InputBatch
 
+from warmfleet_worker.vllm_engine.cpu.worker import PROMPT_LOGPROBS
+
 FUNCTIONS = {
     "AsyncEngineArgs.add_cli_args": AsyncEngineArgs.add_cli_args,
     "AsyncLLM.from_engine_args": AsyncLLM.from_engine_args,
@@ -56,6 +58,7 @@ FUNCTIONS = {
     "AsyncLLM.reset_prefix_cache": AsyncLLM.reset_prefix_cache,
     "AsyncLLM.shutdown": AsyncLLM.shutdown,
     "CPUWorker.sample_tokens": CPUWorker.sample_tokens,
+    f"CPUModelRunner.{PROMPT_LOGPROBS}": getattr(CPUModelRunner, PROMPT_LOGPROBS),
     "StatLoggerBase": StatLoggerBase.__init__,
     "StatLoggerBase.record": StatLoggerBase.record,
     "StatLoggerBase.log_engine_initialized": StatLoggerBase.log_engine_initialized,
@@ -98,7 +101,10 @@ MEMBERS: dict[str, tuple[type, tuple[str, ...]]] = {
     "current_platform": (type(current_platform), ("device_type", "is_cpu")),
     # Of a worker on a CPU: see vllm_engine/cpu/worker.py.
     "CPUWorker": (CPUWorker, ("model_runner",)),
-    "CPUModelRunner": (CPUModelRunner, ("discard_request_mask", "input_batch")),
+    "CPUModelRunner": (
+        CPUModelRunner,
+        ("discard_request_mask", "input_batch", "model_config", "num_prompt_logprobs", "requests"),
+    ),
     "InputBatch": (InputBatch, ("generators", "num_reqs")),
     "CpuGpuBuffer": (CpuGpuBuffer, ("np",)),
 }  # fmt: skip

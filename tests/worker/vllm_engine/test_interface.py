@@ -15,6 +15,7 @@ from warmfleet_worker.settings import EngineSettings
 from warmfleet_worker.vllm_engine import kv_events
 from warmfleet_worker.vllm_engine.arguments import engine_arguments
 from warmfleet_worker.vllm_engine.cpu import executor
+from warmfleet_worker.vllm_engine.cpu.worker import PROMPT_LOGPROBS
 from warmfleet_worker.vllm_engine.sampling import sampling_arguments
 
 RECORDED = json.loads((Path(__file__).parent / "recorded_interface.json").read_text())
@@ -140,6 +141,14 @@ def test_vllms_worker_of_a_cpu_samples_as_ours_does():
     ]
     names = [argument.arg for argument in made.args.args][1:]
     assert names == RECORDED["functions"]["CPUWorker.sample_tokens"]
+
+
+def test_vllms_runner_takes_a_slice_of_a_prompt_as_it_takes_the_whole():
+    [made] = [
+        node for node in ast.walk(CPU_WORKER) if isinstance(node, ast.FunctionDef) and node.name == "slices"
+    ]
+    names = [argument.arg for argument in made.args.args]
+    assert names == RECORDED["functions"][f"CPUModelRunner.{PROMPT_LOGPROBS}"]
 
 
 def test_a_dead_core_and_a_failed_request_are_errors_that_differ():

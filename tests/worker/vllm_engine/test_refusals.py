@@ -245,9 +245,10 @@ async def test_an_abort_of_the_last_sequence_announces_no_block_before_its_step_
     async with running(StandInVllm(facts(steps_ahead=1)), steps=False) as (engine, server, vllm, _):
         # given: a step has ended, and another one is in flight
         engine.apply(add(prompt, 1))
-        await asyncio.sleep(0.02)
+        await vllm.waiting(1)
         vllm.step()
-        await asyncio.sleep(0.02)
+        vllm.step()
+        await vllm.events_are_read()
         assert not len(server.mirror)
 
         # when

@@ -112,7 +112,8 @@ def test_each_sampling_parameter_has_its_place_in_vllms():
     # The seed is that of a sequence: each of a request's choices has its own.
     assert {field for field, *_ in SAMPLING} == set(SamplingParameters.__struct_fields__) - {"seed"}
     for seed in (3, 4):
-        assert sampling_arguments(message(SamplingParameters()), seed)["seed"] == seed
+        found = sampling_arguments(message(SamplingParameters()), seed, vocabulary_size=100)
+        assert found["seed"] == seed
 
 
 @pytest.mark.parametrize(("field", "value", "argument", "expected"), SAMPLING)
