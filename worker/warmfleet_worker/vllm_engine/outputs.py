@@ -39,7 +39,7 @@ class ClearDeclinedError(WarmfleetError):
 
 
 def request_error(error: Exception) -> RefusedRequestError | BusyError:
-    """What a request ends with for which vLLM raised `error`, of whatever class.
+    """What a request ends with for which vLLM raised `error`, whichever class it has.
 
     vLLM checks a request before it computes anything: what it raises is about that request alone, and the
     classes have no base in common with Python's own.
