@@ -39,7 +39,7 @@ class NoControl:
         ("error", 0, 500, "server_error", "engine_error"),
     ],
 )
-async def test_the_status_says_whose_fault_it_is(finish_reason, cached_tokens, status, kind, code):
+async def test_the_status_names_whose_fault_it_is(finish_reason, cached_tokens, status, kind, code):
     handle = SequenceHandle(1, asyncio.Event(), NoControl())
     sampling = SamplingParameters()
     choice = ChoiceDecoder(
