@@ -113,7 +113,7 @@ def test_a_count_that_the_server_should_have_refused_ends_its_own_sequence_alone
     driver.add(1, PROMPT)
     driver.run()
 
-    assert driver.finish_reasons[0] == "error"
+    assert driver.finish_reasons[0] == "refused"
     assert "0 to 20" in driver.errors[0]
     driver.assert_exact(1)
 
@@ -123,7 +123,7 @@ def test_a_prompt_that_is_to_be_scored_from_the_cache_is_refused():
     driver.add(0, PROMPT, prompt_logprobs=1)
     driver.run()
 
-    assert driver.finish_reasons[0] == "error"
+    assert driver.finish_reasons[0] == "refused"
 
 
 # The message.

@@ -188,7 +188,7 @@ def test_idle_sequences_take_no_place_in_the_queue():
     driver.add(3, prompt_of(40, first=200))
     driver.run()
 
-    assert driver.finish_reasons == {1: "length", 2: "error", 3: "length"}
+    assert driver.finish_reasons == {1: "length", 2: "busy", 3: "length"}
 
 
 @pytest.mark.parametrize("settings", [{"prefix_caching": False}, {"window_tokens": 64}])
@@ -197,7 +197,7 @@ def test_an_engine_that_caches_nothing_computes_nothing_ahead(settings):
     driver.add(1, prompt_of(40), max_output_tokens=0, is_idle=True)
     driver.run()
 
-    assert (driver.finish_reasons[1], driver.runner.counters.steps) == ("error", 0)
+    assert (driver.finish_reasons[1], driver.runner.counters.steps) == ("busy", 0)
 
 
 # What is handed over may take the place of what was not used for longer.

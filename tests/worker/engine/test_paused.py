@@ -96,7 +96,7 @@ def test_paused_sequences_count_among_those_that_may_wait():
     driver.add(3, prompt_of(5, first=90))
 
     driver.step()
-    assert driver.finish_reasons == {3: "error"}
+    assert driver.finish_reasons == {3: "busy"}
     for sequence_id in range(3):
         driver.engine.resume(sequence_id)
     driver.run()

@@ -424,5 +424,5 @@ def test_a_bias_outside_the_vocabulary_ends_only_its_own_sequence():
 
     driver.run()
 
-    assert driver.finish_reasons == {1: "error", 2: "length"}
+    assert driver.finish_reasons == {1: "refused", 2: "length"}
     assert "bias token id" in driver.errors[1]
