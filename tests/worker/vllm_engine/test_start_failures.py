@@ -30,6 +30,7 @@ NO_CORE = RuntimeError(
     "Engine core initialization failed. See root cause above. Failed core proc(s): {'E': 1}"
 )
 KILLED = RuntimeError("Engine core initialization failed. Failed core proc(s): {'EngineCore': -9}")
+ENDED_JUST_NOW = RuntimeError("Engine core initialization failed. Failed core proc(s): {}")
 OUT_OF_MEMORY = Failure(
     "OutOfMemoryError", "CUDA out of memory. Tried to allocate 20.00 GiB.", is_refusal=False
 )
@@ -101,11 +102,14 @@ def test_a_module_that_there_is_not_comes_with_the_flag_that_names_it(words, nam
         (AttributeError("no attribute 'X'"), [], "vLLM refuses the settings: no attribute 'X'", True),
         (VLLMClientError("no such task"), [], "vLLM refuses the settings: no such task", True),
         (VLLMServerError("gone"), [], "vLLM did not start: VLLMServerError: gone", False),
-        (
-            KILLED,
-            [],
-            f"one of vLLM's processes was killed at the start, most likely for memory: {SIZES_TEXT}",
-            False,
+        *(
+            (
+                error,
+                [],
+                f"one of vLLM's processes was killed at the start, most likely for memory: {SIZES_TEXT}",
+                False,
+            )
+            for error in (KILLED, ENDED_JUST_NOW)
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

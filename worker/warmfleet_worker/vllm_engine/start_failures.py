@@ -29,8 +29,9 @@ _GIB: Final = 2**30
 _MIB: Final = 2**20
 _OF_MEMORY: Final = ("out of memory", "can't allocate memory", "cannot allocate memory")
 _QUOTED: Final = re.compile(r"'([^']+)'")
-_KILLED: Final = ": -9"
-"""An exit code in vLLM's own message: by the kernel, where memory is short."""
+_KILLED: Final = (": -9", "proc(s): {}")
+"""Exit codes in vLLM's own message: by the kernel, where memory is short. Sometimes vLLM looks before it is
+known; a process that ends by itself has logged why."""
 
 
 class StartError(WarmfleetError):
@@ -186,7 +187,7 @@ def start_error(error: Exception, failures: Sequence[Failure], sizes: Sizes, fla
     """
     cause = _cause(failures)
     if cause is None:
-        if _KILLED in str(error):
+        if any(code in str(error) for code in _KILLED):
             return StartError(
                 f"one of vLLM's processes was killed at the start, most likely for memory: {sizes}",
                 refused=False,
