@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 from vllm import SamplingParams
-from vllm.config import KVEventsConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.inputs import tokens_input
 from vllm.v1.engine.llm_engine import LLMEngine
@@ -25,6 +24,7 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from warmfleet_worker.settings import EngineSettings
 from warmfleet_worker.vllm_engine.arguments import engine_arguments, environment
 from warmfleet_worker.vllm_engine.event_socket import EventSocket
+from warmfleet_worker.vllm_engine.llm import events_config
 from warmfleet_worker.vllm_engine.resident import salt_text
 from warmfleet_worker.vllm_engine.socket_folder import socket_folder
 
@@ -52,12 +52,7 @@ async def record(model: str) -> list[Any]:
 
         following = asyncio.create_task(follow())
         await asyncio.sleep(0.1)  # it connects before the engine has its first event
-        config = KVEventsConfig(
-            enable_kv_cache_events=True,
-            publisher="zmq",
-            endpoint=events.endpoint,
-            replay_endpoint=events.replay_endpoint,
-        )
+        config = events_config(events.endpoint, events.replay_endpoint)
         engine = LLMEngine.from_engine_args(EngineArgs(**arguments, kv_events_config=config))
         compute(engine, list(range(100, 200)), tokens=1, salt=SALT)
         compute(engine, list(range(300, 370)), tokens=30, copies=2)

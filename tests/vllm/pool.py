@@ -14,7 +14,6 @@ import sys
 from typing import Any
 
 from vllm import SamplingParams
-from vllm.config import KVEventsConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.inputs import tokens_input
 from vllm.v1.core.kv_cache_utils import get_block_hash, maybe_convert_block_hash
@@ -25,6 +24,7 @@ from warmfleet_worker.settings import EngineSettings
 from warmfleet_worker.vllm_engine.arguments import engine_arguments, environment
 from warmfleet_worker.vllm_engine.event_socket import EventSocket
 from warmfleet_worker.vllm_engine.kv_events import decode_batch
+from warmfleet_worker.vllm_engine.llm import events_config
 from warmfleet_worker.vllm_engine.resident import ResidentBlocks, salt_text
 from warmfleet_worker.vllm_engine.socket_folder import socket_folder
 
@@ -73,12 +73,7 @@ async def compare(model: str, requests: int) -> dict[str, Any]:
 
         following = asyncio.create_task(follow())
         await asyncio.sleep(0.1)
-        config = KVEventsConfig(
-            enable_kv_cache_events=True,
-            publisher="zmq",
-            endpoint=events.endpoint,
-            replay_endpoint=events.replay_endpoint,
-        )
+        config = events_config(events.endpoint, events.replay_endpoint)
         engine = LLMEngine.from_engine_args(EngineArgs(**arguments, kv_events_config=config))
         pool = engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
         waiting, live, cached_tokens = list(enumerate(work)), 0, 0

@@ -40,8 +40,9 @@ class MachineFacts:
     torch_version: str
     nvidia_devices: tuple[str, ...]
     vllm_python: str
+    """The interpreter that workers with vLLM start; "" if there is none."""
     vllm_version: str
-    """Version and interpreter."""
+    """Of the package beside it; "" if that is unknown."""
     home: Path
     is_home_writable: bool
     free_bytes: int

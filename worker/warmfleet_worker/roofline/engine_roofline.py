@@ -83,14 +83,12 @@ class EngineRoofline:
             # What the measurement has kept may be better, of an earlier one.
             self._steps = StepRoofline(self._cost, read_limits(self._path) or end.value)
             return False
-        except NeverMeasurable as error:
-            self._failures = MAX_FAILURES
-            _log.info("the limits of this machine are not measured", reason=str(error))
-            return False
         except Exception as error:  # noqa: BLE001 - an engine without these ratios is as good as any
             self._measurement = None
-            self._failures += 1
-            _log.warning("the limits of this machine were not measured", reason=str(error))
+            is_final = isinstance(error, NeverMeasurable)
+            self._failures = MAX_FAILURES if is_final else self._failures + 1
+            log = _log.info if is_final else _log.warning
+            log("the limits of this machine were not measured", reason=str(error))
             return False
         return True
 

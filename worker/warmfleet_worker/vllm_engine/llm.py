@@ -57,7 +57,6 @@ class VllmEngine:
             UnfitSettingsError: vLLM cannot compute with the settings here, or has too little memory.
             ValueError, RuntimeError: vLLM refuses the model or the settings.
         """
-        from vllm.config import KVEventsConfig
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.platforms import current_platform
         from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -75,14 +74,7 @@ class VllmEngine:
                 settings.extra_arguments,
                 AsyncEngineArgs.add_cli_args(parser),
             ),
-            kv_events_config=KVEventsConfig(
-                enable_kv_cache_events=True,
-                publisher="zmq",
-                endpoint=endpoint,
-                replay_endpoint=replay_endpoint,
-            )
-            if settings.prefix_caching
-            else None,
+            kv_events_config=events_config(endpoint, replay_endpoint) if settings.prefix_caching else None,
         )
 
         class Statistics(StatLoggerBase):  # type: ignore[misc]
@@ -209,6 +201,15 @@ class VllmEngine:
         """End vLLM's processes. Nothing else can be called afterwards."""
         self._llm.shutdown(timeout=1.0)
         del self._llm  # shuts down once more while its modules are there
+
+
+def events_config(endpoint: str, replay_endpoint: str) -> Any:
+    """Settings of vLLM by which its engine core sends its cache events to an `EventSocket`."""
+    from vllm.config import KVEventsConfig
+
+    return KVEventsConfig(
+        enable_kv_cache_events=True, publisher="zmq", endpoint=endpoint, replay_endpoint=replay_endpoint
+    )
 
 
 def _scores_by_slices(config: Any) -> bool:

@@ -17,9 +17,13 @@ class LateResult(Future[Any]):
         self._call = call
 
     def result(self, timeout: float | None = None) -> Any:
-        """What the call returns or raises, at the first time and every later one."""
+        """What the call returns or raises, at the first time and every later one.
+
+        Raises:
+            ValueError: a time limit is given, which the engine core never does.
+        """
         if timeout is not None:
-            raise NotImplementedError("it would end late")
+            raise ValueError("a call in the thread that waits for it has no time limit")
         if not self.done():
             try:
                 self.set_result(self._call())
