@@ -12,7 +12,7 @@ from warmfleet_testing.vllm.loop_runs import add, hashes, running
 from warmfleet_testing.vllm.stand_in import StandInVllm, facts
 from warmfleet_worker.engine.messages import AbortSequence, ClearCache
 from warmfleet_worker.engine.sampling_params import SamplingParameters
-from warmfleet_worker.vllm_engine import outputs as outputs_module
+from warmfleet_worker.vllm_engine import refusals as refusals_module
 from warmfleet_worker.vllm_engine import reports as reports_module
 from warmfleet_worker.vllm_engine.llm import VllmEngine
 from warmfleet_worker.vllm_engine.load import StepStatistics
@@ -21,8 +21,8 @@ from warmfleet_worker.vllm_engine.outputs import (
     ClearDeclinedError,
     RefusedRequestError,
     VllmDiedError,
-    request_error,
 )
+from warmfleet_worker.vllm_engine.refusals import request_error
 
 
 class VLLMValidationError(Exception):
@@ -181,7 +181,7 @@ async def test_scores_of_a_prompt_that_vllm_has_no_memory_for_are_refused_with_b
 
 
 async def test_a_declined_clear_is_asked_for_again_while_routers_see_an_empty_cache(monkeypatch):
-    monkeypatch.setattr(outputs_module, "CLEAR_PAUSES_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr(refusals_module, "CLEAR_PAUSES_SECONDS", (0.01, 0.02))
     prompt = list(range(64))
 
     class Declining(StandInVllm):

@@ -10,7 +10,8 @@ It runs in an interpreter of its own, which has vLLM. Only `llm` and `cpu` impor
   keeps them until their step is computed, `resident` names vLLM's blocks as routers do.
 - `shared_prefixes` has prompts wait for blocks that another one computes.
 - `sequences` follows what each live sequence has computed, `load` and `reports` make reports of it.
-- `llm` adapts `AsyncLLM` to `outputs`; `cpu` has the classes that it computes with on a CPU.
+- `llm` adapts `AsyncLLM` to `outputs`; `refusals` has what it does not do when it is asked, `cpu` the classes
+  that it computes with on a CPU.
 - `versions` has the versions that it is tested with, `start_failures` the reason where vLLM does not start.
 
 Imports `engine`, `engine_child`, `kv_cache`, `model_store` and `settings`.

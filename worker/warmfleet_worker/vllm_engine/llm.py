@@ -21,8 +21,8 @@ from warmfleet_worker.vllm_engine.outputs import (
     ModelFacts,
     Output,
     VllmDiedError,
-    request_error,
 )
+from warmfleet_worker.vllm_engine.refusals import request_error
 from warmfleet_worker.vllm_engine.scores import SCORES_BYTES, Position, Score, scores_bytes
 from warmfleet_worker.vllm_engine.start_failures import Sizes, require_memory
 from warmfleet_worker.vllm_engine.versions import check_version

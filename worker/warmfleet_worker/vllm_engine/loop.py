@@ -43,9 +43,8 @@ from warmfleet_worker.vllm_engine.outputs import (
     Output,
     RefusedRequestError,
     VllmDiedError,
-    clear_cache,
-    scores_misfit,
 )
+from warmfleet_worker.vllm_engine.refusals import clear_cache, scores_misfit
 from warmfleet_worker.vllm_engine.reports import Reports, metrics_report, sequence_update
 from warmfleet_worker.vllm_engine.resident import EventsLostError, ResidentBlocks, UnfitCacheError, salt_text
 from warmfleet_worker.vllm_engine.sampling import sampling_arguments, wants_tokens

@@ -1,25 +1,13 @@
 """What the loop needs of vLLM, and what vLLM returns, in our own types."""
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
-
-import structlog
+from typing import Any, Protocol
 
 from warmfleet_contracts.errors import WarmfleetError
 from warmfleet_worker.vllm_engine.load import StepStatistics
-from warmfleet_worker.vllm_engine.scores import Position, scores_bytes
-
-CLEAR_PAUSES_SECONDS: Final = (0.5, 1, 2, 4, 8, 16, 32)
-"""Before each further request to clear a cache."""
-_MAX_TEXT_CHARS: Final = 300
-_OF_THE_MACHINE: Final = re.compile(r"""Traceback|0x[0-9a-f]{6}|(^|[\s'"(=:])~?/[\w.-]+/""")
-"""Stack traces, addresses in memory, and paths."""
-
-
-log = structlog.get_logger("warmfleet.worker.vllm")
+from warmfleet_worker.vllm_engine.scores import Position
 
 
 class VllmDiedError(WarmfleetError):
@@ -36,21 +24,6 @@ class BusyError(WarmfleetError):
 
 class ClearDeclinedError(WarmfleetError):
     """vLLM did not clear its prefix cache, of which something holds blocks; it computes on."""
-
-
-def request_error(error: Exception) -> RefusedRequestError | BusyError:
-    """What a request ends with for which vLLM raised `error`, whichever class it has.
-
-    vLLM checks a request before it computes anything: what it raises is about that request alone, and the
-    classes have no base in common with Python's own.
-    """
-    lines = str(error).strip().splitlines()
-    text = lines[0][:_MAX_TEXT_CHARS] if lines else ""
-    if not text or _OF_THE_MACHINE.search(text):
-        text = "vLLM does not compute this request"
-    # Errors that are of the moment have the status that vLLM's own server would answer.
-    is_busy = getattr(error, "http_status", None) in {429, 503}
-    return BusyError(text) if is_busy else RefusedRequestError(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,36 +60,6 @@ class ModelFacts:
     """Steps that vLLM schedules, and announces blocks of, before the one in flight has ended."""
     most_scored_tokens: int | None = None
     """Of a prompt in a step, whose log probabilities vLLM has memory for; None: it takes them by slices."""
-
-
-async def clear_cache(llm: "Llm") -> None:
-    """Have `llm` clear its cache, which it may decline while something holds blocks.
-
-    Each call computes every live sequence anew: hence the growing pauses.
-
-    Raises:
-        VllmDiedError: one of vLLM's processes has ended.
-        ClearDeclinedError: it declined each time.
-    """
-    for pause_seconds in CLEAR_PAUSES_SECONDS:
-        try:
-            return await llm.clear_cache()
-        except ClearDeclinedError as error:
-            log.warning("vLLM does not clear its cache yet", reason=str(error), pause_seconds=pause_seconds)
-        await asyncio.sleep(pause_seconds)
-    return await llm.clear_cache()
-
-
-def scores_misfit(prompt_tokens: int, facts: ModelFacts) -> str:
-    """Why vLLM has no memory for the log probabilities of a prompt, or ""."""
-    most, at_once = facts.most_scored_tokens, min(prompt_tokens, facts.max_batched_tokens)
-    if most is None or at_once <= most:
-        return ""
-    needed, available = (scores_bytes(tokens, facts.vocabulary_size) >> 20 for tokens in (at_once, most))
-    return (
-        f"log probabilities of {at_once} prompt tokens take {needed} MiB at once, this engine has "
-        f"{available} MiB for them: ask for those of at most {most} tokens"
-    )
 
 
 class EventSource(Protocol):
