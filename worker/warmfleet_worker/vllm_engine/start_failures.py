@@ -1,4 +1,7 @@
-"""Why vLLM does not start: the cause, which its own processes log and do not send, with sizes of memory."""
+"""Why vLLM does not start: the cause, which its own processes log and do not send, with sizes of memory.
+
+`StartBound` ends a start that takes too long, which has no cause of its own.
+"""
 
 import logging
 import multiprocessing
