@@ -67,7 +67,8 @@ def mixes() -> list[Mix]:
         Mix("the same words with other salts", salted),
         Mix("the same words in the same cache", reseeded, shares_cache=True),
         Mix(
-            "prompts that take every block", texts(48, lambda i: {"prompt": [4 + i] * 200, "max_tokens": 40})
+            "prompts that take every block",
+            texts(48, lambda i: {"prompt": [4 + i] * 100, "max_tokens": 140, "n": 2}),
         ),
         Mix(
             "every log probability",

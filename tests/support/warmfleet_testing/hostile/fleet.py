@@ -136,7 +136,7 @@ def hostile_fleet(home: Path) -> Iterator[HostileFleet]:
     others = keys.add("others", models=["another"]).text
     (home / "keys.json").write_bytes(encode_key_file(keys.file))
     model = tiny_served_model(home / "model")
-    flags = ("--kv-cache-bytes", "3000000", "--max-model-length-tokens", str(CONTEXT_TOKENS), "--uid", "w")
+    flags = ("--kv-cache-bytes", "2000000", "--max-model-length-tokens", str(CONTEXT_TOKENS), "--uid", "w")
     trap = Trap()
     try:
         with (
