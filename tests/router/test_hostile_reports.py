@@ -25,7 +25,10 @@ from warmfleet_testing.router.picker_fleet import PickerFleet, chain, prompts
 
 UIDS: Final = ("a", "b", "c")
 TOKENS: Final = list(range(100))
-COUNTS: Final = [name for name in LoadReport.__struct_fields__ if type(getattr(LoadReport(), name)) is int]
+COUNTS: Final = [
+    *[name for name in LoadReport.__struct_fields__ if type(getattr(LoadReport(), name)) is int],
+    "max_batched_tokens",
+]
 SECONDS: Final = [
     name for name in StepTimeFit.__struct_fields__ if type(getattr(StepTimeFit(), name)) is float
 ]

@@ -23,8 +23,9 @@ from warmfleet_testing.router.router_fixture import running_router
 from warmfleet_testing.router.stub_worker import running_stubs
 
 LENGTH_BYTES: Final = 4
-COUNTS: Final = tuple(
-    name for name in LoadReport.__struct_fields__ if type(getattr(LoadReport(), name)) is int
+COUNTS: Final = (
+    *(name for name in LoadReport.__struct_fields__ if type(getattr(LoadReport(), name)) is int),
+    "max_batched_tokens",
 )
 
 

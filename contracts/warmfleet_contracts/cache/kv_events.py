@@ -102,6 +102,9 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     plain_answers: dict[str, list[PlainAnswer]] = msgspec.field(default_factory=dict)
     """Router id -> its open plain answers that have a token. Since version 2; filled in `worker/server`."""
+    max_batched_tokens: Count | msgspec.UnsetType = msgspec.UNSET
+    """Most tokens of a step, where that is a set number; absent: about 100 ms of prefill. Joined version 2
+    later: may be absent."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
@@ -181,6 +184,7 @@ def _without_version_2(message: Message) -> dict[str, Any]:
     load = fields.get("load")
     if load is not None:
         del load["plain_answers"]
+        load.pop("max_batched_tokens", None)
         del load["step_time"]["knee_tokens"]
     return fields
 

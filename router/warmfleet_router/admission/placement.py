@@ -12,7 +12,14 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from warmfleet_router.admission.queue_bounds import AdmissionSettings
-from warmfleet_router.routing.capacity import CapacityLimits, Need, Shortage, prefill_seconds, shortage_in
+from warmfleet_router.routing.capacity import (
+    CapacityLimits,
+    Need,
+    Shortage,
+    prefill_seconds,
+    shortage_in,
+    window_seconds,
+)
 from warmfleet_router.routing.cost import WorkerLoad
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
 from warmfleet_router.routing.picker import PickedWorker, RankedWorkers
@@ -74,8 +81,9 @@ def place(
     first_lack: Shortage | None = None
     for candidate in ranked.ranking.candidates[: ranked.certain]:
         need = Need(ranked.sequences, ranked.needed_blocks(candidate), may_use_headroom)
-        lack = shortage_in(loads[candidate.uid], candidate.rates, need, limits)
-        if lack is None or (lack is Shortage.PREFILL and _follows(candidate, limits)):
+        load = loads[candidate.uid]
+        lack = shortage_in(load, candidate.rates, need, limits)
+        if lack is None or (lack is Shortage.PREFILL and _follows(candidate, load, limits)):
             with_capacity = candidate
             break
         if lack is Shortage.PREFILL and may_bypass(candidate.uid):
@@ -110,13 +118,13 @@ def _wait(ranked: RankedWorkers, candidate: Candidate, because: str, *, declines
     return Placement(None, because, candidate.uid, plan, declines)
 
 
-def _follows(candidate: Candidate, limits: CapacityLimits) -> bool:
+def _follows(candidate: Candidate, load: WorkerLoad, limits: CapacityLimits) -> bool:
     """Whether the prompt's prefix is what the worker's queue is computing, and little else is to be done.
 
     Its wait is for that very prefill; anywhere else it would be computed a second time.
     """
     own_seconds = prefill_seconds(candidate.uncached_tokens, candidate.rates)
-    return candidate.pending_tokens > 0 and own_seconds <= limits.window_seconds
+    return candidate.pending_tokens > 0 and own_seconds <= window_seconds(load, candidate.rates, limits)
 
 
 def _is_worth_waiting_for(cheapest: Candidate, with_capacity: Candidate) -> bool:

@@ -3,7 +3,8 @@
 A worker computes requests in the order of their arrival. So the router keeps that queue short and decides
 the order itself: it dispatches while the worker has a free seat, free KV blocks, and less than a small window
 of prefill in its queue. The window covers the time from the end of a step to the arrival of the next request;
-a wider one only moves the wait to where the router cannot reorder it.
+a wider one only moves the wait to where the router cannot reorder it. Where a step takes long before its
+first prompt token, the window holds several prompts: one by one, each would pay for a step of its own.
 
 Part of the seats and blocks, the headroom, is kept from tenants that have more than their share of a model
 while other tenants used it lately: otherwise a light tenant would wait for the end of a long answer.
@@ -21,10 +22,13 @@ from typing import Final
 
 import msgspec
 
-from warmfleet_router.routing.cost import StepRates, WorkerLoad
+from warmfleet_router.routing.cost import StepRates, WorkerLoad, decode_seconds
 
 PREFILL_WINDOW_SECONDS: Final = 0.1
 """One step of the engine: its automatic token budget is what it computes in about this time."""
+WINDOW_STEPS: Final = 4
+"""What a step takes without prefill is then a fifth, at most, of one with a whole window."""
+LONGEST_WINDOW_SECONDS: Final = 1.0
 HEADROOM_RATIO: Final = 1 / 8
 
 
@@ -41,7 +45,11 @@ class CapacityLimits:
     """How full a worker may be."""
 
     window_seconds: float = PREFILL_WINDOW_SECONDS
-    """Prefill that may be queued before a new request."""
+    """Prefill that may be queued before a new request; more where steps take long, as `window_seconds`."""
+    window_steps: int = WINDOW_STEPS
+    """As much prefill as takes so many steps of what already runs, if the worker computes it in one step."""
+    longest_window_seconds: float = LONGEST_WINDOW_SECONDS
+    """Of a window that is longer than `window_seconds`."""
     headroom_ratio: float = HEADROOM_RATIO
     """Part of the seats and of the blocks that is kept from tenants above their share."""
 
@@ -71,7 +79,17 @@ def shortage_in(load: WorkerLoad, rates: StepRates, need: Need, limits: Capacity
         if load.pinned_blocks + need.blocks > blocks:
             return Shortage.BLOCKS
     queued_seconds = prefill_seconds(load.queued_uncached_tokens, rates)
-    return Shortage.PREFILL if queued_seconds >= limits.window_seconds else None
+    return Shortage.PREFILL if queued_seconds >= window_seconds(load, rates, limits) else None
+
+
+def window_seconds(load: WorkerLoad, rates: StepRates, limits: CapacityLimits) -> float:
+    """Prefill that may be queued on a worker under `load` before a new request."""
+    if not load.max_batched_tokens:
+        return limits.window_seconds
+    one_step_seconds = prefill_seconds(load.max_batched_tokens, rates)
+    steps_seconds = limits.window_steps * decode_seconds(load, rates)
+    longest_seconds = min(one_step_seconds, steps_seconds, limits.longest_window_seconds)
+    return max(limits.window_seconds, longest_seconds)
 
 
 def prefill_seconds(tokens: int, rates: StepRates) -> float:

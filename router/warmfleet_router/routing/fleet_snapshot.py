@@ -12,7 +12,14 @@ from functools import cached_property
 from itertools import starmap
 from typing import Final
 
-from warmfleet_router.routing.capacity import CapacityLimits, Need, Shortage, prefill_seconds, shortage_in
+from warmfleet_router.routing.capacity import (
+    CapacityLimits,
+    Need,
+    Shortage,
+    prefill_seconds,
+    shortage_in,
+    window_seconds,
+)
 from warmfleet_router.routing.cost import (
     PriceFloor,
     StepRates,
@@ -241,7 +248,8 @@ class FleetSnapshot:
 
     def is_within_window(self, uid: str, tokens: int, limits: CapacityLimits) -> bool:
         """Whether `tokens` of prefill on a worker leave its window open."""
-        return prefill_seconds(tokens, self.prices[uid].rates) < limits.window_seconds
+        rates = self.prices[uid].rates
+        return prefill_seconds(tokens, rates) < window_seconds(self.loads[uid], rates, limits)
 
     def has_capacity(self, need: Need, limits: CapacityLimits, tried: Collection[str] = ()) -> bool:
         """Whether `need` fits anywhere."""

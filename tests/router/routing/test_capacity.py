@@ -60,6 +60,42 @@ def test_capacity_is_seats_blocks_and_a_short_prefill_queue(
     assert shortage_in(state, RATES, need, RULE) is expected
 
 
+LONG_STEPS = StepRates(0.02, 0.001, 0.01, 0.00001, RatesSource.MEASURED)
+"""A step with six sequences and 1,000 tokens of context takes 90 ms without a prompt."""
+
+
+@pytest.mark.parametrize(
+    ("rates", "changes", "window_tokens"),
+    [
+        (LONG_STEPS, {}, 360),
+        (LONG_STEPS, {"max_batched_tokens": 0}, 100),
+        (LONG_STEPS, {"max_batched_tokens": 200}, 200),
+        (LONG_STEPS, {"max_batched_tokens": 50}, 100),
+        (LONG_STEPS, {"context_tokens": 100_000}, 1000),
+        (RATES, {}, 100),
+    ],
+    ids=[
+        "four steps without a prompt",
+        "of a worker whose steps take 100 ms anyway",
+        "no more than a step takes",
+        "never less than 100 ms",
+        "never more than a second",
+        "where steps are short",
+    ],
+)
+def test_prompts_are_queued_for_one_step_where_a_step_takes_long_without_them(
+    rates: StepRates, changes: dict[str, int], window_tokens: int
+) -> None:
+    """One by one they would each pay for such a step."""
+    fields = {"running_sequences": 6, "context_tokens": 1_000, "max_batched_tokens": 2_048, **changes}
+
+    def lack(queued: int) -> Shortage | None:
+        return shortage_in(WorkerLoad(queued_uncached_tokens=queued, **fields), rates, Need(1), RULE)
+
+    assert lack(window_tokens - 1) is None
+    assert lack(window_tokens + 1) is Shortage.PREFILL
+
+
 def test_a_worker_with_one_seat_keeps_none() -> None:
     single = WorkerLoad(max_running_sequences=1)
 

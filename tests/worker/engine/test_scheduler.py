@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import msgspec
 import pytest
 
 from warmfleet_testing.engine.fake_runner import NOT_FINITE_TOKEN_ID, EngineDriver
@@ -92,6 +93,13 @@ def test_the_auto_budget_follows_the_measured_rate():
 
     # The fake runner computes a token in 1 ms.
     assert driver.engine.max_batched_tokens == pytest.approx(100, rel=0.05)
+
+
+@pytest.mark.parametrize(("setting", "reported"), [(64, 64), (0, msgspec.UNSET)])
+def test_routers_learn_a_budget_that_is_set_and_no_other(setting, reported):
+    driver = EngineDriver(max_batched_tokens=setting)
+
+    assert driver.engine.report().load.max_batched_tokens == reported
 
 
 def test_a_cold_prompt_after_cached_chat_delays_streams_by_a_tenth_of_a_second_at_most():

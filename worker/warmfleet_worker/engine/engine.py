@@ -120,9 +120,14 @@ class Engine:
         self._cache = PrefixCache(self._pool, identity, block_size_tokens)
         self._scheduler = Scheduler(self._pool, self._cache, settings)
         self._verifier = self._hit_verifier(verify_hits_one_in) if verify_hits_one_in else None
-        self._reporter = Reporter(self._pool, self._scheduler, seats=settings.max_running_sequences)
         self._step_time = StepTimeEstimator()
         fixed_tokens = settings.max_batched_tokens
+        self._reporter = Reporter(
+            self._pool,
+            self._scheduler,
+            seats=settings.max_running_sequences,
+            max_batched_tokens=fixed_tokens,
+        )
         self._budget: StepBudget = FixedBudget(fixed_tokens) if fixed_tokens else self._step_time
         self._pending: dict[int, SequenceUpdate] = {}
         self._arrivals = 0

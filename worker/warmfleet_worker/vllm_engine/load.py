@@ -33,11 +33,14 @@ class LoadTracker:
     report = tracker.report(sequences, cached_copies=resident.copies)
     """
 
-    def __init__(self, *, seats: int, total_blocks: int, block_size_tokens: int) -> None:
+    def __init__(
+        self, *, seats: int, total_blocks: int, block_size_tokens: int, max_batched_tokens: int
+    ) -> None:
         self.dispatches = AdmittedDispatches()
         self._seats = seats
         self._total_blocks = total_blocks
         self._block_size_tokens = block_size_tokens
+        self._max_batched_tokens = max_batched_tokens
         self._step_time = StepTimeEstimator()
         self._latest = StepStatistics()
         self._draining = False
@@ -89,4 +92,5 @@ class LoadTracker:
             step_time=self._step_time.fit(),
             admitted_dispatches=self.dispatches.by_router(),
             draining=self._draining,
+            max_batched_tokens=self._max_batched_tokens,
         )
