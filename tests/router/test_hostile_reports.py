@@ -22,13 +22,11 @@ from warmfleet_router.routing.decisions import RequestRecord
 from warmfleet_router.routing.policies import POLICIES, Ranking
 from warmfleet_router.routing.slow_workers import SlowWorkerDetector
 from warmfleet_testing.router.picker_fleet import PickerFleet, chain, prompts
+from warmfleet_testing.wires.counts import counts_of
 
 UIDS: Final = ("a", "b", "c")
 TOKENS: Final = list(range(100))
-COUNTS: Final = [
-    *[name for name in LoadReport.__struct_fields__ if type(getattr(LoadReport(), name)) is int],
-    "max_batched_tokens",
-]
+COUNTS: Final = counts_of(LoadReport)
 SECONDS: Final = [
     name for name in StepTimeFit.__struct_fields__ if type(getattr(StepTimeFit(), name)) is float
 ]

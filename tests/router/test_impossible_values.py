@@ -21,12 +21,10 @@ from warmfleet_router.routing.cost import measured_rates
 from warmfleet_testing.router.admission_fleet import MODEL, AdmissionFleet, seats
 from warmfleet_testing.router.router_fixture import running_router
 from warmfleet_testing.router.stub_worker import running_stubs
+from warmfleet_testing.wires.counts import counts_of
 
 LENGTH_BYTES: Final = 4
-COUNTS: Final = (
-    *(name for name in LoadReport.__struct_fields__ if type(getattr(LoadReport(), name)) is int),
-    "max_batched_tokens",
-)
+COUNTS: Final = counts_of(LoadReport)
 
 
 @pytest.mark.parametrize("name", [PROMPT_TOKENS_HEADER, CACHED_TOKENS_HEADER, GENERATED_TOKENS_HEADER])

@@ -78,8 +78,9 @@ class PlainAnswer(msgspec.Struct, frozen=True, array_like=True):
 class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's load; in every frame.
 
-    A new field: filled in `worker/engine/engine`, sent at once if `worker/server/events._differs` compares
-    it, used by `router/routing/cost.worker_load`, removed by `_without_version_2` for older routers.
+    A new field: filled in `worker/engine/reporter` and `worker/vllm_engine/load`, before the first report in
+    `worker/server/events`; sent at once if `_differs` there compares it, used by
+    `router/routing/cost.worker_load`, removed by `_without_version_2` for older routers.
     """
 
     running_sequences: Count = 0
@@ -102,9 +103,9 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     draining: bool = False
     plain_answers: dict[str, list[PlainAnswer]] = msgspec.field(default_factory=dict)
     """Router id -> its open plain answers that have a token. Since version 2; filled in `worker/server`."""
-    max_batched_tokens: Count | msgspec.UnsetType = msgspec.UNSET
-    """Most tokens of a step, where that is a set number; absent: about 100 ms of prefill. Joined version 2
-    later: may be absent."""
+    fixed_batched_tokens: Count | msgspec.UnsetType = msgspec.UNSET
+    """Most tokens of a step, where that is a set number. Absent where the engine takes what it computes in
+    about 100 ms, before the first step, and from older workers: this joined version 2 later."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
@@ -184,7 +185,7 @@ def _without_version_2(message: Message) -> dict[str, Any]:
     load = fields.get("load")
     if load is not None:
         del load["plain_answers"]
-        load.pop("max_batched_tokens", None)
+        load.pop("fixed_batched_tokens", None)
         del load["step_time"]["knee_tokens"]
     return fields
 

@@ -17,8 +17,8 @@ from warmfleet_router.routing.capacity import (
     Need,
     Shortage,
     prefill_seconds,
+    queued_seconds,
     shortage_in,
-    window_seconds,
 )
 from warmfleet_router.routing.cost import WorkerLoad
 from warmfleet_router.routing.open_dispatches import UnreportedLoad
@@ -78,6 +78,7 @@ def place(
     """
     cheapest = ranked.ranking.candidates[0]
     with_capacity: Candidate | None = None
+    bypasses = False
     first_lack: Shortage | None = None
     for candidate in ranked.ranking.candidates[: ranked.certain]:
         need = Need(ranked.sequences, ranked.needed_blocks(candidate), may_use_headroom)
@@ -85,13 +86,16 @@ def place(
         lack = shortage_in(load, candidate.rates, need, limits)
         if lack is None or (lack is Shortage.PREFILL and _follows(candidate, load, limits)):
             with_capacity = candidate
+            # A wide window is open to prompts that would be bypassed in a full one.
+            is_long = queued_seconds(load, candidate.rates) >= limits.least_window_seconds
+            bypasses = lack is None and is_long and may_bypass(candidate.uid)
             break
         if lack is Shortage.PREFILL and may_bypass(candidate.uid):
             reason = f"{candidate.endpoint}, before further prompts of tenants that got more"
             return Placement(ranked.pick(candidate, reason, bypasses=True))
         first_lack = first_lack or lack
     if with_capacity is cheapest:
-        return Placement(ranked.pick(cheapest))
+        return Placement(ranked.pick(cheapest, bypasses=bypasses))
     if with_capacity is None and ranked.certain < len(ranked.workers):
         return None
     if with_capacity is None:
@@ -109,7 +113,9 @@ def place(
         because = f"{cheapest.endpoint} lacks {first_lack} but holds more of the prompt"
         return _wait(ranked, cheapest, because, declines=True)
     return Placement(
-        ranked.pick(with_capacity, f"first with capacity; {cheapest.endpoint} lacks {first_lack}")
+        ranked.pick(
+            with_capacity, f"first with capacity; {cheapest.endpoint} lacks {first_lack}", bypasses=bypasses
+        )
     )
 
 
@@ -121,10 +127,12 @@ def _wait(ranked: RankedWorkers, candidate: Candidate, because: str, *, declines
 def _follows(candidate: Candidate, load: WorkerLoad, limits: CapacityLimits) -> bool:
     """Whether the prompt's prefix is what the worker's queue is computing, and little else is to be done.
 
-    Its wait is for that very prefill; anywhere else it would be computed a second time.
+    Its wait is for that very prefill; anywhere else it would be computed a second time. What else is queued
+    there counts, or any number of prompts could join by a first block in common.
     """
-    own_seconds = prefill_seconds(candidate.uncached_tokens, candidate.rates)
-    return candidate.pending_tokens > 0 and own_seconds <= window_seconds(load, candidate.rates, limits)
+    other_tokens = max(load.queued_uncached_tokens - candidate.pending_tokens, 0)
+    other_seconds = prefill_seconds(other_tokens + candidate.uncached_tokens, candidate.rates)
+    return candidate.pending_tokens > 0 and other_seconds <= limits.least_window_seconds
 
 
 def _is_worth_waiting_for(cheapest: Candidate, with_capacity: Candidate) -> bool:

@@ -1,10 +1,10 @@
 """Whether a worker has capacity for one more request.
 
 A worker computes requests in the order of their arrival. So the router keeps that queue short and decides
-the order itself: it dispatches while the worker has a free seat, free KV blocks, and less than a small window
-of prefill in its queue. The window covers the time from the end of a step to the arrival of the next request;
-a wider one only moves the wait to where the router cannot reorder it. Where a step takes long before its
-first prompt token, the window holds several prompts: one by one, each would pay for a step of its own.
+the order itself: it dispatches while the worker has a free seat, free KV blocks, and less than a window of
+prefill in its queue. The window covers the time from the end of a step to the arrival of the next request;
+a wider one moves the wait to where the router cannot reorder it. That has a use only where a step takes long
+before its first prompt token: prompts that are computed one by one each pay for a step of their own.
 
 Part of the seats and blocks, the headroom, is kept from tenants that have more than their share of a model
 while other tenants used it lately: otherwise a light tenant would wait for the end of a long answer.
@@ -22,12 +22,13 @@ from typing import Final
 
 import msgspec
 
-from warmfleet_router.routing.cost import StepRates, WorkerLoad, decode_seconds
+from warmfleet_router.routing.cost import StepRates, WorkerLoad
 
 PREFILL_WINDOW_SECONDS: Final = 0.1
 """One step of the engine: its automatic token budget is what it computes in about this time."""
 WINDOW_STEPS: Final = 4
-"""What a step takes without prefill is then a fifth, at most, of one with a whole window."""
+"""What a step takes in any case, above all to read the weights, is then a fifth of one with a whole window,
+unless another bound of the window is lower."""
 LONGEST_WINDOW_SECONDS: Final = 1.0
 HEADROOM_RATIO: Final = 1 / 8
 
@@ -44,12 +45,12 @@ class Shortage(StrEnum):
 class CapacityLimits:
     """How full a worker may be."""
 
-    window_seconds: float = PREFILL_WINDOW_SECONDS
-    """Prefill that may be queued before a new request; more where steps take long, as `window_seconds`."""
+    least_window_seconds: float = PREFILL_WINDOW_SECONDS
+    """Prefill that may be queued before a new request in any case."""
     window_steps: int = WINDOW_STEPS
-    """As much prefill as takes so many steps of what already runs, if the worker computes it in one step."""
+    """As much prefill as so many steps take in any case, if the worker computes it in one step."""
     longest_window_seconds: float = LONGEST_WINDOW_SECONDS
-    """Of a window that is longer than `window_seconds`."""
+    """Of a window that is longer than `least_window_seconds`."""
     headroom_ratio: float = HEADROOM_RATIO
     """Part of the seats and of the blocks that is kept from tenants above their share."""
 
@@ -78,18 +79,23 @@ def shortage_in(load: WorkerLoad, rates: StepRates, need: Need, limits: Capacity
         blocks = load.total_blocks - _kept(load.total_blocks, need, limits)
         if load.pinned_blocks + need.blocks > blocks:
             return Shortage.BLOCKS
-    queued_seconds = prefill_seconds(load.queued_uncached_tokens, rates)
-    return Shortage.PREFILL if queued_seconds >= window_seconds(load, rates, limits) else None
+    return Shortage.PREFILL if queued_seconds(load, rates) >= window_seconds(load, rates, limits) else None
 
 
 def window_seconds(load: WorkerLoad, rates: StepRates, limits: CapacityLimits) -> float:
-    """Prefill that may be queued on a worker under `load` before a new request."""
-    if not load.max_batched_tokens:
-        return limits.window_seconds
-    one_step_seconds = prefill_seconds(load.max_batched_tokens, rates)
-    steps_seconds = limits.window_steps * decode_seconds(load, rates)
-    longest_seconds = min(one_step_seconds, steps_seconds, limits.longest_window_seconds)
-    return max(limits.window_seconds, longest_seconds)
+    """Prefill that may be queued on a worker under `load` before a new request.
+
+    It depends on the load only by what decodes leave of a step: no prompt that is sent opens a full window.
+    """
+    free_tokens = max(load.fixed_batched_tokens - load.running_sequences, 0)
+    steps_seconds = limits.window_steps * rates.base_seconds
+    wider_seconds = min(prefill_seconds(free_tokens, rates), steps_seconds, limits.longest_window_seconds)
+    return max(limits.least_window_seconds, wider_seconds)
+
+
+def queued_seconds(load: WorkerLoad, rates: StepRates) -> float:
+    """Time to compute the prompts that a worker has."""
+    return prefill_seconds(load.queued_uncached_tokens, rates)
 
 
 def prefill_seconds(tokens: int, rates: StepRates) -> float:

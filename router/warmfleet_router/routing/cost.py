@@ -84,8 +84,8 @@ class WorkerLoad(msgspec.Struct, frozen=True, gc=False):
     total_blocks: int = 0
     """0 means unknown: no wait for blocks is predicted."""
     pinned_blocks: int = 0
-    max_batched_tokens: int = 0
-    """Of a step; 0: as many as take about 100 ms."""
+    fixed_batched_tokens: int = 0
+    """Most tokens of a step; 0: it is no set number, or unknown."""
 
     @property
     def sequences(self) -> int:
@@ -174,6 +174,11 @@ class WorkerPrices(msgspec.Struct, frozen=True, gc=False):
 def worker_prices(load: WorkerLoad, rates: StepRates, *, seat_seconds: float) -> WorkerPrices:
     """The prices of a worker under `load`; `seat_seconds` is how long a sequence keeps its seat."""
     running = load.running_sequences
+    base_seconds = (
+        rates.base_seconds
+        + rates.per_decode_sequence_seconds * running
+        + rates.per_context_token_seconds * load.context_tokens
+    )
     most_seats, total_blocks = load.max_running_sequences, load.total_blocks
     seated = max(running, 1)
     return WorkerPrices(
@@ -181,20 +186,11 @@ def worker_prices(load: WorkerLoad, rates: StepRates, *, seat_seconds: float) ->
         running_sequences=running,
         queued_tokens=load.queued_uncached_tokens,
         free_tokens=max(rates.knee_tokens - running, 0),
-        base_ms=decode_seconds(load, rates) * 1e3,
+        base_ms=base_seconds * 1e3,
         free_seats=most_seats - load.sequences if most_seats else math.inf,
         free_blocks=total_blocks - load.pinned_blocks if total_blocks else math.inf,
         blocks_per_sequence=max(load.pinned_blocks / seated, 1.0),
         seat_ms=seat_seconds / seated * 1e3,
-    )
-
-
-def decode_seconds(load: WorkerLoad, rates: StepRates) -> float:
-    """A step of what runs, without any prefill."""
-    return (
-        rates.base_seconds
-        + rates.per_decode_sequence_seconds * load.running_sequences
-        + rates.per_context_token_seconds * load.context_tokens
     )
 
 
@@ -296,5 +292,5 @@ def worker_load(
         context_tokens=report.context_tokens,
         total_blocks=report.total_blocks,
         pinned_blocks=max(report.pinned_blocks - ended_blocks, 0) + unreported_blocks,
-        max_batched_tokens=report.max_batched_tokens or 0,
+        fixed_batched_tokens=report.fixed_batched_tokens or 0,
     )

@@ -62,7 +62,7 @@ class SimulatedEngine:
                 max_model_length_tokens=max(settings.capacity_tokens, 2),
             ),
         )
-        self._reporter = Reporter(self._pool, self._scheduler, seats=settings.seats, max_batched_tokens=0)
+        self._reporter = Reporter(self._pool, self._scheduler, seats=settings.seats, fixed_batched_tokens=0)
         self._budget = ModelledBudget(settings.step_times)
         self._step_time = settings.step_times.fit()
         self._root = self._cache.root(b"")

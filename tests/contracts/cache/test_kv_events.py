@@ -107,7 +107,7 @@ VERSION_2 = {
     "live frame": msgspec.structs.replace(VERSION_1["live frame"], v=2),
     "load frame": msgspec.structs.replace(VERSION_1["load frame"], v=2, load=LOAD_2),
     "load frame of a worker with a set size of steps": msgspec.structs.replace(
-        VERSION_1["load frame"], v=2, load=msgspec.structs.replace(LOAD_2, max_batched_tokens=2048)
+        VERSION_1["load frame"], v=2, load=msgspec.structs.replace(LOAD_2, fixed_batched_tokens=2048)
     ),
     "empty frame": msgspec.structs.replace(VERSION_1["empty frame"], v=2, start=START),
 }

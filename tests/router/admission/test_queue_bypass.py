@@ -92,7 +92,7 @@ async def test_under_a_flood_a_light_tenant_is_at_the_worker_at_once_and_before_
 ) -> None:
     keys = PlantedKeys()
     flooder, light = keys.add("flooder"), keys.add("light")
-    patient = AdmissionSettings(room=CapacityLimits(window_seconds=2))
+    patient = AdmissionSettings(room=CapacityLimits(least_window_seconds=2))
     stub = StubWorker(uid="w0", prefill_tokens_per_second=100)
     with running_stub(stub):
         async with running_router([stub], tmp_path, keys=keys.file, admission=patient) as router:

@@ -1,13 +1,16 @@
 """When a worker has capacity, and which tenants may use the last of it."""
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from warmfleet_router.admission.fair_share import FairShare
-from warmfleet_router.routing.capacity import CapacityLimits, Need, Shortage, shortage_in
+from warmfleet_router.routing.capacity import CapacityLimits, Need, Shortage, shortage_in, window_seconds
 from warmfleet_router.routing.cost import RatesSource, StepRates, WorkerLoad
 
 RATES = StepRates(0.01, 0.001, 0.0, 0.0, RatesSource.MEASURED)  # 1,000 prompt tokens per second
-RULE = CapacityLimits(window_seconds=0.1, headroom_ratio=1 / 8)
+RULE = CapacityLimits(least_window_seconds=0.1, headroom_ratio=1 / 8)
 
 
 def load(running: int = 1, waiting: int = 0, queued: int = 0, pinned: int = 0) -> WorkerLoad:
@@ -60,40 +63,57 @@ def test_capacity_is_seats_blocks_and_a_short_prefill_queue(
     assert shortage_in(state, RATES, need, RULE) is expected
 
 
-LONG_STEPS = StepRates(0.02, 0.001, 0.01, 0.00001, RatesSource.MEASURED)
-"""A step with six sequences and 1,000 tokens of context takes 90 ms without a prompt."""
+LONG_STEPS = StepRates(0.09, 0.001, 0.01, 0.00001, RatesSource.MEASURED)
+LONGEST_STEPS = msgspec.structs.replace(LONG_STEPS, base_seconds=0.3)
 
 
 @pytest.mark.parametrize(
-    ("rates", "changes", "window_tokens"),
+    ("rates", "batched_tokens", "window_tokens"),
     [
-        (LONG_STEPS, {}, 360),
-        (LONG_STEPS, {"max_batched_tokens": 0}, 100),
-        (LONG_STEPS, {"max_batched_tokens": 200}, 200),
-        (LONG_STEPS, {"max_batched_tokens": 50}, 100),
-        (LONG_STEPS, {"context_tokens": 100_000}, 1000),
-        (RATES, {}, 100),
+        (LONG_STEPS, 2048, 360),
+        (LONG_STEPS, 0, 100),
+        (LONG_STEPS, 206, 200),
+        (LONG_STEPS, 50, 100),
+        (LONG_STEPS, 4, 100),
+        (LONGEST_STEPS, 2048, 1000),
+        (RATES, 2048, 100),
     ],
     ids=[
-        "four steps without a prompt",
-        "of a worker whose steps take 100 ms anyway",
-        "no more than a step takes",
+        "what four steps take in any case",
+        "steps of no set number of tokens",
+        "no more than a step takes beside six decodes",
         "never less than 100 ms",
+        "decodes alone fill a step",
         "never more than a second",
-        "where steps are short",
+        "steps that are short",
     ],
 )
 def test_prompts_are_queued_for_one_step_where_a_step_takes_long_without_them(
-    rates: StepRates, changes: dict[str, int], window_tokens: int
+    rates: StepRates, batched_tokens: int, window_tokens: int
 ) -> None:
     """One by one they would each pay for such a step."""
-    fields = {"running_sequences": 6, "context_tokens": 1_000, "max_batched_tokens": 2_048, **changes}
 
     def lack(queued: int) -> Shortage | None:
-        return shortage_in(WorkerLoad(queued_uncached_tokens=queued, **fields), rates, Need(1), RULE)
+        load = WorkerLoad(
+            running_sequences=6, queued_uncached_tokens=queued, fixed_batched_tokens=batched_tokens
+        )
+        return shortage_in(load, rates, Need(1), RULE)
 
     assert lack(window_tokens - 1) is None
     assert lack(window_tokens + 1) is Shortage.PREFILL
+
+
+@given(running=st.integers(0, 300), more=st.integers(0, 300), tokens=st.integers(0, 4096))
+def test_nothing_that_is_sent_to_a_worker_widens_its_window(running: int, more: int, tokens: int) -> None:
+    load = WorkerLoad(running_sequences=running, context_tokens=100 * running, fixed_batched_tokens=tokens)
+    busier = WorkerLoad(
+        running_sequences=running + more,
+        context_tokens=100 * (running + more),
+        queued_uncached_tokens=more,
+        fixed_batched_tokens=tokens,
+    )
+
+    assert window_seconds(busier, LONG_STEPS, RULE) <= window_seconds(load, LONG_STEPS, RULE)
 
 
 def test_a_worker_with_one_seat_keeps_none() -> None:

@@ -118,6 +118,17 @@ def test_no_prefill_counts_as_faster_than_ten_million_tokens_per_second(per_toke
     assert rates.per_prefill_token_seconds == 1e-7
 
 
+@pytest.mark.parametrize(("reported", "known"), [(2048, 2048), (msgspec.UNSET, 0)])
+def test_how_many_tokens_a_step_takes_is_known_from_a_report_that_has_it(
+    reported: int | msgspec.UnsetType, known: int
+) -> None:
+    report = LoadReport(fixed_batched_tokens=reported)
+
+    load = worker_load(report, unreported_tokens=0, unreported_seats=0, unreported_blocks=0)
+
+    assert load.fixed_batched_tokens == known
+
+
 def test_dispatches_beyond_the_report_take_free_seats_first() -> None:
     report = LoadReport(running_sequences=2, max_running_sequences=4, queued_uncached_tokens=10)
 

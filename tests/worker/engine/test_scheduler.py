@@ -99,7 +99,7 @@ def test_the_auto_budget_follows_the_measured_rate():
 def test_routers_learn_a_budget_that_is_set_and_no_other(setting, reported):
     driver = EngineDriver(max_batched_tokens=setting)
 
-    assert driver.engine.report().load.max_batched_tokens == reported
+    assert driver.engine.report().load.fixed_batched_tokens == reported
 
 
 def test_a_cold_prompt_after_cached_chat_delays_streams_by_a_tenth_of_a_second_at_most():

@@ -154,7 +154,7 @@ async def test_load_has_what_runs_waits_and_is_queued():
         assert (load.waiting_sequences, load.queued_uncached_tokens) == (0, 0)
         assert load.context_tokens == 150
         assert load.total_blocks == vllm.facts.total_blocks
-        assert load.max_batched_tokens == vllm.facts.max_batched_tokens
+        assert load.fixed_batched_tokens == vllm.facts.max_batched_tokens
         assert load.pinned_blocks == 6
         assert load.cached_blocks == 0
         assert load.step_time.samples > 0

@@ -126,7 +126,7 @@ class Engine:
             self._pool,
             self._scheduler,
             seats=settings.max_running_sequences,
-            max_batched_tokens=fixed_tokens,
+            fixed_batched_tokens=fixed_tokens,
         )
         self._budget: StepBudget = FixedBudget(fixed_tokens) if fixed_tokens else self._step_time
         self._pending: dict[int, SequenceUpdate] = {}

@@ -22,13 +22,15 @@ class Reporter:
     report = reporter.step(updates, fit, scheduled_tokens=32, outcome=outcome)
     """
 
-    def __init__(self, pool: BlockPool, scheduler: Scheduler, *, seats: int, max_batched_tokens: int) -> None:
-        """`max_batched_tokens`: of a step, as set; 0: it depends on how long they take."""
+    def __init__(
+        self, pool: BlockPool, scheduler: Scheduler, *, seats: int, fixed_batched_tokens: int
+    ) -> None:
+        """`fixed_batched_tokens`: most tokens of a step, as set; 0: it depends on how long they take."""
         self.dispatches = AdmittedDispatches()
         self._pool = pool
         self._scheduler = scheduler
         self._seats = seats
-        self._max_batched_tokens = max_batched_tokens or msgspec.UNSET
+        self._fixed_batched_tokens = fixed_batched_tokens or msgspec.UNSET
         self._seq = 0
         self._reported_evictions = 0
         self._draining = False
@@ -101,5 +103,5 @@ class Reporter:
             step_time=step_time,
             admitted_dispatches=self.dispatches.by_router(),
             draining=self._draining,
-            max_batched_tokens=self._max_batched_tokens,
+            fixed_batched_tokens=self._fixed_batched_tokens,
         )

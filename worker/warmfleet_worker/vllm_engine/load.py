@@ -34,13 +34,13 @@ class LoadTracker:
     """
 
     def __init__(
-        self, *, seats: int, total_blocks: int, block_size_tokens: int, max_batched_tokens: int
+        self, *, seats: int, total_blocks: int, block_size_tokens: int, fixed_batched_tokens: int
     ) -> None:
         self.dispatches = AdmittedDispatches()
         self._seats = seats
         self._total_blocks = total_blocks
         self._block_size_tokens = block_size_tokens
-        self._max_batched_tokens = max_batched_tokens
+        self._fixed_batched_tokens = fixed_batched_tokens
         self._step_time = StepTimeEstimator()
         self._latest = StepStatistics()
         self._draining = False
@@ -92,5 +92,5 @@ class LoadTracker:
             step_time=self._step_time.fit(),
             admitted_dispatches=self.dispatches.by_router(),
             draining=self._draining,
-            max_batched_tokens=self._max_batched_tokens,
+            fixed_batched_tokens=self._fixed_batched_tokens,
         )

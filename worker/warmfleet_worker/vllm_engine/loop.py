@@ -103,7 +103,7 @@ class EngineLoop:
             seats=facts.max_running_sequences,
             total_blocks=facts.total_blocks,
             block_size_tokens=facts.block_size_tokens,
-            max_batched_tokens=facts.max_batched_tokens,
+            fixed_batched_tokens=facts.max_batched_tokens,
         )
         self._sequences = LiveSequences()
         self._tasks: dict[int, asyncio.Task[None]] = {}

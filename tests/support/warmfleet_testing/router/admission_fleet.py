@@ -119,6 +119,11 @@ class AdmissionFleet:
         self._waits.append(waiting)
         return waiting
 
+    @property
+    def dispatched(self) -> list[Dispatch]:
+        """Of the requests that got a worker, in the order in which they came."""
+        return [waiting.result() for waiting in self._waits if waiting.done()]
+
     def ticket(self) -> InFlightTicket:
         """What a request has before its body is read."""
         return self._limits.enter(ANONYMOUS)
