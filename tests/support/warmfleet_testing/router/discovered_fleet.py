@@ -28,7 +28,8 @@ def worker_address() -> Iterator[str]:
     """An address of this machine that is not of its loopback network; gone afterwards."""
     with IPRoute() as routes:
         (loopback,) = routes.link_lookup(ifname="lo")
-        routes.addr("add", index=loopback, address=ADDRESS, prefixlen=32)
+        # A run that was killed may have left it.
+        routes.addr("replace", index=loopback, address=ADDRESS, prefixlen=32)
         try:
             yield ADDRESS
         finally:
