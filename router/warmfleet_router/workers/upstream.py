@@ -38,6 +38,9 @@ PROBE_AFTER_SECONDS: Final = 10
 PROBE_EVERY_SECONDS: Final = 5
 PROBES: Final = 3
 """A node that vanishes without closing its connections is noticed after 25 s, even during a long prefill."""
+SILENT_SECONDS: Final = PROBE_AFTER_SECONDS + PROBES * PROBE_EVERY_SECONDS
+"""So long may a worker take nothing of a request. Its kernel answers the probes of one that is stopped, and
+a connection that was closed would keep the rest of its request in memory until that one goes on."""
 READ_BYTES: Final = 64 * 1024
 """What is read ahead of a slow client, per stream; the library stops reading at twice as much."""
 
@@ -288,6 +291,7 @@ def _probed_socket(address: aiohttp.AddrInfoType) -> socket.socket:
         probed.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_AFTER_SECONDS)
         probed.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_EVERY_SECONDS)
         probed.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+        probed.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_SECONDS * 1000)
     return probed
 
 

@@ -1,8 +1,10 @@
 """The upstream client against sockets that misbehave."""
 
 import asyncio
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -20,6 +22,7 @@ from warmfleet_router.workers.upstream import (
     UpstreamTooLargeError,
     UpstreamUnreachableError,
 )
+from warmfleet_testing.processes.process_sockets import internet_sockets
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: 10\r\n\r\n"
 
@@ -67,6 +70,28 @@ async def serve(peer: Peer) -> tuple[asyncio.Server, Endpoint]:
 async def read(upstream: Upstream, endpoint: Endpoint, limit_bytes: int = 1000) -> bytes:
     async with upstream.request(endpoint, "GET", "/x") as response:
         return await response.body(limit_bytes)
+
+
+async def test_what_a_stopped_worker_takes_nothing_of_is_given_up_after_a_while(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that is closed sends what it still has, and keeps all of it until then."""
+    monkeypatch.setattr("warmfleet_router.workers.upstream.SILENT_SECONDS", 1)
+
+    with socket.create_server(("127.0.0.1", 0)) as stopped:
+        port = stopped.getsockname()[1]
+        endpoint = Endpoint(uid="w", name="w", url=f"http://127.0.0.1:{port}", token=b"secret")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.2), upstream.request(endpoint, "POST", "/x", body=b"x" * 32_000_000):
+                pass
+
+        def is_open() -> bool:
+            return any(one.remote_port == port for one in internet_sockets(os.getpid()))
+
+        assert is_open()
+        async with asyncio.timeout(20):
+            while is_open():  # noqa: ASYNC110 - what is waited for happens in the kernel
+                await asyncio.sleep(0.1)
 
 
 async def test_an_answer_is_read_with_the_workers_token(upstream: Upstream) -> None:
