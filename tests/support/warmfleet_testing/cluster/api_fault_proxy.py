@@ -80,7 +80,7 @@ class ApiFaultProxy:
         self.requests: list[SeenRequest] = []
         self._upstream = upstream
         self.transports: WeakSet[asyncio.BaseTransport] = WeakSet()
-        """Of connections of clients."""
+        """Of connections of clients, and of those to the API server that end in the middle of an answer."""
         self._random = random.Random(0)
         self._hits: Counter[ApiFault] = Counter()
         self._stalled_epoch = 0
@@ -139,6 +139,8 @@ class ApiFaultProxy:
         async with session.request(
             request.method, self._upstream + request.raw_path, headers=headers, data=body or None
         ) as answer:
+            if answer.connection is not None and answer.connection.transport is not None:
+                self.transports.add(answer.connection.transport)
             response = web.StreamResponse(status=answer.status)
             for name, value in answer.headers.items():
                 if name.lower() not in _HOP_BY_HOP | {"content-encoding"}:
@@ -227,6 +229,7 @@ async def _run(
             await stop.wait()
         finally:
             await runner.cleanup()
+            # What was closed waits for the other side to end TLS, for which a busy API server takes long.
             for transport in list(proxy.transports):
                 if isinstance(transport, asyncio.Transport):
                     transport.abort()
