@@ -105,7 +105,7 @@ class LoadReport(msgspec.Struct, frozen=True, kw_only=True):
     """Router id -> its open plain answers that have a token. Since version 2; filled in `worker/server`."""
     fixed_batched_tokens: Count | msgspec.UnsetType = msgspec.UNSET
     """Most tokens of a step, where that is a set number. Absent where the engine takes what it computes in
-    about 100 ms, before the first step, and from older workers: this joined version 2 later."""
+    about 100 ms, before the first step, and from older workers: it was added to version 2 later."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
@@ -125,9 +125,9 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     proof: bytes
     """`hello_proof` over the nonce that the subscriber sent; empty when no token is configured."""
     model_digest: str | msgspec.UnsetType = msgspec.UNSET
-    """Hex; the files that are served, for users and the operator. Joined version 1 later: may be absent."""
+    """Hex; the files that are served, for users and the operator. Added to version 1 later: may be absent."""
     exact: bool | msgspec.UnsetType = msgspec.UNSET
-    """Whether it promises equal bits for equal tokens. Joined version 2 later: may be absent."""
+    """Whether it promises equal bits for equal tokens. Added to version 2 later: may be absent."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, tag="frame", omit_defaults=True):

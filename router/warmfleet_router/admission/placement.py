@@ -74,28 +74,28 @@ def place(
     None if that takes a ranking of all workers: those that are ranked for certain have no capacity.
 
     Without `patience` a request goes where there is capacity.
-    `may_bypass` returns for a worker whose window is full, by uid, whether the request bypasses its prompts.
+    `may_bypass` returns for a worker with a long queue, by uid, whether the request bypasses its prompts.
     """
     cheapest = ranked.ranking.candidates[0]
     with_capacity: Candidate | None = None
-    bypasses = False
     first_lack: Shortage | None = None
     for candidate in ranked.ranking.candidates[: ranked.certain]:
         need = Need(ranked.sequences, ranked.needed_blocks(candidate), may_use_headroom)
         load = loads[candidate.uid]
         lack = shortage_in(load, candidate.rates, need, limits)
-        if lack is None or (lack is Shortage.PREFILL and _follows(candidate, load, limits)):
-            with_capacity = candidate
-            # A wide window is open to prompts that would be bypassed in a full one.
+        if lack is None or lack is Shortage.PREFILL:
+            follows = _follows(candidate, load, limits)
+            # A full window is long, and one that is wide may be before it is full.
             is_long = queued_seconds(load, candidate.rates) >= limits.least_window_seconds
-            bypasses = lack is None and is_long and may_bypass(candidate.uid)
-            break
-        if lack is Shortage.PREFILL and may_bypass(candidate.uid):
-            reason = f"{candidate.endpoint}, before further prompts of tenants that got more"
-            return Placement(ranked.pick(candidate, reason, bypasses=True))
+            if is_long and not follows and may_bypass(candidate.uid):
+                reason = f"{candidate.endpoint}, before further prompts of tenants that got more"
+                return Placement(ranked.pick(candidate, reason, bypasses=True))
+            if lack is None or follows:
+                with_capacity = candidate
+                break
         first_lack = first_lack or lack
     if with_capacity is cheapest:
-        return Placement(ranked.pick(cheapest, bypasses=bypasses))
+        return Placement(ranked.pick(cheapest))
     if with_capacity is None and ranked.certain < len(ranked.workers):
         return None
     if with_capacity is None:
@@ -113,9 +113,7 @@ def place(
         because = f"{cheapest.endpoint} lacks {first_lack} but holds more of the prompt"
         return _wait(ranked, cheapest, because, declines=True)
     return Placement(
-        ranked.pick(
-            with_capacity, f"first with capacity; {cheapest.endpoint} lacks {first_lack}", bypasses=bypasses
-        )
+        ranked.pick(with_capacity, f"first with capacity; {cheapest.endpoint} lacks {first_lack}")
     )
 
 

@@ -1,4 +1,4 @@
-"""Decides which requests bypass the prompts that a worker was sent, though its prefill window is full.
+"""Decides which requests bypass the prompts that a worker was sent, where those are a long queue.
 
 The window keeps the order in the router, but a prompt that was dispatched is computed before all later ones:
 under a flood a whole window of the flooder's prompts, plus one more. So a tenant's second prompt on a worker,

@@ -17,6 +17,7 @@ from warmfleet_router.routing.capacity import (
     Need,
     Shortage,
     prefill_seconds,
+    queued_seconds,
     shortage_in,
     window_seconds,
 )
@@ -232,7 +233,7 @@ class FleetSnapshot:
         """
 
         def left(uid: str) -> tuple[float, str]:
-            return prefill_seconds(self.loads[uid].queued_uncached_tokens, self.prices[uid].rates), uid
+            return queued_seconds(self.loads[uid], self.prices[uid].rates), uid
 
         return min((uid for uid in self.ready if uid not in tried), key=left)
 

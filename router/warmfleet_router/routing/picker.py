@@ -50,7 +50,7 @@ class PickedWorker(msgspec.Struct, frozen=True):
     policy: str
     """Name of the policy that ranked the workers."""
     bypasses: bool = False
-    """It goes although the worker's prefill window is full, before what waits there."""
+    """It goes before what waits at the worker, also where the prefill window there is full."""
     ignores_ejections: bool = False
     """Too many workers are ejected, so that none is left out."""
 

@@ -39,8 +39,8 @@ PROBE_EVERY_SECONDS: Final = 5
 PROBES: Final = 3
 """A node that vanishes without closing its connections is noticed after 25 s, even during a long prefill."""
 SILENT_SECONDS: Final = PROBE_AFTER_SECONDS + PROBES * PROBE_EVERY_SECONDS
-"""So long may a worker take nothing of a request. Its kernel answers the probes of one that is stopped, and
-a connection that was closed would keep the rest of its request in memory until that one goes on."""
+"""So long may a worker take nothing of a request. The kernel of one that is stopped answers probes, and a
+closed connection would keep the rest of its request in memory until the worker goes on."""
 READ_BYTES: Final = 64 * 1024
 """What is read ahead of a slow client, per stream; the library stops reading at twice as much."""
 

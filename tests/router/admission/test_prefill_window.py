@@ -1,7 +1,5 @@
 """How much prefill a router sends to a worker ahead: more where steps are long and take several prompts."""
 
-import asyncio
-
 import msgspec
 import pytest
 
@@ -25,8 +23,7 @@ TIMED_STEPS = msgspec.structs.replace(SET_STEPS, fixed_batched_tokens=msgspec.UN
 async def sent(fleet: AdmissionFleet, prompts: list[list[int]], tenant: Tenant = ANONYMOUS) -> list[bool]:
     """Whether each of the prompts, which come in this order, is sent at once."""
     waits = [fleet.submit(prompt, tenant=tenant) for prompt in prompts]
-    for _ in range(100):
-        await asyncio.sleep(0)
+    await fleet.settle()
     return [waiting.done() for waiting in waits]
 
 

@@ -139,5 +139,9 @@ class AdmissionFleet:
         async with asyncio.timeout(10):
             while self.capacity_changed.is_set():  # noqa: ASYNC110 - the dispatcher clears it
                 await asyncio.sleep(0.001)
-            for _ in range(100):
-                await asyncio.sleep(0)
+            await self.settle()
+
+    async def settle(self) -> None:
+        """Let requests go on as far as they do without anything that a test changes."""
+        for _ in range(100):
+            await asyncio.sleep(0)
