@@ -30,7 +30,7 @@ WINDOW_STEPS: Final = 4
 """What a step takes in any case, above all to read the weights, is then a fifth of one with a whole window,
 unless another bound of the window is lower."""
 LONGEST_WINDOW_SECONDS: Final = 1.0
-"""What other tenants may have to wait for, whatever a worker reports of its steps."""
+"""What other tenants may have to wait for, even behind a worker that reports longer steps."""
 HEADROOM_RATIO: Final = 1 / 8
 
 
