@@ -11,15 +11,16 @@ Text of a user never becomes a control token. Two encodings guarantee that:
   plain text.
 """
 
-import json
 import re
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+import msgspec
 import tokenizers
 
 from warmfleet_contracts.cache.worker_api import PromptAssets
+from warmfleet_contracts.decoding import UNDECODABLE
 from warmfleet_contracts.errors import PromptError, PromptTooLongError
 from warmfleet_contracts.prompts.chat_message import ChatMessage
 from warmfleet_contracts.prompts.chat_template import MAX_RENDERED_CHARS, ChatTemplate
@@ -247,10 +248,10 @@ class _HiddenTokenizer:
 
 def _tokenizer_description(tokenizer_json: str) -> dict[str, Any]:
     try:
-        description = json.loads(tokenizer_json)
+        description = msgspec.json.decode(tokenizer_json, type=dict[str, Any])
         model = description["model"]
         model["vocab"]  # a missing vocabulary must fail here, by name
-    except (ValueError, KeyError, TypeError) as error:
+    except (*UNDECODABLE, KeyError, TypeError) as error:
         raise PromptError(f"tokenizer.json is not a tokenizer: {error!r}") from error
     # Prompts are bounded by their own limits; a tokenizer that cuts or pads silently changes them.
     return {**description, "truncation": None, "padding": None}
@@ -258,7 +259,7 @@ def _tokenizer_description(tokenizer_json: str) -> dict[str, Any]:
 
 def _build_tokenizer(description: dict[str, Any]) -> tokenizers.Tokenizer:
     try:
-        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(description, ensure_ascii=False))
+        tokenizer = tokenizers.Tokenizer.from_buffer(msgspec.json.encode(description))
     except Exception as error:  # tokenizers raises bare Exception
         raise PromptError(f"tokenizer.json cannot be loaded: {error}") from error
     if isinstance(tokenizer.model, _CACHING_MODELS):

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+import tokenizers
 
 from warmfleet_contracts.errors import ModelError
 from warmfleet_testing.engine.tiny_tokenizer import CHATML_TEMPLATE, tiny_tokenizer
@@ -56,19 +57,72 @@ def test_a_base_model_has_no_template(folder):
     assert not assets.add_bos
 
 
-def test_the_post_processor_decides_whether_a_text_starts_with_bos(folder):
-    bos = {"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}
-    text = {"Sequence": {"id": "A", "type_id": 0}}
-    post_processor = {
+BOS = {"SpecialToken": {"id": "<|im_start|>", "type_id": 0}}
+TEXT = {"Sequence": {"id": "A", "type_id": 0}}
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
+
+
+def template(*single):
+    return {
         "type": "TemplateProcessing",
-        "single": [bos, text],
-        "pair": [bos, text, {"Sequence": {"id": "B", "type_id": 1}}],
+        "single": single,
+        "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}],
         "special_tokens": {"<|im_start|>": {"id": "<|im_start|>", "ids": [1], "tokens": ["<|im_start|>"]}},
     }
-    (folder / "tokenizer.json").write_text(json.dumps(tiny_tokenizer(post_processor=post_processor)))
+
+
+def roberta(first, token_id):
+    return {
+        "type": "RobertaProcessing",
+        "sep": ["<|im_end|>", 2],
+        "cls": [first, token_id],
+        "trim_offsets": True,
+        "add_prefix_space": False,
+    }
+
+
+POST_PROCESSORS = {
+    "none": (None, False),
+    "bytes": (BYTE_LEVEL, False),
+    "first": (template(BOS, TEXT), True),
+    "last": (template(TEXT, BOS), True),
+    "absent": (template(TEXT), False),
+    "after bytes": ({"type": "Sequence", "processors": [BYTE_LEVEL, template(BOS, TEXT)]}, True),
+    "as a class": (roberta("<|im_start|>", 1), True),
+    "another class": (roberta("<tool>", 3), False),
+}
+
+
+@pytest.mark.parametrize("case", POST_PROCESSORS)
+@pytest.mark.parametrize("added", [True, False], ids=["added", "in the vocabulary"])
+def test_the_post_processor_decides_whether_a_text_starts_with_bos(folder, case, added):
+    post_processor, adds_bos = POST_PROCESSORS[case]
+    content = tiny_tokenizer(post_processor=post_processor)
+    if not added:
+        content["added_tokens"] = []
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    write_config(folder, bos_token="<|im_start|>")
+
+    assert load_prompt_assets(folder).add_bos == adds_bos
+    whole = tokenizers.Tokenizer.from_str(json.dumps(content))
+    assert adds_bos == (whole.encode("").ids[:1] == [whole.token_to_id("<|im_start|>")])
+
+
+def test_bos_is_found_in_a_vocabulary_of_scores(folder):
+    model = {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["<|im_start|>", -1.5], ["a", -2.0]]}
+    content = tiny_tokenizer(model=model, added_tokens=[], post_processor=template(BOS, TEXT))
+    (folder / "tokenizer.json").write_text(json.dumps(content))
     write_config(folder, bos_token="<|im_start|>")
 
     assert load_prompt_assets(folder).add_bos
+
+
+def test_a_post_processor_that_cannot_be_read_is_refused(folder):
+    (folder / "tokenizer.json").write_text(json.dumps(tiny_tokenizer(post_processor={"type": "Unknown"})))
+    write_config(folder, bos_token="<|im_start|>")
+
+    with pytest.raises(ModelError, match=r"tokenizer\.json cannot be loaded"):
+        load_prompt_assets(folder)
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])

@@ -63,16 +63,50 @@ def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
     return found
 
 
+class _AddedToken(msgspec.Struct):
+    id: int
+    content: str
+
+
+class _Vocabulary(msgspec.Struct):
+    vocab: dict[str, int] | list[tuple[str, float]]
+
+
+class _TokenizerFile(msgspec.Struct):
+    """Of a tokenizer.json, what decides whether a tokenizer adds BOS."""
+
+    model: _Vocabulary
+    added_tokens: list[_AddedToken] | None = None
+    post_processor: dict[str, Any] | None = None
+
+    def id_of(self, token: str) -> int | None:
+        """As `Tokenizer.token_to_id`."""
+        added = next((known.id for known in self.added_tokens or [] if known.content == token), None)
+        if added is not None:
+            return added
+        if isinstance(self.model.vocab, dict):
+            return self.model.vocab.get(token)
+        return next((place for place, (known, _) in enumerate(self.model.vocab) if known == token), None)
+
+
 def _adds_bos(tokenizer_json: str, bos_token: str | None) -> bool:
-    """Whether the tokenizer's own post-processor puts BOS before a text."""
+    """Whether the tokenizer's own post-processor puts BOS before a text.
+
+    It is asked without the vocabulary, which takes most of the time that a tokenizer takes to load.
+    """
     if bos_token is None:
         return False
     try:
-        tokenizer = tokenizers.Tokenizer.from_str(tokenizer_json)
+        described = msgspec.json.decode(tokenizer_json, type=_TokenizerFile)
+        if described.post_processor is None:
+            return False
+        empty = {"type": "BPE", "vocab": {}, "merges": []}
+        only_post_processor = {"model": empty, "added_tokens": [], "post_processor": described.post_processor}
+        tokenizer = tokenizers.Tokenizer.from_buffer(msgspec.json.encode(only_post_processor))
+        token_ids = tokenizer.encode("").ids
     except Exception as error:  # tokenizers raises bare Exception
         raise ModelError(f"tokenizer.json cannot be loaded: {error}") from error
-    token_ids = tokenizer.encode("").ids
-    return bool(token_ids) and token_ids[0] == tokenizer.token_to_id(bos_token)
+    return bool(token_ids) and token_ids[0] == described.id_of(bos_token)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
