@@ -8,6 +8,7 @@ with 80 letters.
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable
+from itertools import chain
 from typing import Any, Final
 
 _PRINTED: Final = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
@@ -36,19 +37,15 @@ class TokenBound:
         self._most_spaces = self._most_others = 1
         self._most: dict[str, int] = {}
         """How often a letter stands in one token, where that is more than once."""
-        tokens = [*vocabulary, *map(_written, literals)]
-        # Longest first: the others have no more of either than what is known then.
-        for token in sorted(tokens, key=len, reverse=True):
-            if len(token) <= min(self._most_spaces, self._most_others):
-                break
-            spaces = sum(map(_SPACE_LETTERS.__contains__, token))
-            self._most_spaces = max(self._most_spaces, spaces)
-            self._most_others = max(self._most_others, len(token) - spaces)
-        # Most repetitions first: a letter is counted only where it may stand more often than is known.
-        repeated = {token: len(token) - len(set(token)) for token in tokens}
-        for token in sorted(filter(repeated.__getitem__, repeated), key=repeated.__getitem__, reverse=True):
-            for letter in set(token):
-                if self._most.get(letter, 1) <= repeated[token]:
+        # Longest first: nearly all others have no more of anything than what is known then.
+        for token in sorted(chain(vocabulary, map(_written, literals)), key=len, reverse=True):
+            if len(token) > min(self._most_spaces, self._most_others):
+                spaces = sum(map(_SPACE_LETTERS.__contains__, token))
+                self._most_spaces = max(self._most_spaces, spaces)
+                self._most_others = max(self._most_others, len(token) - spaces)
+            letters = set(token)
+            if len(letters) < len(token):
+                for letter in letters:
                     count = token.count(letter)
                     if count > self._most.get(letter, 1):
                         self._most[letter] = count

@@ -27,7 +27,11 @@ def test_lone_surrogates_are_a_prompt_error():
         tiny_encoder().encode_chat(user("a\ud800"))
 
 
-@pytest.mark.parametrize("tokenizer_json", ["", "[]", "{}", '{"model": {}}', '{"model": {"vocab": {}}}'])
+@pytest.mark.parametrize(
+    "tokenizer_json",
+    ["", "[]", "{}", '{"model": {}}', '{"model": {"vocab": {}}}', '{"a":' * 5000],
+    ids=["empty", "list", "nothing", "no vocabulary", "no model", "deep"],
+)
 def test_a_damaged_tokenizer_is_refused_when_loaded(tokenizer_json):
     with pytest.raises(PromptError, match=r"tokenizer\.json"):
         PromptEncoder.from_assets(

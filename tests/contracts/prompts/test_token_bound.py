@@ -51,6 +51,28 @@ def test_no_text_has_fewer_tokens_than_its_bound(shape, text):
     assert encoder._bound.least_tokens(text) <= len(encoder._tokenize(text))
 
 
+WRITTEN = {"a": "a", "b": "b", " ": "\u0120", "\n": "\u010a"}
+"""How byte-level vocabularies write these characters."""
+TOKENS = st.text("".join(WRITTEN), min_size=1, max_size=6)
+
+
+@settings(max_examples=300)
+@given(
+    vocabulary=st.lists(TOKENS, max_size=6),
+    literals=st.lists(TOKENS, max_size=2),
+    text=st.text("".join(WRITTEN), min_size=1, max_size=60),
+)
+def test_a_bound_follows_from_the_token_that_holds_most_of_a_kind(vocabulary, literals, text):
+    def most(characters):
+        return max(1, *(sum(map(token.count, characters)) for token in ("", *vocabulary, *literals)))
+
+    written = ["".join(map(WRITTEN.__getitem__, token)) for token in (*WRITTEN, *vocabulary)]
+    bound = TokenBound(dict.fromkeys(written), literals, composes=False)
+
+    kinds = ("a", "b", " ", "\n", " \n", "ab")
+    assert bound.least_tokens(text) == max(sum(map(text.count, kind)) // most(kind) for kind in kinds)
+
+
 @pytest.mark.model
 @settings(max_examples=100)
 @given(text=TEXTS)

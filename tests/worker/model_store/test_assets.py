@@ -85,7 +85,7 @@ POST_PROCESSORS = {
     "none": (None, False),
     "bytes": (BYTE_LEVEL, False),
     "first": (template(BOS, TEXT), True),
-    "last": (template(TEXT, BOS), True),
+    "last": (template(TEXT, BOS), False),
     "absent": (template(TEXT), False),
     "after bytes": ({"type": "Sequence", "processors": [BYTE_LEVEL, template(BOS, TEXT)]}, True),
     "as a class": (roberta("<|im_start|>", 1), True),
@@ -94,27 +94,15 @@ POST_PROCESSORS = {
 
 
 @pytest.mark.parametrize("case", POST_PROCESSORS)
-@pytest.mark.parametrize("added", [True, False], ids=["added", "in the vocabulary"])
-def test_the_post_processor_decides_whether_a_text_starts_with_bos(folder, case, added):
+def test_the_post_processor_decides_whether_a_text_starts_with_bos(folder, case):
     post_processor, adds_bos = POST_PROCESSORS[case]
     content = tiny_tokenizer(post_processor=post_processor)
-    if not added:
-        content["added_tokens"] = []
     (folder / "tokenizer.json").write_text(json.dumps(content))
     write_config(folder, bos_token="<|im_start|>")
 
     assert load_prompt_assets(folder).add_bos == adds_bos
     whole = tokenizers.Tokenizer.from_str(json.dumps(content))
-    assert adds_bos == (whole.encode("").ids[:1] == [whole.token_to_id("<|im_start|>")])
-
-
-def test_bos_is_found_in_a_vocabulary_of_scores(folder):
-    model = {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["<|im_start|>", -1.5], ["a", -2.0]]}
-    content = tiny_tokenizer(model=model, added_tokens=[], post_processor=template(BOS, TEXT))
-    (folder / "tokenizer.json").write_text(json.dumps(content))
-    write_config(folder, bos_token="<|im_start|>")
-
-    assert load_prompt_assets(folder).add_bos
+    assert adds_bos == (whole.encode("a").ids[0] == whole.token_to_id("<|im_start|>"))
 
 
 def test_a_post_processor_that_cannot_be_read_is_refused(folder):

@@ -1,4 +1,4 @@
-"""Each weight of a packed matrix stands where the products read it, and all other bytes are zero."""
+"""Each weight of a packed bfloat16 or float32 matrix is where products read it; all other bytes are zero."""
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from warmfleet_worker.native.weights import Region
 LANES = 16
 """Outputs of a panel."""
 UNSIGNED = {WeightFormat.BF16: np.uint16, WeightFormat.F32: np.uint32}
+"""Integers of the weights' size: packing moves bytes."""
 TOGETHER = {WeightFormat.BF16: 2, WeightFormat.F32: 1}
 """Inputs of one output that stand side by side."""
 

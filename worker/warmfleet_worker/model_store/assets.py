@@ -24,7 +24,8 @@ _SPECIAL_TOKEN_NAMES: Final = (
 def load_prompt_assets(model_path: Path) -> PromptAssets:
     """Tokenizer, chat template and special tokens of a Hugging Face folder.
 
-    Raises ModelError naming the file that is missing or damaged.
+    Raises ModelError naming the file that is missing or damaged. Vocabulary and model of the tokenizer are
+    checked by `PromptEncoder`.
     """
     tokenizer_json = _read_text(model_path / "tokenizer.json")
     if tokenizer_json is None:
@@ -63,50 +64,31 @@ def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-class _AddedToken(msgspec.Struct):
-    id: int
-    content: str
-
-
-class _Vocabulary(msgspec.Struct):
-    vocab: dict[str, int] | list[tuple[str, float]]
-
-
 class _TokenizerFile(msgspec.Struct):
-    """Of a tokenizer.json, what decides whether a tokenizer adds BOS."""
+    """Of a tokenizer.json, what decides whether a text starts with BOS."""
 
-    model: _Vocabulary
-    added_tokens: list[_AddedToken] | None = None
     post_processor: dict[str, Any] | None = None
-
-    def id_of(self, token: str) -> int | None:
-        """As `Tokenizer.token_to_id`."""
-        added = next((known.id for known in self.added_tokens or [] if known.content == token), None)
-        if added is not None:
-            return added
-        if isinstance(self.model.vocab, dict):
-            return self.model.vocab.get(token)
-        return next((place for place, (known, _) in enumerate(self.model.vocab) if known == token), None)
 
 
 def _adds_bos(tokenizer_json: str, bos_token: str | None) -> bool:
     """Whether the tokenizer's own post-processor puts BOS before a text.
 
-    It is asked without the vocabulary, which takes most of the time that a tokenizer takes to load.
+    It names the tokens that it adds, so it is loaded without the vocabulary, which takes most of the time.
     """
     if bos_token is None:
         return False
     try:
-        described = msgspec.json.decode(tokenizer_json, type=_TokenizerFile)
-        if described.post_processor is None:
-            return False
-        empty = {"type": "BPE", "vocab": {}, "merges": []}
-        only_post_processor = {"model": empty, "added_tokens": [], "post_processor": described.post_processor}
-        tokenizer = tokenizers.Tokenizer.from_buffer(msgspec.json.encode(only_post_processor))
-        token_ids = tokenizer.encode("").ids
+        post_processor = msgspec.json.decode(tokenizer_json, type=_TokenizerFile).post_processor
+        one_letter = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
+        reduced: dict[str, Any] = {
+            "model": one_letter,
+            "added_tokens": [],
+            "post_processor": post_processor,
+        }
+        encoding = tokenizers.Tokenizer.from_buffer(msgspec.json.encode(reduced)).encode("a")
     except Exception as error:  # tokenizers raises bare Exception
         raise ModelError(f"tokenizer.json cannot be loaded: {error}") from error
-    return bool(token_ids) and token_ids[0] == described.id_of(bos_token)
+    return (encoding.special_tokens_mask[:1], encoding.tokens[:1]) == ([1], [bos_token])
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A model's weights in the native step's layout: one region of huge pages, filled by all threads.
 
-They pack small pieces from the mapped files, so that loading needs the packed model and little besides.
+They pack pieces of a few megabytes from the mapped files, so that loading needs the packed model and little
+besides.
 """
 
 import math
@@ -23,10 +24,8 @@ from warmfleet_worker.native.library import LayerStruct, NativeLibrary, NativeSt
 _ALIGNMENT_BYTES: Final = 64
 _MAX_THREADS: Final = 16
 """More would not read faster, and each has a piece in memory."""
-_PIECE_WEIGHTS: Final = 2**16
-"""Packed at a time by a thread. Rounded to 16 bits they stay in the processor's cache, and in memory that the
-allocator keeps: the system zeroes none anew for each piece. Rounding to eight bits takes some 14 bytes of
-each besides."""
+_PIECE_WEIGHTS: Final = 2**19
+"""Packed at a time by a thread; rounding to eight bits takes some 14 bytes of each besides."""
 
 
 class Region:

@@ -28,7 +28,7 @@ static void put_row(int format, const void *row, const uint16_t *scales, int64_t
     case WF_WEIGHTS_F32:
         for (int64_t k = 0; k < inputs; k++) ((uint32_t *)panel)[k * WF_LANES + lane] = ((const uint32_t *)row)[k];
         return;
-    case WF_WEIGHTS_BF16: /* in pairs; a last one alone keeps the zero beside it */
+    case WF_WEIGHTS_BF16: /* two inputs of an output stand together; beside a last odd one is zero */
         for (int64_t k = 0; k + 1 < inputs; k += 2)
             memcpy((uint16_t *)panel + (k * WF_LANES + 2 * lane), (const uint16_t *)row + k, 4);
         if (inputs & 1) ((uint16_t *)panel)[(inputs - 1) * WF_LANES + 2 * lane] = ((const uint16_t *)row)[inputs - 1];
