@@ -54,6 +54,7 @@ def run_cache_bench(settings: CacheSettings, log_folder: Path, observer: Observe
     Raises:
         BenchError: a server does not start, a request fails, or a step computes values that are not finite.
         ModelError: the model's files are damaged or not supported.
+        PromptError: its tokenizer or template cannot be used.
     """
     prompt = PromptEncoder.from_assets(load_prompt_assets(settings.model.path)).encode_text(PROMPT_TEXT)
     kv_size, reference_name, comparison = _compare(settings, prompt, observer)
