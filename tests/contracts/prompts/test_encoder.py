@@ -30,7 +30,7 @@ def test_lone_surrogates_are_a_prompt_error():
 @pytest.mark.parametrize(
     "tokenizer_json",
     ["", "[]", "{}", '{"model": {}}', '{"model": {"vocab": {}}}', '{"a":' * 5000],
-    ids=["empty", "list", "nothing", "no vocabulary", "no model", "deep"],
+    ids=["empty", "list", "nothing", "no vocabulary", "no type", "deep"],
 )
 def test_a_damaged_tokenizer_is_refused_when_loaded(tokenizer_json):
     with pytest.raises(PromptError, match=r"tokenizer\.json"):

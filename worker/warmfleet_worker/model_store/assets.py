@@ -80,11 +80,7 @@ def _adds_bos(tokenizer_json: str, bos_token: str | None) -> bool:
     try:
         post_processor = msgspec.json.decode(tokenizer_json, type=_TokenizerFile).post_processor
         one_letter = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
-        reduced: dict[str, Any] = {
-            "model": one_letter,
-            "added_tokens": [],
-            "post_processor": post_processor,
-        }
+        reduced = {"model": one_letter, "post_processor": post_processor}
         encoding = tokenizers.Tokenizer.from_buffer(msgspec.json.encode(reduced)).encode("a")
     except Exception as error:  # tokenizers raises bare Exception
         raise ModelError(f"tokenizer.json cannot be loaded: {error}") from error
