@@ -258,6 +258,9 @@ def engine_command(
     weight_quantization: Annotated[
         WeightQuantization, typer.Option(help="Of our engine's weights; the others hold them as they are.")
     ] = WeightQuantization.NONE,
+    cpu: Annotated[
+        bool, typer.Option("--cpu", help="Measure the processors, where there is a GPU too.")
+    ] = False,
     output_dir: OutputDir = DEFAULT_FOLDER,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
@@ -275,6 +278,7 @@ def engine_command(
         steps=steps,
         dtype=dtype.value,
         weight_quantization=weight_quantization.value,
+        cpu=cpu,
     )
     report = Report(output)
     machine, remark = report.check_machine()

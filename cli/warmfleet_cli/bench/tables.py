@@ -125,7 +125,8 @@ def engine_lines(results: EngineResults) -> list[str]:
     return [
         *(f"{engine}: {version}" for engine, version in results.versions.items()),
         (
-            f"Limits: {limits.read_bytes_per_second / 1e9:.1f} GB/s read by {limits.read_threads} threads in "
+            f"Limits: {limits.read_bytes_per_second / 1e9:.1f} GB/s read by "
+            f"{limits.gpu or f'{limits.read_threads} threads'} in "
             f"{limits.buffer_bytes / 2**30:.2g} GiB "
             f"(before {results.limits_before.read_bytes_per_second / 1e9:.1f}, "
             f"after {results.limits_after.read_bytes_per_second / 1e9:.1f}); "

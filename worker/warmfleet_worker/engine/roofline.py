@@ -20,17 +20,19 @@ Phase = Literal["decode", "prefill"]
 
 
 class MachineLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the processors of this machine reach at best."""
+    """What the processors of this machine, or its GPU, reach at best."""
 
     read_bytes_per_second: float
-    """Of anonymous memory in huge pages, where the system gives them."""
+    """Of anonymous memory in huge pages, where the system gives them; of a GPU's own memory."""
     read_threads: int
-    """Number of threads with which that was reached."""
+    """Number of threads with which that was reached; 0: by a GPU."""
     buffer_bytes: int
     """Memory that was read."""
     bfloat16_flops_per_second: float
     """Products and sums of torch's matrix product; 0: not measured."""
     float32_flops_per_second: float
+    gpu: str = ""
+    """Name of the GPU whose limits these are; "": the processors'."""
 
     def best(self, other: "MachineLimits") -> "MachineLimits":
         """The higher of each limit: what a machine has reached, it can reach."""

@@ -1,4 +1,4 @@
-"""Measures the limits of this machine at once."""
+"""Measures at once the limits of what computes on this machine: a GPU where there is one, else processors."""
 
 from contextlib import ExitStack
 
@@ -13,7 +13,8 @@ from warmfleet_worker.roofline.memory_reader import MemoryReader, free_buffer_by
 def measure_now(*, wait: bool = True) -> tuple[MachineLimits, float]:
     """The limits, and the share of the cores that other processes used meanwhile; about two seconds.
 
-    With `wait` after any other process that measures now. The best limits are kept, if the machine was idle.
+    With `wait` after any other process that measures now. The best limits of processors are kept, if the
+    machine was idle; those of a GPU are not.
 
     Raises:
         NeverMeasurable: torch is not installed.
@@ -21,13 +22,17 @@ def measure_now(*, wait: bool = True) -> tuple[MachineLimits, float]:
     """
     if not is_torch_installed():
         raise NeverMeasurable(NO_TORCH)
-    from warmfleet_worker.roofline.products import Products  # noqa: PLC0415 - only where there is torch
+    from warmfleet_worker.roofline.gpu import measure_gpu  # noqa: PLC0415 - only where there is torch
+    from warmfleet_worker.roofline.products import Products  # noqa: PLC0415 - the same
 
     cores = usable_cores()
     with ExitStack() as held:
         # With `wait` it is measured also where there can be no lock, as in a folder that others own.
         if not held.enter_context(machine_lock(wait=wait)) and not wait:
             raise NotMeasurable("another process measures them now")
+        usage = CpuUsage()
+        if gpu_limits := measure_gpu():
+            return gpu_limits, usage.others_ratio()
         reader = held.enter_context(MemoryReader(free_buffer_bytes(), cores=cores))
         multiply, usage = Products(cores), CpuUsage()
         limits = measure(reader, multiply, cores)

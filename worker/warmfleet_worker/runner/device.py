@@ -24,6 +24,13 @@ def has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def free_gpu_bytes() -> int:
+    """Memory of the GPU that no process holds; only where there is one."""
+    import torch  # noqa: PLC0415
+
+    return int(torch.cuda.mem_get_info()[0])
+
+
 def has_driver() -> bool:
     """Whether there is what every torch needs for a GPU."""
     if _AMD_DRIVER.exists():

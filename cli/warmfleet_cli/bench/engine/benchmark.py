@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -40,6 +40,8 @@ class EngineBenchSettings:
     """Most steps of a case in a round."""
     case_seconds: float
     """After which a case ends in a round, three steps at least."""
+    environment: Mapping[str, str]
+    """Of all processes: what they compute on."""
     weight_quantization: str = "None"
     """Of our own engine."""
 
@@ -66,9 +68,12 @@ def cases_that_fit(
     return [case for case in cases if case in fitting], skipped
 
 
-def context_memory_bytes(available_bytes: int, weight_bytes: int, engines: int) -> int:
-    """Memory for the contexts of each engine; transformers' two types take thrice its weights."""
-    return max(int(MEMORY_RATIO * available_bytes - (engines + 2) * weight_bytes) // engines, 0)
+def context_memory_bytes(
+    available_bytes: int, weight_bytes: int, engines: int, *, on_gpu: bool = False
+) -> int:
+    """Memory for the contexts of each engine; on a CPU transformers' two types take thrice its weights."""
+    copies = engines if on_gpu else engines + 2
+    return max(int(MEMORY_RATIO * available_bytes - copies * weight_bytes) // engines, 0)
 
 
 async def run_engine_bench(
@@ -80,7 +85,7 @@ async def run_engine_bench(
         BenchError: our own engine does not start, or the machine's limits cannot be measured.
     """
     observer.stage("limits of the machine", 1)
-    before = await measured_limits()
+    before = await measured_limits(settings.environment)
     observer.advance()
     missing: dict[str, str] = {}
     async with contextlib.AsyncExitStack() as stack:
@@ -91,7 +96,7 @@ async def run_engine_bench(
         dtype = own.dtype if own else "BFloat16"
         versions = {engine.name: f"{engine.version}, {engine.dtype}" for engine in engines}
     observer.stage("limits of the machine, again", 1)
-    after = await measured_limits()
+    after = await measured_limits(settings.environment)
     observer.advance()
     return EngineResults(
         limits_before=before,
@@ -105,13 +110,13 @@ async def run_engine_bench(
     )
 
 
-async def measured_limits() -> MachineLimits:
-    """The limits as they are now; about two seconds and the import of torch.
+async def measured_limits(environment: Mapping[str, str]) -> MachineLimits:
+    """The limits as they are now, of what computes in `environment`; two seconds and the import of torch.
 
     Raises:
         BenchError: they cannot be measured.
     """
-    output = await output_of("warmfleet_worker.roofline")
+    output = await output_of("warmfleet_worker.roofline", environment=environment)
     return msgspec.json.decode(output, type=MachineLimits)
 
 

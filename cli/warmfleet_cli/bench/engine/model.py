@@ -19,6 +19,7 @@ class RandomShape(StrEnum):
     """Values of `--random-weights`; `random_model` has what each is."""
 
     QWEN3_06B = "qwen3-0.6b"
+    LLAMA_8B = "llama-3.1-8b"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,9 @@ ANSWER_SECONDS: Final = 900.0
 """For one case: the contexts of its sequences may have to be computed first."""
 MAX_ANSWER_BYTES: Final = 1024 * 1024
 STOP_SECONDS: Final = 10.0
-_NO_DEVICE: Final = {"CUDA_VISIBLE_DEVICES": ""}
-"""The limits are the processors'."""
+NO_CHANGE: Final[Mapping[str, str]] = {}
+NO_GPU: Final[Mapping[str, str]] = {"CUDA_VISIBLE_DEVICES": ""}
+"""For processes that are to use the processors, where there is a GPU too."""
 
 
 class EngineFailed(Exception):  # noqa: N818 - named after what is wrong
@@ -45,18 +46,23 @@ class Program:
     """Why it cannot be started, or ""."""
 
 
-def own_program(model: Path, dtype: str, weight_quantization: str, blocks: int) -> Program:
+def own_program(
+    model: Path, dtype: str, weight_quantization: str, blocks: int, environment: Mapping[str, str]
+) -> Program:
     """Our engine, with the environment of a worker's."""
     return Program(
         "warmfleet",
         f"{_PROGRAMS}.own_program",
         (str(model), dtype, weight_quantization, str(blocks)),
-        environment=_NO_DEVICE | {"OMP_WAIT_POLICY": "PASSIVE"},
+        environment={**environment, "OMP_WAIT_POLICY": "PASSIVE"},
     )
 
 
-def llama_program(gguf: Path, cases: Iterable[Case], python: Path = PEERS_PYTHON) -> Program:
+def llama_program(
+    gguf: Path, cases: Iterable[Case], python: Path = PEERS_PYTHON, *, on_gpu: bool = False
+) -> Program:
     """llama.cpp, in an environment of its own; nothing of ours is installed there."""
+    missing = "" if python.is_file() else "not installed: make peers"
     sequences: dict[int, int] = {}
     for case in cases:
         if case.kind == "decode":
@@ -67,17 +73,17 @@ def llama_program(gguf: Path, cases: Iterable[Case], python: Path = PEERS_PYTHON
         (str(gguf), json.dumps(sequences)),
         python=str(python),
         environment={"PYTHONPATH": str(_CODE)},
-        missing="" if python.is_file() else "not installed: make peers",
+        missing="built for processors alone: --cpu measures them" if on_gpu else missing,
     )
 
 
-def transformers_program(model: Path) -> Program:
+def transformers_program(model: Path, environment: Mapping[str, str]) -> Program:
     """transformers, which development has."""
     return Program(
         "transformers",
         f"{_PROGRAMS}.transformers_program",
         (str(model),),
-        environment=_NO_DEVICE,
+        environment=environment,
         missing="" if find_spec("transformers") else "not installed: make setup",
     )
 
@@ -135,8 +141,8 @@ async def running(program: Program, log_folder: Path) -> AsyncIterator[RunningEn
             await _stop(process)
 
 
-async def output_of(module: str, *arguments: str) -> bytes:
-    """Standard output of `python -m module`.
+async def output_of(module: str, *arguments: str, environment: Mapping[str, str] = NO_CHANGE) -> bytes:
+    """Standard output of `python -m module`; `environment` comes on top of this process's.
 
     Raises:
         BenchError: it fails; with what it wrote last.
@@ -146,6 +152,7 @@ async def output_of(module: str, *arguments: str) -> bytes:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **environment},
     )
     try:
         output, errors = await process.communicate()

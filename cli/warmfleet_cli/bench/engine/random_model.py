@@ -34,21 +34,43 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {
         "attention_bias": False,
         "torch_dtype": "bfloat16",
     },
+    "llama-3.1-8b": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": 128_256,
+        "hidden_size": 4096,
+        "intermediate_size": 14_336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500_000.0,
+        "hidden_act": "silu",
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "torch_dtype": "bfloat16",
+    },
 }
 
 
 def write_random_model(shape: dict[str, Any], folder: Path, seed: int = 0) -> None:
-    """Write `config.json` and `model.safetensors` in bfloat16; activations keep about their size."""
+    """Write `config.json` and `model.safetensors` in bfloat16; activations keep about their size.
+
+    Numbers are drawn by a GPU where there is one: a processor takes minutes for billions of them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(shape))
-    generator = torch.Generator().manual_seed(seed)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    generator = torch.Generator(device).manual_seed(seed)
     tensors = {}
     for name, size in expected_shapes(load_model_config(folder)).items():
         if len(size) == 1:
             tensors[name] = torch.ones(size, dtype=torch.bfloat16)
         else:
-            values = torch.empty(size, dtype=torch.bfloat16).normal_(generator=generator)
-            tensors[name] = values / math.sqrt(size[1])
+            values = torch.empty(size, dtype=torch.bfloat16, device=device).normal_(generator=generator)
+            tensors[name] = values.div_(math.sqrt(size[1])).cpu()
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 

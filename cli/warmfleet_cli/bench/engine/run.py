@@ -1,5 +1,6 @@
 """From the command's options to what is measured: the engines, the cases that fit this machine, the model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,11 +14,19 @@ from warmfleet_cli.bench.engine.benchmark import (
 )
 from warmfleet_cli.bench.engine.cases import SPARE_TOKENS, Case, cases_of
 from warmfleet_cli.bench.engine.model import EngineModel, RandomShape, engine_model
-from warmfleet_cli.bench.engine.programs import Program, llama_program, own_program, transformers_program
+from warmfleet_cli.bench.engine.programs import (
+    NO_CHANGE,
+    NO_GPU,
+    Program,
+    llama_program,
+    own_program,
+    transformers_program,
+)
 from warmfleet_cli.bench.engine.results import OWN, EngineResults
 from warmfleet_cli.bench.observer import Observer
 from warmfleet_runtime.memory import available_memory_bytes
 from warmfleet_worker.model.cost import model_cost
+from warmfleet_worker.runner.device import free_gpu_bytes, has_gpu
 
 ENGINES: Final = (OWN, "llama.cpp", "transformers")
 MAX_BATCH: Final = 64
@@ -39,6 +48,8 @@ class EngineChoice:
     steps: int
     dtype: str
     weight_quantization: str = "None"
+    cpu: bool = False
+    """On the processors, where there is a GPU too."""
 
 
 async def bench_model(  # noqa: PLR0917 - a command's options
@@ -55,37 +66,53 @@ async def bench_model(  # noqa: PLR0917 - a command's options
         BenchError: the model is not there, our engine does not start, or the limits cannot be measured.
         ModelError: the model's configuration is not supported.
     """
-    needs_gguf = "llama.cpp" in choice.engines and not llama_program(Path(), ()).missing
+    on_gpu = has_gpu() and not choice.cpu
+    free_bytes = free_gpu_bytes() if on_gpu else available_memory_bytes() or 0
+    needs_gguf = "llama.cpp" in choice.engines and not llama_program(Path(), (), on_gpu=on_gpu).missing
     async with engine_model(name, folder, random, needs_gguf=needs_gguf) as model:
-        settings = bench_settings(choice, model, available_memory_bytes() or 0)
+        settings = bench_settings(choice, model, free_bytes, on_gpu=on_gpu)
         return model.name, await run_engine_bench(settings, log_folder, observer)
 
 
-def bench_settings(choice: EngineChoice, model: EngineModel, available_bytes: int) -> EngineBenchSettings:
+def bench_settings(
+    choice: EngineChoice, model: EngineModel, available_bytes: int, *, on_gpu: bool = False
+) -> EngineBenchSettings:
     """The cases that model and memory allow, and how the engines are started."""
     cost = model_cost(model.config, _ELEMENT_BYTES.get(choice.dtype, 2), choice.weight_quantization)
     asked = cases_of(choice.batches, choice.contexts, choice.prefill_tokens)
     within = [case for case in asked if case.context_tokens + SPARE_TOKENS <= model.config.max_position]
-    memory_bytes = context_memory_bytes(available_bytes, cost.weight_bytes, len(choice.engines))
+    memory_bytes = context_memory_bytes(
+        available_bytes, cost.weight_bytes, len(choice.engines), on_gpu=on_gpu
+    )
     cases, skipped = cases_that_fit(within, cost.kv_bytes_per_token, memory_bytes)
     for case in asked:
         if case not in within:
             skipped[case.name] = f"the model's limit is {model.config.max_position:,} tokens"
     return EngineBenchSettings(
         model=model.config,
-        programs=[_program(engine, choice, model, cases) for engine in choice.engines],
+        programs=[_program(engine, choice, model, cases, on_gpu=on_gpu) for engine in choice.engines],
         cases=cases,
         skipped=skipped,
         rounds=choice.rounds,
         steps=choice.steps,
         weight_quantization=choice.weight_quantization,
         case_seconds=CASE_SECONDS,
+        environment=_environment(on_gpu=on_gpu),
     )
 
 
-def _program(engine: str, choice: EngineChoice, model: EngineModel, cases: list[Case]) -> Program:
+def _program(
+    engine: str, choice: EngineChoice, model: EngineModel, cases: list[Case], *, on_gpu: bool
+) -> Program:
+    environment = _environment(on_gpu=on_gpu)
     if engine == OWN:
-        return own_program(model.folder, choice.dtype, choice.weight_quantization, blocks_of(cases))
+        return own_program(
+            model.folder, choice.dtype, choice.weight_quantization, blocks_of(cases), environment
+        )
     if engine == "llama.cpp":
-        return llama_program(model.gguf, cases)
-    return transformers_program(model.folder)
+        return llama_program(model.gguf, cases, on_gpu=on_gpu)
+    return transformers_program(model.folder, environment)
+
+
+def _environment(*, on_gpu: bool) -> Mapping[str, str]:
+    return NO_CHANGE if on_gpu else NO_GPU

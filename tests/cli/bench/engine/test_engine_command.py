@@ -11,15 +11,20 @@ from warmfleet_cli.bench import report
 from warmfleet_cli.bench.engine import benchmark, run
 from warmfleet_cli.bench.engine.case_loop import measured_steps
 from warmfleet_cli.bench.engine.cases import Case
+from warmfleet_cli.bench.engine.model import EngineModel, RandomShape
 from warmfleet_cli.bench.engine.programs import (
+    NO_CHANGE,
+    NO_GPU,
     EngineFailed,
     Program,
     llama_program,
     running,
 )
+from warmfleet_cli.bench.engine.random_model import SHAPES
 from warmfleet_cli.bench.engine.transformers_program import TransformersEngine
 from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_worker.engine.roofline import MachineLimits
+from warmfleet_worker.model.config import load_model_config
 
 LIMITS = MachineLimits(
     read_bytes_per_second=2e10,
@@ -36,13 +41,16 @@ def folder(tmp_path_factory):
 
 
 def test_the_command_measures_every_case_and_names_what_is_missing(folder, tmp_path, monkeypatch):
-    async def limits():
+    async def limits(environment):
+        assert environment == NO_GPU
         return LIMITS
 
     monkeypatch.setattr(benchmark, "measured_limits", limits)
     monkeypatch.setattr(report, "measure_busy_ratio", lambda: 0.0)
     monkeypatch.setattr(
-        run, "llama_program", lambda gguf, cases: llama_program(gguf, cases, tmp_path / "none")
+        run,
+        "llama_program",
+        lambda gguf, cases, on_gpu: llama_program(gguf, cases, tmp_path / "none", on_gpu=on_gpu),
     )
 
     result = CliRunner().invoke(
@@ -51,7 +59,7 @@ def test_the_command_measures_every_case_and_names_what_is_missing(folder, tmp_p
             *("bench", "engine", "--model-path", str(folder), "--output-dir", str(tmp_path)),
             *("--engines", "warmfleet,llama.cpp", "--batches", "1,2", "--contexts", "32,960,2048"),
             *("--prefill-tokens", "48", "--rounds", "2", "--steps", "3", "--output", "json"),
-            *("--dtype", "Float32"),
+            *("--dtype", "Float32", "--cpu"),
         ],
     )
 
@@ -75,6 +83,20 @@ def test_the_command_measures_every_case_and_names_what_is_missing(folder, tmp_p
     assert (tmp_path / "engine-prefill.svg").is_file()
 
 
+def test_on_a_gpu_every_engine_may_use_it_and_llama_cpp_is_left_out(folder):
+    choice = run.EngineChoice(run.ENGINES, (1,), (32,), 48, rounds=1, steps=3, dtype="Auto")
+    model = EngineModel("tiny", folder, load_model_config(folder), folder / "none.gguf")
+
+    for on_gpu, environment in ((True, NO_CHANGE), (False, NO_GPU)):
+        settings = run.bench_settings(choice, model, 2**34, on_gpu=on_gpu)
+        own, llama, transformers = settings.programs
+        assert settings.environment == environment
+        assert environment.items() <= own.environment.items()
+        assert transformers.environment == environment
+        assert ("--cpu" in llama.missing) is on_gpu
+    assert "CUDA_VISIBLE_DEVICES" not in NO_CHANGE
+
+
 def test_transformers_computes_the_same_cases_in_both_of_its_types(folder):
     engine = TransformersEngine(folder)
 
@@ -95,3 +117,7 @@ def test_an_engine_that_ends_or_is_missing_is_an_error_with_its_reason(tmp_path)
         asyncio.run(start(Program("broken", "warmfleet_no_such_module", ())))
     with pytest.raises(EngineFailed, match="not installed: make peers"):
         asyncio.run(start(llama_program(tmp_path, (), tmp_path / "none")))
+
+
+def test_every_random_shape_is_known():
+    assert set(SHAPES) == {shape.value for shape in RandomShape}
