@@ -1,5 +1,6 @@
 """What all tests have in common."""
 
+import gc
 import os
 from collections.abc import Generator
 from pathlib import Path
@@ -12,6 +13,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 from warmfleet_runtime.memory import importing
+from warmfleet_worker.runner.device import has_driver
 
 _GROUPS = {"kubernetes/nodes": "nodes", "kubernetes/clusters": "nodes", "kubernetes/api_server": "api_server"}
 """By folder. Clusters with nodes are one group: bridges and mounts of two would be in each other's way."""
@@ -43,6 +45,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_SUPPORT, os.environ.ge
 # How long an example takes depends more on the machine than on the code.
 settings.register_profile("warmfleet", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("warmfleet")
+
+# Before anything imports Triton, and only where there is no GPU: kernels are run as they stand, by numpy.
+if not has_driver():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Fleets, clusters and oracles share the cores: a kernel's thread that waits for another must not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -93,6 +99,11 @@ def pytest_collection() -> Generator[None, object, object]:
     """Each test process imports every library there is."""
     with importing():
         return (yield)
+
+
+def pytest_unconfigure() -> None:
+    """What `importing` has put aside is collected at the end after all: else Triton reports it as leaked."""
+    gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

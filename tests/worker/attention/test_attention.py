@@ -62,15 +62,18 @@ def test_the_bytes_of_a_block_are_its_keys_and_values_alone(padding, dtype):
 
 @pytest.mark.parametrize("padding", PADDINGS)
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (4, 1), (7, 1)])
+@pytest.mark.parametrize("whole_chunks", [False, True])
 @settings(max_examples=12)
 @given(data=st.data())
-def test_any_chunks_of_any_batch_equal_dense_attention(heads, kv_heads, padding, data):
+def test_any_chunks_of_any_batch_equal_dense_attention(heads, kv_heads, padding, whole_chunks, data):
     # given sequences of odd lengths, split at random, with and without a window
-    window = data.draw(st.sampled_from([0, 1, 3, BLOCK, 2 * BLOCK + 1]), label="window")
+    windows = [0] if whole_chunks else [0, 1, 3, BLOCK, 2 * BLOCK + 1]
+    window = data.draw(st.sampled_from(windows), label="window")
     lengths = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=5), label="lengths")
     chooser = random.Random(data.draw(st.integers(0, 2**32 - 1), label="seed"))
     arena = _arena(kv_heads, padding, blocks=60)
     backend = TorchGatherAttention(arena, heads=heads, window_tokens=window, max_context_tokens=40)
+    backend.whole_chunks = whole_chunks
     cases = _cases(lengths, heads, kv_heads, arena.total_blocks, chooser)
 
     while pending := [case for case in cases if case.computed < case.tokens()]:

@@ -255,3 +255,20 @@ def _torch_philox(counter, key):
 
 def _words(text):
     return [int(word, 16) for word in text.split()]
+
+
+@pytest.mark.gpu
+def test_a_gpu_draws_the_tokens_that_a_cpu_draws():
+    generator = torch.Generator().manual_seed(5)
+    logits = 4 * torch.randn(200, 997, generator=generator)
+    requests = [
+        SampleRequest(
+            SamplingParameters(
+                temperature=(0.0, 0.7, 1.0, 3.0)[row % 4], top_k=(0, 40)[row % 2], top_p=0.95, seed=row
+            ),
+            output_index=row,
+        )
+        for row in range(200)
+    ]
+
+    assert choose(logits.cuda(), requests) == choose(logits, requests)

@@ -113,7 +113,7 @@ class EngineReady(msgspec.Struct, frozen=True, kw_only=True, tag="ready"):
     dtype: str
     device: str
     kernels: str = ""
-    """What computes: "torch", or the native step's instruction-set level; "" where it is vLLM's choice."""
+    """What computes: "torch", "triton", or the native step's instruction-set level; "" where vLLM chooses."""
     exact: bool = False
     """Whether equal requests get equal bits, however they are batched, cut and cached."""
     end_token_ids: list[int] = []

@@ -27,16 +27,19 @@ class Rotation:
 
 
 class RotaryTable:
-    """Rotations of all positions up to a limit, computed once in float32 as transformers does."""
+    """Rotations of all positions up to a limit, computed once in float32 as transformers does.
+
+    `cosine` and `signed_sine` are [positions, 1, head_dim], as a `Rotation` has them of some.
+    """
 
     def __init__(self, config: ModelConfig, positions: int, dtype: torch.dtype, device: torch.device) -> None:
         precision = torch.float64 if dtype == torch.float64 else torch.float32
         frequencies = torch.from_numpy(rotary_frequencies(config)).to(precision)
         angles = torch.outer(torch.arange(positions, dtype=precision), frequencies)
         cosine, sine = angles.cos(), angles.sin()
-        self._cosine = torch.cat((cosine, cosine), -1).unsqueeze(1).to(device, dtype)
-        self._signed_sine = torch.cat((-sine, sine), -1).unsqueeze(1).to(device, dtype)
+        self.cosine = torch.cat((cosine, cosine), -1).unsqueeze(1).to(device, dtype)
+        self.signed_sine = torch.cat((-sine, sine), -1).unsqueeze(1).to(device, dtype)
 
     def at(self, positions: Tensor) -> Rotation:
         """The rotations of `positions`, [tokens] of int64."""
-        return Rotation(self._cosine.index_select(0, positions), self._signed_sine.index_select(0, positions))
+        return Rotation(self.cosine.index_select(0, positions), self.signed_sine.index_select(0, positions))

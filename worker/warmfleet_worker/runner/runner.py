@@ -91,7 +91,7 @@ class ModelRunner:
 
     @property
     def kernels(self) -> str:
-        """What computes: "torch", or the native step's instruction-set level."""
+        """What computes: "torch", "triton" on a GPU, or the native step's instruction-set level."""
         return self._step_model.kernels
 
     @property

@@ -43,18 +43,19 @@ def choose(logits: Tensor, requests: Sequence[SampleRequest]) -> list[int | None
     return [token if ok else None for token, ok in zip(chosen, finite, strict=True)]
 
 
-def gumbel_noise(seeds: Sequence[int], output_indices: Sequence[int], vocab_size: int) -> Tensor:
-    """Gumbel noise in float32, [rows, vocabulary].
+def gumbel_noise(
+    seeds: Sequence[int], output_indices: Sequence[int], vocab_size: int, device: torch.device | None = None
+) -> Tensor:
+    """Gumbel noise in float32, [rows, vocabulary], computed on `device`.
 
     Token v of a row reads word v % 4 of Philox4x32-10 with counter (v // 4, output index, 0, 0) and the
     64-bit seed as key. From word w, in float32: u = (w + 0.5) / 2^32, kept below 1, and
     -log(-log(1 - u)).
     """
-    counters = torch.arange(-(-vocab_size // 4), dtype=torch.int64)[None, :]
-    indices = torch.tensor(output_indices, dtype=torch.int64)[:, None]
-    key_low = torch.tensor([seed & 0xFFFFFFFF for seed in seeds], dtype=torch.int64)[:, None]
-    key_high = torch.tensor([seed >> 32 & 0xFFFFFFFF for seed in seeds], dtype=torch.int64)[:, None]
-    zero = torch.zeros((), dtype=torch.int64)
+    counters = torch.arange(-(-vocab_size // 4), dtype=torch.int64, device=device)[None, :]
+    columns = [output_indices, *([seed >> shift & 0xFFFFFFFF for seed in seeds] for shift in (0, 32))]
+    indices, key_low, key_high = torch.tensor(columns, dtype=torch.int64, device=device)[:, :, None]
+    zero = torch.zeros((), dtype=torch.int64, device=device)
     words = philox_4x32((counters, indices, zero, zero), (key_low, key_high))
     uniform = torch.stack(words, dim=-1).flatten(1)[:, :vocab_size].to(torch.float32)
     uniform = ((uniform + 0.5) * 2.0**-32).clamp(max=1.0 - 2.0**-24)
@@ -71,9 +72,12 @@ def _noisy_scores(relative_logits: Tensor, requests: Sequence[SampleRequest]) ->
     for row, p in enumerate(parameters):
         threshold[row] = _threshold(scaled[row], p.top_k, p.top_p, p.min_p)
     noise = gumbel_noise(
-        [p.seed for p in parameters], [request.output_index for request in requests], scaled.shape[1]
+        [p.seed for p in parameters],
+        [request.output_index for request in requests],
+        scaled.shape[1],
+        device,
     )
-    return (scaled + noise.to(device)).masked_fill_(scaled < threshold, -math.inf)
+    return (scaled + noise).masked_fill_(scaled < threshold, -math.inf)
 
 
 def _threshold(scaled: Tensor, top_k: int, top_p: float, min_p: float) -> float:

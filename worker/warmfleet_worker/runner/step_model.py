@@ -59,7 +59,7 @@ class StepModel(Protocol[Rows]):
 
     @property
     def kernels(self) -> str:
-        """What computes, as metrics and status name it: "torch", or an instruction-set level."""
+        """What computes, as metrics and status name it: "torch", "triton", or an instruction-set level."""
 
     @property
     def revision(self) -> str:

@@ -1,5 +1,8 @@
 """Loads a model that PyTorch computes: on a GPU, or on a CPU without the native step."""
 
+from typing import TYPE_CHECKING
+
+import structlog
 import torch
 
 from warmfleet_worker.attention.kv_arena import KvArena
@@ -15,6 +18,11 @@ from warmfleet_worker.runner.memory_budget import (
 from warmfleet_worker.runner.runner_settings import LoadPlan
 from warmfleet_worker.runner.torch_model import DTYPES, TorchModel
 from warmfleet_worker.settings import Dtype
+
+if TYPE_CHECKING:
+    from warmfleet_worker.gpu.graphs import DecodeGraphs
+
+_log = structlog.get_logger(__name__)
 
 
 def load_on_cpu(plan: LoadPlan) -> TorchModel:
@@ -39,6 +47,8 @@ def load_on_device(plan: LoadPlan) -> TorchModel:
         NotEnoughMemory: Weights, cache and workspace exceed what is free on the device.
     """
     device = torch.device("cuda")
+    # cuDNN's attention makes a plan for each length of a context: 25 ms, measured, in every step of a decode.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     kv_cache_bytes, percent = plan.settings.kv_cache_bytes, plan.settings.device_memory_percent
     if not percent:
         plan.blocks(kv_cache_bytes)  # before the weights take their time
@@ -80,4 +90,19 @@ def _torch_model(plan: LoadPlan, decoder: Decoder, blocks: int) -> TorchModel:
         window_tokens=config.window_tokens,
         max_context_tokens=plan.max_length_tokens,
     )
-    return TorchModel(decoder, arena, attention)
+    graphs = _decode_graphs(plan, decoder, arena) if embedding.device.type == "cuda" else None
+    return TorchModel(decoder, arena, attention, graphs)
+
+
+def _decode_graphs(plan: LoadPlan, decoder: Decoder, arena: KvArena) -> "DecodeGraphs | None":
+    if plan.dtype == "Float64":
+        return None
+    try:
+        from warmfleet_worker.gpu.graphs import DecodeGraphs  # noqa: PLC0415 - only a GPU's PyTorch has Triton
+
+        return DecodeGraphs(decoder, arena, max_context_tokens=plan.max_length_tokens)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - such as no C compiler, which Triton needs: PyTorch computes too
+        _log.warning("decodes are computed kernel by kernel, which is far slower", reason=str(error))
+        return None

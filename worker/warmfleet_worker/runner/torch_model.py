@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.transformer import Decoder
 from warmfleet_worker.runner.sampler import choose
 from warmfleet_worker.settings import Dtype
+
+if TYPE_CHECKING:  # it imports Triton, which PyTorch for CPUs does not bring
+    from warmfleet_worker.gpu.graphs import DecodeGraphs
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +55,35 @@ DTYPES: Final[dict[Dtype, torch.dtype]] = {
 
 
 class TorchModel:
-    """A decoder, its KV arena and an attention backend.
+    """A decoder, its KV arena and an attention backend; on a GPU also graphs for steps of decodes alone.
 
     Not exact: a matrix product of PyTorch changes in its last bits with the number of rows.
     """
 
     exact: Final = False
-    kernels: Final = "torch"
     revision: Final = ""
 
-    def __init__(self, decoder: Decoder, arena: KvArena, attention: AttentionBackend) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        arena: KvArena,
+        attention: AttentionBackend,
+        graphs: "DecodeGraphs | None" = None,
+    ) -> None:
         self.arena = arena
         self._decoder = decoder
         self._attention = attention
+        self._graphs = graphs
         self._device = arena.storage.device
 
     @property
     def config(self) -> ModelConfig:
         return self._decoder.config
+
+    @property
+    def kernels(self) -> str:
+        """As `StepModel.kernels`: "triton" where decodes are captured graphs."""
+        return "torch" if self._graphs is None else "triton"
 
     @property
     def dtype_name(self) -> Dtype:
@@ -87,14 +101,21 @@ class TorchModel:
     ) -> "TorchStep":
         """As `StepModel.begin`: a device computes while the interpreter goes on, a CPU at once."""
         started = time.perf_counter()
-        hidden = self._hidden_states(chunks)
-        rows = hidden if len(wanted) == hidden.shape[0] else hidden[self._as_index(list(wanted))]
-        logits = self.logits(rows) if requests else None
+        if self._graphs is not None and self._graphs.fits(chunks):
+            hidden, scores = self._graphs.run(chunks)
+            rows = self._wanted(hidden, wanted)
+            logits = self._wanted(scores, wanted) if requests else None
+        else:
+            hidden = self._hidden_states(chunks)
+            rows = self._wanted(hidden, wanted)
+            logits = self.logits(rows) if requests else None
         return TorchStep(chunks, requests, hidden, rows, logits, time.perf_counter() - started)
 
     @torch.inference_mode()
     def hidden_after_layers(self, chunks: Sequence[Chunk]) -> Tensor:
         """As `StepModel.hidden_after_layers`."""
+        if self._graphs is not None and self._graphs.fits(chunks):
+            return torch.stack(self._graphs.after_layers(chunks))
         trace: list[Tensor] = []
         last = self._hidden_states(chunks, trace)
         return torch.stack([*trace, last])
@@ -122,6 +143,9 @@ class TorchModel:
             self._attention.plan(chunks),
             trace,
         )
+
+    def _wanted(self, rows: Tensor, wanted: Sequence[int]) -> Tensor:
+        return rows if len(wanted) == rows.shape[0] else rows[self._as_index(list(wanted))]
 
     def _as_index(self, values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._device)

@@ -1,0 +1,1 @@
+"""What tests need of a GPU that is not there."""

@@ -1,0 +1,27 @@
+"""Triton compiles every kernel for the GPUs that there are, whether or not one is here."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+KERNELS = 5
+
+
+@pytest.mark.parametrize("capability", [80, 90], ids=["A100", "H100"])
+def test_every_kernel_is_compiled_for_every_element(capability, tmp_path):
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "warmfleet_testing.gpu.compile_kernels", str(capability)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    compiled = {tuple(line.split()) for line in done.stdout.splitlines()}
+    assert len({name for name, _ in compiled}) == KERNELS
+    assert {element for _, element in compiled} == {"bf16", "fp16", "fp32"}

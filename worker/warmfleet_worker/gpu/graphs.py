@@ -1,0 +1,89 @@
+"""Captured graphs of whole decode steps.
+
+A step has hundreds of kernels, and a processor takes longer to launch most of them than the GPU to compute
+them. A graph is launched at once.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from warmfleet_worker.attention.kv_arena import KvArena
+from warmfleet_worker.engine.batch import Chunk
+from warmfleet_worker.gpu.decoder import DecodeLayers
+from warmfleet_worker.gpu.inputs import DecodeInputs
+from warmfleet_worker.kv_cache.block_table import blocks_for
+from warmfleet_worker.model.transformer import Decoder
+
+GRAPH_ROWS: Final = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+"""Sequences of each graph; a step takes the smallest that has a row for each of its own."""
+_WARM_RUNS: Final = 2
+"""Before a capture, outside of it: kernels are compiled and libraries loaded then."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    graph: torch.cuda.CUDAGraph
+    hidden: Tensor
+    logits: Tensor
+
+
+class DecodeGraphs:
+    """Graphs of a decoder over an arena, captured when it is made.
+
+    graphs = DecodeGraphs(decoder, arena, max_context_tokens=4096)
+    if graphs.fits(chunks):
+        hidden, logits = graphs.run(chunks)  # queued, valid until the next run
+    """
+
+    def __init__(self, decoder: Decoder, arena: KvArena, *, max_context_tokens: int) -> None:
+        """Capture them, the largest first: the others share its memory."""
+        device = arena.storage.device
+        processors = torch.cuda.get_device_properties(device).multi_processor_count
+        self._layers = DecodeLayers(decoder, arena, processors=processors)
+        blocks = blocks_for(max_context_tokens, arena.layout.block_size_tokens)
+        self._inputs = DecodeInputs(GRAPH_ROWS[-1], blocks, device)
+        self._graphs: dict[int, _Graph] = {}
+        pool = torch.cuda.graph_pool_handle()
+        for rows in reversed(GRAPH_ROWS):
+            self._graphs[rows] = self._captured(rows, pool)
+
+    def fits(self, chunks: Sequence[Chunk]) -> bool:
+        """Whether a step of these is one of decodes, and not of too many."""
+        return len(chunks) <= GRAPH_ROWS[-1] and all(len(chunk.token_ids) == 1 for chunk in chunks)
+
+    def run(self, chunks: Sequence[Chunk]) -> tuple[Tensor, Tensor]:
+        """Queue a step: its hidden states and scores, as `DecodeLayers` gives them."""
+        count = len(chunks)
+        rows = GRAPH_ROWS[bisect_left(GRAPH_ROWS, count)]
+        self._inputs.write(chunks, rows)
+        step = self._graphs[rows]
+        step.graph.replay()
+        return step.hidden[:count], step.logits[:count]
+
+    def after_layers(self, chunks: Sequence[Chunk]) -> list[Tensor]:
+        """Compute a step without a graph: what each layer read, and the last one wrote."""
+        trace: list[Tensor] = []
+        self._inputs.write(chunks, len(chunks))
+        token_ids, tables = self._inputs.token_ids(len(chunks)), self._inputs.tables(len(chunks))
+        hidden, _ = self._layers(token_ids, tables, trace)
+        return [*trace, hidden]
+
+    @torch.inference_mode()
+    def _captured(self, rows: int, pool: "torch.cuda._POOL_HANDLE") -> _Graph:
+        self._inputs.write((), rows)  # no sequence: nothing of the arena is read or written
+        token_ids, tables = self._inputs.token_ids(rows), self._inputs.tables(rows)
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_RUNS):
+                self._layers(token_ids, tables)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            hidden, logits = self._layers(token_ids, tables)
+        return _Graph(graph, hidden, logits)

@@ -1,0 +1,217 @@
+"""Kernels in Triton for a step that computes one token of each sequence; `launches` starts them.
+
+A sequence's position is -1 where a graph has more rows than the step has sequences: nothing is read or
+written for it. Sums are in float32; what is stored is rounded once. Block tables are flat: sequence i's
+blocks begin at `first_block[i]` of `block_ids`. Strides are in elements.
+
+Attention over a context is split among programs, and their parts are merged (FlashDecoding, Dao et al. 2023),
+with the softmax in one pass (Milakov and Gimelshein 2018, arXiv:1805.02867). The query heads that share a KV
+head are rows of one product, so that keys and values are read once (GQA, Ainslie et al. 2023,
+arXiv:2305.13245).
+"""
+
+import triton
+import triton.language as tl
+
+LOWEST_SCORE = tl.constexpr(-1e38)
+"""Finite: the difference of two infinities is no number."""
+
+
+@triton.jit
+def rotate_and_store_kernel(
+    projected,
+    query,
+    query_weight,
+    key_weight,
+    cosine,
+    signed_sine,
+    storage,
+    positions,
+    first_block,
+    block_ids,
+    epsilon,
+    layer_begin,
+    block_stride,
+    value_stride,
+    head_stride,
+    heads: tl.constexpr,
+    kv_heads: tl.constexpr,
+    head_dim: tl.constexpr,
+    half: tl.constexpr,
+    half_tile: tl.constexpr,
+    block_size: tl.constexpr,
+    has_norms: tl.constexpr,
+) -> None:
+    sequence, head = tl.program_id(0), tl.program_id(1)
+    given = tl.load(positions + sequence)
+    position = tl.maximum(given, 0)
+    element = query.dtype.element_ty
+    index = tl.arange(0, half_tile)
+    inside = index < half
+    begin = projected + (sequence * (heads + 2 * kv_heads) + head) * head_dim
+    low = tl.load(begin + index, mask=inside, other=0.0).to(tl.float32)
+    high = tl.load(begin + half + index, mask=inside, other=0.0).to(tl.float32)
+    if head < heads + kv_heads:
+        if has_norms:
+            mean = (tl.sum(low * low, 0) + tl.sum(high * high, 0)) / head_dim
+            scale = 1.0 / tl.sqrt(mean + epsilon)
+            if head < heads:
+                low_weight = tl.load(query_weight + index, mask=inside, other=0.0).to(tl.float32)
+                high_weight = tl.load(query_weight + half + index, mask=inside, other=0.0).to(tl.float32)
+            else:
+                low_weight = tl.load(key_weight + index, mask=inside, other=0.0).to(tl.float32)
+                high_weight = tl.load(key_weight + half + index, mask=inside, other=0.0).to(tl.float32)
+            low = low * scale * low_weight
+            high = high * scale * high_weight
+        row = position * head_dim + index
+        low_cosine = tl.load(cosine + row, mask=inside, other=0.0).to(tl.float32)
+        high_cosine = tl.load(cosine + row + half, mask=inside, other=0.0).to(tl.float32)
+        low_sine = tl.load(signed_sine + row, mask=inside, other=0.0).to(tl.float32)
+        high_sine = tl.load(signed_sine + row + half, mask=inside, other=0.0).to(tl.float32)
+        rotated_low = low * low_cosine + high * low_sine
+        high = high * high_cosine + low * high_sine
+        low = rotated_low
+    if head < heads:
+        target = query + (sequence * heads + head) * head_dim
+        tl.store(target + index, low.to(element), mask=inside)
+        tl.store(target + half + index, high.to(element), mask=inside)
+    elif given >= 0:
+        block = tl.load(block_ids + tl.load(first_block + sequence) + position // block_size).to(tl.int64)
+        plane = (head - heads) // kv_heads
+        kv_head = (head - heads) % kv_heads
+        target = (
+            storage
+            + layer_begin
+            + block * block_stride
+            + plane * value_stride
+            + kv_head * head_stride
+            + (position % block_size) * head_dim
+        )
+        tl.store(target + index, low.to(element), mask=inside)
+        tl.store(target + half + index, high.to(element), mask=inside)
+
+
+@triton.jit
+def attend_to_part_kernel(
+    query,
+    storage,
+    parts,
+    highest,
+    sums,
+    positions,
+    first_block,
+    block_ids,
+    scale,
+    layer_begin,
+    block_stride,
+    value_stride,
+    head_stride,
+    kv_heads: tl.constexpr,
+    group: tl.constexpr,
+    group_tile: tl.constexpr,
+    head_dim: tl.constexpr,
+    head_tile: tl.constexpr,
+    block_size: tl.constexpr,
+    window: tl.constexpr,
+    tile: tl.constexpr,
+    splits: tl.constexpr,
+) -> None:
+    sequence, kv_head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    length = tl.load(positions + sequence) + 1
+    first = 0
+    if window > 0:
+        first = tl.maximum(length - window, 0)
+    # Whole tiles, so that none is without a visible token.
+    begin = first // tile * tile
+    share = tl.cdiv(tl.cdiv(length - begin, tile), splits) * tile
+    low = begin + split * share
+    high = tl.minimum(length, low + share)
+    rows, dims = tl.arange(0, group_tile), tl.arange(0, head_tile)
+    query_head = (sequence * kv_heads + kv_head) * group + rows
+    is_row, is_dim = rows < group, dims < head_dim
+    is_query = is_row[:, None] & is_dim[None, :]
+    queries = tl.load(query + query_head[:, None] * head_dim + dims[None, :], mask=is_query, other=0.0)
+    best = tl.full([group_tile], LOWEST_SCORE, tl.float32)
+    total = tl.zeros([group_tile], tl.float32)
+    out = tl.zeros([group_tile, head_tile], tl.float32)
+    table = block_ids + tl.load(first_block + sequence)
+    plane = storage + layer_begin + kv_head * head_stride
+    for start in range(low, high, tile):
+        tokens = start + tl.arange(0, tile)
+        visible = (tokens < length) & (tokens >= first)
+        blocks = tl.load(table + tokens // block_size, mask=visible, other=0).to(tl.int64)
+        token_rows = blocks * block_stride + (tokens % block_size) * head_dim
+        # What is not visible may be of no sequence yet, and 0 x NaN would be NaN.
+        is_read = visible[:, None] & is_dim[None, :]
+        keys = tl.load(plane + token_rows[:, None] + dims[None, :], mask=is_read, other=0.0)
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+        scores = tl.where(visible[None, :], scores, float("-inf"))
+        new_best = tl.maximum(best, tl.max(scores, 1))
+        shrink = tl.exp(best - new_best)
+        weights = tl.exp(scores - new_best[:, None])
+        values = tl.load(plane + value_stride + token_rows[:, None] + dims[None, :], mask=is_read, other=0.0)
+        total = total * shrink + tl.sum(weights, 1)
+        out = out * shrink[:, None] + tl.dot(weights.to(values.dtype), values, input_precision="ieee")
+        best = new_best
+    part = query_head * splits + split
+    tl.store(parts + part[:, None] * head_dim + dims[None, :], out, mask=is_query)
+    tl.store(highest + part, best, mask=is_row)
+    tl.store(sums + part, total, mask=is_row)
+
+
+@triton.jit
+def merge_parts_kernel(
+    parts,
+    highest,
+    sums,
+    out,
+    heads: tl.constexpr,
+    head_dim: tl.constexpr,
+    head_tile: tl.constexpr,
+    splits: tl.constexpr,
+) -> None:
+    head = tl.program_id(0) * heads + tl.program_id(1)
+    index, dims = tl.arange(0, splits), tl.arange(0, head_tile)
+    is_dim = dims < head_dim
+    part = head * splits + index
+    best = tl.load(highest + part)
+    # A part without tokens has the lowest and a sum of 0; so have all where there is no sequence.
+    weights = tl.exp(best - tl.max(best, 0))
+    total = tl.sum(weights * tl.load(sums + part), 0)
+    values = tl.load(parts + part[:, None] * head_dim + dims[None, :], mask=is_dim[None, :], other=0.0)
+    merged = tl.sum(values * weights[:, None], 0) / tl.where(total == 0.0, 1.0, total)
+    tl.store(out + head * head_dim + dims, merged.to(out.dtype.element_ty), mask=is_dim)
+
+
+@triton.jit
+def add_and_normalise_kernel(
+    residual,
+    added,
+    weight,
+    out,
+    epsilon,
+    hidden: tl.constexpr,
+    hidden_tile: tl.constexpr,
+    adds: tl.constexpr,
+) -> None:
+    row, index = tl.program_id(0), tl.arange(0, hidden_tile)
+    inside = index < hidden
+    stored = tl.load(residual + row * hidden + index, mask=inside, other=0.0)
+    if adds:
+        more = tl.load(added + row * hidden + index, mask=inside, other=0.0)
+        stored = (stored.to(tl.float32) + more.to(tl.float32)).to(stored.dtype)
+        tl.store(residual + row * hidden + index, stored, mask=inside)
+    values = stored.to(tl.float32)
+    scale = 1.0 / tl.sqrt(tl.sum(values * values, 0) / hidden + epsilon)
+    scaled = values * scale * tl.load(weight + index, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + row * hidden + index, scaled.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def gated_kernel(gate_up, out, intermediate: tl.constexpr, tile: tl.constexpr) -> None:
+    row, index = tl.program_id(0), tl.program_id(1) * tile + tl.arange(0, tile)
+    inside = index < intermediate
+    gate = tl.load(gate_up + row * 2 * intermediate + index, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + (row * 2 + 1) * intermediate + index, mask=inside, other=0.0).to(tl.float32)
+    product = gate / (1.0 + tl.exp(-gate)) * up
+    tl.store(out + row * intermediate + index, product.to(out.dtype.element_ty), mask=inside)
