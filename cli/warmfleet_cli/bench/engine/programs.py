@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import warmfleet_cli
-from warmfleet_cli.bench.engine.cases import Case, encoded
+from warmfleet_cli.bench.engine.cases import Case, encoded, sequence_tokens
 from warmfleet_cli.bench.processes import BenchError
 from warmfleet_cli.errors import ExitCode
 
@@ -20,8 +20,12 @@ _PROGRAMS: Final = "warmfleet_cli.bench.engine"
 _CODE: Final = Path(warmfleet_cli.__file__).parents[1]
 PEERS_PYTHON: Final = _CODE.parent / ".venv-peers" / "bin" / "python"
 """Made by `make peers`."""
+VLLM_PYTHON: Final = _CODE.parent / ".venv-vllm" / "bin" / "python"
+"""Made by `make vllm`."""
 ANSWER_SECONDS: Final = 900.0
 """For one case: the contexts of its sequences may have to be computed first."""
+KV_SPARE_RATIO: Final = 1.25
+"""Of vLLM's cache: besides the contexts it has a prompt that is computed."""
 MAX_ANSWER_BYTES: Final = 1024 * 1024
 STOP_SECONDS: Final = 10.0
 NO_CHANGE: Final[Mapping[str, str]] = {}
@@ -85,6 +89,33 @@ def transformers_program(model: Path, environment: Mapping[str, str]) -> Program
         (str(model),),
         environment=environment,
         missing="" if find_spec("transformers") else "not installed: make setup",
+    )
+
+
+def vllm_program(  # noqa: PLR0917 - what its process is started with
+    model: Path,
+    dtype: str,
+    cases: Iterable[Case],
+    kv_bytes_per_token: int,
+    environment: Mapping[str, str],
+    python: Path = VLLM_PYTHON,
+) -> Program:
+    """vLLM, in an environment of its own, with its graphs compiled."""
+    tokens = sequence_tokens(cases)
+    kv_bytes = int(KV_SPARE_RATIO * kv_bytes_per_token * sum(tokens))
+    return Program(
+        "vLLM",
+        f"{_PROGRAMS}.vllm_program",
+        (str(model), dtype, str(len(tokens)), str(max(tokens, default=0)), str(kv_bytes)),
+        python=str(python),
+        environment={
+            **environment,
+            "PYTHONPATH": str(_CODE),
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_NO_USAGE_STATS": "1",
+        },
+        missing="" if python.is_file() else "not installed: make vllm",
     )
 
 

@@ -13,6 +13,9 @@ from warmfleet_worker.engine.step_time import StepShape
 from warmfleet_worker.roofline.measurement import MAX_BUFFER_BYTES
 
 OWN: Final = "warmfleet"
+VLLM: Final = "vLLM"
+BESIDE_VLLM: Final = {(8, 128), (8, 1024), (1, 2048)}
+"""Sequences and contexts of the steps in which a small model is compared with vLLM."""
 LARGE_WEIGHTS: Final = 500_000_000
 """A model from this size on is limited by reads of its weights, not by what a step does besides."""
 
@@ -113,6 +116,9 @@ def engine_targets(results: EngineResults) -> list[Target]:
         if case.kind == "prefill":
             targets += _against_best_peer(results, own)
             continue
+        if not is_large and (case.batch, case.context_tokens) in BESIDE_VLLM:
+            factor = 2.0 if "AMX" in results.versions[OWN] else 1.2
+            targets += _against(results, own, {VLLM: factor}, is_large=False)
         if case.batch == 1 and case.context_tokens < 1024:
             if is_large:
                 targets.append(Target(f"{case.name}: of {limit}", share, 75, unit=" %"))

@@ -21,17 +21,22 @@ from warmfleet_cli.bench.engine.programs import (
     llama_program,
     own_program,
     transformers_program,
+    vllm_program,
 )
-from warmfleet_cli.bench.engine.results import OWN, EngineResults
+from warmfleet_cli.bench.engine.results import OWN, VLLM, EngineResults
 from warmfleet_cli.bench.observer import Observer
 from warmfleet_runtime.memory import available_memory_bytes
+from warmfleet_runtime.processors import CPU_INFO, isa_flags
 from warmfleet_worker.model.cost import model_cost
 from warmfleet_worker.runner.device import free_gpu_bytes, has_gpu
 
-ENGINES: Final = (OWN, "llama.cpp", "transformers")
+ENGINES: Final = (OWN, "llama.cpp", "transformers", VLLM)
 MAX_BATCH: Final = 64
 MAX_CONTEXT_TOKENS: Final = 1_000_000
 CASE_SECONDS: Final = 1.0
+VLLM_DTYPE_BYTES: Final = {"bfloat16": 2, "float32": 4}
+_BFLOAT16_FLAGS: Final = frozenset({"avx512_bf16", "amx_bf16"})
+"""Without either, vLLM's bfloat16 gives nonsense on a CPU."""
 _ELEMENT_BYTES: Final = {"Float32": 4, "Float64": 8}
 """Of those that have more than 2; what "Auto" chooses is known once the engine has started."""
 
@@ -111,6 +116,14 @@ def _program(
         )
     if engine == "llama.cpp":
         return llama_program(model.gguf, cases, on_gpu=on_gpu)
+    if engine == VLLM:
+        dtype = (
+            "bfloat16"
+            if on_gpu or _BFLOAT16_FLAGS & set(isa_flags(CPU_INFO.read_text(encoding="utf-8")))
+            else "float32"
+        )
+        kv_bytes_per_token = model_cost(model.config, VLLM_DTYPE_BYTES[dtype]).kv_bytes_per_token
+        return vllm_program(model.folder, dtype, cases, kv_bytes_per_token, environment)
     return transformers_program(model.folder, environment)
 
 

@@ -21,7 +21,7 @@ from warmfleet_cli.bench.engine.cases import (
     encoded,
     sequence_tokens,
 )
-from warmfleet_cli.bench.engine.programs import llama_program
+from warmfleet_cli.bench.engine.programs import NO_GPU, llama_program, vllm_program
 
 SMALL, LARGE = Case("decode", 1, 128), Case("decode", 4, 4096)
 
@@ -160,3 +160,13 @@ def test_llama_cpp_has_memory_for_as_many_sequences_as_each_context_has():
     program = llama_program(Path("model.gguf"), [*cases_of((1, 4), (128, 16_384), 512), LARGE])
 
     assert json.loads(program.arguments[1]) == {"128": 4, "16384": 1, "4096": 4}
+
+
+def test_vllm_has_memory_for_every_context_and_a_prompt(tmp_path):
+    cases = cases_of((1, 4), (128, 1024), 512)
+    program = vllm_program(tmp_path, "float32", cases, 1000, NO_GPU, tmp_path / "none")
+
+    _, dtype, sequences, tokens, kv_bytes = program.arguments
+    assert (dtype, sequences, tokens) == ("float32", "4", "1088")
+    assert int(kv_bytes) == 1.25 * 1000 * 4 * 1088
+    assert program.missing == "not installed: make vllm"

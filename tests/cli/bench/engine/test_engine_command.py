@@ -89,10 +89,12 @@ def test_on_a_gpu_every_engine_may_use_it_and_llama_cpp_is_left_out(folder):
 
     for on_gpu, environment in ((True, NO_CHANGE), (False, NO_GPU)):
         settings = run.bench_settings(choice, model, 2**34, on_gpu=on_gpu)
-        own, llama, transformers = settings.programs
+        own, llama, transformers, vllm = settings.programs
         assert settings.environment == environment
         assert environment.items() <= own.environment.items()
         assert transformers.environment == environment
+        assert environment.items() <= vllm.environment.items()
+        assert ("bfloat16" in vllm.arguments) or not on_gpu
         assert ("--cpu" in llama.missing) is on_gpu
     assert "CUDA_VISIBLE_DEVICES" not in NO_CHANGE
 

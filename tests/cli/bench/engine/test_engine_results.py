@@ -103,6 +103,19 @@ def test_a_small_model_is_compared_with_llama_cpp_alone():
     assert verdicts(found) == {"decode 1 x 128: beside llama.cpp's 10.0": (pytest.approx(12), False)}
 
 
+@pytest.mark.parametrize(("kernels", "factor"), [("AVX2", 1.2), ("AVX512_BF16", 1.2), ("AMX", 2.0)])
+def test_a_small_model_is_compared_with_vllm_where_both_are_measured(kernels, factor):
+    steps = [BATCH, Case("decode", 8, 1024), Case("decode", 1, 2048)]
+    measured = [Measured(engine, case, "", [0.1]) for case in steps for engine in ("warmfleet", "vLLM")]
+    versions = {"warmfleet": f"warmfleet 1.0 ({kernels})", "vLLM": "vLLM"}
+    found = dataclasses.replace(results(measured, SMALL), versions=versions)
+
+    assert verdicts(found) == {
+        f"{case.name}: beside vLLM's {case.batch / 0.1:.1f}": (factor * (case.batch / 0.1), False)
+        for case in steps
+    }
+
+
 def test_a_prefill_must_not_be_slower_than_the_best_of_the_others():
     found = results(
         [
@@ -153,6 +166,15 @@ def test_the_report_names_what_did_not_run():
     assert set(charts) == {"decode-128", "prefill"}
     for chart in charts.values():
         ET.fromstring(chart)
+
+
+def test_the_limits_of_a_gpu_are_called_so():
+    found = dataclasses.replace(
+        results([]),
+        limits_before=msgspec.structs.replace(LIMITS, gpu="H100", read_threads=0),
+        limits_after=msgspec.structs.replace(LIMITS, gpu="H100", read_threads=0),
+    )
+    assert "20.0 GB/s read by H100 in 2 GiB" in engine_lines(found)[0]
 
 
 def test_a_limit_that_was_measured_over_little_memory_or_exceeded_is_not_trusted():
