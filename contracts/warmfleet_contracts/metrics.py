@@ -32,7 +32,7 @@ ITERATION_TOKENS: Final = "vllm:iteration_tokens_total"
 
 # The worker's own.
 WORKER_ENGINE_INFO: Final = "warmfleet_worker_engine_info"
-"""Labels `kernels` (torch, or the native step's instruction-set level), `dtype`, `device`, and `exact`:
+"""Labels `kernels` (torch, triton on a GPU, or the native step's level), `dtype`, `device`, and `exact`:
 whether equal requests get equal bits. Always 1."""
 WORKER_TOTAL_BLOCKS: Final = "warmfleet_worker_kv_blocks"
 """Label `state`: pinned (held by live sequences), cached (evictable), free."""

@@ -83,7 +83,10 @@ class Subject:
             poison=True,
         )
         with only(self.device):
-            return load_runner(self.folder, settings)
+            runner = load_runner(self.folder, settings)
+        if self.device == "cuda":
+            assert runner.kernels == ("torch" if self.dtype == "Float64" else "triton")
+        return runner
 
     def engine(self, *, max_batched_tokens: int = 2048) -> EngineRun:
         """An engine with an empty cache; the weights are loaded once."""

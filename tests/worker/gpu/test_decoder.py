@@ -16,9 +16,10 @@ from warmfleet_worker.attention.torch_gather import TorchGatherAttention
 from warmfleet_worker.engine.batch import Chunk
 from warmfleet_worker.gpu.decoder import DecodeLayers
 from warmfleet_worker.gpu.inputs import DecodeInputs
-from warmfleet_worker.gpu.launches import splits_of
+from warmfleet_worker.gpu.launches import gated, splits_of
 from warmfleet_worker.kv_cache.layout import KvShape, kv_layout
 from warmfleet_worker.model.config import load_model_config
+from warmfleet_worker.model.layers import swiglu
 from warmfleet_worker.model.loader import load_decoder
 
 BLOCK = 4
@@ -38,7 +39,7 @@ MODELS = [
 class Loaded:
     """One model with two arenas: of plain PyTorch, and of the kernels."""
 
-    def __init__(self, folder, dtype, device):
+    def __init__(self, folder, dtype, device, processors=2):
         self.config = load_model_config(folder)
         self.device = torch.device(device)
         self.decoder = load_decoder(
@@ -56,7 +57,7 @@ class Loaded:
             window_tokens=self.config.window_tokens,
             max_context_tokens=MOST_TOKENS,
         )
-        self.layers = DecodeLayers(self.decoder, self.arena, processors=2)
+        self.layers = DecodeLayers(self.decoder, self.arena, processors=processors)
         self.inputs = DecodeInputs(8, MOST_TOKENS // BLOCK, self.device)
 
     @torch.inference_mode()
@@ -96,8 +97,11 @@ def prefilled(loaded, lengths, seed=1):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("family", "overrides"), MODELS, ids=str)
-def test_a_step_is_that_of_the_plain_decoder(family, overrides, device, tmp_path):
-    loaded = Loaded(tiny_model_folder(family, tmp_path, **overrides), torch.float32, device)
+@pytest.mark.parametrize("processors", [2, 132], ids=["whole contexts", "split contexts"])
+def test_a_step_is_that_of_the_plain_decoder(family, overrides, processors, device, tmp_path):
+    folder = tiny_model_folder(family, tmp_path, **overrides)
+    loaded = Loaded(folder, torch.float32, device, processors)
+    assert (splits_of(8, loaded.config.kv_heads, processors) > 1) is (processors > 2)
     chunks = prefilled(loaded, [0, 1, BLOCK - 1, 63, 64, 150])
 
     expected, expected_logits = loaded.compute_plainly(chunks)
@@ -125,6 +129,26 @@ def test_nothing_is_written_but_the_keys_and_values_of_the_step(device, tmp_path
 
     changed = {block for block in range(BLOCKS + 1) if loaded.arena.block_bytes(block) != before[block]}
     assert changed == {chunk.block_ids[-1] for chunk in chunks}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_step_of_fewer_sequences_leaves_those_of_the_one_before_alone(device, tmp_path):
+    loaded = Loaded(tiny_model_folder("llama", tmp_path), torch.float32, device)
+    chunks = prefilled(loaded, [5, 9, 3, 6, 2, 7, 10, 1])
+    loaded.compute_by_kernels(chunks, rows=8)
+    loaded.arena.storage.zero_()
+
+    loaded.compute_by_kernels(chunks[:2], rows=8)
+
+    written = {block for block in range(BLOCKS + 1) if any(loaded.arena.block_bytes(block))}
+    assert written == {chunk.block_ids[-1] for chunk in chunks[:2]}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("columns", [1, 1023, 1024, 3000])
+def test_the_activation_is_that_of_plain_pytorch_for_any_number_of_columns(columns, device):
+    gate_up = torch.randn(3, 2 * columns, generator=torch.Generator().manual_seed(columns)).to(device)
+    torch.testing.assert_close(gated(gate_up), swiglu(gate_up))
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,10 @@ def _runner(folder, dtype="Float32", device="cpu") -> ModelRunner:
         kv_cache_bytes=8 * 1024 * 1024, block_size_tokens=BLOCK, dtype=dtype, poison=True
     )
     with only(device):
-        return load_runner(folder, settings_of_test)
+        runner = load_runner(folder, settings_of_test)
+    if device == "cuda":
+        assert runner.kernels == ("torch" if dtype == "Float64" else "triton")
+    return runner
 
 
 def _prompt(tokens, start=11):

@@ -61,6 +61,8 @@ def traced(folder: Path, dtype: str, chunks=(17, 1, 27), device="cpu", kernels="
     settings = RunnerSettings(kv_cache_bytes=2**20, dtype=dtype, threads=1, cpu_kernels=kernels, poison=True)
     with only(device):
         runner = load_runner(folder, settings)
+    if device == "cuda":
+        assert runner.kernels == ("torch" if dtype == "Float64" else "triton")
     return trace_greedily(
         runner.step_model, PROMPT, chunks, answer_tokens=ANSWER_TOKENS, block_ids=(7, 2, 5, 0, 3)
     )

@@ -34,11 +34,12 @@ class StepAttention(Protocol):
 
 
 class AttentionBackend(Protocol):
-    """Plans a step once; the plan then serves every layer. Implement it to add a kernel.
+    """Plans a step once; the plan then serves every layer. Implement it to add a kernel for any step.
 
-    `load_runner` in `worker/runner/runner` chooses the backend and constructs it, as in
+    `runner/torch_loading` chooses the backend and constructs it, as in
     `TorchGatherAttention(arena, heads=32, window_tokens=0, max_context_tokens=4096)`. The constructor raises
-    `UnsupportedLayout` for an arena that it cannot use.
+    `UnsupportedLayout` for an arena that it cannot use. Steps of one token per sequence have kernels of their
+    own on a GPU, in `gpu`.
     Its outputs equal `reference.reference_attention` but for rounding.
     """
 

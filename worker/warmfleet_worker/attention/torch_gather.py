@@ -1,6 +1,6 @@
 """Paged causal attention in plain PyTorch: gathers blocks, then one matrix product per group of sequences.
 
-The backend for CPUs, and for every device that has no kernel of its own. What it computes is
+The backend for CPUs, and on a GPU for steps that no captured graph computes (`gpu`). What it computes is
 `reference.reference_attention`. The heads of one KV head are computed together, as rows of one small
 matrix, so that each key and value is read once (GQA, Ainslie et al. 2023, arXiv:2305.13245).
 
@@ -76,6 +76,7 @@ class TorchGatherAttention:
     def plan(self, chunks: Sequence[Chunk]) -> "TorchGatherPlan":
         """Plan one step."""
         slots: list[int] = []
+        whole: list[_WholeChunk] = []
         tiled: list[_TiledChunk] = []
         decodes: list[_Span] = []
         for chunk in chunks:
@@ -83,18 +84,20 @@ class TorchGatherAttention:
             slots += self._rows.slots(chunk)
             if span.tokens == 1:
                 decodes.append(span)
+            elif self.whole_chunks:
+                pages = self._rows.read_index([span.block_ids])
+                whole.append(_WholeChunk(span.row, span.tokens, span.gathered_tokens, pages))
             else:
                 tiled.append(self._tile(span))
         groups = group_by_length(
             [len(span.block_ids) * self.block_size for span in decodes], self._workspace_tokens
         )
+        alone = len(groups) == 1 and not whole and not tiled
         return TorchGatherPlan(
             backend=self,
             slots=self._rows.write_index(slots),
-            decodes=tuple(
-                self._group([decodes[index] for index in group], alone=len(groups) == 1 and not tiled)
-                for group in groups
-            ),
+            decodes=tuple(self._group([decodes[index] for index in group], alone=alone) for group in groups),
+            whole=tuple(whole),
             tiled=tuple(tiled),
         )
 
@@ -171,17 +174,6 @@ class TorchGatherAttention:
         return (torch.tensor(tails)[:, None] + offsets).flatten().to(self._workspace.device)
 
     def _tile(self, span: "_Span") -> "_TiledChunk":
-        pages = self._rows.read_index([span.block_ids])
-        if self.whole_chunks:
-            return _TiledChunk(
-                first_row=span.row,
-                tokens=span.tokens,
-                context_start=0,
-                context_end=span.gathered_tokens,
-                tile_tokens=span.tokens,
-                pages=pages,
-                mask=None,
-            )
         group = self.heads // self.kv_heads
         context = span.gathered_tokens - span.hidden_head_tokens
         row_bytes = group * context * self._workspace.element_size()
@@ -198,7 +190,7 @@ class TorchGatherAttention:
             context_start=span.hidden_head_tokens,
             context_end=span.gathered_tokens,
             tile_tokens=tile,
-            pages=pages,
+            pages=self._rows.read_index([span.block_ids]),
             mask=self._as_mask(visible).repeat_interleave(group, dim=0),
         )
 
@@ -214,17 +206,22 @@ class TorchGatherPlan:
     backend: TorchGatherAttention
     slots: Tensor
     decodes: tuple["_DecodeGroup", ...]
+    whole: tuple["_WholeChunk", ...]
     tiled: tuple["_TiledChunk", ...]
 
     def __call__(self, layer: int, query: Tensor, key_value: Tensor) -> Tensor:
         """Write, then attend; see `StepAttention`."""
         self.backend.write(layer, key_value, self.slots)
-        if not self.tiled and len(self.decodes) == 1:
+        if not self.whole and not self.tiled and len(self.decodes) == 1:
             return self._decode(layer, query, self.decodes[0])
         out = torch.empty_like(query)
         for group in self.decodes:
             assert group.rows is not None
             out.index_copy_(0, group.rows, self._decode(layer, query.index_select(0, group.rows), group))
+        for whole in self.whole:
+            rows = slice(whole.first_row, whole.first_row + whole.tokens)
+            keys, values = self.backend.gather(layer, whole.pages, 1)
+            out[rows] = attend_whole(query[rows], keys, values, whole.context_tokens)
         for chunk in self.tiled:
             self._prefill(layer, query, chunk, out)
         return out
@@ -241,10 +238,6 @@ class TorchGatherPlan:
     def _prefill(self, layer: int, query: Tensor, chunk: "_TiledChunk", out: Tensor) -> None:
         backend = self.backend
         keys, values = backend.gather(layer, chunk.pages, 1)
-        if chunk.mask is None:
-            rows = slice(chunk.first_row, chunk.first_row + chunk.tokens)
-            out[rows] = attend_whole(query[rows], keys, values, chunk.context_end)
-            return
         window = backend.window_tokens or chunk.context_end
         for first in range(0, chunk.tokens, chunk.tile_tokens):
             tokens = min(chunk.tile_tokens, chunk.tokens - first)
@@ -358,8 +351,16 @@ class _TiledChunk:
     context_end: int
     tile_tokens: int
     pages: Tensor
-    mask: Tensor | None
-    """[tile tokens x heads per KV head, context], of the last tile; others use its end. None: one tile."""
+    mask: Tensor
+    """[tile tokens x heads per KV head, context], of the last tile; others use its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class _WholeChunk:
+    first_row: int
+    tokens: int
+    context_tokens: int
+    pages: Tensor
 
 
 class _TokenRows:

@@ -1,6 +1,7 @@
 """The layers of a decoder for steps of one token per sequence: products, and kernels for what is between.
 
-It computes what `model.transformer.Decoder` does with `attention.torch_gather`, and rounds less often.
+It computes what `model.transformer.Decoder` does with `attention.torch_gather`, and rounds less often. A
+family that changes one changes both; tests compare them.
 """
 
 import torch.nn.functional as F  # noqa: N812 - the name every torch reader expects

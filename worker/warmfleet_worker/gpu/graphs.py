@@ -4,7 +4,6 @@ A step has hundreds of kernels, and a processor takes longer to launch most of t
 them. A graph is launched at once.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,12 +14,11 @@ from torch import Tensor
 from warmfleet_worker.attention.kv_arena import KvArena
 from warmfleet_worker.engine.batch import Chunk
 from warmfleet_worker.gpu.decoder import DecodeLayers
+from warmfleet_worker.gpu.graph_rows import GRAPH_ROWS
 from warmfleet_worker.gpu.inputs import DecodeInputs
 from warmfleet_worker.kv_cache.block_table import blocks_for
 from warmfleet_worker.model.transformer import Decoder
 
-GRAPH_ROWS: Final = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
-"""Sequences of each graph; a step takes the smallest that has a row for each of its own."""
 _WARM_RUNS: Final = 2
 """Before a capture, outside of it: kernels are compiled and libraries loaded then."""
 
@@ -36,12 +34,12 @@ class DecodeGraphs:
     """Graphs of a decoder over an arena, captured when it is made.
 
     graphs = DecodeGraphs(decoder, arena, max_context_tokens=4096)
-    if graphs.fits(chunks):
-        hidden, logits = graphs.run(chunks)  # queued, valid until the next run
+    if rows := graph_rows(chunks):
+        hidden, logits = graphs.run(chunks, rows)  # queued, valid until the next run
     """
 
     def __init__(self, decoder: Decoder, arena: KvArena, *, max_context_tokens: int) -> None:
-        """Capture them, the largest first: the others share its memory."""
+        """Capture them, the largest first: the others share its memory, but for what each gives."""
         device = arena.storage.device
         processors = torch.cuda.get_device_properties(device).multi_processor_count
         self._layers = DecodeLayers(decoder, arena, processors=processors)
@@ -52,14 +50,9 @@ class DecodeGraphs:
         for rows in reversed(GRAPH_ROWS):
             self._graphs[rows] = self._captured(rows, pool)
 
-    def fits(self, chunks: Sequence[Chunk]) -> bool:
-        """Whether a step of these is one of decodes, and not of too many."""
-        return len(chunks) <= GRAPH_ROWS[-1] and all(len(chunk.token_ids) == 1 for chunk in chunks)
-
-    def run(self, chunks: Sequence[Chunk]) -> tuple[Tensor, Tensor]:
-        """Queue a step: its hidden states and scores, as `DecodeLayers` gives them."""
+    def run(self, chunks: Sequence[Chunk], rows: int) -> tuple[Tensor, Tensor]:
+        """Queue a step by the graph of so many rows: states and scores, as `DecodeLayers` gives them."""
         count = len(chunks)
-        rows = GRAPH_ROWS[bisect_left(GRAPH_ROWS, count)]
         self._inputs.write(chunks, rows)
         step = self._graphs[rows]
         step.graph.replay()

@@ -62,7 +62,7 @@ def rotate_and_store(
         projected: [sequences, heads + 2 x kv_heads, head_dim].
         query: [sequences, heads, head_dim], written.
         norms: of models that have them.
-        cosine: [positions, head_dim], as `signed_sine`, whose first half is negated.
+        cosine: [positions, 1, head_dim], as `signed_sine`, whose first half is negated.
         signed_sine: see `cosine`.
         storage: the arena's, flat.
         layout: the arena's.
@@ -149,13 +149,19 @@ def attend(
 
 
 def splits_of(sequences: int, kv_heads: int, processors: int) -> int:
-    """Programs that share a context, a power of two: as many as keep a GPU's processors busy."""
+    """Programs that share a context, a power of two: as many as keep a GPU's processors busy.
+
+    Whether contexts are long is not asked: the number is fixed when a graph is captured.
+    """
     wanted = _PROGRAMS_PER_PROCESSOR * processors // (sequences * kv_heads)
     return max(1, min(MAX_SPLITS, 1 << max(wanted, 1).bit_length() - 1))
 
 
 def add_and_normalise(residual: Tensor, added: Tensor | None, weight: Tensor, epsilon: float) -> Tensor:
-    """Add to the residual stream, [rows, hidden], in place; its RMS norm (arXiv:1910.07467)."""
+    """Add to the residual stream in place, unless `added` is None; its RMS norm (arXiv:1910.07467).
+
+    All are [rows, hidden].
+    """
     rows, hidden = residual.shape
     out = torch.empty_like(residual)
     add_and_normalise_kernel[(rows,)](

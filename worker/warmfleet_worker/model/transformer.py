@@ -76,6 +76,8 @@ def layer_output(
 ) -> Tensor:
     """Residual stream after one layer, [tokens, hidden], from that before it.
 
+    `gpu.decoder` has the same layer for one token per sequence, by kernels.
+
     `attend` is that layer's part of a `StepAttention`.
     """
     query, key_value = _project(config, layer, layer.input_norm(hidden), rotation)

@@ -1,4 +1,4 @@
-"""A decoder in plain PyTorch: for GPUs, for every dtype, and for CPUs without the native step."""
+"""A decoder by PyTorch: for GPUs, for every dtype, and for CPUs without the native step."""
 
 import time
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from torch import Tensor
 from warmfleet_worker.attention.backend import AttentionBackend
 from warmfleet_worker.attention.kv_arena import KvArena
 from warmfleet_worker.engine.batch import Chunk, SampleRequest, finite_chunks
+from warmfleet_worker.gpu.graph_rows import graph_rows
 from warmfleet_worker.model.computed import Computed
 from warmfleet_worker.model.config import ModelConfig
 from warmfleet_worker.model.transformer import Decoder
@@ -101,8 +102,8 @@ class TorchModel:
     ) -> "TorchStep":
         """As `StepModel.begin`: a device computes while the interpreter goes on, a CPU at once."""
         started = time.perf_counter()
-        if self._graphs is not None and self._graphs.fits(chunks):
-            hidden, scores = self._graphs.run(chunks)
+        if self._graphs is not None and (graph := graph_rows(chunks)):
+            hidden, scores = self._graphs.run(chunks, graph)
             rows = self._wanted(hidden, wanted)
             logits = self._wanted(scores, wanted) if requests else None
         else:
@@ -114,7 +115,7 @@ class TorchModel:
     @torch.inference_mode()
     def hidden_after_layers(self, chunks: Sequence[Chunk]) -> Tensor:
         """As `StepModel.hidden_after_layers`."""
-        if self._graphs is not None and self._graphs.fits(chunks):
+        if self._graphs is not None and graph_rows(chunks):
             return torch.stack(self._graphs.after_layers(chunks))
         trace: list[Tensor] = []
         last = self._hidden_states(chunks, trace)
