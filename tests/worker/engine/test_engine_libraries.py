@@ -232,3 +232,15 @@ def test_no_gpu_computes_where_torch_is_not_installed(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch", None)
 
     assert not device.has_gpu()
+
+
+def test_an_engine_by_pytorch_imports_neither_its_compiler_nor_triton():
+    script = (
+        "import sys; from warmfleet_worker.runner.runner import import_libraries; "
+        "import_libraries('Torch', 'Float32'); print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    imported = set(done.stdout.split())
+    assert "torch" in imported
+    assert imported.isdisjoint({"torch._dynamo", "triton", "sympy"})

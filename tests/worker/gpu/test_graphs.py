@@ -9,6 +9,7 @@ from warmfleet_testing.engine.tiny_models import tiny_model_folder
 from warmfleet_worker.engine.batch import Chunk
 from warmfleet_worker.gpu.graph_rows import GRAPH_ROWS, graph_rows
 from warmfleet_worker.gpu.graphs import DecodeGraphs
+from warmfleet_worker.runner.memory_budget import NotEnoughMemory
 from warmfleet_worker.runner.runner import load_runner
 from warmfleet_worker.runner.runner_settings import RunnerSettings
 
@@ -100,3 +101,13 @@ def test_where_kernels_cannot_be_compiled_pytorch_computes(tmp_path, monkeypatch
     folder = tiny_model_folder("llama", tmp_path)
     runner = load_runner(folder, RunnerSettings(kv_cache_bytes=2**20, dtype="Float32"))
     assert runner.kernels == "torch"
+
+
+def test_graphs_without_memory_are_a_refusal(tmp_path, monkeypatch):
+    def refuse(*_arguments, **_options):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(DecodeGraphs, "__init__", refuse)
+    folder = tiny_model_folder("llama", tmp_path)
+    with pytest.raises(NotEnoughMemory, match="a smaller KV cache is needed"):
+        load_runner(folder, RunnerSettings(kv_cache_bytes=2**20, dtype="Float32"))

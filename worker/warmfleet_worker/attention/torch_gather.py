@@ -17,18 +17,16 @@ from typing import Final
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name every torch reader expects
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 
 from warmfleet_contracts.resources.engine_memory import workspace_tokens
 from warmfleet_worker.attention.backend import UnsupportedLayout
 from warmfleet_worker.attention.grouping import group_by_length
 from warmfleet_worker.attention.kv_arena import KvArena
 from warmfleet_worker.engine.batch import Chunk
-from warmfleet_worker.kv_cache.layout import KEYS_AND_VALUES, KvLayout
+from warmfleet_worker.kv_cache.layout import KEYS_AND_VALUES, KvLayout, KvShape
 
 QUERY_TILE_TOKENS: Final = 128
-_FLASH_CAPABILITY: Final = (8, 0)
-"""Of the first GPUs that have it: Ampere's."""
+_FLASH_HEAD_MULTIPLE: Final = 8
 MASK_BUDGET_BYTES: Final = 16 * 1024 * 1024
 """Tiles shrink, down to one query, until the mask of a tile fits."""
 
@@ -62,8 +60,8 @@ class TorchGatherAttention:
         self.head_dim = shape.head_dim
         self.block_size = arena.layout.block_size_tokens
         self.window_tokens = window_tokens
-        self.whole_chunks = not window_tokens and _has_flash_attention(arena.storage)
-        """Whether a chunk's queries are computed at once; for tests."""
+        self.whole_chunks = not window_tokens and has_flash_attention(arena.storage, heads, shape)
+        """Whether a chunk's queries are computed at once."""
         self._arena = arena
         self._rows = _TokenRows(arena)
         self._workspace_tokens = workspace_tokens(self.block_size, max_context_tokens)
@@ -256,14 +254,19 @@ class TorchGatherPlan:
 
 
 def attend_whole(query: Tensor, keys: Tensor, values: Tensor, context_tokens: int) -> Tensor:
-    """Causal attention of the last tokens of a context, [tokens, heads, head_dim], over all of it."""
-    attended = F.scaled_dot_product_attention(
+    """Causal attention of the last tokens of a context, [tokens, heads, head_dim], over all of it.
+
+    The operation behind PyTorch's `causal_lower_right`: that aligns the newest token with the newest key. Its
+    module is not imported, for it brings PyTorch's compiler, seconds and 100 MB.
+    """
+    attended: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(  # noqa: SLF001 - its only name
         query.transpose(0, 1).unsqueeze(0),
         keys[:, :, :context_tokens],
         values[:, :, :context_tokens],
-        attn_mask=causal_lower_right(query.shape[0], context_tokens),
-        enable_gqa=True,
-    )
+        0.0,
+        is_causal=True,
+        return_debug_mask=False,
+    )[0]
     return attended[0].transpose(0, 1)
 
 
@@ -282,10 +285,16 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> 
     return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
 
 
-def _has_flash_attention(storage: Tensor) -> bool:
-    if storage.device.type != "cuda" or storage.dtype.itemsize != 2:
+def has_flash_attention(storage: Tensor, heads: int, shape: KvShape) -> bool:
+    """Whether this PyTorch has FlashAttention for such heads on that device.
+
+    Not asked of AMD's, whose kernel may align another way, and for heads that would have to be padded.
+    """
+    if storage.device.type != "cuda" or torch.version.hip or shape.head_dim % _FLASH_HEAD_MULTIPLE:
         return False
-    return torch.cuda.get_device_capability(storage.device) >= _FLASH_CAPABILITY
+    query, keys = (storage.new_empty((1, count, 2, shape.head_dim)) for count in (heads, shape.kv_heads))
+    parameters = torch.backends.cuda.SDPAParams(query, keys, keys, None, 0.0, False, True)
+    return torch.backends.cuda.can_use_flash_attention(parameters)
 
 
 def _is_fused_kernel_worse(query: Tensor) -> bool:

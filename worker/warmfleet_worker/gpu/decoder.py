@@ -39,8 +39,8 @@ class DecodeLayers:
         """Store each token's keys and values, and compute what follows it.
 
         `token_ids` is [sequences] of int32. Returns the residual stream after the last layer and before the
-        final norm, [sequences, hidden], and the scores in float32, [sequences, vocabulary]. `trace` gets what
-        each layer reads.
+        final norm, [sequences, hidden], and the scores, [sequences, vocabulary]. `trace` gets what each layer
+        reads.
         """
         decoder, config = self._decoder, self._decoder.config
         splits = splits_of(len(token_ids), config.kv_heads, self._processors)
@@ -64,7 +64,7 @@ class DecodeLayers:
             normed = add_and_normalise(residual, added, layer.mlp_norm.weight, layer.mlp_norm.epsilon)
             added = layer.down(gated(layer.gate_up(normed)))
         normed = add_and_normalise(residual, added, decoder.final_norm.weight, decoder.final_norm.epsilon)
-        return residual, decoder.head(normed).float()
+        return residual, decoder.head(normed)
 
     def _query(self, index: int, layer: DecoderLayer, normed: Tensor, tables: DecodeTables) -> Tensor:
         config, rotary = self._decoder.config, self._decoder.rotary

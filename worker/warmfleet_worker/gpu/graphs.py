@@ -5,7 +5,6 @@ them. A graph is launched at once.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -23,13 +22,6 @@ _WARM_RUNS: Final = 2
 """Before a capture, outside of it: kernels are compiled and libraries loaded then."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Graph:
-    graph: torch.cuda.CUDAGraph
-    hidden: Tensor
-    logits: Tensor
-
-
 class DecodeGraphs:
     """Graphs of a decoder over an arena, captured when it is made.
 
@@ -39,24 +31,26 @@ class DecodeGraphs:
     """
 
     def __init__(self, decoder: Decoder, arena: KvArena, *, max_context_tokens: int) -> None:
-        """Capture them, the largest first: the others share its memory, but for what each gives."""
+        """Capture them, the largest first: the others share its memory."""
         device = arena.storage.device
         processors = torch.cuda.get_device_properties(device).multi_processor_count
         self._layers = DecodeLayers(decoder, arena, processors=processors)
         blocks = blocks_for(max_context_tokens, arena.layout.block_size_tokens)
         self._inputs = DecodeInputs(GRAPH_ROWS[-1], blocks, device)
-        self._graphs: dict[int, _Graph] = {}
+        embedding = decoder.embedding
+        self._hidden = embedding.new_empty((GRAPH_ROWS[-1], embedding.shape[1]))
+        self._logits = embedding.new_empty((GRAPH_ROWS[-1], len(decoder.head.weight)), dtype=torch.float32)
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         pool = torch.cuda.graph_pool_handle()
         for rows in reversed(GRAPH_ROWS):
             self._graphs[rows] = self._captured(rows, pool)
 
     def run(self, chunks: Sequence[Chunk], rows: int) -> tuple[Tensor, Tensor]:
-        """Queue a step by the graph of so many rows: states and scores, as `DecodeLayers` gives them."""
+        """Queue a step by the graph of so many rows: what `DecodeLayers` gives, with scores in float32."""
         count = len(chunks)
         self._inputs.write(chunks, rows)
-        step = self._graphs[rows]
-        step.graph.replay()
-        return step.hidden[:count], step.logits[:count]
+        self._graphs[rows].replay()
+        return self._hidden[:count], self._logits[:count]
 
     def after_layers(self, chunks: Sequence[Chunk]) -> list[Tensor]:
         """Compute a step without a graph: what each layer read, and the last one wrote."""
@@ -67,7 +61,7 @@ class DecodeGraphs:
         return [*trace, hidden]
 
     @torch.inference_mode()
-    def _captured(self, rows: int, pool: "torch.cuda._POOL_HANDLE") -> _Graph:
+    def _captured(self, rows: int, pool: "torch.cuda._POOL_HANDLE") -> torch.cuda.CUDAGraph:
         self._inputs.write((), rows)  # no sequence: nothing of the arena is read or written
         token_ids, tables = self._inputs.token_ids(rows), self._inputs.tables(rows)
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -79,4 +73,6 @@ class DecodeGraphs:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=pool):
             hidden, logits = self._layers(token_ids, tables)
-        return _Graph(graph, hidden, logits)
+            self._hidden[:rows].copy_(hidden)
+            self._logits[:rows].copy_(logits)
+        return graph

@@ -2,7 +2,8 @@
 
 argmax(logits / temperature + Gumbel noise) is a draw from softmax(logits / temperature) (Gumbel 1954;
 Maddison et al. 2014, arXiv:1411.0030). The noise of a token is a pure function of (seed, output index,
-vocabulary id), so a draw does not depend on the batch, the device, or what was sampled before.
+vocabulary id), so a draw does not depend on the batch or what was sampled before; and on the device only
+where two noisy scores are nearly equal, for a GPU's logarithms have other last bits.
 """
 
 import math
@@ -17,6 +18,8 @@ from warmfleet_worker.runner.philox import philox_4x32
 
 NUCLEUS_CANDIDATES: Final = 512
 """Most nuclei are smaller; only a wider one costs a sort of the whole vocabulary."""
+NOISE_NUMBERS: Final = 2**22
+"""Drawn at once: each takes some 34 bytes meanwhile."""
 
 
 def choose(logits: Tensor, requests: Sequence[SampleRequest]) -> list[int | None]:
@@ -71,13 +74,18 @@ def _noisy_scores(relative_logits: Tensor, requests: Sequence[SampleRequest]) ->
     threshold = torch.full_like(temperatures, -math.inf)
     for row, p in enumerate(parameters):
         threshold[row] = _threshold(scaled[row], p.top_k, p.top_p, p.min_p)
-    noise = gumbel_noise(
-        [p.seed for p in parameters],
-        [request.output_index for request in requests],
-        scaled.shape[1],
-        device,
-    )
-    return (scaled + noise).masked_fill_(scaled < threshold, -math.inf)
+    scores = scaled.masked_fill(scaled < threshold, -math.inf)
+    vocab_size = scaled.shape[1]
+    at_once = max(1, NOISE_NUMBERS // vocab_size)
+    for first in range(0, len(requests), at_once):
+        some = requests[first : first + at_once]
+        scores[first : first + at_once] += gumbel_noise(
+            [request.parameters.seed for request in some],
+            [request.output_index for request in some],
+            vocab_size,
+            device,
+        )
+    return scores
 
 
 def _threshold(scaled: Tensor, top_k: int, top_p: float, min_p: float) -> float:

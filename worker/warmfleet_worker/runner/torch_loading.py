@@ -102,7 +102,11 @@ def _decode_graphs(plan: LoadPlan, decoder: Decoder, arena: KvArena) -> "DecodeG
 
         return DecodeGraphs(decoder, arena, max_context_tokens=plan.max_length_tokens)
     except torch.OutOfMemoryError:
-        raise
+        raise NotEnoughMemory(
+            "weights and KV cache leave too little of the GPU's memory for the graphs of decodes: "
+            "a smaller KV cache is needed"
+        ) from None
     except Exception as error:  # noqa: BLE001 - such as no C compiler, which Triton needs: PyTorch computes too
+        torch.cuda.synchronize()  # raises where the device is lost, which no PyTorch computes on
         _log.warning("decodes are computed kernel by kernel, which is far slower", reason=str(error))
         return None
