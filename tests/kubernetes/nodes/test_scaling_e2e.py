@@ -69,7 +69,11 @@ def test_a_fleet_grows_under_load_and_shrinks_after_it_without_a_failed_request(
     before = {pod["metadata"]["name"] for pod in serving(models)}
     with clients(models, 1):
         models.wait_for(NAME, "ScalingActive", "True", "FollowsDemand")
-        eventually(lambda: len(models.pods(NAME)), 1, seconds=90)
+        try:
+            eventually(lambda: len(models.pods(NAME)), 1, seconds=90)
+        except AssertionError as error:
+            error.add_note(json.dumps(models.resource(NAME)["status"]))  # has the reason of each decision
+            raise
 
     (left,) = before - set(victims(models)[:1])
     assert [pod["metadata"]["name"] for pod in models.pods(NAME)] == [left]
